@@ -1,0 +1,66 @@
+# nearflash: two commands do everything, `make demo` and `make test`.
+# `make help` lists the rest. Downloads and builds are kept outside the checkout
+# (NEARFLASH_CACHE, default ~/.cache/nearflash) and made again when absent.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+LAB := go run ./hack/lab
+OUT := _output
+
+##@ Main
+
+.PHONY: demo
+demo: lab-up ## Boot the lab, run the main job on real devices, print the result table.
+	$(LAB) run -- go run ./hack/demo
+
+.PHONY: test
+test: test-unit test-kernel test-cluster ## Run all test rings but kind.
+
+.PHONY: verify
+verify: ## Regenerate, lint and check everything that is generated or linted.
+	hack/verify/all.sh
+
+##@ Test rings
+
+.PHONY: test-unit
+test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
+	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" go test ./...
+
+.PHONY: test-kernel
+test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
+	hack/kernel-ring.sh
+
+.PHONY: test-cluster
+test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster.
+	hack/cluster-ring.sh
+
+##@ Lab
+
+.PHONY: lab-up
+lab-up: ## Boot the two-node lab with the driver installed.
+	$(LAB) up
+
+.PHONY: lab-down
+lab-down: ## End everything that lab-up started.
+	$(LAB) down
+
+##@ Build
+
+.PHONY: build
+build: ## Build all commands into _output/bin.
+	mkdir -p $(OUT)/bin
+	CGO_ENABLED=0 go build -trimpath -o $(OUT)/bin/ ./cmd/...
+
+.PHONY: images
+images: ## Build the container images as archives, without a registry.
+	$(LAB) artifacts images
+
+.PHONY: generate
+generate: ## Regenerate deepcopy code, CRDs, protobuf code, snapshots and reference docs.
+	hack/generate.sh
+
+.PHONY: help
+help: ## List the targets.
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

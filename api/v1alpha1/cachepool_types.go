@@ -1,0 +1,157 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Redundancy selects how a pool of several SSDs stores cache data.
+//
+// +kubebuilder:validation:Enum=none;mirror
+type Redundancy string
+
+const (
+	// RedundancyNone stripes cache data over the pool's devices.
+	RedundancyNone Redundancy = "none"
+	// RedundancyMirror keeps two copies on different devices (RAID 1).
+	RedundancyMirror Redundancy = "mirror"
+)
+
+// Condition types and reasons of a CachePool.
+const (
+	// ConditionReady is True while the pool can hold caches.
+	ConditionReady = "Ready"
+	// ConditionPreflight is True while kernel and tools have what is needed.
+	ConditionPreflight = "PreflightPassed"
+
+	ReasonPoolReady         = "PoolReady"
+	ReasonNoDevices         = "NoDevices"
+	ReasonDeviceNotBlank    = "DeviceNotBlank"
+	ReasonDeviceMissing     = "DeviceMissing"
+	ReasonTooFewDevices     = "TooFewDevices"
+	ReasonPoolError         = "PoolError"
+	ReasonPreflightPassed   = "Passed"
+	ReasonPreflightFailures = "Failures"
+)
+
+// CachePoolSpec selects the devices of a pool.
+type CachePoolSpec struct {
+	// devices lists paths or globs of block devices, such as
+	// "/dev/disk/by-id/nvme-*". A device that carries any signature is
+	// refused, never wiped.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:Pattern=`^/dev/.+`
+	Devices []string `json:"devices,omitempty"`
+
+	// redundancy selects striping or mirroring over the devices.
+	// +optional
+	// +default="none"
+	Redundancy Redundancy `json:"redundancy,omitempty"`
+}
+
+// CachePoolDevice is one device of a pool as the node sees it.
+type CachePoolDevice struct {
+	// path is the device as it was matched.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Path string `json:"path,omitempty"`
+
+	// sizeBytes is the device's size in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	SizeBytes *int64 `json:"sizeBytes,omitempty"`
+
+	// message says why the device is not used; empty when it is.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// CachePoolStatus is what the node reports of its pool.
+type CachePoolStatus struct {
+	// initiatorIQN is the node's iSCSI initiator name, by which storage
+	// servers admit it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=223
+	InitiatorIQN string `json:"initiatorIQN,omitempty"`
+
+	// volumeGroup is the LVM volume group on the pool's devices.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=127
+	VolumeGroup string `json:"volumeGroup,omitempty"`
+
+	// capacity is the pool's usable size.
+	// +optional
+	Capacity resource.Quantity `json:"capacity,omitempty,omitzero"`
+
+	// free is the usable space that no cache occupies.
+	// +optional
+	Free resource.Quantity `json:"free,omitempty,omitzero"`
+
+	// residency is the space occupied by caches of volumes that have left the
+	// node; it is given up when a volume on the node needs it.
+	// +optional
+	Residency resource.Quantity `json:"residency,omitempty,omitzero"`
+
+	// devices are the devices that the spec matched.
+	// +optional
+	// +listType=map
+	// +listMapKey=path
+	// +kubebuilder:validation:MaxItems=64
+	Devices []CachePoolDevice `json:"devices,omitempty"`
+
+	// conditions report whether the pool and the node are usable.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// CachePool is the SSD pool of the node of the same name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cpool,categories=nearflash
+// +kubebuilder:printcolumn:name="Capacity",type=string,JSONPath=`.status.capacity`
+// +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.free`
+// +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.status.residency`
+// +kubebuilder:printcolumn:name="Redundancy",type=string,JSONPath=`.spec.redundancy`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type CachePool struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the object's metadata; its name is the node's.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec selects the pool's devices.
+	// +optional
+	Spec CachePoolSpec `json:"spec,omitzero"`
+
+	// status is what the node reports.
+	// +optional
+	Status CachePoolStatus `json:"status,omitempty,omitzero"`
+}
+
+// CachePoolList is a list of CachePools.
+//
+// +kubebuilder:object:root=true
+type CachePoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the pools.
+	// +required
+	Items []CachePool `json:"items"`
+}

@@ -1,0 +1,230 @@
+package attach
+
+import (
+	"fmt"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// cacheFacts are what the SSD itself shows of a volume's cache.
+type cacheFacts struct {
+	// Whole is true when both logical volumes exist; Partial when one does.
+	Whole, Partial bool
+	// Fence and Mode come from the tags written when the volumes were made.
+	Fence volume.Fence
+	Mode  volume.CacheMode
+	// SuperblockClean is the clean-shutdown flag of the cache's metadata, the
+	// second witness of I4; SuperblockBlank is true for a cache that was never
+	// activated.
+	SuperblockClean, SuperblockBlank bool
+}
+
+// exists reports whether anything of the cache occupies the pool.
+func (c cacheFacts) exists() bool { return c.Whole || c.Partial }
+
+// stageFacts are everything that decideStage rests on.
+type stageFacts struct {
+	Entry *Entry
+	// SameBoot is true when the entry was written by the running kernel.
+	SameBoot bool
+	// TopActive is true when device nf-<vol> exists with a live table, and
+	// TopOurs when its UUID is that of the record.
+	TopActive, TopOurs bool
+	Cache              cacheFacts
+	// Fence is the publication's, Record the API object's view.
+	Fence  volume.Fence
+	Record volume.Volume
+	// Node is this node's name.
+	Node string
+	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
+	PoolProblem, KernelProblem string
+}
+
+// cachePlan says what stage does about the cache.
+type cachePlan string
+
+const (
+	// planUncached attaches the origin directly.
+	planUncached cachePlan = "Uncached"
+	// planAdopt keeps the active top device.
+	planAdopt cachePlan = "Adopt"
+	// planReuse activates a clean residency: the warm start.
+	planReuse cachePlan = "Reuse"
+	// planRecover activates a writeback cache after an unclean stop.
+	planRecover cachePlan = "Recover"
+	// planCreate makes an empty cache: the cold start.
+	planCreate cachePlan = "Create"
+)
+
+// stagePlan is the decision of decideStage.
+type stagePlan struct {
+	// Refuse, when set, fails the request; nothing is touched.
+	Refuse error
+	// TakeDownTop removes a top device that another fence left.
+	TakeDownTop bool
+	// Wipe destroys the cache found on the SSD before anything else.
+	Wipe  bool
+	Cache cachePlan
+	Mode  volume.CacheMode
+	// Reason and Message explain planUncached.
+	Reason, Message string
+}
+
+// decideStage is the table "What stage decides" of states.md, in its order.
+func decideStage(f stageFacts) stagePlan {
+	if err := fenceError(f); err != nil {
+		return stagePlan{Refuse: err}
+	}
+	sameFence := f.Entry != nil && f.Entry.Fence == f.Fence
+	if f.TopActive && f.TopOurs && sameFence && f.SameBoot {
+		return stagePlan{Cache: planAdopt, Mode: f.Entry.Mode}
+	}
+	plan := stagePlan{TakeDownTop: f.TopActive}
+	switch {
+	case recoverable(f, sameFence):
+		plan.Cache, plan.Mode = planRecover, volume.ModeWriteback
+		return plan
+	case lostDirty(f, sameFence):
+		return stagePlan{Refuse: fmt.Errorf(
+			"%w: node %s holds unflushed writes of generation %d on an SSD that cannot be read now (%s): bring the SSD back, or give the writes up with `kubectl nearflash abandon`",
+			volume.ErrFenced, f.Node, f.Fence.Generation, orUnknown(f.PoolProblem))}
+	}
+	return decideClean(f, plan, sameFence)
+}
+
+// decideClean completes a plan for which no unflushed write is at stake.
+func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
+	mode := f.Record.Spec.Mode
+	reusable := sameFence && f.Cache.Whole && f.Cache.Fence == f.Fence &&
+		f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State]
+	plan.Mode = mode
+	switch {
+	case mode == volume.ModeNone:
+		plan.Wipe = f.Cache.exists()
+		return uncached(plan, v1alpha1.ReasonModeNone, "the volume's cacheMode is none")
+	case f.KernelProblem != "":
+		// A residency that could be read again later would be stale by then: the
+		// pod is about to write past it. The journal forgets it, so that it can
+		// only be wiped (I3).
+		return uncached(plan, v1alpha1.ReasonKernelTargetMissing, f.KernelProblem)
+	case f.PoolProblem != "":
+		return uncached(plan, v1alpha1.ReasonPoolMissing, f.PoolProblem)
+	case reusable:
+		plan.Cache = planReuse
+		return plan
+	}
+	plan.Wipe = f.Cache.exists()
+	plan.Cache = planCreate
+	return plan
+}
+
+// residentStates are the states in which a clean cache may be found at stage.
+// Staging is one of them because a stage may be repeated before it activated
+// anything; Entry.Clean tells.
+var residentStates = map[State]bool{StateResident: true, StateFlushed: true, StateStaging: true}
+
+// recoverable reports a writeback cache of this very fence whose stop was
+// unclean, or whose journal is gone while the record says that it may be dirty.
+func recoverable(f stageFacts, sameFence bool) bool {
+	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
+		return false
+	}
+	if f.Entry == nil {
+		return f.Record.PossiblyDirty && f.Cache.Mode == volume.ModeWriteback
+	}
+	return sameFence && f.Entry.MayBeDirty()
+}
+
+// lostDirty reports unflushed writes of this fence that cannot be reached.
+func lostDirty(f stageFacts, sameFence bool) bool {
+	if f.Entry == nil {
+		return f.Record.PossiblyDirty
+	}
+	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank
+}
+
+// fenceError checks I1: the record must name this node as published owner of
+// the generation that the publication carries.
+func fenceError(f stageFacts) error {
+	r := f.Record
+	if r.Fence == f.Fence && r.Published && f.Fence.Node == f.Node {
+		return nil
+	}
+	return fmt.Errorf("%w: asked to attach generation %d for node %q, but the record shows generation %d, owner %q, published %t",
+		volume.ErrFenced, f.Fence.Generation, f.Fence.Node, r.Fence.Generation, r.Fence.Node, r.Published)
+}
+
+func uncached(p stagePlan, reason, message string) stagePlan {
+	p.Cache, p.Mode, p.Reason, p.Message = planUncached, volume.ModeNone, reason, message
+	return p
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "cache not found"
+	}
+	return s
+}
+
+// downFacts are what decideDown rests on.
+type downFacts struct {
+	Entry     *Entry
+	TopActive bool
+	Cache     cacheFacts
+}
+
+// downAction is the next thing unstage or repair does with a volume.
+type downAction string
+
+const (
+	downNothing downAction = "Nothing"
+	// downFlush loads the cleaner table, or proves at once that nothing is
+	// dirty, and goes on to downRelease.
+	downFlush downAction = "Flush"
+	// downRecover activates a writeback cache in order to flush it.
+	downRecover downAction = "Recover"
+	// downRelease takes a flushed cache down and keeps it as residency.
+	downRelease downAction = "Release"
+	// downDetach takes down an uncached volume and forgets it.
+	downDetach downAction = "Detach"
+	// downWipe takes down what is left and destroys the cache.
+	downWipe downAction = "Wipe"
+)
+
+// decideDown is the table "What unstage and repair decide" of states.md.
+func decideDown(f downFacts) downAction {
+	if f.Entry == nil {
+		return downNothing
+	}
+	switch f.Entry.State {
+	case StateResident:
+		return downNothing
+	case StateFlushed:
+		return downRelease
+	case StateReleasing:
+		return downDetach
+	case StateWiping:
+		return downWipe
+	case StateStaging, StateStaged, StateFlushing:
+		return decideActive(f)
+	}
+	return downNothing
+}
+
+// decideActive decides for the states in which a cache may have been active.
+func decideActive(f downFacts) downAction {
+	e := f.Entry
+	switch {
+	case !e.Cached():
+		return downDetach
+	case f.TopActive:
+		return downFlush
+	case e.State == StateStaging && e.Clean:
+		return downRelease
+	case e.MayBeDirty() && !f.Cache.SuperblockBlank:
+		return downRecover
+	default:
+		return downWipe
+	}
+}

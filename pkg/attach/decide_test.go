@@ -1,0 +1,239 @@
+package attach
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var (
+	fence5  = volume.Fence{UID: "u1", Generation: 5, Node: "a"}
+	fence4  = volume.Fence{UID: "u1", Generation: 4, Node: "a"}
+	otherID = volume.Fence{UID: "u2", Generation: 5, Node: "a"}
+)
+
+// situation builds stageFacts from a publishable volume with nothing on the node.
+type situation struct{ f stageFacts }
+
+func newSituation(mode volume.CacheMode) *situation {
+	return &situation{stageFacts{
+		Fence: fence5, Node: "a", SameBoot: true,
+		Record: volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: mode}},
+	}}
+}
+
+func (s *situation) entry(f volume.Fence, st State, mode volume.CacheMode, activated, clean bool) *situation {
+	s.f.Entry = &Entry{Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
+	return s
+}
+
+func (s *situation) cache(f volume.Fence, mode volume.CacheMode, clean bool) *situation {
+	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean}
+	return s
+}
+
+func (s *situation) with(change func(*stageFacts)) *situation {
+	change(&s.f)
+	return s
+}
+
+func rebooted(f *stageFacts)    { f.SameBoot = false }
+func topOurs(f *stageFacts)     { f.TopActive, f.TopOurs = true, true }
+func topForeign(f *stageFacts)  { f.TopActive = true }
+func noPool(f *stageFacts)      { f.PoolProblem = "no devices" }
+func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
+func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
+func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
+func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
+
+func TestDecideStage(t *testing.T) {
+	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
+	cases := map[string]struct {
+		s          *situation
+		want       stagePlan
+		wantRefuse bool
+	}{
+		"cold start": {s: newSituation(wt), want: stagePlan{Cache: planCreate, Mode: wt}},
+		"warm start": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"warm start after a reboot": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(rebooted),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"warm start repeated before it activated": {
+			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, true).cache(fence5, wt, true),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"flushed but not yet released": {
+			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true),
+			want: stagePlan{Cache: planReuse, Mode: wb},
+		},
+		"resident of an older generation (I3)": {
+			s:    newSituation(wt).entry(fence4, StateResident, wt, true, true).cache(fence4, wt, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"resident of another volume of the same name (I3)": {
+			s:    newSituation(wt).entry(otherID, StateResident, wt, true, true).cache(otherID, wt, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"dirty cache of an older generation never overwrites newer data (I3)": {
+			s:    newSituation(wb).entry(fence4, StateStaged, wb, true, false).cache(fence4, wb, false).with(rebooted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"resident by the journal, unclean by its superblock (I4)": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, false),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"clean by its superblock, not by the journal (I4)": {
+			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).cache(fence5, wt, true).with(rebooted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"writethrough after a crash is discarded (I4)": {
+			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).cache(fence5, wt, false).with(rebooted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"writeback after a crash is recovered (I4)": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"writeback after a crash while flushing": {
+			s:    newSituation(wb).entry(fence5, StateFlushing, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"writeback recovered although the class now says writethrough": {
+			s:    newSituation(wt).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"writeback killed between journal and table: never active": {
+			s:    newSituation(wb).entry(fence5, StateStaging, wb, true, false).cache(fence5, wb, false).with(blank),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"unflushed writes on an SSD that is gone (I2)": {
+			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool),
+			wantRefuse: true,
+		},
+		"journal lost, record dirty, cache found": {
+			s:    newSituation(wb).cache(fence5, wb, false).with(recordDirty),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"journal lost, record dirty, cache lost (I2)": {
+			s: newSituation(wb).with(recordDirty), wantRefuse: true,
+		},
+		"journal lost, writethrough cache found": {
+			s:    newSituation(wt).cache(fence5, wt, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"half a cache": {
+			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, false).cache(fence5, wt, false).with(half),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"already active": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(topOurs),
+			want: stagePlan{Cache: planAdopt, Mode: wb},
+		},
+		"adopted from a flush": {
+			s:    newSituation(wb).entry(fence5, StateFlushing, wb, true, false).cache(fence5, wb, false).with(topOurs),
+			want: stagePlan{Cache: planAdopt, Mode: wb},
+		},
+		"adopted while the pool is broken": {
+			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).with(topOurs).with(noPool),
+			want: stagePlan{Cache: planAdopt, Mode: wt},
+		},
+		"device left by an older generation": {
+			s:    newSituation(wt).entry(fence4, StateStaged, wt, true, false).cache(fence4, wt, false).with(topOurs),
+			want: stagePlan{TakeDownTop: true, Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"device left by another volume": {
+			s:    newSituation(none).with(topForeign),
+			want: stagePlan{TakeDownTop: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
+		},
+		"no pool (I6)": {
+			s:    newSituation(wt).with(noPool),
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
+		},
+		"no pool, writeback, nothing dirty (I6)": {
+			s:    newSituation(wb).entry(fence5, StateResident, wb, true, true).with(noPool),
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
+		},
+		"no kernel target (I6)": {
+			s:    newSituation(wt).with(noKernel),
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonKernelTargetMissing},
+		},
+		"mode none wipes an old residency": {
+			s:    newSituation(none).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true),
+			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
+		},
+		"residency written past by an uncached attachment is never reused": {
+			s:    newSituation(wt).entry(fence5, StateStaged, none, false, false).cache(fence5, wt, true).with(rebooted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"record shows a later generation (I1)": {
+			s:          newSituation(wt).with(func(f *stageFacts) { f.Record.Fence.Generation = 6 }),
+			wantRefuse: true,
+		},
+		"record shows another owner (I1)": {
+			s:          newSituation(wt).with(func(f *stageFacts) { f.Record.Fence.Node = "b" }),
+			wantRefuse: true,
+		},
+		"record is released (I1)": {
+			s:          newSituation(wt).with(func(f *stageFacts) { f.Record.Published = false }),
+			wantRefuse: true,
+		},
+		"published to another node than this (I1)": {
+			s:          newSituation(wt).with(func(f *stageFacts) { f.Node = "c" }),
+			wantRefuse: true,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := decideStage(tc.s.f)
+			if tc.wantRefuse {
+				if !errors.Is(got.Refuse, volume.ErrFenced) {
+					t.Fatalf("got %+v, want a refusal with ErrFenced", got)
+				}
+				return
+			}
+			got.Message = ""
+			if got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestDecideDown(t *testing.T) {
+	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
+	e := func(st State, mode volume.CacheMode, activated, clean bool) *Entry {
+		return &Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
+	}
+	cases := map[string]struct {
+		f    downFacts
+		want downAction
+	}{
+		"no entry":                           {downFacts{TopActive: true}, downNothing},
+		"resident":                           {downFacts{Entry: e(StateResident, wt, true, true)}, downNothing},
+		"staged writethrough":                {downFacts{Entry: e(StateStaged, wt, true, false), TopActive: true}, downFlush},
+		"staged writeback":                   {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true}, downFlush},
+		"staged writethrough, crashed":       {downFacts{Entry: e(StateStaged, wt, true, false)}, downWipe},
+		"staged writeback, crashed":          {downFacts{Entry: e(StateStaged, wb, true, false)}, downRecover},
+		"flushing writeback, crashed":        {downFacts{Entry: e(StateFlushing, wb, true, false)}, downRecover},
+		"staging writeback, never activated": {downFacts{Entry: e(StateStaging, wb, true, false), Cache: cacheFacts{SuperblockBlank: true}}, downWipe},
+		"staging from residency":             {downFacts{Entry: e(StateStaging, wb, false, true)}, downRelease},
+		"staging anew":                       {downFacts{Entry: e(StateStaging, wt, false, false)}, downWipe},
+		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
+		"uncached":                           {downFacts{Entry: e(StateStaged, none, false, false), TopActive: true}, downDetach},
+		"releasing":                          {downFacts{Entry: e(StateReleasing, none, false, false)}, downDetach},
+		"wiping":                             {downFacts{Entry: e(StateWiping, wt, true, false)}, downWipe},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := decideDown(tc.f); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

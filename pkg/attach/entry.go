@@ -1,0 +1,56 @@
+package attach
+
+import (
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// State is the journal's state of a volume on this node (states.md, The
+// journal).
+type State string
+
+// The states of states.md.
+const (
+	StateStaging   State = "Staging"
+	StateStaged    State = "Staged"
+	StateFlushing  State = "Flushing"
+	StateFlushed   State = "Flushed"
+	StateReleasing State = "Releasing"
+	StateResident  State = "Resident"
+	StateWiping    State = "Wiping"
+)
+
+// Entry is the journal of one volume. It is written before and after each act,
+// so that a killed process finds what it was doing (I8).
+type Entry struct {
+	ID    volume.ID    `json:"id"`
+	Fence volume.Fence `json:"fence"`
+	State State        `json:"state"`
+	// Boot is the kernel's boot id when the entry was written.
+	Boot string `json:"boot"`
+	// Mode is the cache mode that the cache is or was active in; "none" for a
+	// volume that is attached without a cache.
+	Mode volume.CacheMode `json:"mode"`
+	// Activated is true from before the cache's table is loaded.
+	Activated bool `json:"activated,omitempty"`
+	// Clean is true while the cache's map holds no dirty block and the origin
+	// has every write: the first of I4's two witnesses.
+	Clean  bool         `json:"clean,omitempty"`
+	Source volume.ISCSI `json:"source"`
+	// ChunkSectors, DataBytes and MetaBytes are the geometry of the cache.
+	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
+	DataBytes    int64  `json:"dataBytes,omitempty"`
+	MetaBytes    int64  `json:"metaBytes,omitempty"`
+	// UpdatedAt is when the entry was written; the oldest Resident entry is the
+	// first to be evicted.
+	UpdatedAt time.Time `json:"updatedAt"`
+}
+
+// Cached reports whether the entry speaks of a cache on the SSD.
+func (e *Entry) Cached() bool { return e != nil && e.Mode != volume.ModeNone }
+
+// MayBeDirty reports whether the cache may hold the only copy of a write (I2).
+func (e *Entry) MayBeDirty() bool {
+	return e != nil && e.Mode == volume.ModeWriteback && e.Activated && !e.Clean
+}

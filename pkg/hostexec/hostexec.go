@@ -1,0 +1,149 @@
+package hostexec
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// killGrace is how long Run waits for the output pipes to close after the
+// process group has been killed. A process in uninterruptible sleep (a device
+// that no longer answers) cannot be killed; the caller must not hang with it.
+const killGrace = 5 * time.Second
+
+// ErrNotInstalled is wrapped by the error of [Runner].Run if the program does
+// not exist or is not executable.
+var ErrNotInstalled = errors.New("program is not installed")
+
+// Cmd is one program run.
+type Cmd struct {
+	// Name is the program, looked up in PATH unless it contains a slash.
+	Name string
+	// Args are its arguments without the program name.
+	Args []string
+	// Stdin is the standard input; nil means empty.
+	Stdin io.Reader
+	// Env is added to the environment of this process as KEY=VALUE. LC_ALL=C is
+	// always set and cannot be overridden: the output is parsed.
+	Env []string
+}
+
+// Command is shorthand for a Cmd with a name and arguments only.
+func Command(name string, args ...string) Cmd {
+	return Cmd{Name: name, Args: args}
+}
+
+// String is the command line for humans, with values that look like secrets
+// replaced. It is not quoted for a shell.
+func (c Cmd) String() string {
+	return redactedLine(c.Name, c.Args)
+}
+
+// Result is what a program wrote. It is valid, as far as the program got, even
+// when Run returned an error.
+type Result struct {
+	Stdout []byte
+	Stderr []byte
+}
+
+// Runner runs host programs.
+type Runner interface {
+	// Run starts the program and waits for its end.
+	//
+	// Errors: *[ExitError] if the program ran and ended with a status other than
+	// zero or by a signal; [ErrNotInstalled] if it could not be found; the
+	// context's error (errors.Is works) if ctx ended first, in which case the
+	// whole process group was killed.
+	Run(ctx context.Context, cmd Cmd) (Result, error)
+}
+
+// ExitError says that a program ended unsuccessfully.
+type ExitError struct {
+	// Name and Args are the command; Args has been redacted.
+	Name string
+	Args []string
+	// ExitCode is the exit status, or -1 if a signal ended the program.
+	ExitCode int
+	// Stderr is everything the program wrote there, unabridged.
+	Stderr []byte
+}
+
+// maxStderrInError bounds the error text; ExitError.Stderr keeps everything.
+const maxStderrInError = 2048
+
+// Error implements error: command, status and what the program said.
+func (e *ExitError) Error() string {
+	text := bytes.TrimSpace(e.Stderr)
+	if len(text) > maxStderrInError {
+		text = append([]byte("..."), text[len(text)-maxStderrInError:]...)
+	}
+	line := Cmd{Name: e.Name, Args: e.Args}.String()
+	if len(text) == 0 {
+		return fmt.Sprintf("%s: exit status %d", line, e.ExitCode)
+	}
+	return fmt.Sprintf("%s: exit status %d: %s", line, e.ExitCode, text)
+}
+
+// NewExitError builds the error for a command that ended with exitCode; fakes
+// use it so that they redact as the real runner does.
+func NewExitError(cmd Cmd, exitCode int, stderr []byte) *ExitError {
+	return &ExitError{Name: cmd.Name, Args: redactArgs(cmd.Args), ExitCode: exitCode, Stderr: stderr}
+}
+
+type runner struct{}
+
+// New returns the Runner that really starts programs.
+func New() Runner {
+	return runner{}
+}
+
+// Run implements Runner.
+func (runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
+	if err := ctx.Err(); err != nil {
+		return Result{}, fmt.Errorf("%s: %w", cmd, err)
+	}
+	var stdout, stderr bytes.Buffer
+	c := exec.CommandContext(ctx, cmd.Name, cmd.Args...) //nolint:gosec // the one place that runs commands
+	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, &stdout, &stderr
+	c.Env = append(append(os.Environ(), cmd.Env...), "LC_ALL=C")
+	// A group of its own, so that helpers the tool has started die with it.
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return killGroup(c.Process.Pid) }
+	c.WaitDelay = killGrace
+
+	err := c.Run()
+	res := Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
+	if err == nil {
+		return res, nil
+	}
+	return res, classify(ctx, cmd, res.Stderr, err)
+}
+
+func killGroup(pid int) error {
+	err := syscall.Kill(-pid, syscall.SIGKILL)
+	if errors.Is(err, syscall.ESRCH) {
+		return os.ErrProcessDone
+	}
+	return err
+}
+
+// classify turns the errors of os/exec into those promised by Runner.
+func classify(ctx context.Context, cmd Cmd, stderr []byte, err error) error {
+	if ctxErr := ctx.Err(); ctxErr != nil {
+		return fmt.Errorf("%s: %w", cmd, ctxErr)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return NewExitError(cmd, exit.ExitCode(), stderr)
+	}
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%s: %w: %w", cmd.Name, ErrNotInstalled, err)
+	}
+	return fmt.Errorf("%s: %w", cmd, err)
+}

@@ -1,0 +1,239 @@
+// Package volume is the domain of nearflash: what a volume is, what may be
+// asked of it, and the errors that can come back. It imports neither
+// Kubernetes, CSI nor anything that runs commands.
+//
+// The states and invariants that the implementations keep are stated in
+// docs/design/states.md.
+package volume
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+)
+
+// ID names a volume. It is the CSI volume_id, the name of the CachedVolume
+// object, and part of device-mapper and LVM names, hence the narrow grammar.
+type ID string
+
+// MaxIDLength is the longest ID in bytes. "<vg>-<id>.data" with doubled
+// hyphens must fit the 127 bytes of a device-mapper name.
+const MaxIDLength = 63
+
+var idPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// ParseID checks that s may be used as a volume ID.
+func ParseID(s string) (ID, error) {
+	if !idPattern.MatchString(s) {
+		return "", fmt.Errorf("%w: volume ID %q: accepted are 1 to %d lower-case letters, digits and inner hyphens", ErrInvalid, s, MaxIDLength)
+	}
+	return ID(s), nil
+}
+
+// CacheMode selects how writes pass through the node-local cache.
+type CacheMode string
+
+// The cache modes. See Documentation/admin-guide/device-mapper/cache.rst.
+const (
+	ModeNone         CacheMode = "none"
+	ModeWritethrough CacheMode = "writethrough"
+	ModeWriteback    CacheMode = "writeback"
+)
+
+// ISCSI is the address of an iSCSI logical unit.
+type ISCSI struct {
+	// Portals are "address:port"; more than one gives multipath.
+	Portals []string `json:"portals"`
+	// IQN is the target's name.
+	IQN string `json:"iqn"`
+	// LUN is the logical unit number.
+	LUN int `json:"lun"`
+}
+
+// Credentials are CHAP credentials. They print as nothing.
+type Credentials struct {
+	Username string
+	Password string
+}
+
+// String keeps the password out of every formatted output.
+func (Credentials) String() string { return "[redacted]" }
+
+// GoString keeps the password out of %#v.
+func (Credentials) GoString() string { return "[redacted]" }
+
+// Claim names the PersistentVolumeClaim that a volume was made for.
+type Claim struct {
+	Namespace, Name string
+}
+
+// Spec is what the creator of a volume asked for, after validation.
+type Spec struct {
+	// CapacityBytes is the origin's size; 0 when only the target knows.
+	CapacityBytes int64
+	// Static is set for a logical unit that nearflash did not make.
+	Static *ISCSI
+	// Provisioning is "thin", "thick" or "" for the server's default.
+	Provisioning string
+	Mode         CacheMode
+	// Cache is the size of the cache; the zero Size means no cache.
+	Cache Size
+	// ChunkBytes is the cache block size; 0 lets the node choose.
+	ChunkBytes int64
+	// AcceptNodeLoss is the consent that writeback needs.
+	AcceptNodeLoss bool
+	Claim          *Claim
+}
+
+// Fence identifies one ownership of a volume. The UID tells volumes of the
+// same name apart, the generation the owners of one volume (I3).
+type Fence struct {
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+	Node       string `json:"node"`
+}
+
+// Volume is a volume as its durable record shows it.
+type Volume struct {
+	ID    ID
+	Spec  Spec
+	Fence Fence
+	// Published says whether the fence's node may have it attached.
+	Published bool
+	// PossiblyDirty says whether the fence's node may hold unflushed writes.
+	PossiblyDirty bool
+	// Deleting says that the record waits for its last user.
+	Deleting bool
+}
+
+// Publication is what a node needs to attach a published volume.
+type Publication struct {
+	Fence  Fence
+	Source ISCSI
+}
+
+// Provisioner is the controller's side of a volume.
+//
+// All methods are idempotent in the sense of the CSI specification.
+type Provisioner interface {
+	// Create makes the volume, or returns the existing one when it was made
+	// with the same spec. Errors: ErrExists, ErrInvalid, ErrNoSpace, ErrBackend.
+	Create(ctx context.Context, id ID, spec Spec) (Volume, error)
+	// Delete removes volume, data and record. A missing volume is success.
+	// Errors: ErrInUse, ErrBackend.
+	Delete(ctx context.Context, id ID) error
+	// Get returns the volume. Errors: ErrNotFound.
+	Get(ctx context.Context, id ID) (Volume, error)
+	// List returns every volume in the order of their IDs.
+	List(ctx context.Context) ([]Volume, error)
+	// Publish makes node the owner (I1): on return the record names it and the
+	// backend admits its initiator and no other. static gives the spec of a
+	// volume that has no record yet; it is nil for provisioned volumes.
+	// Errors: ErrNotFound, ErrNodeNotFound, ErrFenced, ErrInUse, ErrBackend.
+	Publish(ctx context.Context, id ID, node string, static *Spec, cred *Credentials) (Publication, error)
+	// Unpublish ends node's entitlement. While the node may hold unflushed
+	// writes it keeps its access, so that it can flush when it returns (I2).
+	// Errors: ErrBackend.
+	Unpublish(ctx context.Context, id ID, node string) error
+	// Expand grows the volume to at least size bytes and returns the new size.
+	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
+	Expand(ctx context.Context, id ID, size int64) (int64, error)
+	// Capacity returns the bytes available for new volumes.
+	Capacity(ctx context.Context) (int64, error)
+}
+
+// StageRequest asks a node to attach a volume and, for a filesystem volume, to
+// mount it at StagingPath.
+type StageRequest struct {
+	ID          ID
+	Publication Publication
+	StagingPath string
+	// Block asks for a raw block volume: nothing is formatted or mounted.
+	Block bool
+	// FSType is "ext4" or "xfs"; empty means ext4.
+	FSType       string
+	MountOptions []string
+	Credentials  *Credentials
+	ReadOnly     bool
+}
+
+// PublishRequest asks a node to show a staged volume to a pod.
+type PublishRequest struct {
+	ID           ID
+	StagingPath  string
+	TargetPath   string
+	Block        bool
+	FSType       string
+	MountOptions []string
+	ReadOnly     bool
+}
+
+// Stats is the use of a volume as its pod sees it.
+type Stats struct {
+	// TotalBytes, UsedBytes and AvailableBytes describe the filesystem; a
+	// block volume has only TotalBytes.
+	TotalBytes, UsedBytes, AvailableBytes    int64
+	TotalInodes, UsedInodes, AvailableInodes int64
+	Block                                    bool
+	// Abnormal and Message are the CSI volume condition.
+	Abnormal bool
+	Message  string
+}
+
+// Attacher is the node's side of a volume.
+//
+// All methods are idempotent, and each may be called again after the process
+// was killed between any two of its steps (I8).
+type Attacher interface {
+	// Stage attaches the volume through its cache. Only the fence (I1, I2) or
+	// an unreachable origin fails it; a cache that cannot be had is reported on
+	// the record and the volume attached without (I6).
+	// Errors: ErrFenced, ErrUnavailable, ErrAuth, ErrInvalid, ErrInUse.
+	Stage(ctx context.Context, req StageRequest) error
+	// Unstage flushes and detaches. It returns ErrBusy while a flush goes on;
+	// calling it again continues the flush.
+	Unstage(ctx context.Context, id ID, stagingPath string) error
+	// Publish mounts the staged volume at the target path.
+	Publish(ctx context.Context, req PublishRequest) error
+	// Unpublish removes the target path.
+	Unpublish(ctx context.Context, id ID, targetPath string) error
+	// Expand makes the node see the origin's new size: origin, then cache
+	// table, then filesystem. path is the staging or a target path.
+	Expand(ctx context.Context, id ID, path string, block bool) (int64, error)
+	// Stats reports the use of the volume at path. Errors: ErrNotFound.
+	Stats(ctx context.Context, id ID, path string) (Stats, error)
+}
+
+// Residency is a clean cache kept on a node after the volume left it.
+type Residency struct {
+	Generation int64
+	SizeBytes  int64
+}
+
+// CacheReport says what a volume's cache is doing on a node.
+type CacheReport struct {
+	// Cached is true while the volume runs through the cache.
+	Cached bool
+	// Reason is a CamelCase word of api/v1alpha1, Message the detail.
+	Reason, Message string
+	// Warning asks for a Warning event besides the condition.
+	Warning bool
+}
+
+// Records is the durable record of volumes as a node may use it. It is backed
+// by the API server; reads are never served from a cache, because the fence
+// rests on them.
+type Records interface {
+	// Get returns the record. Errors: ErrNotFound, ErrUnavailable.
+	Get(ctx context.Context, id ID) (Volume, error)
+	// MarkPossiblyDirty records that f's node may hold unflushed writes. It
+	// fails with ErrFenced unless the record still shows f as published owner.
+	MarkPossiblyDirty(ctx context.Context, id ID, f Fence) error
+	// MarkClean records a proven flush by f's node; ErrFenced if the record
+	// shows another owner or generation; a missing record is success.
+	MarkClean(ctx context.Context, id ID, f Fence) error
+	// SetResidency records, or with nil removes, the clean cache on node.
+	SetResidency(ctx context.Context, id ID, node string, r *Residency) error
+	// Report records what the cache is doing, as condition and event.
+	Report(ctx context.Context, id ID, r CacheReport) error
+}
