@@ -36,7 +36,10 @@ type Entry struct {
 	Activated bool `json:"activated,omitempty"`
 	// Clean is true while the cache's map holds no dirty block and the origin
 	// has every write: the first of I4's two witnesses.
-	Clean  bool         `json:"clean,omitempty"`
+	Clean bool `json:"clean,omitempty"`
+	// Marked is true from before the record is marked PossiblyDirty under this
+	// fence until the mark has been taken back.
+	Marked bool         `json:"marked,omitempty"`
 	Source volume.ISCSI `json:"source"`
 	// ChunkSectors, DataBytes and MetaBytes are the geometry of the cache.
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
@@ -51,6 +54,7 @@ type Entry struct {
 func (e *Entry) Cached() bool { return e != nil && e.Mode != volume.ModeNone }
 
 // MayBeDirty reports whether the cache may hold the only copy of a write (I2).
+// In Wiping it has been decided that nothing of the cache is worth keeping.
 func (e *Entry) MayBeDirty() bool {
-	return e != nil && e.Mode == volume.ModeWriteback && e.Activated && !e.Clean
+	return e != nil && e.State != StateWiping && e.Mode == volume.ModeWriteback && e.Activated && !e.Clean
 }

@@ -1,0 +1,117 @@
+{{/* The driver's name, which volumes record for ever. */}}
+{{- define "nearflash.driver" -}}csi.nearflash.io{{- end }}
+
+{{/* The name that all objects of the release begin with. */}}
+{{- define "nearflash.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "nearflash.controllerName" -}}{{ include "nearflash.fullname" . }}-controller{{- end }}
+{{- define "nearflash.nodeName" -}}{{ include "nearflash.fullname" . }}-node{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "nearflash.labels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* Labels that select the pods of one component: dict "root" $ "component" NAME. */}}
+{{- define "nearflash.selectorLabels" -}}
+app.kubernetes.io/name: {{ .root.Chart.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{/* The secret with the client certificate for nearflash-target. */}}
+{{- define "nearflash.targetSecret" -}}
+{{- .Values.target.tls.existingSecret | default (printf "%s-target-client" (include "nearflash.fullname" .)) -}}
+{{- end }}
+
+{{/* The secret with the CHAP account that provisioned volumes are exported with. */}}
+{{- define "nearflash.chapSecret" -}}
+{{- .Values.chap.existingSecret | default (printf "%s-chap" (include "nearflash.fullname" .)) -}}
+{{- end }}
+
+{{/* Where the pods of one component may run: the component's values. */}}
+{{- define "nearflash.placement" -}}
+nodeSelector:
+  kubernetes.io/os: linux
+  {{- with .nodeSelector }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "nearflash.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/*
+A CSI sidecar: dict "root" $ "name" NAME "image" IMAGE "port" PORT "args" LIST.
+The probe fails when the sidecar claims leadership that it could not renew.
+*/}}
+{{- define "nearflash.sidecar" -}}
+- name: {{ .name }}
+  image: {{ .image }}
+  imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+  args:
+    - --csi-address=/csi/csi.sock
+    - --timeout={{ .root.Values.controller.sidecars.timeout }}
+    - --retry-interval-max={{ .root.Values.controller.sidecars.retryIntervalMax }}
+    - --leader-election
+    - --leader-election-namespace=$(NAMESPACE)
+    - --http-endpoint=:{{ .port }}
+    {{- range .args }}
+    - {{ . }}
+    {{- end }}
+    - --v={{ .root.Values.logLevel }}
+  env:
+    - name: NAMESPACE
+      valueFrom:
+        fieldRef:
+          fieldPath: metadata.namespace
+  ports:
+    - name: {{ .name | trimPrefix "csi-" }}
+      containerPort: {{ .port }}
+  livenessProbe:
+    httpGet:
+      path: /healthz/leader-election
+      port: {{ .name | trimPrefix "csi-" }}
+    initialDelaySeconds: 10
+    timeoutSeconds: 10
+    periodSeconds: 20
+  securityContext:
+    {{- include "nearflash.unprivileged" . | nindent 4 }}
+  resources:
+    {{- toYaml .root.Values.controller.sidecars.resources | nindent 4 }}
+  volumeMounts:
+    - name: socket
+      mountPath: /csi
+{{- end }}
+
+{{/* The security context of everything that does not touch devices. */}}
+{{- define "nearflash.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}

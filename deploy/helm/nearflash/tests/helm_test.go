@@ -1,0 +1,100 @@
+package charttest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+const (
+	chartDir  = ".."
+	release   = "nearflash"
+	namespace = "nearflash-system"
+)
+
+// inlineTLS are the certificate values of tests/values/target.yaml: of the right
+// form, and good for nothing.
+func inlineTLS() []string {
+	block := func(kind string) string {
+		return fmt.Sprintf("-----BEGIN %s-----\nnot a real one\n-----END %s-----\n", kind, kind)
+	}
+	return []string{
+		"--set-string", "target.tls.ca=" + block("CERTIFICATE"),
+		"--set-string", "target.tls.cert=" + block("CERTIFICATE"),
+		"--set-string", "target.tls.key=" + block("PRIVATE "+"KEY"),
+	}
+}
+
+// helm runs helm and returns its output, or an error that carries stderr.
+func helm(ctx context.Context, args ...string) ([]byte, error) {
+	binary := cmp.Or(os.Getenv("HELM"), "helm")
+	command := exec.CommandContext(ctx, binary, args...)
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Run(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%w: set HELM to a helm 4 binary", err)
+		}
+		return nil, fmt.Errorf("helm %s: %w: %s", args[0], err, stderr.String())
+	}
+	return stdout.Bytes(), nil
+}
+
+// template renders the chart with more helm arguments.
+func template(ctx context.Context, args ...string) ([]*unstructured.Unstructured, error) {
+	out, err := helm(ctx, append([]string{"template", release, chartDir, "--namespace", namespace, "--kube-version", "1.36.0"}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	return decode(out)
+}
+
+// decode splits a stream of YAML documents into objects, ordered by kind, namespace and name.
+func decode(stream []byte) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(stream), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(&object.Object); err != nil {
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			return nil, fmt.Errorf("decode rendered chart: %w", err)
+		}
+		if len(object.Object) > 0 {
+			objects = append(objects, object)
+		}
+	}
+	slices.SortFunc(objects, func(a, b *unstructured.Unstructured) int {
+		return cmp.Or(cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return objects, nil
+}
+
+func mustTemplate(t *testing.T, args ...string) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := template(t.Context(), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// valuesArgs are the helm arguments of one file of tests/values.
+func valuesArgs(name string) []string {
+	args := []string{"--values", "values/" + name + ".yaml"}
+	if name == "target" {
+		args = append(args, inlineTLS()...)
+	}
+	return args
+}

@@ -1,0 +1,178 @@
+package charttest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// testNodeAccount takes the part of a node plugin that has been taken over.
+func (c *cluster) testNodeAccount(t *testing.T) {
+	ctx := t.Context()
+	for _, name := range []string{"node-a", "node-b"} {
+		if err := c.admin.Create(ctx, newNode(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodeA := c.as(t, c.podToken(t, "nearflash-node", "node-a"))
+	nodeB := c.as(t, c.podToken(t, "nearflash-node", "node-b"))
+	c.waitForPolicies(t, nodeA)
+
+	t.Run("pools", func(t *testing.T) { c.testNodePools(t, nodeA, nodeB) })
+	t.Run("volume status", func(t *testing.T) { c.testNodeVolumeStatus(t, nodeA, nodeB) })
+	t.Run("anything else", func(t *testing.T) { c.testNodeElse(t, nodeA) })
+	t.Run("token without a node", func(t *testing.T) {
+		unbound := c.as(t, c.token(t, "nearflash-node", nil))
+		forbidden(t, "create a pool", unbound.Create(ctx, newPool("node-c")))
+		forbidden(t, "create a pool without a name", unbound.Create(ctx, newPool("")))
+		volume := c.storedVolume(t, "unbound", ownedStatus("node-a", 1))
+		volume.Status.Conditions = cachedCondition()
+		forbidden(t, "write a status", unbound.Status().Update(ctx, volume))
+	})
+}
+
+// waitForPolicies waits until both policies refuse something.
+func (c *cluster) waitForPolicies(t *testing.T, node client.Client) {
+	t.Helper()
+	stored := c.storedVolume(t, "probe", ownedStatus("node-a", 1))
+	err := eventually(t.Context(), "wait for the admission policies", func(ctx context.Context) error {
+		volume := stored.DeepCopy()
+		volume.Status.OwnerNode = "node-z"
+		for _, err := range []error{
+			node.Create(ctx, newPool("node-z"), client.DryRunAll),
+			node.Status().Update(ctx, volume, client.DryRunAll),
+		} {
+			if !apierrors.IsForbidden(err) {
+				return errors.Join(errNotRefused, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
+	ctx := t.Context()
+	poolA, poolB := newPool("node-a"), newPool("node-b")
+	forbidden(t, "create another node's pool", nodeA.Create(ctx, newPool("node-b")))
+	allowed(t, "create its pool", nodeA.Create(ctx, poolA))
+	allowed(t, "create its pool", nodeB.Create(ctx, poolB))
+
+	poolA.Status.VolumeGroup = "nearflash-0123456789"
+	allowed(t, "report its pool", nodeA.Status().Update(ctx, poolA))
+	poolB.Status.InitiatorIQN = "iqn.2026-11.io.example:evil"
+	forbidden(t, "report another node's pool", nodeA.Status().Update(ctx, poolB))
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"initiatorIQN":"iqn.2026-11.io.example:evil"}}`))
+	forbidden(t, "patch another node's pool", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
+
+	poolA.Spec.Devices = []string{"/dev/sda"}
+	forbidden(t, "choose devices", nodeA.Update(ctx, poolA.DeepCopy()))
+	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
+}
+
+func (c *cluster) testNodeElse(t *testing.T, node client.Client) {
+	ctx := t.Context()
+	volume := c.storedVolume(t, "else", ownedStatus("node-a", 1))
+	allowed(t, "read volumes", node.List(ctx, &v1alpha1.CachedVolumeList{}))
+	forbidden(t, "create a volume", node.Create(ctx, newVolume("mine")))
+	forbidden(t, "delete a volume", node.Delete(ctx, volume))
+	spec := volume.DeepCopy()
+	spec.Spec.CacheMode = v1alpha1.CacheModeNone
+	forbidden(t, "change a spec", node.Update(ctx, spec))
+	forbidden(t, "change its Node", node.Patch(ctx, newNode("node-a"), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"x":"y"}}}`))))
+	forbidden(t, "read its Node", node.Get(ctx, client.ObjectKey{Name: "node-a"}, &corev1.Node{}))
+	forbidden(t, "read the CHAP secret", node.Get(ctx, client.ObjectKeyFromObject(c.chapSecret(t)), &corev1.Secret{}))
+	forbidden(t, "list claims", node.List(ctx, &corev1.PersistentVolumeClaimList{}))
+	forbidden(t, "list pods", node.List(ctx, &corev1.PodList{}))
+}
+
+// testNodeVolumeStatus tries changes of one status: node-a owns generation 3 and
+// keeps no cache, node-b keeps one of generation 2, node-c one of generation 1.
+func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client) {
+	residency := func(node string, generation int64) v1alpha1.Residency {
+		return v1alpha1.Residency{NodeName: node, Generation: generation}
+	}
+	before := ownedStatus("node-a", 3)
+	before.Residency = []v1alpha1.Residency{residency("node-b", 2), residency("node-c", 1)}
+	tests := map[string]struct {
+		node        client.Client
+		change      func(*v1alpha1.CachedVolumeStatus)
+		wantAllowed bool
+	}{
+		"owner sets a condition":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
+		"owner sets the dirty mark":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, true},
+		"other sets the dirty mark":      {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, false},
+		"owner removes the dirty state":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, true},
+		"other removes the dirty state":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, false},
+		"owner raises the generation":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = new(int64(4)) }, false},
+		"owner removes the generation":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = nil }, false},
+		"owner gives the volume away":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
+		"other takes the volume":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
+		"owner releases the volume":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = v1alpha1.PublicationReleased }, false},
+		"owner removes the publication":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = "" }, false},
+		"status is emptied":              {nodeA, func(s *v1alpha1.CachedVolumeStatus) { *s = v1alpha1.CachedVolumeStatus{} }, false},
+		"own residency added":            {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-a", 3)) }, true},
+		"own residency added in front":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append([]v1alpha1.Residency{residency("node-a", 3)}, s.Residency...) }, true},
+		"own residency removed":          {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[1:] }, true},
+		"own residency from the future":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 4 }, false},
+		"residency of another removed":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[:1] }, false},
+		"every residency removed":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = nil }, false},
+		"residency of another changed":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[1].Generation = 3 }, false},
+		"residency of another invented":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-d", 3)) }, false},
+		"residency of another exchanged": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[1] = residency("node-d", 1) }, false},
+	}
+	stored := c.storedVolume(t, "status", before)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			volume := stored.DeepCopy()
+			tc.change(&volume.Status)
+			err := tc.node.Status().Update(t.Context(), volume, client.DryRunAll)
+			if tc.wantAllowed {
+				allowed(t, "write it", err)
+			} else {
+				forbidden(t, "write it", err)
+			}
+		})
+	}
+	t.Run("first status", func(t *testing.T) {
+		fresh := newVolume("fresh")
+		if err := c.admin.Create(t.Context(), fresh); err != nil {
+			t.Fatal(err)
+		}
+		claimed := fresh.DeepCopy()
+		fresh.Status.Conditions = cachedCondition()
+		allowed(t, "set a condition before there is an owner", nodeA.Status().Update(t.Context(), fresh, client.DryRunAll))
+		claimed.Status = ownedStatus("node-a", 1)
+		forbidden(t, "make itself the owner", nodeA.Status().Update(t.Context(), claimed, client.DryRunAll))
+	})
+}
+
+// storedVolume stores a volume with a status, as the controller would.
+func (c *cluster) storedVolume(t *testing.T, name string, status v1alpha1.CachedVolumeStatus) *v1alpha1.CachedVolume {
+	t.Helper()
+	volume := newVolume(name)
+	if err := c.admin.Create(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	volume.Status = status
+	if err := c.admin.Status().Update(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	return volume
+}
+
+func cachedCondition() []metav1.Condition {
+	return []metav1.Condition{{
+		Type: v1alpha1.ConditionCached, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonCacheActive,
+		LastTransitionTime: metav1.Now(),
+	}}
+}

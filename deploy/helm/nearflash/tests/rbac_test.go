@@ -1,0 +1,160 @@
+package charttest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// grant is one permission of a role, with the reason for it. A change of RBAC
+// has to state its reason here.
+type grant struct {
+	resource string // group/resource, the core group is empty
+	verbs    string
+	why      string
+}
+
+func wantGrants() map[string][]grant {
+	const controller = "nearflash-controller"
+	return map[string][]grant{
+		"ClusterRole/" + controller: {
+			{"nearflash.io/cachedvolumes", "get list watch create update patch delete", "it makes, fences and forgets volumes"},
+			{"nearflash.io/cachedvolumes/status", "update patch", "it writes owner and generation before a node is admitted (I1)"},
+			{"nearflash.io/cachedvolumes/finalizers", "update patch", "owner references with blockOwnerDeletion need it where that admission is on"},
+			{"nearflash.io/cachepools", "get list watch delete", "initiator names of nodes; pools of removed nodes are deleted"},
+			{"/nodes", "get list watch", "a pool without a node is stale"},
+			{"/persistentvolumes", "get list watch", "a volume stays while its PersistentVolume may be used"},
+			{"/events", "create patch", "core events"},
+			{"events.k8s.io/events", "create patch", "events of the new API"},
+		},
+		"ClusterRole/" + controller + "-provisioner": {
+			{"/persistentvolumes", "get list watch create patch delete", "its output"},
+			{"/persistentvolumeclaims", "get list watch update", "its input; update gives a claim back to the scheduler"},
+			{"storage.k8s.io/storageclasses", "get list watch", "parameters"},
+			{"storage.k8s.io/volumeattributesclasses", "get list watch", "a claim may name one; the refusal must be readable"},
+			{"storage.k8s.io/csinodes", "get list watch", "upstream asks for it"},
+			{"/nodes", "get list watch", "the node of a WaitForFirstConsumer claim"},
+			{"storage.k8s.io/volumeattachments", "get list watch", "no deletion while attached"},
+			{"/events", "list watch create update patch", "it reports on the claim"},
+		},
+		"ClusterRole/" + controller + "-attacher": {
+			{"/persistentvolumes", "get list watch patch", "its finalizer"},
+			{"storage.k8s.io/csinodes", "get list watch", "node ids"},
+			{"storage.k8s.io/volumeattachments", "get list watch patch", "its input and finalizer"},
+			{"storage.k8s.io/volumeattachments/status", "patch", "its output"},
+		},
+		"ClusterRole/" + controller + "-resizer": {
+			{"/persistentvolumes", "get list watch patch", "the new capacity"},
+			{"/persistentvolumeclaims", "get list watch", "its input"},
+			{"/persistentvolumeclaims/status", "patch", "progress of an expansion"},
+			{"storage.k8s.io/volumeattributesclasses", "get list watch", "its informers list them"},
+			{"/events", "list watch create update patch", "it reports on the claim"},
+		},
+		"Role/" + controller: {
+			{"coordination.k8s.io/leases", "get create update", "leader election in the release's namespace"},
+			{"/secrets nearflash-chap", "get", "the attacher passes the CHAP account to ControllerPublishVolume"},
+		},
+		"ClusterRole/nearflash-node": {
+			{"nearflash.io/cachedvolumes", "get list watch", "no create, update or delete: a node must not make or forget a volume"},
+			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, residency, conditions; limited by admission policy"},
+			{"nearflash.io/cachepools", "get list watch create", "its own pool; limited by admission policy; an administrator's spec stays"},
+			{"nearflash.io/cachepools/status", "update patch", "its own pool; limited by admission policy"},
+			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},
+			{"/events", "create patch", "core events"},
+			{"events.k8s.io/events", "create patch", "events of the new API"},
+		},
+	}
+}
+
+func TestRBAC(t *testing.T) {
+	want := map[string]map[string]string{}
+	for role, grants := range wantGrants() {
+		want[role] = map[string]string{}
+		for _, g := range grants {
+			if g.why == "" {
+				t.Errorf("%s: %s has no reason", role, g.resource)
+			}
+			want[role][g.resource] = sorted(g.verbs)
+		}
+	}
+	got := map[string]map[string]string{}
+	for _, object := range mustTemplate(t, valuesArgs("static")...) {
+		if kind := object.GetKind(); kind != "ClusterRole" && kind != "Role" {
+			continue
+		}
+		var role rbacv1.ClusterRole // the rules of a Role have the same form
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &role); err != nil {
+			t.Fatal(err)
+		}
+		got[object.GetKind()+"/"+role.Name] = flatten(t, role.Rules)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("roles (-stated +rendered):\n%s", diff)
+	}
+}
+
+// TestRoleBindings makes sure that a role is bound to the account it was written for.
+func TestRoleBindings(t *testing.T) {
+	got := map[string]string{}
+	for _, object := range mustTemplate(t, valuesArgs("static")...) {
+		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
+			continue
+		}
+		var binding rbacv1.ClusterRoleBinding
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &binding); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range binding.Subjects {
+			got[binding.RoleRef.Kind+"/"+binding.RoleRef.Name] += s.Kind + "/" + s.Namespace + "/" + s.Name
+		}
+	}
+	want := map[string]string{}
+	for role := range wantGrants() {
+		account := "nearflash-controller"
+		if strings.HasSuffix(role, "-node") {
+			account = "nearflash-node"
+		}
+		want[role] = "ServiceAccount/" + namespace + "/" + account
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("bindings (-want +rendered):\n%s", diff)
+	}
+}
+
+// flatten turns rules into resource -> verbs and refuses wildcards.
+func flatten(t *testing.T, rules []rbacv1.PolicyRule) map[string]string {
+	t.Helper()
+	verbs := map[string]map[string]bool{}
+	for _, rule := range rules {
+		if slices.Contains(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs), "*") || len(rule.NonResourceURLs) > 0 {
+			t.Errorf("rule with a wildcard or a URL: %v", rule)
+		}
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				key := strings.Join(append([]string{group + "/" + resource}, rule.ResourceNames...), " ")
+				if verbs[key] == nil {
+					verbs[key] = map[string]bool{}
+				}
+				for _, verb := range rule.Verbs {
+					verbs[key][verb] = true
+				}
+			}
+		}
+	}
+	flat := map[string]string{}
+	for key, set := range verbs {
+		flat[key] = strings.Join(slices.Sorted(maps.Keys(set)), " ")
+	}
+	return flat
+}
+
+func sorted(words string) string {
+	fields := strings.Fields(words)
+	slices.Sort(fields)
+	return strings.Join(fields, " ")
+}

@@ -1,0 +1,138 @@
+package charttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBadValues gives each case one wrong value and wants helm to name its place.
+func TestBadValues(t *testing.T) {
+	target := []string{"--set", "target.address=storage:9500", "--set", "target.tls.existingSecret=x"}
+	class := append([]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=iscsi"}, target...)
+	tests := map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown key":                 {[]string{"--set", "nodes.x=1"}, "additional properties 'nodes' not allowed"},
+		"unknown nested key":          {[]string{"--set", "node.pool.device=/dev/sdb"}, "'/node/pool': additional properties 'device' not allowed"},
+		"unknown sidecar":             {[]string{"--set", "images.registrar=a:b"}, "'/images': additional properties 'registrar' not allowed"},
+		"image without tag":           {[]string{"--set", "images.node=nearflash-node"}, "'/images/node'"},
+		"image with blanks":           {[]string{"--set", "images.node=a b:c"}, "'/images/node'"},
+		"pull policy":                 {[]string{"--set", "images.pullPolicy=Sometimes"}, "'/images/pullPolicy'"},
+		"log level":                   {[]string{"--set", "logLevel=11"}, "'/logLevel'"},
+		"log level as text":           {[]string{"--set-string", "logLevel=2"}, "'/logLevel'"},
+		"target without port":         {[]string{"--set", "target.address=storage"}, "'/target/address'"},
+		"target as URL":               {[]string{"--set", "target.address=https://storage:9500"}, "'/target/address'"},
+		"target without certificate":  {[]string{"--set", "target.address=storage:9500"}, "target.tls.existingSecret"},
+		"certificate that is a path":  {[]string{"--set", "target.tls.ca=/etc/ca.crt"}, "'/target/tls/ca'"},
+		"key that is a certificate":   {[]string{"--set", "target.tls.key=-----BEGIN CERTIFICATE-----"}, "'/target/tls/key'"},
+		"short CHAP password":         {[]string{"--set", "chap.password=elevenchars"}, "'/chap/password'"},
+		"CHAP password LIO ignores":   {[]string{"--set", "chap.password=NULLNULLNULL"}, "'/chap/password'"},
+		"CHAP user with a blank":      {[]string{"--set", "chap.username=a b"}, "'/chap/username'"},
+		"CHAP user empty":             {[]string{"--set", "chap.username="}, "'/chap/username'"},
+		"class without target":        {[]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=iscsi"}, "set target.address"},
+		"class without parameters":    {append([]string{"--set", "storageClasses[0].name=c"}, target...), "'/storageClasses/0': missing property 'parameters'"},
+		"class with unknown key":      {append([]string{"--set", "storageClasses[0].provisioner=x"}, class...), "additional properties 'provisioner' not allowed"},
+		"class name":                  {append([]string{"--set", "storageClasses[0].name=Fast"}, class[2:]...), "'/storageClasses/0/name'"},
+		"class parameter not text":    {append([]string{"--set", "storageClasses[0].parameters.cacheSize=10"}, class...), "'/storageClasses/0/parameters/cacheSize'"},
+		"class with the chart's keys": {append([]string{"--set", `storageClasses[0].parameters.csi\.storage\.k8s\.io/node-stage-secret-name=x`}, class...), "'/storageClasses/0/parameters'"},
+		"reclaim policy":              {append([]string{"--set", "storageClasses[0].reclaimPolicy=Recycle"}, class...), "'/storageClasses/0/reclaimPolicy'"},
+		"binding mode":                {append([]string{"--set", "storageClasses[0].volumeBindingMode=Late"}, class...), "'/storageClasses/0/volumeBindingMode'"},
+		"mount options in one string": {append([]string{"--set", `storageClasses[0].mountOptions[0]=noatime\,nodiratime`}, class...), "'/storageClasses/0/mountOptions/0'"},
+		"device outside /dev":         {[]string{"--set", "node.pool.devices[0]=/tmp/ssd.img"}, "'/node/pool/devices/0'"},
+		"device that climbs":          {[]string{"--set", "node.pool.devices[0]=/dev/../etc/passwd"}, "'/node/pool/devices/0'"},
+		"devices as one string":       {[]string{"--set", "node.pool.devices=/dev/sdb"}, "'/node/pool/devices'"},
+		"device twice":                {[]string{"--set", "node.pool.devices={/dev/sdb,/dev/sdb}"}, "'/node/pool/devices'"},
+		"redundancy":                  {[]string{"--set", "node.pool.redundancy=raid5"}, "'/node/pool/redundancy'"},
+		"relative kubelet directory":  {[]string{"--set", "node.kubeletDir=var/lib/kubelet"}, "'/node/kubeletDir'"},
+		"kubelet directory with a /":  {[]string{"--set", "node.kubeletDir=/var/lib/kubelet/"}, "'/node/kubeletDir'"},
+		"no state directory":          {[]string{"--set", "node.stateDir="}, "'/node/stateDir'"},
+		"privileged port":             {[]string{"--set", "node.healthPort=80"}, "'/node/healthPort'"},
+		"update strategy":             {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
+		"nothing may be unavailable":  {[]string{"--set", "node.updateStrategy.maxUnavailable=0"}, "'/node/updateStrategy/maxUnavailable'"},
+		"negative replicas":           {[]string{"--set", "controller.replicas=-1"}, "'/controller/replicas'"},
+		"timeout without a unit":      {[]string{"--set-string", "controller.sidecars.timeout=60"}, "'/controller/sidecars/timeout'"},
+		"memory quantity":             {[]string{"--set", "node.resources.limits.memory=512MB"}, "'/node/resources/limits/memory'"},
+		"unknown resource":            {[]string{"--set", "node.resources.limits.gpu=1"}, "'/node/resources/limits'"},
+		"toleration effect":           {[]string{"--set", "node.tolerations[0].effect=Never"}, "'/node/tolerations/0/effect'"},
+		"unknown affinity":            {[]string{"--set", "node.affinity.anti.x=1"}, "'/node/affinity'"},
+		"label value":                 {[]string{"--set", "node.podLabels.tier=a b"}, "'/node/podLabels/tier'"},
+		"old Kubernetes":              {[]string{"--kube-version", "1.33.0"}, "incompatible with Kubernetes"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := template(t.Context(), tc.args...)
+			if err == nil {
+				t.Fatalf("helm accepts %q", tc.args)
+			}
+			if !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error does not contain %q:\n%v", tc.want, err)
+			}
+		})
+	}
+}
+
+// TestSchemaIsClosed wants every object of the schema to refuse unknown keys and
+// every value to be described. Affinity is checked by the API server.
+func TestSchemaIsClosed(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range openParts("", schema) {
+		if !strings.HasPrefix(problem, "/$defs/affinity/properties/") {
+			t.Error(problem)
+		}
+	}
+	for _, problem := range undescribed("", schema) {
+		t.Error(problem)
+	}
+}
+
+// openParts lists the objects below a schema node that accept unknown keys.
+func openParts(path string, node any) []string {
+	var problems []string
+	switch node := node.(type) {
+	case map[string]any:
+		if node["type"] == "object" && node["additionalProperties"] != false {
+			problems = append(problems, path+": additionalProperties is not false")
+		}
+		for key, child := range node {
+			problems = append(problems, openParts(path+"/"+key, child)...)
+		}
+	case []any:
+		for i, child := range node {
+			problems = append(problems, openParts(fmt.Sprintf("%s/%d", path, i), child)...)
+		}
+	}
+	return problems
+}
+
+// undescribed lists the values below an object schema that have no description.
+func undescribed(path string, node map[string]any) []string {
+	var problems []string
+	if items, ok := node["items"].(map[string]any); ok {
+		problems = append(problems, undescribed(path+"[]", items)...)
+	}
+	properties, _ := node["properties"].(map[string]any)
+	for key, child := range properties {
+		child, ok := child.(map[string]any)
+		if !ok {
+			problems = append(problems, path+"."+key+": not a schema")
+			continue
+		}
+		if text, _ := child["description"].(string); text == "" {
+			problems = append(problems, path+"."+key+": no description")
+		}
+		problems = append(problems, undescribed(path+"."+key, child)...)
+	}
+	return problems
+}

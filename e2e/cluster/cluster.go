@@ -1,0 +1,235 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// DriverName is the CSI driver under test.
+const DriverName = "csi.nearflash.io"
+
+// Options say where the cluster is and what runs in it.
+type Options struct {
+	// Kubeconfig is a path; empty means KUBECONFIG or ~/.kube/config.
+	Kubeconfig string
+	// LabCommand is the lab program with its first arguments; empty means that
+	// the cluster is not a lab.
+	LabCommand string
+	// WorkloadImage is the image of all pods.
+	WorkloadImage string
+}
+
+// DefaultOptions reads what `hack/lab run` puts into the environment.
+func DefaultOptions() Options {
+	return Options{
+		LabCommand:    os.Getenv("NEARFLASH_LAB"),
+		WorkloadImage: "nearflash.local/workload:1",
+	}
+}
+
+// Cluster is a connection to a cluster with the driver installed.
+type Cluster struct {
+	Options
+	// API reads and writes objects, never from a cache.
+	API client.Client
+	// Clients is for subresources that API does not have: logs, proxy, exec.
+	Clients kubernetes.Interface
+	REST    *rest.Config
+	// Host runs commands on the machines of the cluster.
+	Host Host
+	// Lab is nil outside a lab.
+	Lab *Lab
+	// Workers are the names of the nodes that run the driver, sorted.
+	Workers []string
+	// Namespace is the driver's.
+	Namespace string
+	// SecretParameters are the StorageClass parameters that name the CHAP
+	// secrets, as the chart's own classes have them.
+	SecretParameters map[string]string
+}
+
+// Connect connects and waits until the driver serves on every node.
+func Connect(ctx context.Context, o Options) (*Cluster, error) {
+	c := &Cluster{Options: o}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.Kubeconfig
+	var err error
+	if c.REST, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig(); err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	c.REST.QPS, c.REST.Burst = 200, 400
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("scheme: %w", err)
+		}
+	}
+	if c.API, err = client.New(c.REST, client.Options{Scheme: scheme}); err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if c.Clients, err = kubernetes.NewForConfig(c.REST); err != nil {
+		return nil, fmt.Errorf("clientset: %w", err)
+	}
+	c.Host = podHost{c}
+	if o.LabCommand != "" {
+		c.Lab = &Lab{command: strings.Fields(o.LabCommand)}
+		c.Host = c.Lab
+	}
+	if err := c.discover(ctx); err != nil {
+		return nil, fmt.Errorf("find the driver in the cluster: %w", err)
+	}
+	return c, nil
+}
+
+// discover finds out what the chart installed.
+func (c *Cluster) discover(ctx context.Context) error {
+	if err := c.AwaitDriver(ctx, 3*time.Minute); err != nil {
+		return err
+	}
+	pods, err := c.DriverPods(ctx)
+	if err != nil {
+		return err
+	}
+	c.Namespace = pods[0].Namespace
+	var classes storagev1.StorageClassList
+	if err := c.API.List(ctx, &classes); err != nil {
+		return err
+	}
+	for _, class := range classes.Items {
+		if class.Provisioner != DriverName {
+			continue
+		}
+		c.SecretParameters = map[string]string{}
+		for k, v := range class.Parameters {
+			if strings.HasPrefix(k, "csi.storage.k8s.io/") && strings.Contains(k, "-secret-") {
+				c.SecretParameters[k] = v
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("no StorageClass of provisioner %s to take the CHAP secret's name from", DriverName)
+}
+
+// AwaitDriver waits until all driver pods are ready, every node plugin has
+// registered with its kubelet and every pool is ready. It sets Workers.
+func (c *Cluster) AwaitDriver(ctx context.Context, timeout time.Duration) error {
+	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		pods, err := c.DriverPods(ctx)
+		if err != nil {
+			return "", err
+		}
+		nodes := 0
+		for i := range pods {
+			if !podReady(&pods[i]) {
+				return fmt.Sprintf("pod %s is not ready", pods[i].Name), nil
+			}
+			if pods[i].Labels[componentLabel] == componentNode {
+				nodes++
+			}
+		}
+		if nodes == 0 || nodes == len(pods) {
+			return fmt.Sprintf("%d driver pods, %d of them node plugins", len(pods), nodes), nil
+		}
+		registered, err := c.registeredNodes(ctx)
+		if err != nil {
+			return "", err
+		}
+		if len(registered) != nodes {
+			return fmt.Sprintf("driver registered on %v, %d node plugins run", registered, nodes), nil
+		}
+		c.Workers = registered
+		return c.poolsNotReady(ctx)
+	})
+}
+
+func (c *Cluster) registeredNodes(ctx context.Context) ([]string, error) {
+	var list storagev1.CSINodeList
+	if err := c.API.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, n := range list.Items {
+		if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == DriverName }) {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func (c *Cluster) poolsNotReady(ctx context.Context) (string, error) {
+	for _, n := range c.Workers {
+		var pool v1alpha1.CachePool
+		err := c.API.Get(ctx, client.ObjectKey{Name: n}, &pool)
+		if client.IgnoreNotFound(err) != nil {
+			return "", err
+		}
+		if err != nil || !meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Sprintf("CachePool %s is not ready: %v", n, pool.Status.Conditions), nil
+		}
+	}
+	return "", nil
+}
+
+// The labels that the chart puts on the driver's pods.
+const (
+	nameLabel           = "app.kubernetes.io/name"
+	componentLabel      = "app.kubernetes.io/component"
+	componentNode       = "node"
+	componentController = "controller"
+)
+
+// DriverPods lists the pods of the driver that are not being deleted. An empty
+// list is an error.
+func (c *Cluster) DriverPods(ctx context.Context) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	if err := c.API.List(ctx, &list, client.MatchingLabels{nameLabel: "nearflash"}); err != nil {
+		return nil, err
+	}
+	pods := slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	if len(pods) == 0 {
+		return nil, fmt.Errorf("no pod with label %s=nearflash", nameLabel)
+	}
+	return pods, nil
+}
+
+// NodePlugin returns the driver's pod on a node.
+func (c *Cluster) NodePlugin(ctx context.Context, node string) (*corev1.Pod, error) {
+	return c.driverPod(ctx, func(p *corev1.Pod) bool {
+		return p.Labels[componentLabel] == componentNode && p.Spec.NodeName == node
+	})
+}
+
+// Controller returns a pod of the driver's controller.
+func (c *Cluster) Controller(ctx context.Context) (*corev1.Pod, error) {
+	return c.driverPod(ctx, func(p *corev1.Pod) bool { return p.Labels[componentLabel] == componentController })
+}
+
+func (c *Cluster) driverPod(ctx context.Context, match func(*corev1.Pod) bool) (*corev1.Pod, error) {
+	pods, err := c.DriverPods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods {
+		if match(&pods[i]) {
+			return &pods[i], nil
+		}
+	}
+	return nil, fmt.Errorf("none of %d driver pods matches", len(pods))
+}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// StorageMachine is the name of the lab's storage server.
+const StorageMachine = "storage"
+
+// Host runs shell scripts as root on the machines of a cluster.
+type Host interface {
+	// Run returns the standard output of the script; an error holds the end of
+	// its standard error.
+	Run(ctx context.Context, machine, script string) (string, error)
+}
+
+// ErrNoLab is returned for what only a lab can do.
+var ErrNoLab = errors.New("this cluster is not a lab (NEARFLASH_LAB is not set)")
+
+// Lab drives the lab program.
+type Lab struct{ command []string }
+
+// Run implements Host.
+func (l *Lab) Run(ctx context.Context, machine, script string) (string, error) {
+	return l.do(ctx, nil, "exec", machine, "--", "bash", "-c", script)
+}
+
+// RunInput is Run with standard input.
+func (l *Lab) RunInput(ctx context.Context, machine, script string, stdin []byte) (string, error) {
+	return l.do(ctx, stdin, "exec", machine, "--", "bash", "-c", script)
+}
+
+// Kill ends a machine at once and keeps its disks, like a loss of power.
+func (l *Lab) Kill(ctx context.Context, machine string) error {
+	_, err := l.do(ctx, nil, "kill", machine)
+	return err
+}
+
+// Start boots a machine that was killed.
+func (l *Lab) Start(ctx context.Context, machine string) error {
+	_, err := l.do(ctx, nil, "start", machine)
+	return err
+}
+
+func (l *Lab) do(ctx context.Context, stdin []byte, args ...string) (string, error) {
+	argv := append(append([]string{}, l.command...), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("lab %s %s: %w: %s", args[0], args[1], err, tail(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// podHost is a Host for any other cluster: the node plugin's container is
+// privileged and sees the node's devices and the kubelet's mounts.
+type podHost struct{ *Cluster }
+
+// Run implements Host.
+func (h podHost) Run(ctx context.Context, machine, script string) (string, error) {
+	if machine == StorageMachine {
+		return "", ErrNoLab
+	}
+	pod, err := h.NodePlugin(ctx, machine)
+	if err != nil {
+		return "", err
+	}
+	return h.Exec(ctx, pod.Namespace, pod.Name, "", script)
+}
+
+// tail returns the last line or two of a tool's output, for an error text.
+func tail(s string) string {
+	const limit = 600
+	s = strings.TrimSpace(s)
+	if len(s) > limit {
+		s = "..." + s[len(s)-limit:]
+	}
+	return s
+}

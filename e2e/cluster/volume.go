@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// Volume names one persistent volume in its three forms.
+type Volume struct {
+	// PV is the PersistentVolume's name, Handle the CSI volume id.
+	PV, Handle string
+}
+
+// AwaitBound waits until the claim is bound and returns its volume.
+func (c *Cluster) AwaitBound(ctx context.Context, namespace, claim string, timeout time.Duration) (Volume, error) {
+	var v Volume
+	err := Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		var pvc corev1.PersistentVolumeClaim
+		if err := c.API.Get(ctx, client.ObjectKey{Namespace: namespace, Name: claim}, &pvc); err != nil {
+			return "", err
+		}
+		if pvc.Status.Phase != corev1.ClaimBound {
+			return fmt.Sprintf("claim %s is %s", claim, pvc.Status.Phase), nil
+		}
+		var pv corev1.PersistentVolume
+		if err := c.API.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, &pv); err != nil {
+			return "", err
+		}
+		if pv.Spec.CSI == nil {
+			return "", fmt.Errorf("volume %s is not a CSI volume", pv.Name)
+		}
+		v = Volume{PV: pv.Name, Handle: pv.Spec.CSI.VolumeHandle}
+		return "", nil
+	})
+	return v, err
+}
+
+// AwaitPodReady waits until the pod runs.
+func (c *Cluster) AwaitPodReady(ctx context.Context, namespace, name string, timeout time.Duration) error {
+	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		var pod corev1.Pod
+		if err := c.API.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
+			return "", err
+		}
+		if podReady(&pod) {
+			return "", nil
+		}
+		return podProblem(&pod), nil
+	})
+}
+
+// DeleteAndWait deletes an object and waits until it is gone; an object that
+// does not exist is success.
+func (c *Cluster) DeleteAndWait(ctx context.Context, obj client.Object, timeout time.Duration, opts ...client.DeleteOption) error {
+	key := client.ObjectKeyFromObject(obj)
+	if err := client.IgnoreNotFound(c.API.Delete(ctx, obj, opts...)); err != nil {
+		return fmt.Errorf("delete %T %s: %w", obj, key, err)
+	}
+	err := Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		err := c.API.Get(ctx, key, obj)
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		return fmt.Sprintf("%T %s still exists, finalizers %v", obj, key, obj.GetFinalizers()), err
+	})
+	if err != nil {
+		return fmt.Errorf("delete %T %s: %w", obj, key, err)
+	}
+	return nil
+}
+
+// Attachments returns the VolumeAttachments of a PersistentVolume.
+func (c *Cluster) Attachments(ctx context.Context, pv string) ([]storagev1.VolumeAttachment, error) {
+	var list storagev1.VolumeAttachmentList
+	if err := c.API.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	var out []storagev1.VolumeAttachment
+	for _, va := range list.Items {
+		if va.Spec.Source.PersistentVolumeName != nil && *va.Spec.Source.PersistentVolumeName == pv {
+			out = append(out, va)
+		}
+	}
+	return out, nil
+}
+
+// AwaitDetached waits until no node has the volume attached.
+func (c *Cluster) AwaitDetached(ctx context.Context, v Volume, timeout time.Duration) error {
+	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		vas, err := c.Attachments(ctx, v.PV)
+		if err != nil || len(vas) == 0 {
+			return "", err
+		}
+		pending := fmt.Sprintf("volume %s is still attached to %s", v.Handle, vas[0].Spec.NodeName)
+		if e := vas[0].Status.DetachError; e != nil {
+			pending += ": " + e.Message
+		}
+		return pending, nil
+	})
+}
+
+// Expand asks for a new size and waits until node and filesystem have it.
+func (c *Cluster) Expand(ctx context.Context, namespace, claim, size string, timeout time.Duration) error {
+	want := resource.MustParse(size)
+	var pvc corev1.PersistentVolumeClaim
+	key := client.ObjectKey{Namespace: namespace, Name: claim}
+	if err := c.API.Get(ctx, key, &pvc); err != nil {
+		return err
+	}
+	old := pvc.DeepCopy()
+	pvc.Spec.Resources.Requests[corev1.ResourceStorage] = want
+	if err := c.API.Patch(ctx, &pvc, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("expand claim %s: %w", claim, err)
+	}
+	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		if err := c.API.Get(ctx, key, &pvc); err != nil {
+			return "", err
+		}
+		if have := pvc.Status.Capacity[corev1.ResourceStorage]; have.Cmp(want) < 0 {
+			return fmt.Sprintf("claim %s has %s of %s, conditions %v", claim, have.String(), size, pvc.Status.Conditions), nil
+		}
+		return "", nil
+	})
+}
+
+// CachedVolume returns the driver's record of a volume.
+func (c *Cluster) CachedVolume(ctx context.Context, v Volume) (*v1alpha1.CachedVolume, error) {
+	var cv v1alpha1.CachedVolume
+	if err := c.API.Get(ctx, client.ObjectKey{Name: v.Handle}, &cv); err != nil {
+		return nil, err
+	}
+	return &cv, nil
+}
+
+// Event is one event, whichever of the two APIs it was written with.
+type Event struct{ Type, Reason, Message, Object string }
+
+// Events returns the events about an object of that name, in any namespace:
+// events of cluster-scoped objects are kept in "default".
+func (c *Cluster) Events(ctx context.Context, object string) ([]Event, error) {
+	var list eventsv1.EventList
+	if err := c.API.List(ctx, &list); err != nil {
+		return nil, err
+	}
+	var out []Event
+	for _, e := range list.Items {
+		if e.Regarding.Name == object {
+			out = append(out, Event{Type: e.Type, Reason: e.Reason, Message: e.Note, Object: e.Regarding.Kind + "/" + e.Regarding.Name})
+		}
+	}
+	return out, nil
+}
+
+// AwaitEvent waits for an event about the object for which match is true.
+func (c *Cluster) AwaitEvent(ctx context.Context, object string, timeout time.Duration, match func(Event) bool) (Event, error) {
+	var found Event
+	err := Await(ctx, timeout, func(ctx context.Context) (string, error) {
+		events, err := c.Events(ctx, object)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range events {
+			if match(e) {
+				found = e
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("no such event among %+v", events), nil
+	})
+	return found, err
+}

@@ -1,0 +1,121 @@
+// Package hoststate reads what a volume leaves on a machine: device-mapper
+// devices, logical volumes, mounts, iSCSI sessions, exports and the journal. It
+// reads with the system's own tools and shares no code with the driver, whose
+// word it is there to check.
+package hoststate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Runner runs a shell script on a machine as root.
+type Runner interface {
+	Run(ctx context.Context, machine, script string) (string, error)
+}
+
+// nodeScript prints one "kind name" per line.
+const nodeScript = `
+dmsetup info -c --noheadings -o name 2>/dev/null | grep -v '^No devices' | sed 's/^/dm /'
+lvs --noheadings -o vg_name,lv_name --separator / 2>/dev/null | tr -d ' ' | sed 's/^/lv /'
+awk '$5 ~ "^/var/lib/kubelet/" && $0 ~ /csi/ {print "mount " $5 " of " $10}' /proc/self/mountinfo
+cat /sys/class/iscsi_session/session*/targetname 2>/dev/null | sed 's/^/session /'
+for d in /etc/iscsi/nodes /var/lib/iscsi/nodes; do ls $d 2>/dev/null | sed 's/^/record /'; done
+find /var/lib/nearflash -type f 2>/dev/null | sed 's/^/file /'
+find /var/lib/kubelet/plugins/kubernetes.io/csi /var/lib/kubelet/pods -maxdepth 4 -path '*csi*' 2>/dev/null | sed 's/^/path /'
+true`
+
+const storageScript = `
+lvs --noheadings -o vg_name,lv_name --separator / 2>/dev/null | tr -d ' ' | sed 's/^/lv /'
+ls -d /sys/kernel/config/target/iscsi/iqn.* 2>/dev/null | sed 's/^/target /'
+ls -d /sys/kernel/config/target/core/*_*/*/ 2>/dev/null | sed 's/^/backstore /'
+true`
+
+// Item is one thing found on a machine.
+type Item struct {
+	Machine string
+	// Kind is dm, lv, mount, session, record, file, path, target or backstore.
+	Kind string
+	Name string
+}
+
+// String implements fmt.Stringer.
+func (i Item) String() string { return i.Machine + ": " + i.Kind + " " + i.Name }
+
+// Node lists what is on a worker.
+func Node(ctx context.Context, r Runner, machine string) ([]Item, error) {
+	return read(ctx, r, machine, nodeScript)
+}
+
+// Storage lists what is on a storage server.
+func Storage(ctx context.Context, r Runner, machine string) ([]Item, error) {
+	return read(ctx, r, machine, storageScript)
+}
+
+func read(ctx context.Context, r Runner, machine, script string) ([]Item, error) {
+	out, err := r.Run(ctx, machine, script)
+	if err != nil {
+		return nil, fmt.Errorf("state of %s: %w", machine, err)
+	}
+	return parse(machine, out), nil
+}
+
+func parse(machine, out string) []Item {
+	var items []Item
+	for line := range strings.Lines(out) {
+		kind, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if ok {
+			items = append(items, Item{Machine: machine, Kind: kind, Name: name})
+		}
+	}
+	return items
+}
+
+// Mentioning returns the items whose name contains one of the words.
+func Mentioning(items []Item, words ...string) []Item {
+	var out []Item
+	for _, i := range items {
+		// LVM doubles the hyphens of a name in its device's name.
+		name := strings.ReplaceAll(i.Name, "--", "-")
+		if slices.ContainsFunc(words, func(w string) bool { return strings.Contains(name, w) }) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// OfVolumes returns everything that belongs to any volume of the driver, which
+// must be nothing once all volumes are deleted.
+func OfVolumes(items []Item) []Item {
+	var out []Item
+	for _, i := range items {
+		switch i.Kind {
+		case "dm":
+			if !strings.HasPrefix(i.Name, "nf-") {
+				continue
+			}
+		case "lv":
+			if !strings.HasSuffix(i.Name, ".data") && !strings.HasSuffix(i.Name, ".meta") && !strings.Contains(i.Name, "/pvc-") {
+				continue
+			}
+		case "mount":
+			if !strings.Contains(i.Name, "/csi.nearflash.io/") && !strings.Contains(i.Name, " of /dev/mapper/nf-") {
+				continue
+			}
+		case "session", "record", "target":
+			if !strings.Contains(i.Name, "nearflash") {
+				continue
+			}
+		case "backstore":
+			if !strings.Contains(i.Name, "pvc-") {
+				continue
+			}
+		default:
+			continue
+		}
+		out = append(out, i)
+	}
+	return out
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+)
+
+// restartDelay is waited before a service that ended is started again.
+const restartDelay = time.Second
+
+// stopGrace is how long a service may take to end when asked to.
+const stopGrace = 5 * time.Second
+
+// supervisor keeps services running and remembers how often it started each.
+type supervisor struct {
+	wg sync.WaitGroup
+
+	mu     sync.Mutex
+	starts map[string]int
+}
+
+func newSupervisor() *supervisor { return &supervisor{starts: map[string]int{}} }
+
+// run keeps the service running until ctx ends.
+func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
+	logDir := filepath.Join(agentapi.ShareDir, agentapi.LogDir)
+	log, err := os.OpenFile(filepath.Join(logDir, svc.Name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", svc.Name, err)
+	}
+	s.wg.Go(func() {
+		defer log.Close()
+		for ctx.Err() == nil {
+			s.mu.Lock()
+			s.starts[svc.Name]++
+			s.mu.Unlock()
+			err := command(ctx, svc, log).Run()
+			if ctx.Err() != nil {
+				return
+			}
+			fmt.Fprintf(log, "agent: %s ended (%v), starting it again\n", svc.Name, err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(restartDelay):
+			}
+		}
+	})
+	return nil
+}
+
+func command(ctx context.Context, svc agentapi.Service, log *os.File) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, svc.Argv[0], svc.Argv[1:]...)
+	cmd.Env = append(environment(), svc.Env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
+	return cmd
+}
+
+func (s *supervisor) counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.starts)
+}
+
+// output runs a set-up command to its end. Its output is in the error.
+func output(ctx context.Context, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = environment()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", filepath.Base(argv[0]), err, out)
+	}
+	return string(out), nil
+}
+
+// errTimeout is returned when something awaited did not come.
+var errTimeout = errors.New("timed out")
+
+// waitFor polls until ok holds.
+func waitFor(ctx context.Context, what string, limit time.Duration, ok func() bool) error {
+	deadline := time.Now().Add(limit)
+	for !ok() {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: waiting %v for %s", errTimeout, limit, what)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
+}

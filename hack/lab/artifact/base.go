@@ -1,0 +1,180 @@
+package artifact
+
+import (
+	"context"
+	_ "embed" // bake-init.sh, containerd-config.toml
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nearflash/nearflash/hack/mkimage"
+)
+
+//go:embed bake-init.sh
+var bakeInit string
+
+//go:embed containerd-config.toml
+var containerdConfig string
+
+const (
+	// nodeBaseFile is the ext4 image inside the node-base artifact.
+	nodeBaseFile = "node.ext4"
+	// bakeMemory is the memory of the guest that imports the images.
+	bakeMemory = "1536M"
+	// bakeTimeout is far above the 20 to 60 s that a bake takes.
+	bakeTimeout = 10 * time.Minute
+)
+
+// nodeBaseParts are the directories of the artifacts that a node base is made of.
+type nodeBaseParts struct {
+	nodeRoot, kernel, kube, sidecars, nodeTools, workload string
+}
+
+// nodeBaseRecipe is the root file system of a cluster node: the node root with
+// kubelet, a configured containerd, and all images that do not change with the
+// checkout already unpacked. The import runs in a guest, for unpacking needs
+// the overlay file system and containerd of the node.
+func (b *builder) nodeBaseRecipe(keys []string, parts func() nodeBaseParts) (recipe, error) {
+	pause, err := os.ReadFile(filepath.Join(b.checkout, pauseSource))
+	if err != nil {
+		return recipe{}, err
+	}
+	inputs := append([]string{bakeInit, containerdConfig, pauseImage, workloadImage, string(pause)}, keys...)
+	return recipe{name: "node-base", inputs: inputs, build: func(ctx context.Context, dir, _ string) error {
+		return b.buildNodeBase(ctx, dir, parts())
+	}}, nil
+}
+
+func (b *builder) buildNodeBase(ctx context.Context, dir string, parts nodeBaseParts) error {
+	work := filepath.Join(dir, "work")
+	if err := os.MkdirAll(filepath.Join(work, "images"), 0o755); err != nil {
+		return err
+	}
+	if err := b.writeBakeInputs(ctx, work, parts); err != nil {
+		return err
+	}
+	image := filepath.Join(dir, nodeBaseFile)
+	if err := copySparse(ctx, filepath.Join(parts.nodeRoot, nodeRootFile), image); err != nil {
+		return err
+	}
+	if err := os.Chmod(image, 0o644); err != nil {
+		return err
+	}
+	err := b.store.step(ctx, "import images into the node base", func(ctx context.Context) error {
+		return bake(ctx, filepath.Join(parts.kernel, kernelFile), image, work)
+	})
+	if err != nil {
+		return err
+	}
+	if err := checkFilesystem(ctx, image); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(work); err != nil {
+		return err
+	}
+	return os.Chmod(image, 0o444)
+}
+
+// writeBakeInputs puts what bake-init.sh reads into the directory that the guest
+// will see as /host.
+func (b *builder) writeBakeInputs(ctx context.Context, work string, parts nodeBaseParts) error {
+	specs, err := b.stableImages(ctx, work, parts)
+	if err != nil {
+		return err
+	}
+	var names strings.Builder
+	for i, spec := range specs {
+		archive := filepath.Join(work, "images", fmt.Sprintf("%02d.tar", i))
+		if err := mkimage.WriteOCIArchive(archive, spec, nil); err != nil {
+			return fmt.Errorf("image %s: %w", spec.Name, err)
+		}
+		fmt.Fprintln(&names, spec.Name)
+	}
+	if err := linkOrCopy(filepath.Join(parts.kube, "kubelet"), filepath.Join(work, "kubelet")); err != nil {
+		return err
+	}
+	for name, file := range map[string]struct {
+		text string
+		mode fs.FileMode
+	}{
+		"init":                   {bakeInit, 0o755},
+		"containerd-config.toml": {containerdConfig, 0o644},
+		"names":                  {names.String(), 0o644},
+	} {
+		if err := os.WriteFile(filepath.Join(work, name), []byte(file.text), file.mode); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bake boots a guest on the image, which runs bake-init.sh and powers itself
+// off. The guest's exit status says nothing (a guest that powers off aborts);
+// the result file does.
+func bake(ctx context.Context, kernel, image, work string) error {
+	ctx, cancel := context.WithTimeout(ctx, bakeTimeout)
+	defer cancel()
+	console, err := os.Create(filepath.Join(work, "console.log"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = console.Close() }()
+	// The kernel makes a socket below this directory: the path must be short.
+	umlDir, err := os.MkdirTemp("", "nf-bake-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(umlDir) }()
+	cmd := newCommand(ctx, kernel, "mem="+bakeMemory, "ubd0="+image, "root=/dev/ubda", "rootfstype=ext4", "rw",
+		"init=/usr/sbin/guest-init", "host="+work, "uml_dir="+umlDir+"/", "umid=bake",
+		"con=null", "con0=null,fd:1", "seccomp=on", "quiet")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Stdout, cmd.Stderr = console, console
+	runErr := cmd.Run()
+	// Guest processes are host processes of the guest's session; none may outlive it.
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("the guest did not finish: %w\n%s", ctx.Err(), bakeLogs(work))
+	}
+	result, err := os.ReadFile(filepath.Join(work, "result"))
+	if err != nil {
+		return fmt.Errorf("the guest left no result (%w): %w\n%s", err, runErr, bakeLogs(work))
+	}
+	if strings.TrimSpace(string(result)) != "ok" {
+		return fmt.Errorf("the guest reports: %s\n%s", strings.TrimSpace(string(result)), bakeLogs(work))
+	}
+	return nil
+}
+
+// bakeLogs returns the ends of what the guest wrote.
+func bakeLogs(work string) string {
+	var out strings.Builder
+	for _, name := range []string{"console.log", "bake.log", "containerd.log"} {
+		data, err := os.ReadFile(filepath.Join(work, name))
+		if err != nil {
+			continue
+		}
+		fmt.Fprintf(&out, "%s:\n%s\n", name, tail(string(data), errorTail))
+	}
+	return out.String()
+}
+
+// checkFilesystem leaves a clean file system: the journal replayed, nothing to
+// repair. A damaged one is an error, for the image is the root of every node.
+func checkFilesystem(ctx context.Context, image string) error {
+	out, err := run(ctx, newCommand(ctx, findTool("e2fsck"), "-f", "-p", image))
+	if err != nil {
+		return fmt.Errorf("check %s: %w", filepath.Base(image), err)
+	}
+	if len(out) == 0 {
+		return errors.New("e2fsck said nothing")
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	// suite is the Debian release of all guest software. It is the first whose
+	// user-mode-linux starts on CPUs with AMX and whose thin-provisioning-tools
+	// keep the cache's hints.
+	suite = "forky"
+	// hostKeyring is what the debian-archive-keyring package installs.
+	hostKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	// mirrorEnv overrides the mirror of the host's own apt configuration.
+	mirrorEnv = "NEARFLASH_DEBIAN_MIRROR"
+
+	// keyringPackage is where every Debian mirror has the keyring of the suite.
+	keyringPackage       = "pool/main/d/debian-archive-keyring/debian-archive-keyring_2025.1_all.deb"
+	keyringPackageSHA256 = "9ea7778e443144ca490668737a8ab22dd3e748bb99e805e22ec055abeb3c7fac"
+)
+
+// ErrMirror says that no Debian mirror is known or that it cannot be used.
+var ErrMirror = errors.New("no usable Debian mirror")
+
+// tree is a minimal Debian installation.
+type tree struct {
+	// variant is mmdebstrap's: "minbase" has apt, "essential" does not.
+	variant  string
+	packages []string
+}
+
+// debootstrapOptions are the same for all trees. The release file of a testing
+// suite on a mirror that is not updated daily is past its date, its signature
+// is checked all the same.
+func debootstrapOptions() []string {
+	return []string{
+		"--aptopt=Acquire::Check-Valid-Until \"false\"",
+		"--aptopt=Apt::Install-Recommends \"false\"",
+		"--dpkgopt=path-exclude=/usr/share/man/*",
+		"--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--dpkgopt=path-exclude=/usr/share/info/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--dpkgopt=path-exclude=/usr/share/i18n/*",
+		"--dpkgopt=path-exclude=/usr/share/bash-completion/*",
+	}
+}
+
+// inputs is the part of the tree that goes into an artifact's key. The mirror
+// is not in it: it serves the same signed suite wherever it is.
+func (t tree) inputs() []string {
+	in := append([]string{suite, t.variant}, t.packages...)
+	return append(in, debootstrapOptions()...)
+}
+
+// debootstrap makes the tree as target, a directory or a .tar file. It runs in
+// a mount namespace of its own, so that what it mounts below the tree is gone
+// with it however it ends.
+func (b *builder) debootstrap(ctx context.Context, t tree, workdir, target string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("making a Debian tree needs root")
+	}
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return err
+	}
+	keyring, err := b.suiteKeyring(ctx, mirror, workdir)
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(workdir, "tmp")
+	if err := os.MkdirAll(tmp, 0o755); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }()
+	args := append(debootstrapOptions(),
+		"--mode=root", "--variant="+t.variant, "--keyring="+keyring, "--include="+strings.Join(t.packages, ","))
+	for _, opt := range aptTransportOptions(ctx) {
+		args = append(args, "--aptopt="+opt)
+	}
+	args = append(args, suite, target, mirror)
+	cmd := newCommand(ctx, "mmdebstrap", args...)
+	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
+	_, err = run(ctx, cmd)
+	return err
+}
+
+// debianMirror returns the mirror that the host itself uses: the most frequent
+// repository of its apt configuration.
+func debianMirror(ctx context.Context) (string, error) {
+	if m := os.Getenv(mirrorEnv); m != "" {
+		return m, nil
+	}
+	remedy := fmt.Errorf("%w: set %s to the URL of one", ErrMirror, mirrorEnv)
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return "", remedy
+	}
+	out, err := run(ctx, newCommand(ctx, "apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)"))
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", remedy, err)
+	}
+	if m := mostFrequentMirror(string(out)); m != "" {
+		return m, nil
+	}
+	return "", remedy
+}
+
+// mostFrequentMirror picks from lines "ORIGIN URI" the URI that occurs most
+// often, Debian's own before others; the first of equals wins.
+func mostFrequentMirror(lines string) string {
+	const debianFirst = 1 << 20
+	count := map[string]int{}
+	best := ""
+	for _, line := range strings.Split(lines, "\n") {
+		origin, uri, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			uri = origin // a repository that states no origin
+		}
+		if !strings.Contains(uri, "://") {
+			continue
+		}
+		if origin == "Debian" && count[uri] == 0 {
+			count[uri] = debianFirst
+		}
+		count[uri]++
+		if best == "" || count[uri] > count[best] {
+			best = uri
+		}
+	}
+	return best
+}
+
+// aptTransportOptions returns the proxy settings of the host's apt, which
+// mmdebstrap's own apt does not read.
+func aptTransportOptions(ctx context.Context) []string {
+	out, err := run(ctx, newCommand(ctx, "apt-config", "dump", "Acquire"))
+	if err != nil {
+		return nil
+	}
+	var opts []string
+	for _, line := range strings.Split(string(out), "\n") {
+		line = strings.TrimSuffix(strings.TrimSpace(line), ";")
+		_, value, _ := strings.Cut(line, " ")
+		isTransport := strings.HasPrefix(line, "Acquire::http::") || strings.HasPrefix(line, "Acquire::https::")
+		if isTransport && value != `""` {
+			opts = append(opts, line)
+		}
+	}
+	return opts
+}
+
+// suiteKeyring returns a keyring that verifies the suite's release file: the
+// host's, or the one of the suite's keyring package when the host's is absent
+// or too old. The package is accepted by its pinned hash alone.
+func (b *builder) suiteKeyring(ctx context.Context, mirror, workdir string) (string, error) {
+	release := filepath.Join(workdir, "InRelease")
+	if err := download(ctx, joinURL(mirror, "dists/"+suite+"/InRelease"), release); err != nil {
+		return "", fmt.Errorf("%w: %s: %w", ErrMirror, mirror, err)
+	}
+	defer func() { _ = os.Remove(release) }()
+	err := verifyRelease(ctx, hostKeyring, release)
+	if err == nil {
+		return hostKeyring, nil
+	}
+	b.store.progress("the host's Debian keyring does not verify %s (%v): using the pinned keyring package", suite, err)
+	keyring, err := fetchKeyring(ctx, mirror, workdir)
+	if err != nil {
+		return "", err
+	}
+	if err := verifyRelease(ctx, keyring, release); err != nil {
+		return "", fmt.Errorf("the release file of %s at %s has no good signature: %w", suite, mirror, err)
+	}
+	return keyring, nil
+}
+
+// verifyRelease succeeds when at least one signature is good and none is bad.
+// gpgv's exit status is of no use here: it fails on each signature whose key
+// it does not have, and release files carry several.
+func verifyRelease(ctx context.Context, keyring, release string) error {
+	if !exists(keyring) {
+		return fmt.Errorf("no keyring %s", keyring)
+	}
+	cmd := newCommand(ctx, "gpgv", "--status-fd=1", "--keyring", keyring, release)
+	var status bytes.Buffer
+	cmd.Stdout = &status
+	_, err := run(ctx, cmd)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if strings.Contains(status.String(), "[GNUPG:] BADSIG ") {
+		return errors.New("bad signature")
+	}
+	if !strings.Contains(status.String(), "[GNUPG:] GOODSIG ") {
+		return fmt.Errorf("no signature by a known key: %w", err)
+	}
+	return nil
+}
+
+func joinURL(base, path string) string { return strings.TrimSuffix(base, "/") + "/" + path }
+
+// download fetches a file as the host's apt would, with its proxies.
+func download(ctx context.Context, url, path string) error {
+	_, err := run(ctx, newCommand(ctx, "/usr/lib/apt/apt-helper", "download-file", url, path))
+	return err
+}
+
+// fetchKeyring takes the keyring out of its pinned package.
+func fetchKeyring(ctx context.Context, mirror, workdir string) (string, error) {
+	deb := filepath.Join(workdir, "keyring.deb")
+	if err := download(ctx, joinURL(mirror, keyringPackage), deb); err != nil {
+		return "", err
+	}
+	sum, err := hashFile(deb)
+	if err != nil {
+		return "", err
+	}
+	if sum != keyringPackageSHA256 {
+		return "", fmt.Errorf("%s: sha256 %s, want %s", keyringPackage, sum, keyringPackageSHA256)
+	}
+	dir := filepath.Join(workdir, "keyring")
+	if _, err := run(ctx, newCommand(ctx, "dpkg-deb", "-x", deb, dir)); err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, hostKeyring), nil
+}

@@ -1,0 +1,2 @@
+// Package artifact installs and builds what the lab runs.
+package artifact

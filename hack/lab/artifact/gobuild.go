@@ -1,0 +1,186 @@
+package artifact
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/mod/modfile"
+)
+
+// goProgram is a main package that is built from the module proxy with the
+// versions pinned by one of the tool modules.
+type goProgram struct {
+	name string
+	pkg  string
+	// dir is the tool module, relative to the checkout.
+	dir string
+	// module is the required module whose version the program reports.
+	module string
+	// stamp returns the linker's -X settings for that version.
+	stamp func(version string) []string
+}
+
+func envtestPrograms() []goProgram {
+	return []goProgram{
+		kubeProgram("kube-apiserver"),
+		kubeProgram("kubectl"),
+		{
+			name: "etcd", pkg: "go.etcd.io/etcd/server/v3", dir: "hack/tools/etcd", module: "go.etcd.io/etcd/server/v3",
+			stamp: func(string) []string { return nil }, // the version is in its source
+		},
+	}
+}
+
+func kubePrograms() []goProgram {
+	return []goProgram{
+		kubeProgram("kube-controller-manager"), kubeProgram("kube-scheduler"), kubeProgram("kubelet"),
+	}
+}
+
+func kubeProgram(name string) goProgram {
+	return goProgram{
+		name: name, pkg: "k8s.io/kubernetes/cmd/" + name, dir: "hack/tools/kube",
+		module: "k8s.io/kubernetes", stamp: kubeStamp,
+	}
+}
+
+// kubeStamp sets what upstream's release build sets. Without it the programs
+// call themselves v0.0.0-master and checks of version skew go wrong.
+func kubeStamp(version string) []string {
+	major, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	var vars []string
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		vars = append(vars,
+			pkg+".gitVersion="+version, pkg+".gitMajor="+major, pkg+".gitMinor="+minor,
+			pkg+".gitTreeState=clean", pkg+".buildDate=2026-01-01T00:00:00Z")
+	}
+	return vars
+}
+
+func sidecarPrograms() []goProgram {
+	return []goProgram{
+		sidecarProgram("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6"),
+		sidecarProgram("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4"),
+		sidecarProgram("csi-resizer", "github.com/kubernetes-csi/external-resizer/v2"),
+	}
+}
+
+func sidecarProgram(name, module string) goProgram {
+	return goProgram{
+		name: name, pkg: module + "/cmd/" + name, dir: "hack/tools/sidecars", module: module,
+		stamp: func(v string) []string { return []string{"main.version=" + v} },
+	}
+}
+
+func helmPrograms() []goProgram {
+	return []goProgram{{
+		name: "helm", pkg: "helm.sh/helm/v4/cmd/helm", dir: "hack/tools/helm", module: "helm.sh/helm/v4",
+		stamp: func(v string) []string { return []string{"helm.sh/helm/v4/internal/version.version=" + v} },
+	}}
+}
+
+// version returns the version that the tool module requires of p's module.
+func (p goProgram) version(checkout string) (string, error) {
+	path := filepath.Join(checkout, p.dir, "go.mod")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	mod, err := modfile.ParseLax(path, data, nil)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range mod.Require {
+		if r.Mod.Path == p.module {
+			return r.Mod.Version, nil
+		}
+	}
+	return "", fmt.Errorf("%s does not require %s", path, p.module)
+}
+
+// ldflags returns the linker flags: stripped and stamped.
+func (p goProgram) ldflags(checkout string) (string, error) {
+	version, err := p.version(checkout)
+	if err != nil {
+		return "", err
+	}
+	return linkerFlags(p.stamp(version)), nil
+}
+
+func linkerFlags(vars []string) string {
+	flags := []string{"-s", "-w"}
+	for _, v := range vars {
+		flags = append(flags, "-X", v)
+	}
+	return strings.Join(flags, " ")
+}
+
+// programInputs returns what decides the content of the programs: the pinned
+// versions with their checksums, the flags, and the compiler.
+func programInputs(checkout string, programs []goProgram) ([]string, error) {
+	inputs := []string{runtime.Version(), runtime.GOARCH}
+	for _, p := range programs {
+		flags, err := p.ldflags(checkout)
+		if err != nil {
+			return nil, err
+		}
+		inputs = append(inputs, p.name, p.pkg, flags)
+		for _, file := range []string{"go.mod", "go.sum"} {
+			data, err := os.ReadFile(filepath.Join(checkout, p.dir, file))
+			if err != nil {
+				return nil, err
+			}
+			inputs = append(inputs, string(data))
+		}
+	}
+	return inputs, nil
+}
+
+// programs is the recipe of a directory of Go programs.
+func (b *builder) programs(name string, programs []goProgram) (recipe, error) {
+	inputs, err := programInputs(b.checkout, programs)
+	if err != nil {
+		return recipe{}, err
+	}
+	build := func(ctx context.Context, dir, _ string) error {
+		for _, p := range programs {
+			if err := b.buildProgram(ctx, p, dir); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return recipe{name: name, inputs: inputs, build: build}, nil
+}
+
+func (b *builder) buildProgram(ctx context.Context, p goProgram, dir string) error {
+	flags, err := p.ldflags(b.checkout)
+	if err != nil {
+		return err
+	}
+	version, err := p.version(b.checkout)
+	if err != nil {
+		return err
+	}
+	return b.store.step(ctx, fmt.Sprintf("build %s %s", p.name, version), func(ctx context.Context) error {
+		cmd := goCommand(ctx, filepath.Join(b.checkout, p.dir),
+			"build", "-trimpath", "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
+		_, err := run(ctx, cmd)
+		return err
+	})
+}
+
+// goCommand prepares a go command whose result does not depend on the caller's
+// workspace, flags or C compiler.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := newCommand(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false -mod=readonly")
+	return cmd
+}

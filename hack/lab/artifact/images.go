@@ -1,0 +1,162 @@
+package artifact
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nearflash/nearflash/hack/mkimage"
+)
+
+const (
+	// imageRegistry is the registry part of all our image names. It does not
+	// exist: images are imported, never pulled.
+	imageRegistry = "nearflash.local/"
+	// pauseImage is the sandbox of every pod; containerd-config.toml names it too.
+	pauseImage = imageRegistry + "pause:1"
+	// workloadImage is what test and demo pods run.
+	workloadImage = imageRegistry + "workload:1"
+	// nodeToolsImage is the lower layer of the images that need host tools. It is
+	// in the node base so that only the small upper layers change with the checkout.
+	nodeToolsImage = imageRegistry + "node-tools:1"
+
+	pauseSource = "hack/images/pause/main.go"
+	layerFile   = "layer.tar"
+	digestFile  = "digest"
+)
+
+// nodeToolsTree is what nearflash-node and nearflash-target call.
+func nodeToolsTree() tree {
+	return tree{variant: "essential", packages: []string{
+		"dmsetup", "e2fsprogs", "kmod", "lvm2", "mount", "open-iscsi", "procps", "thin-provisioning-tools",
+		"util-linux", "xfsprogs",
+	}}
+}
+
+// workloadTree is what test pods call: shell, coreutils, fio, and tools that
+// look at block devices and file systems.
+func workloadTree() tree {
+	return tree{variant: "essential", packages: []string{"bash", "coreutils", "e2fsprogs", "fio", "mount", "util-linux"}}
+}
+
+// layerRecipe is a Debian tree as an image layer.
+func (b *builder) layerRecipe(name string, t tree) recipe {
+	return recipe{name: name, inputs: append(t.inputs(), "layer 1"), build: func(ctx context.Context, dir, _ string) error {
+		return b.buildLayer(ctx, name, t, dir)
+	}}
+}
+
+func (b *builder) buildLayer(ctx context.Context, name string, t tree, dir string) error {
+	raw := filepath.Join(dir, "raw.tar")
+	err := b.store.step(ctx, "install the "+name+" layer (Debian "+suite+")", func(ctx context.Context) error {
+		return b.debootstrap(ctx, t, dir, raw)
+	})
+	if err != nil {
+		return err
+	}
+	layer := filepath.Join(dir, layerFile)
+	if err := normalize(raw, layer); err != nil {
+		return err
+	}
+	sum, err := hashFile(layer)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, digestFile), []byte(sum), 0o644); err != nil {
+		return err
+	}
+	return removeWork(dir, "raw.tar", "tmp", "keyring", "keyring.deb")
+}
+
+func normalize(raw, layer string) error {
+	in, err := os.Open(raw)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.Create(layer)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = out.Close() }()
+	if err := mkimage.NormalizeTar(in, out, unwantedInImage); err != nil {
+		return err
+	}
+	return out.Close()
+}
+
+// unwantedInImage names what a container engine provides, what only matters on
+// a booted system, and what differs from one installation to the next.
+func unwantedInImage(name string) bool {
+	for _, prefix := range []string{
+		"dev/", "run/", "tmp/", "boot/", "var/log/", "var/cache/", "var/lib/apt/lists/", "usr/share/doc/",
+		"usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/i18n/", "usr/lib/udev/hwdb.d/",
+		"etc/machine-id", "etc/hostname", "etc/resolv.conf", "etc/iscsi/initiatorname.iscsi",
+	} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return strings.HasSuffix(name, ".pyc")
+}
+
+// debianLayer opens the layer of a layer artifact.
+func debianLayer(dir string) (*mkimage.Layer, error) {
+	digest, err := os.ReadFile(filepath.Join(dir, digestFile))
+	if err != nil {
+		return nil, err
+	}
+	return mkimage.FileLayer(filepath.Join(dir, layerFile), string(digest))
+}
+
+// stableImages are the images that do not change with the driver's source. work
+// is a directory for the one program that has to be built.
+func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseParts) ([]mkimage.Spec, error) {
+	pause := filepath.Join(work, "pause")
+	build := goCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", pause, "./"+filepath.Dir(pauseSource))
+	if _, err := run(ctx, build); err != nil {
+		return nil, err
+	}
+	spec, err := programImage(pauseImage, "pause", pause)
+	if err != nil {
+		return nil, err
+	}
+	specs := []mkimage.Spec{spec}
+	for _, p := range sidecarPrograms() {
+		version, err := p.version(b.checkout)
+		if err != nil {
+			return nil, err
+		}
+		spec, err := programImage(imageRegistry+p.name+":"+version, p.name, filepath.Join(parts.sidecars, p.name))
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, spec)
+	}
+	for _, t := range []struct{ image, dir string }{
+		{nodeToolsImage, parts.nodeTools}, {workloadImage, parts.workload},
+	} {
+		layer, err := debianLayer(t.dir)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, mkimage.Spec{
+			Name: t.image, Cmd: []string{"/usr/bin/sleep", "infinity"}, Layers: []*mkimage.Layer{layer},
+		})
+	}
+	return specs, nil
+}
+
+// programImage is an image FROM scratch with one static program.
+func programImage(image, program, path string, below ...*mkimage.Layer) (mkimage.Spec, error) {
+	layer, err := mkimage.ProgramLayer(map[string]string{"/" + program: path})
+	if err != nil {
+		return mkimage.Spec{}, fmt.Errorf("image %s: %w", image, err)
+	}
+	layers := append(slices.Clone(below), layer)
+	return mkimage.Spec{Name: image, Entrypoint: []string{"/" + program}, Layers: layers}, nil
+}
+

@@ -1,0 +1,95 @@
+// Package agentapi is what the lab's host side and the agent in a guest agree
+// on: the configuration file, the protocol, and the places of files.
+package agentapi
+
+import "github.com/nearflash/nearflash/hack/lab/internal/plan"
+
+// Places in a guest.
+const (
+	// ShareEnv is the kernel parameter, and so the init's environment variable,
+	// that holds the host folder to be mounted on [ShareDir].
+	ShareEnv = "nfshare"
+	// ShareDir is where the guest sees its share.
+	ShareDir = "/host"
+	// ConfigFile is the configuration, relative to the share.
+	ConfigFile = "config.json"
+	// LogDir takes logs, relative to the share.
+	LogDir = "logs"
+	// StdoutFile, StderrFile and ExitFile take a script's outcome, relative to
+	// the share.
+	StdoutFile = "stdout"
+	StderrFile = "stderr"
+	ExitFile   = "exit"
+	// NewRoot is the folder of the boot root on which the real root is mounted.
+	NewRoot = "newroot"
+	// AgentFile is the agent, relative to the boot root.
+	AgentFile = "agent"
+)
+
+// Config tells the agent what its guest is. The host writes it before a start.
+type Config struct {
+	Node string    `json:"node"`
+	Role plan.Role `json:"role"`
+	// Token is demanded of every request.
+	Token string `json:"token,omitempty"`
+
+	Network *Network `json:"network,omitempty"` // nil: loopback only
+	Worker  *Worker  `json:"worker,omitempty"`
+	Storage *Storage `json:"storage,omitempty"`
+	Script  *Script  `json:"script,omitempty"`
+
+	// Mounts are further host folders.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// Services are run for as long as the guest lives, after the role's own.
+	Services []Service `json:"services,omitempty"`
+}
+
+// Network is a guest's place in the lab's network.
+type Network struct {
+	IP      string            `json:"ip"` // with prefix length
+	MAC     string            `json:"mac"`
+	Gateway string            `json:"gateway"`
+	Routes  []plan.Route      `json:"routes,omitempty"`
+	Hosts   map[string]string `json:"hosts,omitempty"` // name to address
+}
+
+// Worker is what a node with a kubelet needs.
+type Worker struct {
+	PodCIDR string `json:"podCIDR"`
+	APIURL  string `json:"apiURL"`
+	// Initiator is the node's iSCSI name.
+	Initiator string `json:"initiator"`
+	// Kubeconfig, CA and the serving pair are file contents.
+	Kubeconfig  []byte `json:"kubeconfig"`
+	CA          []byte `json:"ca"`
+	ServingCert []byte `json:"servingCert"`
+	ServingKey  []byte `json:"servingKey"`
+}
+
+// Storage is what the storage server needs.
+type Storage struct {
+	// DelayMillis is added to every read and write; 0 for none.
+	DelayMillis int `json:"delayMillis"`
+	// Files are written before the services start: path to content.
+	Files map[string][]byte `json:"files,omitempty"`
+}
+
+// Script is the one command of a throw-away guest.
+type Script struct {
+	Argv []string `json:"argv"`
+	Dir  string   `json:"dir"`
+	Env  []string `json:"env,omitempty"`
+}
+
+// Mount is a host folder in the guest.
+type Mount struct {
+	Source string `json:"source"`
+	Target string `json:"target"`
+}
+
+// Service is a program that is started again when it ends.
+type Service struct {
+	Name string   `json:"name"`
+	Argv []string `json:"argv"`
+	Env  []string `json:"env,omitempty"`
+}

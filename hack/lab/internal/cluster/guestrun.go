@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/netns"
+	"github.com/nearflash/nearflash/hack/lab/internal/node"
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+	"github.com/nearflash/nearflash/hack/lab/internal/proc"
+)
+
+// ErrGuestDied is returned when a throw-away guest ended without an exit code.
+var ErrGuestDied = errors.New("the guest ended before its command did")
+
+// scriptDir is where a throw-away guest sees the folder it runs in.
+const scriptDir = "/mnt"
+
+// Run describes one command in a throw-away guest.
+type Run struct {
+	Kernel, NodeBase string
+	// Dir is the folder that the guest sees as its working folder, read-write.
+	Dir  string
+	Argv []string
+	Env  []string
+	// Disks is the number of empty disks, DiskMiB the size of each. They are
+	// /dev/ubdb and the following.
+	Disks     int
+	DiskMiB   int64
+	MemoryMiB int
+}
+
+// RunGuest boots a guest without a network, runs the command in it as root, and
+// returns the command's exit code. Nothing of the guest is left afterwards but
+// what the command wrote into the folder.
+func (l *Lab) RunGuest(ctx context.Context, r Run, stdout, stderr io.Writer) (code int, err error) {
+	base := filepath.Dir(l.Paths.Root)
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return 0, fmt.Errorf("state folder: %w", err)
+	}
+	if err := sweepRuns(ctx, base); err != nil {
+		return 0, err
+	}
+	dir, err := os.MkdirTemp(base, runPrefix)
+	if err != nil {
+		return 0, fmt.Errorf("guest's folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	unlock, err := lockRun(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	g, err := l.prepareRun(ctx, dir, r)
+	if err != nil {
+		return 0, err
+	}
+	spec, err := l.Backend.Spec(g)
+	if err != nil {
+		return 0, err
+	}
+	procs := proc.NewTable(dir)
+	rec, err := procs.Start(netns.Private, spec)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		// The command's context may be over; the guest must go all the same.
+		err = errors.Join(err, procs.Stop(context.WithoutCancel(ctx), rec, 0))
+	}()
+	return follow(ctx, g.Share, rec, stdout, func() error {
+		console, readErr := os.ReadFile(g.Console)
+		return errors.Join(fmt.Errorf("%w; its console:\n%s", ErrGuestDied, console), readErr)
+	}, stderr)
+}
+
+// prepareRun lays out the files of a throw-away guest.
+func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, error) {
+	abs, err := filepath.Abs(r.Dir)
+	if err != nil {
+		return node.Guest{}, fmt.Errorf("working folder: %w", err)
+	}
+	if st, err := os.Stat(abs); err != nil || !st.IsDir() {
+		return node.Guest{}, errors.Join(fmt.Errorf("working folder %s is not a folder", abs), err)
+	}
+	boot, share := filepath.Join(dir, "boot"), filepath.Join(dir, "share")
+	if err := l.makeBoot(ctx, boot); err != nil {
+		return node.Guest{}, err
+	}
+	if err := os.MkdirAll(filepath.Join(share, agentapi.LogDir), 0o700); err != nil {
+		return node.Guest{}, fmt.Errorf("share: %w", err)
+	}
+	err = writeConfig(share, agentapi.Config{
+		Node: "guest", Role: plan.RoleScript,
+		Script: &agentapi.Script{Argv: r.Argv, Dir: scriptDir, Env: r.Env},
+		Mounts: []agentapi.Mount{{Source: abs, Target: scriptDir}},
+	})
+	if err != nil {
+		return node.Guest{}, err
+	}
+	g := node.Guest{
+		Name: "guest", Kernel: r.Kernel, Boot: boot, Share: share, RootBase: r.NodeBase,
+		RootCOW: filepath.Join(dir, "root.cow"), MemoryMiB: r.MemoryMiB,
+		RunDir: dir, Console: filepath.Join(dir, "console.log"),
+	}
+	for i := range r.Disks {
+		disk := filepath.Join(dir, fmt.Sprintf("disk%d.img", i))
+		if err := node.MakeDisk(disk, r.DiskMiB<<20); err != nil {
+			return node.Guest{}, err
+		}
+		g.Disks = append(g.Disks, disk)
+	}
+	return g, nil
+}
+
+// follow copies a script's output as it grows until its exit code is there.
+func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer, died func() error, stderr io.Writer) (int, error) {
+	outs := []*tail{
+		{path: filepath.Join(share, agentapi.StdoutFile), to: stdout},
+		{path: filepath.Join(share, agentapi.StderrFile), to: stderr},
+	}
+	for {
+		// Looked at first: what comes before the exit code is all there is.
+		alive := rec.Alive()
+		exit, exitErr := os.ReadFile(filepath.Join(share, agentapi.ExitFile))
+		for _, t := range outs {
+			if err := t.copy(); err != nil {
+				return 0, err
+			}
+		}
+		switch {
+		case exitErr == nil:
+			return strconv.Atoi(strings.TrimSpace(string(exit)))
+		case !errors.Is(exitErr, os.ErrNotExist):
+			return 0, fmt.Errorf("exit code: %w", exitErr)
+		case !alive:
+			return 0, died()
+		}
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// tail copies what was added to a file since the last time.
+type tail struct {
+	path string
+	to   io.Writer
+	off  int64
+}
+
+func (t *tail) copy() error {
+	f, err := os.Open(t.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("output: %w", err)
+	}
+	defer f.Close()
+	n, err := io.Copy(t.to, io.NewSectionReader(f, t.off, 1<<62))
+	t.off += n
+	if err != nil {
+		return fmt.Errorf("output: %w", err)
+	}
+	return nil
+}
+
+const (
+	runPrefix = "run-"
+	runLock   = "owner.lock"
+)
+
+// lockRun marks the folder of a throw-away guest as in use by this process.
+func lockRun(dir string) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(dir, runLock), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("guest's folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("guest's folder: %w", err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// sweepRuns ends and removes throw-away guests whose command was killed.
+func sweepRuns(ctx context.Context, base string) error {
+	dirs, err := filepath.Glob(filepath.Join(base, runPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		// A folder without the file is one that is being made right now.
+		if _, err := os.Stat(filepath.Join(dir, runLock)); err != nil {
+			continue
+		}
+		unlock, err := lockRun(dir)
+		if err != nil {
+			continue // in use
+		}
+		procs := proc.NewTable(dir)
+		recs, err := procs.List()
+		errs = append(errs, err)
+		for _, rec := range recs {
+			errs = append(errs, procs.Stop(ctx, rec, 0))
+		}
+		errs = append(errs, os.RemoveAll(dir))
+		unlock()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,176 @@
+// Package cluster brings a lab up, changes it and takes it down: a control plane
+// as host processes in a network namespace, and guests as nodes and as storage
+// server.
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/netns"
+	"github.com/nearflash/nearflash/hack/lab/internal/node"
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+	"github.com/nearflash/nearflash/hack/lab/internal/proc"
+)
+
+// ErrNotUp is returned for a command that needs a lab when there is none.
+var ErrNotUp = errors.New("the lab is not up")
+
+// ErrBusy is returned when another command is changing the lab.
+var ErrBusy = errors.New("another command is changing this lab")
+
+// Lab is one lab, up or not.
+type Lab struct {
+	ID       string
+	Checkout string
+	Paths    plan.Paths
+	NS       netns.NS
+	Procs    proc.Table
+	Backend  node.Backend
+	// Out takes progress.
+	Out io.Writer
+
+	began time.Time
+}
+
+// New returns the lab with that identity; its state lies below base (see
+// [plan.NewPaths]).
+func New(id, checkout, base string, out io.Writer) (*Lab, error) {
+	paths, err := plan.NewPaths(base, id)
+	if err != nil {
+		return nil, err
+	}
+	return &Lab{
+		ID: id, Checkout: checkout, Paths: paths, NS: netns.NS{Name: plan.NetnsName(id)},
+		Procs: proc.NewTable(paths.Procs()), Backend: node.UML{}, Out: out, began: time.Now(),
+	}, nil
+}
+
+// Sizes are the sizes of a lab's disks and guests.
+type Sizes struct {
+	SSDMiB           int64 `json:"ssdMiB"`
+	StorageMiB       int64 `json:"storageMiB"`
+	WorkerMemoryMiB  int   `json:"workerMemoryMiB"`
+	StorageMemoryMiB int   `json:"storageMemoryMiB"`
+	// StorageDelayMillis is added to every access of the storage server's disk.
+	StorageDelayMillis int `json:"storageDelayMillis"`
+}
+
+// state is what is remembered of a lab between commands.
+type state struct {
+	Checkout string `json:"checkout"`
+	// Token opens the agents.
+	Token    string `json:"token"`
+	Kernel   string `json:"kernel"`
+	NodeBase string `json:"nodeBase"`
+	Sizes    Sizes  `json:"sizes"`
+	// Complete is set when everything was started.
+	Complete bool        `json:"complete"`
+	Cuts     []netns.Cut `json:"cuts,omitempty"`
+}
+
+func newToken() (string, error) {
+	b := make([]byte, 16)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("token: %w", err)
+	}
+	return hex.EncodeToString(b), nil
+}
+
+// load reads the lab's state; it returns [ErrNotUp] when there is none.
+func (l *Lab) load() (state, error) {
+	b, err := os.ReadFile(l.Paths.State())
+	if errors.Is(err, os.ErrNotExist) {
+		return state{}, fmt.Errorf("%w (lab %s)", ErrNotUp, l.ID)
+	}
+	if err != nil {
+		return state{}, fmt.Errorf("state: %w", err)
+	}
+	var s state
+	if err := json.Unmarshal(b, &s); err != nil {
+		return state{}, fmt.Errorf("state: %w", err)
+	}
+	return s, nil
+}
+
+func (l *Lab) save(s state) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	tmp := l.Paths.State() + ".tmp"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	return os.Rename(tmp, l.Paths.State())
+}
+
+// Lock keeps other commands from changing the lab until the returned function is
+// called. It returns [ErrBusy] when another one is at it.
+func (l *Lab) Lock() (func(), error) {
+	path := l.Paths.Lock()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("state folder: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w (lab %s)", ErrBusy, l.ID), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// say prints one line of progress with the time since the command's start.
+func (l *Lab) say(format string, args ...any) {
+	fmt.Fprintf(l.Out, "%6.1fs  %s\n", time.Since(l.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// Agent returns a client for a guest's agent.
+func (l *Lab) Agent(name string) (*agentapi.Client, error) {
+	s, err := l.load()
+	if err != nil {
+		return nil, err
+	}
+	n, err := plan.FindNode(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.agent(n, s.Token), nil
+}
+
+func (l *Lab) agent(n plan.Node, token string) *agentapi.Client {
+	return agentapi.NewClient(l.NS.DialContext, fmt.Sprintf("%s:%d", n.IP, plan.AgentPort), token)
+}
+
+// until calls ok every interval until it reports done, fails for good, or ctx
+// ends. The last passing trouble is in the error then.
+func until(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
+	var last error
+	for {
+		done, err := ok(ctx)
+		if done || ctx.Err() != nil {
+			break
+		}
+		last = err
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return errors.Join(fmt.Errorf("wait for %s: %w", what, context.Cause(ctx)), last)
+	}
+	return nil
+}

@@ -1,0 +1,85 @@
+// Command lab runs a real Kubernetes cluster for this project on one Linux
+// machine: a control plane as host processes, two nodes and a storage server as
+// User-Mode Linux guests. See README.md beside it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+)
+
+// exitCode is an exit status that is not this program's own failure.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	var code exitCode
+	switch {
+	case err == nil:
+	case errors.As(err, &code):
+		os.Exit(int(code))
+	default:
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+// options are what all commands share.
+type options struct{ name string }
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:           "lab",
+		Short:         "A real Kubernetes cluster with real block devices, on one Linux machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().StringVar(&o.name, "name", os.Getenv("LAB_NAME"),
+		"the lab's identity (default: derived from the checkout's path; environment: LAB_NAME)")
+	root.AddCommand(newGuest(o))
+	return root
+}
+
+// lab returns the lab that the options and the working folder mean.
+func (o *options) lab() (*cluster.Lab, error) {
+	root, err := checkout()
+	if err != nil {
+		return nil, err
+	}
+	id, err := plan.ResolveID(o.name, root)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.New(id, root, "", os.Stderr)
+}
+
+// checkout returns the folder of the Go module that the working folder is in,
+// with symbolic links resolved: one checkout has one identity.
+func checkout() (string, error) {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the checkout: %w", err)
+	}
+	mod := strings.TrimSpace(string(out))
+	if mod == "" || mod == os.DevNull {
+		return "", errors.New("the working folder is not in a checkout")
+	}
+	return filepath.EvalSymlinks(filepath.Dir(mod))
+}

@@ -1,0 +1,145 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// PoolView gives the state of the node's SSD pool as of its last reconciliation,
+// without running a command.
+type PoolView interface {
+	View() pool.View
+}
+
+// Filesystem is what a node does with a filesystem on a device.
+type Filesystem interface {
+	// EnsureFormatted makes a filesystem on a blank device and never on any other.
+	EnsureFormatted(ctx context.Context, device, fsType string) error
+	Mount(ctx context.Context, device, target, fsType string, options []string) error
+	BindMount(ctx context.Context, source, target string, options []string) error
+	BindBlock(ctx context.Context, device, target string, options []string) error
+	// Unmount removes the mount and the path; absent is success.
+	Unmount(ctx context.Context, target string) error
+	// Source returns the device number of what is mounted at target.
+	Source(ctx context.Context, target string) (devno string, mounted bool, err error)
+	// Grow resizes the mounted filesystem to its device.
+	Grow(ctx context.Context, device, mountPath string) error
+	Stats(ctx context.Context, path string) (volume.Stats, error)
+}
+
+// Locker is the per-volume lock that the CSI layer takes for every request, so
+// that repair and eviction never work on a volume that a request works on.
+type Locker interface {
+	TryLock(key string) (unlock func(), ok bool)
+}
+
+// Config are the values of an Attacher.
+type Config struct {
+	// Node is the name that the records know this node by.
+	Node string
+	// Boot is the kernel's boot id (/proc/sys/kernel/random/boot_id).
+	Boot string
+	// CacheTimeout bounds the steps that concern the cache alone, so that an SSD
+	// that hangs costs the pod a delay and not its start (I6).
+	CacheTimeout time.Duration
+	// PollInterval is the time between two looks at a flush.
+	PollInterval time.Duration
+}
+
+// Deps are the collaborators of an Attacher.
+type Deps struct {
+	DM        devmapper.Client
+	LVM       lvm.Client
+	Transport transport.Transport
+	FS        Filesystem
+	Journal   *journal.Store[Entry]
+	Records   volume.Records
+	Pool      PoolView
+	Locks     Locker
+	// CacheProblem says why this kernel cannot cache, or "".
+	CacheProblem func(ctx context.Context) string
+	Now          func() time.Time
+}
+
+// Attacher implements volume.Attacher on a real node.
+type Attacher struct {
+	Config
+	Deps
+	// alloc serialises the choice of space in the pool: what one stage counts
+	// as free must not be taken by another.
+	alloc sync.Mutex
+}
+
+var _ volume.Attacher = (*Attacher)(nil)
+
+// New returns an Attacher. It runs nothing; call Repair before serving.
+func New(c Config, d Deps) *Attacher {
+	if c.CacheTimeout == 0 {
+		c.CacheTimeout = 45 * time.Second
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = 250 * time.Millisecond
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	return &Attacher{Config: c, Deps: d}
+}
+
+// The names of states.md, Names on the host.
+
+func topName(id volume.ID) string    { return "nf-" + string(id) }
+func dataName(id volume.ID) string   { return "nf-" + string(id) + "-data" }
+func originName(id volume.ID) string { return "nf-" + string(id) + "-origin" }
+func dataLV(id volume.ID) string     { return string(id) + ".data" }
+func metaLV(id volume.ID) string     { return string(id) + ".meta" }
+
+func dmUUID(f volume.Fence, part string) string { return "NEARFLASH-" + f.UID + "-" + part }
+
+// load returns the journal entry, nil if there is none.
+func (a *Attacher) load(id volume.ID) (*Entry, error) {
+	e, err := a.Journal.Load(string(id))
+	switch {
+	case errors.Is(err, journal.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("journal of volume %s: %w", id, err)
+	}
+	return &e, nil
+}
+
+// save writes the entry with the new state.
+func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
+	from := e.State
+	e.State, e.Boot, e.UpdatedAt = s, a.Boot, a.Now().UTC()
+	if err := a.Journal.Save(string(e.ID), *e); err != nil {
+		return fmt.Errorf("journal of volume %s: %w", e.ID, err)
+	}
+	klog.FromContext(ctx).V(4).Info("Journal written", "volume", e.ID, "from", from, "to", s, "generation", e.Fence.Generation)
+	return nil
+}
+
+// forget deletes the entry.
+func (a *Attacher) forget(id volume.ID) error {
+	if err := a.Journal.Delete(string(id)); err != nil {
+		return fmt.Errorf("journal of volume %s: %w", id, err)
+	}
+	return nil
+}
+
+// target is the transport's form of a source.
+func target(s volume.ISCSI) transport.Target {
+	return transport.Target{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}
+}

@@ -1,0 +1,284 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const sectorSize = 512
+
+// geometry is the shape of a new cache.
+type geometry struct {
+	chunkSectors         uint64
+	dataBytes, metaBytes int64
+}
+
+// planGeometry sizes a cache for a volume: a pure function of what was asked
+// for, the origin and the pool's extents. The cache is never larger than the
+// volume, and a whole number of chunks and extents.
+func planGeometry(spec volume.Spec, originBytes, extentBytes int64) (geometry, error) {
+	want := min(spec.Cache.Of(originBytes), originBytes)
+	chunk := uint64(spec.ChunkBytes / sectorSize)
+	if chunk == 0 {
+		chunk = devmapper.AutoChunkSectors(want)
+	}
+	unit := max(extentBytes, 1)
+	data := roundUp(max(want, int64(chunk)*sectorSize), unit)
+	blocks := data / (int64(chunk) * sectorSize)
+	if blocks > devmapper.MaxCacheBlocks {
+		return geometry{}, fmt.Errorf("%w: chunkSize %d gives %d cache blocks for a cache of %d bytes; accepted are at most %d blocks",
+			volume.ErrInvalid, spec.ChunkBytes, blocks, data, devmapper.MaxCacheBlocks)
+	}
+	return geometry{chunkSectors: chunk, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(uint64(blocks)), unit)}, nil
+}
+
+func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
+
+// prepareCache provides the logical volumes that the plan needs.
+func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
+	e := s.entry
+	if s.plan.Cache != planCreate {
+		if e.ChunkSectors == 0 {
+			// The journal was lost; the superblock still knows.
+			sb, err := readSuperblock(devPath(s.cache.meta))
+			if err != nil {
+				return err
+			}
+			e.ChunkSectors = uint64(sb.DataBlockSectors)
+			e.DataBytes, e.MetaBytes = s.cache.data.SizeBytes, s.cache.meta.SizeBytes
+		}
+		return nil
+	}
+	view := a.Pool.View()
+	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, view.ExtentBytes)
+	if err != nil {
+		return err
+	}
+	e.ChunkSectors, e.DataBytes, e.MetaBytes = g.chunkSectors, g.dataBytes, g.metaBytes
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	s.cache, err = a.allocate(ctx, e)
+	return err
+}
+
+// allocate makes the cache's logical volumes, evicting the oldest residencies
+// when the pool is full.
+func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error) {
+	a.alloc.Lock()
+	defer a.alloc.Unlock()
+	view := a.Pool.View()
+	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*(e.DataBytes+e.MetaBytes)); err != nil {
+		return cacheVolumes{}, err
+	}
+	tags := cacheTags(e.Fence, e.Mode)
+	for _, spec := range []lvm.CreateSpec{
+		{VG: view.VG, Name: metaLV(e.ID), SizeBytes: e.MetaBytes, Tags: tags, Mirror: view.Mirror},
+		{VG: view.VG, Name: dataLV(e.ID), SizeBytes: e.DataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes},
+	} {
+		if err := a.LVM.CreateLV(ctx, spec); err != nil {
+			return cacheVolumes{}, err
+		}
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return cacheVolumes{}, err
+	}
+	c := pickCache(lvs, e.ID)
+	if !c.facts.Whole || !c.data.Active || !c.meta.Active {
+		return c, fmt.Errorf("new logical volumes of volume %s are not active", e.ID)
+	}
+	// The kernel formats metadata only when the superblock is all zeroes; what a
+	// former volume left here would otherwise be taken for a map.
+	if err := lvm.ZeroHead(ctx, devPath(c.meta), zeroHeadBytes); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+// zeroHeadBytes covers the superblock (one 4 KiB block) with a margin.
+const zeroHeadBytes = 64 << 10
+
+// makeRoom evicts residencies, oldest first, until need bytes are free.
+func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need int64) error {
+	for {
+		report, err := a.LVM.VG(ctx, vg)
+		if err != nil {
+			return err
+		}
+		if report.FreeBytes >= need {
+			return nil
+		}
+		victim, err := a.oldestResident(id)
+		if err != nil {
+			return err
+		}
+		if victim == nil {
+			return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, report.FreeBytes)
+		}
+		if err := a.evict(ctx, victim); err != nil {
+			return err
+		}
+	}
+}
+
+// oldestResident returns the resident cache that was used longest ago and whose
+// volume nobody works on; nil if there is none.
+func (a *Attacher) oldestResident(except volume.ID) (*Entry, error) {
+	entries, err := a.Journal.List()
+	if err != nil {
+		return nil, err
+	}
+	var residents []Entry
+	for _, e := range entries {
+		if e.State == StateResident && e.ID != except {
+			residents = append(residents, e)
+		}
+	}
+	sort.Slice(residents, func(i, j int) bool { return residents[i].UpdatedAt.Before(residents[j].UpdatedAt) })
+	for i := range residents {
+		unlock, ok := a.Locks.TryLock(string(residents[i].ID))
+		if ok {
+			unlock()
+			return &residents[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// evict gives a residency's space back.
+func (a *Attacher) evict(ctx context.Context, e *Entry) error {
+	unlock, ok := a.Locks.TryLock(string(e.ID))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	current, err := a.load(e.ID)
+	if err != nil || current == nil || current.State != StateResident {
+		return err
+	}
+	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.UpdatedAt, "bytes", e.DataBytes)
+	if err := a.wipe(ctx, e.ID, current); err != nil {
+		return err
+	}
+	if err := a.Records.SetResidency(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		klog.FromContext(ctx).Error(err, "Eviction could not be reported", "volume", e.ID)
+	}
+	return nil
+}
+
+// wipe destroys the cache of id and forgets the entry, if there is one.
+func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
+	if e != nil {
+		if err := a.save(ctx, e, StateWiping); err != nil {
+			return err
+		}
+	}
+	faultWipeJournaled.Hit()
+	if err := a.removeCacheVolumes(ctx, id); err != nil {
+		return err
+	}
+	faultWipeRemoved.Hit()
+	return a.forget(id)
+}
+
+// removeCacheVolumes removes the logical volumes. The metadata go first: a data
+// volume without a map shows nobody anything.
+func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
+	view := a.Pool.View()
+	if view.VG == "" {
+		return nil
+	}
+	return a.LVM.RemoveLVs(ctx, view.VG, metaLV(id), dataLV(id))
+}
+
+// cacheTable is the top device's table over a cache. Cleaning tables are
+// writethrough, so that no block becomes dirty behind the cleaner's back.
+func (a *Attacher) cacheTable(e *Entry, meta lvm.LV, data string, o origin, cleaning bool) devmapper.Table {
+	t := devmapper.CacheTarget{
+		Metadata: meta.DevNo(), Data: data, Origin: o.DevNo,
+		ChunkSectors: e.ChunkSectors, Mode: devmapper.Writethrough, Policy: devmapper.PolicySMQ,
+		MigrationThreshold: devmapper.MigrationThreshold(e.ChunkSectors),
+	}
+	if e.Mode == volume.ModeWriteback && !cleaning {
+		t.Mode = devmapper.Writeback
+	}
+	if cleaning {
+		t.Policy = devmapper.PolicyCleaner
+	}
+	return devmapper.Table{{Start: 0, Length: o.Sectors, Target: t}}
+}
+
+// createDataDevice makes the device under the cache through which its SSD can
+// be swapped while the cache is live.
+func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, lv lvm.LV) (devno string, err error) {
+	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
+	return dev.DevNo(), err
+}
+
+func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) error {
+	_, err := a.ensureDevice(ctx, topName(e.ID), dmUUID(e.Fence, "top"), t)
+	return err
+}
+
+// ensureDevice creates a device, replacing one that an interrupted call left.
+func (a *Attacher) ensureDevice(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
+	dev, err := a.DM.Create(ctx, name, uuid, t)
+	if errors.Is(err, devmapper.ErrExist) {
+		if err := a.DM.Remove(ctx, name); err != nil {
+			return devmapper.Info{}, fmt.Errorf("replace device %s: %w", name, err)
+		}
+		dev, err = a.DM.Create(ctx, name, uuid, t)
+	}
+	if err != nil {
+		return devmapper.Info{}, fmt.Errorf("create device %s: %w", name, err)
+	}
+	return dev, nil
+}
+
+// swapPolicy reloads a live cache with the cleaner or with its own policy. It
+// does nothing when the table is already as wanted.
+func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) error {
+	name := topName(e.ID)
+	lines, err := a.DM.Table(ctx, name)
+	if err != nil {
+		return err
+	}
+	current, ok := lines.Cache()
+	if !ok {
+		return fmt.Errorf("device %s is not a cache although the journal says so", name)
+	}
+	next := current
+	next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicySMQ
+	if e.Mode == volume.ModeWriteback && !cleaning {
+		next.Mode = devmapper.Writeback
+	}
+	if cleaning {
+		next.Policy = devmapper.PolicyCleaner
+	}
+	if next.Mode == current.Mode && next.Policy == current.Policy {
+		return nil
+	}
+	return a.reload(ctx, name, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}})
+}
+
+// reload swaps the table of a live device. A device must never be left
+// suspended: whoever uses it would hang.
+func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) error {
+	if err := a.DM.Load(ctx, name, t); err != nil {
+		return fmt.Errorf("load table of %s: %w", name, err)
+	}
+	suspendErr := a.DM.Suspend(ctx, name, devmapper.SuspendOptions{})
+	if err := a.DM.Resume(context.WithoutCancel(ctx), name); err != nil {
+		return errors.Join(suspendErr, fmt.Errorf("resume %s: %w", name, err))
+	}
+	return suspendErr
+}

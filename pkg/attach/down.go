@@ -1,0 +1,327 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Unstage implements volume.Attacher.
+func (a *Attacher) Unstage(ctx context.Context, id volume.ID, stagingPath string) error {
+	if err := a.FS.Unmount(ctx, stagingPath); err != nil {
+		return err
+	}
+	faultUnstageUnmounted.Hit()
+	return a.bringDown(ctx, id)
+}
+
+// bringDown leads a volume along the table "What unstage and repair decide"
+// until it is Resident or forgotten.
+func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
+	for {
+		f, c, err := a.gatherDown(ctx, id)
+		if err != nil {
+			return err
+		}
+		action := decideDown(f)
+		if action == downNothing {
+			return nil
+		}
+		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
+		if err := a.down(ctx, f.Entry, c, action); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cacheVolumes, error) {
+	e, err := a.load(id)
+	if err != nil || e == nil {
+		return downFacts{}, cacheVolumes{}, err
+	}
+	_, active, err := a.top(ctx, id)
+	if err != nil {
+		return downFacts{}, cacheVolumes{}, err
+	}
+	f := downFacts{Entry: e, TopActive: active}
+	var c cacheVolumes
+	if e.Cached() && !active && e.State != StateResident {
+		if c, err = a.findCache(ctx, id); err != nil {
+			return downFacts{}, cacheVolumes{}, err
+		}
+		f.Cache = c.facts
+	}
+	return f, c, nil
+}
+
+func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action downAction) error {
+	switch action {
+	case downFlush:
+		return a.flush(ctx, e)
+	case downRecover:
+		return a.recoverForFlush(ctx, e, c)
+	case downRelease:
+		return a.release(ctx, e)
+	case downDetach:
+		return a.detach(ctx, e)
+	case downWipe:
+		return a.discard(ctx, e)
+	case downNothing:
+	}
+	return nil
+}
+
+// flush proves that the origin has everything (I2) and leads to Flushed.
+func (a *Attacher) flush(ctx context.Context, e *Entry) error {
+	if e.State != StateFlushing {
+		if err := a.save(ctx, e, StateFlushing); err != nil {
+			return err
+		}
+	}
+	faultUnstageFlushing.Hit()
+	st, err := a.cacheStatus(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	if st.Fail && !e.MayBeDirty() {
+		// Nothing can be lost with a failed writethrough cache.
+		return a.discard(ctx, e)
+	}
+	if st.Fail {
+		return fmt.Errorf("%w: the cache of volume %s has failed with unflushed writes on it", volume.ErrUnavailable, e.ID)
+	}
+	if st.Dirty > 0 {
+		if err := a.swapPolicy(ctx, e, true); err != nil {
+			return err
+		}
+		faultUnstageCleaner.Hit()
+		if err := a.awaitClean(ctx, e); err != nil {
+			return err
+		}
+	}
+	faultUnstageCleaned.Hit()
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return err
+	}
+	if err := flushOrigin(o); err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	e.Clean = true
+	if err := a.save(ctx, e, StateFlushed); err != nil {
+		return err
+	}
+	faultUnstageFlushed.Hit()
+	return nil
+}
+
+func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
+	all, err := a.DM.StatusAll(ctx)
+	if err != nil {
+		return devmapper.CacheStatus{}, err
+	}
+	st, ok := all[topName(id)]
+	if !ok {
+		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, topName(id))
+	}
+	return st, nil
+}
+
+// awaitClean polls until no block is dirty. It ends with ErrBusy shortly before
+// the caller's deadline; the cleaner goes on, and the next call continues.
+func (a *Attacher) awaitClean(ctx context.Context, e *Entry) error {
+	tick := time.NewTicker(a.PollInterval)
+	defer tick.Stop()
+	for {
+		st, err := a.cacheStatus(ctx, e.ID)
+		if err != nil {
+			return err
+		}
+		if st.Fail {
+			return fmt.Errorf("%w: the cache of volume %s failed during its flush", volume.ErrUnavailable, e.ID)
+		}
+		if st.Dirty == 0 {
+			return nil
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 4*a.PollInterval {
+			return fmt.Errorf("%w: volume %s is being flushed, %d of %d cache blocks are still dirty", volume.ErrBusy, e.ID, st.Dirty, st.CacheTotal)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: volume %s is being flushed: %w", volume.ErrBusy, e.ID, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// recoverForFlush activates a writeback cache after an unclean stop, with the
+// cleaner, so that the next step can flush it (I4).
+func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes) error {
+	if !c.facts.Whole || c.facts.Fence != e.Fence {
+		return fmt.Errorf("%w: node %s holds unflushed writes of volume %s, generation %d, on an SSD that cannot be read now: %s",
+			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, orUnknown(a.Pool.View().Problem))
+	}
+	o, err := a.reconnect(ctx, e)
+	if err != nil {
+		return err
+	}
+	data, err := a.createDataDevice(ctx, e, c.data)
+	if err != nil {
+		return err
+	}
+	if err := a.createTop(ctx, e, a.cacheTable(e, c.meta, data, o, true)); err != nil {
+		return err
+	}
+	return a.save(ctx, e, StateFlushing)
+}
+
+// release takes a flushed cache down and keeps it as residency.
+func (a *Attacher) release(ctx context.Context, e *Entry) error {
+	if err := a.removeDevices(ctx, e.ID); err != nil {
+		return err
+	}
+	faultUnstageRemoved.Hit()
+	if err := a.takeBackMark(ctx, e); err != nil {
+		return err
+	}
+	faultUnstageMarkedClean.Hit()
+	if err := a.disconnect(ctx, e); err != nil {
+		return err
+	}
+	faultUnstageDisconnected.Hit()
+	if err := a.save(ctx, e, StateResident); err != nil {
+		return err
+	}
+	faultUnstageResident.Hit()
+	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.DataBytes + e.MetaBytes})
+	return nil
+}
+
+// detach takes an uncached volume down.
+func (a *Attacher) detach(ctx context.Context, e *Entry) error {
+	if e.State != StateReleasing {
+		if err := a.save(ctx, e, StateReleasing); err != nil {
+			return err
+		}
+	}
+	if err := a.removeDevices(ctx, e.ID); err != nil {
+		return err
+	}
+	if err := a.takeBackMark(ctx, e); err != nil {
+		return err
+	}
+	if err := a.disconnect(ctx, e); err != nil {
+		return err
+	}
+	if err := a.forget(e.ID); err != nil {
+		return err
+	}
+	a.reportDown(ctx, e, nil)
+	return nil
+}
+
+// discard takes everything down and destroys the cache.
+func (a *Attacher) discard(ctx context.Context, e *Entry) error {
+	if e.State != StateWiping {
+		if err := a.save(ctx, e, StateWiping); err != nil {
+			return err
+		}
+	}
+	if err := a.removeDevices(ctx, e.ID); err != nil {
+		return err
+	}
+	if err := a.takeBackMark(ctx, e); err != nil {
+		return err
+	}
+	if err := a.disconnect(ctx, e); err != nil {
+		return err
+	}
+	if err := a.wipe(ctx, e.ID, e); err != nil {
+		return err
+	}
+	a.reportDown(ctx, e, nil)
+	return nil
+}
+
+// takeBackMark reports that nothing of this fence is dirty any more. A record
+// that names another owner has moved on (an abandoned volume); that is not an
+// error of this node.
+func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
+	if !e.Marked {
+		return nil
+	}
+	err := a.Records.MarkClean(ctx, e.ID, e.Fence)
+	if errors.Is(err, volume.ErrFenced) {
+		klog.FromContext(ctx).Info("Record has a newer owner, this node's cache is stale", "volume", e.ID, "generation", e.Fence.Generation)
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("report volume %s clean: %w", e.ID, err)
+	}
+	e.Marked = false
+	return a.save(ctx, e, e.State)
+}
+
+func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
+	if err := a.Transport.Disconnect(ctx, target(e.Source)); err != nil {
+		return transportError(err)
+	}
+	return nil
+}
+
+// removeDevices removes the volume's device-mapper devices from the top down.
+func (a *Attacher) removeDevices(ctx context.Context, id volume.ID) error {
+	if err := a.removeUpper(ctx, id); err != nil {
+		return err
+	}
+	return a.remove(ctx, originName(id))
+}
+
+// removeUpper removes the top and data devices and leaves the origin.
+func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
+	for _, name := range []string{topName(id), dataName(id)} {
+		if err := a.remove(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *Attacher) remove(ctx context.Context, name string) error {
+	err := a.DM.Remove(ctx, name)
+	if errors.Is(err, devmapper.ErrBusy) {
+		return fmt.Errorf("%w: device %s is open: %w", volume.ErrInUse, name, err)
+	}
+	return err
+}
+
+// reportDown tells the record that the volume left, with or without a residency.
+func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency) {
+	log := klog.FromContext(ctx)
+	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		log.Error(err, "Residency could not be reported", "volume", e.ID)
+	}
+	report := volume.CacheReport{Reason: v1alpha1.ReasonDetached, Message: "not attached"}
+	if err := a.Records.Report(ctx, e.ID, report); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		log.Error(err, "Cache state could not be reported", "volume", e.ID)
+	}
+}
+
+// transportError maps the transport's errors to the domain's.
+func transportError(err error) error {
+	switch {
+	case errors.Is(err, transport.ErrAuth):
+		return fmt.Errorf("%w: %w", volume.ErrAuth, err)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return err
+	}
+	return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+}

@@ -1,0 +1,31 @@
+package attach
+
+import "github.com/nearflash/nearflash/pkg/faultpoint"
+
+// Fault points: one between any two steps of stage, unstage and wipe. In a test
+// build the process can be killed at each of them (I8).
+var (
+	faultStageJournaled  = faultpoint.New("stage.journaled")
+	faultStageConnected  = faultpoint.New("stage.connected")
+	faultStageAllocated  = faultpoint.New("stage.allocated")
+	faultStageMarked     = faultpoint.New("stage.marked")
+	faultStageActivating = faultpoint.New("stage.activating")
+	faultStageDataDevice = faultpoint.New("stage.data-device")
+	faultStageActivated  = faultpoint.New("stage.activated")
+	faultStageStaged     = faultpoint.New("stage.staged")
+	faultStageFormatted  = faultpoint.New("stage.formatted")
+	faultStageMounted    = faultpoint.New("stage.mounted")
+
+	faultUnstageUnmounted    = faultpoint.New("unstage.unmounted")
+	faultUnstageFlushing     = faultpoint.New("unstage.flushing")
+	faultUnstageCleaner      = faultpoint.New("unstage.cleaner")
+	faultUnstageCleaned      = faultpoint.New("unstage.cleaned")
+	faultUnstageFlushed      = faultpoint.New("unstage.flushed")
+	faultUnstageRemoved      = faultpoint.New("unstage.removed")
+	faultUnstageMarkedClean  = faultpoint.New("unstage.marked-clean")
+	faultUnstageDisconnected = faultpoint.New("unstage.disconnected")
+	faultUnstageResident     = faultpoint.New("unstage.resident")
+
+	faultWipeJournaled = faultpoint.New("wipe.journaled")
+	faultWipeRemoved   = faultpoint.New("wipe.removed")
+)

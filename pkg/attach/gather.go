@@ -1,0 +1,178 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Tags on a cache's logical volumes: with them the SSD alone tells what it
+// holds, also when the journal is gone.
+const (
+	tagUID        = "nearflash.uid="
+	tagGeneration = "nearflash.gen="
+	tagNode       = "nearflash.node="
+	tagMode       = "nearflash.mode="
+)
+
+func cacheTags(f volume.Fence, mode volume.CacheMode) []string {
+	return []string{
+		tagUID + f.UID,
+		tagGeneration + strconv.FormatInt(f.Generation, 10),
+		tagNode + f.Node,
+		tagMode + string(mode),
+	}
+}
+
+// parseTags is the inverse of cacheTags; foreign tags are ignored.
+func parseTags(tags []string) (f volume.Fence, mode volume.CacheMode) {
+	for _, t := range tags {
+		if v, ok := strings.CutPrefix(t, tagUID); ok {
+			f.UID = v
+		}
+		if v, ok := strings.CutPrefix(t, tagNode); ok {
+			f.Node = v
+		}
+		if v, ok := strings.CutPrefix(t, tagMode); ok {
+			mode = volume.CacheMode(v)
+		}
+		if v, ok := strings.CutPrefix(t, tagGeneration); ok {
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+				f.Generation = n
+			}
+		}
+	}
+	return f, mode
+}
+
+// cacheVolumes are a volume's logical volumes as found.
+type cacheVolumes struct {
+	facts      cacheFacts
+	data, meta lvm.LV
+}
+
+// findCache looks up the cache of id on the SSD. It activates the logical
+// volumes, since only then the superblock can be read.
+func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, error) {
+	view := a.Pool.View()
+	if view.VG == "" {
+		return cacheVolumes{}, nil
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return cacheVolumes{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	c := pickCache(lvs, id)
+	if !c.facts.Whole {
+		return c, nil
+	}
+	if !c.data.Active || !c.meta.Active {
+		if c, err = a.activateCache(ctx, view.VG, id); err != nil {
+			return c, err
+		}
+	}
+	sb, err := readSuperblock(devPath(c.meta))
+	switch {
+	case errors.Is(err, devmapper.ErrNoSuperblock):
+		// Metadata that are neither blank nor ours could never be loaded; the
+		// map is lost. Only blankness proves that nothing was ever cached.
+		c.facts.SuperblockBlank = sb.Blank
+	case err != nil:
+		return c, fmt.Errorf("cache of volume %s: %w", id, err)
+	default:
+		c.facts.SuperblockClean = sb.CleanShutdown && !sb.NeedsCheck
+	}
+	return c, nil
+}
+
+func (a *Attacher) activateCache(ctx context.Context, vg string, id volume.ID) (cacheVolumes, error) {
+	if err := a.LVM.Activate(ctx, vg, dataLV(id), metaLV(id)); err != nil {
+		return cacheVolumes{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	lvs, err := a.LVM.LVs(ctx, vg)
+	if err != nil {
+		return cacheVolumes{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	c := pickCache(lvs, id)
+	if !c.facts.Whole || !c.data.Active || !c.meta.Active {
+		return c, fmt.Errorf("cache of volume %s: logical volumes are not active after activation", id)
+	}
+	return c, nil
+}
+
+// pickCache selects the logical volumes of id from a report.
+func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
+	var c cacheVolumes
+	for _, lv := range lvs {
+		switch lv.Name {
+		case dataLV(id):
+			c.data = lv
+		case metaLV(id):
+			c.meta = lv
+		}
+	}
+	hasData, hasMeta := c.data.Name != "", c.meta.Name != ""
+	c.facts.Whole = hasData && hasMeta
+	c.facts.Partial = hasData != hasMeta
+	dataFence, mode := parseTags(c.data.Tags)
+	metaFence, _ := parseTags(c.meta.Tags)
+	if c.facts.Whole && dataFence == metaFence {
+		c.facts.Fence, c.facts.Mode = dataFence, mode
+	}
+	return c
+}
+
+// top reports the volume's top device.
+func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, found bool, err error) {
+	infos, err := a.DM.Info(ctx, topName(id))
+	if err != nil {
+		return devmapper.Info{}, false, fmt.Errorf("devices of volume %s: %w", id, err)
+	}
+	info, found = infos[topName(id)]
+	return info, found && info.HasLive, nil
+}
+
+// gatherStage collects what decideStage needs. A pool that cannot be read is a
+// fact, not an error (I6).
+func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (stageFacts, cacheVolumes, error) {
+	rec, err := a.Records.Get(ctx, req.ID)
+	if err != nil {
+		return stageFacts{}, cacheVolumes{}, err
+	}
+	e, err := a.load(req.ID)
+	if err != nil {
+		return stageFacts{}, cacheVolumes{}, err
+	}
+	info, active, err := a.top(ctx, req.ID)
+	if err != nil {
+		return stageFacts{}, cacheVolumes{}, err
+	}
+	f := stageFacts{
+		Entry: e, SameBoot: e != nil && e.Boot == a.Boot,
+		TopActive: active, TopOurs: active && info.UUID == dmUUID(req.Publication.Fence, "top"),
+		Fence: req.Publication.Fence, Record: rec, Node: a.Node,
+	}
+	if view := a.Pool.View(); !view.Ready {
+		f.PoolProblem = view.Problem
+	}
+	f.KernelProblem = a.CacheProblem(ctx)
+	var c cacheVolumes
+	if f.PoolProblem == "" {
+		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+		defer cancel()
+		if c, err = a.findCache(cctx, req.ID); err != nil {
+			if ctx.Err() != nil {
+				return f, c, ctx.Err()
+			}
+			f.PoolProblem = err.Error()
+		}
+		f.Cache = c.facts
+	}
+	return f, c, nil
+}

@@ -1,0 +1,153 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Publish implements volume.Attacher.
+func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error {
+	info, found, err := a.top(ctx, req.ID)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, req.ID, a.Node)
+	}
+	if _, mounted, err := a.FS.Source(ctx, req.TargetPath); err != nil || mounted {
+		return a.checkMounted(ctx, req.TargetPath, info, err)
+	}
+	options := req.MountOptions
+	if req.ReadOnly {
+		options = append([]string{"ro"}, options...)
+	}
+	if req.Block {
+		return a.FS.BindBlock(ctx, info.DevPath(), req.TargetPath, options)
+	}
+	devno, mounted, err := a.FS.Source(ctx, req.StagingPath)
+	if err != nil {
+		return err
+	}
+	if !mounted || devno != info.DevNo() {
+		return fmt.Errorf("%w: %s does not have volume %s mounted", volume.ErrNotStaged, req.StagingPath, req.ID)
+	}
+	return a.FS.BindMount(ctx, req.StagingPath, req.TargetPath, options)
+}
+
+// Unpublish implements volume.Attacher.
+func (a *Attacher) Unpublish(ctx context.Context, _ volume.ID, targetPath string) error {
+	return a.FS.Unmount(ctx, targetPath)
+}
+
+// Expand implements volume.Attacher: origin, then the tables above it from the
+// bottom up, then the filesystem.
+func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block bool) (int64, error) {
+	e, err := a.load(id)
+	if err != nil {
+		return 0, err
+	}
+	info, found, err := a.top(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if e == nil || !found {
+		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
+	}
+	if err := a.Transport.Rescan(ctx, target(e.Source)); err != nil {
+		return 0, transportError(err)
+	}
+	o, err := a.growOrigin(ctx, e)
+	if err != nil {
+		return 0, err
+	}
+	if err := a.growTop(ctx, id, o); err != nil {
+		return 0, err
+	}
+	if !block {
+		if err := a.FS.Grow(ctx, info.DevPath(), path); err != nil {
+			return 0, err
+		}
+	}
+	return int64(o.Sectors) * sectorSize, nil
+}
+
+// growOrigin gives a multipath device its new length; a single path has it
+// after the rescan.
+func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
+	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	if err != nil {
+		return origin{}, transportError(err)
+	}
+	if !found {
+		return origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
+	}
+	if len(o.Paths) == 1 {
+		return single(o), nil
+	}
+	sectors := uint64(o.SizeBytes) / sectorSize
+	if err := a.growDevice(ctx, originName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
+		return multipathTable(sectors, o.DevNos)
+	}); err != nil {
+		return origin{}, err
+	}
+	return a.lookupOrigin(ctx, e.ID, e.Source)
+}
+
+// growTop lengthens the table of the top device, cached or not. dm-cache takes
+// a longer origin by a reload with the same metadata.
+func (a *Attacher) growTop(ctx context.Context, id volume.ID, o origin) error {
+	return a.growDevice(ctx, topName(id), o.Sectors, func(t devmapper.Table) devmapper.Table {
+		t[0].Length = o.Sectors
+		return t
+	})
+}
+
+// growDevice reloads a device that is shorter than sectors. A device is never
+// shortened: a filesystem may reach to its end.
+func (a *Attacher) growDevice(ctx context.Context, name string, sectors uint64, change func(devmapper.Table) devmapper.Table) error {
+	t, err := a.DM.Table(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(t) != 1 {
+		return fmt.Errorf("device %s has %d targets, expected one", name, len(t))
+	}
+	if t[0].Length >= sectors {
+		return nil
+	}
+	return a.reload(ctx, name, change(t))
+}
+
+// Stats implements volume.Attacher.
+func (a *Attacher) Stats(ctx context.Context, id volume.ID, path string) (volume.Stats, error) {
+	st, err := a.FS.Stats(ctx, path)
+	if err != nil {
+		return volume.Stats{}, err
+	}
+	st.Message = "attached uncached"
+	caches, err := a.DM.StatusAll(ctx)
+	if err != nil {
+		return volume.Stats{}, err
+	}
+	if c, ok := caches[topName(id)]; ok {
+		st.Abnormal, st.Message = cacheCondition(c)
+	}
+	return st, nil
+}
+
+// cacheCondition turns the three separate health states of dm-cache into a CSI
+// volume condition.
+func cacheCondition(c devmapper.CacheStatus) (abnormal bool, message string) {
+	switch {
+	case c.Fail:
+		return true, "the cache has failed: the kernel reports Fail"
+	case c.NeedsCheck:
+		return true, "the cache's metadata need a check (needs_check)"
+	case c.ReadOnly:
+		return true, "the cache's metadata are read-only"
+	}
+	return false, fmt.Sprintf("cached, %d of %d blocks in use, %d dirty", c.CacheUsed, c.CacheTotal, c.Dirty)
+}

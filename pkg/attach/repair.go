@@ -1,0 +1,177 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Repair completes what a killed process or a stopped kernel left, as stated
+// under "Repair" in states.md. It returns after one pass over the journal; a
+// volume that cannot be repaired now is reported, and tried again by Run.
+func (a *Attacher) Repair(ctx context.Context) error {
+	entries, err := a.Journal.List()
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, e := range entries {
+		if err := a.repairOne(ctx, e.ID); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	if err := a.wipeOrphans(ctx); err != nil {
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// repairOne brings one volume on, unless a request works on it.
+func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil {
+		return err
+	}
+	if e.State == StateResident {
+		return a.checkResidency(ctx, e)
+	}
+	_, active, err := a.top(ctx, id)
+	if err != nil {
+		return err
+	}
+	if !needsRepair(e, e.Boot == a.Boot, active) {
+		return nil
+	}
+	// The lock is given back between two looks at a flush, so that a stage
+	// request can adopt the device (states.md).
+	stepCtx, cancel := context.WithTimeout(ctx, repairStep)
+	defer cancel()
+	err = a.bringDown(stepCtx, id)
+	if errors.Is(err, volume.ErrBusy) {
+		klog.FromContext(ctx).Info("Flush after an unclean stop goes on", "volume", id, "progress", err.Error())
+		return nil
+	}
+	return err
+}
+
+// repairStep is how long repair holds a volume's lock at a time.
+const repairStep = 5 * time.Second
+
+// needsRepair tells an entry that nobody will bring on from one whose pod runs
+// or whose request kubelet will repeat.
+func needsRepair(e *Entry, sameBoot, topActive bool) bool {
+	switch e.State {
+	case StateWiping, StateReleasing, StateFlushed, StateFlushing:
+		return true
+	case StateStaging, StateStaged:
+		return !sameBoot && !topActive
+	case StateResident:
+		return false
+	}
+	return false
+}
+
+// checkResidency wipes a clean cache that can never be used again: its volume
+// is gone or has had another owner.
+func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
+	rec, err := a.Records.Get(ctx, e.ID)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+	case err != nil:
+		return err
+	case rec.Fence == e.Fence:
+		return nil
+	}
+	klog.FromContext(ctx).Info("Residency is stale", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
+	if err := a.wipe(ctx, e.ID, e); err != nil {
+		return err
+	}
+	if err := a.Records.SetResidency(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+// wipeOrphans removes caches that no journal entry knows. One that may hold
+// unflushed writes is kept: only its tags are left to tell, and they say
+// writeback.
+func (a *Attacher) wipeOrphans(ctx context.Context) error {
+	view := a.Pool.View()
+	if !view.Ready {
+		return nil
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return err
+	}
+	seen := map[volume.ID]bool{}
+	var problems []error
+	for _, lv := range lvs {
+		name, ok := strings.CutSuffix(lv.Name, ".data")
+		if !ok {
+			if name, ok = strings.CutSuffix(lv.Name, ".meta"); !ok {
+				continue
+			}
+		}
+		id, err := volume.ParseID(name)
+		if err != nil || seen[id] {
+			continue
+		}
+		seen[id] = true
+		if err := a.wipeOrphan(ctx, id, pickCache(lvs, id)); err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e.Cached() {
+		return err
+	}
+	if c.facts.Whole && c.facts.Mode == volume.ModeWriteback && e == nil {
+		rec, err := a.Records.Get(ctx, id)
+		switch {
+		case err != nil && !errors.Is(err, volume.ErrNotFound):
+			return err
+		case err == nil && rec.PossiblyDirty && rec.Fence == c.facts.Fence:
+			return fmt.Errorf("cache of volume %s may hold unflushed writes and has no journal entry: kept until the volume is staged here again", id)
+		}
+	}
+	klog.FromContext(ctx).Info("Orphaned cache wiped", "volume", id)
+	return a.removeCacheVolumes(ctx, id)
+}
+
+// Run repeats Repair until ctx ends: flushes go on, stale residencies go away,
+// and what failed is tried again.
+func (a *Attacher) Run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Repair is incomplete and will be repeated")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// staging is one stage under way.
+type staging struct {
+	req    volume.StageRequest
+	plan   stagePlan
+	rec    volume.Volume
+	entry  *Entry
+	cache  cacheVolumes
+	origin origin
+}
+
+// Stage implements volume.Attacher.
+func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
+	facts, cache, err := a.gatherStage(ctx, req)
+	if err != nil {
+		return err
+	}
+	plan := decideStage(facts)
+	klog.FromContext(ctx).Info("Stage decided", "volume", req.ID, "plan", plan.Cache, "mode", plan.Mode,
+		"wipe", plan.Wipe, "reason", plan.Reason, "generation", req.Publication.Fence.Generation)
+	if plan.Refuse != nil {
+		return plan.Refuse
+	}
+	s := &staging{req: req, plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
+	if plan.Cache == planAdopt {
+		err = a.adopt(ctx, s)
+	} else {
+		err = a.build(ctx, s)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.mountStaged(ctx, s); err != nil {
+		return err
+	}
+	a.reportStaged(ctx, s)
+	return nil
+}
+
+// build makes the top device according to the plan.
+func (a *Attacher) build(ctx context.Context, s *staging) error {
+	id := s.req.ID
+	if s.plan.TakeDownTop {
+		if err := a.removeDevices(ctx, id); err != nil {
+			return err
+		}
+	}
+	if s.plan.Wipe {
+		a.wipeForStage(ctx, s)
+	}
+	if err := a.saveIntent(ctx, s); err != nil {
+		return err
+	}
+	faultStageJournaled.Hit()
+	var err error
+	if s.origin, err = a.connect(ctx, id, s.req); err != nil {
+		return err
+	}
+	faultStageConnected.Hit()
+	if s.plan.Cache != planUncached {
+		if err := a.buildCached(ctx, s); err != nil {
+			return err
+		}
+	}
+	if s.plan.Cache == planUncached {
+		if err := a.createTop(ctx, s.entry, devmapper.LinearTable(s.origin.Sectors, s.origin.DevNo)); err != nil {
+			return err
+		}
+	}
+	faultStageActivated.Hit()
+	if err := a.save(ctx, s.entry, StateStaged); err != nil {
+		return err
+	}
+	faultStageStaged.Hit()
+	return nil
+}
+
+// wipeForStage destroys a cache that must not be used. If that fails the volume
+// is attached uncached: the journal no longer knows the cache, so that it can
+// only be wiped later (I3, I6).
+func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if err := a.wipe(cctx, s.req.ID, s.entry); err != nil {
+		klog.FromContext(ctx).Error(err, "Stale cache could not be wiped", "volume", s.req.ID)
+		if s.plan.Cache != planUncached {
+			s.plan = uncached(s.plan, v1alpha1.ReasonCacheDeviceError, err.Error())
+		}
+	}
+	s.cache = cacheVolumes{}
+	s.entry = nil
+}
+
+// saveIntent writes the Staging entry.
+func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
+	prior := s.entry
+	e := &Entry{ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode}
+	switch {
+	case s.plan.Cache == planReuse:
+		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
+		e.Marked = prior.Marked
+	case s.plan.Cache == planRecover:
+		e.Activated, e.Marked = true, true
+		if prior != nil {
+			e.ChunkSectors, e.DataBytes, e.MetaBytes = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes
+		}
+	default:
+		// What was marked under this fence must be unmarked at the end, even
+		// if this attachment runs uncached.
+		e.Marked = s.rec.PossiblyDirty
+	}
+	s.entry = e
+	return a.save(ctx, e, StateStaging)
+}
+
+// buildCached makes the cache and the top device over it. When the cache fails
+// and nothing is at stake, the plan becomes uncached (I6).
+func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	err := a.prepareCache(cctx, s)
+	if err == nil {
+		faultStageAllocated.Hit()
+		// Failing to mark must fail the stage, never the cache: a writeback
+		// cache that is active but unmarked would break I2.
+		if err := a.markDirty(ctx, s.entry); err != nil {
+			return err
+		}
+		faultStageMarked.Hit()
+		err = a.activate(cctx, s)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.plan.Cache == planRecover:
+		return fmt.Errorf("%w: the cache with unflushed writes of volume %s cannot be activated: %w", volume.ErrUnavailable, s.req.ID, err)
+	}
+	return a.fallBack(ctx, s, err)
+}
+
+// fallBack turns the stage into an uncached one after a failure of the cache.
+func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error {
+	reason := v1alpha1.ReasonCacheDeviceError
+	if errors.Is(cause, lvm.ErrNoSpace) {
+		reason = v1alpha1.ReasonPoolFull
+	}
+	klog.FromContext(ctx).Error(cause, "Cache cannot be had, attaching uncached", "volume", s.req.ID, "reason", reason)
+	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+		return fmt.Errorf("%w (after the cache failed: %w)", err, cause)
+	}
+	// The journal must deny the cache before the pod can write past it (I3).
+	s.plan = uncached(s.plan, reason, cause.Error())
+	s.entry.Mode, s.entry.Clean, s.entry.Activated = volume.ModeNone, false, false
+	if err := a.save(ctx, s.entry, StateStaging); err != nil {
+		return err
+	}
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if err := a.removeCacheVolumes(cctx, s.req.ID); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed cache could not be removed; repair will", "volume", s.req.ID)
+	}
+	return nil
+}
+
+// markDirty is the dirty mark of states.md (I2).
+func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
+	if e.Mode != volume.ModeWriteback {
+		return nil
+	}
+	if !e.Marked {
+		e.Marked = true
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
+	return a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence)
+}
+
+// activate loads the cache's table. From here on the kernel may write to the
+// cache, which the journal says before it happens.
+func (a *Attacher) activate(ctx context.Context, s *staging) error {
+	e := s.entry
+	e.Activated, e.Clean = true, false
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultStageActivating.Hit()
+	data, err := a.createDataDevice(ctx, e, s.cache.data)
+	if err != nil {
+		return err
+	}
+	faultStageDataDevice.Hit()
+	return a.createTop(ctx, e, a.cacheTable(e, s.cache.meta, data, s.origin, false))
+}
+
+// adopt keeps an active top device and ends a flush that was under way.
+func (a *Attacher) adopt(ctx context.Context, s *staging) error {
+	e := s.entry
+	var err error
+	if s.origin, err = a.lookupOrigin(ctx, s.req.ID, e.Source); err != nil {
+		return err
+	}
+	if !e.Cached() {
+		return a.save(ctx, e, StateStaged)
+	}
+	if err := a.markDirty(ctx, e); err != nil {
+		return err
+	}
+	e.Activated, e.Clean = true, false
+	if err := a.save(ctx, e, StateStaged); err != nil {
+		return err
+	}
+	return a.swapPolicy(ctx, e, false)
+}
+
+// mountStaged formats and mounts a filesystem volume.
+func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
+	if s.req.Block {
+		return nil
+	}
+	info, found, err := a.top(ctx, s.req.ID)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w: device %s vanished while the volume was staged", volume.ErrUnavailable, topName(s.req.ID))
+	}
+	if _, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
+		return a.checkMounted(ctx, s.req.StagingPath, info, err)
+	}
+	if !s.req.ReadOnly {
+		if err := a.FS.EnsureFormatted(ctx, info.DevPath(), s.req.FSType); err != nil {
+			return err
+		}
+	}
+	faultStageFormatted.Hit()
+	if err := a.FS.Mount(ctx, info.DevPath(), s.req.StagingPath, s.req.FSType, s.req.MountOptions); err != nil {
+		return err
+	}
+	faultStageMounted.Hit()
+	return nil
+}
+
+func (a *Attacher) checkMounted(ctx context.Context, path string, want devmapper.Info, err error) error {
+	if err != nil {
+		return err
+	}
+	devno, _, err := a.FS.Source(ctx, path)
+	if err != nil {
+		return err
+	}
+	if devno != want.DevNo() {
+		return fmt.Errorf("%w: %s has device %s mounted, expected %s", volume.ErrInUse, path, devno, want.DevNo())
+	}
+	return nil
+}
+
+// reportStaged tells the record what the cache does. The volume works without
+// the report, so that a failure is only logged (I6).
+func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
+	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive,
+		Message: fmt.Sprintf("%s on node %s", s.plan.Cache, a.Node)}
+	if !s.entry.Cached() {
+		r = volume.CacheReport{Reason: s.plan.Reason, Message: s.plan.Message, Warning: s.plan.Reason != v1alpha1.ReasonModeNone}
+		if s.plan.Cache == planAdopt {
+			return
+		}
+	}
+	if err := a.Records.Report(ctx, s.req.ID, r); err != nil {
+		klog.FromContext(ctx).Error(err, "Cache state could not be reported", "volume", s.req.ID)
+	}
+	// The cache on this node is in use or gone: it is no residency any more.
+	if err := a.Records.SetResidency(ctx, s.req.ID, a.Node, nil); err != nil {
+		klog.FromContext(ctx).Error(err, "Residency could not be withdrawn", "volume", s.req.ID)
+	}
+}
+
+// credentials is the transport's form of a request's credentials.
+func credentials(c *volume.Credentials) *transport.Credentials {
+	if c == nil {
+		return nil
+	}
+	return &transport.Credentials{Username: c.Username, Password: c.Password}
+}

@@ -1,0 +1,98 @@
+// Package backend is what the controller asks of a storage server. Each kind of
+// server is a subpackage.
+//
+// A backend knows volumes by their ID and hosts by their initiator name. It
+// stores the highest generation a volume was ever exported with and refuses a
+// lower one, so that a stale caller cannot admit a second writer (I1 of
+// docs/design/states.md).
+package backend
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Request says what volume to make.
+type Request struct {
+	// SizeBytes is the least size in bytes.
+	SizeBytes int64
+	// Provisioning is "thin", "thick" or "" for the server's default.
+	Provisioning string
+}
+
+// Grant says whom to admit to a volume.
+type Grant struct {
+	// Initiator is the iSCSI initiator name of the host.
+	Initiator string
+	// Credentials are the CHAP account that the host will log in with.
+	Credentials volume.Credentials
+	// Generation is the ownership generation; it is positive.
+	Generation int64
+}
+
+// Export is one admitted initiator.
+type Export struct {
+	Initiator  string
+	Generation int64
+	// LoggedIn is true while the initiator has a session.
+	LoggedIn bool
+}
+
+// Access says who is admitted to a volume.
+type Access struct {
+	// Generation is the highest one that the volume was ever exported with.
+	Generation int64
+	Exports    []Export
+}
+
+// Backend is a storage server.
+//
+// All methods are idempotent. Their errors match the sentinels of package
+// volume: ErrInvalid, ErrNotFound, ErrExists, ErrInUse, ErrNoSpace, ErrBusy,
+// ErrUnavailable when the server cannot be reached, ErrAuth when it refuses the
+// controller's certificate, ErrBackend for anything else.
+type Backend interface {
+	// Create makes a volume that reads as zeros, or finds the one that was made
+	// with the same request. Errors: ErrExists, ErrNoSpace, ErrInvalid.
+	Create(ctx context.Context, id volume.ID, req Request) error
+	// Delete removes a volume; a missing one is success. ErrInUse while it is
+	// exported.
+	Delete(ctx context.Context, id volume.ID) error
+	// Expand grows a volume to at least size bytes, also while it is exported,
+	// and returns its size; it never shrinks one. Errors: ErrNotFound,
+	// ErrNoSpace.
+	Expand(ctx context.Context, id volume.ID, size int64) (int64, error)
+	// Access tells who is admitted. Errors: ErrNotFound.
+	Access(ctx context.Context, id volume.ID) (Access, error)
+	// Export admits one initiator and tells the address. Errors:
+	// *StaleGenerationError, ErrInUse while another initiator is admitted,
+	// ErrNotFound.
+	Export(ctx context.Context, id volume.ID, g Grant) (volume.ISCSI, error)
+	// Unexport ends the admission of one initiator, or with "" of all, and its
+	// sessions. What is not admitted or does not exist is success.
+	Unexport(ctx context.Context, id volume.ID, initiator string) error
+	// Capacity returns the bytes that new volumes may have.
+	Capacity(ctx context.Context) (int64, error)
+	// Check reports whether the server answers and accepts the controller's
+	// certificate. Errors: ErrUnavailable, ErrAuth, ErrBackend when the server
+	// says that it is not healthy.
+	Check(ctx context.Context) error
+}
+
+// StaleGenerationError is returned by Export when the server has admitted a
+// higher generation before: the caller works from outdated knowledge. It
+// matches volume.ErrFenced.
+type StaleGenerationError struct {
+	ID                volume.ID
+	Stored, Requested int64
+}
+
+// Error implements error.
+func (e *StaleGenerationError) Error() string {
+	return fmt.Sprintf("%v: the storage server has admitted generation %d of volume %s before, generation %d is outdated", volume.ErrFenced, e.Stored, e.ID, e.Requested)
+}
+
+// Unwrap makes errors.Is(err, volume.ErrFenced) true.
+func (e *StaleGenerationError) Unwrap() error { return volume.ErrFenced }

@@ -1,0 +1,240 @@
+// Package backendtest has an in-memory storage server for tests. It keeps the
+// rules that nearflash-target keeps: it admits one initiator at a time, refuses
+// outdated generations, and does not delete what is exported.
+package backendtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Extent is what sizes are rounded up to, in bytes, as LVM does.
+const Extent = 4 << 20
+
+// Volume is a volume of the Server.
+type Volume struct {
+	Request backend.Request
+	Size    int64
+	Access  backend.Access
+}
+
+// Server is a backend.Backend in memory.
+type Server struct {
+	mu      sync.Mutex
+	size    int64
+	volumes map[volume.ID]*Volume
+	// calls are the mutating calls so far, oldest first.
+	calls []string
+
+	// Step, when set, is called before (done false) and after (done true) each
+	// call took effect; an error becomes the call's.
+	Step func(op string, done bool) error
+	// Admitted, when set, sees each export before it takes effect.
+	Admitted func(id volume.ID, g backend.Grant)
+}
+
+var _ backend.Backend = (*Server)(nil)
+
+// New returns a Server with room for size bytes.
+func New(size int64) *Server {
+	return &Server{size: size, volumes: map[volume.ID]*Volume{}}
+}
+
+// do runs f under the lock and between the two steps.
+func (s *Server) do(op string, id volume.ID, f func() error) error {
+	if s.Step != nil {
+		if err := s.Step(op, false); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	err := f()
+	if err == nil {
+		s.calls = append(s.calls, op+" "+string(id))
+	}
+	s.mu.Unlock()
+	if s.Step != nil {
+		if stepErr := s.Step(op, true); stepErr != nil {
+			return stepErr
+		}
+	}
+	return err
+}
+
+// Create implements backend.Backend.
+func (s *Server) Create(_ context.Context, id volume.ID, req backend.Request) error {
+	return s.do("create", id, func() error {
+		size := roundUp(req.SizeBytes)
+		if v, ok := s.volumes[id]; ok {
+			if v.Size != size || (req.Provisioning != "" && v.Request.Provisioning != req.Provisioning) {
+				return fmt.Errorf("%w: %s", volume.ErrExists, id)
+			}
+			return nil
+		}
+		if size > s.free() {
+			return fmt.Errorf("%w: %d bytes for %s", volume.ErrNoSpace, size, id)
+		}
+		s.volumes[id] = &Volume{Request: req, Size: size}
+		return nil
+	})
+}
+
+// Delete implements backend.Backend.
+func (s *Server) Delete(_ context.Context, id volume.ID) error {
+	return s.do("delete", id, func() error {
+		if v, ok := s.volumes[id]; ok && len(v.Access.Exports) > 0 {
+			return fmt.Errorf("%w: %s is exported to %s", volume.ErrInUse, id, v.Access.Exports[0].Initiator)
+		}
+		delete(s.volumes, id)
+		return nil
+	})
+}
+
+// Expand implements backend.Backend.
+func (s *Server) Expand(_ context.Context, id volume.ID, size int64) (int64, error) {
+	var now int64
+	err := s.do("expand", id, func() error {
+		v, ok := s.volumes[id]
+		if !ok {
+			return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+		}
+		if grow := roundUp(size) - v.Size; grow > 0 {
+			if grow > s.free() {
+				return fmt.Errorf("%w: %d bytes more for %s", volume.ErrNoSpace, grow, id)
+			}
+			v.Size += grow
+		}
+		now = v.Size
+		return nil
+	})
+	return now, err
+}
+
+// Access implements backend.Backend.
+func (s *Server) Access(_ context.Context, id volume.ID) (backend.Access, error) {
+	var out backend.Access
+	err := s.do("access", id, func() error {
+		v, ok := s.volumes[id]
+		if !ok {
+			return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+		}
+		out = backend.Access{Generation: v.Access.Generation, Exports: slices.Clone(v.Access.Exports)}
+		return nil
+	})
+	return out, err
+}
+
+// Export implements backend.Backend.
+func (s *Server) Export(_ context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+	initiator := strings.ToLower(g.Initiator)
+	err := s.do("export", id, func() error {
+		v, ok := s.volumes[id]
+		switch {
+		case !ok:
+			return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+		case g.Generation <= 0 || g.Credentials.Username == "":
+			return fmt.Errorf("%w: generation or credentials are missing", volume.ErrInvalid)
+		case g.Generation < v.Access.Generation:
+			return &backend.StaleGenerationError{ID: id, Stored: v.Access.Generation, Requested: g.Generation}
+		}
+		for _, e := range v.Access.Exports {
+			if e.Initiator != initiator {
+				return fmt.Errorf("%w: %s is exported to %s", volume.ErrInUse, id, e.Initiator)
+			}
+		}
+		if s.Admitted != nil {
+			s.Admitted(id, g)
+		}
+		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{{Initiator: initiator, Generation: g.Generation}}}
+		return nil
+	})
+	if err != nil {
+		return volume.ISCSI{}, err
+	}
+	return volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:test:" + string(id)}, nil
+}
+
+// Unexport implements backend.Backend.
+func (s *Server) Unexport(_ context.Context, id volume.ID, initiator string) error {
+	return s.do("unexport", id, func() error {
+		v, ok := s.volumes[id]
+		if !ok {
+			return nil
+		}
+		v.Access.Exports = slices.DeleteFunc(v.Access.Exports, func(e backend.Export) bool {
+			return initiator == "" || e.Initiator == strings.ToLower(initiator)
+		})
+		return nil
+	})
+}
+
+// Capacity implements backend.Backend.
+func (s *Server) Capacity(context.Context) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.free(), nil
+}
+
+// Check implements backend.Backend.
+func (s *Server) Check(context.Context) error { return nil }
+
+// Volume returns a copy of a volume and whether it exists.
+func (s *Server) Volume(id volume.ID) (Volume, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.volumes[id]
+	if !ok {
+		return Volume{}, false
+	}
+	out := *v
+	out.Access.Exports = slices.Clone(v.Access.Exports)
+	return out, true
+}
+
+// Exported returns the initiators that are admitted to a volume.
+func (s *Server) Exported(id volume.ID) []string {
+	v, _ := s.Volume(id)
+	out := []string{}
+	for _, e := range v.Access.Exports {
+		out = append(out, e.Initiator)
+	}
+	return out
+}
+
+// Login says whether an admitted initiator has a session now.
+func (s *Server) Login(id volume.ID, initiator string, in bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.volumes[id]
+	if !ok {
+		return
+	}
+	for i := range v.Access.Exports {
+		if v.Access.Exports[i].Initiator == strings.ToLower(initiator) {
+			v.Access.Exports[i].LoggedIn = in
+		}
+	}
+}
+
+// Calls returns the successful calls so far as "operation id".
+func (s *Server) Calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+func (s *Server) free() int64 {
+	left := s.size
+	for _, v := range s.volumes {
+		left -= v.Size
+	}
+	return left
+}
+
+func roundUp(n int64) int64 { return (n + Extent - 1) / Extent * Extent }

@@ -1,0 +1,164 @@
+// Package iscsi is the backend for nearflash-target, which exports logical
+// volumes of a plain Linux server over iSCSI.
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/target/targetclient"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// API is what is used of targetclient.Client.
+type API interface {
+	CreateVolume(ctx context.Context, name string, sizeBytes int64, p targetclient.Provisioning) (targetclient.Volume, error)
+	DeleteVolume(ctx context.Context, name string) error
+	ExpandVolume(ctx context.Context, name string, sizeBytes int64) (int64, error)
+	GetVolume(ctx context.Context, name string) (targetclient.Volume, error)
+	ExportVolume(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
+	UnexportVolume(ctx context.Context, name, initiatorIQN string) error
+	GetCapacity(ctx context.Context, p targetclient.Provisioning) (targetclient.Capacity, error)
+	Health(ctx context.Context) (targetclient.Health, error)
+}
+
+var _ API = (*targetclient.Client)(nil)
+
+// Backend is a backend.Backend over nearflash-target.
+type Backend struct {
+	api API
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New returns a Backend.
+func New(api API) *Backend {
+	return &Backend{api: api}
+}
+
+// Create implements backend.Backend.
+func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request) error {
+	p, err := provisioning(req.Provisioning)
+	if err != nil {
+		return err
+	}
+	_, err = b.api.CreateVolume(ctx, string(id), req.SizeBytes, p)
+	return translate(ctx, id, err)
+}
+
+func provisioning(s string) (targetclient.Provisioning, error) {
+	switch s {
+	case "":
+		return targetclient.ServerDefault, nil
+	case "thin":
+		return targetclient.Thin, nil
+	case "thick":
+		return targetclient.Thick, nil
+	}
+	return 0, fmt.Errorf("%w: provisioning %q: accepted are thin and thick", volume.ErrInvalid, s)
+}
+
+// Delete implements backend.Backend.
+func (b *Backend) Delete(ctx context.Context, id volume.ID) error {
+	return translate(ctx, id, b.api.DeleteVolume(ctx, string(id)))
+}
+
+// Expand implements backend.Backend.
+func (b *Backend) Expand(ctx context.Context, id volume.ID, size int64) (int64, error) {
+	now, err := b.api.ExpandVolume(ctx, string(id), size)
+	return now, translate(ctx, id, err)
+}
+
+// Access implements backend.Backend.
+func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, error) {
+	v, err := b.api.GetVolume(ctx, string(id))
+	if err != nil {
+		return backend.Access{}, translate(ctx, id, err)
+	}
+	out := backend.Access{Generation: v.Generation}
+	for _, e := range v.Exports {
+		out.Exports = append(out.Exports, backend.Export{Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn})
+	}
+	return out, nil
+}
+
+// Export implements backend.Backend.
+func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+	c, err := b.api.ExportVolume(ctx, targetclient.ExportRequest{
+		Name:         string(id),
+		InitiatorIQN: g.Initiator,
+		CHAPUsername: g.Credentials.Username,
+		CHAPPassword: g.Credentials.Password,
+		Generation:   g.Generation,
+	})
+	if err != nil {
+		return volume.ISCSI{}, translate(ctx, id, err)
+	}
+	return volume.ISCSI{Portals: c.Portals, IQN: c.TargetIQN, LUN: int(c.LUN)}, nil
+}
+
+// Unexport implements backend.Backend.
+func (b *Backend) Unexport(ctx context.Context, id volume.ID, initiator string) error {
+	return translate(ctx, id, b.api.UnexportVolume(ctx, string(id), initiator))
+}
+
+// Capacity implements backend.Backend, for the server's default provisioning.
+func (b *Backend) Capacity(ctx context.Context) (int64, error) {
+	c, err := b.api.GetCapacity(ctx, targetclient.ServerDefault)
+	return c.AvailableBytes, translate(ctx, "", err)
+}
+
+// Check implements backend.Backend.
+func (b *Backend) Check(ctx context.Context) error {
+	h, err := b.api.Health(ctx)
+	if err != nil {
+		if isCertificate(err) {
+			return fmt.Errorf("%w: %w", volume.ErrAuth, err)
+		}
+		return translate(ctx, "", err)
+	}
+	if !h.Healthy {
+		return fmt.Errorf("%w: server %s reports: %s", volume.ErrBackend, h.ServerID, strings.Join(h.Problems, "; "))
+	}
+	return nil
+}
+
+// isCertificate tells whether TLS is why the server could not be reached. gRPC
+// keeps of the handshake's error nothing but the text; crypto/tls and crypto/x509
+// begin theirs with the package's name.
+func isCertificate(err error) bool {
+	return errors.Is(err, targetclient.ErrUnavailable) &&
+		(strings.Contains(err.Error(), "tls: ") || strings.Contains(err.Error(), "x509: "))
+}
+
+// translate turns the client's errors into those that package backend promises.
+func translate(ctx context.Context, id volume.ID, err error) error {
+	if err == nil {
+		return nil
+	}
+	var stale *targetclient.StaleGenerationError
+	if errors.As(err, &stale) {
+		return &backend.StaleGenerationError{ID: id, Stored: stale.Stored, Requested: stale.Requested}
+	}
+	for _, m := range []struct{ from, to error }{
+		{targetclient.ErrNotFound, volume.ErrNotFound},
+		{targetclient.ErrAlreadyExists, volume.ErrExists},
+		{targetclient.ErrNoSpace, volume.ErrNoSpace},
+		{targetclient.ErrInvalid, volume.ErrInvalid},
+		{targetclient.ErrExported, volume.ErrInUse},
+		{targetclient.ErrInUse, volume.ErrInUse},
+		{targetclient.ErrInProgress, volume.ErrBusy},
+		{targetclient.ErrUnavailable, volume.ErrUnavailable},
+	} {
+		if errors.Is(err, m.from) {
+			return fmt.Errorf("%w: %w", m.to, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%w: %w", volume.ErrBackend, err)
+}

@@ -1,0 +1,110 @@
+package devmapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Errors of a Client; test with errors.Is.
+var (
+	// ErrNotExist: there is no device of that name.
+	ErrNotExist = errors.New("device-mapper device does not exist")
+	// ErrExist: the name or the UUID is taken.
+	ErrExist = errors.New("device-mapper device or UUID exists")
+	// ErrBusy: the device, or one that its table names, is open elsewhere.
+	ErrBusy = errors.New("device-mapper device is in use")
+	// ErrInvalid: the kernel refused the table or the message.
+	ErrInvalid = errors.New("refused by the device mapper")
+	// ErrUnsupported: the kernel has no device mapper or no such target.
+	ErrUnsupported = errors.New("not supported by this kernel")
+)
+
+// Info is what the kernel says of a device itself, not of its table.
+type Info struct {
+	Name, UUID   string
+	Major, Minor int
+	// OpenCount is the number of openers, mounts and devices above included.
+	OpenCount int
+	Suspended bool
+	ReadOnly  bool
+	// HasLive is false for a device that was created and never resumed.
+	HasLive bool
+	// HasInactive is true between a load and the resume that makes it live.
+	HasInactive bool
+}
+
+// DevNo is "major:minor", the form tables take.
+func (i Info) DevNo() string { return fmt.Sprintf("%d:%d", i.Major, i.Minor) }
+
+// DevPath is the node that devtmpfs makes as soon as the device exists, without
+// any help of udev.
+func (i Info) DevPath() string { return fmt.Sprintf("/dev/dm-%d", i.Minor) }
+
+// SuspendOptions change how a device is suspended. The zero value flushes
+// outstanding I/O and freezes a filesystem on it.
+type SuspendOptions struct {
+	// NoFlush leaves outstanding I/O queued, which only multipath honours.
+	NoFlush bool
+	// NoLockFS does not freeze a filesystem.
+	NoLockFS bool
+}
+
+// Version is a target's version, for example 2.4.0.
+type Version struct {
+	Major, Minor, Patch int
+}
+
+// AtLeast reports whether v is o or newer.
+func (v Version) AtLeast(o Version) bool {
+	if v.Major != o.Major {
+		return v.Major > o.Major
+	}
+	if v.Minor != o.Minor {
+		return v.Minor > o.Minor
+	}
+	return v.Patch >= o.Patch
+}
+
+// String returns the form 2.4.0.
+func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch) }
+
+// Client is the device mapper of one kernel. It is safe for concurrent use; the
+// caller serialises changes of one device.
+type Client interface {
+	// Create makes a device with a live table. On error nothing is left.
+	// Errors: ErrExist (also for a UUID that is taken), ErrBusy, ErrInvalid,
+	// ErrUnsupported.
+	Create(ctx context.Context, name, uuid string, t Table) (Info, error)
+	// Load puts a table into the inactive slot; Suspend and Resume make it
+	// live. Errors: ErrNotExist, ErrBusy, ErrInvalid, ErrUnsupported.
+	Load(ctx context.Context, name string, t Table) error
+	// Suspend waits for outstanding I/O and holds back what comes. A cache
+	// writes its mappings, hints and dirty bits. Errors: ErrNotExist.
+	Suspend(ctx context.Context, name string, o SuspendOptions) error
+	// Resume lets I/O run, through the inactive table if there is one.
+	// Errors: ErrNotExist, ErrInvalid.
+	Resume(ctx context.Context, name string) error
+	// Clear drops the inactive table. Errors: ErrNotExist.
+	Clear(ctx context.Context, name string) error
+	// Remove removes the device; one that does not exist is success. An open
+	// device is tried again, because udev and blkid open devices for moments,
+	// until ctx ends or a few seconds have passed. Errors: ErrBusy.
+	Remove(ctx context.Context, name string) error
+	// Message sends words to the target at a sector. Errors: ErrNotExist,
+	// ErrInvalid.
+	Message(ctx context.Context, name string, sector uint64, words ...string) error
+	// Table returns the live table. Errors: ErrNotExist.
+	Table(ctx context.Context, name string) (Table, error)
+	// Status returns the live status lines, uninterpreted. Errors: ErrNotExist.
+	Status(ctx context.Context, name string) ([]StatusLine, error)
+	// StatusAll returns the status of every active cache by device name, in one
+	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
+	// has Unparsed set; it does not hide the others.
+	StatusAll(ctx context.Context) (map[string]CacheStatus, error)
+	// Info returns all devices whose names begin with prefix, in one call.
+	Info(ctx context.Context, prefix string) (map[string]Info, error)
+	// Targets returns the targets that the kernel has loaded. A target in a
+	// module that nobody has used yet is missing; see modprobe(8).
+	Targets(ctx context.Context) (map[string]Version, error)
+}

@@ -1,0 +1,130 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// createRequest is a checked CreateVolumeRequest.
+type createRequest struct {
+	ID     volume.ID
+	Spec   volume.Spec
+	FSType string
+	Range  *csi.CapacityRange
+}
+
+func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
+	id, err := volumeIDFor(req.GetName())
+	if err != nil {
+		return createRequest{}, err
+	}
+	as, err := parseCapabilities(req.GetVolumeCapabilities())
+	if err != nil {
+		return createRequest{}, err
+	}
+	if err := checkNotOffered(req); err != nil {
+		return createRequest{}, err
+	}
+	cl, err := parseClass(req.GetParameters())
+	if err != nil {
+		return createRequest{}, err
+	}
+	fsType, err := agreeFSType(cl.FSType, as)
+	if err != nil {
+		return createRequest{}, err
+	}
+	cl.Spec.CapacityBytes, err = parseCapacity(req.GetCapacityRange(), fsType)
+	if err != nil {
+		return createRequest{}, err
+	}
+	return createRequest{ID: id, Spec: cl.Spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(cl.Spec)
+}
+
+// checkNotOffered refuses what would otherwise be ignored silently.
+func checkNotOffered(req *csi.CreateVolumeRequest) error {
+	switch {
+	case req.GetVolumeContentSource().GetSnapshot() != nil:
+		return fmt.Errorf("%w: volume_content_source: creating a volume from a snapshot is not offered", volume.ErrInvalid)
+	case req.GetVolumeContentSource() != nil:
+		return fmt.Errorf("%w: volume_content_source: cloning a volume is not offered", volume.ErrInvalid)
+	case len(req.GetMutableParameters()) > 0:
+		return fmt.Errorf("%w: mutable_parameters: VolumeAttributesClass is not offered", volume.ErrInvalid)
+	}
+	return nil
+}
+
+// publishRequest is a checked ControllerPublishVolumeRequest.
+type publishRequest struct {
+	ID          volume.ID
+	Node        string
+	Static      *volume.Spec
+	Credentials *volume.Credentials
+}
+
+func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishRequest, error) {
+	id, err := parseVolumeID(req.GetVolumeId())
+	if err != nil {
+		return publishRequest{}, err
+	}
+	if err := required("node_id", req.GetNodeId()); err != nil {
+		return publishRequest{}, err
+	}
+	if _, err := parseCapability(req.GetVolumeCapability()); err != nil {
+		return publishRequest{}, err
+	}
+	if req.GetReadonly() {
+		return publishRequest{}, fmt.Errorf("%w: readonly: the controller offers no PUBLISH_READONLY; accepted is readonly at NodePublishVolume", volume.ErrInvalid)
+	}
+	static, _, err := parseVolumeContext(req.GetVolumeContext())
+	if err != nil {
+		return publishRequest{}, err
+	}
+	cred, err := parseCredentials(req.GetSecrets())
+	if err != nil {
+		return publishRequest{}, err
+	}
+	return publishRequest{ID: id, Node: req.GetNodeId(), Static: static, Credentials: cred}, nil
+}
+
+func parseExpand(req *csi.ControllerExpandVolumeRequest) (volume.ID, int64, error) {
+	id, err := parseVolumeID(req.GetVolumeId())
+	if err != nil {
+		return "", 0, err
+	}
+	if c := req.GetVolumeCapability(); c != nil {
+		if _, err := parseCapability(c); err != nil {
+			return "", 0, err
+		}
+	}
+	size, err := parseExpansion(req.GetCapacityRange())
+	return id, size, err
+}
+
+// unsupported says why a volume cannot be used as asked; empty if it can.
+func unsupported(req *csi.ValidateVolumeCapabilitiesRequest) string {
+	as, capErr := parseCapabilities(req.GetVolumeCapabilities())
+	_, contextFS, contextErr := parseVolumeContext(req.GetVolumeContext())
+	_, classErr := parseClass(req.GetParameters())
+	if err := errors.Join(capErr, contextErr, classErr); err != nil {
+		return err.Error()
+	}
+	if contextFS == "" || as[0].Block {
+		return ""
+	}
+	if _, err := agreeFSType(contextFS, as); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// requiredList reports a missing repeated field.
+func requiredList(field string, n int) error {
+	if n == 0 {
+		return fmt.Errorf("%w: %s are missing", volume.ErrInvalid, field)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/klog/v2"
+)
+
+// Name is the CSI driver's name.
+const Name = "csi.nearflash.io"
+
+// Identity is the CSI identity service.
+type Identity struct {
+	csi.UnimplementedIdentityServer
+	version string
+	ready   func(context.Context) error
+}
+
+// NewIdentity returns an identity service. ready reports why the plugin cannot
+// serve yet; nil means always ready.
+func NewIdentity(version string, ready func(context.Context) error) *Identity {
+	return &Identity{version: version, ready: ready}
+}
+
+// GetPluginInfo implements csi.IdentityServer.
+func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: i.version}, nil
+}
+
+// GetPluginCapabilities implements csi.IdentityServer. There is no topology: a
+// volume can be reached from every node that reaches its storage server.
+func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		}}},
+		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
+			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
+		}}},
+	}}, nil
+}
+
+// Probe implements csi.IdentityServer.
+func (i *Identity) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	if i.ready == nil {
+		return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+	}
+	if err := i.ready(ctx); err != nil {
+		// "Not ready yet" is an answer and not an error of the call.
+		klog.FromContext(ctx).V(2).Info("Not ready", "reason", fmt.Sprint(err))
+		return &csi.ProbeResponse{Ready: wrapperspb.Bool(false)}, nil
+	}
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+}

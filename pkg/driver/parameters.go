@@ -1,0 +1,145 @@
+package driver
+
+import (
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Parameters of a StorageClass. Those of the cache may also stand among the
+// volumeAttributes of a static PersistentVolume.
+const (
+	keyBackend         = "backend"
+	keyFSType          = "fsType"
+	keyProvisioning    = "provisioning"
+	keyCacheMode       = "cacheMode"
+	keyCacheSize       = "cacheSize"
+	keyChunkSize       = "chunkSize"
+	keyAcceptDirtyLoss = "acceptDirtyLoss"
+)
+
+// Keys that external-provisioner adds with --extra-create-metadata.
+const (
+	keyPVName       = "csi.storage.k8s.io/pv/name"
+	keyPVCName      = "csi.storage.k8s.io/pvc/name"
+	keyPVCNamespace = "csi.storage.k8s.io/pvc/namespace"
+)
+
+const (
+	backendISCSI      = "iscsi"
+	chunkAuto         = "auto"
+	dirtyLossNone     = "none"
+	dirtyLossNodeLoss = "node-loss"
+	// defaultCachePercent is the cacheSize of a class that names none.
+	defaultCachePercent = 10
+)
+
+// Bounds of a cache block, from Documentation/admin-guide/device-mapper/cache.rst:
+// "between 64 sectors (32KB) and 2097152 sectors (1GB) and a multiple of 64".
+const (
+	chunkUnit = 32 << 10
+	maxChunk  = 1 << 30
+	// maxBlocks is the most cache blocks that the node accepts: the kernel warns
+	// above a million, because the map of all of them is kept in memory.
+	maxBlocks = 1_000_000
+)
+
+// classParameters are the accepted keys of a StorageClass, in the order of the
+// documentation.
+var classParameters = []string{keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyFSType, keyProvisioning}
+
+// class is a parsed StorageClass.
+type class struct {
+	Spec   volume.Spec
+	FSType string
+}
+
+// parseClass checks the parameters of CreateVolume. The error names every
+// problem with parameter, value and what is accepted.
+func parseClass(params map[string]string) (class, error) {
+	p := &problems{what: "parameter"}
+	p.unknown(params, classParameters)
+	p.oneOf(keyBackend, params[keyBackend], backendISCSI, backendISCSI)
+	c := class{
+		Spec:   parseCache(p, params),
+		FSType: p.oneOf(keyFSType, params[keyFSType], "", fsTypes...),
+	}
+	c.Spec.Provisioning = p.oneOf(keyProvisioning, params[keyProvisioning], "", "thin", "thick")
+	if ns, name := params[keyPVCNamespace], params[keyPVCName]; ns != "" && name != "" {
+		c.Spec.Claim = &volume.Claim{Namespace: ns, Name: name}
+	}
+	return c, p.err()
+}
+
+// parseCache reads the parameters of the cache.
+func parseCache(p *problems, params map[string]string) volume.Spec {
+	mode := volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], string(volume.ModeWritethrough),
+		string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback)))
+	loss := p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], dirtyLossNone, dirtyLossNone, dirtyLossNodeLoss)
+	s := volume.Spec{
+		Mode:           mode,
+		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
+		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
+		AcceptNodeLoss: loss == dirtyLossNodeLoss,
+	}
+	switch {
+	case mode == volume.ModeWriteback && loss == dirtyLossNone:
+		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
+			params[keyAcceptDirtyLoss], mode, dirtyLossNodeLoss)
+	case mode != volume.ModeWriteback && loss == dirtyLossNodeLoss:
+		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", loss, mode, dirtyLossNone)
+	}
+	return s
+}
+
+func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Size {
+	switch {
+	case mode == volume.ModeNone && value != "":
+		p.add(keyCacheSize, "%q contradicts cacheMode none, which has no cache; leave cacheSize out", value)
+		return volume.Size{}
+	case mode == volume.ModeNone:
+		return volume.Size{}
+	case value == "":
+		return volume.Size{Percent: defaultCachePercent}
+	}
+	size, err := volume.ParseSize(value)
+	if err != nil {
+		p.addErr(keyCacheSize, err)
+	}
+	return size
+}
+
+func parseChunkSize(p *problems, mode volume.CacheMode, value string) int64 {
+	const accepted = "accepted are auto, or a multiple of 32Ki (32768) from 32Ki to 1Gi"
+	if value == "" || value == chunkAuto {
+		return 0
+	}
+	if mode == volume.ModeNone {
+		p.add(keyChunkSize, "%q contradicts cacheMode none, which has no cache; leave chunkSize out", value)
+		return 0
+	}
+	n, err := volume.ParseBytes(value)
+	if err != nil || n < chunkUnit || n > maxChunk || n%chunkUnit != 0 {
+		p.add(keyChunkSize, "%q is not accepted; %s", value, accepted)
+		return 0
+	}
+	return n
+}
+
+// checkGeometry checks what can be known only with the volume's size: the cache
+// must hold at least one block and not too many.
+func checkGeometry(s volume.Spec) error {
+	cache := min(s.Cache.Of(s.CapacityBytes), s.CapacityBytes)
+	if s.ChunkBytes == 0 || s.CapacityBytes == 0 || s.Cache.IsZero() {
+		return nil
+	}
+	switch blocks := cache / s.ChunkBytes; {
+	case blocks < 1:
+		return fmt.Errorf("%w: parameter chunkSize: %d is larger than the cache of %d bytes (cacheSize %s of a volume of %d bytes); accepted are auto, or a smaller chunkSize, or a larger cacheSize",
+			volume.ErrInvalid, s.ChunkBytes, cache, s.Cache, s.CapacityBytes)
+	case blocks > maxBlocks:
+		return fmt.Errorf("%w: parameter chunkSize: %d gives %d blocks for a cache of %d bytes, at most %d are possible; accepted are auto, or at least %d",
+			volume.ErrInvalid, s.ChunkBytes, blocks, cache, maxBlocks, (cache/maxBlocks+chunkUnit)/chunkUnit*chunkUnit)
+	}
+	return nil
+}

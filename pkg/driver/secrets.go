@@ -1,0 +1,38 @@
+package driver
+
+import (
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Keys of the CHAP secret. The second pair is how open-iscsi and other drivers
+// name them, so that an existing secret can be used.
+var (
+	usernameKeys = []string{"chap.username", "node.session.auth.username"}
+	passwordKeys = []string{"chap.password", "node.session.auth.password"}
+)
+
+// parseCredentials reads CHAP credentials; nil when there are none. The error
+// names keys and never values.
+func parseCredentials(secrets map[string]string) (*volume.Credentials, error) {
+	user, password := firstOf(secrets, usernameKeys), firstOf(secrets, passwordKeys)
+	switch {
+	case user == "" && password == "":
+		return nil, nil
+	case user == "":
+		return nil, fmt.Errorf("%w: the secret has a CHAP password and no user: give both %s and %s, or neither", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
+	case password == "":
+		return nil, fmt.Errorf("%w: the secret has a CHAP user and no password: give both %s and %s, or neither", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
+	}
+	return &volume.Credentials{Username: user, Password: password}, nil
+}
+
+func firstOf(m map[string]string, keys []string) string {
+	for _, k := range keys {
+		if m[k] != "" {
+			return m[k]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,118 @@
+package driver
+
+import (
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// volumeAttributes of a static PersistentVolume besides those of the cache.
+const (
+	keyPortals = "portals"
+	keyIQN     = "iqn"
+	keyLUN     = "lun"
+)
+
+// staticAttributes are the accepted volumeAttributes of a static volume.
+var staticAttributes = []string{keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyFSType}
+
+// Bounds of the API type ISCSISource and of RFC 7143.
+const (
+	defaultPort = "3260"
+	maxPortals  = 8
+	maxIQN      = 223
+	maxLUN      = 16383
+)
+
+// iqnPattern is RFC 7143, section 4.2.7: iqn., eui. or naa. names.
+var iqnPattern = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9.-]+(:[a-z0-9.:-]+)?|eui\.[0-9a-fA-F]{16}|naa\.[0-9a-fA-F]{16}([0-9a-fA-F]{16})?)$`)
+
+// isStatic reports whether a volume_context is that of a static volume: one
+// made by CreateVolume names no logical unit.
+func isStatic(attributes map[string]string) bool {
+	for _, k := range []string{keyPortals, keyIQN, keyLUN} {
+		if _, ok := attributes[k]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// parseVolumeContext checks the volume_context of a request. The spec is nil
+// for a volume made by CreateVolume.
+func parseVolumeContext(attributes map[string]string) (static *volume.Spec, fsType string, err error) {
+	p := &problems{what: "volumeAttribute"}
+	fsType = p.oneOf(keyFSType, attributes[keyFSType], "", fsTypes...)
+	p.unknown(attributes, staticAttributes)
+	if !isStatic(attributes) {
+		for _, k := range staticAttributes {
+			if v, ok := attributes[k]; ok && k != keyFSType {
+				p.add(k, "%q is for a static volume, which also has %s and %s", v, keyPortals, keyIQN)
+			}
+		}
+		return nil, fsType, p.err()
+	}
+	spec := parseCache(p, attributes)
+	spec.Static = &volume.ISCSI{
+		Portals: parsePortals(p, attributes[keyPortals]),
+		IQN:     parseIQN(p, attributes[keyIQN]),
+		LUN:     parseLUN(p, attributes[keyLUN]),
+	}
+	if err := p.err(); err != nil {
+		return nil, "", err
+	}
+	return &spec, fsType, nil
+}
+
+// parsePortals reads "host:port,host:port"; the port may be left out.
+func parsePortals(p *problems, value string) []string {
+	const accepted = "accepted are 1 to 8 addresses host or host:port, separated by commas, IPv6 in brackets"
+	var portals []string
+	for part := range strings.SplitSeq(value, ",") {
+		host, port := splitPortal(strings.TrimSpace(part))
+		n, err := strconv.ParseUint(port, 10, 16)
+		portal := net.JoinHostPort(host, port)
+		if err != nil || n == 0 || !hostPattern.MatchString(host) || slices.Contains(portals, portal) {
+			p.add(keyPortals, "%q is not accepted; %s", value, accepted)
+			return nil
+		}
+		portals = append(portals, portal)
+	}
+	if len(portals) > maxPortals {
+		p.add(keyPortals, "%q has %d addresses; %s", value, len(portals), accepted)
+	}
+	return portals
+}
+
+// hostPattern is a DNS name, an IPv4 or an IPv6 address.
+var hostPattern = regexp.MustCompile(`^([a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*)$`)
+
+func splitPortal(s string) (host, port string) {
+	if host, port, err := net.SplitHostPort(s); err == nil {
+		return host, port
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"), defaultPort
+}
+
+func parseIQN(p *problems, value string) string {
+	if len(value) > maxIQN || !iqnPattern.MatchString(value) {
+		p.add(keyIQN, "%q is not accepted; accepted is an iSCSI name of RFC 7143 such as iqn.2003-01.org.example:disk1", value)
+	}
+	return value
+}
+
+func parseLUN(p *problems, value string) int {
+	if value == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || n > maxLUN || value != strconv.Itoa(n) {
+		p.add(keyLUN, "%q is not accepted; accepted are 0 to %d", value, maxLUN)
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,245 @@
+// Package journal keeps one small JSON record per key so that it survives a
+// crash of the process or the machine at any instant: a record is either its
+// old or its new value, never a mixture, and Save returns only when the new
+// value is on stable storage.
+package journal
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Errors of a Store; test with errors.Is.
+var (
+	// ErrNotFound: there is no record of that key.
+	ErrNotFound = errors.New("journal record not found")
+	// ErrCorrupt: a record exists and cannot be read. Atomic replacement rules
+	// this out for crashes; what remains is a failing disk, or a hand.
+	ErrCorrupt = errors.New("journal record is corrupt")
+	// ErrKey: the key cannot be a file name.
+	ErrKey = errors.New("invalid journal key")
+)
+
+const (
+	suffix        = ".json"
+	tempPrefix    = ".tmp-"
+	corruptSuffix = ".corrupt"
+	// version is that of the envelope below.
+	version = 1
+)
+
+var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)
+
+// envelope is the file's content. Key guards against a file copied to another
+// name by hand.
+type envelope struct {
+	Version int             `json:"version"`
+	Key     string          `json:"key"`
+	Record  json.RawMessage `json:"record"`
+}
+
+// Store is a directory of records of one type. It is safe for concurrent use
+// with different keys; the caller serialises one key.
+type Store[T any] struct {
+	dir string
+}
+
+// Open returns the store in dir, which is made if needed, and removes temporary
+// files that a crash left.
+func Open[T any](dir string) (*Store[T], error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return nil, fmt.Errorf("open journal: %w", err)
+			}
+		}
+	}
+	return &Store[T]{dir: dir}, nil
+}
+
+func (s *Store[T]) path(key string) (string, error) {
+	if !keyPattern.MatchString(key) {
+		return "", fmt.Errorf("%w: %q", ErrKey, key)
+	}
+	return filepath.Join(s.dir, key+suffix), nil
+}
+
+// Load returns the record of key.
+//
+// Errors: ErrNotFound; ErrCorrupt, for as long as the file stays as it is: it is
+// evidence, and only Save replaces it (and keeps a copy).
+func (s *Store[T]) Load(key string) (T, error) {
+	var zero T
+	path, err := s.path(key)
+	if err != nil {
+		return zero, err
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return zero, fmt.Errorf("%w: %s", ErrNotFound, key)
+	}
+	if err != nil {
+		return zero, fmt.Errorf("load journal record %s: %w", key, err)
+	}
+	return decode[T](key, data)
+}
+
+func decode[T any](key string, data []byte) (T, error) {
+	var record, zero T
+	var e envelope
+	if err := json.Unmarshal(data, &e); err != nil {
+		return zero, fmt.Errorf("%w: %s: %w", ErrCorrupt, key, err)
+	}
+	if e.Version != version {
+		return zero, fmt.Errorf("%w: %s: written by another version of this program (format %d, known is %d)", ErrCorrupt, key, e.Version, version)
+	}
+	if e.Key != key {
+		return zero, fmt.Errorf("%w: %s: it is the record of %q", ErrCorrupt, key, e.Key)
+	}
+	if len(e.Record) == 0 || string(e.Record) == "null" {
+		return zero, fmt.Errorf("%w: %s: empty", ErrCorrupt, key)
+	}
+	if err := json.Unmarshal(e.Record, &record); err != nil {
+		return zero, fmt.Errorf("%w: %s: %w", ErrCorrupt, key, err)
+	}
+	return record, nil
+}
+
+// Save replaces the record of key durably. A corrupt predecessor is kept beside
+// it as <key>.json.corrupt.
+func (s *Store[T]) Save(key string, record T) error {
+	path, err := s.path(key)
+	if err != nil {
+		return err
+	}
+	raw, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("save journal record %s: %w", key, err)
+	}
+	data, err := json.Marshal(envelope{Version: version, Key: key, Record: raw})
+	if err != nil {
+		return fmt.Errorf("save journal record %s: %w", key, err)
+	}
+	if _, err := s.Load(key); errors.Is(err, ErrCorrupt) {
+		if err := keepAside(path); err != nil {
+			return fmt.Errorf("save journal record %s: %w", key, err)
+		}
+	}
+	if err := s.replace(path, append(data, '\n')); err != nil {
+		return fmt.Errorf("save journal record %s: %w", key, err)
+	}
+	return nil
+}
+
+// keepAside links the corrupt file to a second name; the first keeps existing
+// until it is replaced, so that no instant has neither.
+func keepAside(path string) error {
+	aside := path + corruptSuffix
+	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Link(path, aside)
+}
+
+// replace writes a temporary file (mode 0600), syncs it, renames it and syncs
+// the directory: without the last step the rename itself may be lost.
+func (s *Store[T]) replace(path string, data []byte) error {
+	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	temp := f.Name()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return s.syncDir()
+}
+
+func (s *Store[T]) syncDir() error {
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	return d.Sync()
+}
+
+// Delete removes the record of key durably; a missing one is success.
+func (s *Store[T]) Delete(key string) error {
+	path, err := s.path(key)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete journal record %s: %w", key, err)
+	}
+	// Also after a missing file: its removal may not have been made durable.
+	if err := s.syncDir(); err != nil {
+		return fmt.Errorf("delete journal record %s: %w", key, err)
+	}
+	return nil
+}
+
+// Keys returns the keys of all records, corrupt ones included, sorted.
+func (s *Store[T]) Keys() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list journal: %w", err)
+	}
+	var keys []string
+	for _, e := range entries {
+		key, ok := strings.CutSuffix(e.Name(), suffix)
+		if ok && keyPattern.MatchString(key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys, nil
+}
+
+// List returns all readable records in the order of their keys. If some are
+// corrupt, the error wraps ErrCorrupt and names each of them, and the others are
+// returned all the same: one bad file must not stop work on the rest.
+func (s *Store[T]) List() ([]T, error) {
+	keys, err := s.Keys()
+	if err != nil {
+		return nil, err
+	}
+	var records []T
+	var problems []error
+	for _, key := range keys {
+		r, err := s.Load(key)
+		switch {
+		case errors.Is(err, ErrNotFound): // deleted meanwhile
+		case err != nil:
+			problems = append(problems, err)
+		default:
+			records = append(records, r)
+		}
+	}
+	return records, errors.Join(problems...)
+}

@@ -1,0 +1,136 @@
+// Package lvm drives LVM on the node's SSDs, and only there: every call carries
+// the pool's devices (--devices), so that LVM never looks at an origin, whose
+// content belongs to a user and may look like LVM itself.
+//
+// Reports are asked for as JSON with named columns in bytes. Exit codes and
+// messages become the sentinel errors of this package in one function.
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Errors of a Client; test with errors.Is.
+var (
+	// ErrNotFound: no such volume group or logical volume.
+	ErrNotFound = errors.New("not found in LVM")
+	// ErrExists: the name is taken.
+	ErrExists = errors.New("exists in LVM")
+	// ErrNoSpace: too few free extents, or not on enough devices.
+	ErrNoSpace = errors.New("not enough space in the volume group")
+	// ErrBusy: a logical volume is open.
+	ErrBusy = errors.New("logical volume is in use")
+	// ErrNoDevices: the client has not been given any device.
+	ErrNoDevices = errors.New("no devices are configured for LVM")
+)
+
+// PV is a physical volume.
+type PV struct {
+	// Device is the canonical path of the device.
+	Device string
+	UUID   string
+	// VG is empty for a physical volume in no group.
+	VG                   string
+	SizeBytes, FreeBytes int64
+	// Missing: the group knows it, the machine does not have it; Device is then
+	// whatever LVM remembers.
+	Missing bool
+}
+
+// VG is a volume group.
+type VG struct {
+	Name, UUID           string
+	SizeBytes, FreeBytes int64
+	ExtentBytes          int64
+	PVCount, MissingPVs  int
+	LVCount              int
+	Partial, ReadOnly    bool
+	Tags                 []string
+}
+
+// LV is a logical volume.
+type LV struct {
+	VG, Name, UUID string
+	SizeBytes      int64
+	Tags           []string
+	// Active tells whether the kernel has it; Major and Minor are then set, and
+	// -1 otherwise.
+	Active       bool
+	Major, Minor int
+	// SegType is "linear", "striped", "raid1" and so on.
+	SegType string
+	// SyncPercent is how far the copies of a mirror agree; -1 for others.
+	SyncPercent float64
+	// Health is LVM's word for what is wrong ("partial", "refresh needed",
+	// "mismatches exist"), empty if nothing is.
+	Health string
+	// Open tells whether somebody has the device open.
+	Open bool
+}
+
+// DevNo is "major:minor" of an active logical volume.
+func (v LV) DevNo() string { return fmt.Sprintf("%d:%d", v.Major, v.Minor) }
+
+// DevPath is the node that devtmpfs makes, without any help of udev.
+func (v LV) DevPath() string { return fmt.Sprintf("/dev/dm-%d", v.Minor) }
+
+// CreateSpec describes a new logical volume.
+type CreateSpec struct {
+	VG, Name string
+	// SizeBytes is rounded up to whole extents.
+	SizeBytes int64
+	Tags      []string
+	// Stripes over so many devices; 0 and 1 are none. If the devices have no
+	// room for that shape, the volume becomes linear.
+	Stripes int
+	// Mirror makes two copies on two devices (raid1). It excludes Stripes.
+	Mirror bool
+}
+
+// Client is LVM limited to a set of devices. It is safe for concurrent use: LVM
+// has its own locks.
+type Client interface {
+	// SetDevices replaces the devices of all later calls.
+	SetDevices(paths []string)
+	// PVs returns those of the given devices that are physical volumes,
+	// whatever group they are in.
+	PVs(ctx context.Context, devices []string) ([]PV, error)
+	// Blank tells whether a device may be taken: a whole block device without
+	// any signature, partition, holder or mount. If not, why says what it has.
+	// Errors: the device does not exist or cannot be read.
+	Blank(ctx context.Context, device string) (blank bool, why string, err error)
+
+	// CreateVG makes a volume group of blank devices. It never overwrites a
+	// signature. Errors: ErrExists.
+	CreateVG(ctx context.Context, name string, devices []string) error
+	// ExtendVG adds blank devices. Errors: ErrNotFound.
+	ExtendVG(ctx context.Context, name string, devices []string) error
+	// RemoveVG removes an empty volume group and the labels of its devices; a
+	// missing one is success. Errors: ErrBusy if it has logical volumes.
+	RemoveVG(ctx context.Context, name string) error
+	// VG returns one volume group. Errors: ErrNotFound, ErrNoDevices.
+	VG(ctx context.Context, name string) (VG, error)
+
+	// LVs returns all logical volumes of a group that are not internal parts of
+	// others. Errors: ErrNotFound, ErrNoDevices.
+	LVs(ctx context.Context, vg string) ([]LV, error)
+	// CreateLV makes and activates a logical volume. Its content is undefined:
+	// nothing is zeroed. Errors: ErrExists, ErrNoSpace, ErrNotFound.
+	CreateLV(ctx context.Context, spec CreateSpec) error
+	// Activate makes logical volumes appear in the kernel; active ones are
+	// success. Errors: ErrNotFound.
+	Activate(ctx context.Context, vg string, names ...string) error
+	// Deactivate is the reverse; missing and inactive ones are success.
+	// Errors: ErrBusy.
+	Deactivate(ctx context.Context, vg string, names ...string) error
+	// ExtendLV grows a logical volume to at least size bytes; a larger one is
+	// success. Errors: ErrNotFound, ErrNoSpace.
+	ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error
+	// RemoveLVs deactivates and removes logical volumes; missing ones, or a
+	// missing group, are success. Errors: ErrBusy.
+	RemoveLVs(ctx context.Context, vg string, names ...string) error
+	// ChangeTags adds and removes tags in one transaction. Errors: ErrNotFound.
+	ChangeTags(ctx context.Context, vg, name string, add, remove []string) error
+}

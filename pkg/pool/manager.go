@@ -1,0 +1,248 @@
+package pool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sort"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/lvm"
+)
+
+// View is the pool as of its last reconciliation.
+type View struct {
+	// Ready is true while the pool can hold caches; Problem says why not.
+	Ready   bool
+	Problem string
+	// VG is the volume group; empty until it has been found or made.
+	VG          string
+	Devices     []string
+	ExtentBytes int64
+	// Mirror asks for two copies of every logical volume, and Copies is how
+	// many bytes of the pool one byte of cache takes. Stripes is over how many
+	// devices cache data are spread; 1 or less is none.
+	Mirror  bool
+	Copies  int64
+	Stripes int
+}
+
+// Config are the values of a Manager.
+type Config struct {
+	// Node is the node's name, which is also the name of its CachePool.
+	Node string
+	// Default is the spec given by the node plugin's flags. It is written to the
+	// node's CachePool unless that object was made by somebody else.
+	Default v1alpha1.CachePoolSpec
+	// InitiatorIQN is the node's iSCSI initiator name.
+	InitiatorIQN string
+	// Preflight gives the findings of the node's preflight, "" when it passed.
+	Preflight func() string
+}
+
+// ResidencyBytes reports how much of the pool clean residencies occupy.
+type ResidencyBytes func() (int64, error)
+
+// Manager reconciles the pool with the node's CachePool object.
+type Manager struct {
+	Config
+	lvm       lvm.Client
+	api       client.Client
+	residency ResidencyBytes
+	view      atomic.Pointer[View]
+}
+
+// NewManager returns a Manager whose pool is not ready until Reconcile ran.
+func NewManager(c Config, l lvm.Client, api client.Client, residency ResidencyBytes) *Manager {
+	m := &Manager{Config: c, lvm: l, api: api, residency: residency}
+	m.view.Store(&View{Problem: "the pool has not been examined yet"})
+	return m
+}
+
+// View returns the state of the pool as of the last reconciliation.
+func (m *Manager) View() View { return *m.view.Load() }
+
+// VolumeGroup is the name of a node's volume group. It carries the node, since
+// two nodes may share a kernel and SSDs may change machines.
+func VolumeGroup(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "nearflash-" + hex.EncodeToString(sum[:5])
+}
+
+// Reconcile makes the pool what the node's CachePool says, and reports on it. An
+// unreachable API server does not keep a node from using its pool.
+func (m *Manager) Reconcile(ctx context.Context) error {
+	obj, apiErr := m.object(ctx)
+	spec := m.Default
+	if apiErr == nil {
+		spec = obj.Spec
+	}
+	st := m.reconcileDevices(ctx, spec)
+	m.view.Store(&st.view)
+	if apiErr != nil {
+		return fmt.Errorf("CachePool %s: %w", m.Node, apiErr)
+	}
+	return m.report(ctx, obj, st)
+}
+
+// Run repeats Reconcile until ctx ends.
+func (m *Manager) Run(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := m.Reconcile(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Pool could not be reconciled")
+		}
+	}
+}
+
+// outcome is what one reconciliation found and did.
+type outcome struct {
+	view            View
+	reason, message string
+	devices         []DeviceFacts
+	size, free      int64
+}
+
+func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolSpec) outcome {
+	vg := VolumeGroup(m.Node)
+	f, err := m.gather(ctx, spec, vg)
+	if err != nil {
+		return failed(err)
+	}
+	p := decide(spec, f)
+	o := outcome{reason: p.Reason, message: p.Message, devices: f.Devices}
+	o.view = View{Ready: p.Ready, Devices: usable(f.Devices)}
+	if !p.Ready {
+		o.view.Problem = p.Message
+	}
+	if f.VGExists || p.Ready {
+		o.view.VG = vg
+	}
+	if err := m.act(ctx, vg, p); err != nil {
+		return failed(err)
+	}
+	if o.view.VG == "" {
+		return o
+	}
+	report, err := m.lvm.VG(ctx, vg)
+	if err != nil {
+		return failed(err)
+	}
+	o.size, o.free = report.SizeBytes, report.FreeBytes
+	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
+	if spec.Redundancy == v1alpha1.RedundancyMirror {
+		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
+	}
+	return o
+}
+
+func failed(err error) outcome {
+	return outcome{view: View{Problem: err.Error()}, reason: v1alpha1.ReasonPoolError, message: err.Error()}
+}
+
+func (m *Manager) act(ctx context.Context, vg string, p plan) error {
+	switch {
+	case len(p.Create) > 0:
+		klog.FromContext(ctx).Info("Making the pool", "volumeGroup", vg, "devices", p.Create)
+		return m.lvm.CreateVG(ctx, vg, p.Create)
+	case len(p.Extend) > 0:
+		klog.FromContext(ctx).Info("Extending the pool", "volumeGroup", vg, "devices", p.Extend)
+		return m.lvm.ExtendVG(ctx, vg, p.Extend)
+	}
+	return nil
+}
+
+// usable returns the paths of the devices that the pool may use.
+func usable(devs []DeviceFacts) []string {
+	var out []string
+	for _, d := range devs {
+		if d.InPool || d.Problem == "" {
+			out = append(out, d.Path)
+		}
+	}
+	return out
+}
+
+// gather looks at every device that the spec matches.
+func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg string) (facts, error) {
+	paths, err := expand(spec.Devices)
+	if err != nil {
+		return facts{}, err
+	}
+	m.lvm.SetDevices(paths)
+	if len(paths) == 0 {
+		return facts{}, nil
+	}
+	report, err := m.lvm.VG(ctx, vg)
+	if err != nil && !errors.Is(err, lvm.ErrNotFound) {
+		return facts{}, err
+	}
+	f := facts{VGExists: err == nil, MissingPVs: report.MissingPVs}
+	pvs, err := m.lvm.PVs(ctx, paths)
+	if err != nil {
+		return facts{}, err
+	}
+	for _, path := range paths {
+		d := DeviceFacts{Path: path}
+		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.Device == path && pv.VG == vg }); !d.InPool {
+			d.Problem = m.problem(ctx, path)
+		}
+		if size, err := lvm.DeviceSize(path); err == nil {
+			d.SizeBytes = size
+		}
+		f.Devices = append(f.Devices, d)
+	}
+	return f, nil
+}
+
+// problem says why a device that is not in the pool must not be taken.
+func (m *Manager) problem(ctx context.Context, path string) string {
+	blank, signature, err := m.lvm.Blank(ctx, path)
+	switch {
+	case err != nil:
+		return err.Error()
+	case !blank:
+		return signature
+	}
+	return ""
+}
+
+// expand resolves paths and globs to canonical device paths, each once: two
+// links to one device must not make two physical volumes of it.
+func expand(patterns []string) ([]string, error) {
+	found := map[string]bool{}
+	for _, p := range patterns {
+		matches, err := filepath.Glob(p)
+		if err != nil {
+			return nil, fmt.Errorf("device pattern %q: %w", p, err)
+		}
+		for _, match := range matches {
+			real, err := filepath.EvalSymlinks(match)
+			if err != nil {
+				return nil, fmt.Errorf("device %s: %w", match, err)
+			}
+			found[real] = true
+		}
+	}
+	out := make([]string, 0, len(found))
+	for p := range found {
+		out = append(out, p)
+	}
+	sort.Strings(out)
+	return out, nil
+}

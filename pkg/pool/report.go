@@ -1,0 +1,84 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// sourceLabel marks a CachePool that the node plugin made from its flags. An
+// object without it belongs to an administrator and overrides the flags.
+const (
+	sourceLabel = "nearflash.io/pool-source"
+	sourceFlags = "node-flags"
+)
+
+// object returns the node's CachePool, made or updated from the flags.
+func (m *Manager) object(ctx context.Context) (*v1alpha1.CachePool, error) {
+	var obj v1alpha1.CachePool
+	err := m.api.Get(ctx, client.ObjectKey{Name: m.Node}, &obj)
+	if apierrors.IsNotFound(err) {
+		obj = v1alpha1.CachePool{
+			ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: map[string]string{sourceLabel: sourceFlags}},
+			Spec:       m.Default,
+		}
+		return &obj, m.api.Create(ctx, &obj)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if obj.Labels[sourceLabel] == sourceFlags && !equality.Semantic.DeepEqual(obj.Spec, m.Default) {
+		obj.Spec = m.Default
+		return &obj, m.api.Update(ctx, &obj)
+	}
+	return &obj, nil
+}
+
+// report writes the status when it changed.
+func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome) error {
+	before := obj.Status.DeepCopy()
+	st := &obj.Status
+	st.InitiatorIQN, st.VolumeGroup = m.InitiatorIQN, o.view.VG
+	st.Capacity, st.Free, st.Residency = quantity(o.size), quantity(o.free), resource.Quantity{}
+	if bytes, err := m.residency(); err == nil {
+		st.Residency = quantity(bytes)
+	}
+	st.Devices = nil
+	for _, d := range o.devices {
+		size := d.SizeBytes
+		st.Devices = append(st.Devices, v1alpha1.CachePoolDevice{Path: d.Path, SizeBytes: &size, Message: d.Problem})
+	}
+	setCondition(obj, v1alpha1.ConditionReady, o.view.Ready, o.reason, o.message)
+	if problem := m.Preflight(); problem == "" {
+		setCondition(obj, v1alpha1.ConditionPreflight, true, v1alpha1.ReasonPreflightPassed, "kernel and tools have what is needed")
+	} else {
+		setCondition(obj, v1alpha1.ConditionPreflight, false, v1alpha1.ReasonPreflightFailures, problem)
+	}
+	if equality.Semantic.DeepEqual(before, st) {
+		return nil
+	}
+	if err := m.api.Status().Update(ctx, obj); err != nil {
+		return fmt.Errorf("report pool: %w", err)
+	}
+	return nil
+}
+
+func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }
+
+func setCondition(obj *v1alpha1.CachePool, kind string, ok bool, reason, message string) {
+	status := metav1.ConditionFalse
+	if ok {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: obj.Generation,
+	})
+}

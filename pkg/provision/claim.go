@@ -1,0 +1,37 @@
+package provision
+
+import (
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// claim is the ownership that a publication establishes.
+type claim struct {
+	Generation int64
+	// NewOwner is true if the node takes the volume over from another owner, or
+	// from nobody, or from one that the record has forgotten. What was dirty
+	// under the generation before is not this owner's.
+	NewOwner bool
+}
+
+// decideClaim is the table "The record (controller)" of states.md. stored is the
+// highest generation that the storage server has ever admitted; it is beyond the
+// record's only if the record was restored from an old backup or made anew.
+func decideClaim(v volume.Volume, node string, stored int64) (claim, error) {
+	owner, gen := v.Fence.Node, v.Fence.Generation
+	switch {
+	case owner != "" && owner != node && v.Published:
+		return claim{}, fmt.Errorf("%w: volume %s is published to node %s (generation %d)", volume.ErrInUse, v.ID, owner, gen)
+	case owner != "" && owner != node && v.PossiblyDirty:
+		return claim{}, fmt.Errorf(
+			"%w: node %s may hold unflushed writes of volume %s (generation %d): bring the node back so that it flushes them, or give them up with `kubectl nearflash abandon %s --accept-data-loss`",
+			volume.ErrFenced, owner, v.ID, gen, v.ID)
+	case stored > gen:
+		return claim{Generation: stored + 1, NewOwner: true}, nil
+	case owner == node && gen > 0:
+		return claim{Generation: gen}, nil
+	default:
+		return claim{Generation: gen + 1, NewOwner: true}, nil
+	}
+}

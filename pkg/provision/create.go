@@ -1,0 +1,87 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Create implements volume.Provisioner: the record first, as the intent, then
+// the volume.
+func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (volume.Volume, error) {
+	if spec.Static != nil {
+		return volume.Volume{}, fmt.Errorf("%w: volume %s has a static source, which cannot be created", volume.ErrInvalid, id)
+	}
+	storage, err := s.storage(volume.ErrInvalid)
+	if err != nil {
+		return volume.Volume{}, err
+	}
+	obj, made, err := s.ensureRecord(ctx, id, spec, volume.ErrExists)
+	if err != nil {
+		return volume.Volume{}, err
+	}
+	if obj.DeletionTimestamp != nil {
+		return volume.Volume{}, fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, id)
+	}
+	err = storage.Create(ctx, id, backend.Request{SizeBytes: spec.CapacityBytes, Provisioning: spec.Provisioning})
+	if err != nil {
+		err = fmt.Errorf("create volume %s: %w", id, err)
+		if intentIsVoid(obj, made, err) {
+			// The caller takes these errors as final and does not ask for a deletion.
+			err = errors.Join(err, s.drop(ctx, obj))
+		}
+		return volume.Volume{}, err
+	}
+	return records.Volume(obj)
+}
+
+// intentIsVoid tells whether the server has certainly made no volume for this
+// record. "No space" is answered only when the volume does not exist; the other
+// refusals say so only if no earlier call may have made it.
+func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {
+	if ptr.Deref(obj.Status.Generation, 0) != 0 {
+		return false
+	}
+	return errors.Is(err, volume.ErrNoSpace) ||
+		made && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists))
+}
+
+// ensureRecord makes the record of a volume, or returns the existing one if it
+// asks for the same; otherwise the error wraps kind and names the field.
+func (s *Service) ensureRecord(ctx context.Context, id volume.ID, spec volume.Spec, kind error) (_ *v1alpha1.CachedVolume, made bool, err error) {
+	obj := records.NewObject(id, spec)
+	err = records.Error("create CachedVolume "+string(id), s.client.Create(ctx, obj))
+	if err == nil {
+		return obj, true, nil
+	}
+	if !errors.Is(err, volume.ErrExists) {
+		return nil, false, err
+	}
+	obj, err = records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil, false, fmt.Errorf("%w: volume %s was deleted meanwhile", volume.ErrBusy, id)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return obj, false, sameSpec(obj, spec, kind)
+}
+
+// sameSpec compares a record with what is asked for.
+func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
+	have, err := records.Spec(obj)
+	if err != nil {
+		return err
+	}
+	if field := records.Difference(have, want); field != "" {
+		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Delete implements volume.Provisioner. Unflushed writes on a node do not stop
+// it: nobody wants the data any more.
+func (s *Service) Delete(ctx context.Context, id volume.ID) error {
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return s.deleteUnrecorded(ctx, id)
+	}
+	if err != nil {
+		return err
+	}
+	if obj.Status.Publication == v1alpha1.PublicationPublished {
+		return fmt.Errorf("%w: volume %s is published to node %s", volume.ErrInUse, id, obj.Status.OwnerNode)
+	}
+	if obj.Spec.Static != nil {
+		return s.drop(ctx, obj)
+	}
+	storage, err := s.storage(volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	if err := s.markDeleting(ctx, obj); err != nil {
+		return err
+	}
+	if err := storage.Unexport(ctx, id, ""); err != nil {
+		return fmt.Errorf("end access to volume %s: %w", id, err)
+	}
+	if err := storage.Delete(ctx, id); err != nil {
+		return fmt.Errorf("delete volume %s: %w", id, err)
+	}
+	return s.forget(ctx, obj)
+}
+
+// deleteUnrecorded removes what the server may still have of a volume without a
+// record. No access is ended first: a volume that somebody is admitted to then
+// is not one that a former call was deleting, and the server refuses.
+func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
+	if s.backend == nil {
+		return nil
+	}
+	if err := s.backend.Delete(ctx, id); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("delete volume %s, which has no record: %w", id, err)
+	}
+	return nil
+}
+
+// drop removes a record that no volume on the server belongs to.
+func (s *Service) drop(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if err := s.markDeleting(ctx, obj); err != nil {
+		return err
+	}
+	return s.forget(ctx, obj)
+}
+
+// markDeleting makes the intent to delete durable, on the version that was read:
+// an owner that appeared since wins, and the caller gets ErrBusy.
+func (s *Service) markDeleting(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if obj.DeletionTimestamp != nil {
+		return nil
+	}
+	err := s.client.Delete(ctx, obj, client.Preconditions{UID: &obj.UID, ResourceVersion: &obj.ResourceVersion})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return records.Error("delete CachedVolume "+obj.Name, err)
+}
+
+// forget removes the finalizer, and with it the record. A record that is gone,
+// or that another volume of the name has by now, is left alone.
+func (s *Service) forget(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	err := records.UpdateObject(ctx, s.client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
+		if now.UID == obj.UID {
+			now.Finalizers = slices.DeleteFunc(now.Finalizers, func(f string) bool { return f == v1alpha1.VolumeFinalizer })
+		}
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,178 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Publish implements volume.Provisioner.
+func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
+	initiator, err := s.initiator(ctx, node)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if initiator == "" {
+		return volume.Publication{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+	}
+	obj, err := s.publishable(ctx, id, static)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if obj.Spec.Static != nil {
+		return s.publishStatic(ctx, obj, node)
+	}
+	if cred == nil || cred.Username == "" {
+		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
+	}
+	grant := backend.Grant{Initiator: initiator, Credentials: *cred}
+	pub, err := s.publishOn(ctx, obj, node, grant)
+	var stale *backend.StaleGenerationError
+	if errors.As(err, &stale) {
+		// Somebody was admitted after we had asked. The second try knows of it.
+		if obj, err = records.Load(ctx, s.client, id); err != nil {
+			return volume.Publication{}, err
+		}
+		return s.publishOn(ctx, obj, node, grant)
+	}
+	return pub, err
+}
+
+// publishable returns the record that is to be published, and makes that of a
+// static volume when it is published for the first time.
+func (s *Service) publishable(ctx context.Context, id volume.ID, static *volume.Spec) (*v1alpha1.CachedVolume, error) {
+	if static == nil {
+		return records.Load(ctx, s.client, id)
+	}
+	if static.Static == nil {
+		return nil, fmt.Errorf("%w: the static volume %s has no source", volume.ErrInvalid, id)
+	}
+	obj, err := records.Load(ctx, s.client, id)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		obj, _, err = s.ensureRecord(ctx, id, *static, volume.ErrInvalid)
+		return obj, err
+	case err != nil:
+		return nil, err
+	}
+	return obj, sameSpec(obj, *static, volume.ErrInvalid)
+}
+
+// publishStatic publishes a logical unit whose server nearflash does not
+// control: the record alone is the fence.
+func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume, node string) (volume.Publication, error) {
+	v, err := records.Volume(obj)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	c, err := decideClaim(v, node, 0)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if err := s.writeOwner(ctx, obj, node, c); err != nil {
+		return volume.Publication{}, err
+	}
+	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
+}
+
+// publishOn publishes a volume of the storage server: others out, record, node in.
+func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, node string, grant backend.Grant) (volume.Publication, error) {
+	storage, err := s.storage(volume.ErrUnavailable)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	v, err := records.Volume(obj)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	access, err := storage.Access(ctx, v.ID)
+	if err != nil {
+		return volume.Publication{}, fmt.Errorf("access to volume %s: %w", v.ID, err)
+	}
+	c, err := decideClaim(v, node, access.Generation)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if err := s.checkInitiators(ctx, v, node, grant.Initiator); err != nil {
+		return volume.Publication{}, err
+	}
+	keep := grant.Initiator
+	if c.NewOwner {
+		keep = ""
+	}
+	if err := s.revoke(ctx, v, access, keep); err != nil {
+		return volume.Publication{}, err
+	}
+	if err := s.writeOwner(ctx, obj, node, c); err != nil {
+		return volume.Publication{}, err
+	}
+	grant.Generation = c.Generation
+	source, err := storage.Export(ctx, v.ID, grant)
+	if err != nil {
+		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
+	}
+	return volume.Publication{Fence: records.Fence(obj), Source: source}, nil
+}
+
+// checkInitiators refuses a change of owner between nodes of the same initiator
+// name, as machines made from one image have: the server could not tell the old
+// owner's session from the new one's (I1).
+func (s *Service) checkInitiators(ctx context.Context, v volume.Volume, node, initiator string) error {
+	if v.Fence.Node == "" || v.Fence.Node == node {
+		return nil
+	}
+	old, err := s.initiator(ctx, v.Fence.Node)
+	if err != nil {
+		return err
+	}
+	if strings.EqualFold(old, initiator) {
+		return fmt.Errorf("%w: nodes %s and %s both have the initiator name %s: give each its own in /etc/iscsi/initiatorname.iscsi and restart iscsid and the nearflash node plugin",
+			volume.ErrInvalid, v.Fence.Node, node, initiator)
+	}
+	return nil
+}
+
+// revoke ends every admission but that of keep. One that is in use under a
+// generation that the record does not know is not touched: the record is older
+// than the data then, and the writes of that host must reach the origin first.
+func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Access, keep string) error {
+	unknown := func(e backend.Export) bool { return e.Generation > v.Fence.Generation && e.LoggedIn }
+	if i := slices.IndexFunc(access.Exports, unknown); i >= 0 {
+		e := access.Exports[i]
+		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record knows only %d (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
+			volume.ErrFenced, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
+	}
+	for _, e := range access.Exports {
+		if keep != "" && strings.EqualFold(e.Initiator, keep) {
+			continue
+		}
+		if err := s.backend.Unexport(ctx, v.ID, e.Initiator); err != nil {
+			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, v.ID, err)
+		}
+		logr.FromContextOrDiscard(ctx).Info("Ended access", "volume", v.ID, "initiator", e.Initiator, "generation", e.Generation)
+	}
+	return nil
+}
+
+// writeOwner makes node the published owner, on the version of the record that
+// the decision rests on.
+func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim) error {
+	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+		status.OwnerNode = node
+		status.Publication = v1alpha1.PublicationPublished
+		status.Generation = ptr.To(c.Generation)
+		if c.NewOwner {
+			status.DirtyState = v1alpha1.DirtyStateClean
+		}
+	})
+}

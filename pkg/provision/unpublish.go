@@ -1,0 +1,144 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// ReasonUnflushedWrites is the reason of the Warning event that a volume was
+// released by a node that may hold unflushed writes of it.
+const ReasonUnflushedWrites = "UnflushedWrites"
+
+const actionUnpublish = "Unpublish"
+
+// Unpublish implements volume.Provisioner. An empty node means the owner,
+// whichever that is.
+func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) error {
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return s.shutOut(ctx, id, node)
+	}
+	if err != nil {
+		return err
+	}
+	if node != "" && node != obj.Status.OwnerNode {
+		if obj.Spec.Static != nil {
+			return nil
+		}
+		return s.shutOutOther(ctx, obj, node)
+	}
+	if obj.Status.OwnerNode == "" {
+		return nil
+	}
+	if err := s.release(ctx, obj); err != nil {
+		return err
+	}
+	return s.settle(ctx, obj)
+}
+
+// release ends the owner's entitlement in the record.
+func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	was := obj.Status.Publication
+	err := records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+		status.Publication = v1alpha1.PublicationReleased
+	})
+	if err != nil {
+		return err
+	}
+	if was != v1alpha1.PublicationReleased && obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+		records.Emit(ctx, s.client, s.events, obj, records.Event{
+			Warning: true, Reason: ReasonUnflushedWrites, Action: actionUnpublish,
+			Note: fmt.Sprintf("Node %s left the volume with writes that may not have reached the storage server. It flushes them when it is back; until then no other node can use the volume.", obj.Status.OwnerNode),
+		})
+	}
+	return nil
+}
+
+// Settle ends the access of a node that was released with unflushed writes and
+// has flushed them since. It is for every volume safe to call, and needed only
+// when Unpublish could not do it. Errors: ErrUnavailable, ErrBackend.
+func (s *Service) Settle(ctx context.Context, id volume.ID) error {
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.settle(ctx, obj)
+}
+
+// settle ends all access to a volume that nobody is entitled to and that nobody
+// has to flush.
+func (s *Service) settle(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	v, err := records.Volume(obj)
+	if err != nil {
+		return err
+	}
+	if v.Published || v.PossiblyDirty || v.Spec.Static != nil || s.backend == nil {
+		return nil
+	}
+	access, err := s.backend.Access(ctx, v.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("access to volume %s: %w", v.ID, err)
+	}
+	return s.revoke(ctx, v, access, "")
+}
+
+// shutOut ends the access of a node to a volume that has no record. Without the
+// node's initiator name nothing is done: it cannot be told who else is admitted.
+func (s *Service) shutOut(ctx context.Context, id volume.ID, node string) error {
+	initiator, err := s.initiator(ctx, node)
+	if err != nil || initiator == "" || s.backend == nil {
+		return err
+	}
+	if err := s.backend.Unexport(ctx, id, initiator); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
+	}
+	return nil
+}
+
+// shutOutOther ends the access of a node that is not the owner.
+func (s *Service) shutOutOther(ctx context.Context, obj *v1alpha1.CachedVolume, node string) error {
+	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+	if err != nil {
+		return err
+	}
+	other, err := s.initiator(ctx, node)
+	if err != nil || other == "" || other == owner {
+		return err
+	}
+	return s.shutOut(ctx, volume.ID(obj.Name), node)
+}
+
+// Retire forgets a static volume whose PersistentVolume is gone. It does nothing
+// unless the record is Retirable. Errors: ErrBusy, ErrUnavailable.
+func (s *Service) Retire(ctx context.Context, id volume.ID) error {
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !Retirable(obj) {
+		return nil
+	}
+	return s.drop(ctx, obj)
+}
+
+// Retirable tells whether nothing but its PersistentVolume needs a record: a
+// static volume, not published, and clean.
+func Retirable(obj *v1alpha1.CachedVolume) bool {
+	return obj.Spec.Static != nil &&
+		obj.Status.Publication != v1alpha1.PublicationPublished &&
+		obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty
+}

@@ -1,0 +1,139 @@
+// Package records keeps volumes as CachedVolume objects: the mapping between
+// object and volume.Volume, the optimistic writes that the fence rests on, and
+// volume.Records, the node's view.
+//
+// Every read goes to the API server. A client that reads from an informer must
+// not be given to this package: a stale owner would break I1 and I2 of
+// docs/design/states.md.
+package records
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// BackendISCSI is the value of spec.backend for iSCSI origins.
+const BackendISCSI = "iscsi"
+
+// NewObject returns the object that records a new volume. Its finalizer is
+// there from the start, so that no moment exists in which it could be lost.
+func NewObject(id volume.ID, spec volume.Spec) *v1alpha1.CachedVolume {
+	return &v1alpha1.CachedVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: string(id), Finalizers: []string{v1alpha1.VolumeFinalizer}},
+		Spec:       toObjectSpec(spec),
+	}
+}
+
+func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
+	out := v1alpha1.CachedVolumeSpec{
+		Backend:        BackendISCSI,
+		CapacityBytes:  ptr.To(spec.CapacityBytes),
+		Provisioning:   spec.Provisioning,
+		CacheMode:      v1alpha1.CacheMode(spec.Mode),
+		CacheSize:      spec.Cache.String(),
+		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
+	}
+	if spec.Static != nil {
+		out.Static = &v1alpha1.ISCSISource{
+			Portals: slices.Clone(spec.Static.Portals),
+			IQN:     spec.Static.IQN,
+			LUN:     ptr.To(int32(spec.Static.LUN)), //nolint:gosec // the API bounds a LUN to 16383
+		}
+	}
+	if spec.AcceptNodeLoss {
+		out.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
+	}
+	if spec.Claim != nil {
+		out.ClaimRef = &v1alpha1.ClaimReference{Namespace: spec.Claim.Namespace, Name: spec.Claim.Name}
+	}
+	return out
+}
+
+// Spec returns what the object asks for. Errors: ErrInvalid for a cache size
+// that somebody has edited into nonsense.
+func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
+	in := obj.Spec
+	out := volume.Spec{
+		CapacityBytes:  ptr.Deref(in.CapacityBytes, 0),
+		Provisioning:   in.Provisioning,
+		Mode:           volume.CacheMode(in.CacheMode),
+		ChunkBytes:     ptr.Deref(in.ChunkSizeBytes, 0),
+		AcceptNodeLoss: in.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss,
+	}
+	if in.CacheSize != "" {
+		size, err := volume.ParseSize(in.CacheSize)
+		if err != nil {
+			return volume.Spec{}, fmt.Errorf("spec.cacheSize of CachedVolume %s: %w", obj.Name, err)
+		}
+		out.Cache = size
+	}
+	if in.Static != nil {
+		out.Static = &volume.ISCSI{Portals: slices.Clone(in.Static.Portals), IQN: in.Static.IQN, LUN: int(ptr.Deref(in.Static.LUN, 0))}
+	}
+	if in.ClaimRef != nil {
+		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
+	}
+	return out, nil
+}
+
+// Fence returns the ownership that the object shows.
+func Fence(obj *v1alpha1.CachedVolume) volume.Fence {
+	return volume.Fence{
+		UID:        string(obj.UID),
+		Generation: ptr.Deref(obj.Status.Generation, 0),
+		Node:       obj.Status.OwnerNode,
+	}
+}
+
+// Volume returns the volume that the object records. Errors: as Spec.
+func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
+	spec, err := Spec(obj)
+	if err != nil {
+		return volume.Volume{}, err
+	}
+	return volume.Volume{
+		ID:            volume.ID(obj.Name),
+		Spec:          spec,
+		Fence:         Fence(obj),
+		Published:     obj.Status.Publication == v1alpha1.PublicationPublished,
+		PossiblyDirty: obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty,
+		Deleting:      obj.DeletionTimestamp != nil,
+	}, nil
+}
+
+// Difference names the first field, as the API spells it, in which two specs
+// differ, or returns "". The claim does not count: it is a remark for humans,
+// and a static volume may be claimed anew.
+func Difference(a, b volume.Spec) string {
+	switch {
+	case a.CapacityBytes != b.CapacityBytes:
+		return "capacityBytes"
+	case a.Provisioning != b.Provisioning:
+		return "provisioning"
+	case a.Mode != b.Mode:
+		return "cacheMode"
+	case a.Cache != b.Cache:
+		return "cacheSize"
+	case a.ChunkBytes != b.ChunkBytes:
+		return "chunkSizeBytes"
+	case a.AcceptNodeLoss != b.AcceptNodeLoss:
+		return "acceptDirtyLoss"
+	case (a.Static == nil) != (b.Static == nil):
+		return "static"
+	case a.Static == nil:
+		return ""
+	case a.Static.IQN != b.Static.IQN:
+		return "static.iqn"
+	case a.Static.LUN != b.Static.LUN:
+		return "static.lun"
+	case !slices.Equal(a.Static.Portals, b.Static.Portals):
+		return "static.portals"
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// maxResidencies is the bound of status.residency in the API.
+const maxResidencies = 64
+
+// Records is volume.Records over the API server.
+type Records struct {
+	client client.Client
+	events events.EventRecorder
+	clock  clock.PassiveClock
+}
+
+var _ volume.Records = (*Records)(nil)
+
+// New returns Records. c must read from the API server itself.
+func New(c client.Client, recorder events.EventRecorder, clk clock.PassiveClock) *Records {
+	return &Records{client: c, events: recorder, clock: clk}
+}
+
+// Get implements volume.Records.
+func (r *Records) Get(ctx context.Context, id volume.ID) (volume.Volume, error) {
+	obj, err := Load(ctx, r.client, id)
+	if err != nil {
+		return volume.Volume{}, err
+	}
+	return Volume(obj)
+}
+
+// MarkPossiblyDirty implements volume.Records.
+func (r *Records) MarkPossiblyDirty(ctx context.Context, id volume.ID, f volume.Fence) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
+			return fencedError(obj, f)
+		}
+		obj.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("%w: CachedVolume %s does not exist, so nothing could hold the mark", volume.ErrFenced, id)
+	}
+	return err
+}
+
+// MarkClean implements volume.Records.
+func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		obj.Status.DirtyState = v1alpha1.DirtyStateClean
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// fencedError says what the record shows instead of f.
+func fencedError(obj *v1alpha1.CachedVolume, f volume.Fence) error {
+	now := Fence(obj)
+	if now.UID != f.UID {
+		return fmt.Errorf("%w: CachedVolume %s has UID %s, this node knows %s: the volume was deleted and made anew", volume.ErrFenced, obj.Name, now.UID, f.UID)
+	}
+	return fmt.Errorf("%w: CachedVolume %s shows owner %q, generation %d, publication %q; node %q asked for generation %d",
+		volume.ErrFenced, obj.Name, now.Node, now.Generation, obj.Status.Publication, f.Node, f.Generation)
+}
+
+// SetResidency implements volume.Records. A missing record is success when the
+// entry is to be removed.
+func (r *Records) SetResidency(ctx context.Context, id volume.ID, node string, res *volume.Residency) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		list := obj.Status.Residency
+		at := slices.IndexFunc(list, func(e v1alpha1.Residency) bool { return e.NodeName == node })
+		switch {
+		case res == nil && at < 0:
+		case res == nil:
+			obj.Status.Residency = slices.Delete(list, at, at+1)
+		case at >= 0:
+			list[at] = r.residency(node, *res)
+		case len(list) < maxResidencies:
+			obj.Status.Residency = append(list, r.residency(node, *res))
+		default:
+			// The list informs; the node's journal decides about reuse. Failing
+			// here would hold up the unstage.
+			logr.FromContextOrDiscard(ctx).Info("Residency not recorded, the list is full", "volume", id, "entries", len(list))
+		}
+		return nil
+	})
+	if res == nil && errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (r *Records) residency(node string, res volume.Residency) v1alpha1.Residency {
+	return v1alpha1.Residency{
+		NodeName:     node,
+		Generation:   res.Generation,
+		SizeBytes:    ptr.To(res.SizeBytes),
+		LastUsedTime: metav1.NewTime(r.clock.Now()),
+	}
+}

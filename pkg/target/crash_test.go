@@ -1,0 +1,117 @@
+package target_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/target/lio"
+)
+
+// scenario is a volume's life with two owners; every call of it is one a
+// controller would repeat until it succeeds.
+func scenario(t *testing.T, svc *target.Service) []func() error {
+	t.Helper()
+	ctx := t.Context()
+	export := func(initiator, who string, gen int64) func() error {
+		return func() error {
+			_, err := svc.ExportVolume(ctx, "v1", initiator, account(who), gen)
+			return err
+		}
+	}
+	return []func() error{
+		func() error { _, err := svc.CreateVolume(ctx, "v1", 8*mib, target.Thick); return err },
+		export(nodeA, "a", 1),
+		func() error { _, err := svc.ExpandVolume(ctx, "v1", 20*mib); return err },
+		func() error { return svc.UnexportVolume(ctx, "v1", nodeA) },
+		export(nodeB, "b", 2),
+		func() error { return svc.UnexportVolume(ctx, "v1", "") },
+		func() error { return svc.DeleteVolume(ctx, "v1") },
+	}
+}
+
+// TestKillAnywhere ends the process before every single change it makes to disks,
+// kernel and state directory in turn, once with the kernel going on and once with a
+// reboot. After the next start the kernel lets in exactly who is recorded, no old
+// data is visible, and the caller's retries reach the end with nothing left over.
+func TestKillAnywhere(t *testing.T) {
+	kill := errors.New("killed")
+	for _, reboot := range []bool{false, true} {
+		for stop := 0; ; stop++ {
+			m := newMachine(t)
+			svc, end := m.start(t)
+			left := stop
+			step := func(change string) error {
+				if leaks := m.lvm.Leaks(); leaks != nil {
+					t.Errorf("before %q: old data visible in %v", change, leaks)
+				}
+				if left <= 0 {
+					return kill
+				}
+				left--
+				return nil
+			}
+			m.lvm.Step, m.kernel.Step, m.storeStep = step, step, step
+			calls := scenario(t, svc)
+			at, err := 0, error(nil)
+			for ; at < len(calls) && err == nil; at++ {
+				err = calls[at]()
+				if a, b := m.login("v1", nodeA, "a") == nil, m.login("v1", nodeB, "b") == nil; a && b {
+					t.Errorf("stopped at %d: both initiators are let in", stop)
+				}
+			}
+			end()
+			m.lvm.Step, m.kernel.Step, m.storeStep = nil, nil, nil
+			if err != nil && !errors.Is(err, kill) {
+				t.Fatalf("stopped at %d: call %d: %v", stop, at-1, err)
+			}
+			if err == nil {
+				if stop < 60 {
+					t.Errorf("only %d changes: the test did not see them", stop)
+				}
+				break
+			}
+			if reboot {
+				m.kernel.Reboot()
+				m.lvm.Reboot()
+			}
+			checkRestart(t, m, stop, at-1)
+		}
+	}
+}
+
+func checkRestart(t *testing.T, m *machine, stop, at int) {
+	t.Helper()
+	svc, end := m.start(t)
+	defer end()
+	recorded := map[string]bool{}
+	if v, err := svc.GetVolume(t.Context(), "v1"); err == nil {
+		for _, e := range v.Exports {
+			recorded[e.Initiator] = true
+		}
+	} else if !errors.Is(err, target.ErrNotFound) {
+		t.Errorf("stopped at %d: %v", stop, err)
+	}
+	for initiator, who := range map[string]string{nodeA: "a", nodeB: "b"} {
+		if err := m.login("v1", initiator, who); (err == nil) != recorded[initiator] {
+			t.Errorf("stopped at %d: %s recorded: %v, login: %v", stop, initiator, recorded[initiator], err)
+		}
+	}
+	for i, call := range scenario(t, svc)[at:] {
+		if err := call(); err != nil {
+			t.Errorf("stopped at %d: retry of call %d: %v", stop, at+i, err)
+		}
+		if leaks := m.lvm.Leaks(); leaks != nil {
+			t.Errorf("stopped at %d: old data visible in %v", stop, leaks)
+		}
+	}
+	tree := lio.NewTree(m.kernel)
+	targets, terr := tree.Targets("iqn.")
+	stores, serr := tree.Backstores("")
+	if err := errors.Join(terr, serr); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(m.lvm.Names()) + len(targets) + len(stores); n > 0 {
+		t.Errorf("stopped at %d: left over: LVs %v, targets %v, backstores %v", stop, m.lvm.Names(), targets, stores)
+	}
+}

@@ -1,0 +1,162 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/go-logr/logr"
+
+	"github.com/nearflash/nearflash/pkg/target/exportstate"
+	"github.com/nearflash/nearflash/pkg/target/lio"
+	"github.com/nearflash/nearflash/pkg/target/lvol"
+)
+
+// Account is what an initiator proves who it is with.
+type Account struct {
+	Username string
+	Password exportstate.Secret
+}
+
+// ExportVolume lets one initiator log in to a volume and says where. The same
+// call again gives the same answer; a new account replaces the former one.
+//
+// The generation is a fence: it is stored with the volume before anybody is let
+// in, and a call with a smaller one than stored is refused.
+//
+// Errors: *InvalidError, ErrNotFound, *StaleGenerationError, *ExportedError (to
+// another initiator), ErrInProgress.
+func (s *Service) ExportVolume(ctx context.Context, name, initiator string, account Account, generation int64) (Connection, error) {
+	if err := checkVolumeName(name); err != nil {
+		return Connection{}, err
+	}
+	initiator, err := normalInitiator(initiator)
+	if err != nil {
+		return Connection{}, err
+	}
+	if err := checkCHAP(account.Username, string(account.Password)); err != nil {
+		return Connection{}, err
+	}
+	if generation <= 0 {
+		return Connection{}, &InvalidError{Field: "generation", Value: strconv.FormatInt(generation, 10), Accepted: "a positive number"}
+	}
+	want := exportstate.Export{Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation}
+	return do(ctx, s, name, func(ctx context.Context) (Connection, error) {
+		v, err := s.export(ctx, name, want)
+		if err != nil {
+			return Connection{}, err
+		}
+		return s.connection(v), nil
+	})
+}
+
+func (s *Service) export(ctx context.Context, name string, want exportstate.Export) (lvol.Volume, error) {
+	v, err := s.usable(ctx, name)
+	if err != nil {
+		return lvol.Volume{}, err
+	}
+	if want.Generation < v.Generation {
+		return lvol.Volume{}, &StaleGenerationError{Volume: name, Stored: v.Generation, Requested: want.Generation}
+	}
+	rec, err := s.load(v)
+	if err != nil {
+		return lvol.Volume{}, err
+	}
+	others := slices.DeleteFunc(rec.Initiators(), func(i string) bool { return i == want.Initiator })
+	if len(others) > 0 {
+		return lvol.Volume{}, &ExportedError{Volume: name, Initiators: others}
+	}
+	// The generation first: from here on the outdated are refused, whatever
+	// becomes of this call.
+	if v, err = s.vols.SetGeneration(ctx, v, want.Generation); err != nil {
+		return lvol.Volume{}, err
+	}
+	rec.Exports = []exportstate.Export{want}
+	if err := s.store.Save(rec); err != nil {
+		return lvol.Volume{}, fmt.Errorf("store exports of volume %s: %w", name, err)
+	}
+	return s.apply(ctx, v, rec)
+}
+
+// UnexportVolume shuts out one initiator, or all if initiator is empty, and cuts
+// their sessions. What is not exported, or not there, is not an error.
+// Errors: *InvalidError, ErrInProgress.
+func (s *Service) UnexportVolume(ctx context.Context, name, initiator string) error {
+	if err := checkVolumeName(name); err != nil {
+		return err
+	}
+	if initiator != "" {
+		var err error
+		if initiator, err = normalInitiator(initiator); err != nil {
+			return err
+		}
+	}
+	return doOnly(ctx, s, name, func(ctx context.Context) error {
+		if initiator == "" {
+			// Also the way out when a record cannot be read.
+			return s.forgetExports(ctx, name)
+		}
+		v, err := s.vols.Get(ctx, name)
+		if errors.Is(err, lvol.ErrNotFound) || errors.Is(err, lvol.ErrForeign) {
+			return s.forgetExports(ctx, name)
+		}
+		if err != nil {
+			return err
+		}
+		rec, err := s.load(v)
+		if err != nil {
+			return err
+		}
+		rec.Exports = slices.DeleteFunc(rec.Exports, func(e exportstate.Export) bool { return e.Initiator == initiator })
+		if len(rec.Exports) == 0 {
+			return s.forgetExports(ctx, name)
+		}
+		if err := s.store.Save(rec); err != nil {
+			return fmt.Errorf("store exports of volume %s: %w", name, err)
+		}
+		_, err = s.apply(ctx, v, rec)
+		return err
+	})
+}
+
+// forgetExports shuts everybody out, first in the record, then in the kernel.
+func (s *Service) forgetExports(ctx context.Context, name string) error {
+	if err := s.store.Delete(name); err != nil {
+		return fmt.Errorf("remove exports of volume %s: %w", name, err)
+	}
+	err := s.tree.Remove(ctx, s.cfg.iqn(name), s.cfg.backstore(name))
+	s.setProblem(name, err)
+	return err
+}
+
+// apply makes the kernel export the volume as recorded.
+func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Record) (_ lvol.Volume, err error) {
+	defer func() { s.setProblem(v.Name, err) }()
+	active, err := s.vols.Activate(ctx, v)
+	if err != nil {
+		return v, err
+	}
+	v = active
+	want := lio.Target{
+		IQN: s.cfg.iqn(v.Name), Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
+		// Only a thin volume: there it gives room back and reads as zeros after.
+		Unmap:   v.Thin,
+		Portals: s.cfg.Portals,
+	}
+	for _, e := range rec.Exports {
+		want.ACLs = append(want.ACLs, lio.ACL{Initiator: e.Initiator, Username: e.Username, Password: string(e.Password)})
+	}
+	if err := s.tree.Ensure(ctx, want); err != nil {
+		return v, err
+	}
+	logr.FromContextOrDiscard(ctx).V(1).Info("Exported", "initiators", rec.Initiators())
+	return v, nil
+}
+
+func (s *Service) connection(v lvol.Volume) Connection {
+	return Connection{
+		Portals: slices.Clone(s.cfg.Portals), IQN: s.cfg.iqn(v.Name), LUN: lio.LUN, WWID: lio.WWID(v.Serial()),
+	}
+}

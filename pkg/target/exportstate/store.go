@@ -1,0 +1,206 @@
+// Package exportstate keeps the storage server's exports: one JSON file per volume
+// that says who may log in. It is the wanted state; the kernel's target tree is
+// made equal to it (after a reboot, after a crash, and in every call).
+//
+// A file is replaced atomically (temporary file, fsync, rename, fsync of the
+// directory) and readable for root only: it holds CHAP passwords.
+package exportstate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	version    = 1
+	suffix     = ".json"
+	tempPrefix = ".tmp-"
+	lockFile   = ".lock"
+)
+
+// ErrLocked says that another process uses the directory.
+var ErrLocked = errors.New("state directory is in use by another process")
+
+// Secret is a string that does not print itself. It is written to JSON in full.
+type Secret string
+
+// String hides the value.
+func (Secret) String() string { return "***stripped***" }
+
+// GoString hides the value.
+func (s Secret) GoString() string { return s.String() }
+
+// Export lets one initiator log in to a volume.
+type Export struct {
+	Initiator  string `json:"initiator"`
+	Username   string `json:"username"`
+	Password   Secret `json:"password"`
+	Generation int64  `json:"generation"`
+}
+
+// Record is the wanted exports of one volume.
+type Record struct {
+	Version int `json:"version"`
+	// Volume is the name; VolumeUUID ties the record to one incarnation of it.
+	Volume     string   `json:"volume"`
+	VolumeUUID string   `json:"volumeUUID"`
+	Exports    []Export `json:"exports"`
+}
+
+// Initiators lists who may log in.
+func (r Record) Initiators() []string {
+	out := []string{}
+	for _, e := range r.Exports {
+		out = append(out, e.Initiator)
+	}
+	return out
+}
+
+// Store is a directory of records. Calls for different volumes may run at the same
+// time.
+type Store struct {
+	dir  string
+	lock *os.File
+}
+
+// Open creates the directory if needed, locks it, and removes half-written files.
+// Errors: ErrLocked.
+func Open(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	//nolint:gosec // a file descriptor fits
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrLocked, dir, err), lock.Close())
+	}
+	s := &Store{dir: dir, lock: lock}
+	if err := s.removeTemporary(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+// Close gives the directory free.
+func (s *Store) Close() error {
+	return s.lock.Close()
+}
+
+func (s *Store) removeTemporary() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), tempPrefix) {
+			if err := os.Remove(filepath.Join(s.dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) path(volume string) string {
+	return filepath.Join(s.dir, volume+suffix)
+}
+
+// Load returns the record of a volume, an empty one if there is none.
+func (s *Store) Load(volume string) (Record, error) {
+	b, err := os.ReadFile(s.path(volume))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Record{Version: version, Volume: volume}, nil
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		// Not %w: the text of a JSON error may quote the content.
+		return Record{}, fmt.Errorf("state file %s is not valid JSON", s.path(volume))
+	}
+	if r.Version != version || r.Volume != volume {
+		return Record{}, fmt.Errorf("state file %s: version %d of volume %q, want version %d of %q", s.path(volume), r.Version, r.Volume, version, volume)
+	}
+	return r, nil
+}
+
+// List returns the volumes that have a record, readable or not.
+func (s *Store) List() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok && !strings.HasPrefix(name, ".") {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+// Save replaces the record of a volume durably; one without exports is removed.
+func (s *Store) Save(r Record) (err error) {
+	if len(r.Exports) == 0 {
+		return s.Delete(r.Volume)
+	}
+	r.Version = version
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode state of volume %s: %w", r.Volume, err)
+	}
+	tmp, err := os.CreateTemp(s.dir, tempPrefix+"*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ignoreNotExist(os.Remove(tmp.Name())))
+		}
+	}()
+	_, werr := tmp.Write(append(b, '\n'))
+	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp.Name(), s.path(r.Volume)); err != nil {
+		return err
+	}
+	return s.sync()
+}
+
+// Delete removes the record of a volume durably; without one it does nothing.
+func (s *Store) Delete(volume string) error {
+	err := os.Remove(s.path(volume))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.sync()
+}
+
+func (s *Store) sync() error {
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

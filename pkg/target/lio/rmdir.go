@@ -1,0 +1,7 @@
+package lio
+
+import "syscall"
+
+func rmdir(path string) error {
+	return syscall.Rmdir(path)
+}

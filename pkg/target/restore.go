@@ -1,0 +1,118 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/nearflash/nearflash/pkg/target/lvol"
+)
+
+// Restore makes the server as recorded: it finishes or undoes interrupted work,
+// exports every volume to whom it was exported, and removes everything of ours
+// from the kernel that is not recorded. One volume that cannot be restored does
+// not keep the others from it: it is named by Problems and tried again by Repair.
+func (s *Service) Restore(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx)
+	recorded, err := s.store.List()
+	if err != nil {
+		return fmt.Errorf("read recorded exports: %w", err)
+	}
+	// Before volumes are cleaned up: a device that is exported cannot be removed.
+	if err := s.removeUnrecorded(ctx, recorded); err != nil {
+		return err
+	}
+	if err := s.vols.CleanUp(ctx); err != nil {
+		// Not a reason to serve nobody: nothing of it is exported, and CreateVolume
+		// or DeleteVolume of the same name try again.
+		s.problemsMu.Lock()
+		s.cleanUp = "clean up at start: " + err.Error()
+		s.problemsMu.Unlock()
+		log.Error(err, "Unfinished volumes are left")
+	}
+	for _, name := range recorded {
+		if err := s.restoreVolume(ctx, name); err != nil {
+			s.setProblem(name, err)
+			log.Error(err, "Volume is not exported as recorded", "volume", name)
+		}
+	}
+	log.Info("Exports restored", "volumes", len(recorded), "problems", len(s.troubled()))
+	return nil
+}
+
+// removeUnrecorded removes targets and backstores that no record asks for. Those
+// of other programs are not ours by name and stay.
+func (s *Service) removeUnrecorded(ctx context.Context, recorded []string) error {
+	targets, err := s.tree.Targets(s.cfg.iqnBase())
+	if err != nil {
+		return fmt.Errorf("read the kernel's targets: %w", err)
+	}
+	var errs []error
+	for _, iqn := range targets {
+		if !slices.Contains(recorded, strings.TrimPrefix(iqn, s.cfg.iqnBase())) {
+			errs = append(errs, s.tree.RemoveTarget(ctx, iqn))
+		}
+	}
+	stores, err := s.tree.Backstores(s.cfg.backstore(""))
+	if err != nil {
+		return fmt.Errorf("read the kernel's backstores: %w", err)
+	}
+	for _, name := range stores {
+		if !slices.Contains(recorded, strings.TrimPrefix(name, s.cfg.backstore(""))) {
+			errs = append(errs, s.tree.RemoveBackstore(ctx, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Service) restoreVolume(ctx context.Context, name string) error {
+	return doOnly(ctx, s, name, func(ctx context.Context) error {
+		v, err := s.vols.Get(ctx, name)
+		if errors.Is(err, lvol.ErrNotFound) {
+			// Kept, not forgotten: the volume may be on a disk that is missing now.
+			return errors.Join(fmt.Errorf("recorded as exported, but the logical volume is missing: %w", err),
+				s.tree.Remove(ctx, s.cfg.iqn(name), s.cfg.backstore(name)))
+		}
+		if err != nil {
+			return err
+		}
+		rec, err := s.load(v)
+		if err != nil {
+			return err
+		}
+		if len(rec.Exports) == 0 {
+			return s.forgetExports(ctx, name)
+		}
+		_, err = s.apply(ctx, v, rec)
+		return err
+	})
+}
+
+// Repair tries again, every interval, to export what has a problem. It returns
+// when ctx ends.
+func (s *Service) Repair(ctx context.Context, interval time.Duration) {
+	log := logr.FromContextOrDiscard(ctx)
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for name := range s.troubled() {
+			if err := s.restoreVolume(ctx, name); err != nil {
+				s.setProblem(name, err)
+				log.V(1).Info("Volume is still not exported as recorded", "volume", name, "err", err.Error())
+				continue
+			}
+			s.setProblem(name, nil)
+			log.Info("Volume is exported as recorded again", "volume", name)
+		}
+	}
+}

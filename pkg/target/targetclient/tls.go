@@ -1,0 +1,60 @@
+package targetclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// reloading makes the TLS configuration anew for every connection, so that
+// certificates renewed on disk are used without a restart.
+type reloading struct {
+	credentials.TransportCredentials
+
+	cfg Config
+}
+
+func newCredentials(c Config) (credentials.TransportCredentials, error) {
+	t, err := loadTLS(c)
+	if err != nil {
+		return nil, err
+	}
+	return &reloading{TransportCredentials: credentials.NewTLS(t), cfg: c}, nil
+}
+
+func loadTLS(c Config) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("client certificate for the storage server: %w", err)
+	}
+	pem, err := os.ReadFile(c.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA of the storage server: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("CA of the storage server: no certificate in %s", c.CAFile)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: pool, ServerName: c.ServerName,
+	}, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (r *reloading) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, err := loadTLS(r.cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(t).ClientHandshake(ctx, authority, conn)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (r *reloading) Clone() credentials.TransportCredentials {
+	return &reloading{TransportCredentials: r.TransportCredentials.Clone(), cfg: r.cfg}
+}

@@ -1,0 +1,95 @@
+// Package transport attaches remote block devices. Each protocol is a
+// subpackage; iscsi is the first. The package transporttest has a fake.
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Errors of a Transport; test with errors.Is.
+var (
+	// ErrAuth: the target refused the initiator or its credentials.
+	ErrAuth = errors.New("authentication refused by the storage target")
+	// ErrUnreachable: no portal answers.
+	ErrUnreachable = errors.New("storage target is unreachable")
+	// ErrNoTarget: the portal answers and has no such target.
+	ErrNoTarget = errors.New("storage target does not exist")
+	// ErrNoLUN: the session works, but the unit is missing, empty or no disk.
+	ErrNoLUN = errors.New("logical unit does not exist")
+	// ErrNoDaemon: a helper of the protocol does not run on this node. The
+	// error names the remedy.
+	ErrNoDaemon = errors.New("storage protocol daemon is not running")
+	// ErrMismatch: paths that should show one device show several.
+	ErrMismatch = errors.New("paths lead to different devices")
+	// ErrInvalid: the target's description makes no sense.
+	ErrInvalid = errors.New("invalid storage target")
+)
+
+// Target is the address of one remote block device.
+type Target struct {
+	// Portals are "host:port"; the first is as good as any other.
+	Portals []string
+	IQN     string
+	LUN     int
+}
+
+// String is for logs and errors.
+func (t Target) String() string { return fmt.Sprintf("%s lun %d at %v", t.IQN, t.LUN, t.Portals) }
+
+// Credentials are CHAP credentials. They never print, in no format.
+type Credentials struct {
+	// Username and Password prove the initiator to the target.
+	Username, Password string
+	// MutualUsername and MutualPassword, if set, prove the target to the
+	// initiator.
+	MutualUsername, MutualPassword string
+}
+
+// Format implements fmt.Formatter for every verb.
+func (Credentials) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[redacted]")) }
+
+// String implements fmt.Stringer.
+func (Credentials) String() string { return "[redacted]" }
+
+// GoString implements fmt.GoStringer.
+func (Credentials) GoString() string { return "[redacted]" }
+
+// MarshalJSON keeps credentials out of structured logs and records.
+func (Credentials) MarshalJSON() ([]byte, error) { return []byte(`"[redacted]"`), nil }
+
+// Origin is an attached device. Paths and DevNos have the same order and at
+// least one element.
+type Origin struct {
+	// Paths are device nodes such as /dev/sda; DevNos are "major:minor".
+	Paths, DevNos []string
+	SizeBytes     int64
+	// LogicalBlock is the logical block size in bytes.
+	LogicalBlock int
+	// WWID identifies the device; all paths have the same. It may be empty for
+	// a single path whose target has none.
+	WWID string
+}
+
+// Transport attaches and detaches devices of one protocol. It is safe for
+// concurrent use with different targets; the caller serialises one target.
+type Transport interface {
+	// Connect attaches the device and waits, until ctx ends, for its nodes. It
+	// is idempotent. cred may be nil: then what an earlier Connect of the same
+	// target stored is used, if anything. With several portals it is enough
+	// that one answers; the paths found are returned.
+	// Errors: ErrAuth, ErrUnreachable, ErrNoTarget, ErrNoLUN, ErrNoDaemon,
+	// ErrMismatch, ErrInvalid.
+	Connect(ctx context.Context, t Target, cred *Credentials) (Origin, error)
+	// Disconnect detaches the device and forgets the credentials. What was
+	// never attached is success. The caller has flushed the device.
+	// Errors: ErrNoDaemon.
+	Disconnect(ctx context.Context, t Target) error
+	// Lookup finds an attached device and changes nothing.
+	// Errors: ErrMismatch.
+	Lookup(ctx context.Context, t Target) (o Origin, found bool, err error)
+	// Rescan makes the kernel read the device's size again, on every path.
+	// Errors: ErrNoLUN if it is not attached.
+	Rescan(ctx context.Context, t Target) error
+}

@@ -1,0 +1,56 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestParseID(t *testing.T) {
+	cases := map[string]struct {
+		in     string
+		wantOK bool
+	}{
+		"name of a PersistentVolume": {"pvc-0f5a1e9c-8d4e-4d8c-9c0a-0f1e2d3c4b5a", true},
+		"one letter":                 {"a", true},
+		"longest":                    {strings.Repeat("a", MaxIDLength), true},
+		"too long":                   {strings.Repeat("a", MaxIDLength+1), false},
+		"empty":                      {"", false},
+		"capital":                    {"Vol", false},
+		"dot would end an LV name":   {"a.data", false},
+		"underscore":                 {"a_b", false},
+		"leading hyphen":             {"-a", false},
+		"trailing hyphen":            {"a-", false},
+		"slash":                      {"../a", false},
+		"newline":                    {"a\n", false},
+		"space":                      {"a b", false},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseID(tc.in)
+			if tc.wantOK != (err == nil) {
+				t.Fatalf("ParseID(%q) = %q, %v; want success %t", tc.in, got, err, tc.wantOK)
+			}
+			if err == nil && string(got) != tc.in {
+				t.Errorf("ParseID(%q) = %q", tc.in, got)
+			}
+			if err != nil && !errors.Is(err, ErrInvalid) {
+				t.Errorf("error %v does not wrap ErrInvalid", err)
+			}
+		})
+	}
+}
+
+func TestCredentialsAreRedacted(t *testing.T) {
+	c := Credentials{Username: "alice", Password: "correct horse"}
+	holder := struct{ C *Credentials }{&c}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		for name, value := range map[string]any{"value": c, "pointer": &c, "field": holder, "slice": []Credentials{c}} {
+			got := fmt.Sprintf(format, value)
+			if strings.Contains(got, "horse") || strings.Contains(got, "alice") {
+				t.Errorf("Sprintf(%q, %s) shows the credentials: %s", format, name, got)
+			}
+		}
+	}
+}
