@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearflash/nearflash/hack/lab/artifact"
 	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
 )
 
@@ -25,13 +27,18 @@ func newGuestRun(o *options) *cobra.Command {
 		Short: "Run one command in a throw-away guest, in a folder of the host",
 		Long: `Boots a guest without Kubernetes and without a network, runs the command as root
 with DIR (the host's, read-write) as its working folder, and removes the guest.
-Empty disks are /dev/ubdb, /dev/ubdc and so on. Without a command it is ./guest.sh.
+Empty disks are /dev/ubdb, /dev/ubdc and so on. Without a command it is run.sh or
+guest.sh of DIR.
 The exit status is the command's.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r.Dir, r.Argv = args[0], args[1:]
 			if len(r.Argv) == 0 {
-				r.Argv = []string{"/bin/sh", "./guest.sh"}
+				script, err := guestScript(r.Dir)
+				if err != nil {
+					return err
+				}
+				r.Argv = []string{"/bin/bash", script}
 			}
 			return runGuest(cmd.Context(), o, r, limit)
 		},
@@ -45,16 +52,27 @@ The exit status is the command's.`,
 	return cmd
 }
 
+// guestScript finds the script that a folder is for.
+func guestScript(dir string) (string, error) {
+	names := []string{"run.sh", "guest.sh"}
+	for _, name := range names {
+		if st, err := os.Stat(filepath.Join(dir, name)); err == nil && st.Mode().IsRegular() {
+			return "./" + name, nil
+		}
+	}
+	return "", fmt.Errorf("%s has none of %v: give a command after --", dir, names)
+}
+
 func runGuest(ctx context.Context, o *options, r cluster.Run, limit time.Duration) error {
 	lab, err := o.lab()
 	if err != nil {
 		return err
 	}
-	set, err := ensureArtifacts(ctx)
+	set, err := ensureArtifacts(ctx, lab.Checkout, artifact.Kernel)
 	if err != nil {
 		return err
 	}
-	r.Kernel, r.NodeBase = set.Kernel, set.NodeBase
+	r.Kernel, r.Root = set.Kernel, set.NodeRoot
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	code, err := lab.RunGuest(ctx, r, os.Stdout, os.Stderr)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearflash/nearflash/hack/lab/artifact"
 	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
@@ -53,7 +54,7 @@ func newRoot() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", os.Getenv("LAB_NAME"),
 		"the lab's identity (default: derived from the checkout's path; environment: LAB_NAME)")
-	root.AddCommand(newGuest(o))
+	root.AddCommand(artifact.Command(), newGuest(o))
 	return root
 }
 

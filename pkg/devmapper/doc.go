@@ -2,7 +2,7 @@
 //
 // Tables and status lines are typed values with a pure build and parse; what
 // the kernel expects is stated above each target. [Client] is the interface,
-// [New] the real one, and the package devmappertest has a fake with real state.
+// [New] the real one.
 //
 // Traps that this package knows and callers need not:
 //

@@ -81,9 +81,14 @@ func (s *Service) markDeleting(ctx context.Context, obj *v1alpha1.CachedVolume) 
 }
 
 // forget removes the finalizer, and with it the record. A record that is gone,
-// or that another volume of the name has by now, is left alone.
+// or that another volume of the name has by now, is left alone. One that got an
+// owner meanwhile is not forgotten: another controller may have published a
+// volume whose record waits for its finalizer.
 func (s *Service) forget(ctx context.Context, obj *v1alpha1.CachedVolume) error {
 	err := records.UpdateObject(ctx, s.client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
+		if now.UID == obj.UID && now.Status.Publication == v1alpha1.PublicationPublished {
+			return fmt.Errorf("%w: volume %s was published to node %s meanwhile", volume.ErrInUse, obj.Name, now.Status.OwnerNode)
+		}
 		if now.UID == obj.UID {
 			now.Finalizers = slices.DeleteFunc(now.Finalizers, func(f string) bool { return f == v1alpha1.VolumeFinalizer })
 		}

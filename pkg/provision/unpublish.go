@@ -119,8 +119,10 @@ func (s *Service) shutOutOther(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	return s.shutOut(ctx, volume.ID(obj.Name), node)
 }
 
-// Retire forgets a static volume whose PersistentVolume is gone. It does nothing
-// unless the record is Retirable. Errors: ErrBusy, ErrUnavailable.
+// Retire forgets a volume whose PersistentVolume is gone: a static one that
+// Retirable allows, or one that is being deleted and that the storage server does
+// not have any more, because whoever deleted it was interrupted. It does nothing
+// for any other. Errors: ErrBusy, ErrInUse, ErrUnavailable, ErrBackend.
 func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -129,10 +131,20 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	if !Retirable(obj) {
+	if Retirable(obj) {
+		return s.drop(ctx, obj)
+	}
+	if obj.Spec.Static != nil || obj.DeletionTimestamp == nil || s.backend == nil ||
+		obj.Status.Publication == v1alpha1.PublicationPublished {
 		return nil
 	}
-	return s.drop(ctx, obj)
+	switch _, err = s.backend.Access(ctx, id); {
+	case errors.Is(err, volume.ErrNotFound):
+		return s.forget(ctx, obj)
+	case err != nil:
+		return fmt.Errorf("access to volume %s: %w", id, err)
+	}
+	return nil
 }
 
 // Retirable tells whether nothing but its PersistentVolume needs a record: a

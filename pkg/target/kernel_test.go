@@ -1,8 +1,8 @@
 //go:build kernel
 
 // Tests on a real kernel: LVM, LIO and the open-iscsi initiator over loopback.
-// They need root, a running iscsid, and NEARFLASH_TEST_DISK, a disk of at least
-// 1 GiB whose content they DESTROY. Run them in a throwaway machine.
+// They need root, a running iscsid, and /dev/ubdb (or NEARFLASH_TEST_DISK), a disk
+// of at least 1 GiB whose content they DESTROY. Run them in a throwaway machine.
 package target_test
 
 import (
@@ -30,6 +30,8 @@ const (
 	otherIface   = "nftest-other"
 	otherNode    = "iqn.2026-11.io.nearflash:test-other"
 	garbage      = 0xa5
+	// guestDisk is an empty disk of the guests that run these tests.
+	guestDisk = "/dev/ubdb"
 )
 
 // rig is a real machine with a volume group on the test disk.
@@ -63,8 +65,11 @@ func newRig(t *testing.T) *rig {
 func testDisk(t *testing.T) string {
 	t.Helper()
 	disk := os.Getenv("NEARFLASH_TEST_DISK")
-	if disk == "" || os.Geteuid() != 0 {
-		t.Fatal("set NEARFLASH_TEST_DISK to a disk whose content may be destroyed, and run as root")
+	if disk == "" {
+		disk = guestDisk
+	}
+	if _, err := os.Stat(disk); err != nil || os.Geteuid() != 0 {
+		t.Fatalf("run as root in a throwaway guest that has %s (its content is destroyed): %v", disk, err)
 	}
 	return disk
 }

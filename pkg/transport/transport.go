@@ -1,5 +1,5 @@
 // Package transport attaches remote block devices. Each protocol is a
-// subpackage; iscsi is the first. The package transporttest has a fake.
+// subpackage; iscsi is the first.
 package transport
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,7 +18,9 @@ import (
 // guest is the serving process's state.
 type guest struct {
 	cfg agentapi.Config
-	sup *supervisor
+	// bootID tells this boot from all others.
+	bootID string
+	sup    *supervisor
 	// powerOff ends the guest.
 	powerOff context.CancelFunc
 
@@ -68,6 +71,11 @@ func (g *guest) configure() error {
 	if err := json.Unmarshal(b, &g.cfg); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return fmt.Errorf("identity of the boot: %w", err)
+	}
+	g.bootID = strings.TrimSpace(string(id))
 	if err := setupNetwork(g.cfg.Node, g.cfg.Network); err != nil {
 		return err
 	}
@@ -95,10 +103,32 @@ func (g *guest) setup(ctx context.Context) error {
 		return err
 	}
 	for _, svc := range g.cfg.Services {
-		if err := g.sup.run(ctx, svc); err != nil {
+		if err := g.runService(ctx, svc); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+// runService starts a service and waits until it is usable.
+func (g *guest) runService(ctx context.Context, svc agentapi.Service) error {
+	if err := g.sup.run(ctx, svc); err != nil {
+		return err
+	}
+	if svc.Address != "" {
+		err := waitFor(ctx, svc.Name, startLimit, func() bool {
+			var d net.Dialer
+			conn, err := d.DialContext(ctx, "tcp", svc.Address)
+			if err != nil {
+				return false
+			}
+			return conn.Close() == nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	g.step(svc.Name)
 	return nil
 }
 
@@ -125,7 +155,7 @@ func (g *guest) status() agentapi.Status {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return agentapi.Status{
-		Node: g.cfg.Node, Ready: g.ready, Error: g.failure,
+		Node: g.cfg.Node, BootID: g.bootID, Ready: g.ready, Error: g.failure,
 		Services: g.sup.counts(), Timeline: append([]agentapi.Step(nil), g.timeline...),
 	}
 }

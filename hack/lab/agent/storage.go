@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
 
 // The storage server's disk, from below: the disk itself, a device-mapper
 // device that makes it slow, a volume group, and a thin pool.
 const (
-	storageDisk = "/dev/ubdb"
+	storageDisk = plan.SecondDisk
 	slowName    = "slow"
 	slowDevice  = "/dev/mapper/" + slowName
-	storageVG   = "storage"
-	thinPool    = "pool"
+	storageVG   = plan.VolumeGroup
+	thinPool    = plan.ThinPool
 )
 
 // lvmLocal makes LVM look at the slow device alone: the physical volume also

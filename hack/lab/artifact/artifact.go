@@ -85,6 +85,9 @@ func Ensure(ctx context.Context, opt Options) (*Set, error) {
 	if err := b.ensureHostTools(ctx, p.tools); err != nil {
 		return nil, err
 	}
+	if err := b.store.sweep(); err != nil {
+		return nil, err
+	}
 	if err := p.run(ctx, b.store); err != nil {
 		return nil, err
 	}
@@ -129,8 +132,7 @@ func newBuilder(opt Options) (*builder, error) {
 // task is one artifact of a plan.
 type task struct {
 	recipe recipe
-	// needs are the artifacts that the build reads. They are not waited for when
-	// the artifact exists.
+	// needs are the artifacts that the build reads.
 	needs []*task
 	// dir is valid once done is closed without the plan having failed.
 	dir  string
@@ -291,7 +293,7 @@ func (b *builder) planCluster(p *plan) error {
 	p.addTask(&p.guestLane, p.nodeBase, b.store)
 
 	p.driverImages = b.labImages(p.nodeTools)
-	//TMP p.goLane = append(p.goLane, p.driverImages.run)
+	p.goLane = append(p.goLane, p.driverImages.run)
 	return nil
 }
 

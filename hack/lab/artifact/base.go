@@ -2,7 +2,7 @@ package artifact
 
 import (
 	"context"
-	_ "embed" // bake-init.sh, containerd-config.toml
+	_ "embed" // bake-init.sh
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,9 +18,6 @@ import (
 //go:embed bake-init.sh
 var bakeInit string
 
-//go:embed containerd-config.toml
-var containerdConfig string
-
 const (
 	// nodeBaseFile is the ext4 image inside the node-base artifact.
 	nodeBaseFile = "node.ext4"
@@ -29,6 +26,18 @@ const (
 	// bakeTimeout is far above the 20 to 60 s that a bake takes.
 	bakeTimeout = 10 * time.Minute
 )
+
+// containerdConfig is for the containerd of the bake; a node's own may replace
+// it. Images come from archives only: the sandbox image must never be collected.
+const containerdConfig = `version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "` + pauseImage + `"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "/etc/cni/net.d"
+`
 
 // nodeBaseParts are the directories of the artifacts that a node base is made of.
 type nodeBaseParts struct {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -67,11 +68,7 @@ func (b *builder) debootstrap(ctx context.Context, t tree, workdir, target strin
 	if os.Geteuid() != 0 {
 		return errors.New("making a Debian tree needs root")
 	}
-	mirror, err := debianMirror(ctx)
-	if err != nil {
-		return err
-	}
-	keyring, err := b.suiteKeyring(ctx, mirror, workdir)
+	mirror, keyring, err := b.suiteMirror(ctx, workdir)
 	if err != nil {
 		return err
 	}
@@ -93,49 +90,75 @@ func (b *builder) debootstrap(ctx context.Context, t tree, workdir, target strin
 	return err
 }
 
-// debianMirror returns the mirror that the host itself uses: the most frequent
-// repository of its apt configuration.
-func debianMirror(ctx context.Context) (string, error) {
+// suiteMirror returns the first of the host's mirrors that has the suite, and a
+// keyring that verifies the suite there.
+func (b *builder) suiteMirror(ctx context.Context, workdir string) (mirror, keyring string, err error) {
+	mirrors, err := debianMirrors(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	release := filepath.Join(workdir, "InRelease")
+	defer func() { _ = os.Remove(release) }()
+	var failed []error
+	for _, mirror := range mirrors {
+		if err := download(ctx, joinURL(mirror, "dists/"+suite+"/InRelease"), release); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		keyring, err := b.suiteKeyring(ctx, mirror, release, workdir)
+		return mirror, keyring, err
+	}
+	return "", "", fmt.Errorf("%w: none of %s has %s: set %s to the URL of one that has: %w",
+		ErrMirror, strings.Join(mirrors, " "), suite, mirrorEnv, errors.Join(failed...))
+}
+
+// debianMirrors returns the mirrors that the host itself uses, the likeliest
+// first.
+func debianMirrors(ctx context.Context) ([]string, error) {
 	if m := os.Getenv(mirrorEnv); m != "" {
-		return m, nil
+		return []string{m}, nil
 	}
 	remedy := fmt.Errorf("%w: set %s to the URL of one", ErrMirror, mirrorEnv)
 	if _, err := exec.LookPath("apt-get"); err != nil {
-		return "", remedy
+		return nil, remedy
 	}
-	out, err := run(ctx, newCommand(ctx, "apt-get", "indextargets", "--format", "$(ORIGIN) $(REPO_URI)"))
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", remedy, err)
+	// Without --no-release-info, apt-get lists only what it has downloaded before.
+	for _, args := range [][]string{nil, {"--no-release-info"}} {
+		args = append([]string{"indextargets", "--format", "$(ORIGIN) $(REPO_URI)"}, args...)
+		out, err := run(ctx, newCommand(ctx, "apt-get", args...))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", remedy, err)
+		}
+		if mirrors := rankMirrors(string(out)); len(mirrors) > 0 {
+			return mirrors, nil
+		}
 	}
-	if m := mostFrequentMirror(string(out)); m != "" {
-		return m, nil
-	}
-	return "", remedy
+	return nil, remedy
 }
 
-// mostFrequentMirror picks from lines "ORIGIN URI" the URI that occurs most
-// often, Debian's own before others; the first of equals wins.
-func mostFrequentMirror(lines string) string {
+// rankMirrors returns the URIs of lines "ORIGIN URI": Debian's own before
+// others, then those that occur more often, then in the order of the lines.
+func rankMirrors(lines string) []string {
 	const debianFirst = 1 << 20
-	count := map[string]int{}
-	best := ""
-	for _, line := range strings.Split(lines, "\n") {
-		origin, uri, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok {
-			uri = origin // a repository that states no origin
-		}
-		if !strings.Contains(uri, "://") {
+	score := map[string]int{}
+	var mirrors []string
+	for line := range strings.Lines(lines) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || !strings.Contains(fields[len(fields)-1], "://") {
 			continue
 		}
-		if origin == "Debian" && count[uri] == 0 {
-			count[uri] = debianFirst
+		uri := fields[len(fields)-1]
+		if score[uri] == 0 {
+			mirrors = append(mirrors, uri)
+			// A repository may state no origin.
+			if len(fields) == 2 && fields[0] == "Debian" {
+				score[uri] = debianFirst
+			}
 		}
-		count[uri]++
-		if best == "" || count[uri] > count[best] {
-			best = uri
-		}
+		score[uri]++
 	}
-	return best
+	slices.SortStableFunc(mirrors, func(a, b string) int { return score[b] - score[a] })
+	return mirrors
 }
 
 // aptTransportOptions returns the proxy settings of the host's apt, which
@@ -160,12 +183,7 @@ func aptTransportOptions(ctx context.Context) []string {
 // suiteKeyring returns a keyring that verifies the suite's release file: the
 // host's, or the one of the suite's keyring package when the host's is absent
 // or too old. The package is accepted by its pinned hash alone.
-func (b *builder) suiteKeyring(ctx context.Context, mirror, workdir string) (string, error) {
-	release := filepath.Join(workdir, "InRelease")
-	if err := download(ctx, joinURL(mirror, "dists/"+suite+"/InRelease"), release); err != nil {
-		return "", fmt.Errorf("%w: %s: %w", ErrMirror, mirror, err)
-	}
-	defer func() { _ = os.Remove(release) }()
+func (b *builder) suiteKeyring(ctx context.Context, mirror, release, workdir string) (string, error) {
 	err := verifyRelease(ctx, hostKeyring, release)
 	if err == nil {
 		return hostKeyring, nil

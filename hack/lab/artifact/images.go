@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	labplan "github.com/nearflash/nearflash/hack/lab/internal/plan"
 	"github.com/nearflash/nearflash/hack/mkimage"
 )
 
@@ -15,8 +16,9 @@ const (
 	// imageRegistry is the registry part of all our image names. It does not
 	// exist: images are imported, never pulled.
 	imageRegistry = "nearflash.local/"
-	// pauseImage is the sandbox of every pod; containerd-config.toml names it too.
-	pauseImage = imageRegistry + "pause:1"
+	// pauseImage is the sandbox of every pod: the name that the lab's containerd is
+	// configured with.
+	pauseImage = labplan.PauseImage
 	// workloadImage is what test and demo pods run.
 	workloadImage = imageRegistry + "workload:1"
 	// nodeToolsImage is the lower layer of the images that need host tools. It is
@@ -159,4 +161,3 @@ func programImage(image, program, path string, below ...*mkimage.Layer) (mkimage
 	layers := append(slices.Clone(below), layer)
 	return mkimage.Spec{Name: image, Entrypoint: []string{"/" + program}, Layers: layers}, nil
 }
-

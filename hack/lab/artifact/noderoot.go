@@ -47,7 +47,7 @@ func mkfsOptions() []string {
 // kernel with the libc it was linked against.
 func (b *builder) nodeRootRecipe() recipe {
 	inputs := append(nodeTree().inputs(), mkfsOptions()...)
-	inputs = append(inputs, rootSize, guestInit)
+	inputs = append(inputs, rootSize, guestInit, etcResolvConf, etcHosts)
 	return recipe{name: "node-root", inputs: inputs, build: b.buildNodeRoot}
 }
 
@@ -109,8 +109,14 @@ func takeKernel(root, dir string) error {
 	return nil
 }
 
+// kubelet and runc refuse to run pods and containers without these two files.
+const (
+	etcResolvConf = "# A guest has no name server; /etc/hosts has the names there are.\n"
+	etcHosts      = "127.0.0.1 localhost\n::1 localhost\n"
+)
+
 // prepareNodeRoot puts the modules where modprobe looks, and the first process
-// of a guest into the tree.
+// of a guest and its configuration files into the tree.
 func prepareNodeRoot(ctx context.Context, root string) error {
 	packaged := filepath.Join(root, "usr/lib/uml/modules")
 	versions, err := os.ReadDir(packaged)
@@ -134,7 +140,19 @@ func prepareNodeRoot(ctx context.Context, root string) error {
 	if err := removeVolatile(root); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, "usr/sbin/guest-init"), []byte(guestInit), 0o755)
+	for path, file := range map[string]struct {
+		text string
+		mode os.FileMode
+	}{
+		"usr/sbin/guest-init": {guestInit, 0o755},
+		"etc/resolv.conf":     {etcResolvConf, 0o644},
+		"etc/hosts":           {etcHosts, 0o644},
+	} {
+		if err := os.WriteFile(filepath.Join(root, path), []byte(file.text), file.mode); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // recordPackages writes the versions that the suite had into the artifact.

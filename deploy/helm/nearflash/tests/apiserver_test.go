@@ -87,7 +87,7 @@ func (c *cluster) testInstall(t *testing.T) {
 		t.Errorf("generated password has %d characters, want 24", n)
 	}
 	class := []string{
-		"--set", "target.address=storage:9500", "--set", "target.tls.existingSecret=x",
+		"--set", "target.address=storage:9443", "--set", "target.tls.existingSecret=x",
 		"--set", "storageClasses[0].name=fast", "--set", "storageClasses[0].parameters.backend=iscsi",
 	}
 	if err := c.helm(ctx, append([]string{"upgrade", release, chartDir}, class...)...); err != nil {

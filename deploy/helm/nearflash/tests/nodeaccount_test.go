@@ -31,7 +31,9 @@ func (c *cluster) testNodeAccount(t *testing.T) {
 	t.Run("token without a node", func(t *testing.T) {
 		unbound := c.as(t, c.token(t, "nearflash-node", nil))
 		forbidden(t, "create a pool", unbound.Create(ctx, newPool("node-c")))
-		forbidden(t, "create a pool without a name", unbound.Create(ctx, newPool("")))
+		generated := newPool("")
+		generated.GenerateName = "node-"
+		forbidden(t, "create a pool with a generated name", unbound.Create(ctx, generated))
 		volume := c.storedVolume(t, "unbound", ownedStatus("node-a", 1))
 		volume.Status.Conditions = cachedCondition()
 		forbidden(t, "write a status", unbound.Status().Update(ctx, volume))
@@ -108,20 +110,22 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		change      func(*v1alpha1.CachedVolumeStatus)
 		wantAllowed bool
 	}{
-		"owner sets a condition":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
-		"owner sets the dirty mark":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, true},
-		"other sets the dirty mark":      {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, false},
-		"owner removes the dirty state":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, true},
-		"other removes the dirty state":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, false},
-		"owner raises the generation":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = new(int64(4)) }, false},
-		"owner removes the generation":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = nil }, false},
-		"owner gives the volume away":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
-		"other takes the volume":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
-		"owner releases the volume":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = v1alpha1.PublicationReleased }, false},
-		"owner removes the publication":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = "" }, false},
-		"status is emptied":              {nodeA, func(s *v1alpha1.CachedVolumeStatus) { *s = v1alpha1.CachedVolumeStatus{} }, false},
-		"own residency added":            {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-a", 3)) }, true},
-		"own residency added in front":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append([]v1alpha1.Residency{residency("node-a", 3)}, s.Residency...) }, true},
+		"owner sets a condition":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
+		"owner sets the dirty mark":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, true},
+		"other sets the dirty mark":     {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, false},
+		"owner removes the dirty state": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, true},
+		"other removes the dirty state": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, false},
+		"owner raises the generation":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = new(int64(4)) }, false},
+		"owner removes the generation":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Generation = nil }, false},
+		"owner gives the volume away":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
+		"other takes the volume":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.OwnerNode = "node-b" }, false},
+		"owner releases the volume":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = v1alpha1.PublicationReleased }, false},
+		"owner removes the publication": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = "" }, false},
+		"status is emptied":             {nodeA, func(s *v1alpha1.CachedVolumeStatus) { *s = v1alpha1.CachedVolumeStatus{} }, false},
+		"own residency added":           {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-a", 3)) }, true},
+		"own residency added in front": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.Residency = append([]v1alpha1.Residency{residency("node-a", 3)}, s.Residency...)
+		}, true},
 		"own residency removed":          {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[1:] }, true},
 		"own residency from the future":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 4 }, false},
 		"residency of another removed":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[:1] }, false},

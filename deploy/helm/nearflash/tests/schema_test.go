@@ -11,7 +11,7 @@ import (
 
 // TestBadValues gives each case one wrong value and wants helm to name its place.
 func TestBadValues(t *testing.T) {
-	target := []string{"--set", "target.address=storage:9500", "--set", "target.tls.existingSecret=x"}
+	target := []string{"--set", "target.address=storage:9443", "--set", "target.tls.existingSecret=x"}
 	class := append([]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=iscsi"}, target...)
 	tests := map[string]struct {
 		args []string
@@ -26,8 +26,8 @@ func TestBadValues(t *testing.T) {
 		"log level":                   {[]string{"--set", "logLevel=11"}, "'/logLevel'"},
 		"log level as text":           {[]string{"--set-string", "logLevel=2"}, "'/logLevel'"},
 		"target without port":         {[]string{"--set", "target.address=storage"}, "'/target/address'"},
-		"target as URL":               {[]string{"--set", "target.address=https://storage:9500"}, "'/target/address'"},
-		"target without certificate":  {[]string{"--set", "target.address=storage:9500"}, "target.tls.existingSecret"},
+		"target as URL":               {[]string{"--set", "target.address=https://storage:9443"}, "'/target/address'"},
+		"target without certificate":  {[]string{"--set", "target.address=storage:9443"}, "target.tls.existingSecret"},
 		"certificate that is a path":  {[]string{"--set", "target.tls.ca=/etc/ca.crt"}, "'/target/tls/ca'"},
 		"key that is a certificate":   {[]string{"--set", "target.tls.key=-----BEGIN CERTIFICATE-----"}, "'/target/tls/key'"},
 		"short CHAP password":         {[]string{"--set", "chap.password=elevenchars"}, "'/chap/password'"},
@@ -52,6 +52,8 @@ func TestBadValues(t *testing.T) {
 		"kubelet directory with a /":  {[]string{"--set", "node.kubeletDir=/var/lib/kubelet/"}, "'/node/kubeletDir'"},
 		"no state directory":          {[]string{"--set", "node.stateDir="}, "'/node/stateDir'"},
 		"privileged port":             {[]string{"--set", "node.healthPort=80"}, "'/node/healthPort'"},
+		"negative volume limit":       {[]string{"--set", "node.maxVolumes=-1"}, "'/node/maxVolumes'"},
+		"optional as text":            {[]string{"--set-string", "target.optional=yes"}, "'/target/optional'"},
 		"update strategy":             {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
 		"nothing may be unavailable":  {[]string{"--set", "node.updateStrategy.maxUnavailable=0"}, "'/node/updateStrategy/maxUnavailable'"},
 		"negative replicas":           {[]string{"--set", "controller.replicas=-1"}, "'/controller/replicas'"},

@@ -13,6 +13,8 @@ const (
 	ShareDir = "/host"
 	// ConfigFile is the configuration, relative to the share.
 	ConfigFile = "config.json"
+	// ImageDir is where the guest sees the archives of container images.
+	ImageDir = "/images"
 	// LogDir takes logs, relative to the share.
 	LogDir = "logs"
 	// StdoutFile, StderrFile and ExitFile take a script's outcome, relative to
@@ -79,6 +81,9 @@ type Script struct {
 	Argv []string `json:"argv"`
 	Dir  string   `json:"dir"`
 	Env  []string `json:"env,omitempty"`
+	// Address, host:port, is one that the service accepts connections on once it
+	// is usable; the boot waits for that. Empty: started means usable.
+	Address string `json:"address,omitempty"`
 }
 
 // Mount is a host folder in the guest.
@@ -92,4 +97,7 @@ type Service struct {
 	Name string   `json:"name"`
 	Argv []string `json:"argv"`
 	Env  []string `json:"env,omitempty"`
+	// Address, host:port, is one that the service accepts connections on once it
+	// is usable; the boot waits for that. Empty: started means usable.
+	Address string `json:"address,omitempty"`
 }

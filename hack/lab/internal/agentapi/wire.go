@@ -30,6 +30,8 @@ type ExecRequest struct {
 // Status is how far a guest is.
 type Status struct {
 	Node string `json:"node"`
+	// BootID differs from boot to boot (proc(5), sys/kernel/random/boot_id).
+	BootID string `json:"bootID"`
 	// Ready is set once everything of the guest's role was started.
 	Ready bool `json:"ready"`
 	// Error is why it never will be.
@@ -38,6 +40,14 @@ type Status struct {
 	Services map[string]int `json:"services,omitempty"`
 	// Timeline tells at which uptime each step of the boot was done.
 	Timeline []Step `json:"timeline,omitempty"`
+}
+
+// Uptime returns when the last step of the boot was done, in seconds.
+func (s Status) Uptime() float64 {
+	if len(s.Timeline) == 0 {
+		return 0
+	}
+	return s.Timeline[len(s.Timeline)-1].Seconds
 }
 
 // Step is one step of the boot.

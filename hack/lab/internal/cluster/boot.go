@@ -3,10 +3,13 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 )
@@ -24,24 +27,56 @@ func (l *Lab) makeBoot(ctx context.Context, dir string) error {
 			return fmt.Errorf("boot folder: %w", err)
 		}
 	}
-	return l.goBuild(ctx, agentPackage, filepath.Join(dir, agentapi.AgentFile))
+	return l.install(ctx, agentPackage, filepath.Join(dir, agentapi.AgentFile))
 }
 
-// goBuild builds a static program of this checkout. The file is replaced, not
-// overwritten: a guest may be running the old one.
-func (l *Lab) goBuild(ctx context.Context, pkg, out string) error {
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+// install builds a static program of this checkout, with fault points, into a
+// file. The build's own result stays in the checkout, so that the go command
+// links nothing again that has not changed.
+func (l *Lab) install(ctx context.Context, pkg, file string) error {
+	dir := filepath.Join(l.Checkout, "_output", "lab-bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("build %s: %w", pkg, err)
 	}
-	tmp := out + ".new"
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", tmp, pkg)
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("build %s: %w", pkg, err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("build %s: %w", pkg, err)
+	}
+	out := filepath.Join(dir, filepath.Base(pkg))
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)
 	cmd.Dir = l.Checkout
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w: %s", pkg, err, msg)
 	}
-	if err := os.Rename(tmp, out); err != nil {
-		return fmt.Errorf("build %s: %w", pkg, err)
+	return replaceFile(out, file)
+}
+
+// replaceFile copies a program to a place where the old one may be running.
+func replaceFile(src, dst string) (err error) {
+	if err := os.MkdirAll(filepath.Dir(dst), 0o755); err != nil {
+		return fmt.Errorf("copy %s: %w", filepath.Base(src), err)
+	}
+	in, err := os.Open(src)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer in.Close()
+	tmp := dst + ".new"
+	out, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("copy %s: %w", filepath.Base(src), err)
+	}
+	if err := os.Rename(tmp, dst); err != nil {
+		return fmt.Errorf("copy %s: %w", filepath.Base(src), err)
 	}
 	return nil
 }

@@ -27,7 +27,8 @@ const scriptDir = "/mnt"
 
 // Run describes one command in a throw-away guest.
 type Run struct {
-	Kernel, NodeBase string
+	// Kernel is the guest kernel, Root the image below the guest's root.
+	Kernel, Root string
 	// Dir is the folder that the guest sees as its working folder, read-write.
 	Dir  string
 	Argv []string
@@ -108,7 +109,7 @@ func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, er
 		return node.Guest{}, err
 	}
 	g := node.Guest{
-		Name: "guest", Kernel: r.Kernel, Boot: boot, Share: share, RootBase: r.NodeBase,
+		Name: "guest", Kernel: r.Kernel, Boot: boot, Share: share, RootBase: r.Root,
 		RootCOW: filepath.Join(dir, "root.cow"), MemoryMiB: r.MemoryMiB,
 		RunDir: dir, Console: filepath.Join(dir, "console.log"),
 	}

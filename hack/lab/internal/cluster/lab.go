@@ -29,6 +29,9 @@ var ErrNotUp = errors.New("the lab is not up")
 // ErrBusy is returned when another command is changing the lab.
 var ErrBusy = errors.New("another command is changing this lab")
 
+// ErrEnded is returned when a process of the lab is not running though it should.
+var ErrEnded = errors.New("process has ended")
+
 // Lab is one lab, up or not.
 type Lab struct {
 	ID       string
@@ -70,13 +73,20 @@ type Sizes struct {
 type state struct {
 	Checkout string `json:"checkout"`
 	// Token opens the agents.
-	Token    string `json:"token"`
-	Kernel   string `json:"kernel"`
-	NodeBase string `json:"nodeBase"`
-	Sizes    Sizes  `json:"sizes"`
-	// Complete is set when everything was started.
-	Complete bool        `json:"complete"`
-	Cuts     []netns.Cut `json:"cuts,omitempty"`
+	Token string `json:"token"`
+	// Kernel, WorkerRoot and StorageRoot are files of the artifact cache.
+	Kernel      string `json:"kernel"`
+	WorkerRoot  string `json:"workerRoot"`
+	StorageRoot string `json:"storageRoot"`
+	// Bin maps the names of host programs to their paths.
+	Bin   map[string]string `json:"bin"`
+	Sizes Sizes             `json:"sizes"`
+	// Complete is set when everything was started once. A lab without it is what
+	// a killed command left, and is good for nothing.
+	Complete bool `json:"complete"`
+	// Driver is set when the driver was installed.
+	Driver bool        `json:"driver"`
+	Cuts   []netns.Cut `json:"cuts,omitempty"`
 }
 
 func newToken() (string, error) {
@@ -116,8 +126,9 @@ func (l *Lab) save(s state) error {
 }
 
 // Lock keeps other commands from changing the lab until the returned function is
-// called. It returns [ErrBusy] when another one is at it.
-func (l *Lab) Lock() (func(), error) {
+// called. While another command holds it, it waits for at most that long, then
+// returns [ErrBusy].
+func (l *Lab) Lock(ctx context.Context, wait time.Duration) (func(), error) {
 	path := l.Paths.Lock()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("state folder: %w", err)
@@ -126,8 +137,16 @@ func (l *Lab) Lock() (func(), error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("%w (lab %s)", ErrBusy, l.ID), f.Close())
+	limit := time.Now().Add(wait)
+	err = until(ctx, "the lab's lock", func(context.Context) (bool, error) {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return true, nil
+		}
+		return time.Now().After(limit), fmt.Errorf("%w (lab %s)", ErrBusy, l.ID)
+	})
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
@@ -154,23 +173,19 @@ func (l *Lab) agent(n plan.Node, token string) *agentapi.Client {
 	return agentapi.NewClient(l.NS.DialContext, fmt.Sprintf("%s:%d", n.IP, plan.AgentPort), token)
 }
 
-// until calls ok every interval until it reports done, fails for good, or ctx
-// ends. The last passing trouble is in the error then.
+// until calls ok at short intervals until it reports that it is done, with an
+// error when nothing will change that any more, or ctx ends; the last passing
+// trouble is in the error then.
 func until(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {
-	var last error
 	for {
 		done, err := ok(ctx)
-		if done || ctx.Err() != nil {
-			break
+		if done {
+			return err
 		}
-		last = err
 		select {
 		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("wait for %s: %w", what, context.Cause(ctx)), err)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return errors.Join(fmt.Errorf("wait for %s: %w", what, context.Cause(ctx)), last)
-	}
-	return nil
 }

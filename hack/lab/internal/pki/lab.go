@@ -24,6 +24,9 @@ const (
 	TargetClient      = "target-client"
 )
 
+// TargetClientName is the common name that the storage server lets in.
+const TargetClientName = "nearflash-controller"
+
 // KubeletServer names the serving pair of a node's kubelet.
 func KubeletServer(node string) string { return node + "-serving" }
 
@@ -96,7 +99,7 @@ func clusterSubjects() map[string]Subject {
 
 // targetSubjects are the certificates for the storage server's mutual TLS.
 func targetSubjects() map[string]Subject {
-	out := map[string]Subject{TargetClient: {Name: "nearflash-controller", Client: true}}
+	out := map[string]Subject{TargetClient: {Name: TargetClientName, Client: true}}
 	for _, n := range plan.Nodes() {
 		if n.Role == plan.RoleStorage {
 			out[TargetServer] = Subject{Name: n.Name, Server: true, IPs: []string{n.IP}, DNS: []string{n.Name}}

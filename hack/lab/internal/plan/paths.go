@@ -73,6 +73,16 @@ func (p Paths) Bin() string { return filepath.Join(p.Root, "bin") }
 // Boot is the folder a guest's kernel takes as its first root.
 func (p Paths) Boot() string { return filepath.Join(p.Root, "boot") }
 
+// Images is the folder of image archives that all guests see.
+func (p Paths) Images() string { return filepath.Join(p.Root, "images") }
+
+// Values is the file with the chart's values.
+func (p Paths) Values() string { return filepath.Join(p.Root, "values.json") }
+
+// FailedLogs is where the logs of an `up` that failed are kept. It lies beside
+// the state directory, which is removed then.
+func (p Paths) FailedLogs() string { return p.Root + ".failed-logs" }
+
 // Node is the folder of one guest.
 func (p Paths) Node(node string) string { return filepath.Join(p.Root, "nodes", node) }
 

@@ -33,6 +33,13 @@ const (
 	BridgeName = "br0"
 	// TargetPort is where nearflash-target listens on the storage node.
 	TargetPort = 9443
+	// PortalPort is where the storage node serves iSCSI.
+	PortalPort = 3260
+	// VolumeGroup is the storage node's volume group, ThinPool the pool in it.
+	VolumeGroup = "storage"
+	ThinPool    = "pool"
+	// SecondDisk is every guest's disk: a worker's SSD, the storage node's store.
+	SecondDisk = "/dev/ubdb"
 )
 
 // Role says what a guest does.
@@ -82,6 +89,16 @@ func Workers() []Node {
 		}
 	}
 	return out
+}
+
+// Storage returns the storage server's guest.
+func Storage() Node {
+	for _, n := range Nodes() {
+		if n.Role == RoleStorage {
+			return n
+		}
+	}
+	return Node{}
 }
 
 // FindNode returns the guest of that name, or [ErrUnknownNode].
@@ -150,4 +167,4 @@ func ResolveID(name, checkout string) (string, error) {
 func NetnsName(id string) string { return "nf-" + id }
 
 // PauseImage is the sandbox image that a node's image store holds.
-const PauseImage = "nearflash.io/lab/pause:1"
+const PauseImage = "nearflash.local/pause:1"

@@ -1,0 +1,34 @@
+// Command lint checks Go code: all of staticcheck, some more analyzers, and this
+// project's own rules (package house). It is a module of its own so that what it
+// is built from stays out of the project's requirements.
+//
+// Flags and `//lint:ignore CHECK reason` are those of staticcheck.
+package main
+
+import (
+	"os"
+
+	"codeberg.org/polyfloyd/go-errorlint/errorlint"
+	"github.com/timonwong/loggercheck"
+	"golang.org/x/tools/go/analysis/passes/nilness"
+	"honnef.co/go/tools/lintcmd"
+	"honnef.co/go/tools/simple"
+	"honnef.co/go/tools/staticcheck"
+	"honnef.co/go/tools/stylecheck"
+	"honnef.co/go/tools/unused"
+
+	"github.com/nearflash/nearflash/hack/tools/lint/house"
+)
+
+func main() {
+	cmd := lintcmd.NewCommand("lint")
+	cmd.ParseFlags(os.Args[1:])
+	cmd.AddAnalyzers(staticcheck.Analyzers...)
+	cmd.AddAnalyzers(simple.Analyzers...)
+	cmd.AddAnalyzers(stylecheck.Analyzers...)
+	cmd.AddAnalyzers(unused.Analyzer)
+	// errorf-multi: errors.Join and several %w are used on purpose.
+	cmd.AddBareAnalyzers(errorlint.NewAnalyzer(), loggercheck.NewAnalyzer(), nilness.Analyzer)
+	cmd.AddBareAnalyzers(house.Analyzers()...)
+	cmd.Run()
+}

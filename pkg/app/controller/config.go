@@ -1,0 +1,74 @@
+// Package controller wires nearflash-controller: the CSI services on a socket,
+// the reconcilers, and the health endpoint.
+package controller
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/target/targetclient"
+)
+
+// Config is what nearflash-controller is started with.
+type Config struct {
+	// Endpoint is the unix socket of the CSI services.
+	Endpoint string
+	// Target is the storage server; without an Address there is none, which
+	// leaves static volumes.
+	Target targetclient.Config
+	// TargetOptional keeps the controller ready while the storage server cannot
+	// be reached.
+	TargetOptional bool
+	// LeaderElect lets one of several controllers run the reconcilers. The CSI
+	// services need no election here, their sidecars hold one each.
+	LeaderElect bool
+	// LeaderElectionNamespace is where the lease is kept; empty means the
+	// namespace of the pod.
+	LeaderElectionNamespace string
+	// HealthAddress is where /healthz, /readyz and /metrics are served; empty
+	// means nowhere.
+	HealthAddress string
+	// Version is the build's version.
+	Version string
+}
+
+// AddFlags defines the flags of nearflash-controller.
+func (c *Config) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&c.Endpoint, "endpoint", "", "`address` of the CSI services: unix:///absolute/path")
+	fs.StringVar(&c.Target.Address, "target-address", "", "`host:port` of nearflash-target; without it only static volumes can be used")
+	fs.StringVar(&c.Target.CAFile, "target-ca", "", "PEM `file` with the CA of the storage server's certificate")
+	fs.StringVar(&c.Target.CertFile, "target-cert", "", "PEM `file` with the certificate that is shown to the storage server")
+	fs.StringVar(&c.Target.KeyFile, "target-key", "", "PEM `file` with the key of that certificate")
+	fs.StringVar(&c.Target.ServerName, "target-server-name", "", "`name` expected in the storage server's certificate (default the host of --target-address)")
+	fs.BoolVar(&c.TargetOptional, "target-optional", false, "be ready while the storage server cannot be reached: static volumes do not need it")
+	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
+	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
+	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz, /readyz and /metrics; empty for none")
+}
+
+// Validate reports everything that is wrong with the flags at once.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.Endpoint == "" {
+		errs = append(errs, errors.New("--endpoint is required: unix:///absolute/path of the CSI socket"))
+	} else if _, err := rpc.SocketPath(c.Endpoint); err != nil {
+		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
+	}
+	files := []struct{ flag, value string }{
+		{"--target-ca", c.Target.CAFile}, {"--target-cert", c.Target.CertFile}, {"--target-key", c.Target.KeyFile},
+	}
+	for _, f := range files {
+		switch {
+		case c.Target.Address != "" && f.value == "":
+			errs = append(errs, fmt.Errorf("%s is required with --target-address: the storage server accepts mutual TLS alone", f.flag))
+		case c.Target.Address == "" && f.value != "":
+			errs = append(errs, fmt.Errorf("%s without --target-address", f.flag))
+		}
+	}
+	if c.LeaderElectionNamespace != "" && !c.LeaderElect {
+		errs = append(errs, errors.New("--leader-election-namespace without --leader-elect"))
+	}
+	return errors.Join(errs...)
+}

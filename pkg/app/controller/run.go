@@ -1,0 +1,183 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/iscsi"
+	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/preflight"
+	"github.com/nearflash/nearflash/pkg/provision"
+	"github.com/nearflash/nearflash/pkg/reconcile"
+	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/target/targetclient"
+)
+
+const (
+	// leaseName is the lease that the leader of the reconcilers holds.
+	leaseName = "nearflash-controller"
+	// apiQPS and apiBurst bound the requests to the API server. client-go's
+	// defaults of 5 and 10 would make volumes wait for each other.
+	apiQPS, apiBurst = 50, 100
+	// apiPatience is how long the API server may take to answer, and to publish
+	// the definitions, when the controller starts; apiRetry is the pause between
+	// two questions.
+	apiPatience, apiRetry = time.Minute, 2 * time.Second
+)
+
+// Run serves until ctx ends or something essential fails. It returns an error if
+// the process should be restarted, and once leadership is lost.
+func Run(ctx context.Context, cfg Config) error {
+	config, err := kubeConfig()
+	if err != nil {
+		return err
+	}
+	return run(ctx, cfg, config)
+}
+
+func run(ctx context.Context, cfg Config, config *rest.Config) error {
+	log := klog.FromContext(ctx)
+	ctrl.SetLogger(log)
+	storage, closeStorage, err := storageServer(cfg.Target)
+	if err != nil {
+		return err
+	}
+	defer closeStorage()
+	if err := waitForAPI(ctx, config); err != nil {
+		return fmt.Errorf("preflight: %w", err)
+	}
+	mgr, err := newManager(ctx, cfg, config)
+	if err != nil {
+		return err
+	}
+	volumes := provision.New(provision.Config{Client: mgr.GetClient(), Backend: storage, Events: mgr.GetEventRecorder("nearflash-controller")})
+	locks := &keylock.Set{}
+	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
+	if err != nil {
+		return err
+	}
+	ready := &readiness{api: config, storage: storage, address: cfg.Target.Address, optional: cfg.TargetOptional}
+	if err := ready.storageServer(ctx); err != nil {
+		// Volumes of other servers go on, so this must not end the process.
+		log.Error(err, "Preflight: the storage server cannot be used")
+	}
+	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address)
+	stats := newCallMetrics()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return serveCSI(ctx, cfg, stats, driver.NewController(volumes, locks), ready)
+	})
+	group.Go(func() error { return serveHealth(ctx, cfg.HealthAddress, cfg.Endpoint, ready, stats) })
+	group.Go(func() error {
+		if err := mgr.Start(ctx); err != nil {
+			return fmt.Errorf("reconcilers: %w", err)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// kubeConfig returns how to reach the API server: the file of the environment
+// variable KUBECONFIG if it is set, else as a pod does.
+func kubeConfig() (*rest.Config, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
+	}
+	config.QPS, config.Burst = apiQPS, apiBurst
+	return config, nil
+}
+
+// storageServer returns the storage server, or nil if there is none.
+func storageServer(cfg targetclient.Config) (backend.Backend, func(), error) {
+	if cfg.Address == "" {
+		return nil, func() {}, nil
+	}
+	c, err := targetclient.New(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	return iscsi.New(c), func() { _ = c.Close() }, nil // the process ends
+}
+
+// waitForAPI gives a control plane that is starting, or an installation that is
+// still under way, a while.
+func waitForAPI(ctx context.Context, config *rest.Config) error {
+	deadline := time.NewTimer(apiPatience)
+	defer deadline.Stop()
+	for {
+		err := preflight.API(ctx, config)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-deadline.C:
+			return err
+		case <-time.After(apiRetry):
+			klog.FromContext(ctx).Info("Waiting for the API server", "reason", err.Error())
+		}
+	}
+}
+
+func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme: scheme,
+		Logger: klog.FromContext(ctx),
+		// The fence must not be judged by what an informer remembers.
+		NewClient: func(config *rest.Config, o client.Options) (client.Client, error) {
+			o.Cache = nil
+			return client.New(config, o)
+		},
+		BaseContext:             func() context.Context { return ctx },
+		LeaderElection:          cfg.LeaderElect,
+		LeaderElectionID:        leaseName,
+		LeaderElectionNamespace: cfg.LeaderElectionNamespace,
+		// Reconcilers have ended when the manager gives the lease back.
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       server.Options{BindAddress: "0"}, // served by serveHealth
+	})
+	if err != nil {
+		return nil, fmt.Errorf("manager of the reconcilers: %w", err)
+	}
+	return mgr, nil
+}
+
+// serveCSI serves the CSI services until ctx ends.
+func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Controller, ready *readiness) error {
+	path, err := rpc.SocketPath(cfg.Endpoint)
+	if err != nil {
+		return err
+	}
+	listener, err := rpc.Listen(ctx, path)
+	if err != nil {
+		return fmt.Errorf("CSI endpoint: %w", err)
+	}
+	s := rpc.NewServer(ctx, rec)
+	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready.apiServer))
+	csi.RegisterControllerServer(s, c)
+	return rpc.Serve(ctx, s, listener)
+}

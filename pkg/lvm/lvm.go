@@ -1,0 +1,294 @@
+package lvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+)
+
+// changeTimeout ends a command that changes a live volume and hangs.
+const changeTimeout = time.Minute
+
+// stripeBytes is what one device of a stripe takes before the next.
+const stripeBytes = 64 << 10
+
+// tools is Client over the commands of lvm2.
+type tools struct {
+	run     hostexec.Runner
+	devices atomic.Pointer[[]string]
+}
+
+var _ Client = (*tools)(nil)
+
+// New returns a Client that has no devices yet.
+func New(run hostexec.Runner) Client { return &tools{run: run} }
+
+// SetDevices implements Client.
+func (t *tools) SetDevices(paths []string) {
+	own := slices.Clone(paths)
+	t.devices.Store(&own)
+}
+
+// VG implements Client.
+func (t *tools) VG(ctx context.Context, name string) (VG, error) {
+	vgs, err := t.vgs(ctx)
+	if err != nil {
+		return VG{}, fmt.Errorf("volume group %s: %w", name, err)
+	}
+	for _, vg := range vgs {
+		if vg.Name == name {
+			return vg, nil
+		}
+	}
+	return VG{}, fmt.Errorf("volume group %s: %w", name, ErrNotFound)
+}
+
+// CreateVG implements Client. Without --yes, and with nobody to ask, vgcreate
+// declines to wipe a signature and fails.
+func (t *tools) CreateVG(ctx context.Context, name string, devices []string) error {
+	if _, err := t.exec(ctx, "vgcreate", append([]string{name}, devices...)...); err != nil {
+		return fmt.Errorf("create volume group %s: %w", name, err)
+	}
+	return nil
+}
+
+// ExtendVG implements Client.
+func (t *tools) ExtendVG(ctx context.Context, name string, devices []string) error {
+	if _, err := t.exec(ctx, "vgextend", append([]string{name}, devices...)...); err != nil {
+		return fmt.Errorf("extend volume group %s: %w", name, err)
+	}
+	return nil
+}
+
+// RemoveVG implements Client.
+func (t *tools) RemoveVG(ctx context.Context, name string) error {
+	vg, err := t.VG(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if vg.LVCount > 0 {
+		return fmt.Errorf("%w: volume group %s has %d logical volumes", ErrBusy, name, vg.LVCount)
+	}
+	pvs, err := t.PVs(ctx, t.list())
+	if err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, "vgremove", name); err != nil {
+		return fmt.Errorf("remove volume group %s: %w", name, err)
+	}
+	for _, pv := range pvs {
+		if pv.VG != name || pv.Missing {
+			continue
+		}
+		if _, err := t.exec(ctx, "pvremove", pv.Device); err != nil {
+			return fmt.Errorf("remove label of %s: %w", pv.Device, err)
+		}
+	}
+	return nil
+}
+
+// LVs implements Client.
+func (t *tools) LVs(ctx context.Context, vg string) ([]LV, error) {
+	lvs, err := t.lvs(ctx, vg)
+	if err != nil {
+		return nil, fmt.Errorf("logical volumes of %s: %w", vg, err)
+	}
+	return lvs, nil
+}
+
+// CreateLV implements Client.
+func (t *tools) CreateLV(ctx context.Context, spec CreateSpec) error {
+	err := t.createLV(ctx, spec)
+	if errors.Is(err, ErrNoSpace) && spec.Stripes > 1 {
+		// Free space that is not spread over enough devices still holds a
+		// linear volume.
+		spec.Stripes = 1
+		err = t.createLV(ctx, spec)
+	}
+	if err != nil {
+		return fmt.Errorf("create logical volume %s/%s: %w", spec.VG, spec.Name, err)
+	}
+	return nil
+}
+
+func (t *tools) createLV(ctx context.Context, spec CreateSpec) error {
+	args := []string{"--yes", "--wipesignatures", "n", "--zero", "n", "--name", spec.Name, "--size", bytesArg(spec.SizeBytes)}
+	for _, tag := range spec.Tags {
+		args = append(args, "--addtag", tag)
+	}
+	switch {
+	case spec.Mirror:
+		// What nobody wrote is never read, so the copies need not agree there:
+		// dm-cache reads a block only after it wrote it, and the head of the
+		// metadata is zeroed.
+		args = append(args, "--type", "raid1", "--mirrors", "1", "--nosync")
+	case spec.Stripes > 1:
+		args = append(args, "--stripes", strconv.Itoa(spec.Stripes), "--stripesize", bytesArg(stripeBytes))
+	}
+	_, err := t.exec(ctx, "lvcreate", append(args, spec.VG)...)
+	return err
+}
+
+// Activate implements Client.
+func (t *tools) Activate(ctx context.Context, vg string, names ...string) error {
+	args := append([]string{"--activate", "y"}, full(vg, names)...)
+	if _, err := t.exec(ctx, "lvchange", args...); err != nil {
+		return fmt.Errorf("activate logical volumes of %s: %w", vg, err)
+	}
+	return nil
+}
+
+// Deactivate implements Client.
+func (t *tools) Deactivate(ctx context.Context, vg string, names ...string) error {
+	present, err := t.present(ctx, vg, names)
+	if err != nil || len(present) == 0 {
+		return err
+	}
+	args := append([]string{"--activate", "n"}, full(vg, present)...)
+	if _, err := t.exec(ctx, "lvchange", args...); err != nil {
+		return fmt.Errorf("deactivate logical volumes of %s: %w", vg, err)
+	}
+	return nil
+}
+
+// ExtendLV implements Client. It is not ended with ctx: killed between suspend
+// and resume it would leave the volume's users hanging.
+func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error {
+	lvs, err := t.LVs(ctx, vg)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(lvs, func(lv LV) bool { return lv.Name == name })
+	if at < 0 {
+		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, ErrNotFound)
+	}
+	if lvs[at].SizeBytes >= sizeBytes {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	if _, err := t.exec(ctx, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
+		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
+	}
+	return nil
+}
+
+// RemoveLVs implements Client. The volumes go one by one, in the order given.
+func (t *tools) RemoveLVs(ctx context.Context, vg string, names ...string) error {
+	present, err := t.present(ctx, vg, names)
+	if err != nil {
+		return err
+	}
+	for _, name := range present {
+		if _, err := t.exec(ctx, "lvremove", "--yes", vg+"/"+name); err != nil {
+			return fmt.Errorf("remove logical volume %s/%s: %w", vg, name, err)
+		}
+	}
+	return nil
+}
+
+// ChangeTags implements Client.
+func (t *tools) ChangeTags(ctx context.Context, vg, name string, add, remove []string) error {
+	var args []string
+	for _, tag := range add {
+		args = append(args, "--addtag", tag)
+	}
+	for _, tag := range remove {
+		args = append(args, "--deltag", tag)
+	}
+	if len(args) == 0 {
+		return nil
+	}
+	if _, err := t.exec(ctx, "lvchange", append(args, vg+"/"+name)...); err != nil {
+		return fmt.Errorf("tags of logical volume %s/%s: %w", vg, name, err)
+	}
+	return nil
+}
+
+// present returns those of the names that exist, in their order; none for a
+// missing group.
+func (t *tools) present(ctx context.Context, vg string, names []string) ([]string, error) {
+	lvs, err := t.LVs(ctx, vg)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, name := range names {
+		if slices.ContainsFunc(lvs, func(lv LV) bool { return lv.Name == name }) {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+func (t *tools) list() []string {
+	if p := t.devices.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// exec runs an LVM command on the client's devices.
+func (t *tools) exec(ctx context.Context, name string, args ...string) ([]byte, error) {
+	return t.execOn(ctx, t.list(), name, args...)
+}
+
+func (t *tools) execOn(ctx context.Context, devices []string, name string, args ...string) ([]byte, error) {
+	if len(devices) == 0 {
+		return nil, ErrNoDevices
+	}
+	args = append([]string{"--devices", strings.Join(devices, ",")}, args...)
+	cmd := hostexec.Command(name, args...)
+	res, err := t.run.Run(ctx, cmd)
+	if err != nil {
+		return nil, classify(withReportedErrors(cmd, res, err))
+	}
+	return res.Stdout, nil
+}
+
+// classify gives an error of LVM one of this package's sentinels; LVM's exit
+// status is 5 for nearly all of them.
+func classify(err error) error {
+	var exit *hostexec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	text := string(exit.Stderr)
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+	}
+	switch {
+	case has("insufficient free space", "nsufficient suitable", "nsufficient free extents", "too few"):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case has("already exists"):
+		return fmt.Errorf("%w: %w", ErrExists, err)
+	case has("not found", "Failed to find logical volume", "Failed to find VG"):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case has("in use", "is used by another device"):
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	return err
+}
+
+func bytesArg(n int64) string { return strconv.FormatInt(n, 10) + "b" }
+
+func full(vg string, names []string) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = vg + "/" + n
+	}
+	return out
+}

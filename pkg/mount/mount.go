@@ -1,0 +1,270 @@
+// Package mount makes, mounts, grows and measures filesystems on a node, over
+// k8s.io/mount-utils. What it adds is caution: a device is formatted only if it
+// is blank, a mount is recognised by the number of its device, and an
+// interrupted mkfs is told from a filesystem.
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+	mountutils "k8s.io/mount-utils"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// DefaultFSType is used when nobody chose a filesystem.
+const DefaultFSType = "ext4"
+
+// Host works on the mount table of this process's mount namespace.
+type Host struct {
+	run     hostexec.Runner
+	mounter *mountutils.SafeFormatAndMount
+}
+
+// New returns a Host.
+func New(run hostexec.Runner) *Host {
+	return &Host{run: run, mounter: mountutils.NewSafeFormatAndMount(mountutils.New(""), utilexec.New())}
+}
+
+// mkfs are the commands for a blank device. Discards at that time would only
+// cost time: a new volume has nothing to discard.
+func mkfs(device, fsType string) (hostexec.Cmd, error) {
+	switch fsType {
+	case "ext4":
+		return hostexec.Command("mkfs.ext4", "-q", "-F", "-m0", "-E", "nodiscard", device), nil
+	case "xfs":
+		return hostexec.Command("mkfs.xfs", "-q", "-f", "-K", device), nil
+	}
+	return hostexec.Cmd{}, fmt.Errorf("%w: fsType %q: accepted are ext4, xfs", volume.ErrInvalid, fsType)
+}
+
+// EnsureFormatted makes a filesystem on a blank device and never on any other.
+// A device that carries another filesystem, or anything else, is an error that
+// wraps volume.ErrInvalid.
+func (h *Host) EnsureFormatted(ctx context.Context, device, fsType string) error {
+	fsType = orDefault(fsType)
+	cmd, err := mkfs(device, fsType)
+	if err != nil {
+		return err
+	}
+	found, err := h.mounter.GetDiskFormat(device)
+	if err != nil {
+		return fmt.Errorf("format of %s: %w", device, err)
+	}
+	if found == "xfs" {
+		unfinished, err := xfsInProgress(device)
+		if err != nil {
+			return err
+		}
+		if unfinished {
+			klog.FromContext(ctx).Info("An interrupted mkfs.xfs is repeated", "device", device)
+			found = ""
+		}
+	}
+	switch found {
+	case fsType:
+		return nil
+	case "":
+	default:
+		return fmt.Errorf("%w: the volume holds %q, fsType %s was asked for; it is left as it is", volume.ErrInvalid, found, fsType)
+	}
+	klog.FromContext(ctx).Info("Formatting", "device", device, "fsType", fsType)
+	if _, err := h.run.Run(ctx, cmd); err != nil {
+		return fmt.Errorf("format %s: %w", device, err)
+	}
+	return nil
+}
+
+// sbInProgress is the offset of sb_inprogress in the superblock of XFS
+// (fs/xfs/libxfs/xfs_format.h): mkfs sets it first and clears it last.
+const sbInProgress = 126
+
+func xfsInProgress(device string) (bool, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], sbInProgress); err != nil {
+		return false, fmt.Errorf("superblock of %s: %w", device, err)
+	}
+	return b[0] != 0, nil
+}
+
+func orDefault(fsType string) string {
+	if fsType == "" {
+		return DefaultFSType
+	}
+	return fsType
+}
+
+// Mount mounts a formatted device, after a check that repairs what is safe to
+// repair (fsck -a).
+func (h *Host) Mount(_ context.Context, device, target, fsType string, options []string) error {
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	found, err := h.mounter.GetDiskFormat(device)
+	if err != nil {
+		return fmt.Errorf("format of %s: %w", device, err)
+	}
+	if found == "" {
+		// The library would format it.
+		return fmt.Errorf("%w: %s has no filesystem to mount", volume.ErrInvalid, device)
+	}
+	if err := h.mounter.FormatAndMount(device, target, orDefault(fsType), options); err != nil {
+		return fmt.Errorf("mount %s: %w", device, err)
+	}
+	return nil
+}
+
+// BindMount shows a mounted directory at a second place.
+func (h *Host) BindMount(_ context.Context, source, target string, options []string) error {
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	return h.bind(source, target, options)
+}
+
+// BindBlock shows a device at a file.
+func (h *Host) BindBlock(_ context.Context, device, target string, options []string) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o640)
+	if err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	return h.bind(device, target, options)
+}
+
+func (h *Host) bind(source, target string, options []string) error {
+	options = append([]string{"bind"}, slices.DeleteFunc(slices.Clone(options), func(o string) bool { return o == "bind" })...)
+	if err := h.mounter.Mount(source, target, "", options); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", source, target, err)
+	}
+	return nil
+}
+
+// Unmount removes the mount, however often it is stacked, and the path; absent
+// is success.
+func (h *Host) Unmount(ctx context.Context, target string) error {
+	for {
+		_, mounted, err := h.Source(ctx, target)
+		if err != nil {
+			return err
+		}
+		if !mounted {
+			break
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := h.mounter.Unmount(target); err != nil {
+			return fmt.Errorf("unmount %s: %w", target, err)
+		}
+	}
+	// Not RemoveAll: what is in an unmounted directory is somebody's data.
+	if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", target, err)
+	}
+	return nil
+}
+
+// Source returns the number of the device whose filesystem, or which itself, is
+// mounted at target.
+func (h *Host) Source(_ context.Context, target string) (devno string, mounted bool, err error) {
+	real, err := realPath(target)
+	if err != nil {
+		return "", false, err
+	}
+	infos, err := mountutils.ParseMountInfo("/proc/self/mountinfo")
+	if err != nil {
+		return "", false, fmt.Errorf("mount table: %w", err)
+	}
+	// The last entry is the topmost mount.
+	for _, info := range slices.Backward(infos) {
+		if info.MountPoint != real {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Stat(real, &st); err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
+			return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), true, nil
+		}
+		return fmt.Sprintf("%d:%d", info.Major, info.Minor), true, nil
+	}
+	return "", false, nil
+}
+
+// realPath resolves links in the path of the parent. The last element is left
+// alone: on a filesystem that has failed, even a look at its root is an error.
+func realPath(path string) (string, error) {
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return filepath.Clean(path), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("path %s: %w", path, err)
+	}
+	return filepath.Join(parent, filepath.Base(path)), nil
+}
+
+// Grow resizes the mounted filesystem to its device, online.
+func (h *Host) Grow(_ context.Context, device, mountPath string) error {
+	if _, err := mountutils.NewResizeFs(utilexec.New()).Resize(device, mountPath); err != nil {
+		return fmt.Errorf("grow filesystem on %s: %w", device, err)
+	}
+	return nil
+}
+
+// Stats measures the filesystem or block device at path.
+func (h *Host) Stats(_ context.Context, path string) (volume.Stats, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			return volume.Stats{}, fmt.Errorf("%w: nothing is at %s", volume.ErrNotFound, path)
+		}
+		return volume.Stats{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		size, err := blockSize(path)
+		return volume.Stats{Block: true, TotalBytes: size}, err
+	}
+	var f unix.Statfs_t
+	if err := unix.Statfs(path, &f); err != nil {
+		return volume.Stats{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	block := int64(f.Frsize)
+	return volume.Stats{
+		TotalBytes: int64(f.Blocks) * block, UsedBytes: int64(f.Blocks-f.Bfree) * block, AvailableBytes: int64(f.Bavail) * block,
+		TotalInodes: int64(f.Files), UsedInodes: int64(f.Files - f.Ffree), AvailableInodes: int64(f.Ffree),
+	}, nil
+}
+
+func blockSize(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	var size uint64
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return 0, &os.PathError{Op: "size", Path: path, Err: errno}
+	}
+	return int64(size), nil
+}

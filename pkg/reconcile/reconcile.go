@@ -1,0 +1,237 @@
+// Package reconcile finishes for the controller what no CSI call asks for any
+// more (docs/design/states.md, "The record"):
+//
+//   - a volume that its node released with unflushed writes keeps its access
+//     until the node reports the flush; then the access ends;
+//   - the record of a static volume goes with its PersistentVolume, and so does
+//     one whose deletion was interrupted behind the storage server's part;
+//   - the condition Cached of a volume that left its node without the node's
+//     saying so (a node that died) becomes False;
+//   - residencies of nodes that left the cluster are dropped.
+//
+// It admits nobody: exports outlive a restart of the storage server, which keeps
+// them itself, and the CHAP account that an export needs comes with the CSI call.
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// lockedRetry is when a volume is looked at again that a CSI call holds.
+const lockedRetry = time.Second
+
+// listPage is the number of objects asked for at once.
+const listPage = 500
+
+// Volumes are the acts that finish a volume; provision.Service has them. Each is
+// safe to call for every volume and judges the record anew.
+type Volumes interface {
+	// Settle ends all access to a volume that is released and clean.
+	Settle(ctx context.Context, id volume.ID) error
+	// Retire removes a record that nothing but a PersistentVolume could need.
+	Retire(ctx context.Context, id volume.ID) error
+}
+
+// Locker is the per-volume lock that is shared with the CSI services.
+type Locker interface {
+	TryLock(key string) (unlock func(), ok bool)
+}
+
+// Config is what the reconciler works with.
+type Config struct {
+	// Client reads from the API server itself.
+	Client  client.Client
+	Volumes Volumes
+	Locks   Locker
+	// Driver is the name of the CSI driver in PersistentVolumes.
+	Driver string
+	// Clock stamps conditions; nil means the wall clock.
+	Clock clock.PassiveClock
+}
+
+// Reconciler finishes volumes. informed answers from informers and only says
+// when the API server itself need not be asked.
+type Reconciler struct {
+	Config
+	informed client.Reader
+}
+
+// Reconcile implements reconcile.Reconciler for the CachedVolume of req.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	id, err := volume.ParseID(req.Name)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Not a volume of this driver", "reason", err.Error())
+		return ctrl.Result{}, nil
+	}
+	unlock, ok := r.Locks.TryLock(string(id))
+	if !ok {
+		return ctrl.Result{RequeueAfter: lockedRetry}, nil
+	}
+	defer unlock()
+	err = r.finish(ctx, id)
+	if errors.Is(err, volume.ErrBusy) {
+		klog.FromContext(ctx).V(2).Info("Coming back", "reason", err.Error())
+		return ctrl.Result{RequeueAfter: lockedRetry}, nil
+	}
+	return ctrl.Result{}, err
+}
+
+// finish does all that is due. One part that fails does not hold up the others.
+func (r *Reconciler) finish(ctx context.Context, id volume.ID) error {
+	obj, err := records.Load(ctx, r.Client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = errors.Join(r.detached(ctx, obj), r.prune(ctx, obj))
+	if released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+		err = errors.Join(err, r.Volumes.Settle(ctx, id))
+	}
+	return errors.Join(err, r.retire(ctx, obj))
+}
+
+// released tells whether the volume had an owner who is not entitled any more.
+func released(obj *v1alpha1.CachedVolume) bool {
+	return obj.Status.Publication == v1alpha1.PublicationReleased
+}
+
+// detached corrects the condition that a node left behind.
+func (r *Reconciler) detached(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if !leftCached(obj) {
+		return nil
+	}
+	return records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
+		if !leftCached(now) {
+			return nil
+		}
+		message := "not attached"
+		if now.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+			message = fmt.Sprintf("not attached; node %s may hold unflushed writes", now.Status.OwnerNode)
+		}
+		meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionCached, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDetached,
+			Message: message, ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
+		})
+		return nil
+	})
+}
+
+func leftCached(obj *v1alpha1.CachedVolume) bool {
+	return released(obj) && meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached)
+}
+
+func (r *Reconciler) now() time.Time {
+	if r.Clock == nil {
+		return time.Now()
+	}
+	return r.Clock.Now()
+}
+
+// prune drops the residencies of nodes that left the cluster. The list informs;
+// should the node come back, its own journal decides about its caches.
+func (r *Reconciler) prune(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	var gone []string
+	for _, e := range obj.Status.Residency {
+		exists, err := r.nodeExists(ctx, e.NodeName)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			gone = append(gone, e.NodeName)
+		}
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Dropping residencies of nodes that left the cluster", "nodes", gone)
+	return records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
+		now.Status.Residency = slices.DeleteFunc(now.Status.Residency, func(e v1alpha1.Residency) bool {
+			return slices.Contains(gone, e.NodeName)
+		})
+		return nil
+	})
+}
+
+func (r *Reconciler) nodeExists(ctx context.Context, name string) (bool, error) {
+	for _, reader := range []client.Reader{r.informed, r.Client} {
+		node := &metav1.PartialObjectMetadata{}
+		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+		err := reader.Get(ctx, types.NamespacedName{Name: name}, node)
+		if err == nil {
+			return true, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("read Node %s: %w", name, err)
+		}
+	}
+	return false, nil
+}
+
+// retire forgets a record whose PersistentVolume is gone, if nothing else needs
+// it. The data of a volume that nearflash made is not touched: only DeleteVolume
+// says that nobody wants it.
+func (r *Reconciler) retire(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if obj.Spec.Static == nil && obj.DeletionTimestamp == nil {
+		return nil
+	}
+	used, err := r.used(ctx, obj.Name)
+	if used || err != nil {
+		return err
+	}
+	return r.Volumes.Retire(ctx, volume.ID(obj.Name))
+}
+
+// used tells whether a PersistentVolume has the handle.
+func (r *Reconciler) used(ctx context.Context, handle string) (bool, error) {
+	known := &corev1.PersistentVolumeList{}
+	if err := r.informed.List(ctx, known, client.MatchingFields{handleIndex: handle}); err != nil {
+		return false, fmt.Errorf("look for the PersistentVolume of %s: %w", handle, err)
+	}
+	if len(known.Items) > 0 {
+		return true, nil
+	}
+	// The informer may lag behind; a record must not be forgotten for that.
+	page := &corev1.PersistentVolumeList{}
+	for {
+		if err := r.Client.List(ctx, page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
+			return false, fmt.Errorf("list PersistentVolumes: %w", err)
+		}
+		for i := range page.Items {
+			if r.handle(&page.Items[i]) == handle {
+				return true, nil
+			}
+		}
+		if page.Continue == "" {
+			return false, nil
+		}
+	}
+}
+
+// handle returns the ID of the volume of a PersistentVolume, "" if it is another
+// driver's.
+func (r *Reconciler) handle(pv *corev1.PersistentVolume) string {
+	if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != r.Driver {
+		return ""
+	}
+	return pv.Spec.CSI.VolumeHandle
+}

@@ -1,0 +1,108 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+const (
+	// handleIndex finds PersistentVolumes by the volume's ID.
+	handleIndex = "nearflash.volumeHandle"
+	// residencyIndex finds CachedVolumes by the nodes that keep caches of them.
+	residencyIndex = "nearflash.residencyNode"
+)
+
+// Setup adds the reconciler to mgr, which runs it while it leads. What changed
+// while nobody led is found when the informers start.
+func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
+	r := &Reconciler{Config: cfg, informed: mgr.GetCache()}
+	if err := r.index(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("cachedvolume").
+		For(&v1alpha1.CachedVolume{}).
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.volumeOf), builder.WithPredicates(deletions())).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.residents), builder.WithPredicates(deletions())).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("reconciler of CachedVolumes: %w", err)
+	}
+	return nil
+}
+
+// index prepares what the informers are asked for.
+func (r *Reconciler) index(ctx context.Context, in client.FieldIndexer) error {
+	err := in.IndexField(ctx, &corev1.PersistentVolume{}, handleIndex, func(o client.Object) []string {
+		pv, ok := o.(*corev1.PersistentVolume)
+		if !ok || r.handle(pv) == "" {
+			return nil
+		}
+		return []string{r.handle(pv)}
+	})
+	if err != nil {
+		return fmt.Errorf("index PersistentVolumes: %w", err)
+	}
+	err = in.IndexField(ctx, &v1alpha1.CachedVolume{}, residencyIndex, func(o client.Object) []string {
+		obj, ok := o.(*v1alpha1.CachedVolume)
+		if !ok {
+			return nil
+		}
+		var nodes []string
+		for _, e := range obj.Status.Residency {
+			nodes = append(nodes, e.NodeName)
+		}
+		return nodes
+	})
+	if err != nil {
+		return fmt.Errorf("index CachedVolumes: %w", err)
+	}
+	return nil
+}
+
+// volumeOf maps a PersistentVolume to its CachedVolume.
+func (r *Reconciler) volumeOf(_ context.Context, o client.Object) []reconcile.Request {
+	pv, ok := o.(*corev1.PersistentVolume)
+	if !ok || r.handle(pv) == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: r.handle(pv)}}}
+}
+
+// residents maps a Node to the CachedVolumes that it keeps caches of.
+func (r *Reconciler) residents(ctx context.Context, o client.Object) []reconcile.Request {
+	list := &v1alpha1.CachedVolumeList{}
+	if err := r.informed.List(ctx, list, client.MatchingFields{residencyIndex: o.GetName()}); err != nil {
+		klog.FromContext(ctx).Error(err, "Volumes of a deleted node not found", "node", o.GetName())
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+	}
+	return out
+}
+
+// deletions lets only the disappearance of an object pass.
+func deletions() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		DeleteFunc:  func(event.DeleteEvent) bool { return true },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}

@@ -1,0 +1,362 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/transport"
+)
+
+// Replacement timeouts: how long the kernel holds I/O back while a session is
+// lost. One path waits as open-iscsi does by default; with several, the device
+// above them waits and a dead path must fail over soon.
+const (
+	replacementSingle = 120 * time.Second
+	replacementMulti  = 15 * time.Second
+)
+
+// pollInterval is the time between two looks for a device.
+const pollInterval = 50 * time.Millisecond
+
+// Config are the places of the host; the zero value is right outside tests.
+type Config struct {
+	// Sysfs is where sysfs is mounted, /sys.
+	Sysfs string
+	// Records is the initiator's record database, /var/lib/iscsi/nodes.
+	Records string
+}
+
+// Initiator is transport.Transport over iSCSI.
+type Initiator struct {
+	run     hostexec.Runner
+	sysfs   sysfs
+	records string
+
+	mu    sync.Mutex
+	locks map[string]*sync.Mutex
+}
+
+var _ transport.Transport = (*Initiator)(nil)
+
+// New returns an Initiator.
+func New(run hostexec.Runner, c Config) *Initiator {
+	if c.Sysfs == "" {
+		c.Sysfs = "/sys"
+	}
+	if c.Records == "" {
+		c.Records = "/var/lib/iscsi/nodes"
+	}
+	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, records: c.Records, locks: map[string]*sync.Mutex{}}
+}
+
+// lock serialises the work on one target: units of several volumes may share its
+// sessions.
+func (i *Initiator) lock(iqn string) func() {
+	i.mu.Lock()
+	l, ok := i.locks[iqn]
+	if !ok {
+		l = &sync.Mutex{}
+		i.locks[iqn] = l
+	}
+	i.mu.Unlock()
+	l.Lock()
+	return l.Unlock
+}
+
+// iqnPattern is RFC 3720, 3.2.6.3, in the characters that RFC 3722 leaves. The
+// name is part of a path, so that nothing else may pass.
+var iqnPattern = regexp.MustCompile(`^(iqn|eui|naa)\.[a-z0-9.:-]{1,219}$`)
+
+func check(t transport.Target) error {
+	if !iqnPattern.MatchString(t.IQN) {
+		return fmt.Errorf("%w: IQN %q", transport.ErrInvalid, t.IQN)
+	}
+	if len(t.Portals) == 0 {
+		return fmt.Errorf("%w: %s has no portal", transport.ErrInvalid, t.IQN)
+	}
+	for _, p := range t.Portals {
+		host, port, err := net.SplitHostPort(p)
+		if err != nil || host == "" || strings.ContainsAny(host, "/,") {
+			return fmt.Errorf("%w: portal %q: accepted is address:port", transport.ErrInvalid, p)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("%w: portal %q: port %q is no number from 1 to 65535", transport.ErrInvalid, p, port)
+		}
+	}
+	if t.LUN < 0 || t.LUN > 16383 {
+		return fmt.Errorf("%w: LUN %d: accepted are 0 to 16383", transport.ErrInvalid, t.LUN)
+	}
+	return nil
+}
+
+// Connect implements transport.Transport.
+func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *transport.Credentials) (transport.Origin, error) {
+	if err := check(t); err != nil {
+		return transport.Origin{}, err
+	}
+	defer i.lock(t.IQN)()
+	var problems []error
+	for _, portal := range t.Portals {
+		if err := i.connectPortal(ctx, t, portal, cred); err != nil {
+			problems = append(problems, fmt.Errorf("portal %s: %w", portal, err))
+		}
+	}
+	if len(problems) == len(t.Portals) {
+		return transport.Origin{}, fmt.Errorf("connect %s: %w", t, errors.Join(problems...))
+	}
+	for _, err := range problems {
+		klog.FromContext(ctx).Error(err, "One path of the target is down", "iqn", t.IQN)
+	}
+	o, found, err := i.sysfs.lookup(t)
+	if err == nil && !found {
+		err = transport.ErrNoLUN
+	}
+	if err != nil {
+		return transport.Origin{}, fmt.Errorf("connect %s: %w", t, err)
+	}
+	return o, nil
+}
+
+// connectPortal brings up one path: record, session, unit.
+func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+	s, up, err := i.sysfs.session(t.IQN, portal)
+	if err != nil {
+		return err
+	}
+	if !up {
+		if err := i.login(ctx, t, portal, cred); err != nil {
+			return err
+		}
+		if s, up, err = i.sysfs.session(t.IQN, portal); err != nil {
+			return err
+		}
+		if !up {
+			return fmt.Errorf("%w: no session after the login", transport.ErrUnreachable)
+		}
+	}
+	return i.addUnit(ctx, s, t.LUN)
+}
+
+// login writes the record of one portal and logs in.
+func (i *Initiator) login(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+	if err := i.prepareRecord(ctx, t, portal, cred); err != nil {
+		return err
+	}
+	_, err := i.iscsiadm(ctx, t.IQN, portal, "--login")
+	if exitCode(err) == errSessionExists {
+		return nil
+	}
+	return err
+}
+
+func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+	path, err := i.recordPath(t.IQN, portal)
+	if err != nil {
+		return err
+	}
+	if path == "" {
+		if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "new"); err != nil {
+			return err
+		}
+		if path, err = i.recordPath(t.IQN, portal); err != nil {
+			return err
+		}
+		if path == "" {
+			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
+		}
+	}
+	timeout := replacementSingle
+	if len(t.Portals) > 1 {
+		timeout = replacementMulti
+	}
+	return editRecord(path, recordSettings(timeout, cred))
+}
+
+// recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or
+// a file "default" in a folder of that name with the portal group behind it.
+func (i *Initiator) recordPath(iqn, portal string) (string, error) {
+	host, port, err := net.SplitHostPort(portal)
+	if err != nil {
+		return "", err
+	}
+	found, err := filepath.Glob(filepath.Join(i.records, iqn, host+","+port+"*"))
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	if len(found) > 1 {
+		return "", fmt.Errorf("%d records for portal %s of %s: remove all but one with iscsiadm", len(found), portal, iqn)
+	}
+	inner, err := filepath.Glob(filepath.Join(found[0], "*"))
+	if err != nil {
+		return "", err
+	}
+	if len(inner) > 0 {
+		return inner[0], nil
+	}
+	return found[0], nil
+}
+
+// addUnit makes the kernel add one unit to a session, and waits for its device.
+func (i *Initiator) addUnit(ctx context.Context, s session, lun int) error {
+	for first := true; ; first = false {
+		u, found, err := s.unit(lun)
+		if err != nil {
+			return err
+		}
+		if found && u.ready() {
+			return nil
+		}
+		if first {
+			if err := s.scan(lun); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: LUN %d: %w", transport.ErrNoLUN, lun, ctx.Err())
+		case <-time.After(pollInterval):
+		}
+		if !found {
+			// The scan has answered; what it did not find is not there.
+			return fmt.Errorf("%w: the target has no disk as LUN %d", transport.ErrNoLUN, lun)
+		}
+	}
+}
+
+// Disconnect implements transport.Transport.
+func (i *Initiator) Disconnect(ctx context.Context, t transport.Target) error {
+	if err := check(t); err != nil {
+		return err
+	}
+	defer i.lock(t.IQN)()
+	var problems []error
+	for _, portal := range t.Portals {
+		if err := i.disconnectPortal(ctx, t, portal); err != nil {
+			problems = append(problems, fmt.Errorf("disconnect %s at %s: %w", t.IQN, portal, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (i *Initiator) disconnectPortal(ctx context.Context, t transport.Target, portal string) error {
+	s, up, err := i.sysfs.session(t.IQN, portal)
+	if err != nil {
+		return err
+	}
+	if up {
+		u, found, err := s.unit(t.LUN)
+		if err != nil {
+			return err
+		}
+		if found {
+			if err := u.remove(); err != nil {
+				return err
+			}
+		}
+		others, err := s.units()
+		if err != nil || len(others) > 0 {
+			return err // another volume uses the session
+		}
+		if _, err := i.iscsiadm(ctx, t.IQN, portal, "--logout"); err != nil && exitCode(err) != errNoObjects {
+			return err
+		}
+	}
+	path, err := i.recordPath(t.IQN, portal)
+	if err != nil || path == "" {
+		return err
+	}
+	if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "delete"); err != nil && exitCode(err) != errNoObjects {
+		return err
+	}
+	return nil
+}
+
+// Lookup implements transport.Transport.
+func (i *Initiator) Lookup(_ context.Context, t transport.Target) (transport.Origin, bool, error) {
+	if err := check(t); err != nil {
+		return transport.Origin{}, false, err
+	}
+	return i.sysfs.lookup(t)
+}
+
+// Rescan implements transport.Transport.
+func (i *Initiator) Rescan(_ context.Context, t transport.Target) error {
+	if err := check(t); err != nil {
+		return err
+	}
+	seen := false
+	for _, portal := range t.Portals {
+		s, up, err := i.sysfs.session(t.IQN, portal)
+		if err != nil {
+			return err
+		}
+		if !up {
+			continue
+		}
+		u, found, err := s.unit(t.LUN)
+		if err != nil {
+			return err
+		}
+		if !found {
+			continue
+		}
+		seen = true
+		if err := u.rescan(); err != nil {
+			return fmt.Errorf("rescan %s at %s: %w", t.IQN, portal, err)
+		}
+	}
+	if !seen {
+		return fmt.Errorf("rescan %s: %w", t, transport.ErrNoLUN)
+	}
+	return nil
+}
+
+// Exit statuses of iscsiadm, usr/iscsi_err.h of open-iscsi.
+const (
+	errTrans          = 4
+	errTransTimeout   = 8
+	errTargetNotFound = 19 // the login was refused for good
+	errSessionExists  = 15
+	errNotConnected   = 20
+	errNoObjects      = 21
+	errLoginAuth      = 24
+)
+
+func exitCode(err error) int {
+	var exit *hostexec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode
+	}
+	return 0
+}
+
+func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...string) ([]byte, error) {
+	args = append([]string{"--mode", "node", "--targetname", iqn, "--portal", portal}, args...)
+	res, err := i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
+	if err == nil {
+		return res.Stdout, nil
+	}
+	kinds := map[int]error{
+		errTrans: transport.ErrUnreachable, errTransTimeout: transport.ErrUnreachable,
+		errTargetNotFound: transport.ErrNoTarget, errLoginAuth: transport.ErrAuth,
+	}
+	if kind, ok := kinds[exitCode(err)]; ok {
+		return nil, fmt.Errorf("%w: %w", kind, err)
+	}
+	if exitCode(err) == errNotConnected {
+		return nil, fmt.Errorf("%w: start iscsid on this node (systemctl enable --now iscsid): %w", transport.ErrNoDaemon, err)
+	}
+	return nil, err
+}

@@ -1,0 +1,89 @@
+package iscsi
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/transport"
+)
+
+// setting is one line of an initiator's record.
+type setting struct{ name, value string }
+
+// recordSettings are the settings of a path. Without credentials what the record
+// has stays.
+func recordSettings(replacement time.Duration, cred *transport.Credentials) []setting {
+	out := []setting{
+		// Sessions are this driver's to make; after a reboot nothing may log in
+		// before its volume has been looked at.
+		{"node.startup", "manual"},
+		{"node.session.scan", "manual"},
+		{"node.session.timeo.replacement_timeout", strconv.Itoa(int(replacement.Seconds()))},
+	}
+	if cred == nil {
+		return out
+	}
+	out = append(out, setting{"node.session.auth.authmethod", "CHAP"},
+		setting{"node.session.auth.username", cred.Username}, setting{"node.session.auth.password", cred.Password})
+	if cred.MutualUsername != "" {
+		out = append(out, setting{"node.session.auth.username_in", cred.MutualUsername}, setting{"node.session.auth.password_in", cred.MutualPassword})
+	}
+	return out
+}
+
+// editRecord sets values in a record. The file is replaced, so that iscsid never
+// reads half of it, and only its owner can read it.
+func editRecord(path string, settings []setting) error {
+	for _, s := range settings {
+		if strings.ContainsAny(s.value, "\n\r") || s.value != strings.TrimSpace(s.value) {
+			// The value may be a secret and is not shown.
+			return fmt.Errorf("%w: %s has a line break, or blanks at an end", transport.ErrInvalid, s.name)
+		}
+	}
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("initiator record: %w", err)
+	}
+	text := applySettings(string(old), settings)
+	f, err := os.CreateTemp(filepath.Dir(filepath.Dir(path)), ".nearflash-*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("initiator record: %w", err)
+	}
+	_, err = f.WriteString(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("initiator record: %w", errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// applySettings replaces lines "name = value" and adds missing ones before the
+// end mark.
+func applySettings(text string, settings []setting) string {
+	const end = "# END RECORD"
+	var lines []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		name, _, _ := strings.Cut(line, "=")
+		name = strings.TrimSpace(name)
+		if line == end || slices.ContainsFunc(settings, func(s setting) bool { return s.name == name }) {
+			continue
+		}
+		lines = append(lines, line)
+	}
+	for _, s := range settings {
+		lines = append(lines, s.name+" = "+s.value)
+	}
+	return strings.Join(append(lines, end), "\n") + "\n"
+}
