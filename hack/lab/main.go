@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -52,11 +51,19 @@ func newRoot() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().StringVar(&o.name, "name", os.Getenv("LAB_NAME"),
-		"the lab's identity (default: derived from the checkout's path; environment: LAB_NAME)")
-	root.AddCommand(artifact.Command(), newGuest(o))
+	root.PersistentFlags().StringVar(&o.name, "name", os.Getenv(idEnv),
+		"the lab's identity (default: derived from the checkout's path; environment: "+idEnv+")")
+	root.AddCommand(
+		newUp(o), newDown(o), newStatus(o), newLogs(o),
+		newRun(o), newKubeconfig(o), newExec(o), newKill(o), newStart(o), newNet(o),
+		newImages(o), newGuest(o), artifact.Command(),
+	)
 	return root
 }
+
+// idEnv names the lab to programs that `lab run` runs, and so to this one when
+// they call it.
+const idEnv = "NEARFLASH_LAB_ID"
 
 // lab returns the lab that the options and the working folder mean.
 func (o *options) lab() (*cluster.Lab, error) {
@@ -71,16 +78,28 @@ func (o *options) lab() (*cluster.Lab, error) {
 	return cluster.New(id, root, "", os.Stderr)
 }
 
-// checkout returns the folder of the Go module that the working folder is in,
-// with symbolic links resolved: one checkout has one identity.
+// errNoCheckout is returned when there is no telling which checkout is meant.
+var errNoCheckout = errors.New("the working folder is not in a checkout of nearflash")
+
+// checkout returns the checkout that the working folder is in, with symbolic
+// links resolved: one checkout has one identity.
 func checkout() (string, error) {
-	out, err := exec.Command("go", "env", "GOMOD").Output()
+	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("find the checkout: %w", err)
 	}
-	mod := strings.TrimSpace(string(out))
-	if mod == "" || mod == os.DevNull {
-		return "", errors.New("the working folder is not in a checkout")
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", fmt.Errorf("find the checkout: %w", err)
 	}
-	return filepath.EvalSymlinks(filepath.Dir(mod))
+	for {
+		mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(mod), "module github.com/nearflash/nearflash\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errNoCheckout
+		}
+		dir = parent
+	}
 }

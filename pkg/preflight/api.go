@@ -70,13 +70,15 @@ func API(ctx context.Context, config *rest.Config) error {
 			errs = append(errs, fmt.Errorf("%w: the API server has no %s of %s; %s", ErrCRD, kind.name, v1alpha1.GroupVersion, crdRemedy))
 			continue
 		}
+		var missing []string
 		t := reflect.TypeOf(kind.of)
 		for _, part := range []string{"Spec", "Status"} {
 			field, _ := t.FieldByName(part)
 			name := jsonName(field)
-			if missing := missingFields(field.Type, schema.Properties[name], name); len(missing) > 0 {
-				errs = append(errs, fmt.Errorf("%w: the %s of the API server lacks %s; %s", ErrCRD, kind.name, strings.Join(missing, ", "), crdRemedy))
-			}
+			missing = append(missing, missingFields(field.Type, schema.Properties[name], name)...)
+		}
+		if len(missing) > 0 {
+			errs = append(errs, fmt.Errorf("%w: the %s of the API server lacks %s; %s", ErrCRD, kind.name, strings.Join(missing, ", "), crdRemedy))
 		}
 	}
 	return errors.Join(errs...)

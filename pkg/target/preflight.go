@@ -91,7 +91,7 @@ func (h Host) modules(ctx context.Context) error {
 	}
 	// The directory makes the fabric's attributes appear; on a kernel without it
 	// this is where it shows.
-	err := os.Mkdir(h.path("/sys/kernel/config/target/iscsi"), 0o755) //nolint:gosec // configfs ignores the mode
+	err := os.Mkdir(h.path("/sys/kernel/config/target/iscsi"), 0o755) // configfs ignores the mode
 	if len(errs) == 0 && err != nil && !errors.Is(err, fs.ErrExist) {
 		errs = append(errs, fmt.Errorf("the kernel's iSCSI target cannot be used: %w; remedy: run as root on the machine itself, with iscsi_target_mod loaded", err))
 	}

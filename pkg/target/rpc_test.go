@@ -188,7 +188,7 @@ func TestMutualTLS(t *testing.T) {
 	for name, creds := range map[string]credentials.TransportCredentials{
 		"no encryption": insecure.NewCredentials(),
 		"no certificate": credentials.NewTLS(&tls.Config{
-			InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // the client's side is not tested here
+			InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, // the client's side is not tested here
 		}),
 	} {
 		t.Run(name, func(t *testing.T) {

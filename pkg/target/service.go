@@ -59,7 +59,7 @@ type Service struct {
 
 	locks *keyedLock
 	// base outlives requests and ends with Close.
-	base    context.Context //nolint:containedctx // the life of background work, not of a call
+	base    context.Context // the life of background work, not of a call
 	cancel  context.CancelFunc
 	mu      sync.Mutex
 	closed  bool

@@ -142,7 +142,7 @@ func bake(ctx context.Context, kernel, image, work string) error {
 	cmd := newCommand(ctx, kernel, "mem="+bakeMemory, "ubd0="+image, "root=/dev/ubda", "rootfstype=ext4", "rw",
 		"init=/usr/sbin/guest-init", "host="+work, "uml_dir="+umlDir+"/", "umid=bake",
 		"con=null", "con0=null,fd:1", "seccomp=on", "quiet")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = console, console
 	runErr := cmd.Run()
 	// Guest processes are host processes of the guest's session; none may outlive it.

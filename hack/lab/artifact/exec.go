@@ -22,10 +22,11 @@ const (
 )
 
 // newCommand prepares a command that dies with ctx together with everything it
-// started: it leads its own process group, and that group is signalled.
+// started: it leads its own process group, and that group is signalled. When this
+// program is killed, the kernel signals the command (prctl(2), PR_SET_PDEATHSIG).
 func newCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = killGrace
 	cmd.Env = append(os.Environ(), "LC_ALL=C")

@@ -46,7 +46,7 @@ func workloadTree() tree {
 
 // layerRecipe is a Debian tree as an image layer.
 func (b *builder) layerRecipe(name string, t tree) recipe {
-	return recipe{name: name, inputs: append(t.inputs(), "layer 1"), build: func(ctx context.Context, dir, _ string) error {
+	return recipe{name: name, inputs: append(t.inputs(), layerRevision), build: func(ctx context.Context, dir, _ string) error {
 		return b.buildLayer(ctx, name, t, dir)
 	}}
 }
@@ -90,12 +90,15 @@ func normalize(raw, layer string) error {
 	return out.Close()
 }
 
+// layerRevision goes up when unwantedInImage or the form of a layer changes.
+const layerRevision = "layer 2"
+
 // unwantedInImage names what a container engine provides, what only matters on
 // a booted system, and what differs from one installation to the next.
 func unwantedInImage(name string) bool {
 	for _, prefix := range []string{
-		"dev/", "run/", "tmp/", "boot/", "var/log/", "var/cache/", "var/lib/apt/lists/", "usr/share/doc/",
-		"usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/i18n/", "usr/lib/udev/hwdb.d/",
+		"dev/", "run/", "tmp/", "boot/", "var/log/", "var/cache/", "var/lib/apt/", "etc/apt/",
+		"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/i18n/", "usr/lib/udev/hwdb.",
 		"etc/machine-id", "etc/hostname", "etc/resolv.conf", "etc/iscsi/initiatorname.iscsi",
 	} {
 		if strings.HasPrefix(name, prefix) {

@@ -27,7 +27,6 @@ func main() {
 	cmd.AddAnalyzers(simple.Analyzers...)
 	cmd.AddAnalyzers(stylecheck.Analyzers...)
 	cmd.AddAnalyzers(unused.Analyzer)
-	// errorf-multi: errors.Join and several %w are used on purpose.
 	cmd.AddBareAnalyzers(errorlint.NewAnalyzer(), loggercheck.NewAnalyzer(), nilness.Analyzer)
 	cmd.AddBareAnalyzers(house.Analyzers()...)
 	cmd.Run()

@@ -79,7 +79,6 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	//nolint:gosec // a file descriptor fits
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrLocked, dir, err), lock.Close())
 	}

@@ -47,7 +47,7 @@ func (c configFS) path(p string) string {
 }
 
 func (c configFS) Mkdir(p string) error {
-	return os.Mkdir(c.path(p), 0o755) //nolint:gosec // configfs ignores the mode
+	return os.Mkdir(c.path(p), 0o755) // configfs ignores the mode
 }
 
 func (c configFS) Rmdir(p string) error {

@@ -50,8 +50,8 @@ func ranges(ctx context.Context, path string, size int64, request uintptr) (err 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		part := [2]uint64{uint64(at), uint64(min(chunkBytes, size-at))} //nolint:gosec // both positive
-		//nolint:gosec // the ioctl takes a pointer to two integers
+		part := [2]uint64{uint64(at), uint64(min(chunkBytes, size-at))} // both positive
+		// the ioctl takes a pointer to two integers
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), request, uintptr(unsafe.Pointer(&part))); errno != 0 {
 			return fmt.Errorf("%s: at byte %d: %w", path, at, errno)
 		}

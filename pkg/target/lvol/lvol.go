@@ -171,14 +171,14 @@ func (m *Manager) Get(ctx context.Context, name string) (Volume, error) {
 	if err != nil {
 		return Volume{}, err
 	}
-	for _, r := range rows {
-		v, ok := r.volume()
-		if !ok || v.Name != name {
-			return Volume{}, fmt.Errorf("%w: %s/%s", ErrForeign, m.cfg.VolumeGroup, r.LVName)
-		}
-		return v, nil
+	if len(rows) == 0 {
+		return Volume{}, fmt.Errorf("%w: %s", ErrNotFound, name)
 	}
-	return Volume{}, fmt.Errorf("%w: %s", ErrNotFound, name)
+	v, ok := rows[0].volume()
+	if !ok || v.Name != name {
+		return Volume{}, fmt.Errorf("%w: %s/%s", ErrForeign, m.cfg.VolumeGroup, rows[0].LVName)
+	}
+	return v, nil
 }
 
 // List returns all volumes in whatever state they are, in no order.

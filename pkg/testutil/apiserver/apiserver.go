@@ -4,30 +4,58 @@
 package apiserver
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
 // AssetsVariable names the directory with the binaries etcd and kube-apiserver.
-// CI sets it; a test that needs them is skipped when it is unset.
 const AssetsVariable = "KUBEBUILDER_ASSETS"
 
+const (
+	// patience is long because several packages may start one at the same time
+	// on a small machine.
+	patience = 2 * time.Minute
+	// qps keeps the client's own limiter out of the tests' way.
+	qps = 1000
+)
+
 // Start runs a control plane until the end of the test and returns how to reach
-// it as administrator. It takes some seconds: call it once per package.
+// it as administrator. It takes some seconds: call it once per package. A test
+// without the binaries fails: skipped, it would prove nothing.
 func Start(t *testing.T) *rest.Config {
+	t.Helper()
+	return start(t, filepath.Join(root(t), "deploy", "helm", "nearflash", "crds"))
+}
+
+// StartBare is Start without the CRDs.
+func StartBare(t *testing.T) *rest.Config {
+	t.Helper()
+	return start(t)
+}
+
+func start(t *testing.T, crds ...string) *rest.Config {
 	t.Helper()
 	assets := os.Getenv(AssetsVariable)
 	if assets == "" {
-		t.Skipf("%s is not set: it must name a directory with etcd and kube-apiserver", AssetsVariable)
+		t.Fatalf("%s is not set: name a directory with etcd and kube-apiserver, as `make test-unit` does", AssetsVariable)
 	}
 	env := &envtest.Environment{
-		BinaryAssetsDirectory: assets,
-		CRDDirectoryPaths:     []string{filepath.Join(root(t), "deploy", "helm", "nearflash", "crds")},
-		ErrorIfCRDPathMissing: true,
+		BinaryAssetsDirectory:    assets,
+		CRDDirectoryPaths:        crds,
+		ErrorIfCRDPathMissing:    true,
+		ControlPlaneStartTimeout: patience,
+		ControlPlaneStopTimeout:  patience,
 	}
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
@@ -38,7 +66,23 @@ func Start(t *testing.T) *rest.Config {
 	if err != nil {
 		t.Fatalf("start the control plane from %s: %v", assets, err)
 	}
+	cfg.QPS, cfg.Burst = qps, qps
 	return cfg
+}
+
+// Client returns a client that reads from the API server itself and knows the
+// types of Kubernetes and of nearflash.
+func Client(t *testing.T, cfg *rest.Config) client.WithWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // root is the directory of go.mod: tests run in the directory of their package.

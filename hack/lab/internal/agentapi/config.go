@@ -81,9 +81,6 @@ type Script struct {
 	Argv []string `json:"argv"`
 	Dir  string   `json:"dir"`
 	Env  []string `json:"env,omitempty"`
-	// Address, host:port, is one that the service accepts connections on once it
-	// is usable; the boot waits for that. Empty: started means usable.
-	Address string `json:"address,omitempty"`
 }
 
 // Mount is a host folder in the guest.

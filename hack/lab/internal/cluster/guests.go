@@ -52,16 +52,16 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if err := writeConfig(share, cfg); err != nil {
 		return err
 	}
-	disk, size, memory, root := l.Paths.Disk(n.Name, "ssd.img"), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB, s.WorkerRoot
+	disk, size, memory := l.Paths.Disk(n.Name, "ssd.img"), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB
 	if n.Role == plan.RoleStorage {
-		disk, size, memory, root = l.Paths.Disk(n.Name, "storage.img"), s.Sizes.StorageMiB, s.Sizes.StorageMemoryMiB, s.StorageRoot
+		disk, size, memory = l.Paths.Disk(n.Name, "storage.img"), s.Sizes.StorageMiB, s.Sizes.StorageMemoryMiB
 	}
 	if err := node.MakeDisk(disk, size<<20); err != nil {
 		return err
 	}
 	spec, err := l.Backend.Spec(node.Guest{
 		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: share,
-		RootBase: root, RootCOW: l.Paths.Disk(n.Name, "root.cow"), Disks: []string{disk},
+		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, "root.cow"), Disks: []string{disk},
 		MemoryMiB: memory, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
 	})
 	if err != nil {
@@ -108,10 +108,10 @@ func (l *Lab) workerConfig(n plan.Node) (*agentapi.Worker, error) {
 		Initiator: "iqn.2026-01.io.nearflash.lab:" + n.Name,
 	}
 	err := readFiles(map[string]*[]byte{
-		l.Paths.Kubeconfig(n.Name):                 &w.Kubeconfig,
-		pki.Cert(dir, pki.CAName):                  &w.CA,
-		pki.Cert(dir, pki.KubeletServer(n.Name)):   &w.ServingCert,
-		pki.Key(dir, pki.KubeletServer(n.Name)):    &w.ServingKey,
+		l.Paths.Kubeconfig(n.Name):               &w.Kubeconfig,
+		pki.Cert(dir, pki.CAName):                &w.CA,
+		pki.Cert(dir, pki.KubeletServer(n.Name)): &w.ServingCert,
+		pki.Key(dir, pki.KubeletServer(n.Name)):  &w.ServingKey,
 	})
 	return w, err
 }

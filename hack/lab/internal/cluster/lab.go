@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -29,6 +30,9 @@ var ErrNotUp = errors.New("the lab is not up")
 // ErrBusy is returned when another command is changing the lab.
 var ErrBusy = errors.New("another command is changing this lab")
 
+// lockWait is how long a short command waits for another one to end.
+const lockWait = 2 * time.Minute
+
 // ErrEnded is returned when a process of the lab is not running though it should.
 var ErrEnded = errors.New("process has ended")
 
@@ -43,6 +47,7 @@ type Lab struct {
 	// Out takes progress.
 	Out io.Writer
 
+	sayMu sync.Mutex
 	began time.Time
 }
 
@@ -74,10 +79,10 @@ type state struct {
 	Checkout string `json:"checkout"`
 	// Token opens the agents.
 	Token string `json:"token"`
-	// Kernel, WorkerRoot and StorageRoot are files of the artifact cache.
-	Kernel      string `json:"kernel"`
-	WorkerRoot  string `json:"workerRoot"`
-	StorageRoot string `json:"storageRoot"`
+	// Kernel and NodeBase, the image below every guest's root, are files of the
+	// artifact cache.
+	Kernel   string `json:"kernel"`
+	NodeBase string `json:"nodeBase"`
 	// Bin maps the names of host programs to their paths.
 	Bin   map[string]string `json:"bin"`
 	Sizes Sizes             `json:"sizes"`
@@ -153,6 +158,8 @@ func (l *Lab) Lock(ctx context.Context, wait time.Duration) (func(), error) {
 
 // say prints one line of progress with the time since the command's start.
 func (l *Lab) say(format string, args ...any) {
+	l.sayMu.Lock()
+	defer l.sayMu.Unlock()
 	fmt.Fprintf(l.Out, "%6.1fs  %s\n", time.Since(l.began).Seconds(), fmt.Sprintf(format, args...))
 }
 

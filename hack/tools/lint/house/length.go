@@ -40,8 +40,8 @@ var FileLength = &analysis.Analyzer{
 	Doc:  "files have less than 500 lines",
 	Run: func(pass *analysis.Pass) (any, error) {
 		for f := range written(pass) {
-			if n := pass.Fset.File(f.Package).LineCount(); n-1 > MaxFileLines {
-				pass.Reportf(f.Package, "file has %d lines, at most %d are allowed: split it by topic", n-1, MaxFileLines)
+			if n := pass.Fset.File(f.Package).LineCount(); n > MaxFileLines {
+				pass.Reportf(f.Package, "file has %d lines, at most %d are allowed: split it by topic", n, MaxFileLines)
 			}
 		}
 		return nil, nil

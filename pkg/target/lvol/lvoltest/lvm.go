@@ -209,7 +209,8 @@ func num(n int64) string { return strconv.FormatInt(n, 10) }
 
 func (l *LVM) vgs(a args) (any, error) {
 	if a.words[0] != VG {
-		return nil, fmt.Errorf("Volume group %q not found", a.words[0]) //nolint:staticcheck // LVM's words
+		//lint:ignore ST1005 LVM's words
+		return nil, fmt.Errorf("Volume group %q not found", a.words[0])
 	}
 	return section("vg", rows{
 		"vg_uuid": "vg-uuid", "vg_size": num(int64(len(l.taken))*ExtentBytes + l.poolSize),
@@ -221,7 +222,8 @@ func (l *LVM) find(full string) (*lv, error) {
 	if v := l.lvs[strings.TrimPrefix(full, VG+"/")]; v != nil {
 		return v, nil
 	}
-	return nil, fmt.Errorf("Failed to find logical volume %q", full) //nolint:staticcheck // LVM's words
+	//lint:ignore ST1005 LVM's words
+	return nil, fmt.Errorf("Failed to find logical volume %q", full)
 }
 
 func (l *LVM) report(a args) (any, error) {
@@ -282,7 +284,8 @@ func size(text string) int64 {
 func (l *LVM) create(a args) (any, error) {
 	name := a.opt("--name")
 	if l.lvs[name] != nil || name == Pool {
-		return nil, fmt.Errorf("Logical Volume %q already exists in volume group %q", name, VG) //nolint:staticcheck // LVM's words
+		//lint:ignore ST1005 LVM's words
+		return nil, fmt.Errorf("Logical Volume %q already exists in volume group %q", name, VG)
 	}
 	l.nextUUID++
 	v := &lv{name: name, uuid: fmt.Sprintf("uuid-%d", l.nextUUID), tags: a.opts["--addtag"], active: true}
@@ -308,7 +311,8 @@ func (l *LVM) allocate(v *lv, size int64, from []int) error {
 		}
 	}
 	if len(got) < need {
-		return fmt.Errorf("Insufficient free space: %d extents needed, but only %d available", need, l.free()) //nolint:staticcheck // LVM's words
+		//lint:ignore ST1005 LVM's words
+		return fmt.Errorf("Insufficient free space: %d extents needed, but only %d available", need, l.free())
 	}
 	for _, e := range got {
 		l.taken[e] = true
@@ -362,7 +366,8 @@ func (l *LVM) remove(a args) (any, error) {
 		return nil, err
 	}
 	if l.Busy[v.name] {
-		return nil, fmt.Errorf("Logical volume %s/%s in use.", VG, v.name) //nolint:staticcheck // LVM's words
+		//lint:ignore ST1005 LVM's words
+		return nil, fmt.Errorf("Logical volume %s/%s in use.", VG, v.name)
 	}
 	room := strings.HasPrefix(v.name, "nfgrow-") && a.opt("--config") == "devices/issue_discards=0"
 	for _, e := range v.extents {

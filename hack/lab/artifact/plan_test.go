@@ -1,0 +1,253 @@
+package artifact
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checkoutRoot is the tree that this test is part of.
+const checkoutRoot = "../../.."
+
+func newTestBuilder(t *testing.T) *builder {
+	t.Helper()
+	b, err := newBuilder(Options{CacheDir: t.TempDir(), Checkout: checkoutRoot})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestPlanGroups(t *testing.T) {
+	cases := map[string]struct {
+		groups    []Group
+		wantTasks []string
+		wantTools []string
+		wantErr   string
+	}{
+		"none":    {},
+		"envtest": {groups: []Group{Envtest}, wantTasks: []string{"envtest"}},
+		"helm":    {groups: []Group{Helm}, wantTasks: []string{"helm"}},
+		"kernel": {
+			groups:    []Group{Kernel},
+			wantTasks: []string{"kernel", "node-root"}, wantTools: []string{"mmdebstrap", "patchelf"},
+		},
+		"images": {
+			groups:    []Group{Images},
+			wantTasks: []string{"full images", "node-tools"}, wantTools: []string{"mmdebstrap"},
+		},
+		"cluster": {
+			groups: []Group{Cluster},
+			wantTasks: []string{
+				"envtest", "helm", "kernel", "kube", "lab images", "node-base", "node-root", "node-tools", "sidecars", "workload",
+			},
+			wantTools: []string{"mmdebstrap", "patchelf", "nft"},
+		},
+		"unknown": {groups: []Group{"x"}, wantErr: "known are"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			p, err := newTestBuilder(t).plan(tc.groups)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("got %v, want an error with %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := taskNames(p); !slices.Equal(got, tc.wantTasks) {
+				t.Errorf("tasks %v, want %v", got, tc.wantTasks)
+			}
+			for _, want := range tc.wantTools {
+				if !slices.ContainsFunc(p.tools, func(h hostTool) bool { return h.program == want }) {
+					t.Errorf("host tool %s is missing in %v", want, p.tools)
+				}
+			}
+			if steps := len(p.goLane) + len(p.debianLane) + len(p.guestLane); steps != len(tc.wantTasks) {
+				t.Errorf("%d steps, want one for each of %v", steps, tc.wantTasks)
+			}
+		})
+	}
+}
+
+func taskNames(p *plan) []string {
+	var names []string
+	for _, t := range []*task{
+		p.envtest, p.kube, p.sidecars, p.helm, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
+	} {
+		if t != nil {
+			names = append(names, t.recipe.name)
+		}
+	}
+	if p.driverImages != nil {
+		names = append(names, "lab images")
+	}
+	if p.fullImages != nil {
+		names = append(names, "full images")
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestPlanKeys: what an artifact is made of is in its key.
+func TestPlanKeys(t *testing.T) {
+	b := newTestBuilder(t)
+	p, err := b.plan([]Group{Cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, need := range p.nodeBase.needs {
+		if !slices.Contains(p.nodeBase.recipe.inputs, need.recipe.key()) {
+			t.Errorf("the key of the node base leaves out %s", need.recipe.name)
+		}
+	}
+	if !slices.Contains(p.kernel.recipe.inputs, p.nodeRoot.recipe.key()) {
+		t.Error("the key of the kernel leaves out the node root")
+	}
+	again, err := b.plan([]Group{Cluster, Images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := again.nodeBase.recipe.key(), p.nodeBase.recipe.key(); got != want {
+		t.Errorf("key %s, then %s, of the same checkout", want, got)
+	}
+}
+
+func TestFaultPointsOnlyInLabImages(t *testing.T) {
+	p, err := newTestBuilder(t).plan([]Group{Cluster, Images})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.driverImages.tags != faultTag || p.driverImages.full {
+		t.Errorf("lab images: tags %q full %v", p.driverImages.tags, p.driverImages.full)
+	}
+	if p.fullImages.tags != "" || !p.fullImages.full {
+		t.Errorf("images: tags %q full %v, want no tags and complete archives", p.fullImages.tags, p.fullImages.full)
+	}
+	if p.driverImages.dir == p.fullImages.dir {
+		t.Error("both kinds of images are written to the same directory")
+	}
+}
+
+func TestProgramVersions(t *testing.T) {
+	for _, p := range slices.Concat(envtestPrograms(), kubePrograms(), sidecarPrograms(), helmPrograms()) {
+		version, err := p.version(checkoutRoot)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !strings.HasPrefix(version, "v") {
+			t.Errorf("%s: version %q", p.name, version)
+		}
+	}
+}
+
+func TestKubeStamp(t *testing.T) {
+	got := kubeStamp("v1.36.3")
+	for _, want := range []string{
+		"k8s.io/component-base/version.gitVersion=v1.36.3", "k8s.io/component-base/version.gitMajor=1",
+		"k8s.io/client-go/pkg/version.gitMinor=36",
+	} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%q is missing in %q", want, got)
+		}
+	}
+}
+
+func TestSetDir(t *testing.T) {
+	set := &Set{
+		Bin:        map[string]string{"kube-apiserver": "/c/e/kube-apiserver", "helm": "/c/h/helm"},
+		Kernel:     "/c/k/linux",
+		FullImages: []string{"/o/images/a.tar"},
+	}
+	cases := map[string]struct {
+		set     *Set
+		group   Group
+		want    string
+		wantErr bool
+	}{
+		"envtest":       {set, Envtest, "/c/e", false},
+		"helm":          {set, Helm, "/c/h", false},
+		"kernel":        {set, Kernel, "/c/k", false},
+		"images":        {set, Images, "/o/images", false},
+		"cluster":       {set, Cluster, "", true},
+		"not asked for": {&Set{}, Helm, "", true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.set.Dir(tc.group)
+			if got != tc.want || (err != nil) != tc.wantErr {
+				t.Errorf("got %q, %v, want %q, error %v", got, err, tc.want, tc.wantErr)
+			}
+		})
+	}
+}
+
+func TestFindCheckout(t *testing.T) {
+	root, err := filepath.Abs(checkoutRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := findCheckout(""); err != nil || got != root {
+		t.Errorf("got %q, %v, want %q", got, err, root)
+	}
+	if got, err := findCheckout("/x"); err != nil || got != "/x" {
+		t.Errorf("got %q, %v, want what was given", got, err)
+	}
+	t.Chdir(t.TempDir())
+	if got, err := findCheckout(""); err == nil {
+		t.Errorf("got %q outside of a checkout, want an error", got)
+	}
+}
+
+func TestRankMirrors(t *testing.T) {
+	cases := map[string]struct {
+		lines string
+		want  []string
+	}{
+		"empty": {"", nil},
+		"debian before others": {
+			"Other http://a/\nOther http://a/\nDebian http://b/\n", []string{"http://b/", "http://a/"},
+		},
+		"more frequent first": {
+			"Debian http://security/\nDebian http://main/\nDebian http://main/\n",
+			[]string{"http://main/", "http://security/"},
+		},
+		"first of equals":      {"Debian http://a/\nDebian http://b/", []string{"http://a/", "http://b/"}},
+		"no origin":            {" http://a/\n", []string{"http://a/"}},
+		"origin not expanded":  {"$(ORIGIN) http://a/\n", []string{"http://a/"}},
+		"no repository at all": {"Debian \n\nnonsense\n", nil},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := rankMirrors(tc.lines); !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestUnwantedInImage(t *testing.T) {
+	cases := map[string]bool{
+		"usr/bin/dd": false, "etc/lvm/lvm.conf": false, "tmp": false, "run": false, "etc/passwd": false,
+		"etc/apt/sources.list": true, "etc/resolv.conf": true, "etc/machine-id": true, "dev/null": true,
+		"usr/lib/python3/x.pyc": true, "etc/iscsi/initiatorname.iscsi": true, "etc/iscsi/iscsid.conf": false,
+	}
+	for name, want := range cases {
+		if got := unwantedInImage(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	if got := tail("  short \n", 10); got != "short" {
+		t.Errorf("got %q", got)
+	}
+	if got := tail("0123456789", 4); got != "...6789" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,241 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/pki"
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+)
+
+const (
+	// driverRelease is the name of the chart's release and of its namespace.
+	driverRelease = "nearflash"
+	chartDir      = "deploy/helm/nearflash"
+	rolloutLimit  = "3m"
+	// imageAnnotation makes a changed image roll the pods: its name never changes.
+	imageAnnotation = "lab.nearflash.io/images"
+)
+
+// ErrImport is returned when a node does not take an image.
+var ErrImport = errors.New("image import failed")
+
+// stageImages copies the archives to where all guests see them. The name of a
+// staged archive holds its digest, so that a node knows what it has.
+func (l *Lab) stageImages(archives []string) error {
+	if err := os.MkdirAll(l.Paths.Images(), 0o700); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	var names []string
+	for _, archive := range archives {
+		sum, err := fileDigest(archive)
+		if err != nil {
+			return err
+		}
+		name := stagedName(archive, sum)
+		names = append(names, name)
+		staged := filepath.Join(l.Paths.Images(), name)
+		if _, err := os.Stat(staged); err == nil {
+			continue
+		}
+		if err := replaceFile(archive, staged); err != nil {
+			return err
+		}
+	}
+	have, err := l.stagedImages()
+	if err != nil {
+		return err
+	}
+	for _, name := range have {
+		if slices.Contains(names, name) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(l.Paths.Images(), name)); err != nil {
+			return fmt.Errorf("images: %w", err)
+		}
+	}
+	return nil
+}
+
+// stagedName is NAME.DIGEST.tar for NAME.tar.
+func stagedName(archive, digest string) string {
+	return strings.TrimSuffix(filepath.Base(archive), ".tar") + "." + digest[:16] + ".tar"
+}
+
+func (l *Lab) stagedImages() ([]string, error) {
+	paths, err := filepath.Glob(filepath.Join(l.Paths.Images(), "*.tar"))
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, filepath.Base(p))
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+func fileDigest(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("image: %w", err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("image %s: %w", path, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// importScript loads each archive named by its arguments that this node has not
+// loaded yet. Unpacking is part of the import, so that no pod waits for it.
+const importScript = `set -e
+done=/var/lib/lab-images
+mkdir -p $done
+for name in "$@"; do
+	[ -e $done/$name ] && continue
+	ctr -n k8s.io images import "` + agentapi.ImageDir + `/$name"
+	touch $done/$name
+done
+`
+
+// loadImages makes both nodes load the staged archives.
+func (l *Lab) loadImages(ctx context.Context, s state) error {
+	names, err := l.stagedImages()
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, n := range plan.Workers() {
+		g.Go(func() error {
+			var out bytes.Buffer
+			req := agentapi.ExecRequest{Argv: append([]string{"bash", "-c", importScript, "import"}, names...)}
+			code, err := l.agent(n, s.Token).Exec(ctx, req, &out, &out)
+			if err != nil {
+				return fmt.Errorf("%w: %s: %w", ErrImport, n.Name, err)
+			}
+			if code != 0 {
+				return fmt.Errorf("%w: %s: exit status %d: %s", ErrImport, n.Name, code, out.String())
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	l.say("images loaded on all nodes")
+	return nil
+}
+
+// LoadImages loads archives on both nodes and, when the driver is installed,
+// rolls out its pods with them.
+func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
+	unlock, err := l.Lock(ctx, lockWait)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := l.load()
+	if err != nil {
+		return err
+	}
+	if err := l.stageImages(archives); err != nil {
+		return err
+	}
+	if s.Driver {
+		return l.installDriver(ctx, s)
+	}
+	return l.loadImages(ctx, s)
+}
+
+// installDriver loads the images and installs or upgrades the chart, and waits
+// until its pods are ready.
+func (l *Lab) installDriver(ctx context.Context, s state) error {
+	if err := l.loadImages(ctx, s); err != nil {
+		return err
+	}
+	if err := l.writeValues(); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, s.Bin["helm"], "upgrade", "--install", driverRelease, filepath.Join(l.Checkout, chartDir),
+		"--namespace", driverRelease, "--create-namespace", "--values", l.Paths.Values(), "--wait", "--timeout", rolloutLimit)
+	cmd.Env = l.Environ(os.Environ())
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := l.NS.Do(cmd.Start); err != nil {
+		return fmt.Errorf("helm: %w", err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("helm: %w: %s", err, out.String())
+	}
+	l.say("driver rolled out")
+	return nil
+}
+
+// writeValues writes the chart's values for this lab. They hold a private key.
+func (l *Lab) writeValues() error {
+	dir := l.Paths.PKI()
+	var ca, cert, key []byte
+	err := readFiles(map[string]*[]byte{
+		pki.Cert(dir, pki.TargetCA): &ca, pki.Cert(dir, pki.TargetClient): &cert, pki.Key(dir, pki.TargetClient): &key,
+	})
+	if err != nil {
+		return err
+	}
+	images, err := l.stagedImages()
+	if err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(chartValues(string(ca), string(cert), string(key), images), "", "  ")
+	if err != nil {
+		return fmt.Errorf("values: %w", err)
+	}
+	if err := os.WriteFile(l.Paths.Values(), b, 0o600); err != nil {
+		return fmt.Errorf("values: %w", err)
+	}
+	return nil
+}
+
+// chartValues are the chart's values for a lab; all else is the chart's default.
+func chartValues(ca, cert, key string, images []string) map[string]any {
+	type m = map[string]any
+	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
+	roll := m{imageAnnotation: hex.EncodeToString(sum[:8])}
+	storage := plan.Storage()
+	return m{
+		"logLevel": 4,
+		"target": m{
+			"address": fmt.Sprintf("%s:%d", storage.IP, plan.TargetPort),
+			"tls":     m{"ca": ca, "cert": cert, "key": key},
+		},
+		"node": m{
+			"pool":           m{"devices": []string{plan.SecondDisk}},
+			"faultDir":       FaultDir,
+			"podAnnotations": roll,
+		},
+		"controller": m{"podAnnotations": roll},
+		"storageClasses": []m{
+			{"name": "nearflash", "default": true, "parameters": m{
+				"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "1Gi",
+			}},
+			{"name": "nearflash-writeback", "parameters": m{
+				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "1Gi", "acceptDirtyLoss": "node-loss",
+			}},
+		},
+	}
+}

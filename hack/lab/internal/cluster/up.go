@@ -1,0 +1,227 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/netns"
+	"github.com/nearflash/nearflash/hack/lab/internal/pki"
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+	"github.com/nearflash/nearflash/hack/lab/internal/proc"
+)
+
+// Parts are the files that a lab is made of, all of them outside its state.
+type Parts struct {
+	// Kernel is the guest kernel, NodeBase the image below every guest's root.
+	Kernel, NodeBase string
+	// Bin maps the names of host programs to their paths: the control plane's,
+	// kubectl and helm.
+	Bin map[string]string
+	// Images are archives of the driver's images.
+	Images []string
+}
+
+// UpOptions say what [Lab.Up] makes.
+type UpOptions struct {
+	// Parts returns the files, making what is absent.
+	Parts func(context.Context) (Parts, error)
+	Sizes Sizes
+	// Driver says whether the driver is installed too.
+	Driver bool
+}
+
+// Up brings the lab up: on return both nodes are Ready and the driver, if asked
+// for, is rolled out. In a complete lab it starts what has ended and brings the
+// driver up to date; sizes are then as they were. When the lab was not complete
+// before, an error or the end of ctx leaves nothing of it but its logs.
+func (l *Lab) Up(ctx context.Context, o UpOptions) error {
+	unlock, err := l.Lock(ctx, 0)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	parts, err := o.Parts(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := l.load()
+	switch {
+	case err == nil && s.Complete:
+		return l.bringUp(ctx, &s, parts, o.Driver)
+	case err == nil:
+		l.say("removing what an interrupted command left")
+	case !errors.Is(err, ErrNotUp):
+		return err
+	}
+	if err := l.destroy(ctx); err != nil {
+		return err
+	}
+	if err := l.create(ctx, parts, o); err != nil {
+		// The context may be over; what was started must go all the same.
+		ctx := context.WithoutCancel(ctx)
+		return errors.Join(err, l.keepLogs(), l.destroy(ctx))
+	}
+	return nil
+}
+
+func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
+	token, err := newToken()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes}
+	if err := l.save(s); err != nil {
+		return err
+	}
+	if err := pki.Write(l.Paths.PKI()); err != nil {
+		return err
+	}
+	return l.bringUp(ctx, &s, parts, o.Driver)
+}
+
+// bringUp starts everything that does not run, waits until it is usable and
+// brings the driver up to date.
+func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) error {
+	if err := l.ensureNetwork(s.Cuts); err != nil {
+		return err
+	}
+	if err := l.linkBin(s.Bin); err != nil {
+		return err
+	}
+	if err := l.makeBoot(ctx, l.Paths.Boot()); err != nil {
+		return err
+	}
+	if err := l.install(ctx, targetPackage, filepath.Join(l.Paths.Share(plan.Storage().Name), targetProgram)); err != nil {
+		return err
+	}
+	l.say("network, keys and the guests' programs are there")
+	if driver {
+		// Before the boot: the guests see the folder, and load what is in it.
+		if err := l.stageImages(parts.Images); err != nil {
+			return err
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.startControlPlane(gctx, s.Bin) })
+	g.Go(func() error {
+		for _, n := range plan.Nodes() {
+			if err := l.bootGuest(gctx, *s, n); err != nil {
+				return err
+			}
+		}
+		return l.awaitGuests(gctx, *s, plan.Nodes())
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if driver {
+		if err := l.installDriver(ctx, *s); err != nil {
+			return err
+		}
+		s.Driver = true
+	}
+	s.Complete = true
+	if err := l.save(*s); err != nil {
+		return err
+	}
+	l.say("lab %s is up", l.ID)
+	return nil
+}
+
+// ensureNetwork makes the namespace with everything in it, unless it is there.
+func (l *Lab) ensureNetwork(cuts []netns.Cut) error {
+	inode, err := l.NS.Inode()
+	if err != nil {
+		return err
+	}
+	if inode != 0 {
+		return nil
+	}
+	// A file without a mounted namespace is what a reboot of the host leaves.
+	if err := l.NS.Delete(); err != nil {
+		return err
+	}
+	if err := l.NS.Create(); err != nil {
+		return err
+	}
+	if err := l.NS.Setup(plan.Nodes()); err != nil {
+		return err
+	}
+	if len(cuts) == 0 {
+		return nil
+	}
+	return l.NS.Apply(cuts)
+}
+
+// linkBin makes the folder of programs that `lab run` puts on PATH.
+func (l *Lab) linkBin(bin map[string]string) error {
+	if err := os.MkdirAll(l.Paths.Bin(), 0o700); err != nil {
+		return fmt.Errorf("program folder: %w", err)
+	}
+	for name, path := range bin {
+		link := filepath.Join(l.Paths.Bin(), name)
+		if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("program folder: %w", err)
+		}
+		if err := os.Symlink(path, link); err != nil {
+			return fmt.Errorf("program folder: %w", err)
+		}
+	}
+	return nil
+}
+
+// Down ends everything of the lab and removes its state. It succeeds when there
+// is nothing.
+func (l *Lab) Down(ctx context.Context) error {
+	unlock, err := l.Lock(ctx, lockWait)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return l.destroy(ctx)
+}
+
+// destroy ends all recorded processes, the last started first, then whatever
+// else lives in the lab's namespace, and removes namespace and state.
+func (l *Lab) destroy(ctx context.Context) error {
+	recs, err := l.Procs.List()
+	errs := []error{err}
+	for _, rec := range recs {
+		errs = append(errs, l.Procs.Stop(ctx, rec, 0))
+	}
+	inode, err := l.NS.Inode()
+	errs = append(errs, err)
+	// What a killed command started and did not come to record.
+	errs = append(errs, proc.KillInNetns(ctx, inode), l.NS.Delete())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("state of lab %s is kept in %s: %w", l.ID, l.Paths.Root, err)
+	}
+	if err := os.RemoveAll(l.Paths.Root); err != nil {
+		return fmt.Errorf("state folder: %w", err)
+	}
+	return nil
+}
+
+// keepLogs saves the logs of an `up` that failed from the removal of the state.
+func (l *Lab) keepLogs() error {
+	if err := os.RemoveAll(l.Paths.FailedLogs()); err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	err := os.Rename(l.Paths.Logs(), l.Paths.FailedLogs())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // nothing was started
+	}
+	if err != nil {
+		return fmt.Errorf("keep logs: %w", err)
+	}
+	l.say("logs are kept in %s", l.Paths.FailedLogs())
+	return nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearflash/nearflash/hack/lab/artifact"
+	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
+)
+
+func newUp(o *options) *cobra.Command {
+	var up cluster.UpOptions
+	var noDriver bool
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the lab up, or a lab that is up to the state of the checkout",
+		Long: `Makes what is absent (guest kernel, Kubernetes, images), starts a control plane,
+two nodes and a storage server, waits until both nodes are Ready, and installs the
+driver from the checkout. In a lab that is up it starts what has ended, loads
+changed images and upgrades the chart. When it fails or is interrupted, everything
+it started is ended.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			up.Driver = !noDriver
+			up.Parts = func(ctx context.Context) (cluster.Parts, error) { return clusterParts(ctx, lab.Checkout) }
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("not up after %v", limit))
+			defer cancel()
+			return lab.Up(ctx, up)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&noDriver, "no-driver", false, "stop when both nodes are Ready")
+	f.Int64Var(&up.Sizes.SSDMiB, "ssd-size", 8192, "size of each node's SSD in MiB (sparse)")
+	f.Int64Var(&up.Sizes.StorageMiB, "storage-size", 32768, "size of the storage server's disk in MiB (sparse)")
+	f.IntVar(&up.Sizes.WorkerMemoryMiB, "node-memory", 2560, "memory of each node in MiB")
+	f.IntVar(&up.Sizes.StorageMemoryMiB, "storage-memory", 1024, "memory of the storage server in MiB")
+	f.IntVar(&up.Sizes.StorageDelayMillis, "storage-delay", 2, "delay of every access to the storage server's disk in ms")
+	f.DurationVar(&limit, "timeout", 45*time.Minute, "give up after this time; building everything for the first time takes most of it")
+	return cmd
+}
+
+func clusterParts(ctx context.Context, checkout string) (cluster.Parts, error) {
+	set, err := ensureArtifacts(ctx, checkout, artifact.Cluster)
+	if err != nil {
+		return cluster.Parts{}, err
+	}
+	return cluster.Parts{Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Images: set.DriverImages}, nil
+}
+
+func newDown(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "End everything of the lab and remove its state",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.Down(cmd.Context())
+		},
+	}
+}
+
+func newImages(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "images", Short: "Work with container images"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "load",
+		Short: "Build the driver's images, load them on both nodes and roll them out",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			if err := lab.MustBeUp(); err != nil {
+				return err
+			}
+			parts, err := clusterParts(cmd.Context(), lab.Checkout)
+			if err != nil {
+				return err
+			}
+			return lab.LoadImages(cmd.Context(), parts.Images)
+		},
+	})
+	return cmd
+}

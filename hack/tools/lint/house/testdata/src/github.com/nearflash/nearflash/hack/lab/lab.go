@@ -1,0 +1,7 @@
+package lab
+
+import (
+	_ "os/exec"
+
+	_ "google.golang.org/grpc/codes"
+)

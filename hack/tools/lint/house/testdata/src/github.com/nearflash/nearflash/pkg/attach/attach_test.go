@@ -1,0 +1,7 @@
+package attach
+
+import (
+	_ "os/exec"
+
+	_ "google.golang.org/grpc/codes"
+)

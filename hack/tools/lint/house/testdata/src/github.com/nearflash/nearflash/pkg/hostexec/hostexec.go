@@ -1,0 +1,3 @@
+package hostexec
+
+import _ "os/exec"

@@ -1,0 +1,6 @@
+package volume
+
+import (
+	_ "github.com/nearflash/nearflash/pkg/hostexec" // want `package pkg/volume may not import github.com/nearflash/nearflash/pkg/hostexec: the CSI layer`
+	_ "k8s.io/klog"                                 // want `package pkg/volume may not import k8s.io/klog: the domain`
+)

@@ -1,0 +1,209 @@
+package controller
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+)
+
+// app is a running controller.
+type app struct {
+	url    string
+	conn   *grpc.ClientConn
+	stop   context.CancelFunc
+	result chan error
+}
+
+func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
+	t.Helper()
+	cfg := Config{
+		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
+		LeaderElect: true, LeaderElectionNamespace: "default", HealthAddress: freeAddress(t),
+	}
+	change(&cfg)
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &app{url: "http://" + cfg.HealthAddress, stop: cancel, result: make(chan error, 1)}
+	go func() { a.result <- run(ctx, cfg, config) }()
+	var err error
+	if a.conn, err = grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.conn.Close() })
+	a.waitFor(t, "/healthz", http.StatusOK)
+	return a
+}
+
+// end stops the controller and wants it to end without an error.
+func (a *app) end(t *testing.T) {
+	t.Helper()
+	a.stop()
+	if err := <-a.result; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func (a *app) get(t *testing.T, path string) (code int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func (a *app) waitFor(t *testing.T, path string, want int) (body string) {
+	t.Helper()
+	code := 0
+	for range 600 {
+		if code, body = a.get(t, path); code == want {
+			return body
+		}
+		select {
+		case err := <-a.result:
+			t.Fatalf("ended with %v", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Fatalf("%s answers %d %s, want %d", path, code, body, want)
+	return ""
+}
+
+// TestRun runs the whole controller against a real API server: without a storage
+// server, and with one that is not there.
+func TestRun(t *testing.T) {
+	config := apiserver.Start(t)
+	api := apiserver.Client(t, config)
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	if err := api.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Status.InitiatorIQN = "iqn.1993-08.org.debian:01:a"
+	if err := api.Status().Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("no storage server", func(t *testing.T) { testStatic(t, config, api) })
+	t.Run("storage server away", func(t *testing.T) { testAway(t, config) })
+	t.Run("optional storage server away", func(t *testing.T) {
+		a := startApp(t, config, func(c *Config) { awayTarget(t, c); c.TargetOptional = true })
+		defer a.end(t)
+		a.waitFor(t, "/readyz", http.StatusOK)
+	})
+}
+
+func testStatic(t *testing.T, config *rest.Config, api client.Client) {
+	a := startApp(t, config, func(*Config) {})
+	defer a.end(t)
+	a.waitFor(t, "/readyz", http.StatusOK)
+	info, err := csi.NewIdentityClient(a.conn).GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	if err != nil || info.GetName() != "csi.nearflash.io" || info.GetVendorVersion() != "v9" {
+		t.Errorf("plugin info %v, %v", info, err)
+	}
+	probe, err := csi.NewIdentityClient(a.conn).Probe(t.Context(), &csi.ProbeRequest{})
+	if err != nil || !probe.GetReady().GetValue() {
+		t.Errorf("probe %v, %v", probe, err)
+	}
+	c := csi.NewControllerClient(a.conn)
+	capability := &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+	_, err = c.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: "pvc-1", VolumeCapabilities: []*csi.VolumeCapability{capability}})
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("create without a storage server: %v, want InvalidArgument", err)
+	}
+	pub, err := c.ControllerPublishVolume(t.Context(), &csi.ControllerPublishVolumeRequest{
+		VolumeId: "lun-1", NodeId: "node-a", VolumeCapability: capability,
+		VolumeContext: map[string]string{"portals": "192.0.2.1:3260", "iqn": "iqn.2003-01.org.example:disk1"},
+	})
+	if err != nil || pub.GetPublishContext()["generation"] != "1" || pub.GetPublishContext()["node"] != "node-a" {
+		t.Fatalf("publish: %v, %v", pub, err)
+	}
+	if _, err = c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "lun-1", NodeId: "node-a"}); err != nil {
+		t.Fatal(err)
+	}
+	// No PersistentVolume has lun-1: the reconciler runs if the record goes.
+	eventually(t, "the record of lun-1 goes", func() bool {
+		err := api.Get(t.Context(), client.ObjectKey{Name: "lun-1"}, &v1alpha1.CachedVolume{})
+		return client.IgnoreNotFound(err) == nil && err != nil
+	})
+	lease := &coordinationv1.Lease{}
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: leaseName}, lease); err != nil {
+		t.Errorf("lease of the leader: %v", err)
+	}
+	text := a.waitFor(t, "/metrics", http.StatusOK)
+	for _, want := range []string{
+		`nearflash_csi_call_duration_seconds_count{code="InvalidArgument",method="/csi.v1.Controller/CreateVolume"} 1`,
+		`controller_runtime_reconcile_total{controller="cachedvolume",result="success"}`, "process_start_time_seconds",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
+// testAway wants the controller to live, to say what is wrong, and to serve what
+// needs no storage server.
+func testAway(t *testing.T, config *rest.Config) {
+	a := startApp(t, config, func(c *Config) { awayTarget(t, c) })
+	defer a.end(t)
+	body := a.waitFor(t, "/readyz", http.StatusServiceUnavailable)
+	if !strings.Contains(body, "remedy: check --target-address") {
+		t.Errorf("reason lacks the remedy: %s", body)
+	}
+	c := csi.NewControllerClient(a.conn)
+	if _, err := c.ListVolumes(t.Context(), &csi.ListVolumesRequest{}); err != nil {
+		t.Error(err)
+	}
+	a.waitFor(t, "/healthz", http.StatusOK)
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for range 300 {
+		if done() {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("waited in vain until %s", what)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}

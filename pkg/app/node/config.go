@@ -1,0 +1,102 @@
+// Package node wires nearflash-node: the CSI node service on a socket, the
+// registration with kubelet, the pool, the repair of what a crash left, and the
+// health endpoint.
+package node
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/rpc"
+)
+
+// Config is what nearflash-node is started with.
+type Config struct {
+	// Endpoint is the unix socket of the CSI services.
+	Endpoint string
+	// NodeName is the node's name in Kubernetes.
+	NodeName string
+	// KubeletRegistrationPath is the CSI socket as kubelet sees it, and
+	// RegistrationDir kubelet's plugins_registry as this process sees it.
+	KubeletRegistrationPath, RegistrationDir string
+	// StateDir holds the journal. It must outlive the pod and the machine's
+	// reboots.
+	StateDir string
+	// PoolDevices are paths or globs, PoolRedundancy none or mirror.
+	PoolDevices    stringList
+	PoolRedundancy string
+	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
+	InitiatorNameFile string
+	// MaxVolumes is how many volumes may be published to the node; 0 leaves
+	// that to Kubernetes.
+	MaxVolumes int64
+	// HealthAddress is where /healthz, /readyz and /metrics are served; empty
+	// means nowhere.
+	HealthAddress string
+	// Version is the build's version.
+	Version string
+}
+
+// stringList is a flag that may be given several times.
+type stringList []string
+
+// String implements flag.Value.
+func (l *stringList) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value.
+func (l *stringList) Set(s string) error {
+	*l = append(*l, s)
+	return nil
+}
+
+// AddFlags defines the flags of nearflash-node.
+func (c *Config) AddFlags(fs *flag.FlagSet) {
+	fs.StringVar(&c.Endpoint, "endpoint", "", "`address` of the CSI services: unix:///absolute/path")
+	fs.StringVar(&c.NodeName, "node-name", "", "the node's `name` in Kubernetes")
+	fs.StringVar(&c.KubeletRegistrationPath, "kubelet-registration-path", "", "`path` of the CSI socket on the host, where kubelet finds it")
+	fs.StringVar(&c.RegistrationDir, "registration-dir", "", "kubelet's plugins_registry `directory`, as mounted here")
+	fs.StringVar(&c.StateDir, "state-dir", "/var/lib/nearflash", "`directory` of the journal; it must survive pods and reboots")
+	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
+	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
+	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
+	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
+	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz, /readyz and /metrics; empty for none")
+}
+
+// Validate reports everything that is wrong with the flags at once.
+func (c *Config) Validate() error {
+	var errs []error
+	if _, err := rpc.SocketPath(c.Endpoint); err != nil {
+		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
+	}
+	if c.NodeName == "" {
+		errs = append(errs, errors.New("--node-name is required"))
+	}
+	if (c.KubeletRegistrationPath == "") != (c.RegistrationDir == "") {
+		errs = append(errs, errors.New("--kubelet-registration-path and --registration-dir are given together, or neither"))
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))
+	}
+	for _, d := range c.PoolDevices {
+		if !strings.HasPrefix(d, "/dev/") {
+			errs = append(errs, fmt.Errorf("--pool-devices %q: accepted are paths and globs below /dev", d))
+		}
+		if _, err := filepath.Match(d, ""); err != nil {
+			errs = append(errs, fmt.Errorf("--pool-devices %q: %w", d, err))
+		}
+	}
+	switch v1alpha1.Redundancy(c.PoolRedundancy) {
+	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
+	default:
+		errs = append(errs, fmt.Errorf("--pool-redundancy %q: accepted are none, mirror", c.PoolRedundancy))
+	}
+	if c.MaxVolumes < 0 {
+		errs = append(errs, fmt.Errorf("--max-volumes %d: accepted are 0 (no limit) and positive numbers", c.MaxVolumes))
+	}
+	return errors.Join(errs...)
+}

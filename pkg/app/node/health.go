@@ -1,0 +1,83 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/rpc"
+)
+
+const (
+	// checkTimeout is below the 5 s of the chart's probes.
+	checkTimeout = 4 * time.Second
+	// headerTimeout bounds how long a client may take to send a request's head.
+	headerTimeout = 5 * time.Second
+)
+
+// serveHealth serves the probes and the metrics until ctx ends.
+func serveHealth(ctx context.Context, address, endpoint string, ready func(context.Context) error, m *metrics) error {
+	if address == "" {
+		return nil
+	}
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("health endpoint: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /healthz", probe("Liveness", func(ctx context.Context) error { return askCSI(ctx, endpoint) }))
+	mux.Handle("GET /readyz", probe("Readiness", ready))
+	mux.Handle("GET /metrics", m.handler())
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // probes may fail while the process stops
+	defer stop()
+	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("health endpoint: %w", err)
+	}
+	return nil
+}
+
+// probe answers with 200 or with 503 and the reason.
+func probe(name string, check func(context.Context) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+		defer cancel()
+		log := klog.FromContext(ctx)
+		text := "ok\n"
+		if err := check(ctx); err != nil {
+			log.Info("Probe failed", "probe", name, "reason", err.Error())
+			text = err.Error() + "\n"
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			log.V(4).Info("Probe's answer not sent", "probe", name, "reason", err.Error())
+		}
+	})
+}
+
+// askCSI makes sure that the CSI services answer on their socket.
+func askCSI(ctx context.Context, endpoint string) error {
+	path, err := rpc.SocketPath(endpoint)
+	if err != nil {
+		return err
+	}
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	_, err = csi.NewIdentityClient(conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		err = fmt.Errorf("CSI services on %s: %w", path, err)
+	}
+	return errors.Join(err, conn.Close())
+}

@@ -1,0 +1,267 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/mount"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/preflight"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/registration"
+	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/transport/iscsi"
+)
+
+const (
+	// apiTimeout bounds one request to the API server: a stage waits for it.
+	apiTimeout = 15 * time.Second
+	// poolEvery, repairEvery and preflightEvery are the pauses of the loops.
+	poolEvery, repairEvery, preflightEvery = 30 * time.Second, 15 * time.Second, 30 * time.Second
+	// bootIDFile tells one run of the kernel from another.
+	bootIDFile = "/proc/sys/kernel/random/boot_id"
+)
+
+// plugin are the parts of a running node plugin.
+type plugin struct {
+	cfg       Config
+	preflight preflight.Node
+	findings  *findings
+	pool      *pool.Manager
+	attacher  *attach.Attacher
+	locks     *keylock.Set
+}
+
+// findings are what the preflight said last.
+type findings struct{ essential, cache atomic.Pointer[string] }
+
+func (f *findings) update(ctx context.Context, n preflight.Node) {
+	set := func(p *atomic.Pointer[string], err error) {
+		text := ""
+		if err != nil {
+			text = strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
+			klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
+		}
+	}
+	set(&f.essential, n.Essential(ctx))
+	set(&f.cache, n.Cache(ctx))
+}
+
+func read(p *atomic.Pointer[string]) string {
+	if s := p.Load(); s != nil {
+		return *s
+	}
+	return "not examined yet"
+}
+
+// all is every finding in one line, "" when there is none.
+func (f *findings) all() string {
+	var out []string
+	for _, p := range []*atomic.Pointer[string]{&f.essential, &f.cache} {
+		if s := read(p); s != "" {
+			out = append(out, s)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+// Run serves until ctx ends or something essential fails.
+func Run(ctx context.Context, cfg Config) error {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
+	}
+	config.Timeout = apiTimeout
+	ctrl.SetLogger(klog.FromContext(ctx))
+	return run(ctx, cfg, config)
+}
+
+func run(ctx context.Context, cfg Config, config *rest.Config) error {
+	group, ctx := errgroup.WithContext(ctx)
+	p, err := newPlugin(ctx, cfg, config)
+	if err != nil {
+		return err
+	}
+	log := klog.FromContext(ctx)
+	log.Info("Starting", "version", cfg.Version, "node", cfg.NodeName, "endpoint", cfg.Endpoint)
+	p.preflight.LoadModules(ctx)
+	p.findings.update(ctx, p.preflight)
+	if err := p.pool.Reconcile(ctx); err != nil {
+		// The API server may be late; the loop comes back to it, and volumes
+		// that are here already must be repaired meanwhile.
+		log.Error(err, "Pool could not be reconciled")
+	}
+	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
+	group.Go(func() error { p.repeatPreflight(ctx); return nil })
+	// The first pass of the repair runs beside the first requests: the lock of a
+	// volume keeps them apart, and each finds by the journal what the other did.
+	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
+	stats := newMetrics(p)
+	group.Go(func() error { return p.serveCSI(ctx, stats) })
+	group.Go(func() error { return serveHealth(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, stats) })
+	if cfg.RegistrationDir != "" {
+		group.Go(func() error { return p.register(ctx) })
+	}
+	return group.Wait()
+}
+
+func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, error) {
+	boot, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return nil, fmt.Errorf("boot id: %w", err)
+	}
+	entries, err := journal.Open[attach.Entry](filepath.Join(cfg.StateDir, "volumes"))
+	if err != nil {
+		return nil, err
+	}
+	api, recorder, err := apiClients(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	runner := hostexec.New()
+	dm, lv := devmapper.New(runner), lvm.New(runner)
+	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile}
+	initiator, err := p.preflight.InitiatorName()
+	if err != nil {
+		// Nothing can be attached without it, and it is read only here.
+		return nil, err
+	}
+	p.pool = pool.NewManager(pool.Config{
+		Node:         cfg.NodeName,
+		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
+		InitiatorIQN: initiator, Preflight: p.findings.all,
+	}, lv, api, residencyBytes(entries))
+	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
+		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{}), FS: mount.New(runner),
+		Journal: entries, Records: records.New(api, recorder, clock.RealClock{}), Pool: p.pool, Locks: p.locks,
+		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
+	})
+	return p, nil
+}
+
+// apiClients returns a client that reads from the API server itself (the fence
+// must not be judged by what an informer remembers) and an event recorder.
+func apiClients(ctx context.Context, config *rest.Config) (client.Client, events.EventRecorder, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, nil, err
+	}
+	api, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	set, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: set.EventsV1()})
+	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
+		return nil, nil, fmt.Errorf("events: %w", err)
+	}
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	return api, broadcaster.NewRecorder(scheme, "nearflash-node"), nil
+}
+
+// residencyBytes sums what clean caches of volumes that left the node occupy.
+func residencyBytes(entries *journal.Store[attach.Entry]) pool.ResidencyBytes {
+	return func() (int64, error) {
+		list, err := entries.List()
+		var sum int64
+		for _, e := range list {
+			if e.State == attach.StateResident {
+				sum += e.DataBytes + e.MetaBytes
+			}
+		}
+		return sum, err
+	}
+}
+
+// repeatPreflight notices what an administrator repairs, or breaks.
+func (p *plugin) repeatPreflight(ctx context.Context) {
+	tick := time.NewTicker(preflightEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			p.findings.update(ctx, p.preflight)
+		}
+	}
+}
+
+// ready says why no volume can be attached, nil if nothing stands against it.
+func (p *plugin) ready(context.Context) error {
+	if s := read(&p.findings.essential); s != "" {
+		return errors.New(s)
+	}
+	return nil
+}
+
+func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
+	path, err := rpc.SocketPath(p.cfg.Endpoint)
+	if err != nil {
+		return err
+	}
+	listener, err := rpc.Listen(ctx, path)
+	if err != nil {
+		return fmt.Errorf("CSI endpoint: %w", err)
+	}
+	s := rpc.NewServer(ctx, rec)
+	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready))
+	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes))
+	return rpc.Serve(ctx, s, listener)
+}
+
+// register announces the plugin once it can serve. A refusal ends the process:
+// kubelet asks again when the socket appears again.
+func (p *plugin) register(ctx context.Context) error {
+	for p.ready(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	s := registration.New(driver.Name, p.cfg.KubeletRegistrationPath, refuse)
+	if err := s.Serve(ctx, p.cfg.RegistrationDir); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
+)
+
+// What a node must have at least.
+var (
+	// minCacheTarget is the first with metadata2 and without the mq policy
+	// (drivers/md/dm-cache-target.c).
+	minCacheTarget = devmapper.Version{Major: 2}
+	// minLVM is the first whose commands take --devices (lvm2's WHATS_NEW).
+	minLVM = devmapper.Version{Major: 2, Minor: 3, Patch: 12}
+)
+
+// iscsidSocket is where iscsid listens, in the abstract namespace of the host's
+// network namespace (open-iscsi, usr/mgmt_ipc.h).
+const iscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
+
+// Node looks at what a node brings.
+type Node struct {
+	Run hostexec.Runner
+	DM  devmapper.Client
+	// Sysfs is where sysfs is mounted, /sys outside tests.
+	Sysfs string
+	// InitiatorNameFile is the initiator's name of open-iscsi.
+	InitiatorNameFile string
+	// IscsidSocket is for tests; empty means iscsid's own.
+	IscsidSocket string
+}
+
+// modules are what the node plugin uses of the kernel. Loading may fail where
+// they are built in, or where the image has no /lib/modules; what counts is what
+// is there afterwards.
+var modules = []string{"dm-mod", "dm-cache", "dm-cache-smq", "dm-raid", "dm-multipath", "dm-round-robin", "iscsi_tcp"}
+
+// LoadModules asks the kernel for its modules, one by one.
+func (n Node) LoadModules(ctx context.Context) {
+	for _, m := range modules {
+		_, _ = n.Run.Run(ctx, hostexec.Command("modprobe", "--quiet", m)) // judged by the checks below
+	}
+}
+
+// Essential checks what every volume needs, cached or not. Each error names the
+// missing thing and the remedy.
+func (n Node) Essential(ctx context.Context) error {
+	return errors.Join(n.deviceMapper(ctx), n.initiator(), n.iscsiTransport(), n.tool(ctx, "iscsiadm", "--version"), n.iscsid(ctx))
+}
+
+// Cache checks what only caches need; without it volumes are attached uncached.
+func (n Node) Cache(ctx context.Context) error {
+	return errors.Join(n.cacheTarget(ctx), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+}
+
+func (n Node) deviceMapper(ctx context.Context) error {
+	targets, err := n.DM.Targets(ctx)
+	switch {
+	case errors.Is(err, hostexec.ErrNotInstalled):
+		return fmt.Errorf("dmsetup is missing: %w; remedy: use the driver's own image, it has it", err)
+	case err != nil:
+		return fmt.Errorf("the kernel has no device mapper: %w; remedy: load the module dm-mod on the node", err)
+	}
+	if _, ok := targets["linear"]; !ok {
+		return errors.New("the kernel's device mapper has no target linear; remedy: use a kernel with CONFIG_BLK_DEV_DM")
+	}
+	return nil
+}
+
+func (n Node) cacheTarget(ctx context.Context) error {
+	targets, err := n.DM.Targets(ctx)
+	if err != nil {
+		return fmt.Errorf("targets of the device mapper: %w", err)
+	}
+	v, ok := targets["cache"]
+	if !ok {
+		return errors.New("the kernel has no target cache; remedy: load the modules dm-cache and dm-cache-smq on the node (CONFIG_DM_CACHE, CONFIG_DM_CACHE_SMQ)")
+	}
+	if !v.AtLeast(minCacheTarget) {
+		return fmt.Errorf("the kernel's target cache is version %s, %s is needed; remedy: use kernel 4.12 or later", v, minCacheTarget)
+	}
+	return nil
+}
+
+var lvmVersion = regexp.MustCompile(`LVM version:\s+(\d+)\.(\d+)\.(\d+)`)
+
+func (n Node) lvm(ctx context.Context) error {
+	res, err := n.Run.Run(ctx, hostexec.Command("lvm", "version"))
+	if err != nil {
+		return fmt.Errorf("lvm2 cannot be used: %w; remedy: use the driver's own image, it has it", err)
+	}
+	m := lvmVersion.FindStringSubmatch(string(res.Stdout))
+	if m == nil {
+		return fmt.Errorf("lvm version says %q", strings.TrimSpace(string(res.Stdout)))
+	}
+	var v devmapper.Version
+	for i, dst := range []*int{&v.Major, &v.Minor, &v.Patch} {
+		if *dst, err = strconv.Atoi(m[i+1]); err != nil {
+			return fmt.Errorf("lvm version: %w", err)
+		}
+	}
+	if !v.AtLeast(minLVM) {
+		return fmt.Errorf("lvm2 is version %s, %s is needed; remedy: use the driver's own image", v, minLVM)
+	}
+	return nil
+}
+
+func (n Node) tool(ctx context.Context, name string, args ...string) error {
+	if _, err := n.Run.Run(ctx, hostexec.Command(name, args...)); err != nil {
+		return fmt.Errorf("%s cannot be used: %w; remedy: use the driver's own image, it has it", name, err)
+	}
+	return nil
+}
+
+// ErrInitiatorName means that the node has no iSCSI initiator name.
+var ErrInitiatorName = errors.New("the node has no iSCSI initiator name")
+
+// InitiatorName reads the initiator's name.
+func (n Node) InitiatorName() (string, error) {
+	const remedy = "remedy: install open-iscsi on the node, which makes a name that no other node has"
+	b, err := os.ReadFile(n.InitiatorNameFile)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w; %s", ErrInitiatorName, err, remedy)
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && strings.TrimSpace(name) != "" {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s has no line InitiatorName=; %s", ErrInitiatorName, n.InitiatorNameFile, remedy)
+}
+
+func (n Node) initiator() error {
+	_, err := n.InitiatorName()
+	return err
+}
+
+func (n Node) iscsiTransport() error {
+	if _, err := os.Stat(filepath.Join(n.Sysfs, "class/iscsi_transport/tcp")); err != nil {
+		return fmt.Errorf("the kernel has no iSCSI over TCP: %w; remedy: load the module iscsi_tcp on the node", err)
+	}
+	return nil
+}
+
+func (n Node) iscsid(ctx context.Context) error {
+	socket := n.IscsidSocket
+	if socket == "" {
+		socket = iscsidSocket
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("iscsid does not run on the node: %w; remedy: systemctl enable --now iscsid", err)
+	}
+	return conn.Close()
+}
