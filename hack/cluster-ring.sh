@@ -19,7 +19,7 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-go test -c -o "$out/e2e.test" ./e2e
+go test -tags e2e -c -o "$out/e2e.test" ./e2e
 "$lab" up
 NEARFLASH_LAB="$PWD/$lab" "$lab" run -- "$out/e2e.test" \
   -ginkgo.label-filter="${LABELS:-!slow}" -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-false}" -ginkgo.no-color

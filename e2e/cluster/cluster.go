@@ -35,12 +35,14 @@ type Options struct {
 	WorkloadImage string
 }
 
-// DefaultOptions reads what `hack/lab run` puts into the environment.
+// DefaultOptions reads what `hack/lab run` puts into the environment: the lab
+// program and the lab's identity.
 func DefaultOptions() Options {
-	return Options{
-		LabCommand:    os.Getenv("NEARFLASH_LAB"),
-		WorkloadImage: "nearflash.local/workload:1",
+	o := Options{LabCommand: os.Getenv("NEARFLASH_LAB"), WorkloadImage: "nearflash.local/workload:1"}
+	if id := os.Getenv("NEARFLASH_LAB_ID"); o.LabCommand != "" && id != "" {
+		o.LabCommand += " --name " + id
 	}
+	return o
 }
 
 // Cluster is a connection to a cluster with the driver installed.

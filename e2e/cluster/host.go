@@ -20,7 +20,7 @@ type Host interface {
 }
 
 // ErrNoLab is returned for what only a lab can do.
-var ErrNoLab = errors.New("this cluster is not a lab (NEARFLASH_LAB is not set)")
+var ErrNoLab = errors.New("this cluster is not a lab (NEARFLASH_LAB is not set: use `lab run`)")
 
 // Lab drives the lab program.
 type Lab struct{ command []string }

@@ -6,6 +6,8 @@ package hoststate
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,6 +73,38 @@ func parse(machine, out string) []Item {
 		}
 	}
 	return items
+}
+
+// All lists what is on several workers, and on a storage server unless that name
+// is empty.
+func All(ctx context.Context, r Runner, workers []string, storage string) ([]Item, error) {
+	var items []Item
+	if storage != "" {
+		more, err := Storage(ctx, r, storage)
+		if err != nil {
+			return nil, err
+		}
+		items = more
+	}
+	for _, w := range workers {
+		more, err := Node(ctx, r, w)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, more...)
+	}
+	return items, nil
+}
+
+// Words returns the names under which a machine may know a volume: its handle,
+// its PersistentVolume, and what the kubelet calls its staging folder.
+func Words(handle, pv string) []string {
+	sum := sha256.Sum256([]byte(handle))
+	words := []string{handle, hex.EncodeToString(sum[:])}
+	if pv != handle {
+		words = append(words, pv)
+	}
+	return words
 }
 
 // Mentioning returns the items whose name contains one of the words.

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -42,7 +44,7 @@ it started is ended.`,
 	f.Int64Var(&up.Sizes.StorageMiB, "storage-size", 32768, "size of the storage server's disk in MiB (sparse)")
 	f.IntVar(&up.Sizes.WorkerMemoryMiB, "node-memory", 2560, "memory of each node in MiB")
 	f.IntVar(&up.Sizes.StorageMemoryMiB, "storage-memory", 1024, "memory of the storage server in MiB")
-	f.IntVar(&up.Sizes.StorageDelayMillis, "storage-delay", 2, "delay of every access to the storage server's disk in ms")
+	f.DurationVar(&up.Sizes.StorageDelay, "storage-delay", 2*time.Millisecond, "latency of the storage server's network")
 	f.DurationVar(&limit, "timeout", 45*time.Minute, "give up after this time; building everything for the first time takes most of it")
 	return cmd
 }
@@ -52,7 +54,13 @@ func clusterParts(ctx context.Context, checkout string) (cluster.Parts, error) {
 	if err != nil {
 		return cluster.Parts{}, err
 	}
-	return cluster.Parts{Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Images: set.DriverImages}, nil
+	return cluster.Parts{
+		Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin,
+		// The storage server runs the program itself, no node needs its image.
+		Images: slices.DeleteFunc(slices.Clone(set.DriverImages), func(path string) bool {
+			return filepath.Base(path) == "nearflash-target.tar"
+		}),
+	}, nil
 }
 
 func newDown(o *options) *cobra.Command {

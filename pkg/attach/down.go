@@ -212,15 +212,18 @@ func (a *Attacher) detach(ctx context.Context, e *Entry) error {
 			return err
 		}
 	}
+	faultDetachJournaled.Hit()
 	if err := a.removeDevices(ctx, e.ID); err != nil {
 		return err
 	}
+	faultDetachRemoved.Hit()
 	if err := a.takeBackMark(ctx, e); err != nil {
 		return err
 	}
 	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
+	faultDetachDisconnected.Hit()
 	if err := a.forget(e.ID); err != nil {
 		return err
 	}

@@ -26,6 +26,10 @@ var (
 	faultUnstageDisconnected = faultpoint.New("unstage.disconnected")
 	faultUnstageResident     = faultpoint.New("unstage.resident")
 
+	faultDetachJournaled    = faultpoint.New("detach.journaled")
+	faultDetachRemoved      = faultpoint.New("detach.removed")
+	faultDetachDisconnected = faultpoint.New("detach.disconnected")
+
 	faultWipeJournaled = faultpoint.New("wipe.journaled")
 	faultWipeRemoved   = faultpoint.New("wipe.removed")
 )

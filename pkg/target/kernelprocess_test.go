@@ -216,20 +216,20 @@ func (p *process) survivesKillAndReboot() {
 	p.clearLIO()
 	p.must("vgchange", "--activate", "n", kernelVG)
 	p.start()
-	if disk = p.mustLogin(c); !p.holds(disk, data, 8*mib) {
-		p.t.Error("data is gone after the reboot")
-	}
 	if _, err := p.login(c, otherIface, "user", chapPassword); err == nil {
 		p.t.Error("the restored export lets another initiator in")
+	}
+	if disk = p.mustLogin(c); !p.holds(disk, data, 8*mib) {
+		p.t.Error("data is gone after the reboot")
 	}
 	p.logout(c)
 }
 
-// killedWhileExporting kills the server at 16 moments of changes of owner.
+// killedWhileExporting kills the server at 8 moments of changes of owner.
 func (p *process) killedWhileExporting() {
 	p.t.Helper()
 	nodes := []string{p.node, otherNode}
-	for i := range 16 {
+	for i := range 8 {
 		ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
 		done := make(chan struct{})
 		go func() {
@@ -240,7 +240,7 @@ func (p *process) killedWhileExporting() {
 				Name: "v1", InitiatorIQN: nodes[i%2], CHAPUsername: "user", CHAPPassword: chapPassword, Generation: int64(i + 2),
 			})
 		}()
-		time.Sleep(time.Duration(i) * 25 * time.Millisecond)
+		time.Sleep(time.Duration(i) * 50 * time.Millisecond)
 		p.kill()
 		cancel()
 		<-done
@@ -249,10 +249,10 @@ func (p *process) killedWhileExporting() {
 		c := p.exportTo(nodes[i%2], "v1", int64(i+2))
 		ifaces := []string{"default", otherIface}
 		if _, err := p.login(c, ifaces[(i+1)%2], "user", chapPassword); err == nil {
-			p.t.Fatalf("killed after %d x 25 ms: the former owner is let in", i)
+			p.t.Fatalf("killed after %d x 50 ms: the former owner is let in", i)
 		}
 		if _, err := p.login(c, ifaces[i%2], "user", chapPassword); err != nil {
-			p.t.Fatalf("killed after %d x 25 ms: the owner is not let in: %v", i, err)
+			p.t.Fatalf("killed after %d x 50 ms: the owner is not let in: %v", i, err)
 		}
 		p.logout(c)
 	}

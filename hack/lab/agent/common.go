@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -85,9 +86,16 @@ func writeFile(path string, content []byte, mode os.FileMode) error {
 }
 
 // blockSize returns the size of a block device in 512-byte sectors.
-func blockSize(ctx context.Context, dev string) (string, error) {
+func blockSize(ctx context.Context, dev string) (int64, error) {
 	out, err := output(ctx, "blockdev", "--getsz", dev)
-	return strings.TrimSpace(out), err
+	if err != nil {
+		return 0, err
+	}
+	sectors, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("size of %s: %w", dev, err)
+	}
+	return sectors, nil
 }
 
 // exists tells whether a path is there.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -80,6 +81,26 @@ func setupUplink(n *agentapi.Network) error {
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return fmt.Errorf("forwarding: %w", err)
+	}
+	return nil
+}
+
+// delayNetwork makes every packet leave so much later: the storage server is
+// that far away (tc-netem(8), which keeps time by high-resolution timers).
+// Device-mapper's delay target would not do: it counts the kernel's ticks, which
+// are 10 ms apart in the guests' kernel.
+func delayNetwork(delay time.Duration) error {
+	link, err := netlink.LinkByName(uplink)
+	if err != nil {
+		return fmt.Errorf("interface %s: %w", uplink, err)
+	}
+	qdisc := netlink.NewNetem(
+		netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		// Limit is the number of packets on their way.
+		netlink.NetemQdiscAttrs{Latency: uint32(delay.Microseconds()), Limit: 10000}, //nolint:gosec // milliseconds
+	)
+	if err := netlink.QdiscReplace(qdisc); err != nil {
+		return fmt.Errorf("delay on %s: %w", uplink, err)
 	}
 	return nil
 }

@@ -28,6 +28,7 @@ func (g *guest) listen(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+agentapi.StatusPath, g.handleStatus)
 	mux.HandleFunc("POST "+agentapi.ExecPath, handleExec)
+	mux.HandleFunc("POST "+agentapi.RestartPath+"{service}", g.handleRestart)
 	mux.HandleFunc("POST "+agentapi.PowerOffPath, g.handlePowerOff)
 	srv := &http.Server{Handler: g.authorize(mux), ReadHeaderTimeout: 10 * time.Second}
 	go func() {
@@ -52,6 +53,12 @@ func (g *guest) authorize(next http.Handler) http.Handler {
 func (g *guest) handleStatus(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(g.status())
+}
+
+func (g *guest) handleRestart(w http.ResponseWriter, r *http.Request) {
+	if err := g.sup.restart(r.PathValue("service")); err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+	}
 }
 
 func (g *guest) handlePowerOff(w http.ResponseWriter, _ *http.Request) {

@@ -4,32 +4,31 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
 
-// The storage server's disk, from below: the disk itself, a device-mapper
-// device that makes it slow, a volume group, and a thin pool.
+// The storage server's disk, from below: the disk itself, a linear device-mapper
+// device that a test can make fail or hang, a volume group, and a thin pool.
 const (
 	storageDisk = plan.SecondDisk
-	slowName    = "slow"
-	slowDevice  = "/dev/mapper/" + slowName
+	arrayName   = "array"
+	arrayDevice = "/dev/mapper/" + arrayName
 	storageVG   = plan.VolumeGroup
 	thinPool    = plan.ThinPool
 )
 
-// lvmLocal makes LVM look at the slow device alone: the physical volume also
+// lvmLocal makes LVM look at the upper device alone: the physical volume also
 // shows on the disk below it, and what tenants write into their volumes is not
 // the server's to read.
 const lvmLocal = `devices {
 	use_devicesfile = 0
-	global_filter = [ "a|^` + slowDevice + `$|", "r|.*|" ]
+	global_filter = [ "a|^` + arrayDevice + `$|", "r|.*|" ]
 }
 `
 
-// setupStorage makes the slow disk and, at the first boot, the pool on it.
+// setupStorage makes the disk and, at the first boot, the pool on it.
 func (g *guest) setupStorage(ctx context.Context) error {
 	s := g.cfg.Storage
 	if s == nil {
@@ -47,7 +46,8 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := output(ctx, "dmsetup", "create", slowName, "--table", slowTable(sectors, s.DelayMillis)); err != nil {
+	table := fmt.Sprintf("0 %d linear %s 0", sectors, storageDisk)
+	if _, err := output(ctx, "dmsetup", "create", arrayName, "--table", table); err != nil {
 		return err
 	}
 	g.step("disk")
@@ -65,17 +65,11 @@ func (g *guest) setupStorage(ctx context.Context) error {
 		return err
 	}
 	g.step("pool")
-	return nil
-}
-
-// slowTable is a device-mapper table over the whole disk. The `delay` target
-// takes the delay of reads and writes in milliseconds (dm-delay in the kernel's
-// admin guide); without one it is `linear`.
-func slowTable(sectors string, delayMillis int) string {
-	if delayMillis == 0 {
-		return strings.Join([]string{"0", sectors, "linear", storageDisk, "0"}, " ")
+	if s.Delay == 0 {
+		return nil
 	}
-	return strings.Join([]string{"0", sectors, "delay", storageDisk, "0", strconv.Itoa(delayMillis)}, " ")
+	_, _ = output(ctx, "modprobe", "--quiet", "sch_netem") // or built in
+	return delayNetwork(s.Delay)
 }
 
 func hasVolumeGroup(ctx context.Context) (bool, error) {
@@ -94,8 +88,8 @@ func hasVolumeGroup(ctx context.Context) (bool, error) {
 func makePool(ctx context.Context) error {
 	var errs []error
 	for _, argv := range [][]string{
-		{"pvcreate", "--yes", slowDevice},
-		{"vgcreate", storageVG, slowDevice},
+		{"pvcreate", "--yes", arrayDevice},
+		{"vgcreate", storageVG, arrayDevice},
 		// Room is left for the pool's spare metadata and for thick volumes.
 		{"lvcreate", "--yes", "--type", "thin-pool", "--extents", "75%FREE", "--name", thinPool, storageVG},
 	} {

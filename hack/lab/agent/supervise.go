@@ -27,9 +27,13 @@ type supervisor struct {
 
 	mu     sync.Mutex
 	starts map[string]int
+	// running has the process of each service that runs.
+	running map[string]*os.Process
 }
 
-func newSupervisor() *supervisor { return &supervisor{starts: map[string]int{}} }
+func newSupervisor() *supervisor {
+	return &supervisor{starts: map[string]int{}, running: map[string]*os.Process{}}
+}
 
 // run keeps the service running until ctx ends.
 func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
@@ -41,10 +45,7 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 	s.wg.Go(func() {
 		defer log.Close()
 		for ctx.Err() == nil {
-			s.mu.Lock()
-			s.starts[svc.Name]++
-			s.mu.Unlock()
-			err := command(ctx, svc, log).Run()
+			err := s.runOnce(svc.Name, command(ctx, svc, log))
 			if ctx.Err() != nil {
 				return
 			}
@@ -56,6 +57,39 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 		}
 	})
 	return nil
+}
+
+// runOnce runs the service's program to its end.
+func (s *supervisor) runOnce(name string, cmd *exec.Cmd) error {
+	s.mu.Lock()
+	s.starts[name]++
+	err := cmd.Start()
+	if err == nil {
+		s.running[name] = cmd.Process
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	err = cmd.Wait()
+	s.mu.Lock()
+	delete(s.running, name)
+	s.mu.Unlock()
+	return err
+}
+
+// errNotRunning is returned for a service that is unknown or just not running.
+var errNotRunning = errors.New("service does not run")
+
+// restart asks a service to end; its loop then starts it again.
+func (s *supervisor) restart(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.running[name]
+	if p == nil {
+		return fmt.Errorf("%w: %s", errNotRunning, name)
+	}
+	return p.Signal(syscall.SIGTERM)
 }
 
 func command(ctx context.Context, svc agentapi.Service, log *os.File) *exec.Cmd {

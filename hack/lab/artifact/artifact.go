@@ -42,6 +42,10 @@ type Options struct {
 	// Progress is told about everything that takes longer than a moment; it must
 	// be safe for concurrent use. nil means silence.
 	Progress func(format string, args ...any)
+	// CheckContent verifies the hash of every file, which takes seconds. Without
+	// it the content of a file whose size, mode and time are as recorded is taken
+	// for good.
+	CheckContent bool
 }
 
 // Set is where the artifacts are. Fields of groups that were not asked for are
@@ -82,7 +86,7 @@ func Ensure(ctx context.Context, opt Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.ensureHostTools(ctx, p.tools); err != nil {
+	if err := b.store.ensureHostTools(ctx, p.tools); err != nil {
 		return nil, err
 	}
 	if err := b.store.sweep(); err != nil {
@@ -126,7 +130,7 @@ func newBuilder(opt Options) (*builder, error) {
 	if progress == nil {
 		progress = func(string, ...any) {}
 	}
-	return &builder{checkout: checkout, store: &store{root: cache, progress: progress}}, nil
+	return &builder{checkout: checkout, store: &store{root: cache, progress: progress, checkContent: opt.CheckContent}}, nil
 }
 
 // task is one artifact of a plan.
@@ -174,6 +178,8 @@ func (t *task) wait(ctx context.Context) error {
 // lanes side by side: one keeps the processors busy, one the network, and one
 // waits for both.
 type plan struct {
+	// tools are what the user of the artifacts calls. What builds call is
+	// installed only when something is built.
 	tools []hostTool
 
 	envtest, kube, sidecars, helm *task
@@ -223,7 +229,6 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	if cluster || slices.Contains(groups, Images) {
 		p.nodeTools = newTask(b.layerRecipe("node-tools", nodeToolsTree()))
 		p.addTask(&p.debianLane, p.nodeTools, b.store)
-		p.tools = append(p.tools, buildTools()...)
 	}
 	if cluster {
 		if err := b.planCluster(p); err != nil {
@@ -257,7 +262,6 @@ func (b *builder) planPrograms(p *plan, slot **task, name string, programs []goP
 }
 
 func (b *builder) planKernel(p *plan) {
-	p.tools = append(p.tools, buildTools()...)
 	p.nodeRoot = newTask(b.nodeRootRecipe())
 	p.addTask(&p.debianLane, p.nodeRoot, b.store)
 	p.kernel = newTask(b.kernelRecipe(p.nodeRoot.recipe.key(), func() string { return p.nodeRoot.dir }), p.nodeRoot)

@@ -54,9 +54,8 @@ func (b *builder) nodeBaseRecipe(keys []string, parts func() nodeBaseParts) (rec
 		return recipe{}, err
 	}
 	inputs := append([]string{bakeInit, containerdConfig, pauseImage, workloadImage, string(pause)}, keys...)
-	return recipe{name: "node-base", inputs: inputs, build: func(ctx context.Context, dir, _ string) error {
-		return b.buildNodeBase(ctx, dir, parts())
-	}}, nil
+	build := func(ctx context.Context, dir, _ string) error { return b.buildNodeBase(ctx, dir, parts()) }
+	return recipe{name: "node-base", inputs: inputs, tools: imageTools(), build: build}, nil
 }
 
 func (b *builder) buildNodeBase(ctx context.Context, dir string, parts nodeBaseParts) error {

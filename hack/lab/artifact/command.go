@@ -18,7 +18,7 @@ import (
 // prints where they are. Progress goes to standard error.
 func Command() *cobra.Command {
 	var checkout string
-	var printDir bool
+	var printDir, checkContent bool
 	cmd := &cobra.Command{
 		Use:   "artifacts [GROUP...]",
 		Short: "Build or verify what the lab and the tests run, and print the paths",
@@ -44,6 +44,7 @@ func Command() *cobra.Command {
 			}
 			set, err := Ensure(cmd.Context(), Options{
 				Checkout: root, Groups: groups, Progress: progressTo(cmd.ErrOrStderr()),
+				CheckContent: checkContent,
 			})
 			if err != nil {
 				return err
@@ -55,6 +56,8 @@ func Command() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&checkout, "checkout", "", "root of the source tree (default: found from the working directory)")
+	cmd.Flags().BoolVar(&checkContent, "check-content", false,
+		"verify the hash of every file (default: only of files whose time has changed)")
 	cmd.Flags().BoolVar(&printDir, "print-dir", false, "print only the directory of the group")
 	return cmd
 }

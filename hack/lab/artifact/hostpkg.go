@@ -18,16 +18,14 @@ type hostTool struct {
 	pkg     string
 }
 
-// buildTools make the node root and the guest kernel.
-func buildTools() []hostTool {
-	return []hostTool{
-		{"mmdebstrap", "mmdebstrap"},
-		{"gpgv", "gpgv"},
-		{"patchelf", "patchelf"},
-		{"mke2fs", "e2fsprogs"},
-		{"e2fsck", "e2fsprogs"},
-	}
-}
+// treeTools make a Debian tree.
+func treeTools() []hostTool { return []hostTool{{"mmdebstrap", "mmdebstrap"}, {"gpgv", "gpgv"}} }
+
+// imageTools make and check an ext4 image.
+func imageTools() []hostTool { return []hostTool{{"mke2fs", "e2fsprogs"}, {"e2fsck", "e2fsprogs"}} }
+
+// kernelTools make the guest kernel find its libc.
+func kernelTools() []hostTool { return []hostTool{{"patchelf", "patchelf"}} }
 
 // networkTools join the nodes of a running lab.
 func networkTools() []hostTool {
@@ -43,7 +41,9 @@ var ErrHostTool = errors.New("missing on this host")
 
 // ensureHostTools installs what is missing. Packages are installed by root with
 // apt-get only; anybody else is told what to install.
-func (b *builder) ensureHostTools(ctx context.Context, tools []hostTool) error {
+func (s *store) ensureHostTools(ctx context.Context, tools []hostTool) error {
+	s.installing.Lock()
+	defer s.installing.Unlock()
 	missing := missingTools(tools)
 	if len(missing) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (b *builder) ensureHostTools(ctx context.Context, tools []hostTool) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return remedy
 	}
-	err := b.store.step(ctx, "install "+strings.Join(pkgs, " "), func(ctx context.Context) error {
+	err := s.step(ctx, "install "+strings.Join(pkgs, " "), func(ctx context.Context) error {
 		return aptInstall(ctx, pkgs)
 	})
 	if err != nil {

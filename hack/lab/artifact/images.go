@@ -46,9 +46,8 @@ func workloadTree() tree {
 
 // layerRecipe is a Debian tree as an image layer.
 func (b *builder) layerRecipe(name string, t tree) recipe {
-	return recipe{name: name, inputs: append(t.inputs(), layerRevision), build: func(ctx context.Context, dir, _ string) error {
-		return b.buildLayer(ctx, name, t, dir)
-	}}
+	build := func(ctx context.Context, dir, _ string) error { return b.buildLayer(ctx, name, t, dir) }
+	return recipe{name: name, inputs: append(t.inputs(), layerRevision), tools: treeTools(), build: build}
 }
 
 func (b *builder) buildLayer(ctx context.Context, name string, t tree, dir string) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -48,7 +49,9 @@ func mkfsOptions() []string {
 func (b *builder) nodeRootRecipe() recipe {
 	inputs := append(nodeTree().inputs(), mkfsOptions()...)
 	inputs = append(inputs, rootSize, guestInit, etcResolvConf, etcHosts)
-	return recipe{name: "node-root", inputs: inputs, build: b.buildNodeRoot}
+	return recipe{
+		name: "node-root", inputs: inputs, tools: slices.Concat(treeTools(), imageTools()), build: b.buildNodeRoot,
+	}
 }
 
 func (b *builder) buildNodeRoot(ctx context.Context, dir, _ string) error {
@@ -194,6 +197,7 @@ func (b *builder) kernelRecipe(nodeRootKey string, nodeRoot func() string) recip
 	return recipe{
 		name:   "kernel",
 		inputs: []string{nodeRootKey, b.store.root},
+		tools:  kernelTools(),
 		build: func(ctx context.Context, dir, final string) error {
 			return b.buildKernel(ctx, filepath.Join(nodeRoot(), "uml"), dir, final)
 		},

@@ -31,18 +31,19 @@ func TestPlanGroups(t *testing.T) {
 		"helm":    {groups: []Group{Helm}, wantTasks: []string{"helm"}},
 		"kernel": {
 			groups:    []Group{Kernel},
-			wantTasks: []string{"kernel", "node-root"}, wantTools: []string{"mmdebstrap", "patchelf"},
+			wantTasks: []string{"kernel", "node-root"},
+			wantTools: []string{"e2fsck", "gpgv", "mke2fs", "mmdebstrap", "patchelf"},
 		},
 		"images": {
 			groups:    []Group{Images},
-			wantTasks: []string{"full images", "node-tools"}, wantTools: []string{"mmdebstrap"},
+			wantTasks: []string{"full images", "node-tools"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
 		"cluster": {
 			groups: []Group{Cluster},
 			wantTasks: []string{
 				"envtest", "helm", "kernel", "kube", "lab images", "node-base", "node-root", "node-tools", "sidecars", "workload",
 			},
-			wantTools: []string{"mmdebstrap", "patchelf", "nft"},
+			wantTools: []string{"e2fsck", "gpgv", "ip", "mke2fs", "mmdebstrap", "nft", "patchelf"},
 		},
 		"unknown": {groups: []Group{"x"}, wantErr: "known are"},
 	}
@@ -61,10 +62,8 @@ func TestPlanGroups(t *testing.T) {
 			if got := taskNames(p); !slices.Equal(got, tc.wantTasks) {
 				t.Errorf("tasks %v, want %v", got, tc.wantTasks)
 			}
-			for _, want := range tc.wantTools {
-				if !slices.ContainsFunc(p.tools, func(h hostTool) bool { return h.program == want }) {
-					t.Errorf("host tool %s is missing in %v", want, p.tools)
-				}
+			if got := toolNames(p); !slices.Equal(got, tc.wantTools) {
+				t.Errorf("host tools %v, want %v", got, tc.wantTools)
 			}
 			if steps := len(p.goLane) + len(p.debianLane) + len(p.guestLane); steps != len(tc.wantTasks) {
 				t.Errorf("%d steps, want one for each of %v", steps, tc.wantTasks)
@@ -73,14 +72,31 @@ func TestPlanGroups(t *testing.T) {
 	}
 }
 
+// tasks returns the tasks that the plan has.
+func tasks(p *plan) []*task {
+	return slices.DeleteFunc([]*task{
+		p.envtest, p.kube, p.sidecars, p.helm, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
+	}, func(t *task) bool { return t == nil })
+}
+
+// toolNames returns what the plan's user and all its builds call on the host.
+func toolNames(p *plan) []string {
+	tools := p.tools
+	for _, t := range tasks(p) {
+		tools = append(tools, t.recipe.tools...)
+	}
+	var names []string
+	for _, t := range tools {
+		names = append(names, t.program)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 func taskNames(p *plan) []string {
 	var names []string
-	for _, t := range []*task{
-		p.envtest, p.kube, p.sidecars, p.helm, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
-	} {
-		if t != nil {
-			names = append(names, t.recipe.name)
-		}
+	for _, t := range tasks(p) {
+		names = append(names, t.recipe.name)
 	}
 	if p.driverImages != nil {
 		names = append(names, "lab images")

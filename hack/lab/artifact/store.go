@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,8 @@ type recipe struct {
 	// file contents, the keys of other artifacts. A change of any of them gives
 	// the artifact a new directory.
 	inputs []string
+	// tools are what the build calls on the host.
+	tools []hostTool
 	// build fills dir. The directory will be renamed to final, which is for
 	// recipes that must write their own location into a file.
 	build func(ctx context.Context, dir, final string) error
@@ -56,13 +59,17 @@ func hashInputs(inputs []string) string {
 type store struct {
 	root     string
 	progress func(format string, args ...any)
+	// checkContent makes every verification read all content.
+	checkContent bool
+	// installing is held while host tools are looked for and installed.
+	installing sync.Mutex
 }
 
 // ensure returns the directory of a verified artifact. An absent one is built;
 // one that fails its verification is discarded and built again.
 func (s *store) ensure(ctx context.Context, r recipe) (string, error) {
 	final := filepath.Join(s.root, r.key())
-	if err := verifyDir(final); err == nil {
+	if err := verifyDir(final, s.checkContent); err == nil {
 		s.markUsed(r.key())
 		return final, nil
 	}
@@ -74,7 +81,7 @@ func (s *store) ensure(ctx context.Context, r recipe) (string, error) {
 
 	// The holder of the lock before us may have built it, and whoever reads the
 	// directory without a lock sees it whole or not at all.
-	err = verifyDir(final)
+	err = verifyDir(final, s.checkContent)
 	if err == nil {
 		return final, nil
 	}
@@ -91,6 +98,9 @@ func (s *store) ensure(ctx context.Context, r recipe) (string, error) {
 // rebuild makes the artifact in a temporary directory and moves it to final.
 // The caller holds the artifact's lock.
 func (s *store) rebuild(ctx context.Context, r recipe, final string) error {
+	if err := s.ensureHostTools(ctx, r.tools); err != nil {
+		return err
+	}
 	if err := os.RemoveAll(final); err != nil {
 		return fmt.Errorf("remove what is left of an earlier build: %w", err)
 	}

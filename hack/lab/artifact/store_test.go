@@ -113,6 +113,36 @@ func TestEnsureRepairs(t *testing.T) {
 	}
 }
 
+// TestCheckContent: damage that leaves size and time as they were is found only
+// when the content is read.
+func TestCheckContent(t *testing.T) {
+	for content, wantBuilds := range map[bool]int32{false: 1, true: 2} {
+		s := newTestStore(t)
+		s.checkContent = content
+		var builds atomic.Int32
+		r := fileRecipe("thing", &builds)
+		dir, err := s.ensure(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "data")
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damage := errors.Join(os.WriteFile(path, []byte("CONTENT"), 0o644), os.Chtimes(path, time.Time{}, info.ModTime()))
+		if damage != nil {
+			t.Fatal(damage)
+		}
+		if _, err := s.ensure(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if got := builds.Load(); got != wantBuilds {
+			t.Errorf("check content %v: built %d times, want %d", content, got, wantBuilds)
+		}
+	}
+}
+
 func TestFailedBuildLeavesNothing(t *testing.T) {
 	wantErr := errors.New("no")
 	cases := map[string]struct {

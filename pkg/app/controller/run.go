@@ -85,13 +85,30 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		return serveCSI(ctx, cfg, stats, driver.NewController(volumes, locks), ready)
 	})
 	group.Go(func() error { return serveHealth(ctx, cfg.HealthAddress, cfg.Endpoint, ready, stats) })
-	group.Go(func() error {
-		if err := mgr.Start(ctx); err != nil {
-			return fmt.Errorf("reconcilers: %w", err)
-		}
-		return nil
-	})
+	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
+}
+
+// reconcilers runs the manager until ctx ends. The manager never ends if ctx
+// ends before its informers have started (controller-runtime v0.24,
+// runnableGroup.Start), so it is left behind after a while: the process ends.
+func reconcilers(ctx context.Context, mgr manager.Manager) error {
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done:
+		case <-time.After(rpc.StopTimeout):
+			klog.FromContext(ctx).Info("Leaving the reconcilers behind, they did not end in time", "timeout", rpc.StopTimeout)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("reconcilers: %w", err)
+	}
+	return nil
 }
 
 // kubeConfig returns how to reach the API server: the file of the environment

@@ -51,6 +51,9 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	}
 	t.Cleanup(func() { _ = a.conn.Close() })
 	a.waitFor(t, "/healthz", http.StatusOK)
+	eventually(t, "the controller leads", func() bool {
+		return strings.Contains(a.waitFor(t, "/metrics", http.StatusOK), `leader_election_master_status{name="nearflash-controller"} 1`)
+	})
 	return a
 }
 

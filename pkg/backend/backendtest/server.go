@@ -59,10 +59,8 @@ func (s *Server) do(op string, id volume.ID, f func() error) error {
 		s.calls = append(s.calls, op+" "+string(id))
 	}
 	s.mu.Unlock()
-	if s.Step != nil {
-		if stepErr := s.Step(op, true); stepErr != nil {
-			return stepErr
-		}
+	if err == nil && s.Step != nil {
+		return s.Step(op, true)
 	}
 	return err
 }

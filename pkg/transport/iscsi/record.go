@@ -25,6 +25,11 @@ func recordSettings(replacement time.Duration, cred *transport.Credentials) []se
 		{"node.startup", "manual"},
 		{"node.session.scan", "manual"},
 		{"node.session.timeo.replacement_timeout", strconv.Itoa(int(replacement.Seconds()))},
+		// iscsid would try a dead portal for two minutes, as long as kubelet
+		// waits for the whole stage. Kubelet comes again by itself, and where
+		// there are several portals the others are enough.
+		{"node.session.initial_login_retry_max", "2"},
+		{"node.conn[0].timeo.login_timeout", "8"},
 	}
 	if cred == nil {
 		return out

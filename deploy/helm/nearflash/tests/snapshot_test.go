@@ -11,7 +11,8 @@ import (
 )
 
 // TestSnapshots compares what the chart renders with the committed renderings,
-// so that a change of a manifest shows in review. UPDATE=1 rewrites them.
+// so that a change of a manifest shows in review. With SNAPSHOTS_OUT, a folder, it
+// writes them there instead, which is how hack/generate.sh renews them.
 func TestSnapshots(t *testing.T) {
 	for _, name := range []string{"static", "target", "production"} {
 		t.Run(name, func(t *testing.T) {
@@ -24,19 +25,18 @@ func TestSnapshots(t *testing.T) {
 				got.WriteString("---\n")
 				got.Write(text)
 			}
-			path := filepath.Join("snapshots", name+".yaml")
-			if os.Getenv("UPDATE") == "1" {
-				if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
+			if out := os.Getenv("SNAPSHOTS_OUT"); out != "" {
+				if err := os.WriteFile(filepath.Join(out, name+".yaml"), got.Bytes(), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return
 			}
-			want, err := os.ReadFile(path)
+			want, err := os.ReadFile(filepath.Join("snapshots", name+".yaml"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("the chart renders differently (-snapshot +now); UPDATE=1 accepts it:\n%s", diff)
+				t.Errorf("the chart renders differently (-snapshot +now); hack/generate.sh accepts it:\n%s", diff)
 			}
 		})
 	}

@@ -73,6 +73,15 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
+// Restart ends a service, which the agent then starts again.
+func (c *Client) Restart(ctx context.Context, service string) error {
+	resp, err := c.do(ctx, http.MethodPost, RestartPath+service, nil)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
 // PowerOff ends the guest in order.
 func (c *Client) PowerOff(ctx context.Context) error {
 	resp, err := c.do(ctx, http.MethodPost, PowerOffPath, nil)

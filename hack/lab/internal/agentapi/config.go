@@ -2,7 +2,11 @@
 // on: the configuration file, the protocol, and the places of files.
 package agentapi
 
-import "github.com/nearflash/nearflash/hack/lab/internal/plan"
+import (
+	"time"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
+)
 
 // Places in a guest.
 const (
@@ -70,8 +74,8 @@ type Worker struct {
 
 // Storage is what the storage server needs.
 type Storage struct {
-	// DelayMillis is added to every read and write; 0 for none.
-	DelayMillis int `json:"delayMillis"`
+	// Delay is added to the way of every packet that leaves the server.
+	Delay time.Duration `json:"delay"` // nanoseconds
 	// Files are written before the services start: path to content.
 	Files map[string][]byte `json:"files,omitempty"`
 }

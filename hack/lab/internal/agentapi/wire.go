@@ -15,6 +15,9 @@ const (
 	ExecPath = "/v1/exec"
 	// StatusPath tells how far the guest is: GET, answered by [Status].
 	StatusPath = "/v1/status"
+	// RestartPath, followed by a service's name, ends that service, which then is
+	// started again: POST.
+	RestartPath = "/v1/restart/"
 	// PowerOffPath ends the guest in order: POST.
 	PowerOffPath = "/v1/poweroff"
 )

@@ -27,33 +27,43 @@ func (l *Lab) makeBoot(ctx context.Context, dir string) error {
 			return fmt.Errorf("boot folder: %w", err)
 		}
 	}
-	return l.install(ctx, agentPackage, filepath.Join(dir, agentapi.AgentFile))
+	_, err := l.install(ctx, agentPackage, filepath.Join(dir, agentapi.AgentFile))
+	return err
 }
 
 // install builds a static program of this checkout, with fault points, into a
-// file. The build's own result stays in the checkout, so that the go command
-// links nothing again that has not changed.
-func (l *Lab) install(ctx context.Context, pkg, file string) error {
+// file, and tells whether it is another one than before. The build's own result
+// stays in the checkout, so that the go command links nothing again that has not
+// changed.
+func (l *Lab) install(ctx context.Context, pkg, file string) (changed bool, err error) {
 	dir := filepath.Join(l.Checkout, "_output", "lab-bin")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("build %s: %w", pkg, err)
+		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("build %s: %w", pkg, err)
+		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
 	defer lock.Close()
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("build %s: %w", pkg, err)
+		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
 	out := filepath.Join(dir, filepath.Base(pkg))
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)
 	cmd.Dir = l.Checkout
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w: %s", pkg, err, msg)
+		return false, fmt.Errorf("build %s: %w: %s", pkg, err, msg)
 	}
-	return replaceFile(out, file)
+	sum, err := fileDigest(out)
+	if err != nil {
+		return false, err
+	}
+	// Absent, or unreadable: it is replaced.
+	if old, err := fileDigest(file); err == nil && old == sum {
+		return false, nil
+	}
+	return true, replaceFile(out, file)
 }
 
 // replaceFile copies a program to a place where the old one may be running.

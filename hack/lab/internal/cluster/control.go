@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -147,11 +148,11 @@ func (l *Lab) startControlPlane(ctx context.Context, bin map[string]string) erro
 func (l *Lab) mustLive(names ...string) error {
 	for _, name := range names {
 		rec, err := l.Procs.Get(name)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Alive() {
+			return fmt.Errorf("%w: %s, see %s", ErrEnded, name, l.Paths.Logs())
+		}
 		if err != nil {
 			return err
-		}
-		if !rec.Alive() {
-			return fmt.Errorf("%w: %s, see %s", ErrEnded, name, l.Paths.Log(name))
 		}
 	}
 	return nil

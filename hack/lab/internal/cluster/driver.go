@@ -92,12 +92,12 @@ func (l *Lab) stagedImages() ([]string, error) {
 func fileDigest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", fmt.Errorf("image: %w", err)
+		return "", fmt.Errorf("digest: %w", err)
 	}
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("image %s: %w", path, err)
+		return "", fmt.Errorf("digest of %s: %w", path, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

@@ -132,8 +132,8 @@ func (l *Lab) storageConfig(s state) (*agentapi.Storage, error) {
 		return nil, err
 	}
 	return &agentapi.Storage{
-		DelayMillis: s.Sizes.StorageDelayMillis,
-		Files:       map[string][]byte{targetConfig: config, targetCert: cert, targetKey: key, targetCA: ca},
+		Delay: s.Sizes.StorageDelay,
+		Files: map[string][]byte{targetConfig: config, targetCert: cert, targetKey: key, targetCA: ca},
 	}, nil
 }
 
@@ -198,7 +198,7 @@ func (l *Lab) awaitAgent(ctx context.Context, s state, n plan.Node) (agentapi.St
 	agent := l.agent(n, s.Token)
 	err := until(ctx, "the agent of "+n.Name, func(ctx context.Context) (bool, error) {
 		if err := l.mustLive(n.Name); err != nil {
-			return true, fmt.Errorf("%w; its console: %s", err, l.Paths.Console(n.Name))
+			return true, err
 		}
 		// A guest that is still booting answers neither yes nor no.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

@@ -70,8 +70,8 @@ type Sizes struct {
 	StorageMiB       int64 `json:"storageMiB"`
 	WorkerMemoryMiB  int   `json:"workerMemoryMiB"`
 	StorageMemoryMiB int   `json:"storageMemoryMiB"`
-	// StorageDelayMillis is added to every access of the storage server's disk.
-	StorageDelayMillis int `json:"storageDelayMillis"`
+	// StorageDelay is how far away the storage server is, there and back.
+	StorageDelay time.Duration `json:"storageDelay"` // nanoseconds
 }
 
 // state is what is remembered of a lab between commands.

@@ -99,7 +99,7 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	if err := l.makeBoot(ctx, l.Paths.Boot()); err != nil {
 		return err
 	}
-	if err := l.install(ctx, targetPackage, filepath.Join(l.Paths.Share(plan.Storage().Name), targetProgram)); err != nil {
+	if err := l.updateTarget(ctx, *s); err != nil {
 		return err
 	}
 	l.say("network, keys and the guests' programs are there")
@@ -134,6 +134,17 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	}
 	l.say("lab %s is up", l.ID)
 	return nil
+}
+
+// updateTarget builds the storage server's program, and restarts it where it
+// runs already.
+func (l *Lab) updateTarget(ctx context.Context, s state) error {
+	storage := plan.Storage()
+	changed, err := l.install(ctx, targetPackage, filepath.Join(l.Paths.Share(storage.Name), targetProgram))
+	if err != nil || !changed || l.mustLive(storage.Name) != nil {
+		return err
+	}
+	return l.agent(storage, s.Token).Restart(ctx, targetProgram)
 }
 
 // ensureNetwork makes the namespace with everything in it, unless it is there.

@@ -1,7 +1,3 @@
 package lab
 
-import (
-	_ "os/exec"
-
-	_ "google.golang.org/grpc/codes"
-)
+import _ "os/exec"

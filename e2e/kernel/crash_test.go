@@ -1,0 +1,177 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const childEnv = "NEARFLASH_KERNEL_CHILD"
+
+// order is what a child process does.
+type order struct {
+	Dir     string
+	Req     volume.StageRequest
+	Secret  string // Credentials do not marshal on purpose
+	Unstage bool
+	// Repair runs the repair instead, as a restarted plugin does.
+	Repair bool
+}
+
+// child is a node plugin in a process of its own, to be killed at a fault point.
+func child() int {
+	var o order
+	if err := json.Unmarshal([]byte(os.Getenv(childEnv)), &o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 3
+	}
+	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret}
+	ctx := context.Background()
+	n, err := openNode(ctx, o.Dir, onOneSSD(), fileRecords{filepath.Join(o.Dir, "records")})
+	if err == nil {
+		switch {
+		case o.Repair:
+			err = n.Repair(ctx)
+		case o.Unstage:
+			err = unstage(ctx, n, o.Req)
+		default:
+			err = n.Stage(ctx, o.Req)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 4
+	}
+	return 0
+}
+
+// killAt runs a child with a fault point armed and reports whether it was
+// killed there. A child that ended well did not pass the point.
+func (d *disk) killAt(point string, o order) (killed bool) {
+	d.m.t.Helper()
+	faults := filepath.Join(d.n.dir, "faults")
+	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
+	arm := filepath.Join(faults, point)
+	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
+	o.Dir, o.Req, o.Secret = d.n.dir, d.req, chapWord
+	o.Req.Credentials = nil
+	b, err := json.Marshal(o)
+	mustPass(d.m.t, "order", err)
+	exe, err := os.Executable()
+	mustPass(d.m.t, "executable", err)
+	p, err := os.StartProcess(exe, []string{exe}, &os.ProcAttr{
+		Env:   append(os.Environ(), childEnv+"="+string(b), "NEARFLASH_FAULT_DIR="+faults),
+		Files: []*os.File{nil, os.Stderr, os.Stderr},
+	})
+	mustPass(d.m.t, "start", err)
+	st, err := p.Wait()
+	mustPass(d.m.t, "wait", err)
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGKILL {
+		return true
+	}
+	if st.ExitCode() != 0 {
+		d.m.t.Fatalf("%s: the child ended with %v and not by the fault", point, st)
+	}
+	mustPass(d.m.t, "disarm", os.Remove(arm))
+	return false
+}
+
+// cachedPoints are tried with writethrough too, where a cache is discarded
+// instead of recovered; everything else is the same code as with writeback.
+var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activated", "unstage.cleaned", "unstage.removed", "unstage.resident"}
+
+// TestKernelKillAnywhere kills the node plugin at every step of stage and of
+// unstage; a successor must converge, lose nothing and leave nothing (I8).
+func TestKernelKillAnywhere(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	for i, point := range faultpoint.List() {
+		modes := []volume.CacheMode{volume.ModeWriteback}
+		switch {
+		case strings.HasPrefix(point, "detach."):
+			modes = []volume.CacheMode{volume.ModeNone}
+		case slices.Contains(cachedPoints, point):
+			modes = append(modes, volume.ModeWritethrough)
+		}
+		for _, mode := range modes {
+			t.Run(string(mode)+"/"+point, func(t *testing.T) {
+				m.t = t
+				d := m.volume(n, fmt.Sprintf("kill-%d-%s", i, mode), 64*mib, cached(mode, 32*mib))
+				d.req.FSType = "ext4"
+				d.dieAndRecover(point)
+				d.remove()
+			})
+		}
+	}
+	m.t = t
+}
+
+// dieAndRecover uses a volume with one kill at the point.
+func (d *disk) dieAndRecover(point string) {
+	t := d.m.t
+	if strings.HasPrefix(point, "wipe.") {
+		// A residency of a former generation is wiped by the stage.
+		d.stage()
+		d.unstage()
+		d.publish(2)
+	}
+	down := strings.HasPrefix(point, "unstage.") || strings.HasPrefix(point, "detach.")
+	if !down {
+		if !d.killAt(point, order{}) {
+			t.Fatalf("stage did not pass %s", point)
+		}
+		// What a restarted plugin does first, and then kubelet's repetition.
+		mustPass(t, "repair", d.n.Repair(t.Context()))
+	}
+	d.stage()
+	file := filepath.Join(d.req.StagingPath, "data")
+	mustPass(t, "create", os.WriteFile(file, make([]byte, 4*mib), 0o600))
+	data := pattern(6, 4*mib)
+	d.writeDirty(file, data)
+	if down {
+		if !d.killAt(point, order{Unstage: true}) {
+			t.Fatalf("unstage did not pass %s", point)
+		}
+		mustPass(t, "repair", retryBusy(t.Context(), d.n))
+	}
+	d.unstage()
+	d.stage()
+	check(t, file, data, 0)
+	d.unstage()
+}
+
+// writeDirty writes data, with writeback until some of them are only in the
+// cache: dm-cache takes a block in when it has been written a few times.
+func (d *disk) writeDirty(file string, data []byte) {
+	d.m.t.Helper()
+	rec, err := d.rec.load(d.req.ID)
+	mustPass(d.m.t, "record", err)
+	for range 200 {
+		write(d.m.t, file, data, 0, true)
+		st, found := d.cache()
+		if rec.Volume.Spec.Mode != volume.ModeWriteback || found && st.Dirty > 0 {
+			return
+		}
+	}
+	d.m.t.Fatal("no block became dirty")
+}
+
+func retryBusy(ctx context.Context, n *node) error {
+	for {
+		if err := n.Repair(ctx); !errors.Is(err, volume.ErrBusy) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,96 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pattern is reproducible data of n bytes.
+func pattern(seed uint64, n int64) []byte {
+	b := aligned(n)
+	r := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // test data
+	for i := 0; i+8 <= len(b); i += 8 {
+		v := r.Uint64()
+		for j := range 8 {
+			b[i+j] = byte(v >> (8 * j))
+		}
+	}
+	return b
+}
+
+// aligned is a buffer that O_DIRECT accepts.
+func aligned(n int64) []byte {
+	const unit = 4096
+	b := make([]byte, n+unit)
+	skip := unit - int(uintptr(unsafe.Pointer(&b[0]))%unit)
+	return b[skip : int64(skip)+n : int64(skip)+n]
+}
+
+func openDirect(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	mustPass(t, "open", err)
+	return f
+}
+
+// write writes past the page cache; sync makes the device flush.
+func write(t *testing.T, path string, data []byte, at int64, sync bool) {
+	t.Helper()
+	f := openDirect(t, path)
+	defer func() { _ = f.Close() }()
+	if _, err := f.WriteAt(data, at); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	if sync {
+		mustPass(t, "fsync", f.Sync())
+	}
+}
+
+func check(t *testing.T, path string, want []byte, at int64) {
+	t.Helper()
+	if err := compare(path, want, at); err != nil {
+		t.Error(err)
+	}
+}
+
+func compare(path string, want []byte, at int64) error {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	got := aligned(int64(len(want)))
+	if _, err := f.ReadAt(got, at); err != nil {
+		return fmt.Errorf("read %s at %d: %w", path, at, err)
+	}
+	if !bytes.Equal(got, want) {
+		i := 0
+		for got[i] == want[i] {
+			i++
+		}
+		return fmt.Errorf("%s: data at offset %d are not what was written", path, at+int64(i))
+	}
+	return nil
+}
+
+// reads reads n blocks of 4 KiB at random places below limit.
+func reads(t *testing.T, path string, seed uint64, n int, limit int64) {
+	t.Helper()
+	f := openDirect(t, path)
+	defer func() { _ = f.Close() }()
+	buf := aligned(4096)
+	r := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // test data
+	for range n {
+		if _, err := f.ReadAt(buf, r.Int64N(limit/4096)*4096); err != nil {
+			t.Fatalf("read: %v", err)
+		}
+	}
+}

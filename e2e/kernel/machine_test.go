@@ -1,0 +1,190 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/target/exportstate"
+	"github.com/nearflash/nearflash/pkg/target/lio"
+	"github.com/nearflash/nearflash/pkg/target/lvol"
+)
+
+const (
+	mib = int64(1) << 20
+
+	ssdOne      = "/dev/ubdb"
+	ssdTwo      = "/dev/ubdc"
+	storageDisk = "/dev/ubdd"
+
+	storageVG = "storage"
+	serverID  = "k1"
+	portal    = "127.0.0.1:3260"
+	// The loopback interface has all of 127.0.0.0/8.
+	secondPortal = "127.0.0.2:3260"
+	nodeName     = "guest"
+	chapUser     = "nearflash"
+	chapWord     = "a-long-password"
+)
+
+// TestMain lets the test binary be its own victim: with childEnv set it is a
+// node plugin that does one thing and is killed at a fault point.
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		os.Exit(child())
+	}
+	if !faultpoint.Enabled {
+		fmt.Fprintln(os.Stderr, "build with -tags kernel,faultpoints")
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
+// machine is the storage server of the guest and what is said about its node.
+type machine struct {
+	t         *testing.T
+	run       hostexec.Runner
+	initiator string
+	portals   []string
+	svc       *target.Service
+	store     *exportstate.Store
+}
+
+// newMachine makes empty disks and starts a storage server. At the end of the
+// test everything is removed, and anything left over fails the test. Without
+// portals it has one.
+func newMachine(t *testing.T, portals ...string) *machine {
+	t.Helper()
+	if len(portals) == 0 {
+		portals = []string{portal}
+	}
+	m := &machine{t: t, run: hostexec.New(), portals: portals}
+	for _, d := range []string{ssdOne, ssdTwo, storageDisk} {
+		if _, err := os.Stat(d); err != nil || os.Geteuid() != 0 {
+			t.Fatalf("run as root in a throw-away guest with %s, whose content is destroyed: %v", d, err)
+		}
+		m.must("wipefs", "--all", d)
+	}
+	b, err := os.ReadFile("/etc/iscsi/initiatorname.iscsi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok {
+			m.initiator = name
+		}
+	}
+	m.must("vgcreate", storageVG, storageDisk)
+	m.must("lvcreate", "--yes", "--type", "thin-pool", "--zero", "y", "--size", "900m", "--name", "pool", storageVG)
+	t.Cleanup(m.tearDown)
+	m.start(filepath.Join(t.TempDir(), "target"))
+	return m
+}
+
+func (m *machine) start(state string) {
+	m.t.Helper()
+	ctx := context.Background() // the service outlives the test's own context until tearDown
+	cfg := target.Config{
+		ServerID: serverID, VolumeGroup: storageVG, ThinPool: "pool", DefaultProvisioning: target.Thin, MaxOvercommit: 10,
+		Portals: m.portals, StateDir: state, LVMDevices: []string{storageDisk},
+	}
+	if err := target.NewHost(m.run).Preflight(ctx); err != nil {
+		m.t.Fatal(err)
+	}
+	var err error
+	if m.store, err = exportstate.Open(state); err != nil {
+		m.t.Fatal(err)
+	}
+	vols, err := lvol.Open(ctx, lvol.Config{VolumeGroup: storageVG, ThinPool: "pool", Devices: cfg.LVMDevices, MaxOvercommit: 10}, m.run, lvol.NewBlockDevice())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.svc = target.NewService(ctx, cfg, vols, m.store, lio.NewTree(lio.NewFS(lio.DefaultRoot)))
+}
+
+func (m *machine) tearDown() {
+	left := m.leaks()
+	if len(left) > 0 {
+		m.t.Errorf("left behind on the node: %s", strings.Join(left, ", "))
+		m.try("iscsiadm", "--mode", "session", "--logout")
+		m.try("dmsetup", "remove_all", "--force")
+	}
+	m.svc.Close()
+	if err := m.store.Close(); err != nil {
+		m.t.Error(err)
+	}
+	m.clearLIO()
+	m.must("vgremove", "--yes", "--force", storageVG)
+	m.must("pvremove", "--yes", storageDisk)
+	for _, d := range []string{ssdOne, ssdTwo} {
+		m.must("wipefs", "--all", "--force", d)
+	}
+}
+
+// leaks lists devices, mounts, sessions and initiator records of volumes. What
+// is left of a pool (its volume group) is not among them.
+func (m *machine) leaks() []string {
+	var out []string
+	for _, line := range strings.Fields(m.must("dmsetup", "info", "--columns", "--noheadings", "--options", "name")) {
+		if strings.HasPrefix(line, "nf-") || strings.HasPrefix(line, "nearflash") {
+			out = append(out, "device "+line)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "/nf-") || strings.Contains(line, "/staging") || strings.Contains(line, "/published") {
+			out = append(out, "mount "+strings.Fields(line)[4])
+		}
+	}
+	for _, pattern := range []string{"/sys/class/iscsi_session/session*", "/var/lib/iscsi/nodes/iqn.2026-11.io.nearflash:" + serverID + ":*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	return out
+}
+
+func (m *machine) clearLIO() {
+	tree := lio.NewTree(lio.NewFS(lio.DefaultRoot))
+	ctx := context.Background()
+	targets, err := tree.Targets("iqn.2026-11.io.nearflash:")
+	errs := []error{err}
+	for _, iqn := range targets {
+		errs = append(errs, tree.RemoveTarget(ctx, iqn))
+	}
+	stores, err := tree.Backstores("")
+	errs = append(errs, err)
+	for _, b := range stores {
+		errs = append(errs, tree.RemoveBackstore(ctx, b))
+	}
+	if err := errors.Join(errs...); err != nil {
+		m.t.Error(err)
+	}
+}
+
+func (m *machine) must(name string, args ...string) string {
+	m.t.Helper()
+	res, err := m.run.Run(context.Background(), hostexec.Command(name, args...))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return string(res.Stdout)
+}
+
+func (m *machine) try(name string, args ...string) {
+	_, _ = m.run.Run(context.Background(), hostexec.Command(name, args...)) // best effort after a failure
+}

@@ -1,0 +1,327 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/mount"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/transport/iscsi"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// node is a node plugin without its sockets, over the real kernel.
+type node struct {
+	*attach.Attacher
+	pool *pool.Manager
+	dir  string
+}
+
+// scheme knows the types of nearflash.
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		panic(err)
+	}
+	return s
+}
+
+// api is an API server in memory; the records that the fence rests on are
+// fileRecords, which a killed process shares with its successor.
+func api() client.Client {
+	return fake.NewClientBuilder().WithScheme(scheme()).WithStatusSubresource(&v1alpha1.CachePool{}, &v1alpha1.CachedVolume{}).Build()
+}
+
+// openNode starts a node plugin on the state in dir.
+func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec volume.Records) (*node, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := journal.Open[attach.Entry](filepath.Join(dir, "journal"))
+	if err != nil {
+		return nil, err
+	}
+	run := hostexec.New()
+	lv := lvm.New(run)
+	n := &node{dir: dir}
+	n.pool = pool.NewManager(pool.Config{Node: nodeName, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
+		lv, api(), func() (int64, error) { return 0, nil })
+	if err := n.pool.Reconcile(ctx); err != nil {
+		return nil, err
+	}
+	n.Attacher = attach.New(attach.Config{Node: nodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
+		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run),
+		Journal: entries, Records: rec, Pool: n.pool, Locks: &keylock.Set{},
+		CacheProblem: func(context.Context) string { return "" },
+	})
+	return n, nil
+}
+
+func onOneSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices: []string{ssdOne}} }
+
+// node starts a node plugin in the test's own process.
+func (m *machine) node(dir string, spec v1alpha1.CachePoolSpec) *node {
+	m.t.Helper()
+	n, err := openNode(m.t.Context(), dir, spec, fileRecords{filepath.Join(dir, "records")})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if v := n.pool.View(); len(spec.Devices) > 0 && !v.Ready {
+		m.t.Fatalf("the pool is not ready: %s", v.Problem)
+	}
+	m.t.Cleanup(func() { m.dropPool(spec) })
+	return n
+}
+
+// dropPool removes what the pool holds and its volume group.
+func (m *machine) dropPool(spec v1alpha1.CachePoolSpec) {
+	if len(spec.Devices) == 0 {
+		return
+	}
+	m.try("vgremove", "--yes", "--force", pool.VolumeGroup(nodeName))
+	for _, d := range spec.Devices {
+		m.try("pvremove", "--yes", d)
+	}
+}
+
+// fileRecords is volume.Records in files, one for each volume.
+type fileRecords struct{ dir string }
+
+type fileRecord struct {
+	Volume    volume.Volume
+	Residency *volume.Residency
+	Report    volume.CacheReport
+	Reasons   []string
+}
+
+func (r fileRecords) load(id volume.ID) (fileRecord, error) {
+	var rec fileRecord
+	b, err := os.ReadFile(filepath.Join(r.dir, string(id)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return rec, fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &rec)
+	}
+	return rec, err
+}
+
+func (r fileRecords) update(id volume.ID, change func(*fileRecord) error) error {
+	rec, err := r.load(id)
+	if err != nil {
+		return err
+	}
+	if err := change(&rec); err != nil {
+		return err
+	}
+	return r.store(id, rec)
+}
+
+func (r fileRecords) store(id volume.ID, rec fileRecord) error {
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.dir, 0o700); err != nil {
+		return err
+	}
+	tmp := filepath.Join(r.dir, ".tmp")
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, filepath.Join(r.dir, string(id)))
+}
+
+func (r fileRecords) Get(_ context.Context, id volume.ID) (volume.Volume, error) {
+	rec, err := r.load(id)
+	return rec.Volume, err
+}
+
+func (r fileRecords) MarkPossiblyDirty(_ context.Context, id volume.ID, f volume.Fence) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f || !rec.Volume.Published {
+			return volume.ErrFenced
+		}
+		rec.Volume.PossiblyDirty = true
+		return nil
+	})
+}
+
+func (r fileRecords) MarkClean(_ context.Context, id volume.ID, f volume.Fence) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Volume.PossiblyDirty = false
+		return nil
+	})
+}
+
+func (r fileRecords) SetResidency(_ context.Context, id volume.ID, _ string, res *volume.Residency) error {
+	return r.update(id, func(rec *fileRecord) error { rec.Residency = res; return nil })
+}
+
+func (r fileRecords) Report(_ context.Context, id volume.ID, rep volume.CacheReport) error {
+	return r.update(id, func(rec *fileRecord) error {
+		rec.Report, rec.Reasons = rep, append(rec.Reasons, rep.Reason)
+		return nil
+	})
+}
+
+// disk is a volume on the storage server, published to this node.
+type disk struct {
+	m    *machine
+	n    *node
+	rec  fileRecords
+	req  volume.StageRequest
+	size int64
+}
+
+// volume makes, records and exports a volume.
+func (m *machine) volume(n *node, name string, size int64, spec volume.Spec) *disk {
+	m.t.Helper()
+	ctx := m.t.Context()
+	if _, err := m.svc.CreateVolume(ctx, name, size, target.Thin); err != nil {
+		m.t.Fatal(err)
+	}
+	d := &disk{m: m, n: n, rec: fileRecords{filepath.Join(n.dir, "records")}, size: size}
+	id := volume.ID(name)
+	d.req = volume.StageRequest{
+		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+name),
+		Credentials: &volume.Credentials{Username: chapUser, Password: chapWord},
+	}
+	spec.CapacityBytes = size
+	rec := fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName}, Published: true}}
+	if err := d.rec.store(id, rec); err != nil {
+		m.t.Fatal(err)
+	}
+	d.publish(1)
+	return d
+}
+
+// publish exports the volume with a generation.
+func (d *disk) publish(generation int64) {
+	d.m.t.Helper()
+	c, err := d.m.svc.ExportVolume(d.m.t.Context(), string(d.req.ID), d.m.initiator, target.Account{Username: chapUser, Password: chapWord}, generation)
+	if err != nil {
+		d.m.t.Fatal(err)
+	}
+	if err := d.rec.update(d.req.ID, func(r *fileRecord) error {
+		r.Volume.Fence.Generation, r.Volume.Published = generation, true
+		d.req.Publication.Fence = r.Volume.Fence
+		return nil
+	}); err != nil {
+		d.m.t.Fatal(err)
+	}
+	d.req.Publication.Source = volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}
+}
+
+// remove deletes the volume everywhere; the node has unstaged it.
+func (d *disk) remove() {
+	d.m.t.Helper()
+	ctx := d.m.t.Context()
+	if err := errors.Join(
+		d.m.svc.UnexportVolume(ctx, string(d.req.ID), ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
+		os.Remove(filepath.Join(d.rec.dir, string(d.req.ID))), d.n.Repair(ctx),
+	); err != nil {
+		d.m.t.Errorf("remove %s: %v", d.req.ID, err)
+	}
+	if lvs, err := d.n.LVM.LVs(ctx, pool.VolumeGroup(nodeName)); err == nil {
+		for _, lv := range lvs {
+			if strings.HasPrefix(lv.Name, string(d.req.ID)+".") {
+				d.m.t.Errorf("logical volume %s outlived its volume", lv.Name)
+			}
+		}
+	}
+}
+
+func (d *disk) stage() {
+	d.m.t.Helper()
+	if err := d.n.Stage(d.m.t.Context(), d.req); err != nil {
+		d.m.t.Fatalf("stage %s: %v", d.req.ID, err)
+	}
+}
+
+func (d *disk) unstage() {
+	d.m.t.Helper()
+	if err := unstage(d.m.t.Context(), d.n, d.req); err != nil {
+		d.m.t.Fatalf("unstage %s: %v", d.req.ID, err)
+	}
+}
+
+// unstage repeats like kubelet while a flush goes on.
+func unstage(ctx context.Context, n *node, req volume.StageRequest) error {
+	for {
+		err := n.Unstage(ctx, req.ID, req.StagingPath)
+		if !errors.Is(err, volume.ErrBusy) {
+			return err
+		}
+	}
+}
+
+// device is the node of the top device.
+func (d *disk) device() string {
+	d.m.t.Helper()
+	name := "nf-" + string(d.req.ID)
+	infos, err := d.n.DM.Info(d.m.t.Context(), name)
+	if err != nil {
+		d.m.t.Fatal(err)
+	}
+	info, ok := infos[name]
+	if !ok {
+		d.m.t.Fatalf("no device %s", name)
+	}
+	return info.DevPath()
+}
+
+// cache is the status of the volume's cache; found is false if it has none.
+func (d *disk) cache() (st devmapper.CacheStatus, found bool) {
+	d.m.t.Helper()
+	all, err := d.n.DM.StatusAll(d.m.t.Context())
+	if err != nil {
+		d.m.t.Fatal(err)
+	}
+	st, found = all["nf-"+string(d.req.ID)]
+	return st, found
+}
+
+func (d *disk) wantReport(reason string) {
+	d.m.t.Helper()
+	rec, err := d.rec.load(d.req.ID)
+	if err != nil {
+		d.m.t.Fatal(err)
+	}
+	if rec.Report.Reason != reason {
+		d.m.t.Errorf("the record says %q (%s), want %q", rec.Report.Reason, rec.Report.Message, reason)
+	}
+}
+
+func mustPass(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}

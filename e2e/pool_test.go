@@ -1,0 +1,196 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+var _ = Describe("A full pool", Label("pool"), func() {
+	It("gives up the oldest residency first, and then attaches uncached", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
+		pool, err := poolOf(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		// Two caches of this size fit, three do not.
+		size := fmt.Sprintf("%dMi", pool.Status.Capacity.Value()*2/5>>20)
+
+		By("filling the pool with two residencies")
+		var vols [3]*vol
+		var sums [3]string
+		for i := range vols {
+			vols[i], err = s.volume(ctx, volumeSpec{name: fmt.Sprintf("v%d", i), mode: v1alpha1.CacheModeWritethrough, kind: block, size: size, cacheSize: size})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		for i := range 2 {
+			Expect(vols[i].start(ctx, nodeA)).To(Succeed())
+			sums[i], err = vols[i].write(ctx, 0, 4)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(vols[i].stop(ctx)).To(Succeed())
+			Expect(vols[i].awaitRecord(ctx, residentOn(nodeA))).To(Succeed())
+		}
+
+		By("attaching a third volume")
+		Expect(vols[2].start(ctx, nodeA)).To(Succeed())
+		Expect(vols[2].awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(vols[0].cacheUUID(ctx, nodeA)).To(BeEmpty(), "the oldest residency is still there")
+		Expect(vols[1].cacheUUID(ctx, nodeA)).NotTo(BeEmpty(), "the younger residency was evicted as well")
+		Expect(vols[0].awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+			if len(cv.Status.Residency) > 0 {
+				return "the evicted residency is still reported"
+			}
+			return ""
+		})).To(Succeed())
+
+		By("attaching more than the pool can hold")
+		Expect(vols[1].start(ctx, nodeA)).To(Succeed())
+		Expect(vols[1].awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(vols[0].start(ctx, nodeA)).To(Succeed())
+		Expect(vols[0].expectUncached(ctx, v1alpha1.ReasonPoolFull)).To(Succeed())
+		for i := range 2 {
+			Expect(vols[i].verify(ctx, 0, 4, sums[i])).To(Succeed())
+		}
+	}, NodeTimeout(specLimit))
+})
+
+// residentOn says whether the record reports a residency on the node.
+func residentOn(node string) func(*v1alpha1.CachedVolume) string {
+	return func(cv *v1alpha1.CachedVolume) string {
+		for _, r := range cv.Status.Residency {
+			if r.NodeName == node && cv.Status.Generation != nil && r.Generation == *cv.Status.Generation {
+				return ""
+			}
+		}
+		return "no residency of this generation on " + node
+	}
+}
+
+func poolOf(ctx context.Context, node string) (*v1alpha1.CachePool, error) {
+	var pool v1alpha1.CachePool
+	err := k.API.Get(ctx, client.ObjectKey{Name: node}, &pool)
+	return &pool, err
+}
+
+var _ = Describe("A volume that cannot be cached", Label("fallback"), func() {
+	It("is attached uncached while the node has no pool", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "poolless", mode: v1alpha1.CacheModeWritethrough, kind: ext4})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeB)).To(Succeed())
+		sum, err := v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+
+		By("taking the pool's devices away")
+		Expect(overridePool(ctx, nodeA, []string{"/dev/nearflash-e2e-absent*"})).To(Succeed())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.expectUncached(ctx, v1alpha1.ReasonPoolMissing)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+		sum, err = v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+
+		By("giving them back")
+		Expect(resetPool(ctx, nodeA)).To(Succeed())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
+
+	It("is attached uncached when the SSD fails below its residency", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "failing", mode: v1alpha1.CacheModeWritethrough, kind: ext4})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(v.awaitRecord(ctx, residentOn(nodeA))).To(Succeed())
+
+		By("making the SSD answer with errors where the cache's map is")
+		Expect(failLV(ctx, nodeA, v.Handle+".meta")).To(Succeed())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.awaitCondition(ctx, v1alpha1.ReasonCacheDeviceError)).To(Succeed())
+		Expect(v.expectUncached(ctx, v1alpha1.ReasonCacheDeviceError)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+		sum, err = v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("attaching it again, with a new cache")
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
+
+// failLV puts an error target below a logical volume of a node.
+func failLV(ctx context.Context, node, name string) error {
+	_, err := k.Host.Run(ctx, node, `set -e
+path=$(lvs --noheadings -o lv_dm_path -S 'lv_name=`+name+`' | tr -d ' ')
+[ -n "$path" ]
+[ -e "$path" ] || lvchange --activate y "$(lvs --noheadings -o lv_full_name -S 'lv_name=`+name+`' | tr -d ' ')"
+sectors=$(blockdev --getsz "$path")
+dmsetup suspend --nolockfs "$path"
+dmsetup load "$path" --table "0 $sectors error"
+dmsetup resume "$path"`)
+	return err
+}
+
+// poolSource marks a CachePool that the plugin keeps as its flags say.
+const poolSource = "nearflash.io/pool-source"
+
+// overridePool makes an administrator's CachePool with other devices, as long as
+// the spec lasts, and waits until the node has seen it.
+func overridePool(ctx context.Context, node string, devices []string) error {
+	pool, err := poolOf(ctx, node)
+	if err != nil {
+		return err
+	}
+	DeferCleanup(func(ctx SpecContext) { Expect(resetPool(ctx, node)).To(Succeed()) }, NodeTimeout(late))
+	old := pool.DeepCopy()
+	delete(pool.Labels, poolSource)
+	pool.Spec.Devices = devices
+	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("override CachePool %s: %w", node, err)
+	}
+	return awaitPool(ctx, node, false)
+}
+
+// resetPool gives the CachePool back to the plugin.
+func resetPool(ctx context.Context, node string) error {
+	pool, err := poolOf(ctx, node)
+	if err != nil {
+		return err
+	}
+	old := pool.DeepCopy()
+	if pool.Labels == nil {
+		pool.Labels = map[string]string{}
+	}
+	pool.Labels[poolSource] = "node-flags"
+	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("reset CachePool %s: %w", node, err)
+	}
+	return awaitPool(ctx, node, true)
+}
+
+func awaitPool(ctx context.Context, node string, ready bool) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		pool, err := poolOf(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		if meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionReady) != ready {
+			return fmt.Sprintf("CachePool %s is not Ready=%t: %+v", node, ready, pool.Status.Conditions), nil
+		}
+		return "", nil
+	})
+}

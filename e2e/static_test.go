@@ -1,0 +1,170 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+var _ = Describe("A LUN that exists already", Label("static"), func() {
+	It("is attached through a cache with CHAP, and left as it is", func(ctx SpecContext) {
+		// Cleanups run backwards: the LUN goes after the space that uses it.
+		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
+		Expect(err).NotTo(HaveOccurred())
+		s := newSpace(ctx)
+		v := lun.volume(ctx, s, "static", lun.password)
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.expectTable(ctx, "writethrough")).To(Succeed())
+		sum, err := v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("moving it")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.awaitOwner(ctx, nodeB, 2)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+
+		By("reading it without nearflash")
+		Expect(k.Host.Run(ctx, cluster.StorageMachine, `set -e
+mkdir -p /run/e2e && mount -o ro,noload `+lun.device+` /run/e2e && sha256sum </run/e2e/blob; umount /run/e2e`)).To(ContainSubstring(strings.Fields(sum)[0]))
+	}, NodeTimeout(specLimit))
+
+	It("is not attached with a wrong password, which no message tells", func(ctx SpecContext) {
+		// Cleanups run backwards: the LUN goes after the space that uses it.
+		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
+		Expect(err).NotTo(HaveOccurred())
+		s := newSpace(ctx)
+		const wrong = "notthepassword"
+		v := lun.volume(ctx, s, "refused", wrong)
+		Expect(v.begin(ctx, nodeA)).To(Succeed())
+		e, err := k.AwaitEvent(ctx, v.pod, soon, func(e cluster.Event) bool {
+			return e.Reason == "FailedMount" && strings.Contains(e.Message, lun.iqn)
+		})
+		Expect(err).NotTo(HaveOccurred(), "an event that names the target")
+		Expect(e.Message).NotTo(ContainSubstring(wrong))
+		plugin, err := k.NodePlugin(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		text, err := k.Clients.CoreV1().Pods(plugin.Namespace).GetLogs(plugin.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(text)).NotTo(ContainSubstring(wrong), "the node plugin's log has the password")
+	}, NodeTimeout(specLimit))
+})
+
+// lun is a logical unit that nearflash-target knows nothing of.
+type lun struct {
+	name, iqn, device, portal string
+	username, password        string
+}
+
+// newLUN exports a logical volume of the storage machine through configfs, as an
+// array would: with CHAP, for the initiators of all workers. It is removed when
+// the spec ends, after its space.
+func newLUN(ctx context.Context, name string) (*lun, error) {
+	l := &lun{
+		name: name, iqn: "iqn.2026-11.com.example:" + name,
+		username: "e2e", password: "correcthorse",
+	}
+	vg, err := k.Host.Run(ctx, cluster.StorageMachine, "vgs --noheadings -o vg_name | tr -d ' \\n'")
+	if err != nil {
+		return nil, err
+	}
+	l.device = "/dev/" + vg + "/" + name
+	portal, err := k.Host.Run(ctx, cluster.StorageMachine, "ip -4 -o addr show scope global | awk '{sub(\"/.*\", \"\", $4); print $4; exit}'")
+	if err != nil {
+		return nil, err
+	}
+	l.portal = strings.TrimSpace(portal) + ":3260"
+	DeferCleanup(l.remove, NodeTimeout(soon))
+	script := fmt.Sprintf(`set -e
+lvcreate --yes --wipesignatures n --size 64M --name %[1]s %[2]s >/dev/null
+core=/sys/kernel/config/target/core/iblock_7777/%[1]s
+mkdir -p $core
+echo udev_path=%[3]s >$core/control
+echo 1 >$core/enable
+tpg=/sys/kernel/config/target/iscsi/%[4]s/tpgt_1
+mkdir -p $tpg/np/%[5]s $tpg/lun/lun_0
+ln -s $core $tpg/lun/lun_0/e2e
+echo 1 >$tpg/attrib/authentication
+`, name, vg, l.device, l.iqn, l.portal)
+	for _, node := range k.Workers {
+		pool, err := poolOf(ctx, node)
+		if err != nil {
+			return nil, err
+		}
+		script += fmt.Sprintf(`acl=$tpg/acls/%s
+mkdir -p $acl/lun_0
+ln -s $tpg/lun/lun_0 $acl/lun_0/e2e
+printf %%s %s >$acl/auth/userid
+printf %%s %s >$acl/auth/password
+`, pool.Status.InitiatorIQN, l.username, l.password)
+	}
+	_, err = k.Host.Run(ctx, cluster.StorageMachine, script+"echo 1 >$tpg/enable")
+	if err != nil {
+		return nil, fmt.Errorf("export a LUN: %w", err)
+	}
+	return l, nil
+}
+
+// remove takes the LUN away; parts that were never made are no error.
+func (l *lun) remove(ctx SpecContext) {
+	_, err := k.Host.Run(ctx, cluster.StorageMachine, fmt.Sprintf(`
+target=/sys/kernel/config/target/iscsi/%[1]s
+tpg=$target/tpgt_1
+if [ -d $target ]; then
+  echo 0 >$tpg/enable
+  for acl in $tpg/acls/*/; do
+    [ -d $acl ] || continue
+    rm -f $acl/lun_0/e2e; rmdir $acl/lun_0 $acl
+  done
+  rm -f $tpg/lun/lun_0/e2e
+  rmdir $tpg/lun/lun_0 $tpg/np/* $tpg $target
+fi
+rmdir /sys/kernel/config/target/core/iblock_7777/%[2]s 2>/dev/null
+rmdir /sys/kernel/config/target/core/iblock_7777 2>/dev/null
+lvremove --yes %[3]s >/dev/null
+[ ! -d $target ] && [ ! -e %[3]s ]`, l.iqn, l.name, l.device))
+	Expect(err).NotTo(HaveOccurred(), "remove the LUN")
+}
+
+// volume makes the PersistentVolume, its secret and its claim.
+func (l *lun) volume(ctx context.Context, s *space, claim, password string) *vol {
+	GinkgoHelper()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "chap"},
+		StringData: map[string]string{"chap.username": l.username, "chap.password": password},
+	}
+	Expect(k.API.Create(ctx, secret)).To(Succeed())
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + claim},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
+			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: cluster.DriverName, VolumeHandle: s.name + "-" + claim, FSType: "ext4",
+				VolumeAttributes: map[string]string{
+					"portals": l.portal, "iqn": l.iqn, "lun": "0", "cacheMode": "writethrough", "cacheSize": "32Mi",
+				},
+				NodeStageSecretRef: &corev1.SecretReference{Namespace: s.name, Name: secret.Name},
+			}},
+		},
+	}
+	Expect(k.API.Create(ctx, pv)).To(Succeed())
+	// With Retain, the volume goes by hand, once the claim is gone and before the
+	// space looks for leaks.
+	s.retained = append(s.retained, pv)
+	v := &vol{space: s, claim: claim}
+	Expect(s.claim(ctx, v, cluster.ClaimSpec{Size: "64Mi", VolumeName: pv.Name})).To(Succeed())
+	return v
+}

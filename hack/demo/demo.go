@@ -1,0 +1,331 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+)
+
+const (
+	// waitLimit bounds every single wait for the cluster.
+	waitLimit = 2 * time.Minute
+	// cleanLimit bounds the deletion of everything.
+	cleanLimit = 6 * time.Minute
+	// warmLimit bounds the time that a cache is given to fill.
+	warmLimit = 3 * time.Minute
+	// warmRound is how long the cache is filled between two looks at it.
+	warmRound = 4 * time.Second
+	// warmEnough is the hit rate at which the cache counts as warm.
+	warmEnough = 0.995
+)
+
+// demo is one run.
+type demo struct {
+	*cluster.Cluster
+	options
+	name string
+	// node is where everything is measured; other is where volumes are filled, so
+	// that they are cold on node.
+	node, other string
+	volumes     []*volume
+	classes     []string
+	// scratch is the logical volume for the bare SSD; empty while there is none.
+	scratch string
+	began   time.Time
+}
+
+// volume is a claim of the demo and the pod that has it now.
+type volume struct {
+	cluster.Volume
+	claim, pod, node string
+	pods             int
+	mode             v1alpha1.CacheMode
+}
+
+func newDemo(ctx context.Context, c *cluster.Cluster, o options) (*demo, error) {
+	if len(c.Workers) < 2 {
+		return nil, fmt.Errorf("the demo needs two nodes with a cache pool, found %v", c.Workers)
+	}
+	d := &demo{Cluster: c, options: o, name: "nearflash-demo-" + utilrand.String(4), node: c.Workers[0], other: c.Workers[1], began: time.Now()}
+	if err := c.API.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.name}}); err != nil {
+		return nil, fmt.Errorf("namespace: %w", err)
+	}
+	d.say("measuring on %s, in namespace %s", d.node, d.name)
+	return d, nil
+}
+
+// say prints one line of progress.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%6.1fs  %s\n", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// measure runs all cases.
+func (d *demo) measure(ctx context.Context) (table, error) {
+	t := table{title: fmt.Sprintf("4 KiB random I/O, queue depth 16, direct, working set %d MiB, %s per case.", d.workingSet, d.runtime)}
+	steps := []func(context.Context, *table) error{d.remoteOnly, d.writethrough, d.writeback}
+	for _, step := range steps {
+		if err := step(ctx, &t); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// remoteOnly measures a volume without a cache.
+func (d *demo) remoteOnly(ctx context.Context, t *table) error {
+	v, err := d.filled(ctx, v1alpha1.CacheModeNone)
+	if err != nil {
+		return err
+	}
+	if t.remote, err = d.run(ctx, v, "remote only, read", "randread"); err != nil {
+		return err
+	}
+	write, err := d.run(ctx, v, "remote only, write", "randwrite")
+	t.rows = append(t.rows, t.remote, write)
+	return errors.Join(err, d.stop(ctx, v))
+}
+
+// writethrough measures a cold and a warm cache, the bare SSD before and after
+// the warm one, and writes.
+func (d *demo) writethrough(ctx context.Context, t *table) error {
+	v, err := d.filled(ctx, v1alpha1.CacheModeWritethrough)
+	if err != nil {
+		return err
+	}
+	cold, err := d.run(ctx, v, "cold cache, read", "randread")
+	if err != nil {
+		return err
+	}
+	if err := d.warmUp(ctx, v); err != nil {
+		return err
+	}
+	before, err := d.rawSSD(ctx)
+	if err != nil {
+		return err
+	}
+	if t.warm, err = d.run(ctx, v, "warm cache, read", "randread"); err != nil {
+		return err
+	}
+	after, err := d.rawSSD(ctx)
+	if err != nil {
+		return err
+	}
+	t.raw = mean("raw SSD, read", before, after)
+	write, err := d.run(ctx, v, "writethrough, write", "randwrite")
+	t.rows = append(t.rows, cold, t.warm, t.raw, write)
+	return errors.Join(err, d.stop(ctx, v))
+}
+
+// mean is a row of two results of the same case.
+func mean(name string, a, b result) row {
+	return row{name: name, hits: math.NaN(), result: result{
+		IOPS: (a.IOPS + b.IOPS) / 2, Mean: (a.Mean + b.Mean) / 2, P50: (a.P50 + b.P50) / 2, P99: (a.P99 + b.P99) / 2,
+	}}
+}
+
+// writeback measures writes that the SSD acknowledges.
+func (d *demo) writeback(ctx context.Context, t *table) error {
+	v, err := d.filled(ctx, v1alpha1.CacheModeWriteback)
+	if err != nil {
+		return err
+	}
+	if err := d.warmUp(ctx, v); err != nil {
+		return err
+	}
+	write, err := d.run(ctx, v, "writeback, write", "randwrite")
+	t.rows = append(t.rows, write)
+	return errors.Join(err, d.stop(ctx, v))
+}
+
+// filled makes a volume, fills its working set on the other node and starts it,
+// cold, on the measured one. Blocks that were never written would not come from
+// the storage server's disks at all.
+func (d *demo) filled(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
+	v := &volume{claim: string(mode), mode: mode}
+	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
+	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode}
+	if mode != v1alpha1.CacheModeNone {
+		class.CacheSize = "100%"
+	}
+	if err := d.API.Create(ctx, d.Class(class)); err != nil {
+		return nil, fmt.Errorf("class %s: %w", class.Name, err)
+	}
+	d.classes = append(d.classes, class.Name)
+	claim := cluster.Claim(cluster.ClaimSpec{Namespace: d.name, Name: v.claim, Class: class.Name, Size: size, Block: true})
+	if err := d.API.Create(ctx, claim); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", v.claim, err)
+	}
+	var err error
+	if v.Volume, err = d.AwaitBound(ctx, d.name, v.claim, waitLimit); err != nil {
+		return nil, err
+	}
+	d.volumes = append(d.volumes, v)
+	d.say("%s: volume %s of %s", v.claim, v.Handle, size)
+	if err := d.start(ctx, v, d.other); err != nil {
+		return nil, err
+	}
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet, 0)); err != nil {
+		return nil, fmt.Errorf("fill volume %s: %w", v.claim, err)
+	}
+	if err := d.stop(ctx, v); err != nil {
+		return nil, err
+	}
+	d.say("%s: filled on %s, moving to %s", v.claim, d.other, d.node)
+	return v, d.start(ctx, v, d.node)
+}
+
+func (d *demo) start(ctx context.Context, v *volume, node string) error {
+	v.pods++
+	v.pod, v.node = fmt.Sprintf("%s-%d", v.claim, v.pods), node
+	pod := d.Pod(cluster.PodSpec{Namespace: d.name, Name: v.pod, Node: node, Claim: v.claim, Block: true})
+	if err := d.API.Create(ctx, pod); err != nil {
+		return fmt.Errorf("pod %s: %w", v.pod, err)
+	}
+	return d.AwaitPodReady(ctx, d.name, v.pod, waitLimit)
+}
+
+func (d *demo) stop(ctx context.Context, v *volume) error {
+	if err := d.DeleteAndWait(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: d.name, Name: v.pod}}, waitLimit); err != nil {
+		return err
+	}
+	return d.AwaitDetached(ctx, v.Volume, waitLimit)
+}
+
+// run measures one case on a running volume.
+func (d *demo) run(ctx context.Context, v *volume, name, kind string) (row, error) {
+	r := row{name: name, hits: math.NaN()}
+	var before, after hoststate.Counters
+	var err error
+	cached := v.mode != v1alpha1.CacheModeNone
+	if cached {
+		if before, err = hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle); err != nil {
+			return r, err
+		}
+	}
+	out, err := d.Exec(ctx, d.name, v.pod, "", fioScript(kind, cluster.DevicePath, d.workingSet, d.runtime))
+	if err != nil {
+		return r, err
+	}
+	if r.result, err = parseFio([]byte(out)); err != nil {
+		return r, err
+	}
+	if cached {
+		if after, err = hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle); err != nil {
+			return r, err
+		}
+		r.hits = hitRate(kind, after.Sub(before))
+	}
+	d.say("%s: %.0f IOPS", name, r.IOPS)
+	return r, nil
+}
+
+func hitRate(kind string, c hoststate.Counters) float64 {
+	if kind == "randwrite" {
+		return float64(c.WriteHits) / float64(c.WriteHits+c.WriteMisses)
+	}
+	return c.ReadHitRate()
+}
+
+// warmUp reads the working set until the kernel has promoted it.
+func (d *demo) warmUp(ctx context.Context, v *volume) error {
+	d.say("%s: warming up", v.claim)
+	return cluster.AwaitEvery(ctx, time.Millisecond, warmLimit, func(ctx context.Context) (string, error) {
+		before, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+		if err != nil {
+			return "", err
+		}
+		if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, warmRound)); err != nil {
+			return "", err
+		}
+		after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+		if err != nil {
+			return "", err
+		}
+		if rate := after.Sub(before).ReadHitRate(); rate < warmEnough {
+			return fmt.Sprintf("the cache of volume %s has a hit rate of %.3f", v.Handle, rate), nil
+		}
+		return "", nil
+	})
+}
+
+// clean deletes everything and verifies that nothing is left.
+func (d *demo) clean(ctx context.Context) error {
+	d.say("deleting everything")
+	errs := []error{d.removeScratch(ctx)}
+	var pods corev1.PodList
+	errs = append(errs, d.API.List(ctx, &pods, client.InNamespace(d.name)))
+	for i := range pods.Items {
+		errs = append(errs, d.DeleteAndWait(ctx, &pods.Items[i], waitLimit))
+	}
+	var claims corev1.PersistentVolumeClaimList
+	errs = append(errs, d.API.List(ctx, &claims, client.InNamespace(d.name)))
+	for i := range claims.Items {
+		errs = append(errs, d.DeleteAndWait(ctx, &claims.Items[i], waitLimit))
+	}
+	for _, name := range d.classes {
+		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, waitLimit))
+	}
+	errs = append(errs, d.API.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.name}}), d.awaitGone(ctx))
+	return errors.Join(errs...)
+}
+
+// awaitGone waits until neither the cluster nor a machine knows the volumes.
+func (d *demo) awaitGone(ctx context.Context) error {
+	var words []string
+	for _, v := range d.volumes {
+		words = append(words, hoststate.Words(v.Handle, v.PV)...)
+	}
+	storage := ""
+	if d.Lab != nil {
+		storage = cluster.StorageMachine
+	}
+	err := cluster.AwaitEvery(ctx, time.Second, waitLimit, func(ctx context.Context) (string, error) {
+		for _, v := range d.volumes {
+			if pending, err := d.objects(ctx, v); pending != "" || err != nil {
+				return pending, err
+			}
+		}
+		items, err := hoststate.All(ctx, d.Host, d.Workers, storage)
+		if err != nil {
+			return "", err
+		}
+		if left := hoststate.Mentioning(items, words...); len(words) > 0 && len(left) > 0 {
+			return fmt.Sprintf("left on the machines: %v", left), nil
+		}
+		return "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("verify the deletion: %w", err)
+	}
+	d.say("deleted: nothing is left of %d volumes in the cluster, on %v or on the storage server", len(d.volumes), d.Workers)
+	return nil
+}
+
+// objects names an object that the cluster still has of a volume.
+func (d *demo) objects(ctx context.Context, v *volume) (string, error) {
+	err := d.API.Get(ctx, client.ObjectKey{Name: v.PV}, &corev1.PersistentVolume{})
+	if err == nil {
+		return "PersistentVolume " + v.PV + " still exists", nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return "", err
+	}
+	_, err = d.CachedVolume(ctx, v.Volume)
+	if err == nil {
+		return "CachedVolume " + v.Handle + " still exists", nil
+	}
+	return "", client.IgnoreNotFound(err)
+}

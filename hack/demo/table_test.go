@@ -1,0 +1,53 @@
+package main
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestVerdict(t *testing.T) {
+	raw := row{result: result{IOPS: 1000, Mean: 100 * time.Microsecond}}
+	remote := row{result: result{Mean: 10 * time.Millisecond}}
+	warm := func(iops float64, mean time.Duration, hits float64) row {
+		return row{result: result{IOPS: iops, Mean: mean}, hits: hits}
+	}
+	cases := map[string]struct {
+		warm row
+		want string
+	}{
+		"within a tenth":      {warm(900, 110*time.Microsecond, 1), "hit path: 90.0 % of the raw SSD"},
+		"faster":              {warm(1010, 99*time.Microsecond, 1), "hit path: 101.0 % of the raw SSD"},
+		"misses":              {warm(500, 200*time.Microsecond, 0.99), "1.0 % of the reads were misses, which cost 100 us of the 100 us"},
+		"every hit is slower": {warm(500, 200*time.Microsecond, 1), "takes 100 us longer"},
+		"fewer in flight":     {warm(500, 100*time.Microsecond, 1), "fewer reads were in flight"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := table{raw: raw, warm: tc.warm, remote: remote}.verdict()
+			if !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q in it", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTable(t *testing.T) {
+	tab := table{title: "title", rows: []row{
+		{name: "raw SSD", result: result{IOPS: 50000.4, P50: 18 * time.Microsecond, P99: time.Millisecond}, hits: math.NaN()},
+		{name: "warm", result: result{IOPS: 7, P50: 1, P99: 2}, hits: 0.9912},
+	}}
+	wantText := "title\n\n" +
+		"      case    IOPS     p50       p99   hit rate\n" +
+		"   raw SSD   50000   18 us   1000 us          -\n" +
+		"      warm       7    0 us      0 us     99.1 %\n"
+	if got := tab.text(); got != wantText {
+		t.Errorf("got\n%s\nwant\n%s", got, wantText)
+	}
+	for _, want := range []string{"| case | IOPS | p50 | p99 | hit rate |\n|---|", "| warm | 7 | 0 us | 0 us | 99.1 % |\n"} {
+		if got := tab.markdown(); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant in it\n%s", got, want)
+		}
+	}
+}

@@ -1,0 +1,321 @@
+package reconcile_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/klog/v2/ktesting"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend/backendtest"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/provision"
+	"github.com/nearflash/nearflash/pkg/reconcile"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	gib        = 1 << 30
+	nodeA      = "node-a"
+	iqnA       = "iqn.1993-08.org.debian:01:a"
+	driverName = "csi.nearflash.io"
+)
+
+var chap = &volume.Credentials{Username: "user", Password: "password-of-user"}
+
+// cluster is a real API server with the reconciler running on it.
+type cluster struct {
+	client  client.Client
+	storage *backendtest.Server
+	svc     *provision.Service
+	locks   *keylock.Set
+	records *records.Records
+}
+
+func startCluster(t *testing.T, cfg *rest.Config) *cluster {
+	t.Helper()
+	c := &cluster{client: apiserver.Client(t, cfg), storage: backendtest.New(100 * gib), locks: &keylock.Set{}}
+	recorder := events.NewFakeRecorder(1000)
+	c.svc = provision.New(provision.Config{Client: c.client, Backend: c.storage, Events: recorder})
+	c.records = records.New(c.client, recorder, clock.RealClock{})
+	c.makeNode(t, nodeA)
+	return c
+}
+
+// run runs the reconciler until the test ends.
+func (c *cluster) run(t *testing.T, cfg *rest.Config) {
+	t.Helper()
+	logger, ctx := ktesting.NewTestContext(t)
+	ctrl.SetLogger(klog.NewKlogr())
+	mgr, err := ctrl.NewManager(cfg, manager.Options{
+		Scheme: c.client.Scheme(), Logger: logger, Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	if !mgr.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the informers did not start")
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("manager: %v", err)
+		}
+	})
+}
+
+func (c *cluster) makeNode(t *testing.T, name string) {
+	t.Helper()
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	c.must(t, c.client.Create(t.Context(), pool))
+	pool.Status.InitiatorIQN = iqnA
+	c.must(t, c.client.Status().Update(t.Context(), pool))
+	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+}
+
+func (c *cluster) must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) create(t *testing.T, id volume.ID) {
+	t.Helper()
+	_, err := c.svc.Create(t.Context(), id, volume.Spec{CapacityBytes: gib, Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 10}, AcceptNodeLoss: true})
+	c.must(t, err)
+}
+
+func (c *cluster) publish(t *testing.T, id volume.ID, static *volume.Spec) volume.Fence {
+	t.Helper()
+	p, err := c.svc.Publish(t.Context(), id, nodeA, static, chap)
+	c.must(t, err)
+	return p.Fence
+}
+
+func (c *cluster) load(t *testing.T, id volume.ID) *v1alpha1.CachedVolume {
+	t.Helper()
+	obj, err := records.Load(t.Context(), c.client, id)
+	c.must(t, err)
+	return obj
+}
+
+func (c *cluster) exists(t *testing.T, id volume.ID) bool {
+	t.Helper()
+	err := c.client.Get(t.Context(), client.ObjectKey{Name: string(id)}, &v1alpha1.CachedVolume{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for range 400 {
+		if done() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatalf("waited in vain until %s", what)
+}
+
+// never watches that something stays as it is for a while.
+func never(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for range 10 {
+		if happened() {
+			t.Fatal(what)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func static() *volume.Spec {
+	return &volume.Spec{
+		Mode: volume.ModeWritethrough, Cache: volume.Size{Bytes: gib},
+		Static: &volume.ISCSI{Portals: []string{"192.0.2.9:3260"}, IQN: "iqn.2003-01.org.example:disk1"},
+	}
+}
+
+func persistentVolume(name, driver, handle string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: driver, VolumeHandle: handle,
+			}},
+		},
+	}
+}
+
+// TestReconcile runs the reconciler in a manager on a real API server. What is
+// due when it starts is made before.
+func TestReconcile(t *testing.T) {
+	cfg := apiserver.Start(t)
+	c := startCluster(t, cfg)
+	c.create(t, "before")
+	fence := c.publish(t, "before", nil)
+	c.must(t, c.records.MarkPossiblyDirty(t.Context(), "before", fence))
+	c.must(t, c.svc.Unpublish(t.Context(), "before", nodeA))
+	c.must(t, c.records.MarkClean(t.Context(), "before", fence))
+	if got := c.storage.Exported("before"); len(got) != 1 {
+		t.Fatalf("admitted before the reconciler runs: %q", got)
+	}
+	c.run(t, cfg)
+	t.Run("flushed while nobody led", func(t *testing.T) {
+		eventually(t, "the access ends", func() bool { return len(c.storage.Exported("before")) == 0 })
+	})
+	t.Run("flush", c.testFlush)
+	t.Run("waits for the lock", c.testLock)
+	t.Run("condition of a dead node", c.testCondition)
+	t.Run("residencies", c.testResidencies)
+	t.Run("static volume", c.testStatic)
+	t.Run("interrupted deletion", c.testInterruptedDeletion)
+	t.Run("volume without a PersistentVolume", c.testKept)
+}
+
+// testFlush: the access of a node that was released dirty lasts until it reports
+// the flush.
+func (c *cluster) testFlush(t *testing.T) {
+	const id = "flush"
+	c.create(t, id)
+	fence := c.publish(t, id, nil)
+	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	never(t, "the access of a node that has to flush ended", func() bool { return len(c.storage.Exported(id)) == 0 })
+	c.must(t, c.records.MarkClean(t.Context(), id, fence))
+	eventually(t, "the access ends", func() bool { return len(c.storage.Exported(id)) == 0 })
+	if v := c.load(t, id); v.Status.OwnerNode != nodeA || *v.Status.Generation != 1 {
+		t.Errorf("the owner was forgotten: %+v", v.Status)
+	}
+}
+
+// testLock: the reconciler does not touch a volume that a CSI call holds.
+func (c *cluster) testLock(t *testing.T) {
+	const id = "locked"
+	unlock, ok := c.locks.TryLock(id)
+	if !ok {
+		t.Fatal("locked")
+	}
+	c.create(t, id)
+	fence := c.publish(t, id, nil)
+	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.must(t, c.records.MarkClean(t.Context(), id, fence))
+	never(t, "a locked volume was settled", func() bool { return len(c.storage.Exported(id)) == 0 })
+	unlock()
+	eventually(t, "the access ends", func() bool { return len(c.storage.Exported(id)) == 0 })
+}
+
+// testCondition: the node died, so only the controller can say that nothing is
+// served through its cache.
+func (c *cluster) testCondition(t *testing.T) {
+	const id = "condition"
+	c.create(t, id)
+	fence := c.publish(t, id, nil)
+	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
+	c.must(t, c.records.Report(t.Context(), id, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "cached"}))
+	never(t, "the condition of a published volume was changed", func() bool {
+		return !meta.IsStatusConditionTrue(c.load(t, id).Status.Conditions, v1alpha1.ConditionCached)
+	})
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	eventually(t, "the condition is False", func() bool {
+		cond := meta.FindStatusCondition(c.load(t, id).Status.Conditions, v1alpha1.ConditionCached)
+		return cond != nil && cond.Status == metav1.ConditionFalse && cond.Reason == v1alpha1.ReasonDetached &&
+			cond.Message == "not attached; node node-a may hold unflushed writes"
+	})
+}
+
+func (c *cluster) testResidencies(t *testing.T) {
+	const id = "residencies"
+	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}))
+	c.create(t, id)
+	c.publish(t, id, nil)
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	for _, node := range []string{nodeA, "node-z"} {
+		c.must(t, c.records.SetResidency(t.Context(), id, node, &volume.Residency{Generation: 1, SizeBytes: gib}))
+	}
+	never(t, "the residency of a node that exists was dropped", func() bool { return len(c.load(t, id).Status.Residency) != 2 })
+	c.must(t, c.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}))
+	eventually(t, "the residency of the deleted node goes", func() bool {
+		list := c.load(t, id).Status.Residency
+		return len(list) == 1 && list[0].NodeName == nodeA
+	})
+}
+
+func (c *cluster) testStatic(t *testing.T) {
+	const id = "static"
+	pv := persistentVolume("static-pv", driverName, id)
+	foreign := persistentVolume("foreign-pv", "other.example", id)
+	c.must(t, c.client.Create(t.Context(), pv))
+	c.must(t, c.client.Create(t.Context(), foreign))
+	fence := c.publish(t, id, static())
+	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.must(t, c.client.Delete(t.Context(), pv, client.GracePeriodSeconds(0)))
+	c.must(t, c.removePVFinalizers(t, pv.Name))
+	never(t, "a dirty record was forgotten", func() bool { return !c.exists(t, id) })
+	again := persistentVolume("static-pv-2", driverName, id)
+	c.must(t, c.client.Create(t.Context(), again))
+	c.must(t, c.records.MarkClean(t.Context(), id, fence))
+	never(t, "a record with a PersistentVolume was forgotten", func() bool { return !c.exists(t, id) })
+	c.must(t, c.client.Delete(t.Context(), again, client.GracePeriodSeconds(0)))
+	c.must(t, c.removePVFinalizers(t, again.Name))
+	eventually(t, "the record goes", func() bool { return !c.exists(t, id) })
+}
+
+// removePVFinalizers does what the controllers of Kubernetes would do.
+func (c *cluster) removePVFinalizers(t *testing.T, name string) error {
+	t.Helper()
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := c.client.Patch(t.Context(), pv, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
+	return client.IgnoreNotFound(err)
+}
+
+// testInterruptedDeletion: the storage server has deleted the volume, and nobody
+// came back for the record.
+func (c *cluster) testInterruptedDeletion(t *testing.T) {
+	const id = "interrupted"
+	c.create(t, id)
+	c.must(t, c.storage.Delete(t.Context(), id))
+	c.must(t, c.client.Delete(t.Context(), &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}))
+	eventually(t, "the record goes", func() bool { return !c.exists(t, id) })
+}
+
+// testKept: a PersistentVolume with reclaim policy Retain may be gone; the volume
+// and its record are nobody's to delete but DeleteVolume's.
+func (c *cluster) testKept(t *testing.T) {
+	const id = "kept"
+	c.create(t, id)
+	c.must(t, c.client.Delete(t.Context(), &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}))
+	never(t, "a volume without a PersistentVolume was forgotten", func() bool { return !c.exists(t, id) })
+	if _, err := c.storage.Access(t.Context(), id); err != nil {
+		t.Errorf("the volume was deleted: %v", err)
+	}
+}
