@@ -1,0 +1,180 @@
+package backendtest
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	mib        = 1 << 20
+	initiatorA = "iqn.1993-08.org.debian:01:a"
+	initiatorB = "iqn.1993-08.org.debian:01:b"
+)
+
+// Conformance is what every backend.Backend must do, the one of this package
+// included. open returns an empty server with room for about 256 MiB.
+func Conformance(t *testing.T, open func(t *testing.T) backend.Backend) {
+	for name, test := range map[string]func(*testing.T, backend.Backend){
+		"create":     conformCreate,
+		"export":     conformExport,
+		"generation": conformGeneration,
+		"delete":     conformDelete,
+		"expand":     conformExpand,
+		"missing":    conformMissing,
+		"check":      conformCheck,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	}
+}
+
+// Grant returns a grant for an initiator.
+func Grant(initiator string, generation int64) backend.Grant {
+	return backend.Grant{
+		Initiator: initiator, Generation: generation,
+		Credentials: volume.Credentials{Username: "user", Password: "password-of-user"},
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t *testing.T, what string, err, kind error) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Errorf("%s: got %v, want %v", what, err, kind)
+	}
+}
+
+func conformCreate(t *testing.T, b backend.Backend) {
+	before, err := b.Capacity(t.Context())
+	must(t, err)
+	for range 2 {
+		must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib, Provisioning: "thick"}))
+		must(t, b.Create(t.Context(), "default", backend.Request{SizeBytes: 8 * mib}))
+	}
+	after, err := b.Capacity(t.Context())
+	must(t, err)
+	if before <= after {
+		t.Errorf("capacity was %d and is %d with two volumes more", before, after)
+	}
+	want(t, "other size", b.Create(t.Context(), "v", backend.Request{SizeBytes: 64 * mib, Provisioning: "thick"}), volume.ErrExists)
+	want(t, "other provisioning", b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib, Provisioning: "thin"}), volume.ErrExists)
+	want(t, "too large", b.Create(t.Context(), "big", backend.Request{SizeBytes: 1 << 40, Provisioning: "thick"}), volume.ErrNoSpace)
+	_, err = b.Access(t.Context(), "big")
+	want(t, "volume that was refused", err, volume.ErrNotFound)
+}
+
+func conformExport(t *testing.T, b backend.Backend) {
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	access, err := b.Access(t.Context(), "v")
+	if err != nil || access.Generation != 0 || len(access.Exports) > 0 {
+		t.Errorf("access to a new volume: %+v, %v", access, err)
+	}
+	first, err := b.Export(t.Context(), "v", Grant(initiatorA, 1))
+	must(t, err)
+	if len(first.Portals) == 0 || first.IQN == "" {
+		t.Errorf("export without an address: %+v", first)
+	}
+	again, err := b.Export(t.Context(), "v", Grant(strings.ToUpper(initiatorA), 1))
+	if err != nil || again.IQN != first.IQN || again.LUN != first.LUN {
+		t.Errorf("the same again: %+v, %v; want %+v", again, err, first)
+	}
+	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 2))
+	want(t, "second initiator", err, volume.ErrInUse)
+	access, err = b.Access(t.Context(), "v")
+	if err != nil || access.Generation != 1 || !slices.Equal(access.Exports, []backend.Export{{Initiator: initiatorA, Generation: 1}}) {
+		t.Errorf("access: %+v, %v", access, err)
+	}
+	must(t, b.Unexport(t.Context(), "v", initiatorB))
+	if access, err = b.Access(t.Context(), "v"); err != nil || len(access.Exports) != 1 {
+		t.Errorf("ending B's access ended A's: %+v, %v", access, err)
+	}
+	for range 2 {
+		must(t, b.Unexport(t.Context(), "v", strings.ToUpper(initiatorA)))
+	}
+	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 2))
+	must(t, err)
+	must(t, b.Unexport(t.Context(), "v", ""))
+	if access, err = b.Access(t.Context(), "v"); err != nil || access.Generation != 2 || len(access.Exports) > 0 {
+		t.Errorf("access after all were shut out: %+v, %v", access, err)
+	}
+}
+
+func conformGeneration(t *testing.T, b backend.Backend) {
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	_, err := b.Export(t.Context(), "v", Grant(initiatorA, 5))
+	must(t, err)
+	_, err = b.Export(t.Context(), "v", Grant(initiatorA, 6))
+	must(t, err)
+	must(t, b.Unexport(t.Context(), "v", ""))
+	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 5))
+	want(t, "outdated generation", err, volume.ErrFenced)
+	var stale *backend.StaleGenerationError
+	if !errors.As(err, &stale) || stale.Stored != 6 || stale.Requested != 5 {
+		t.Errorf("outdated generation: %+v", err)
+	}
+	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 0))
+	want(t, "no generation", err, volume.ErrInvalid)
+	_, err = b.Export(t.Context(), "v", backend.Grant{Initiator: initiatorB, Generation: 7})
+	want(t, "no account", err, volume.ErrInvalid)
+	if access, err := b.Access(t.Context(), "v"); err != nil || access.Generation != 6 || len(access.Exports) > 0 {
+		t.Errorf("access after refusals: %+v, %v", access, err)
+	}
+}
+
+func conformDelete(t *testing.T, b backend.Backend) {
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	_, err := b.Export(t.Context(), "v", Grant(initiatorA, 3))
+	must(t, err)
+	want(t, "exported volume", b.Delete(t.Context(), "v"), volume.ErrInUse)
+	must(t, b.Unexport(t.Context(), "v", ""))
+	for range 2 {
+		must(t, b.Delete(t.Context(), "v"))
+	}
+	// A volume of the name is another one: it begins at the first generation.
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 16 * mib}))
+	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 1))
+	must(t, err)
+}
+
+func conformExpand(t *testing.T, b backend.Backend) {
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib, Provisioning: "thick"}))
+	_, err := b.Export(t.Context(), "v", Grant(initiatorA, 1))
+	must(t, err)
+	for _, size := range []int64{16 * mib, 16 * mib, 8 * mib} {
+		got, err := b.Expand(t.Context(), "v", size)
+		if err != nil || got != 16*mib {
+			t.Errorf("expand to %d: %d, %v", size, got, err)
+		}
+	}
+	_, err = b.Expand(t.Context(), "v", 1<<40)
+	want(t, "too large", err, volume.ErrNoSpace)
+}
+
+func conformMissing(t *testing.T, b backend.Backend) {
+	_, err := b.Access(t.Context(), "v")
+	want(t, "access", err, volume.ErrNotFound)
+	_, err = b.Export(t.Context(), "v", Grant(initiatorA, 1))
+	want(t, "export", err, volume.ErrNotFound)
+	_, err = b.Expand(t.Context(), "v", mib)
+	want(t, "expand", err, volume.ErrNotFound)
+	must(t, b.Unexport(t.Context(), "v", initiatorA))
+	must(t, b.Unexport(t.Context(), "v", ""))
+	must(t, b.Delete(t.Context(), "v"))
+}
+
+func conformCheck(t *testing.T, b backend.Backend) {
+	must(t, b.Check(t.Context()))
+	if free, err := b.Capacity(t.Context()); err != nil || free < 64*mib {
+		t.Errorf("capacity of an empty server: %d, %v", free, err)
+	}
+}
