@@ -323,7 +323,7 @@ func TestKernelMultipath(t *testing.T) {
 	if err != nil || size != 96*mib {
 		t.Errorf("expand: %d, %v", size, err)
 	}
-	mustPass(t, "fail a path", os.WriteFile("/sys/block/"+filepath.Base(o.Paths[0])+"/device/state", []byte("offline"), 0))
+	mustPass(t, "fail a path", os.WriteFile("/sys/block/"+filepath.Base(o.Paths[0])+"/device/state", []byte("offline\n"), 0))
 	write(t, d.device(), data, 64*mib, true)
 	check(t, d.device(), data, 64*mib)
 	check(t, d.device(), data, 0)

@@ -68,6 +68,9 @@ func runGuest(ctx context.Context, o *options, r cluster.Run, limit time.Duratio
 	if err != nil {
 		return err
 	}
+	if lab.Checkout == "" {
+		return errNoCheckout
+	}
 	set, err := ensureArtifacts(ctx, lab.Checkout, artifact.Kernel)
 	if err != nil {
 		return err

@@ -65,10 +65,12 @@ func newRoot() *cobra.Command {
 // they call it.
 const idEnv = "NEARFLASH_LAB_ID"
 
-// lab returns the lab that the options and the working folder mean.
+// lab returns the lab that the options and the working folder mean. A lab with
+// a name can be worked with from anywhere; its checkout is then known once its
+// state was read, and it cannot be made.
 func (o *options) lab() (*cluster.Lab, error) {
 	root, err := checkout()
-	if err != nil {
+	if err != nil && (o.name == "" || !errors.Is(err, errNoCheckout)) {
 		return nil, err
 	}
 	id, err := plan.ResolveID(o.name, root)

@@ -89,7 +89,7 @@ func newImages(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := lab.MustBeUp(); err != nil {
+			if err := lab.MustBeUp(); err != nil { // reads the state, and so the checkout
 				return err
 			}
 			parts, err := clusterParts(cmd.Context(), lab.Checkout)

@@ -61,8 +61,6 @@ const (
 type stagePlan struct {
 	// Refuse, when set, fails the request; nothing is touched.
 	Refuse error
-	// TakeDownTop removes a top device that another fence left.
-	TakeDownTop bool
 	// Wipe destroys the cache found on the SSD before anything else.
 	Wipe  bool
 	Cache cachePlan
@@ -80,7 +78,7 @@ func decideStage(f stageFacts) stagePlan {
 	if f.TopActive && f.TopOurs && sameFence && f.SameBoot {
 		return stagePlan{Cache: planAdopt, Mode: f.Entry.Mode}
 	}
-	plan := stagePlan{TakeDownTop: f.TopActive}
+	var plan stagePlan
 	switch {
 	case recoverable(f, sameFence):
 		plan.Cache, plan.Mode = planRecover, volume.ModeWriteback

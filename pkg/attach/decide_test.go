@@ -145,11 +145,11 @@ func TestDecideStage(t *testing.T) {
 		},
 		"device left by an older generation": {
 			s:    newSituation(wt).entry(fence4, StateStaged, wt, true, false).cache(fence4, wt, false).with(topOurs),
-			want: stagePlan{TakeDownTop: true, Wipe: true, Cache: planCreate, Mode: wt},
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"device left by another volume": {
 			s:    newSituation(none).with(topForeign),
-			want: stagePlan{TakeDownTop: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
 		},
 		"no pool (I6)": {
 			s:    newSituation(wt).with(noPool),

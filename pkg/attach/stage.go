@@ -55,10 +55,10 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 // build makes the top device according to the plan.
 func (a *Attacher) build(ctx context.Context, s *staging) error {
 	id := s.req.ID
-	if s.plan.TakeDownTop {
-		if err := a.removeDevices(ctx, id); err != nil {
-			return err
-		}
+	// What another fence left, or a call that was killed half way: the parts
+	// below a top device that is not there would keep the cache from its wipe.
+	if err := a.removeDevices(ctx, id); err != nil {
+		return err
 	}
 	if s.plan.Wipe {
 		a.wipeForStage(ctx, s)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,11 +17,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 )
 
@@ -36,7 +39,7 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	t.Helper()
 	cfg := Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
-		LeaderElect: true, LeaderElectionNamespace: "default", HealthAddress: freeAddress(t),
+		LeaderElect: true, LeaderElectionNamespace: namespace, HealthAddress: freeAddress(t),
 	}
 	change(&cfg)
 	if err := cfg.Validate(); err != nil {
@@ -101,11 +104,18 @@ func (a *app) waitFor(t *testing.T, path string, want int) (body string) {
 	return ""
 }
 
-// TestRun runs the whole controller against a real API server: without a storage
-// server, and with one that is not there.
+// TestRun runs the whole controller against a real API server with no more than
+// the chart's permissions: without a storage server, and with one that is not
+// there.
 func TestRun(t *testing.T) {
-	config := apiserver.Start(t)
-	api := apiserver.Client(t, config)
+	admin := apiserver.Start(t)
+	api := apiserver.Client(t, admin)
+	installAccount(t, api)
+	config := rest.CopyConfig(admin)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":nearflash-controller",
+		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
+	}
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 	if err := api.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
@@ -151,16 +161,27 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 	if err != nil || pub.GetPublishContext()["generation"] != "1" || pub.GetPublishContext()["node"] != "node-a" {
 		t.Fatalf("publish: %v, %v", pub, err)
 	}
+	setDirty(t, api, v1alpha1.DirtyStatePossiblyDirty)
 	if _, err = c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "lun-1", NodeId: "node-a"}); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "an event tells of the unflushed writes", func() bool {
+		list := &eventsv1.EventList{}
+		if err := api.List(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Regarding.Name == "lun-1" && e.Reason == "UnflushedWrites" && e.Type == "Warning"
+		})
+	})
+	setDirty(t, api, v1alpha1.DirtyStateClean)
 	// No PersistentVolume has lun-1: the reconciler runs if the record goes.
 	eventually(t, "the record of lun-1 goes", func() bool {
 		err := api.Get(t.Context(), client.ObjectKey{Name: "lun-1"}, &v1alpha1.CachedVolume{})
 		return client.IgnoreNotFound(err) == nil && err != nil
 	})
 	lease := &coordinationv1.Lease{}
-	if err := api.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: leaseName}, lease); err != nil {
+	if err := api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leaseName}, lease); err != nil {
 		t.Errorf("lease of the leader: %v", err)
 	}
 	text := a.waitFor(t, "/metrics", http.StatusOK)
@@ -171,6 +192,18 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 		if !strings.Contains(text, want) {
 			t.Errorf("metrics lack %s", want)
 		}
+	}
+}
+
+// setDirty writes the dirty mark of lun-1 as its node would.
+func setDirty(t *testing.T, api client.Client, state v1alpha1.DirtyState) {
+	t.Helper()
+	err := records.UpdateStatus(t.Context(), api, "lun-1", func(obj *v1alpha1.CachedVolume) error {
+		obj.Status.DirtyState = state
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

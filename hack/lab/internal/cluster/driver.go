@@ -114,31 +114,22 @@ for name in "$@"; do
 done
 `
 
-// loadImages makes both nodes load the staged archives.
-func (l *Lab) loadImages(ctx context.Context, s state) error {
+// loadImages makes a node load the staged archives.
+func (l *Lab) loadImages(ctx context.Context, s state, n plan.Node) error {
 	names, err := l.stagedImages()
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	var out bytes.Buffer
+	req := agentapi.ExecRequest{Argv: append([]string{"bash", "-c", importScript, "import"}, names...)}
+	code, err := l.agent(n, s.Token).Exec(ctx, req, &out, &out)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %s: %w", ErrImport, n.Name, err)
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	for _, n := range plan.Workers() {
-		g.Go(func() error {
-			var out bytes.Buffer
-			req := agentapi.ExecRequest{Argv: append([]string{"bash", "-c", importScript, "import"}, names...)}
-			code, err := l.agent(n, s.Token).Exec(ctx, req, &out, &out)
-			if err != nil {
-				return fmt.Errorf("%w: %s: %w", ErrImport, n.Name, err)
-			}
-			if code != 0 {
-				return fmt.Errorf("%w: %s: exit status %d: %s", ErrImport, n.Name, code, out.String())
-			}
-			return nil
-		})
+	if code != 0 {
+		return fmt.Errorf("%w: %s: exit status %d: %s", ErrImport, n.Name, code, out.String())
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	l.say("images loaded on all nodes")
+	l.say("%s: images loaded", n.Name)
 	return nil
 }
 
@@ -157,18 +148,19 @@ func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
 	if err := l.stageImages(archives); err != nil {
 		return err
 	}
-	if s.Driver {
-		return l.installDriver(ctx, s)
+	g, gctx := errgroup.WithContext(ctx)
+	for _, n := range plan.Workers() {
+		g.Go(func() error { return l.loadImages(gctx, s, n) })
 	}
-	return l.loadImages(ctx, s)
-}
-
-// installDriver loads the images and installs or upgrades the chart, and waits
-// until its pods are ready.
-func (l *Lab) installDriver(ctx context.Context, s state) error {
-	if err := l.loadImages(ctx, s); err != nil {
+	if err := g.Wait(); err != nil || !s.Driver {
 		return err
 	}
+	return l.installDriver(ctx, s)
+}
+
+// installDriver installs or upgrades the chart with the staged images, which the
+// nodes have loaded, and waits until its pods are ready.
+func (l *Lab) installDriver(ctx context.Context, s state) error {
 	if err := l.writeValues(); err != nil {
 		return err
 	}

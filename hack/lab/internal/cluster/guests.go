@@ -170,7 +170,8 @@ func readFiles(files map[string]*[]byte) error {
 }
 
 // awaitGuests waits until these guests have started all that their roles ask
-// for, and the cluster lists the workers among them as usable.
+// for, have loaded the staged images, and the cluster lists the workers among
+// them as usable.
 func (l *Lab) awaitGuests(ctx context.Context, s state, nodes []plan.Node) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, n := range nodes {
@@ -182,6 +183,10 @@ func (l *Lab) awaitGuests(ctx context.Context, s state, nodes []plan.Node) error
 			l.say("%s: services started %.1f s after its boot", n.Name, st.Uptime())
 			if n.Role != plan.RoleWorker {
 				return nil
+			}
+			// The kubelet takes some seconds to become Ready, which the import uses.
+			if err := l.loadImages(ctx, s, n); err != nil {
+				return err
 			}
 			if err := l.awaitNode(ctx, n, st.BootID); err != nil {
 				return err

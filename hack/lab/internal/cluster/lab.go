@@ -38,7 +38,9 @@ var ErrEnded = errors.New("process has ended")
 
 // Lab is one lab, up or not.
 type Lab struct {
-	ID       string
+	ID string
+	// Checkout is the source tree; empty until the state is read for a lab that is
+	// used from outside of one.
 	Checkout string
 	Paths    plan.Paths
 	NS       netns.NS
@@ -114,6 +116,9 @@ func (l *Lab) load() (state, error) {
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
 		return state{}, fmt.Errorf("state: %w", err)
+	}
+	if l.Checkout == "" {
+		l.Checkout = s.Checkout
 	}
 	return s, nil
 }

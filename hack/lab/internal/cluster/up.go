@@ -45,18 +45,22 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer unlock()
-	parts, err := o.Parts(ctx)
-	if err != nil {
+	s, err := l.load()
+	if err != nil && !errors.Is(err, ErrNotUp) {
 		return err
 	}
-	s, err := l.load()
+	if l.Checkout == "" {
+		return fmt.Errorf("%w, and the working folder is in no checkout to make it from", ErrNotUp)
+	}
+	parts, partsErr := o.Parts(ctx)
+	if partsErr != nil {
+		return partsErr
+	}
 	switch {
 	case err == nil && s.Complete:
 		return l.bringUp(ctx, &s, parts, o.Driver)
 	case err == nil:
 		l.say("removing what an interrupted command left")
-	case !errors.Is(err, ErrNotUp):
-		return err
 	}
 	if err := l.destroy(ctx); err != nil {
 		return err

@@ -1,0 +1,56 @@
+package controller
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// namespace is where the rendered chart is installed.
+const namespace = "nearflash-system"
+
+// installAccount makes the controller's account with the permissions that the
+// chart gives it, from the rendering that is kept beside the chart's tests.
+func installAccount(t *testing.T, api client.Client) {
+	t.Helper()
+	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(filepath.Join("..", "..", "..", "deploy", "helm", "nearflash", "tests", "snapshots", "target.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	kinds := []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
+	n := 0
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(kinds, object.GetKind()) {
+			continue
+		}
+		if err := api.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		n++
+	}
+	if n < len(kinds) {
+		t.Fatalf("the rendered chart has only %d objects of permissions", n)
+	}
+}

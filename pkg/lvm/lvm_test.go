@@ -1,0 +1,184 @@
+package lvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
+)
+
+// The files in testdata are reports of LVM 2.03.31.
+func golden(t testing.TB, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func client(t *testing.T) (*hostexectest.Fake, Client) {
+	t.Helper()
+	run := hostexectest.New(t)
+	c := New(run)
+	c.SetDevices([]string{"/dev/a", "/dev/b"})
+	return run, c
+}
+
+func TestReports(t *testing.T) {
+	run, c := client(t)
+	run.On("lvs").Return(golden(t, "lvs.json"))
+	lvs, err := c.LVs(t.Context(), "nearflash-0123456789")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byName := map[string]LV{}
+	for _, lv := range lvs {
+		byName[lv.Name] = lv
+	}
+	data := byName["pvc-a.data"]
+	data.UUID = ""
+	want := LV{
+		VG: "nearflash-0123456789", Name: "pvc-a.data", SizeBytes: 64 << 20, Tags: []string{"nearflash.gen=3", "nearflash.uid=u1"},
+		Active: true, Major: 254, Minor: 1, SegType: "striped", SyncPercent: -1, Open: true,
+	}
+	if diff := cmp.Diff(want, data); diff != "" {
+		t.Errorf("logical volume differs (-want +got):\n%s", diff)
+	}
+	if lv := byName["off"]; lv.Active || lv.Minor != -1 {
+		t.Errorf("an inactive volume: %+v", lv)
+	}
+	if lv := byName["pvc-b.data"]; lv.SegType != "raid1" || lv.SyncPercent != 100 {
+		t.Errorf("a mirror: %+v", lv)
+	}
+	if want := "--devices /dev/a,/dev/b"; !strings.Contains(run.Lines()[0], want) {
+		t.Errorf("%q lacks %q: LVM would look at origins", run.Lines()[0], want)
+	}
+
+	run.On("vgs").Return(golden(t, "vgs.json")).Once()
+	run.On("vgs").Return(golden(t, "vgs-missing.json")).Once()
+	whole, err := c.VG(t.Context(), "nearflash-0123456789")
+	if err != nil || whole.SizeBytes != 2139095040 || whole.FreeBytes != 1702887424 || whole.ExtentBytes != 4<<20 || whole.MissingPVs != 0 || whole.Partial {
+		t.Errorf("whole group: %+v, %v", whole, err)
+	}
+	part, err := c.VG(t.Context(), "nearflash-0123456789")
+	if err != nil || part.MissingPVs != 1 || !part.Partial {
+		t.Errorf("group with a missing device: %+v, %v", part, err)
+	}
+
+	run.On("pvs").Return(golden(t, "pvs.json"))
+	pvs, err := c.PVs(t.Context(), []string{"/dev/ubdb", "/dev/ubdc"})
+	if err != nil || len(pvs) != 2 || pvs[0].Device != "/dev/ubdb" || pvs[0].VG != "nearflash-0123456789" || pvs[0].Missing {
+		t.Errorf("physical volumes: %+v, %v", pvs, err)
+	}
+}
+
+func TestMissingGroup(t *testing.T) {
+	run, c := client(t)
+	// With a JSON report LVM's words are in the report, not on stderr.
+	run.On("lvs").Do(failWithReport(golden(t, "lvs-nosuch.json")))
+	if _, err := c.LVs(t.Context(), "nosuch"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("LVs: %v, want ErrNotFound", err)
+	}
+	if err := c.RemoveLVs(t.Context(), "nosuch", "a"); err != nil {
+		t.Errorf("RemoveLVs of a missing group: %v", err)
+	}
+	run.On("vgs").Return(golden(t, "vgs.json"))
+	if _, err := c.VG(t.Context(), "nosuch"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("VG: %v, want ErrNotFound", err)
+	}
+	if _, err := New(run).VG(t.Context(), "x"); !errors.Is(err, ErrNoDevices) {
+		t.Errorf("without devices: %v, want ErrNoDevices", err)
+	}
+}
+
+// TestErrorsOfLVM reads LVM's real words.
+func TestErrorsOfLVM(t *testing.T) {
+	wants := map[string]error{
+		"lvcreate --devices /dev/ubdb,/dev/ubdc --yes -Wn -Zn -n pvc-a.data": ErrExists,
+		"lvcreate --devices /dev/ubdb,/dev/ubdc --yes -Wn -Zn -n big -L":     ErrNoSpace,
+		"lvcreate --devices /dev/ubdb,/dev/ubdc --yes -Wn -Zn -n b -L":       ErrNotFound,
+		"lvremove": ErrNotFound,
+		"lvchange": ErrNotFound,
+	}
+	matched := 0
+	for part := range strings.SplitSeq(golden(t, "lvm-errors.txt"), "## ") {
+		command, rest, _ := strings.Cut(part, "\n")
+		text, _, _ := strings.Cut(rest, "rc=")
+		for prefix, want := range wants {
+			if strings.HasPrefix(command, prefix) {
+				matched++
+				if err := classify(hostexec.NewExitError(hostexec.Command("x"), 5, []byte(text))); !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", command, err, want)
+				}
+			}
+		}
+	}
+	if matched != len(wants) {
+		t.Errorf("%d of %d cases found in testdata", matched, len(wants))
+	}
+	busy := hostexec.NewExitError(hostexec.Command("x"), 5, []byte("  Logical volume vg/lv is used by another device.\n"))
+	if err := classify(busy); !errors.Is(err, ErrBusy) {
+		t.Errorf("open volume: %v, want ErrBusy", err)
+	}
+}
+
+func TestStripesFallBackToLinear(t *testing.T) {
+	run, c := client(t)
+	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
+	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b vg").Once()
+	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSignatures(t *testing.T) {
+	got, err := parseSignatures([]byte(golden(t, "wipefs-pv.json")))
+	if err != nil || len(got) != 1 || got[0] != "LVM2_member" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if got, err := parseSignatures(nil); err != nil || len(got) != 0 {
+		t.Errorf("blank device: %v, %v", got, err)
+	}
+}
+
+func FuzzReport(f *testing.F) {
+	for _, name := range []string{"lvs.json", "vgs-missing.json", "pvs.json", "lvs-empty.json"} {
+		f.Add([]byte(golden(f, name)))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := parseReport(b)
+		if err != nil {
+			if !errors.Is(err, ErrParse) {
+				t.Errorf("error %v does not wrap ErrParse", err)
+			}
+			return
+		}
+		for _, read := range []func() error{
+			func() error { _, err := r.lvs(); return err },
+			func() error { _, err := r.vgs(); return err },
+			func() error { _, err := r.pvs(); return err },
+		} {
+			if err := read(); err != nil && !errors.Is(err, ErrParse) {
+				t.Errorf("error %v does not wrap ErrParse", err)
+			}
+		}
+	})
+}
+
+func failWithReport(report string) hostexectest.Handler {
+	return func(_ context.Context, c hostexectest.Call) (string, error) {
+		if !json.Valid([]byte(report)) {
+			panic("testdata is not JSON")
+		}
+		return report, hostexec.NewExitError(hostexec.Cmd{Name: c.Name, Args: c.Args}, 5, nil)
+	}
+}

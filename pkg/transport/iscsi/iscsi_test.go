@@ -1,0 +1,229 @@
+package iscsi
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
+	"github.com/nearflash/nearflash/pkg/transport"
+)
+
+const iqn = "iqn.2026-11.io.nearflash:s1:pvc-1"
+
+// host is a machine without sessions: an empty sysfs and record database.
+type host struct {
+	t   *testing.T
+	dir string
+	run *hostexectest.Fake
+	i   *Initiator
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{t: t, dir: t.TempDir(), run: hostexectest.New(t)}
+	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes")})
+	return h
+}
+
+func (h *host) write(path, text string) {
+	h.t.Helper()
+	path = filepath.Join(h.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) link(path, to string) {
+	h.t.Helper()
+	path = filepath.Join(h.dir, path)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(h.dir, to), path); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// session adds a session of the target through a portal, as the kernel shows it.
+func (h *host) session(n, address, port string) {
+	h.t.Helper()
+	class := "sys/class/iscsi_session/session" + n
+	h.write(class+"/targetname", iqn+"\n")
+	h.write("sys/devices/platform/host"+n+"/session"+n+"/power", "")
+	h.link(class+"/device", "sys/devices/platform/host"+n+"/session"+n)
+	h.write("sys/class/iscsi_connection/connection"+n+":0/persistent_address", address+"\n")
+	h.write("sys/class/iscsi_connection/connection"+n+":0/persistent_port", port+"\n")
+	h.write("sys/class/scsi_host/host"+n+"/scan", "")
+}
+
+// unit adds a disk to a session.
+func (h *host) unit(n, lun, name, wwid string, sectors string) {
+	h.t.Helper()
+	dir := "sys/devices/platform/host" + n + "/session" + n + "/target" + n + ":0:0/" + n + ":0:0:" + lun
+	h.write(dir+"/wwid", wwid+"\n")
+	h.write(dir+"/delete", "")
+	h.write(dir+"/rescan", "")
+	h.write(dir+"/block/"+name+"/dev", "8:"+n+"\n")
+	h.write(dir+"/block/"+name+"/size", sectors+"\n")
+	h.write(dir+"/block/"+name+"/queue/logical_block_size", "512\n")
+}
+
+func at(portals ...string) transport.Target {
+	return transport.Target{Portals: portals, IQN: iqn, LUN: 0}
+}
+
+func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
+	h := newHost(t)
+	record := "nodes/" + iqn + "/192.0.2.1,3260"
+	h.run.On("iscsiadm --mode node --targetname " + iqn + " --portal 192.0.2.1:3260 --op new").Do(
+		func(context.Context, hostexectest.Call) (string, error) {
+			h.write(record, "# BEGIN RECORD 2.1.11\nnode.name = "+iqn+"\nnode.startup = automatic\nnode.session.auth.password = old\n# END RECORD\n")
+			return "", nil
+		}).Once()
+	h.run.On("iscsiadm --mode node --targetname " + iqn + " --portal 192.0.2.1:3260 --login").Do(
+		func(context.Context, hostexectest.Call) (string, error) {
+			h.session("3", "192.0.2.1", "3260")
+			h.unit("3", "0", "sda", "naa.1", "2048")
+			return "", nil
+		}).Once()
+	cred := &transport.Credentials{Username: "u", Password: "top-secret"}
+	o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), cred)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Paths) != 1 || o.Paths[0] != "/dev/sda" || o.DevNos[0] != "8:3" || o.SizeBytes != 1<<20 || o.LogicalBlock != 512 || o.WWID != "naa.1" {
+		t.Errorf("origin = %+v", o)
+	}
+	for _, line := range h.run.Lines() {
+		if strings.Contains(line, "top-secret") {
+			t.Errorf("the secret is on the command line: %s", line)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(h.dir, record))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for _, want := range []string{"node.session.auth.password = top-secret\n", "node.session.auth.username = u\n", "node.startup = manual\n", "node.session.scan = manual\n", "node.name = " + iqn} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the record lacks %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "automatic") || strings.Contains(text, "= old") || !strings.HasSuffix(text, "# END RECORD\n") {
+		t.Errorf("record:\n%s", text)
+	}
+	if info, err := os.Stat(filepath.Join(h.dir, record)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the record: %v, %v", info.Mode(), err)
+	}
+	// A second call finds everything and runs nothing.
+	h.run.Forget()
+	if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), cred); err != nil || len(h.run.Lines()) != 0 {
+		t.Errorf("second Connect: %v, ran %v", err, h.run.Lines())
+	}
+}
+
+func TestConnectErrors(t *testing.T) {
+	cases := map[string]struct {
+		exit int
+		want error
+	}{
+		"wrong secret":   {errLoginAuth, transport.ErrAuth},
+		"no such target": {errTargetNotFound, transport.ErrNoTarget},
+		"dead portal":    {errTransTimeout, transport.ErrUnreachable},
+		"no daemon":      {errNotConnected, transport.ErrNoDaemon},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.write("nodes/"+iqn+"/192.0.2.1,3260,1/default", "# END RECORD\n")
+			h.run.On("iscsiadm").Fail(tc.exit, "iscsiadm: words")
+			if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestOnePathOfTwoIsEnough(t *testing.T) {
+	h := newHost(t)
+	h.write("nodes/"+iqn+"/192.0.2.2,3260", "# END RECORD\n")
+	h.session("1", "192.0.2.1", "3260")
+	h.unit("1", "0", "sda", "naa.1", "2048")
+	h.run.On("iscsiadm").Fail(errTransTimeout, "timed out")
+	o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260", "192.0.2.2:3260"), nil)
+	if err != nil || len(o.Paths) != 1 {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+func TestPathsMustLeadToOneDevice(t *testing.T) {
+	for name, wwid := range map[string]string{"another device": "naa.2", "no identity": ""} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.session("1", "192.0.2.1", "3260")
+			h.unit("1", "0", "sda", "naa.1", "2048")
+			h.session("2", "192.0.2.2", "3260")
+			h.unit("2", "0", "sdb", wwid, "2048")
+			if _, _, err := h.i.Lookup(t.Context(), at("192.0.2.1:3260", "192.0.2.2:3260")); !errors.Is(err, transport.ErrMismatch) {
+				t.Errorf("got %v, want ErrMismatch", err)
+			}
+		})
+	}
+}
+
+// Two volumes may be units of one target: the session must stay for the other.
+func TestDisconnectLeavesASharedSession(t *testing.T) {
+	h := newHost(t)
+	h.session("1", "192.0.2.1", "3260")
+	h.unit("1", "0", "sda", "naa.1", "2048")
+	h.unit("1", "1", "sdb", "naa.2", "2048")
+	if err := h.i.Disconnect(t.Context(), at("192.0.2.1:3260")); err != nil {
+		t.Fatal(err)
+	}
+	deleted, err := os.ReadFile(filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/delete"))
+	if err != nil || string(deleted) != "1" {
+		t.Errorf("the unit was not taken away: %q, %v", deleted, err)
+	}
+	other, err := os.ReadFile(filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:1/delete"))
+	if err != nil || string(other) != "" {
+		t.Errorf("the other volume's unit was taken away: %q, %v", other, err)
+	}
+}
+
+func TestInvalidTargets(t *testing.T) {
+	cases := map[string]transport.Target{
+		"no portal":       {IQN: iqn},
+		"no port":         {IQN: iqn, Portals: []string{"192.0.2.1"}},
+		"port 0":          {IQN: iqn, Portals: []string{"192.0.2.1:0"}},
+		"path in the IQN": {IQN: "iqn.2026-11.x:../../etc", Portals: []string{"192.0.2.1:3260"}},
+		"not an IQN":      {IQN: "disk", Portals: []string{"192.0.2.1:3260"}},
+		"LUN":             {IQN: iqn, Portals: []string{"192.0.2.1:3260"}, LUN: -1},
+	}
+	for name, target := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			if _, err := h.i.Connect(t.Context(), target, nil); !errors.Is(err, transport.ErrInvalid) {
+				t.Errorf("Connect: %v, want ErrInvalid", err)
+			}
+			if err := h.i.Disconnect(t.Context(), target); !errors.Is(err, transport.ErrInvalid) {
+				t.Errorf("Disconnect: %v, want ErrInvalid", err)
+			}
+		})
+	}
+}
+
+func TestSecretWithLineBreakIsRefusedUnseen(t *testing.T) {
+	h := newHost(t)
+	h.write("nodes/"+iqn+"/192.0.2.1,3260", "# END RECORD\n")
+	_, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), &transport.Credentials{Username: "u", Password: "a\nnode.startup = automatic"})
+	if !errors.Is(err, transport.ErrInvalid) || strings.Contains(err.Error(), "automatic") {
+		t.Errorf("got %v", err)
+	}
+}
