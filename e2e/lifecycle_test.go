@@ -22,9 +22,9 @@ var _ = DescribeTable("A volume's life", Label("lifecycle"),
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
 		g, gctx := errgroup.WithContext(ctx)
-		for _, kind := range []kind{ext4, xfs, block} {
+		for kind, node := range map[kind]string{ext4: nodeA, xfs: nodeB, block: nodeA} {
 			g.Go(func() error {
-				if err := live(gctx, s, mode, kind); err != nil {
+				if err := live(gctx, s, mode, kind, node); err != nil {
 					return fmt.Errorf("%s: %w", kind, err)
 				}
 				return nil
@@ -38,12 +38,12 @@ var _ = DescribeTable("A volume's life", Label("lifecycle"),
 )
 
 // live provisions, uses, expands and restarts one volume; the space deletes it.
-func live(ctx context.Context, s *space, mode v1alpha1.CacheMode, kind kind) error {
+func live(ctx context.Context, s *space, mode v1alpha1.CacheMode, kind kind, node string) error {
 	v, err := s.volume(ctx, volumeSpec{name: string(kind), mode: mode, kind: kind})
 	if err != nil {
 		return err
 	}
-	if err := v.start(ctx, nodeA); err != nil {
+	if err := v.start(ctx, node); err != nil {
 		return err
 	}
 	if err := v.expectTable(ctx, mode); err != nil {
@@ -57,21 +57,21 @@ func live(ctx context.Context, s *space, mode v1alpha1.CacheMode, kind kind) err
 	if err != nil {
 		return err
 	}
-	before, err := v.cacheUUID(ctx, nodeA)
+	before, err := v.cacheUUID(ctx, node)
 	if err != nil {
 		return err
 	}
-	if err := v.restart(ctx, nodeA); err != nil {
+	if err := v.restart(ctx, node); err != nil {
 		return fmt.Errorf("restart on the same node: %w", err)
 	}
-	after, err := v.cacheUUID(ctx, nodeA)
+	after, err := v.cacheUUID(ctx, node)
 	if err != nil {
 		return err
 	}
 	if before != after || (after == "") != (mode == v1alpha1.CacheModeNone) {
 		return fmt.Errorf("cache %q before the restart, %q after it: mode %s", before, after, mode)
 	}
-	if err := v.awaitOwner(ctx, nodeA, 1); err != nil {
+	if err := v.awaitOwner(ctx, node, 1); err != nil {
 		return err
 	}
 	if err := v.verify(ctx, 0, 16, sum); err != nil {
@@ -90,7 +90,7 @@ func growInUse(ctx context.Context, v *vol, sum string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := k.Expand(ctx, v.space.name, v.claim, "480Mi", late); err != nil {
+	if err := k.Expand(ctx, v.space.name, v.claim, v.pod, "480Mi", late); err != nil {
 		return "", err
 	}
 	const grown = 140 << 20 // 160 MiB less what a filesystem keeps for itself

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -109,8 +112,14 @@ func (c *Cluster) AwaitDetached(ctx context.Context, v Volume, timeout time.Dura
 	})
 }
 
-// Expand asks for a new size and waits until node and filesystem have it.
-func (c *Cluster) Expand(ctx context.Context, namespace, claim, size string, timeout time.Duration) error {
+// resizeNudge is the time between two nudges of Expand.
+const resizeNudge = 3 * time.Second
+
+// Expand asks for a new size and waits until node and filesystem have it. A
+// kubelet resizes the volume of a running pod when it next looks at the pod, up
+// to a minute and a half later, or at once when the pod has changed: it is given
+// an annotation.
+func (c *Cluster) Expand(ctx context.Context, namespace, claim, pod, size string, timeout time.Duration) error {
 	want := resource.MustParse(size)
 	var pvc corev1.PersistentVolumeClaim
 	key := client.ObjectKey{Namespace: namespace, Name: claim}
@@ -122,14 +131,29 @@ func (c *Cluster) Expand(ctx context.Context, namespace, claim, size string, tim
 	if err := c.API.Patch(ctx, &pvc, client.MergeFrom(old)); err != nil {
 		return fmt.Errorf("expand claim %s: %w", claim, err)
 	}
+	var nudged time.Time
 	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
 		if err := c.API.Get(ctx, key, &pvc); err != nil {
 			return "", err
 		}
-		if have := pvc.Status.Capacity[corev1.ResourceStorage]; have.Cmp(want) < 0 {
-			return fmt.Sprintf("claim %s has %s of %s, conditions %v", claim, have.String(), size, pvc.Status.Conditions), nil
+		if have := pvc.Status.Capacity[corev1.ResourceStorage]; have.Cmp(want) >= 0 {
+			return "", nil
 		}
-		return "", nil
+		pending := fmt.Sprintf("claim %s has not got %s: %v, conditions %v", claim, size, pvc.Status.Capacity, pvc.Status.Conditions)
+		if !awaitsNode(&pvc) || time.Since(nudged) < resizeNudge {
+			return pending, nil
+		}
+		nudged = time.Now()
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{"e2e.nearflash.io/nudge":%q}}}`, nudged.Format(time.RFC3339))
+		obj := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}
+		return pending, c.API.Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(patch)))
+	})
+}
+
+// awaitsNode tells whether only the node's part of an expansion is left.
+func awaitsNode(pvc *corev1.PersistentVolumeClaim) bool {
+	return slices.ContainsFunc(pvc.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
 	})
 }
 

@@ -85,7 +85,7 @@ func decideStage(f stageFacts) stagePlan {
 		return plan
 	case lostDirty(f, sameFence):
 		return stagePlan{Refuse: fmt.Errorf(
-			"%w: node %s holds unflushed writes of generation %d on an SSD that cannot be read now (%s): bring the SSD back, or give the writes up with `kubectl nearflash abandon`",
+			"%w: node %s holds unflushed writes of generation %d on an SSD that cannot be read now (%s): bring the SSD back; docs/troubleshooting.md says how to give the writes up",
 			volume.ErrFenced, f.Node, f.Fence.Generation, orUnknown(f.PoolProblem))}
 	}
 	return decideClean(f, plan, sameFence)

@@ -53,7 +53,7 @@ func parseCapability(c *csi.VolumeCapability) (access, error) {
 	case *csi.VolumeCapability_Mount:
 		a.FSType = t.Mount.GetFsType()
 		a.MountFlags = t.Mount.GetMountFlags()
-		if err := checkFSType("fs_type of the volume capability", a.FSType); err != nil {
+		if err := checkFSType("fs_type of the volume capability (parameter fsType)", a.FSType); err != nil {
 			return access{}, err
 		}
 	default:

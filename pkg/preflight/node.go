@@ -110,7 +110,7 @@ func (n Node) lvm(ctx context.Context) error {
 		}
 	}
 	if !v.AtLeast(minLVM) {
-		return fmt.Errorf("lvm2 is version %s, %s is needed; remedy: use the driver's own image", v, minLVM)
+		return fmt.Errorf("lvm2 is version %s, 2.03.12 is needed; remedy: use the driver's own image", strings.Join(m[1:], "."))
 	}
 	return nil
 }

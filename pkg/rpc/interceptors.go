@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Recorder records the outcome of a call; csi-lib-utils' CSIMetricsManager is one.
+// Recorder records the outcome of a call.
 type Recorder interface {
 	RecordMetrics(operationName string, operationErr error, operationDuration time.Duration) error
 }

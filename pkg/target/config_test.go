@@ -3,6 +3,7 @@ package target_test
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -105,4 +106,25 @@ func TestExampleConfigIsValid(t *testing.T) {
 	if _, err := load(t, string(b)); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestReferenceNamesEveryKey keeps docs/reference/target.md complete.
+func TestReferenceNamesEveryKey(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/target.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys func(prefix string, c reflect.Type)
+	keys = func(prefix string, c reflect.Type) {
+		for i := range c.NumField() {
+			f := c.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if f.Type.Kind() == reflect.Struct {
+				keys(name+".", f.Type)
+			} else if !strings.Contains(string(text), "`"+prefix+name+"`") {
+				t.Errorf("the reference does not name %s%s", prefix, name)
+			}
+		}
+	}
+	keys("", reflect.TypeFor[target.Config]())
 }

@@ -79,7 +79,7 @@ func newProcess(t *testing.T) *process {
 	return p
 }
 
-// start returns when the server answers.
+// start returns when the server says, as it does to systemd, that it is ready.
 func (p *process) start() {
 	p.t.Helper()
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -87,22 +87,26 @@ func (p *process) start() {
 		p.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }() // the child has its own
+	notify := filepath.Join(p.t.TempDir(), "notify")
+	ready, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: notify, Net: "unixgram"})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = ready.Close() }()
 	// Ended by kill: the test's context ends before the clean-up that needs it.
 	p.cmd = exec.CommandContext(context.WithoutCancel(p.t.Context()), "/proc/self/exe")
-	p.cmd.Env = append(os.Environ(), serveVariable+"="+p.config)
+	p.cmd.Env = append(os.Environ(), serveVariable+"="+p.config, "NOTIFY_SOCKET="+notify)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	for range 200 {
-		conn, err := (&net.Dialer{}).DialContext(p.t.Context(), "tcp", processListen)
-		if err == nil {
-			_ = conn.Close()
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	if err := ready.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		p.t.Fatal(err)
 	}
-	p.t.Fatalf("the server does not listen:\n%s", p.logged())
+	said := make([]byte, 64)
+	if n, err := ready.Read(said); err != nil || string(said[:n]) != "READY=1" {
+		p.t.Fatalf("the server says %q, %v:\n%s", said[:n], err, p.logged())
+	}
 }
 
 // kill gives the process no chance to end well.

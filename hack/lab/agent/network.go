@@ -97,7 +97,7 @@ func delayNetwork(delay time.Duration) error {
 	qdisc := netlink.NewNetem(
 		netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		// Limit is the number of packets on their way.
-		netlink.NetemQdiscAttrs{Latency: uint32(delay.Microseconds()), Limit: 10000}, //nolint:gosec // milliseconds
+		netlink.NetemQdiscAttrs{Latency: uint32(delay.Microseconds()), Limit: 10000}, // milliseconds fit
 	)
 	if err := netlink.QdiscReplace(qdisc); err != nil {
 		return fmt.Errorf("delay on %s: %w", uplink, err)

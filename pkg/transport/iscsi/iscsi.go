@@ -26,8 +26,12 @@ const (
 	replacementMulti  = 15 * time.Second
 )
 
-// pollInterval is the time between two looks for a device.
-const pollInterval = 50 * time.Millisecond
+// unitTimeout is how long the disk driver may take with a unit that the session
+// has found; pollInterval is the time between two looks for it.
+const (
+	unitTimeout  = 30 * time.Second
+	pollInterval = 50 * time.Millisecond
+)
 
 // Config are the places of the host; the zero value is right outside tests.
 type Config struct {
@@ -209,6 +213,8 @@ func (i *Initiator) recordPath(iqn, portal string) (string, error) {
 
 // addUnit makes the kernel add one unit to a session, and waits for its device.
 func (i *Initiator) addUnit(ctx context.Context, s session, lun int) error {
+	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
 	for first := true; ; first = false {
 		u, found, err := s.unit(lun)
 		if err != nil {
@@ -225,7 +231,7 @@ func (i *Initiator) addUnit(ctx context.Context, s session, lun int) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: LUN %d: %w", transport.ErrNoLUN, lun, ctx.Err())
+			return fmt.Errorf("%w: LUN %d did not become a disk: %w", transport.ErrNoLUN, lun, ctx.Err())
 		case <-time.After(pollInterval):
 		}
 		if !found {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -225,5 +226,23 @@ func TestSecretWithLineBreakIsRefusedUnseen(t *testing.T) {
 	_, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), &transport.Credentials{Username: "u", Password: "a\nnode.startup = automatic"})
 	if !errors.Is(err, transport.ErrInvalid) || strings.Contains(err.Error(), "automatic") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The kernel adds the attributes of a disk one by one; half of them is no origin.
+func TestHalfMadeDiskIsNotAnOrigin(t *testing.T) {
+	h := newHost(t)
+	h.session("1", "192.0.2.1", "3260")
+	h.unit("1", "0", "sda", "naa.1", "2048")
+	late := filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/block/sda/queue/logical_block_size")
+	if err := os.Remove(late); err != nil {
+		t.Fatal(err)
+	}
+	if o, found, err := h.i.Lookup(t.Context(), at("192.0.2.1:3260")); err != nil || found {
+		t.Errorf("Lookup = %+v, %t, %v", o, found, err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { _ = os.WriteFile(late, []byte("512\n"), 0o600) })
+	if o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || o.LogicalBlock != 512 {
+		t.Errorf("Connect = %+v, %v", o, err)
 	}
 }

@@ -108,13 +108,18 @@ func (s session) scan(lun int) error {
 	return writeFile(path, fmt.Sprintf("0 0 %d", lun))
 }
 
-// ready tells whether the disk driver has the unit and read its size.
+// ready tells whether the disk driver has the unit and shows all of it: the
+// kernel adds the disk's attributes one after the other.
 func (u unit) ready() bool {
 	if u.block == "" {
 		return false
 	}
-	_, err := os.Stat(filepath.Join(u.dir, "block", u.block, "dev"))
-	return err == nil
+	for _, name := range []string{"dev", "size", "queue/logical_block_size"} {
+		if readLine(filepath.Join(u.dir, "block", u.block), name) == "" {
+			return false
+		}
+	}
+	return true
 }
 
 func (u unit) remove() error {

@@ -101,7 +101,7 @@ func (f *FrameWriter) Write(t FrameType, p []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	head := [5]byte{byte(t)}
-	binary.BigEndian.PutUint32(head[1:], uint32(len(p))) //nolint:gosec // bounded by the callers' buffers
+	binary.BigEndian.PutUint32(head[1:], uint32(len(p))) // bounded by the callers' buffers
 	if _, err := f.w.Write(head[:]); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (f *FrameWriter) Write(t FrameType, p []byte) error {
 
 // Exit sends the exit code.
 func (f *FrameWriter) Exit(code int) error {
-	return f.Write(FrameExit, binary.BigEndian.AppendUint32(nil, uint32(code))) //nolint:gosec // an exit code fits
+	return f.Write(FrameExit, binary.BigEndian.AppendUint32(nil, uint32(code))) // an exit code fits
 }
 
 // Stream returns a writer that turns everything into frames of that type.
@@ -167,7 +167,7 @@ func ReadFrames(r io.Reader, stdout, stderr io.Writer) (int, error) {
 			if n != 4 {
 				return 0, fmt.Errorf("%w: exit code of %d bytes", ErrFrame, n)
 			}
-			return int(int32(binary.BigEndian.Uint32(body))), nil //nolint:gosec // the inverse of Exit
+			return int(int32(binary.BigEndian.Uint32(body))), nil // the inverse of Exit
 		case FrameError:
 			return 0, fmt.Errorf("%w: %s", ErrRemote, body)
 		default:

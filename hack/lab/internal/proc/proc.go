@@ -68,7 +68,7 @@ func (t Table) Start(enter Enter, s Spec) (Record, error) {
 		return Record{}, fmt.Errorf("log of %s: %w", s.Name, err)
 	}
 	defer log.Close()
-	//nolint:noctx // The process must outlive this command: it is ended by its record, not by a context.
+	//lint:ignore commandcontext The process must outlive this command: it is ended by its record, not by a context.
 	cmd := exec.Command(s.Path, s.Args...)
 	cmd.Env, cmd.Dir = s.Env, s.Dir
 	cmd.Stdout, cmd.Stderr = log, log

@@ -1,0 +1,51 @@
+package node
+
+import (
+	"flag"
+	"strings"
+	"testing"
+)
+
+func TestConfig(t *testing.T) {
+	base := []string{"--endpoint=unix:///csi/csi.sock", "--node-name=node-a"}
+	cases := map[string]struct {
+		args    []string
+		wantErr []string
+	}{
+		"least": {args: base},
+		"all": {args: append(base, "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration",
+			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--health-address=:9808")},
+		"nothing":          {wantErr: []string{"--endpoint", "--node-name"}},
+		"half registered":  {args: append(base, "--registration-dir=/registration"), wantErr: []string{"--kubelet-registration-path"}},
+		"relative state":   {args: append(base, "--state-dir=x"), wantErr: []string{"--state-dir", "absolute"}},
+		"not a device":     {args: append(base, "--pool-devices=/etc/passwd"), wantErr: []string{"/etc/passwd", "/dev"}},
+		"bad glob":         {args: append(base, "--pool-devices=/dev/["), wantErr: []string{"/dev/["}},
+		"bad redundancy":   {args: append(base, "--pool-redundancy=raid5"), wantErr: []string{"raid5", "none, mirror"}},
+		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			var c Config
+			fs := flag.NewFlagSet("x", flag.ContinueOnError)
+			c.AddFlags(fs)
+			if err := fs.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			err := c.Validate()
+			if len(tc.wantErr) == 0 {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, w := range tc.wantErr {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q lacks %q", err, w)
+				}
+			}
+		})
+	}
+}

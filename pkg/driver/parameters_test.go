@@ -1,0 +1,116 @@
+package driver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func TestParseClass(t *testing.T) {
+	cases := map[string]struct {
+		params map[string]string
+		want   class
+		// wantErr are words that the error must have: parameter, value and what
+		// is accepted.
+		wantErr []string
+	}{
+		"defaults": {want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}}},
+		"everything": {
+			params: map[string]string{
+				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "10Gi", "chunkSize": "256Ki", "acceptDirtyLoss": "node-loss",
+				"fsType": "xfs", "provisioning": "thick", "csi.storage.k8s.io/pvc/name": "c", "csi.storage.k8s.io/pvc/namespace": "ns", "csi.storage.k8s.io/pv/name": "pv",
+			},
+			want: class{FSType: "xfs", Spec: volume.Spec{
+				Provisioning: "thick", Mode: volume.ModeWriteback, Cache: volume.Size{Bytes: 10 << 30}, ChunkBytes: 256 << 10, AcceptNodeLoss: true,
+				Claim: &volume.Claim{Namespace: "ns", Name: "c"},
+			}},
+		},
+		"none has no cache": {params: map[string]string{"cacheMode": "none"}, want: class{Spec: volume.Spec{Mode: volume.ModeNone}}},
+		"percent":           {params: map[string]string{"cacheSize": "25%"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 25}}}},
+		"auto chunk":        {params: map[string]string{"chunkSize": "auto"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}}},
+
+		"unknown":              {params: map[string]string{"cachemod": "none"}, wantErr: []string{"cachemod", `"none"`, "cacheMode", "did you mean"}},
+		"unknown mode":         {params: map[string]string{"cacheMode": "writearound"}, wantErr: []string{"cacheMode", "writearound", "none, writethrough, writeback"}},
+		"unknown backend":      {params: map[string]string{"backend": "nvme"}, wantErr: []string{"backend", "nvme", "iscsi"}},
+		"unknown fs":           {params: map[string]string{"fsType": "btrfs"}, wantErr: []string{"fsType", "btrfs", "ext4, xfs"}},
+		"writeback no consent": {params: map[string]string{"cacheMode": "writeback"}, wantErr: []string{"acceptDirtyLoss", "node-loss"}},
+		"consent for nothing":  {params: map[string]string{"acceptDirtyLoss": "node-loss"}, wantErr: []string{"acceptDirtyLoss", "node-loss", "writethrough"}},
+		"size without cache":   {params: map[string]string{"cacheMode": "none", "cacheSize": "1Gi"}, wantErr: []string{"cacheSize", "1Gi", "none"}},
+		"chunk without cache":  {params: map[string]string{"cacheMode": "none", "chunkSize": "64Ki"}, wantErr: []string{"chunkSize", "64Ki", "none"}},
+		"percent above 100":    {params: map[string]string{"cacheSize": "101%"}, wantErr: []string{"cacheSize", "101%"}},
+		"size 0":               {params: map[string]string{"cacheSize": "0"}, wantErr: []string{"cacheSize"}},
+		"size no number":       {params: map[string]string{"cacheSize": "big"}, wantErr: []string{"cacheSize", "big"}},
+		"chunk too small":      {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},
+		"chunk odd":            {params: map[string]string{"chunkSize": "48Ki"}, wantErr: []string{"chunkSize", "48Ki", "multiple"}},
+		"chunk too large":      {params: map[string]string{"chunkSize": "2Gi"}, wantErr: []string{"chunkSize", "2Gi", "1Gi"}},
+		"all at once":          {params: map[string]string{"cacheMode": "x", "fsType": "y"}, wantErr: []string{"cacheMode", "fsType"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseClass(tc.params)
+			if len(tc.wantErr) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("class differs (-want +got):\n%s", diff)
+				}
+				return
+			}
+			if !errors.Is(err, volume.ErrInvalid) {
+				t.Fatalf("error = %v, want ErrInvalid", err)
+			}
+			for _, w := range tc.wantErr {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("error %q lacks %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestCheckGeometry(t *testing.T) {
+	spec := func(capacity int64, cache volume.Size, chunk int64) volume.Spec {
+		return volume.Spec{CapacityBytes: capacity, Mode: volume.ModeWritethrough, Cache: cache, ChunkBytes: chunk}
+	}
+	cases := map[string]struct {
+		spec    volume.Spec
+		wantErr string
+	}{
+		"auto":             {spec: spec(1<<30, volume.Size{Percent: 10}, 0)},
+		"fits":             {spec: spec(1<<30, volume.Size{Percent: 10}, 1<<20)},
+		"not one block":    {spec: spec(64<<20, volume.Size{Percent: 1}, 1<<20), wantErr: "larger than the cache"},
+		"too many blocks":  {spec: spec(1<<40, volume.Size{Percent: 100}, 32<<10), wantErr: "at most 1000000"},
+		"size not known":   {spec: spec(0, volume.Size{Percent: 10}, 1<<20)},
+		"more than volume": {spec: spec(64<<20, volume.Size{Bytes: 1 << 40}, 32<<10)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			err := checkGeometry(tc.spec)
+			if tc.wantErr == "" && err != nil || tc.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tc.wantErr)) {
+				t.Errorf("got %v, want %q", err, tc.wantErr)
+			}
+		})
+	}
+}
+
+func FuzzParseClass(f *testing.F) {
+	f.Add("cacheSize", "10%", "chunkSize", "64Ki")
+	f.Add("cacheMode", "writeback", "acceptDirtyLoss", "node-loss")
+	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
+		c, err := parseClass(map[string]string{k1: v1, k2: v2})
+		if err != nil {
+			if !errors.Is(err, volume.ErrInvalid) {
+				t.Errorf("error %v does not wrap ErrInvalid", err)
+			}
+			return
+		}
+		if (c.Spec.Mode == volume.ModeNone) != c.Spec.Cache.IsZero() || (c.Spec.Mode == volume.ModeWriteback) != c.Spec.AcceptNodeLoss {
+			t.Errorf("accepted a contradiction: %+v", c)
+		}
+	})
+}
