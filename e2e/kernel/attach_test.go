@@ -345,3 +345,27 @@ func TestKernelDeadPortal(t *testing.T) {
 	d.unstage()
 	d.remove()
 }
+
+// TestKernelSuperseded: a node that comes to unstage when the record has a newer
+// owner must not write its dirty blocks over that owner's (I3).
+func TestKernelSuperseded(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "late", 64*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.writeDirty(d.device(), pattern(7, 4*mib))
+	src := d.req.Publication.Source
+	o, found, err := n.Transport.Lookup(t.Context(), transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN})
+	if err != nil || !found {
+		t.Fatal(found, err)
+	}
+	newer := pattern(8, 4*mib)
+	write(t, o.Paths[0], newer, 0, true)
+	d.publish(2)
+	d.unstage()
+	d.stage()
+	check(t, d.device(), newer, 0)
+	d.unstage()
+	d.remove()
+}

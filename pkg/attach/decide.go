@@ -134,12 +134,14 @@ func recoverable(f stageFacts, sameFence bool) bool {
 	return sameFence && f.Entry.MayBeDirty()
 }
 
-// lostDirty reports unflushed writes of this fence that cannot be reached.
+// lostDirty reports unflushed writes of this fence that cannot be reached. A
+// record that says Clean all the same is an administrator's word that they are
+// given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
 	if f.Entry == nil {
 		return f.Record.PossiblyDirty
 	}
-	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank
+	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
 }
 
 // fenceError checks I1: the record must name this node as published owner of
@@ -170,6 +172,9 @@ type downFacts struct {
 	Entry     *Entry
 	TopActive bool
 	Cache     cacheFacts
+	// Superseded is true if the record is gone or shows another fence than an
+	// entry whose cache may be dirty; GivenUp if it shows this fence as clean.
+	Superseded, GivenUp bool
 }
 
 // downAction is the next thing unstage or repair does with a volume.
@@ -216,10 +221,15 @@ func decideActive(f downFacts) downAction {
 	switch {
 	case !e.Cached():
 		return downDetach
+	case f.Superseded:
+		// A flush would write over what the newer owner wrote (I3).
+		return downWipe
 	case f.TopActive:
 		return downFlush
 	case e.State == StateStaging && e.Clean:
 		return downRelease
+	case f.GivenUp && !f.Cache.Whole:
+		return downWipe
 	case e.MayBeDirty() && !f.Cache.SuperblockBlank:
 		return downRecover
 	default:

@@ -113,8 +113,12 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"unflushed writes on an SSD that is gone (I2)": {
-			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool),
+			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool).with(recordDirty),
 			wantRefuse: true,
+		},
+		"unflushed writes on an SSD that is gone, given up": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool),
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
 		"journal lost, record dirty, cache found": {
 			s:    newSituation(wb).cache(fence5, wb, false).with(recordDirty),
@@ -227,6 +231,10 @@ func TestDecideDown(t *testing.T) {
 		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
 		"uncached":                           {downFacts{Entry: e(StateStaged, none, false, false), TopActive: true}, downDetach},
 		"releasing":                          {downFacts{Entry: e(StateReleasing, none, false, false)}, downDetach},
+		"superseded, active":                 {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Superseded: true}, downWipe},
+		"superseded, crashed":                {downFacts{Entry: e(StateFlushing, wb, true, false), Cache: cacheFacts{Whole: true}, Superseded: true}, downWipe},
+		"given up, SSD gone":                 {downFacts{Entry: e(StateStaged, wb, true, false), GivenUp: true}, downWipe},
+		"given up, SSD there after all":      {downFacts{Entry: e(StateStaged, wb, true, false), Cache: cacheFacts{Whole: true}, GivenUp: true}, downRecover},
 		"wiping":                             {downFacts{Entry: e(StateWiping, wt, true, false)}, downWipe},
 	}
 	for name, tc := range cases {

@@ -52,6 +52,14 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		return downFacts{}, cacheVolumes{}, err
 	}
 	f := downFacts{Entry: e, TopActive: active}
+	if e.MayBeDirty() {
+		rec, err := a.Records.Get(ctx, id)
+		if err != nil && !errors.Is(err, volume.ErrNotFound) {
+			return downFacts{}, cacheVolumes{}, err
+		}
+		f.Superseded = err != nil || rec.Fence != e.Fence
+		f.GivenUp = err == nil && !rec.PossiblyDirty
+	}
 	var c cacheVolumes
 	if e.Cached() && !active && e.State != StateResident {
 		if c, err = a.findCache(ctx, id); err != nil {

@@ -76,9 +76,35 @@ func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"initiatorIQN":"iqn.2026-11.io.example:evil"}}`))
 	forbidden(t, "patch another node's pool", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
 
-	poolA.Spec.Devices = []string{"/dev/sda"}
-	forbidden(t, "choose devices", nodeA.Update(ctx, poolA.DeepCopy()))
 	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
+	c.testNodePoolSpec(t, nodeA)
+}
+
+// testNodePoolSpec finds the pools of both nodes.
+func (c *cluster) testNodePoolSpec(t *testing.T, nodeA client.Client) {
+	ctx := t.Context()
+	const label = "nearflash.io/pool-source"
+	devices := []string{"/dev/sda"}
+	change := func(name string, labels map[string]string) error {
+		pool := &v1alpha1.CachePool{}
+		if err := c.admin.Get(ctx, client.ObjectKey{Name: name}, pool); err != nil {
+			t.Fatal(err)
+		}
+		pool.Labels, pool.Spec.Devices = labels, devices
+		return nodeA.Update(ctx, pool)
+	}
+	fromFlags := map[string]string{label: "node-flags"}
+	forbidden(t, "choose devices in an administrator's pool", change("node-a", nil))
+	forbidden(t, "take over an administrator's pool", change("node-a", fromFlags))
+	for _, name := range []string{"node-a", "node-b"} {
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+label+`":"node-flags"}}}`))
+		if err := c.admin.Patch(ctx, newPool(name), patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forbidden(t, "choose devices of another node", change("node-b", fromFlags))
+	forbidden(t, "make its pool look like an administrator's", change("node-a", nil))
+	allowed(t, "follow its flags", change("node-a", fromFlags))
 }
 
 func (c *cluster) testNodeElse(t *testing.T, node client.Client) {

@@ -62,7 +62,7 @@ func wantGrants() map[string][]grant {
 		"ClusterRole/nearflash-node": {
 			{"nearflash.io/cachedvolumes", "get list watch", "no create, update or delete: a node must not make or forget a volume"},
 			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, residency, conditions; limited by admission policy"},
-			{"nearflash.io/cachepools", "get list watch create", "its own pool; limited by admission policy; an administrator's spec stays"},
+			{"nearflash.io/cachepools", "get list watch create update", "its own pool; limited by admission policy; an administrator's spec stays"},
 			{"nearflash.io/cachepools/status", "update patch", "its own pool; limited by admission policy"},
 			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},
 			{"/events", "create patch", "core events"},
