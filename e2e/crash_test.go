@@ -65,7 +65,7 @@ var _ = Describe("A node that loses power", Label("crash"), func() {
 
 	It("is the only one that may attach its unflushed volume", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "fenced", mode: v1alpha1.CacheModeWriteback, kind: block})
+		v, err := s.volume(ctx, volumeSpec{name: "fenced", mode: v1alpha1.CacheModeWriteback, kind: ext4})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		sum, err := v.write(ctx, 0, 8)

@@ -369,3 +369,42 @@ func TestKernelSuperseded(t *testing.T) {
 	d.unstage()
 	d.remove()
 }
+
+// TestKernelFormat: only a blank device is formatted, and an mkfs.xfs that was
+// interrupted is not taken for a filesystem.
+func TestKernelFormat(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "format", 320*mib, cached(volume.ModeNone, 0))
+	d.req.Block = true
+	d.stage()
+	m.must("mkfs.ext4", "-q", "-F", d.device())
+	uuid := m.must("blkid", "-p", "-s", "UUID", "-o", "value", d.device())
+	d.unstage()
+	d.req.Block, d.req.FSType = false, "xfs"
+	if err := n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrInvalid) {
+		t.Errorf("stage of an ext4 volume as xfs: %v, want ErrInvalid", err)
+	}
+	if got := m.must("blkid", "-p", "-s", "UUID", "-o", "value", d.device()); got != uuid {
+		t.Errorf("the filesystem was changed: %q, was %q", got, uuid)
+	}
+	d.unstage()
+
+	d.req.Block = true
+	d.stage()
+	m.must("mkfs.xfs", "-q", "-f", d.device())
+	const sector, inProgress = 512, 126 // sb_inprogress, which mkfs clears last
+	head := aligned(4096)
+	f := openDirect(t, d.device())
+	_, err := f.ReadAt(head, 0)
+	mustPass(t, "read", err)
+	mustPass(t, "close", f.Close())
+	head[inProgress] = 1
+	write(t, d.device(), head, 0, true)
+	d.unstage()
+	d.req.Block = false
+	d.stage()
+	mustPass(t, "write", os.WriteFile(filepath.Join(d.req.StagingPath, "x"), make([]byte, sector), 0o600))
+	d.unstage()
+	d.remove()
+}

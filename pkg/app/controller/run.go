@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -84,7 +85,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error {
 		return serveCSI(ctx, cfg, stats, driver.NewController(volumes, locks), ready)
 	})
-	group.Go(func() error { return serveHealth(ctx, cfg.HealthAddress, cfg.Endpoint, ready, stats) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check, stats.handler()) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
 }
@@ -175,7 +176,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 		LeaderElectionNamespace: cfg.LeaderElectionNamespace,
 		// Reconcilers have ended when the manager gives the lease back.
 		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       server.Options{BindAddress: "0"}, // served by serveHealth
+		Metrics:                       server.Options{BindAddress: "0"}, // served by health.Serve
 	})
 	if err != nil {
 		return nil, fmt.Errorf("manager of the reconcilers: %w", err)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -128,7 +129,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	stats := newMetrics(p)
 	group.Go(func() error { return p.serveCSI(ctx, stats) })
-	group.Go(func() error { return serveHealth(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, stats) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, stats.handler()) })
 	if cfg.RegistrationDir != "" {
 		group.Go(func() error { return p.register(ctx) })
 	}

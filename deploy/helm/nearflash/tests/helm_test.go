@@ -23,6 +23,15 @@ const (
 	namespace = "nearflash-system"
 )
 
+// TestMain fails at once, and once, when there is no helm: nothing here is skipped.
+func TestMain(m *testing.M) {
+	if _, err := helm(context.Background(), "version"); err != nil {
+		fmt.Fprintln(os.Stderr, "the tests of the chart need helm:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
 // inlineTLS are the certificate values of tests/values/target.yaml: of the right
 // form, and good for nothing.
 func inlineTLS() []string {

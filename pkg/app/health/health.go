@@ -1,4 +1,5 @@
-package node
+// Package health serves the probes and the metrics of a plugin.
+package health
 
 import (
 	"context"
@@ -18,14 +19,18 @@ import (
 )
 
 const (
-	// checkTimeout is below the 5 s of the chart's probes.
-	checkTimeout = 4 * time.Second
+	// CheckTimeout bounds one check; it is below the 5 s of the chart's probes.
+	CheckTimeout = 4 * time.Second
 	// headerTimeout bounds how long a client may take to send a request's head.
 	headerTimeout = 5 * time.Second
 )
 
-// serveHealth serves the probes and the metrics until ctx ends.
-func serveHealth(ctx context.Context, address, endpoint string, ready func(context.Context) error, m *metrics) error {
+// Check says what is wrong, nil if nothing is.
+type Check func(context.Context) error
+
+// Serve serves /healthz, which asks the CSI services at endpoint, /readyz and
+// /metrics until ctx ends. Without an address it serves nothing.
+func Serve(ctx context.Context, address, endpoint string, ready Check, metrics http.Handler) error {
 	if address == "" {
 		return nil
 	}
@@ -37,7 +42,7 @@ func serveHealth(ctx context.Context, address, endpoint string, ready func(conte
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", probe("Liveness", func(ctx context.Context) error { return askCSI(ctx, endpoint) }))
 	mux.Handle("GET /readyz", probe("Readiness", ready))
-	mux.Handle("GET /metrics", m.handler())
+	mux.Handle("GET /metrics", metrics)
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // probes may fail while the process stops
 	defer stop()
@@ -48,9 +53,9 @@ func serveHealth(ctx context.Context, address, endpoint string, ready func(conte
 }
 
 // probe answers with 200 or with 503 and the reason.
-func probe(name string, check func(context.Context) error) http.Handler {
+func probe(name string, check Check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
+		ctx, cancel := context.WithTimeout(r.Context(), CheckTimeout)
 		defer cancel()
 		log := klog.FromContext(ctx)
 		text := "ok\n"
