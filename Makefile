@@ -13,7 +13,9 @@ OUT := _output
 
 .PHONY: demo
 demo: lab-up ## Boot the lab, run the main job on real devices, print the result table.
-	$(LAB) run -- go run ./hack/demo
+	CGO_ENABLED=0 go build -o $(OUT)/demo ./hack/demo
+	$(LAB) run -- $(OUT)/demo
+	@echo "The lab is still up: 'go run ./hack/lab status' looks at it, 'make lab-down' ends it."
 
 .PHONY: test
 test: test-unit test-kernel test-cluster ## Run all test rings but kind.

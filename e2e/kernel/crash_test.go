@@ -127,7 +127,7 @@ func (d *disk) dieAndRecover(point string) {
 		d.unstage()
 		d.publish(2)
 	}
-	down := strings.HasPrefix(point, "unstage.") || strings.HasPrefix(point, "detach.")
+	down := strings.HasPrefix(point, "unstage.") || strings.HasPrefix(point, "detach.") || strings.HasPrefix(point, "reload.")
 	if !down {
 		if !d.killAt(point, order{}) {
 			t.Fatalf("stage did not pass %s", point)

@@ -16,7 +16,7 @@ import (
 // pattern is reproducible data of n bytes.
 func pattern(seed uint64, n int64) []byte {
 	b := aligned(n)
-	r := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // test data
+	r := rand.New(rand.NewPCG(seed, seed))
 	for i := 0; i+8 <= len(b); i += 8 {
 		v := r.Uint64()
 		for j := range 8 {
@@ -87,7 +87,7 @@ func reads(t *testing.T, path string, seed uint64, n int, limit int64) {
 	f := openDirect(t, path)
 	defer func() { _ = f.Close() }()
 	buf := aligned(4096)
-	r := rand.New(rand.NewPCG(seed, 7)) //nolint:gosec // test data
+	r := rand.New(rand.NewPCG(seed, 7))
 	for range n {
 		if _, err := f.ReadAt(buf, r.Int64N(limit/4096)*4096); err != nil {
 			t.Fatalf("read: %v", err)

@@ -2,6 +2,7 @@ package mkimage
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,7 @@ func indexTar(src *os.File, skip func(string) bool) ([]tarEntry, error) {
 	r := tar.NewReader(src)
 	for {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return entries, nil
 		}
 		if err != nil {

@@ -106,7 +106,9 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	if st.Fail {
 		return fmt.Errorf("%w: the cache of volume %s has failed with unflushed writes on it", volume.ErrUnavailable, e.ID)
 	}
-	if st.Dirty > 0 {
+	if st.Dirty > 0 || e.Mode == volume.ModeWriteback {
+		// Also when nothing is dirty now: a late writer's block must not become
+		// dirty between this proof and the removal of the device.
 		if err := a.swapPolicy(ctx, e, true); err != nil {
 			return err
 		}

@@ -30,6 +30,8 @@ var (
 	faultDetachRemoved      = faultpoint.New("detach.removed")
 	faultDetachDisconnected = faultpoint.New("detach.disconnected")
 
+	faultReloadLoaded = faultpoint.New("reload.loaded")
+
 	faultWipeJournaled = faultpoint.New("wipe.journaled")
 	faultWipeRemoved   = faultpoint.New("wipe.removed")
 )

@@ -89,7 +89,7 @@ func ReadCacheSuperblock(r io.ReaderAt) (Superblock, error) {
 // that of the superblock.
 func alignedBlock() []byte {
 	buf := make([]byte, 2*superblockBytes)
-	skip := superblockBytes - int(uintptr(unsafe.Pointer(&buf[0]))%superblockBytes) //nolint:gosec // an address is looked at, not used
+	skip := superblockBytes - int(uintptr(unsafe.Pointer(&buf[0]))%superblockBytes)
 	return buf[skip : skip+superblockBytes]
 }
 

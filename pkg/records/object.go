@@ -43,7 +43,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		out.Static = &v1alpha1.ISCSISource{
 			Portals: slices.Clone(spec.Static.Portals),
 			IQN:     spec.Static.IQN,
-			LUN:     ptr.To(int32(spec.Static.LUN)), //nolint:gosec // the API bounds a LUN to 16383
+			LUN:     ptr.To(int32(spec.Static.LUN)), // the API bounds a LUN to 16383
 		}
 	}
 	if spec.AcceptNodeLoss {
