@@ -230,6 +230,9 @@ func (d *disk) publish(generation int64) {
 		d.m.t.Fatal(err)
 	}
 	if err := d.rec.update(d.req.ID, func(r *fileRecord) error {
+		// The controller gives a volume to another owner only when it is clean,
+		// or an administrator said that it is to be taken as such.
+		r.Volume.PossiblyDirty = r.Volume.PossiblyDirty && r.Volume.Fence.Generation == generation
 		r.Volume.Fence.Generation, r.Volume.Published = generation, true
 		d.req.Publication.Fence = r.Volume.Fence
 		return nil

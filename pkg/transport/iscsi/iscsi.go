@@ -39,6 +39,8 @@ type Config struct {
 	Sysfs string
 	// Records is the initiator's record database, /var/lib/iscsi/nodes.
 	Records string
+	// LockDir is where iscsiadm locks that database, /run/lock/iscsi.
+	LockDir string
 }
 
 // Initiator is transport.Transport over iSCSI.
@@ -46,6 +48,7 @@ type Initiator struct {
 	run     hostexec.Runner
 	sysfs   sysfs
 	records string
+	lockDir string
 
 	mu    sync.Mutex
 	locks map[string]*sync.Mutex
@@ -61,7 +64,10 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	if c.Records == "" {
 		c.Records = "/var/lib/iscsi/nodes"
 	}
-	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, records: c.Records, locks: map[string]*sync.Mutex{}}
+	if c.LockDir == "" {
+		c.LockDir = "/run/lock/iscsi"
+	}
+	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, records: c.Records, lockDir: c.LockDir, locks: map[string]*sync.Mutex{}}
 }
 
 // lock serialises the work on one target: units of several volumes may share its
@@ -348,7 +354,22 @@ func exitCode(err error) int {
 	return 0
 }
 
+// commandTimeout ends an iscsiadm that hangs. It is above the 30 s for which one
+// waits for the lock of the database, and the two tries of a login.
+const commandTimeout = 60 * time.Second
+
+// iscsiadm runs one command. It is not ended with ctx: killed at the wrong moment
+// it leaves the lock of the database behind, and every later one would wait for
+// that lock in vain.
 func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...string) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := i.removeStaleLock(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
+	defer cancel()
 	args = append([]string{"--mode", "node", "--targetname", iqn, "--portal", portal}, args...)
 	res, err := i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
 	if err == nil {

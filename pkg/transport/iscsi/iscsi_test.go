@@ -26,7 +26,7 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{t: t, dir: t.TempDir(), run: hostexectest.New(t)}
-	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes")})
+	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock")})
 	return h
 }
 
@@ -244,5 +244,41 @@ func TestHalfMadeDiskIsNotAnOrigin(t *testing.T) {
 	time.AfterFunc(200*time.Millisecond, func() { _ = os.WriteFile(late, []byte("512\n"), 0o600) })
 	if o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || o.LogicalBlock != 512 {
 		t.Errorf("Connect = %+v, %v", o, err)
+	}
+}
+
+// A killed iscsiadm leaves the lock of the database; a working one holds it for
+// a moment.
+func TestStaleLockIsRemoved(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.write("lock/lock.write", "")
+	lock := filepath.Join(h.dir, "lock/lock.write")
+	if err := h.i.removeStaleLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(lock); err != nil {
+		t.Errorf("a fresh lock was removed: %v", err)
+	}
+	time.Sleep(lockHeld + 100*time.Millisecond) // the change time cannot be set by hand
+	if err := h.i.removeStaleLock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(lock); !os.IsNotExist(err) {
+		t.Errorf("a stale lock is left: %v", err)
+	}
+}
+
+// A caller that gives up must not kill an iscsiadm that holds the lock.
+func TestCommandOutlivesItsCaller(t *testing.T) {
+	h := newHost(t)
+	h.write("nodes/"+iqn+"/192.0.2.1,3260", "# END RECORD\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	h.run.On("iscsiadm").Do(func(ctx context.Context, _ hostexectest.Call) (string, error) {
+		cancel()
+		return "", ctx.Err()
+	})
+	if _, err := h.i.iscsiadm(ctx, iqn, "192.0.2.1:3260", "--logout"); err != nil {
+		t.Errorf("the command ended with its caller: %v", err)
 	}
 }
