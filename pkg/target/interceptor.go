@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -100,4 +101,25 @@ func clientName(ctx context.Context) string {
 		return ""
 	}
 	return info.State.PeerCertificates[0].Subject.CommonName
+}
+
+// allowClients refuses clients by the name in their certificate. It answers with a
+// status and does not fail the handshake: of TLS 1.3 a client's half may be done
+// by then, and all it would see is a connection that breaks.
+func allowClients(allowed []string) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		if len(allowed) == 0 {
+			return handler(ctx, req)
+		}
+		name := ""
+		if p, ok := peer.FromContext(ctx); ok {
+			if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
+				name = info.State.PeerCertificates[0].Subject.CommonName
+			}
+		}
+		if !slices.Contains(allowed, name) {
+			return nil, status.Errorf(codes.PermissionDenied, "client %q is not in tls.allowedClientNames", name)
+		}
+		return handler(ctx, req)
+	}
 }

@@ -110,7 +110,7 @@ func serve(t *testing.T, svc *target.Service, ca *authority, log logr.Logger, al
 	t.Helper()
 	ca.issue("server")
 	conf, err := target.ServerTLS(target.TLSConfig{
-		CertFile: ca.file("server.pem"), KeyFile: ca.file("server-key.pem"), ClientCAFile: ca.file("ca.pem"), AllowedClientNames: allowed,
+		CertFile: ca.file("server.pem"), KeyFile: ca.file("server-key.pem"), ClientCAFile: ca.file("ca.pem"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func serve(t *testing.T, svc *target.Service, ca *authority, log logr.Logger, al
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := target.NewGRPC(log, credentials.NewTLS(conf), target.NewServer(svc, "v9"))
+	g := target.NewGRPC(log, credentials.NewTLS(conf), target.NewServer(svc, "v9"), allowed...)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := g.Serve(lis); err != nil {
@@ -159,23 +159,23 @@ func TestMutualTLS(t *testing.T) {
 
 	cases := map[string]struct {
 		config targetclient.Config
-		want   bool
+		want   error
 	}{
-		"right":                                {ca.client(address, "controller"), true},
-		"right, by name":                       {goodName, true},
-		"certificate of another CA":            {mixed, false},
-		"name that is not allowed":             {ca.client(address, "somebody"), false},
-		"server is not who it should be":       {otherName, false},
-		"server's CA is not the one we expect": {stranger.client(address, "controller"), false},
+		"right":                                {ca.client(address, "controller"), nil},
+		"right, by name":                       {goodName, nil},
+		"certificate of another CA":            {mixed, targetclient.ErrUnavailable},
+		"name that is not allowed":             {ca.client(address, "somebody"), targetclient.ErrDenied},
+		"server is not who it should be":       {otherName, targetclient.ErrUnavailable},
+		"server's CA is not the one we expect": {stranger.client(address, "controller"), targetclient.ErrUnavailable},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
 			h, err := connect(t, tc.config).Health(ctx)
-			if !tc.want {
-				if !errors.Is(err, targetclient.ErrUnavailable) {
-					t.Fatalf("got %+v, %v, want to be refused", h, err)
+			if tc.want != nil {
+				if !errors.Is(err, tc.want) {
+					t.Fatalf("got %+v, %v, want %v", h, err, tc.want)
 				}
 				return
 			}

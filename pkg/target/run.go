@@ -60,13 +60,14 @@ func Run(ctx context.Context, cfg Config, version string) error {
 	if err != nil {
 		return err
 	}
-	server := NewGRPC(logr.FromContextOrDiscard(ctx), credentials.NewTLS(tlsConfig), NewServer(svc, version))
+	server := NewGRPC(logr.FromContextOrDiscard(ctx), credentials.NewTLS(tlsConfig), NewServer(svc, version), cfg.TLS.AllowedClientNames...)
 	return serve(ctx, svc, server, lis)
 }
 
-// NewGRPC returns a gRPC server with the service registered.
-func NewGRPC(log logr.Logger, creds credentials.TransportCredentials, srv *Server) *grpc.Server {
-	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log)),
+// NewGRPC returns a gRPC server with the service registered. With allowed names,
+// clients whose certificates have another common name are refused.
+func NewGRPC(log logr.Logger, creds credentials.TransportCredentials, srv *Server, allowed ...string) *grpc.Server {
+	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log), allowClients(allowed)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	targetpb.RegisterTargetServer(g, srv)
 	return g

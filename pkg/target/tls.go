@@ -3,14 +3,13 @@ package target
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
-	"slices"
 )
 
 // ServerTLS returns the TLS configuration of the service: TLS 1.3, and clients
-// must show a certificate of the client CA. The files are read again for each new
+// must show a certificate of the client CA. Whether its name is allowed is for
+// NewGRPC to say. The files are read again for each new
 // connection, so that renewed certificates need no restart. It fails if they
 // cannot be used now.
 func ServerTLS(c TLSConfig) (*tls.Config, error) {
@@ -45,16 +44,5 @@ func loadServerTLS(c TLSConfig) (*tls.Config, error) {
 		NextProtos:   []string{"h2"},
 		// A resumed session would skip a CA that was taken away meanwhile.
 		SessionTicketsDisabled: true,
-		VerifyConnection:       func(s tls.ConnectionState) error { return checkClient(s, c.AllowedClientNames) },
 	}, nil
-}
-
-func checkClient(s tls.ConnectionState, allowed []string) error {
-	if len(s.PeerCertificates) == 0 {
-		return errors.New("client sent no certificate")
-	}
-	if name := s.PeerCertificates[0].Subject.CommonName; len(allowed) > 0 && !slices.Contains(allowed, name) {
-		return fmt.Errorf("client %q is not in tls.allowedClientNames", name)
-	}
-	return nil
 }

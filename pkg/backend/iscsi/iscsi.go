@@ -151,6 +151,7 @@ func translate(ctx context.Context, id volume.ID, err error) error {
 		{targetclient.ErrExported, volume.ErrInUse},
 		{targetclient.ErrInUse, volume.ErrInUse},
 		{targetclient.ErrInProgress, volume.ErrBusy},
+		{targetclient.ErrDenied, volume.ErrAuth},
 		{targetclient.ErrUnavailable, volume.ErrUnavailable},
 	} {
 		if errors.Is(err, m.from) {

@@ -150,7 +150,7 @@ func startServer(t *testing.T) *server {
 	svc := target.NewService(t.Context(), cfg, vols, store, lio.NewTree(liotest.New()))
 	t.Cleanup(svc.Close)
 	tlsConfig, err := target.ServerTLS(target.TLSConfig{
-		CertFile: s.file("server.pem"), KeyFile: s.file("server-key.pem"), ClientCAFile: s.file("ca.pem"), AllowedClientNames: []string{"controller"},
+		CertFile: s.file("server.pem"), KeyFile: s.file("server-key.pem"), ClientCAFile: s.file("ca.pem"),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func startServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := target.NewGRPC(logr.Discard(), credentials.NewTLS(tlsConfig), target.NewServer(svc, "v9"))
+	g := target.NewGRPC(logr.Discard(), credentials.NewTLS(tlsConfig), target.NewServer(svc, "v9"), "controller")
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
 	t.Cleanup(func() {

@@ -26,7 +26,10 @@ var (
 	ErrInUse = errors.New("volume is in use on the storage server")
 	// ErrInProgress: the deadline passed; the server goes on with it.
 	ErrInProgress = errors.New("not finished on the storage server yet")
-	// ErrUnavailable: the server cannot be reached or refuses our certificate.
+	// ErrDenied: the server does not list the name in our certificate.
+	ErrDenied = errors.New("storage server does not allow this client")
+	// ErrUnavailable: the server cannot be reached or does not trust our
+	// certificate.
 	ErrUnavailable = errors.New("storage server cannot be reached")
 	// ErrStaleGeneration is matched by *StaleGenerationError.
 	ErrStaleGeneration = errors.New("generation is outdated")
@@ -121,6 +124,7 @@ func typed(err error) error {
 		codes.FailedPrecondition: ErrInUse,
 		codes.DeadlineExceeded:   ErrInProgress,
 		codes.Unavailable:        ErrUnavailable,
+		codes.PermissionDenied:   ErrDenied,
 	}[st.Code()]
 	if sentinel == nil {
 		return err

@@ -1,0 +1,153 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type record struct {
+	State string
+	N     int64
+}
+
+func open(t *testing.T, dir string) *Store[record] {
+	t.Helper()
+	s, err := Open[record](dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestSaveLoadDelete(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	s := open(t, dir)
+	if _, err := s.Load("pvc-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Load of nothing: %v", err)
+	}
+	want := record{State: "Staged", N: 7}
+	for _, r := range []record{{State: "Staging", N: 7}, want} {
+		if err := s.Save("pvc-1", r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A new process sees what the old one saved.
+	if got, err := open(t, dir).Load("pvc-1"); err != nil || got != want {
+		t.Errorf("Load = %+v, %v; want %+v", got, err, want)
+	}
+	for range 2 { // a missing record is success
+		if err := s.Delete("pvc-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Load("pvc-1"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Load after Delete: %v", err)
+	}
+}
+
+func TestWhatACrashLeaves(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	if err := s.Save("a", record{N: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".tmp-123"), []byte(`{"half`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, dir)
+	if list, err := s.List(); err != nil || len(list) != 1 {
+		t.Errorf("List = %v, %v", list, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("the temporary file is left: %v, %v", entries, err)
+	}
+}
+
+func TestCorrupt(t *testing.T) {
+	cases := map[string]string{
+		"empty":         "",
+		"cut off":       `{"version":1,"key":"bad","record":{"Sta`,
+		"other version": `{"version":2,"key":"bad","record":{}}`,
+		"other key":     `{"version":1,"key":"good","record":{}}`,
+		"no record":     `{"version":1,"key":"bad"}`,
+		"null":          `{"version":1,"key":"bad","record":null}`,
+		"other type":    `{"version":1,"key":"bad","record":{"N":"x"}}`,
+	}
+	for name, text := range cases {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := open(t, dir)
+			if err := s.Save("good", record{N: 1}); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(dir, "bad.json")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Load("bad"); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("Load: %v, want ErrCorrupt", err)
+			}
+			list, err := s.List()
+			if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "bad") {
+				t.Errorf("List: %v, want ErrCorrupt with the name", err)
+			}
+			if diff := cmp.Diff([]record{{N: 1}}, list); diff != "" {
+				t.Errorf("one bad record hides the others:\n%s", diff)
+			}
+			// Saving again keeps the evidence.
+			if err := s.Save("bad", record{N: 2}); err != nil {
+				t.Fatal(err)
+			}
+			if b, err := os.ReadFile(file + ".corrupt"); err != nil || string(b) != text {
+				t.Errorf("evidence: %q, %v", b, err)
+			}
+			if got, err := s.Load("bad"); err != nil || got.N != 2 {
+				t.Errorf("Load after Save: %+v, %v", got, err)
+			}
+			if keys, err := s.Keys(); err != nil || len(keys) != 2 {
+				t.Errorf("Keys = %v, %v", keys, err)
+			}
+		})
+	}
+}
+
+func TestKeysThatAreNoFileNames(t *testing.T) {
+	s := open(t, t.TempDir())
+	for _, key := range []string{"", ".", "..", "../x", "a/b", ".hidden", strings.Repeat("a", 201)} {
+		if err := s.Save(key, record{}); !errors.Is(err, ErrKey) {
+			t.Errorf("Save(%q): %v, want ErrKey", key, err)
+		}
+		if _, err := s.Load(key); !errors.Is(err, ErrKey) {
+			t.Errorf("Load(%q): %v, want ErrKey", key, err)
+		}
+	}
+}
+
+func TestRecordsAreForRootAlone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "j")
+	s := open(t, dir)
+	if err := s.Save("a", record{}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, "a.json"): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"version":1,"key":"k","record":{"State":"Staged","N":1}}`))
+	f.Add([]byte(`{}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := decode[record]("k", b); err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Errorf("error %v does not wrap ErrCorrupt", err)
+		}
+	})
+}
