@@ -163,6 +163,9 @@ func kubeletConfiguration() ([]byte, error) {
 		"imageGCHighThresholdPercent": 100,
 		"imageMinimumGCAge":           "24h",
 		"registerNode":                true,
+		// Every attach and every detach waits for a node status that lists the
+		// volumes in use: every 10 s by default.
+		"nodeStatusUpdateFrequency": "2s",
 	}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("kubelet configuration: %w", err)
