@@ -68,6 +68,15 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 	return p
 }
 
+// withoutTaking is the plan for a time when the node's CachePool cannot be read.
+func withoutTaking(p plan, vgExists bool) plan {
+	p.Create, p.Extend = nil, nil
+	if p.Ready && !vgExists {
+		return plan{Reason: v1alpha1.ReasonPoolError, Message: "the pool is not made while the node's CachePool cannot be read"}
+	}
+	return p
+}
+
 // tooFew reports a pool that has not enough usable devices.
 func tooFew(spec v1alpha1.CachePoolSpec, usable int, refused []string) (plan, bool) {
 	switch {

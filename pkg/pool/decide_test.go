@@ -70,3 +70,16 @@ func TestDecide(t *testing.T) {
 		})
 	}
 }
+
+// While the CachePool cannot be read, an existing pool is used and no device
+// taken: the object may name others than the flags.
+func TestWithoutTaking(t *testing.T) {
+	made := withoutTaking(plan{Create: []string{"/dev/x"}, Ready: true, Reason: v1alpha1.ReasonPoolReady}, false)
+	if made.Ready || len(made.Create) > 0 || made.Message == "" {
+		t.Errorf("a pool would be made: %+v", made)
+	}
+	used := withoutTaking(plan{Extend: []string{"/dev/x"}, Ready: true, Reason: v1alpha1.ReasonPoolReady}, true)
+	if !used.Ready || len(used.Extend) > 0 {
+		t.Errorf("an existing pool: %+v", used)
+	}
+}

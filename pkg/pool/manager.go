@@ -59,6 +59,8 @@ type Manager struct {
 	api       client.Client
 	residency ResidencyBytes
 	view      atomic.Pointer[View]
+	// spec is the CachePool's as it was read last, nil before the first time.
+	spec atomic.Pointer[v1alpha1.CachePoolSpec]
 }
 
 // NewManager returns a Manager whose pool is not ready until Reconcile ran.
@@ -79,14 +81,19 @@ func VolumeGroup(node string) string {
 }
 
 // Reconcile makes the pool what the node's CachePool says, and reports on it. An
-// unreachable API server does not keep a node from using its pool.
+// unreachable API server does not keep a node from using the pool that it has;
+// but no device is taken then, since the object may name others than the flags.
 func (m *Manager) Reconcile(ctx context.Context) error {
 	obj, apiErr := m.object(ctx)
 	spec := m.Default
-	if apiErr == nil {
+	switch last := m.spec.Load(); {
+	case apiErr == nil:
 		spec = obj.Spec
+		m.spec.Store(&spec)
+	case last != nil:
+		spec = *last
 	}
-	st := m.reconcileDevices(ctx, spec)
+	st := m.reconcileDevices(ctx, spec, apiErr == nil)
 	m.view.Store(&st.view)
 	if apiErr != nil {
 		return fmt.Errorf("CachePool %s: %w", m.Node, apiErr)
@@ -118,13 +125,16 @@ type outcome struct {
 	size, free      int64
 }
 
-func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolSpec) outcome {
+func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolSpec, mayTake bool) outcome {
 	vg := VolumeGroup(m.Node)
 	f, err := m.gather(ctx, spec, vg)
 	if err != nil {
 		return failed(err)
 	}
 	p := decide(spec, f)
+	if !mayTake {
+		p = withoutTaking(p, f.VGExists)
+	}
 	o := outcome{reason: p.Reason, message: p.Message, devices: f.Devices}
 	o.view = View{Ready: p.Ready, Devices: usable(f.Devices)}
 	if !p.Ready {
