@@ -92,42 +92,48 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 // instead of recovered; everything else is the same code as with writeback.
 var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activated", "unstage.cleaned", "unstage.removed", "unstage.resident"}
 
+// pointsOf lists the fault points that a mode passes and is tried with.
+func pointsOf(mode volume.CacheMode) []string {
+	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
+		detach := strings.HasPrefix(point, "detach.")
+		switch mode {
+		case volume.ModeNone:
+			return !detach
+		case volume.ModeWritethrough:
+			return !slices.Contains(cachedPoints, point)
+		default:
+			return detach
+		}
+	})
+}
+
 // TestKernelKillAnywhere kills the node plugin at every step of stage and of
 // unstage; a successor must converge, lose nothing and leave nothing (I8).
 func TestKernelKillAnywhere(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	for i, point := range faultpoint.List() {
-		modes := []volume.CacheMode{volume.ModeWriteback}
-		switch {
-		case strings.HasPrefix(point, "detach."):
-			modes = []volume.CacheMode{volume.ModeNone}
-		case slices.Contains(cachedPoints, point):
-			modes = append(modes, volume.ModeWritethrough)
-		}
-		for _, mode := range modes {
+	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {
+		m.t = t
+		d := m.volume(n, "kill-"+string(mode), 64*mib, cached(mode, 32*mib))
+		d.req.FSType = "ext4"
+		for i, point := range pointsOf(mode) {
 			t.Run(string(mode)+"/"+point, func(t *testing.T) {
 				m.t = t
-				d := m.volume(n, fmt.Sprintf("kill-%d-%s", i, mode), 64*mib, cached(mode, 32*mib))
-				d.req.FSType = "ext4"
-				d.dieAndRecover(point)
-				d.remove()
+				// Each stage is that of a new owner, so that a cache found is
+				// wiped and made anew: all steps are passed.
+				d.publish(int64(i) + 2)
+				d.dieAndRecover(point, uint64(i))
 			})
 		}
+		m.t = t
+		d.remove()
 	}
-	m.t = t
 }
 
 // dieAndRecover uses a volume with one kill at the point.
-func (d *disk) dieAndRecover(point string) {
+func (d *disk) dieAndRecover(point string, seed uint64) {
 	t := d.m.t
-	if strings.HasPrefix(point, "wipe.") {
-		// A residency of a former generation is wiped by the stage.
-		d.stage()
-		d.unstage()
-		d.publish(2)
-	}
-	down := strings.HasPrefix(point, "unstage.") || strings.HasPrefix(point, "detach.") || strings.HasPrefix(point, "reload.")
+	down := slices.ContainsFunc([]string{"unstage.", "detach.", "reload."}, func(p string) bool { return strings.HasPrefix(point, p) })
 	if !down {
 		if !d.killAt(point, order{}) {
 			t.Fatalf("stage did not pass %s", point)
@@ -138,7 +144,7 @@ func (d *disk) dieAndRecover(point string) {
 	d.stage()
 	file := filepath.Join(d.req.StagingPath, "data")
 	mustPass(t, "create", os.WriteFile(file, make([]byte, 4*mib), 0o600))
-	data := pattern(6, 4*mib)
+	data := pattern(seed, 4*mib)
 	d.writeDirty(file, data)
 	if down {
 		if !d.killAt(point, order{Unstage: true}) {

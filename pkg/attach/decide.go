@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -39,6 +40,9 @@ type stageFacts struct {
 	Node string
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
+	// CacheProblem says why the SSD does not tell what it holds of this volume
+	// although the pool is there, or is empty.
+	CacheProblem string
 }
 
 // cachePlan says what stage does about the cache.
@@ -86,7 +90,7 @@ func decideStage(f stageFacts) stagePlan {
 	case lostDirty(f, sameFence):
 		return stagePlan{Refuse: fmt.Errorf(
 			"%w: node %s holds unflushed writes of generation %d on an SSD that cannot be read now (%s): bring the SSD back; docs/troubleshooting.md says how to give the writes up",
-			volume.ErrFenced, f.Node, f.Fence.Generation, orUnknown(f.PoolProblem))}
+			volume.ErrFenced, f.Node, f.Fence.Generation, orUnknown(cmp.Or(f.PoolProblem, f.CacheProblem)))}
 	}
 	return decideClean(f, plan, sameFence)
 }
@@ -108,6 +112,8 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		return uncached(plan, v1alpha1.ReasonKernelTargetMissing, f.KernelProblem)
 	case f.PoolProblem != "":
 		return uncached(plan, v1alpha1.ReasonPoolMissing, f.PoolProblem)
+	case f.CacheProblem != "":
+		return uncached(plan, v1alpha1.ReasonCacheDeviceError, f.CacheProblem)
 	case reusable:
 		plan.Cache = planReuse
 		return plan

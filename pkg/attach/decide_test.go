@@ -43,6 +43,7 @@ func rebooted(f *stageFacts)    { f.SameBoot = false }
 func topOurs(f *stageFacts)     { f.TopActive, f.TopOurs = true, true }
 func topForeign(f *stageFacts)  { f.TopActive = true }
 func noPool(f *stageFacts)      { f.PoolProblem = "no devices" }
+func badSSD(f *stageFacts)      { f.CacheProblem = "input/output error" }
 func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
 func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
 func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
@@ -162,6 +163,14 @@ func TestDecideStage(t *testing.T) {
 		"no pool, writeback, nothing dirty (I6)": {
 			s:    newSituation(wb).entry(fence5, StateResident, wb, true, true).with(noPool),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
+		},
+		"residency on an SSD that fails (I6)": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).with(badSSD),
+			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
+		},
+		"unflushed writes on an SSD that fails": {
+			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(badSSD).with(recordDirty),
+			wantRefuse: true,
 		},
 		"no kernel target (I6)": {
 			s:    newSituation(wt).with(noKernel),

@@ -170,7 +170,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (st
 			if ctx.Err() != nil {
 				return f, c, ctx.Err()
 			}
-			f.PoolProblem = err.Error()
+			f.CacheProblem = err.Error()
 		}
 		f.Cache = c.facts
 	}

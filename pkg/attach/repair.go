@@ -46,12 +46,16 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
 	if e.State == StateResident {
 		return a.checkResidency(ctx, e)
 	}
-	_, active, err := a.top(ctx, id)
+	info, active, err := a.top(ctx, id)
 	if err != nil {
 		return err
 	}
-	if !needsRepair(e, e.Boot == a.Boot, active) {
-		return nil
+	due := needsRepair(e, e.Boot == a.Boot, active)
+	if !due && info.OpenCount == 0 {
+		due, err = a.abandoned(ctx, e)
+	}
+	if !due || err != nil {
+		return err
 	}
 	// The lock is given back between two looks at a flush, so that a stage
 	// request can adopt the device (states.md).
@@ -80,6 +84,20 @@ func needsRepair(e *Entry, sameBoot, topActive bool) bool {
 		return false
 	}
 	return false
+}
+
+// abandoned tells whether a volume that is Staging or Staged and that nobody has
+// open will not be unstaged: the kubelet unstages nothing whose stage failed for
+// good. The record alone tells then that the volume is not wanted here any more.
+func (a *Attacher) abandoned(ctx context.Context, e *Entry) (bool, error) {
+	rec, err := a.Records.Get(ctx, e.ID)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	return !rec.Published || rec.Fence != e.Fence, nil
 }
 
 // checkResidency wipes a clean cache that can never be used again: its volume
