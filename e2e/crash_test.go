@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,10 +58,16 @@ var _ = Describe("A node that loses power", Label("crash"), func() {
 		Expect(writeback.awaitOwner(ctx, nodeA, 1)).To(Succeed())
 
 		By("moving both to the other node")
+		g, gctx := errgroup.WithContext(ctx)
 		for _, c := range crashed {
-			Expect(c.restart(ctx, nodeB)).To(Succeed())
-			Expect(c.check(ctx)).To(Succeed())
+			g.Go(func() error {
+				if err := c.restart(gctx, nodeB); err != nil {
+					return err
+				}
+				return c.check(gctx)
+			})
 		}
+		Expect(g.Wait()).To(Succeed())
 	}, NodeTimeout(specLimit))
 
 	It("is the only one that may attach its unflushed volume", func(ctx SpecContext) {

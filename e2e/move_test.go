@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -82,10 +83,15 @@ var _ = Describe("A storage server that reboots", Label("storage"), func() {
 		Expect(g.Wait()).To(Succeed(), "writes while the storage server was away")
 
 		By("reading everything from the server again")
+		g, gctx = errgroup.WithContext(ctx)
 		for i, v := range vols {
-			Expect(v.restart(ctx, nodeB)).To(Succeed())
-			Expect(v.verify(ctx, 0, 8, sums[i])).To(Succeed())
-			Expect(v.verify(ctx, 16, 8, late[i])).To(Succeed())
+			g.Go(func() error {
+				if err := v.restart(gctx, nodeB); err != nil {
+					return err
+				}
+				return errors.Join(v.verify(gctx, 0, 8, sums[i]), v.verify(gctx, 16, 8, late[i]))
+			})
 		}
+		Expect(g.Wait()).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
