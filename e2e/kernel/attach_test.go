@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -301,7 +302,8 @@ func TestKernelFenced(t *testing.T) {
 }
 
 // TestKernelWrongSecret: a wrong CHAP secret is an error of its own, and leaves
-// no session.
+// nothing once the volume is not wanted here any more, although the kubelet does
+// not unstage what it could not stage.
 func TestKernelWrongSecret(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
@@ -312,6 +314,19 @@ func TestKernelWrongSecret(t *testing.T) {
 	if err := n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrAuth) {
 		t.Errorf("stage with a wrong secret: %v, want ErrAuth", err)
 	}
+	published := func(p bool) {
+		mustPass(t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.Published = p; return nil }))
+	}
+	mustPass(t, "repair", n.Repair(t.Context()))
+	if _, err := n.Journal.Load(string(d.req.ID)); err != nil {
+		t.Errorf("repair took a volume away that is still wanted: %v", err)
+	}
+	published(false)
+	mustPass(t, "repair", n.Repair(t.Context()))
+	if _, err := n.Journal.Load(string(d.req.ID)); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("the journal of a volume that is not wanted: %v, want ErrNotFound", err)
+	}
+	published(true)
 	d.req.Credentials = good
 	d.stage()
 	d.unstage()
