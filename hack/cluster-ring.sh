@@ -22,4 +22,4 @@ trap 'exit 143' TERM
 go test -tags e2e -c -o "$out/e2e.test" ./e2e
 "$lab" up
 NEARFLASH_LAB="$PWD/$lab" "$lab" run -- "$out/e2e.test" \
-  -ginkgo.label-filter="${LABELS:-!slow}" -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-false}" -ginkgo.no-color
+  -ginkgo.label-filter="${LABELS:-!slow}" -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
