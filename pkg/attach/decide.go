@@ -113,6 +113,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	case f.PoolProblem != "":
 		return uncached(plan, v1alpha1.ReasonPoolMissing, f.PoolProblem)
 	case f.CacheProblem != "":
+		// What cannot be read is of no use to anybody: gone, it leaves its place
+		// to the cache of the next attachment.
+		plan.Wipe = true
 		return uncached(plan, v1alpha1.ReasonCacheDeviceError, f.CacheProblem)
 	case reusable:
 		plan.Cache = planReuse

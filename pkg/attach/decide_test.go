@@ -166,7 +166,7 @@ func TestDecideStage(t *testing.T) {
 		},
 		"residency on an SSD that fails (I6)": {
 			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).with(badSSD),
-			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
+			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
 		},
 		"unflushed writes on an SSD that fails": {
 			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(badSSD).with(recordDirty),
