@@ -7,23 +7,23 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/reconcile"
@@ -46,10 +46,11 @@ const (
 // Run serves until ctx ends or something essential fails. It returns an error if
 // the process should be restarted, and once leadership is lost.
 func Run(ctx context.Context, cfg Config) error {
-	config, err := kubeConfig()
+	config, err := kube.Config()
 	if err != nil {
 		return err
 	}
+	config.QPS, config.Burst = apiQPS, apiBurst
 	return run(ctx, cfg, config)
 }
 
@@ -80,12 +81,16 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		log.Error(err, "Preflight: the storage server cannot be used")
 	}
 	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address)
-	stats := newCallMetrics()
+	calls := rpc.NewCallMetrics()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(calls)
+	// controller-runtime keeps the metrics of the reconcilers and of the process.
+	metrics := promhttp.HandlerFor(prometheus.Gatherers{registry, ctrlmetrics.Registry}, promhttp.HandlerOpts{})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return serveCSI(ctx, cfg, stats, driver.NewController(volumes, locks), ready)
+		return serveCSI(ctx, cfg, calls, driver.NewController(volumes, locks), ready)
 	})
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check, stats.handler()) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check, metrics) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
 }
@@ -110,18 +115,6 @@ func reconcilers(ctx context.Context, mgr manager.Manager) error {
 		return fmt.Errorf("reconcilers: %w", err)
 	}
 	return nil
-}
-
-// kubeConfig returns how to reach the API server: the file of the environment
-// variable KUBECONFIG if it is set, else as a pod does.
-func kubeConfig() (*rest.Config, error) {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
-	}
-	config.QPS, config.Burst = apiQPS, apiBurst
-	return config, nil
 }
 
 // storageServer returns the storage server, or nil if there is none.
@@ -158,8 +151,8 @@ func waitForAPI(ctx context.Context, config *rest.Config) error {
 }
 
 func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.Manager, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	scheme, err := kube.NewScheme()
+	if err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, manager.Options{

@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"google.golang.org/grpc/status"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
@@ -17,39 +16,13 @@ import (
 // scrapeTimeout bounds the look at the kernel that a scrape causes.
 const scrapeTimeout = 5 * time.Second
 
-// metrics are the CSI calls and, read at each scrape, what dm-cache counts for
-// each volume.
-type metrics struct {
-	registry *prometheus.Registry
-	seconds  *prometheus.HistogramVec
-}
-
-func newMetrics(p *plugin) *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "nearflash_csi_call_duration_seconds",
-			Help:    "Duration of CSI calls by method and gRPC status code.",
-			Buckets: prometheus.ExponentialBuckets(0.01, 3, 9),
-		}, []string{"method", "code"}),
-	}
-	m.registry.MustRegister(m.seconds, &cacheCollector{dm: p.attacher.DM},
+// metrics serves the CSI calls, the process and, read at each scrape, what
+// dm-cache counts for each volume.
+func (p *plugin) metrics(calls prometheus.Collector) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(calls, &cacheCollector{dm: p.attacher.DM},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return m
-}
-
-// RecordMetrics implements rpc.Recorder.
-func (m *metrics) RecordMetrics(operation string, err error, d time.Duration) error {
-	h, wrong := m.seconds.GetMetricWithLabelValues(operation, status.Code(err).String())
-	if wrong != nil {
-		return wrong
-	}
-	h.Observe(d.Seconds())
-	return nil
-}
-
-func (m *metrics) handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 // cacheCollector turns the status of all caches into metrics, one dmsetup a

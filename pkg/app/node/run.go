@@ -12,11 +12,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -31,6 +28,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -97,10 +95,9 @@ func (f *findings) all() string {
 
 // Run serves until ctx ends or something essential fails.
 func Run(ctx context.Context, cfg Config) error {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}).ClientConfig()
+	config, err := kube.Config()
 	if err != nil {
-		return fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
+		return err
 	}
 	config.Timeout = apiTimeout
 	ctrl.SetLogger(klog.FromContext(ctx))
@@ -127,9 +124,9 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	// The first pass of the repair runs beside the first requests: the lock of a
 	// volume keeps them apart, and each finds by the journal what the other did.
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
-	stats := newMetrics(p)
-	group.Go(func() error { return p.serveCSI(ctx, stats) })
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, stats.handler()) })
+	calls := rpc.NewCallMetrics()
+	group.Go(func() error { return p.serveCSI(ctx, calls) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, p.metrics(calls)) })
 	if cfg.RegistrationDir != "" {
 		group.Go(func() error { return p.register(ctx) })
 	}
@@ -174,8 +171,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 // apiClients returns a client that reads from the API server itself (the fence
 // must not be judged by what an informer remembers) and an event recorder.
 func apiClients(ctx context.Context, config *rest.Config) (client.Client, events.EventRecorder, error) {
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	scheme, err := kube.NewScheme()
+	if err != nil {
 		return nil, nil, err
 	}
 	api, err := client.New(config, client.Options{Scheme: scheme})

@@ -4,19 +4,16 @@
 package apiserver
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/kube"
 )
 
 // AssetsVariable names the directory with the binaries etcd and kube-apiserver.
@@ -74,8 +71,8 @@ func start(t *testing.T, crds ...string) *rest.Config {
 // types of Kubernetes and of nearflash.
 func Client(t *testing.T, cfg *rest.Config) client.WithWatch {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	scheme, err := kube.NewScheme()
+	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := client.NewWithWatch(cfg, client.Options{Scheme: scheme})

@@ -1,0 +1,34 @@
+// Package kube says how the plugins reach the API server, and with which types.
+package kube
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// Config returns how to reach the API server: the file of the environment
+// variable KUBECONFIG if it is set, else as a pod does.
+func Config() (*rest.Config, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
+	}
+	return config, nil
+}
+
+// NewScheme returns a scheme with the types of Kubernetes and of nearflash.
+func NewScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("scheme: %w", err)
+	}
+	return scheme, nil
+}
