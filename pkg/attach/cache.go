@@ -8,12 +8,13 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-const sectorSize = 512
+const sectorSize = devmapper.SectorSize
 
 // geometry is the shape of a new cache.
 type geometry struct {
@@ -48,7 +49,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if s.plan.Cache != planCreate {
 		if e.ChunkSectors == 0 {
 			// The journal was lost; the superblock still knows.
-			sb, err := readSuperblock(devPath(s.cache.meta))
+			sb, err := readSuperblock(s.cache.meta.DevPath())
 			if err != nil {
 				return err
 			}
@@ -98,7 +99,7 @@ func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error)
 	}
 	// The kernel formats metadata only when the superblock is all zeroes; what a
 	// former volume left here would otherwise be taken for a map.
-	if err := lvm.ZeroHead(ctx, devPath(c.meta), zeroHeadBytes); err != nil {
+	if err := blockdev.ZeroHead(ctx, c.meta.DevPath(), zeroHeadBytes); err != nil {
 		return c, err
 	}
 	return c, nil

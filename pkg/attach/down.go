@@ -292,28 +292,34 @@ func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
 
 // removeDevices removes the volume's device-mapper devices from the top down.
 func (a *Attacher) removeDevices(ctx context.Context, id volume.ID) error {
-	if err := a.removeUpper(ctx, id); err != nil {
-		return err
-	}
-	return a.remove(ctx, originName(id))
+	return a.remove(ctx, id, topName(id), dataName(id), originName(id))
 }
 
 // removeUpper removes the top and data devices and leaves the origin.
 func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
-	for _, name := range []string{topName(id), dataName(id)} {
-		if err := a.remove(ctx, name); err != nil {
+	return a.remove(ctx, id, topName(id), dataName(id))
+}
+
+// remove removes those of the volume's devices that exist, in the order given. One
+// look finds them: most stages have nothing to remove.
+func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) error {
+	found, err := a.DM.Info(ctx, topName(id)) // the others' names begin with it
+	if err != nil {
+		return fmt.Errorf("devices of volume %s: %w", id, err)
+	}
+	for _, name := range names {
+		if _, exists := found[name]; !exists {
+			continue
+		}
+		err := a.DM.Remove(ctx, name)
+		if errors.Is(err, devmapper.ErrBusy) {
+			return fmt.Errorf("%w: device %s is open: %w", volume.ErrInUse, name, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (a *Attacher) remove(ctx context.Context, name string) error {
-	err := a.DM.Remove(ctx, name)
-	if errors.Is(err, devmapper.ErrBusy) {
-		return fmt.Errorf("%w: device %s is open: %w", volume.ErrInUse, name, err)
-	}
-	return err
 }
 
 // reportDown tells the record that the volume left, with or without a residency.

@@ -77,7 +77,7 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 			return c, err
 		}
 	}
-	sb, err := readSuperblock(devPath(c.meta))
+	sb, err := readSuperblock(c.meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):
 		// Metadata that are neither blank nor ours could never be loaded; the

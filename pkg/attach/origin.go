@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -100,10 +99,6 @@ func flushOrigin(o origin) error {
 	}
 	return nil
 }
-
-// devPath is the kernel's own name of a logical volume's device. It is there as
-// soon as the device is, without waiting for udev.
-func devPath(lv lvm.LV) string { return fmt.Sprintf("/dev/dm-%d", lv.Minor) }
 
 // readSuperblock reads a cache's superblock past the page cache: a page read
 // before the kernel wrote the metadata would be stale.

@@ -17,8 +17,8 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 	if !found {
 		return fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, req.ID, a.Node)
 	}
-	if _, mounted, err := a.FS.Source(ctx, req.TargetPath); err != nil || mounted {
-		return a.checkMounted(ctx, req.TargetPath, info, err)
+	if devno, mounted, err := a.FS.Source(ctx, req.TargetPath); err != nil || mounted {
+		return checkMounted(req.TargetPath, devno, info, err)
 	}
 	options := req.MountOptions
 	if req.ReadOnly {

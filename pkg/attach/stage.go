@@ -242,8 +242,8 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	if !found {
 		return fmt.Errorf("%w: device %s vanished while the volume was staged", volume.ErrUnavailable, topName(s.req.ID))
 	}
-	if _, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
-		return a.checkMounted(ctx, s.req.StagingPath, info, err)
+	if devno, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
+		return checkMounted(s.req.StagingPath, devno, info, err)
 	}
 	if !s.req.ReadOnly {
 		if err := a.FS.EnsureFormatted(ctx, info.DevPath(), s.req.FSType); err != nil {
@@ -258,11 +258,8 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	return nil
 }
 
-func (a *Attacher) checkMounted(ctx context.Context, path string, want devmapper.Info, err error) error {
-	if err != nil {
-		return err
-	}
-	devno, _, err := a.FS.Source(ctx, path)
+// checkMounted judges a look at what is mounted at path: it must be the volume.
+func checkMounted(path, devno string, want devmapper.Info, err error) error {
 	if err != nil {
 		return err
 	}

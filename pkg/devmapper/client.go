@@ -41,15 +41,6 @@ func (i Info) DevNo() string { return fmt.Sprintf("%d:%d", i.Major, i.Minor) }
 // any help of udev.
 func (i Info) DevPath() string { return fmt.Sprintf("/dev/dm-%d", i.Minor) }
 
-// SuspendOptions change how a device is suspended. The zero value flushes
-// outstanding I/O and freezes a filesystem on it.
-type SuspendOptions struct {
-	// NoFlush leaves outstanding I/O queued, which only multipath honours.
-	NoFlush bool
-	// NoLockFS does not freeze a filesystem.
-	NoLockFS bool
-}
-
 // Version is a target's version, for example 2.4.0.
 type Version struct {
 	Major, Minor, Patch int
@@ -76,17 +67,13 @@ type Client interface {
 	// Errors: ErrExist (also for a UUID that is taken), ErrBusy, ErrInvalid,
 	// ErrUnsupported.
 	Create(ctx context.Context, name, uuid string, t Table) (Info, error)
-	// Load puts a table into the inactive slot; Suspend and Resume make it
-	// live. Errors: ErrNotExist, ErrBusy, ErrInvalid, ErrUnsupported.
+	// Load puts a table into the inactive slot; Resume makes it live.
+	// Errors: ErrNotExist, ErrBusy, ErrInvalid, ErrUnsupported.
 	Load(ctx context.Context, name string, t Table) error
-	// Suspend waits for outstanding I/O and holds back what comes. A cache
-	// writes its mappings, hints and dirty bits. Errors: ErrNotExist.
-	Suspend(ctx context.Context, name string, o SuspendOptions) error
-	// Resume lets I/O run, through the inactive table if there is one.
-	// Errors: ErrNotExist, ErrInvalid.
+	// Resume lets I/O run. If there is an inactive table, the kernel suspends the
+	// device, swaps the tables and resumes in this one call; a cache writes its
+	// mappings, hints and dirty bits. Errors: ErrNotExist, ErrInvalid.
 	Resume(ctx context.Context, name string) error
-	// Clear drops the inactive table. Errors: ErrNotExist.
-	Clear(ctx context.Context, name string) error
 	// Remove removes the device; one that does not exist is success. An open
 	// device is tried again, because udev and blkid open devices for moments,
 	// until ctx ends or a few seconds have passed. Errors: ErrBusy.
@@ -96,8 +83,6 @@ type Client interface {
 	Message(ctx context.Context, name string, sector uint64, words ...string) error
 	// Table returns the live table. Errors: ErrNotExist.
 	Table(ctx context.Context, name string) (Table, error)
-	// Status returns the live status lines, uninterpreted. Errors: ErrNotExist.
-	Status(ctx context.Context, name string) ([]StatusLine, error)
 	// StatusAll returns the status of every active cache by device name, in one
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
 	// has Unparsed set; it does not hide the others.

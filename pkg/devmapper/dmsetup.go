@@ -58,29 +58,10 @@ func (d *dmsetup) Load(ctx context.Context, name string, t Table) error {
 	return d.refusedTable(ctx, d.missing(ctx, name, "load", err), t)
 }
 
-// Suspend implements Client.
-func (d *dmsetup) Suspend(ctx context.Context, name string, o SuspendOptions) error {
-	args := []string{"suspend", name}
-	if o.NoFlush {
-		args = append(args, "--noflush")
-	}
-	if o.NoLockFS {
-		args = append(args, "--nolockfs")
-	}
-	_, err := d.exec(ctx, nil, args...)
-	return d.missing(ctx, name, "suspend", err)
-}
-
 // Resume implements Client.
 func (d *dmsetup) Resume(ctx context.Context, name string) error {
 	_, err := d.exec(ctx, nil, "resume", name)
 	return d.missing(ctx, name, "resume", err)
-}
-
-// Clear implements Client.
-func (d *dmsetup) Clear(ctx context.Context, name string) error {
-	_, err := d.exec(ctx, nil, "clear", name)
-	return d.missing(ctx, name, "clear", err)
 }
 
 // Remove implements Client.
@@ -133,21 +114,8 @@ func (d *dmsetup) Table(ctx context.Context, name string) (Table, error) {
 	return t, nil
 }
 
-// Status implements Client. Without --noflush the kernel would commit a cache's
+// StatusAll implements Client. Without --noflush the kernel would commit a cache's
 // metadata for every look at it.
-func (d *dmsetup) Status(ctx context.Context, name string) ([]StatusLine, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", name)
-	if err != nil {
-		return nil, d.missing(ctx, name, "status", err)
-	}
-	lines, err := parseLines(string(out))
-	if err != nil {
-		return nil, fmt.Errorf("status of %s: %w", name, err)
-	}
-	return lines, nil
-}
-
-// StatusAll implements Client.
 func (d *dmsetup) StatusAll(ctx context.Context) (map[string]CacheStatus, error) {
 	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "cache")
 	if err != nil {

@@ -7,8 +7,9 @@
 // Traps that this package knows and callers need not:
 //
 //   - Sizes are sectors of 512 bytes everywhere, whatever the device's blocks are.
-//   - A reload that fails leaves the live table alone, but a device that was
-//     suspended for it must be resumed, or everything that uses it hangs.
+//   - A table is swapped by load and resume, never by suspend, load, resume: a
+//     process that dies after its suspend leaves every user of the device hanging.
+//     A load that fails leaves the live table alone.
 //   - Devices are named "major:minor" in tables. The kernel resolves a path in
 //     its own initial namespace, where a container's /dev does not exist.
 //   - The text "No such device or address" of a reload may mean the device, or a

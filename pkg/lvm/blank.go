@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 )
 
@@ -58,7 +59,7 @@ func parseSignatures(text []byte) ([]string, error) {
 // deviceInUse says what else uses a block device: partitions, devices above it,
 // or a mount. The kernel refuses an exclusive open to the last two.
 func deviceInUse(device string) (string, error) {
-	f, err := openBlock(device, unix.O_RDONLY|unix.O_EXCL)
+	f, err := blockdev.Open(device, unix.O_RDONLY|unix.O_EXCL)
 	if errors.Is(err, unix.EBUSY) {
 		return "is in use: mounted, or part of another device", nil
 	}

@@ -107,9 +107,6 @@ type Client interface {
 	CreateVG(ctx context.Context, name string, devices []string) error
 	// ExtendVG adds blank devices. Errors: ErrNotFound.
 	ExtendVG(ctx context.Context, name string, devices []string) error
-	// RemoveVG removes an empty volume group and the labels of its devices; a
-	// missing one is success. Errors: ErrBusy if it has logical volumes.
-	RemoveVG(ctx context.Context, name string) error
 	// VG returns one volume group. Errors: ErrNotFound, ErrNoDevices.
 	VG(ctx context.Context, name string) (VG, error)
 
@@ -122,15 +119,7 @@ type Client interface {
 	// Activate makes logical volumes appear in the kernel; active ones are
 	// success. Errors: ErrNotFound.
 	Activate(ctx context.Context, vg string, names ...string) error
-	// Deactivate is the reverse; missing and inactive ones are success.
-	// Errors: ErrBusy.
-	Deactivate(ctx context.Context, vg string, names ...string) error
-	// ExtendLV grows a logical volume to at least size bytes; a larger one is
-	// success. Errors: ErrNotFound, ErrNoSpace.
-	ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error
 	// RemoveLVs deactivates and removes logical volumes; missing ones, or a
 	// missing group, are success. Errors: ErrBusy.
 	RemoveLVs(ctx context.Context, vg string, names ...string) error
-	// ChangeTags adds and removes tags in one transaction. Errors: ErrNotFound.
-	ChangeTags(ctx context.Context, vg, name string, add, remove []string) error
 }

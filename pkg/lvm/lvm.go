@@ -8,13 +8,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
 )
-
-// changeTimeout ends a command that changes a live volume and hangs.
-const changeTimeout = time.Minute
 
 // stripeBytes is what one device of a stripe takes before the next.
 const stripeBytes = 64 << 10
@@ -63,36 +59,6 @@ func (t *tools) CreateVG(ctx context.Context, name string, devices []string) err
 func (t *tools) ExtendVG(ctx context.Context, name string, devices []string) error {
 	if _, err := t.exec(ctx, "vgextend", append([]string{name}, devices...)...); err != nil {
 		return fmt.Errorf("extend volume group %s: %w", name, err)
-	}
-	return nil
-}
-
-// RemoveVG implements Client.
-func (t *tools) RemoveVG(ctx context.Context, name string) error {
-	vg, err := t.VG(ctx, name)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if vg.LVCount > 0 {
-		return fmt.Errorf("%w: volume group %s has %d logical volumes", ErrBusy, name, vg.LVCount)
-	}
-	pvs, err := t.PVs(ctx, t.list())
-	if err != nil {
-		return err
-	}
-	if _, err := t.exec(ctx, "vgremove", name); err != nil {
-		return fmt.Errorf("remove volume group %s: %w", name, err)
-	}
-	for _, pv := range pvs {
-		if pv.VG != name || pv.Missing {
-			continue
-		}
-		if _, err := t.exec(ctx, "pvremove", pv.Device); err != nil {
-			return fmt.Errorf("remove label of %s: %w", pv.Device, err)
-		}
 	}
 	return nil
 }
@@ -148,41 +114,6 @@ func (t *tools) Activate(ctx context.Context, vg string, names ...string) error 
 	return nil
 }
 
-// Deactivate implements Client.
-func (t *tools) Deactivate(ctx context.Context, vg string, names ...string) error {
-	present, err := t.present(ctx, vg, names)
-	if err != nil || len(present) == 0 {
-		return err
-	}
-	args := append([]string{"--activate", "n"}, full(vg, present)...)
-	if _, err := t.exec(ctx, "lvchange", args...); err != nil {
-		return fmt.Errorf("deactivate logical volumes of %s: %w", vg, err)
-	}
-	return nil
-}
-
-// ExtendLV implements Client. It is not ended with ctx: killed between suspend
-// and resume it would leave the volume's users hanging.
-func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error {
-	lvs, err := t.LVs(ctx, vg)
-	if err != nil {
-		return err
-	}
-	at := slices.IndexFunc(lvs, func(lv LV) bool { return lv.Name == name })
-	if at < 0 {
-		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, ErrNotFound)
-	}
-	if lvs[at].SizeBytes >= sizeBytes {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancel()
-	if _, err := t.exec(ctx, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
-		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
-	}
-	return nil
-}
-
 // RemoveLVs implements Client. The volumes go one by one, in the order given.
 func (t *tools) RemoveLVs(ctx context.Context, vg string, names ...string) error {
 	present, err := t.present(ctx, vg, names)
@@ -193,24 +124,6 @@ func (t *tools) RemoveLVs(ctx context.Context, vg string, names ...string) error
 		if _, err := t.exec(ctx, "lvremove", "--yes", vg+"/"+name); err != nil {
 			return fmt.Errorf("remove logical volume %s/%s: %w", vg, name, err)
 		}
-	}
-	return nil
-}
-
-// ChangeTags implements Client.
-func (t *tools) ChangeTags(ctx context.Context, vg, name string, add, remove []string) error {
-	var args []string
-	for _, tag := range add {
-		args = append(args, "--addtag", tag)
-	}
-	for _, tag := range remove {
-		args = append(args, "--deltag", tag)
-	}
-	if len(args) == 0 {
-		return nil
-	}
-	if _, err := t.exec(ctx, "lvchange", append(args, vg+"/"+name)...); err != nil {
-		return fmt.Errorf("tags of logical volume %s/%s: %w", vg, name, err)
 	}
 	return nil
 }
@@ -254,7 +167,7 @@ func (t *tools) execOn(ctx context.Context, devices []string, name string, args 
 	cmd := hostexec.Command(name, args...)
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
-		return nil, classify(withReportedErrors(cmd, res, err))
+		return nil, classify(WithReportedErrors(cmd, res, err))
 	}
 	return res.Stdout, nil
 }

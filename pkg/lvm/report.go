@@ -41,9 +41,9 @@ func parseReport(text []byte) (report, error) {
 	return r, nil
 }
 
-// withReportedErrors adds to an error what the tool said. With --reportformat
+// WithReportedErrors adds to an error what the tool said. With --reportformat
 // json LVM writes its messages into the report and nothing to stderr.
-func withReportedErrors(cmd hostexec.Cmd, res hostexec.Result, err error) error {
+func WithReportedErrors(cmd hostexec.Cmd, res hostexec.Result, err error) error {
 	var exit *hostexec.ExitError
 	var r report
 	if !errors.As(err, &exit) || json.Unmarshal(res.Stdout, &r) != nil {

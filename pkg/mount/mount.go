@@ -12,13 +12,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 	mountutils "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -242,7 +242,7 @@ func (h *Host) Stats(_ context.Context, path string) (volume.Stats, error) {
 		return volume.Stats{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
-		size, err := blockSize(path)
+		size, err := blockdev.Size(path)
 		return volume.Stats{Block: true, TotalBytes: size}, err
 	}
 	var f unix.Statfs_t
@@ -254,17 +254,4 @@ func (h *Host) Stats(_ context.Context, path string) (volume.Stats, error) {
 		TotalBytes: int64(f.Blocks) * block, UsedBytes: int64(f.Blocks-f.Bfree) * block, AvailableBytes: int64(f.Bavail) * block,
 		TotalInodes: int64(f.Files), UsedInodes: int64(f.Files - f.Ffree), AvailableInodes: int64(f.Ffree),
 	}, nil
-}
-
-func blockSize(path string) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = f.Close() }()
-	var size uint64
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); errno != 0 {
-		return 0, &os.PathError{Op: "size", Path: path, Err: errno}
-	}
-	return int64(size), nil
 }

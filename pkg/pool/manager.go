@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/lvm"
 )
 
@@ -212,7 +213,7 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.Device == path && pv.VG == vg }); !d.InPool {
 			d.Problem = m.problem(ctx, path)
 		}
-		if size, err := lvm.DeviceSize(path); err == nil {
+		if size, err := blockdev.Size(path); err == nil {
 			d.SizeBytes = size
 		}
 		f.Devices = append(f.Devices, d)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/lvm"
 )
 
 const (
@@ -50,10 +51,6 @@ type report struct {
 		VG  []vgRow  `json:"vg"`
 		Seg []segRow `json:"seg"`
 	} `json:"report"`
-	Log []struct {
-		Type    string `json:"log_type"`
-		Message string `json:"log_message"`
-	} `json:"log"`
 }
 
 type vgInfo struct {
@@ -90,26 +87,9 @@ func (m *Manager) exec(ctx context.Context, name string, args ...string) ([]byte
 	cmd := hostexec.Command(name, args...)
 	res, err := m.run.Run(ctx, cmd)
 	if err != nil {
-		return nil, classify(withReportedErrors(cmd, res, err))
+		return nil, classify(lvm.WithReportedErrors(cmd, res, err))
 	}
 	return res.Stdout, nil
-}
-
-// withReportedErrors adds to an error what the tool said. With --reportformat json
-// LVM writes its messages into the report, and nothing to stderr.
-func withReportedErrors(cmd hostexec.Cmd, res hostexec.Result, err error) error {
-	var exit *hostexec.ExitError
-	var r report
-	if !errors.As(err, &exit) || json.Unmarshal(res.Stdout, &r) != nil {
-		return err
-	}
-	text := string(exit.Stderr)
-	for _, l := range r.Log {
-		if l.Type == "error" {
-			text += l.Message + "\n"
-		}
-	}
-	return hostexec.NewExitError(cmd, exit.ExitCode, []byte(text))
 }
 
 func (m *Manager) report(ctx context.Context, tool, columns string, args ...string) (report, error) {

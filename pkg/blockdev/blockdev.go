@@ -1,8 +1,8 @@
-package lvm
+// Package blockdev is what is done to a block device itself, without a tool.
+package blockdev
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DeviceSize is the size of a block device in bytes.
-func DeviceSize(path string) (int64, error) {
-	f, err := openBlock(path, unix.O_RDONLY)
+// Size is the size of a block device in bytes.
+func Size(path string) (int64, error) {
+	f, err := Open(path, unix.O_RDONLY)
 	if err != nil {
 		return 0, err
 	}
@@ -22,8 +22,8 @@ func DeviceSize(path string) (int64, error) {
 
 func sizeOf(f *os.File) (int64, error) {
 	var size uint64
-	if err := ioctl(f, unix.BLKGETSIZE64, unsafe.Pointer(&size)); err != nil {
-		return 0, fmt.Errorf("size of %s: %w", f.Name(), err)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size))); errno != 0 {
+		return 0, fmt.Errorf("size of %s: %w", f.Name(), errno)
 	}
 	return int64(size), nil
 }
@@ -31,7 +31,7 @@ func sizeOf(f *os.File) (int64, error) {
 // ZeroHead writes zeroes over the first n bytes of a block device, or over all
 // of it if it is smaller, and returns when they are on stable storage.
 func ZeroHead(ctx context.Context, path string, n int64) error {
-	f, err := openBlock(path, unix.O_RDWR)
+	f, err := Open(path, unix.O_RDWR)
 	if err != nil {
 		return err
 	}
@@ -57,40 +57,9 @@ func ZeroHead(ctx context.Context, path string, n int64) error {
 	return nil
 }
 
-// discardStep bounds one ioctl, which cannot be interrupted.
-const discardStep = 1 << 30
-
-// Discard tells a whole block device that its content is not needed any more.
-// A device that cannot discard is success.
-func Discard(ctx context.Context, path string) error {
-	f, err := openBlock(path, unix.O_RDWR)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	size, err := sizeOf(f)
-	if err != nil {
-		return err
-	}
-	for off := int64(0); off < size; off += discardStep {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("discard %s: %w", path, err)
-		}
-		part := [2]uint64{uint64(off), uint64(min(discardStep, size-off))}
-		err := ioctl(f, unix.BLKDISCARD, unsafe.Pointer(&part))
-		if errors.Is(err, unix.EOPNOTSUPP) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("discard %s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-// openBlock opens a block device and nothing else: a path that devtmpfs has not
+// Open opens a block device and nothing else: a path that devtmpfs has not
 // made yet must not become a file in /dev.
-func openBlock(path string, flags int) (*os.File, error) {
+func Open(path string, flags int) (*os.File, error) {
 	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
@@ -106,11 +75,4 @@ func openBlock(path string, flags int) (*os.File, error) {
 		return nil, &os.PathError{Op: "open", Path: path, Err: unix.ENOTBLK}
 	}
 	return f, nil
-}
-
-func ioctl(f *os.File, req uint, arg unsafe.Pointer) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(req), uintptr(arg)); errno != 0 {
-		return errno
-	}
-	return nil
 }
