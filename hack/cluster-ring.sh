@@ -1,25 +1,81 @@
 #!/usr/bin/env bash
-# Ring 3: the Ginkgo suite on a fresh two-node lab. The lab is ended by its own
-# ids in every case; a failed run keeps and prints its logs.
+# Ring 3: the Ginkgo suite on fresh two-node labs. Specs wait most of the time, so
+# that two labs share them: each spec runs in one of the two. The labs are ended by
+# their own ids in every case; a failed part keeps and prints its logs.
+#   LABELS   label filter of the specs (default: !slow)
+#   TIMEOUT  limit of one part (default: 40m)
+#   VERBOSE  false prints failures only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=_output/cluster-ring
 rm -rf "$out" && mkdir -p "$out"
+labels="${LABELS:-!slow}"
+# The parts take about the same time.
+heavy='faults || crash || pool'
+parts=("$heavy" "!($heavy)")
+checkout="$(pwd | cksum | cut -d' ' -f1)"
 
 go build -o "$out/lab" ./hack/lab
-lab="$out/lab"
-finish() {
-  local rc=$?
-  trap - EXIT INT TERM
-  if ((rc != 0)); then "$lab" logs --tail 80 || true; fi
-  "$lab" down || rc=1
-  exit "$rc"
-}
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
 go test -tags e2e -c -o "$out/e2e.test" ./e2e
-"$lab" up
-NEARFLASH_LAB="$PWD/$lab" "$lab" run -- "$out/e2e.test" \
-  -ginkgo.label-filter="${LABELS:-!slow}" -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
+"$out/lab" artifacts cluster
+
+# selected FILTER: whether any spec matches.
+selected() {
+  "$out/e2e.test" -ginkgo.dry-run -ginkgo.no-color -ginkgo.label-filter="$1" >"$out/selection" 2>&1 || { cat "$out/selection"; exit 1; }
+  ! grep -q '^Ran 0 of ' "$out/selection"
+}
+
+# part N FILTER: a lab, the specs, the end of the lab.
+part() {
+  local lab=("$out/lab" --name "ring-$checkout-$1") filter="$2" child=
+  stop() {
+    local rc=$?
+    trap - EXIT
+    trap '' INT TERM
+    if [[ -n $child ]]; then
+      kill "$child" 2>/dev/null || true
+      wait "$child" || true
+    fi
+    if ((rc != 0)); then "${lab[@]}" logs --tail 80 || true; fi
+    "${lab[@]}" down || rc=1
+    exit "$rc"
+  }
+  # In the background, because a trap waits for what runs in the foreground.
+  run() {
+    "$@" &
+    child=$!
+    wait "$child"
+    child=
+  }
+  trap stop EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  run "${lab[@]}" up
+  export NEARFLASH_LAB="$PWD/$out/lab"
+  run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \
+    -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
+}
+
+pids=()
+end() {
+  trap '' INT TERM
+  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait
+  exit "$1"
+}
+trap 'end 130' INT
+trap 'end 143' TERM
+for i in "${!parts[@]}"; do
+  filter="($labels) && (${parts[$i]})"
+  if selected "$filter"; then
+    (part "$i" "$filter") > >(exec sed -u "s/^/[$i] /") 2>&1 &
+    pids+=($!)
+  fi
+done
+if ((${#pids[@]} == 0)); then
+  echo "no spec matches the label filter $labels"
+  exit 1
+fi
+rc=0
+for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+exit "$rc"
