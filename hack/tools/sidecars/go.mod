@@ -60,7 +60,7 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_golang v1.24.1 // indirect
+	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
@@ -89,17 +89,17 @@ require (
 	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/exp v0.0.0-20260908205506-85c1c2202aba // indirect
 	golang.org/x/mod v0.41.0 // indirect
-	golang.org/x/net v0.59.0 // indirect
+	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
-	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/term v0.46.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	golang.org/x/tools v0.50.0 // indirect
 	google.golang.org/genproto/googleapis/api v0.0.0-20260928230214-8a89bd6388cc // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260928230214-8a89bd6388cc // indirect
-	google.golang.org/grpc v1.84.0 // indirect
+	google.golang.org/grpc v1.85.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
@@ -125,70 +125,70 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace k8s.io/cli-runtime => k8s.io/cli-runtime v0.36.1
+replace k8s.io/cli-runtime => k8s.io/cli-runtime v0.36.3
 
-replace k8s.io/cloud-provider => k8s.io/cloud-provider v0.36.1
+replace k8s.io/cloud-provider => k8s.io/cloud-provider v0.36.3
 
-replace k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.36.1
+replace k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.36.3
 
-replace k8s.io/code-generator => k8s.io/code-generator v0.36.1
+replace k8s.io/code-generator => k8s.io/code-generator v0.36.3
 
-replace k8s.io/controller-manager => k8s.io/controller-manager v0.36.1
+replace k8s.io/controller-manager => k8s.io/controller-manager v0.36.3
 
-replace k8s.io/cri-api => k8s.io/cri-api v0.36.1
+replace k8s.io/cri-api => k8s.io/cri-api v0.36.3
 
-replace k8s.io/cri-client => k8s.io/cri-client v0.36.1
+replace k8s.io/cri-client => k8s.io/cri-client v0.36.3
 
-replace k8s.io/dynamic-resource-allocation => k8s.io/dynamic-resource-allocation v0.36.1
+replace k8s.io/dynamic-resource-allocation => k8s.io/dynamic-resource-allocation v0.36.3
 
-replace k8s.io/endpointslice => k8s.io/endpointslice v0.36.1
+replace k8s.io/endpointslice => k8s.io/endpointslice v0.36.3
 
-replace k8s.io/externaljwt => k8s.io/externaljwt v0.36.1
+replace k8s.io/externaljwt => k8s.io/externaljwt v0.36.3
 
-replace k8s.io/kms => k8s.io/kms v0.36.1
+replace k8s.io/kms => k8s.io/kms v0.36.3
 
-replace k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.36.1
+replace k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.36.3
 
-replace k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.36.1
+replace k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.36.3
 
-replace k8s.io/kube-proxy => k8s.io/kube-proxy v0.36.1
+replace k8s.io/kube-proxy => k8s.io/kube-proxy v0.36.3
 
-replace k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.36.1
+replace k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.36.3
 
-replace k8s.io/kubectl => k8s.io/kubectl v0.36.1
+replace k8s.io/kubectl => k8s.io/kubectl v0.36.3
 
-replace k8s.io/kubelet => k8s.io/kubelet v0.36.1
+replace k8s.io/kubelet => k8s.io/kubelet v0.36.3
 
-replace k8s.io/metrics => k8s.io/metrics v0.36.1
+replace k8s.io/metrics => k8s.io/metrics v0.36.3
 
-replace k8s.io/mount-utils => k8s.io/mount-utils v0.36.1
+replace k8s.io/mount-utils => k8s.io/mount-utils v0.36.3
 
-replace k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.1
+replace k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.3
 
-replace k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.1
+replace k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.3
 
-replace k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.1
+replace k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.3
 
-replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.1
+replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.3
 
-replace k8s.io/api => k8s.io/api v0.36.1
+replace k8s.io/api => k8s.io/api v0.36.3
 
-replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.1
+replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3
 
-replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.1
+replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.3
 
-replace k8s.io/apiserver => k8s.io/apiserver v0.36.1
+replace k8s.io/apiserver => k8s.io/apiserver v0.36.3
 
-replace k8s.io/client-go => k8s.io/client-go v0.36.1
+replace k8s.io/client-go => k8s.io/client-go v0.36.3
 
-replace k8s.io/component-base => k8s.io/component-base v0.36.1
+replace k8s.io/component-base => k8s.io/component-base v0.36.3
 
-replace k8s.io/component-helpers => k8s.io/component-helpers v0.36.1
+replace k8s.io/component-helpers => k8s.io/component-helpers v0.36.3
 
-replace k8s.io/cri-streaming => k8s.io/cri-streaming v0.36.1
+replace k8s.io/cri-streaming => k8s.io/cri-streaming v0.36.3
 
-replace k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.36.1
+replace k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.36.3
 
-replace k8s.io/streaming => k8s.io/streaming v0.36.1
+replace k8s.io/streaming => k8s.io/streaming v0.36.3
 
 replace sigs.k8s.io/sig-storage-lib-external-provisioner/v13 => sigs.k8s.io/sig-storage-lib-external-provisioner/v13 v13.0.0
