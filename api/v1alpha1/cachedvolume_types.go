@@ -67,6 +67,32 @@ const (
 	ReasonPoolFull            = "PoolFull"
 	ReasonKernelTargetMissing = "KernelTargetMissing"
 	ReasonCacheDeviceError    = "CacheDeviceError"
+	ReasonDropped             = "Dropped"
+
+	// ConditionApplied is True while the attached cache is as the spec asks: its
+	// mode, its size, and no flush is outstanding. It is Unknown while the volume
+	// is attached nowhere.
+	ConditionApplied = "Applied"
+
+	ReasonApplied     = "Applied"
+	ReasonApplying    = "Applying"
+	ReasonFlushing    = "Flushing"
+	ReasonRejected    = "Rejected"
+	ReasonNotAttached = "NotAttached"
+)
+
+// CacheHealth is what the kernel says of an active cache.
+//
+// +kubebuilder:validation:Enum=Healthy;ReadOnly;NeedsCheck;Failed
+type CacheHealth string
+
+// The three ways in which a cache can be ill are separate states of the kernel
+// (Documentation/admin-guide/device-mapper/cache.rst, Status).
+const (
+	CacheHealthy    CacheHealth = "Healthy"
+	CacheReadOnly   CacheHealth = "ReadOnly"
+	CacheNeedsCheck CacheHealth = "NeedsCheck"
+	CacheFailed     CacheHealth = "Failed"
 )
 
 // VolumeFinalizer keeps a CachedVolume while its PersistentVolume may be used,
@@ -98,6 +124,15 @@ type ISCSISource struct {
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
+// cacheMode, cacheSize, acceptDirtyLoss and flushRequest may be changed while the
+// volume is attached.
+//
+// +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
+// +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
+// +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend",message="backend cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.static) == has(oldSelf.static) && (!has(self.static) || self.static == oldSelf.static)",message="static cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.provisioning) == has(oldSelf.provisioning) && (!has(self.provisioning) || self.provisioning == oldSelf.provisioning)",message="provisioning cannot be changed"
+// +kubebuilder:validation:XValidation:rule="(has(self.chunkSizeBytes) ? self.chunkSizeBytes : 0) == (has(oldSelf.chunkSizeBytes) ? oldSelf.chunkSizeBytes : 0)",message="chunkSizeBytes cannot be changed"
 type CachedVolumeSpec struct {
 	// backend names the driver of the origin.
 	// +required
@@ -113,6 +148,7 @@ type CachedVolumeSpec struct {
 	// whose size only its target knows.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	CapacityBytes *int64 `json:"capacityBytes,omitempty"`
 
 	// provisioning selects how nearflash-target allocates the volume.
@@ -125,10 +161,12 @@ type CachedVolumeSpec struct {
 	CacheMode CacheMode `json:"cacheMode,omitempty"`
 
 	// cacheSize is the size of the cache: a quantity of bytes ("10Gi") or a
-	// percentage of the volume ("10%").
+	// percentage of the volume ("10%"). It is kept, without effect, while cacheMode
+	// is none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[1-9][0-9]*(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isInteger())",message="cacheSize must be a whole number of bytes, such as 10Gi, or 1% to 100%"
 	CacheSize string `json:"cacheSize,omitempty"`
 
 	// chunkSizeBytes is the size of a cache block in bytes, a multiple of
@@ -136,11 +174,20 @@ type CachedVolumeSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1073741824
+	// +kubebuilder:validation:MultipleOf=32768
 	ChunkSizeBytes *int64 `json:"chunkSizeBytes,omitempty"`
 
 	// acceptDirtyLoss is the consent that writeback needs.
 	// +optional
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
+
+	// flushRequest asks the node to write every dirty block to the origin while
+	// the volume stays attached. Each new value is one request; the node repeats
+	// it in status.flush when that is done.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	FlushRequest string `json:"flushRequest,omitempty"`
 
 	// claimRef names the claim that the volume was made for.
 	// +optional
@@ -174,16 +221,150 @@ type Residency struct {
 	// may be used again only while this equals status.generation.
 	// +required
 	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
 	Generation int64 `json:"generation,omitempty"`
 
 	// sizeBytes is the SSD space that the cache occupies, in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	SizeBytes *int64 `json:"sizeBytes,omitempty"`
 
 	// lastUsedTime is when the volume left the node.
 	// +optional
 	LastUsedTime metav1.Time `json:"lastUsedTime,omitempty,omitzero"`
+}
+
+// HitRate is how many accesses the cache answered, in percent. A figure is absent
+// when there was nothing to count.
+type HitRate struct {
+	// readPercent is of the reads of the last five minutes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ReadPercent *int32 `json:"readPercent,omitempty"`
+
+	// writePercent is of the writes of the last five minutes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	WritePercent *int32 `json:"writePercent,omitempty"`
+
+	// readTotalPercent is of all reads since the node first attached the volume.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	ReadTotalPercent *int32 `json:"readTotalPercent,omitempty"`
+
+	// writeTotalPercent is of all writes since the node first attached the volume.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
+	WriteTotalPercent *int32 `json:"writeTotalPercent,omitempty"`
+}
+
+// Latency are percentiles in microseconds, each the upper bound of its bucket.
+type Latency struct {
+	// p50Micros is the median.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	P50Micros *int64 `json:"p50Micros,omitempty"`
+
+	// p99Micros is exceeded by one access in a hundred.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	P99Micros *int64 `json:"p99Micros,omitempty"`
+}
+
+// Performance is what a volume's devices did in the last minute.
+type Performance struct {
+	// readIOPS is the rate of reads per second.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	ReadIOPS *int64 `json:"readIOPS,omitempty"`
+
+	// writeIOPS is the rate of writes per second.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	WriteIOPS *int64 `json:"writeIOPS,omitempty"`
+
+	// volume is the latency that the pod sees.
+	// +optional
+	Volume Latency `json:"volume,omitempty,omitzero"`
+
+	// hit is the latency of the SSD, which hits cost.
+	// +optional
+	Hit Latency `json:"hit,omitempty,omitzero"`
+
+	// miss is the latency of the origin, which misses cost.
+	// +optional
+	Miss Latency `json:"miss,omitempty,omitzero"`
+}
+
+// CacheStatus is what the owner last reported of the attached volume's cache. It
+// is written when something of it changed materially, and at most every 30
+// seconds.
+type CacheStatus struct {
+	// mode is the mode that is loaded in the kernel.
+	// +required
+	Mode CacheMode `json:"mode,omitempty"`
+
+	// health is what the kernel says of the cache.
+	// +optional
+	Health CacheHealth `json:"health,omitempty"`
+
+	// sizeBytes is the size of the cache in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	SizeBytes *int64 `json:"sizeBytes,omitempty"`
+
+	// usedBytes of the cache hold data.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	UsedBytes *int64 `json:"usedBytes,omitempty"`
+
+	// dirtyBytes are those that the origin does not have yet.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	DirtyBytes *int64 `json:"dirtyBytes,omitempty"`
+
+	// dirtySinceTime is when the cache was last seen without a dirty block: no
+	// unflushed write is older. It is absent while nothing is dirty.
+	// +optional
+	DirtySinceTime metav1.Time `json:"dirtySinceTime,omitempty,omitzero"`
+
+	// hitRate is how much the cache answered.
+	// +optional
+	HitRate HitRate `json:"hitRate,omitempty,omitzero"`
+
+	// performance is what the volume's devices did in the last minute.
+	// +optional
+	Performance Performance `json:"performance,omitempty,omitzero"`
+
+	// observedTime is when the node read this from the kernel.
+	// +optional
+	ObservedTime metav1.Time `json:"observedTime,omitempty,omitzero"`
+}
+
+// FlushStatus is the last flush that was asked for and is done.
+type FlushStatus struct {
+	// request is the value of spec.flushRequest that was carried out.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Request string `json:"request,omitempty"`
+
+	// completionTime is when every block that was dirty at the request was on
+	// the origin, and the origin's own cache flushed.
+	// +optional
+	CompletionTime metav1.Time `json:"completionTime,omitempty,omitzero"`
 }
 
 // CachedVolumeStatus is the durable fence of a volume; docs/design/states.md
@@ -193,6 +374,7 @@ type CachedVolumeStatus struct {
 	// volume is published to a node other than the last owner.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	Generation *int64 `json:"generation,omitempty"`
 
 	// ownerNode is the last node that was entitled to write.
@@ -217,6 +399,21 @@ type CachedVolumeStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	Residency []Residency `json:"residency,omitempty"`
 
+	// cache is what the owner last reported of the cache; absent while the volume
+	// is not attached.
+	// +optional
+	Cache CacheStatus `json:"cache,omitempty,omitzero"`
+
+	// flush is the last flush that was asked for and is done.
+	// +optional
+	Flush FlushStatus `json:"flush,omitempty,omitzero"`
+
+	// persistentVolumeName is the PersistentVolume that refers to the volume.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PersistentVolumeName string `json:"persistentVolumeName,omitempty"`
+
 	// conditions report what the volume's cache is doing.
 	// +optional
 	// +listType=map
@@ -231,15 +428,20 @@ type CachedVolumeStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cvol,categories=nearflash
+// +kubebuilder:selectablefield:JSONPath=`.status.ownerNode`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claimRef.namespace`
+// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.spec.claimRef.name`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.cacheMode`
-// +kubebuilder:printcolumn:name="Cache",type=string,JSONPath=`.spec.cacheSize`
+// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.cacheSize`
 // +kubebuilder:printcolumn:name="Owner",type=string,JSONPath=`.status.ownerNode`
-// +kubebuilder:printcolumn:name="Gen",type=integer,JSONPath=`.status.generation`
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.publication`
 // +kubebuilder:printcolumn:name="Dirty",type=string,JSONPath=`.status.dirtyState`
 // +kubebuilder:printcolumn:name="Cached",type=string,JSONPath=`.status.conditions[?(@.type=="Cached")].reason`
-// +kubebuilder:printcolumn:name="Namespace",type=string,priority=1,JSONPath=`.spec.claimRef.namespace`
-// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.spec.claimRef.name`
+// +kubebuilder:printcolumn:name="Hit%",type=integer,JSONPath=`.status.cache.hitRate.readPercent`
+// +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.status.generation`
+// +kubebuilder:printcolumn:name="Total Hit%",type=integer,priority=1,JSONPath=`.status.cache.hitRate.readTotalPercent`
+// +kubebuilder:printcolumn:name="Dirty Bytes",type=integer,priority=1,JSONPath=`.status.cache.dirtyBytes`
+// +kubebuilder:printcolumn:name="Applied",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Applied")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type CachedVolume struct {
 	metav1.TypeMeta `json:",inline"`

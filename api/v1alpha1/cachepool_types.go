@@ -53,6 +53,18 @@ type CachePoolSpec struct {
 	Redundancy Redundancy `json:"redundancy,omitempty"`
 }
 
+// DeviceHealth is the verdict of a device on itself.
+//
+// +kubebuilder:validation:Enum=Passed;Failing
+type DeviceHealth string
+
+const (
+	// DevicePassed means that the device expects no failure.
+	DevicePassed DeviceHealth = "Passed"
+	// DeviceFailing means that the device expects to fail, or is worn out.
+	DeviceFailing DeviceHealth = "Failing"
+)
+
 // CachePoolDevice is one device of a pool as the node sees it.
 type CachePoolDevice struct {
 	// path is the device as it was matched.
@@ -64,7 +76,19 @@ type CachePoolDevice struct {
 	// sizeBytes is the device's size in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
 	SizeBytes *int64 `json:"sizeBytes,omitempty"`
+
+	// health is what the device says of itself (SMART); absent if it says nothing.
+	// +optional
+	Health DeviceHealth `json:"health,omitempty"`
+
+	// wearPercent is how much of its rated endurance the device has used; it may
+	// exceed 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=255
+	WearPercent *int32 `json:"wearPercent,omitempty"`
 
 	// message says why the device is not used; empty when it is.
 	// +optional
