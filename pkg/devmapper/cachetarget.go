@@ -153,6 +153,13 @@ func MetadataBytes(blocks uint64) int64 {
 	return (max(n, 2*extent) + extent - 1) / extent * extent
 }
 
+// MetadataFits tells whether a metadata device of metaBytes has room for the map
+// of so many blocks: the estimate of MetadataBytes with a quarter more instead of
+// twice as much.
+func MetadataFits(metaBytes int64, blocks uint64) bool {
+	return metaBytes >= (4<<20+44*int64(blocks))*5/4
+}
+
 // cursor reads counted lists of words; the first error sticks.
 type cursor struct {
 	words []string

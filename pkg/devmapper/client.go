@@ -74,6 +74,9 @@ type Client interface {
 	// device, swaps the tables and resumes in this one call; a cache writes its
 	// mappings, hints and dirty bits. Errors: ErrNotExist, ErrInvalid.
 	Resume(ctx context.Context, name string) error
+	// Clear drops the inactive table, which holds its devices open. Errors:
+	// ErrNotExist.
+	Clear(ctx context.Context, name string) error
 	// Remove removes the device; one that does not exist is success. An open
 	// device is tried again, because udev and blkid open devices for moments,
 	// until ctx ends or a few seconds have passed. Errors: ErrBusy.
@@ -87,6 +90,17 @@ type Client interface {
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
 	// has Unparsed set; it does not hide the others.
 	StatusAll(ctx context.Context) (map[string]CacheStatus, error)
+	// StatsCreate makes the kernel measure the I/O of a device, in one region over
+	// all of it and over what it may grow to (see Stats). A device that is measured
+	// already keeps its counts. They survive a swap of the table and are lost with
+	// the device.
+	// Errors: ErrNotExist, ErrUnsupported (no dm-stats in this kernel).
+	StatsCreate(ctx context.Context, name string) error
+	// StatsAll returns what StatsCreate's regions have counted, by device name, of
+	// all devices whose names begin with prefix. Those that are not measured, or
+	// vanish meanwhile, are missing. One that cannot be read is missing too and is
+	// named in the error, beside the result of the others.
+	StatsAll(ctx context.Context, prefix string) (map[string]Stats, error)
 	// Info returns all devices whose names begin with prefix, in one call.
 	Info(ctx context.Context, prefix string) (map[string]Info, error)
 	// Targets returns the targets that the kernel has loaded. A target in a

@@ -22,12 +22,14 @@ const (
 // dmsetup is Client over dmsetup(8).
 type dmsetup struct {
 	run hostexec.Runner
+	// control opens the control device, for statistics.
+	control func() (messenger, error)
 }
 
 var _ Client = (*dmsetup)(nil)
 
 // New returns the Client of this machine's kernel.
-func New(run hostexec.Runner) Client { return &dmsetup{run: run} }
+func New(run hostexec.Runner) Client { return &dmsetup{run: run, control: openControl} }
 
 // Create implements Client. dmsetup takes the device away again if the kernel
 // refuses its table.
@@ -62,6 +64,12 @@ func (d *dmsetup) Load(ctx context.Context, name string, t Table) error {
 func (d *dmsetup) Resume(ctx context.Context, name string) error {
 	_, err := d.exec(ctx, nil, "resume", name)
 	return d.missing(ctx, name, "resume", err)
+}
+
+// Clear implements Client.
+func (d *dmsetup) Clear(ctx context.Context, name string) error {
+	_, err := d.exec(ctx, nil, "clear", name)
+	return d.missing(ctx, name, "clear", err)
 }
 
 // Remove implements Client.

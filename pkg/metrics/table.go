@@ -1,0 +1,115 @@
+package metrics
+
+// Type is the type of a metric in the exposition format.
+type Type string
+
+// The types that are used.
+const (
+	Counter   Type = "counter"
+	Gauge     Type = "gauge"
+	Histogram Type = "histogram"
+)
+
+// Metric declares a metric.
+type Metric struct {
+	// Name is the whole name, Help one sentence or more.
+	Name, Help string
+	Type       Type
+	// Labels are in the order in which values are given.
+	Labels []string
+}
+
+// Labels that several metrics have.
+var (
+	volumeLabels = []string{"pv", "namespace", "pvc", "node"}
+	nodeLabels   = []string{"node"}
+	deviceLabels = []string{"node", "device"}
+)
+
+func with(labels []string, more ...string) []string {
+	return append(append([]string(nil), labels...), more...)
+}
+
+// Names of the metrics.
+const (
+	nameInfo         = "nearflash_volume_info"
+	nameAccesses     = "nearflash_volume_cache_accesses_total"
+	namePromotions   = "nearflash_volume_cache_promotions_total"
+	nameDemotions    = "nearflash_volume_cache_demotions_total"
+	nameCached       = "nearflash_volume_cached"
+	nameHealthy      = "nearflash_volume_healthy"
+	nameSize         = "nearflash_volume_cache_size_bytes"
+	nameUsed         = "nearflash_volume_cache_used_bytes"
+	nameDirty        = "nearflash_volume_cache_dirty_bytes"
+	nameDirtyAge     = "nearflash_volume_cache_dirty_age_seconds"
+	nameChunk        = "nearflash_volume_cache_chunk_bytes"
+	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
+	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
+	nameHitRatio     = "nearflash_volume_cache_hit_ratio"
+	nameDuration     = "nearflash_volume_io_duration_seconds"
+	nameOperations   = "nearflash_volume_io_operations_total"
+	nameBytes        = "nearflash_volume_io_bytes_total"
+	nameTime         = "nearflash_volume_io_time_seconds_total"
+	namePoolCapacity = "nearflash_pool_capacity_bytes"
+	namePoolFree     = "nearflash_pool_free_bytes"
+	namePoolResident = "nearflash_pool_residency_bytes"
+	namePoolReady    = "nearflash_pool_ready"
+	nameWear         = "nearflash_pool_device_wear_ratio"
+	nameDeviceHealth = "nearflash_pool_device_healthy"
+	namePassDuration = "nearflash_pass_duration_seconds"
+	namePassSuccess  = "nearflash_pass_success"
+	nameBuildInfo    = "nearflash_build_info"
+)
+
+// Table lists every metric of nearflash itself.
+func Table() []Metric {
+	return append(append(volumeTable(), ioTable()...), nodeTable()...)
+}
+
+func volumeTable() []Metric {
+	m := func(name string, t Type, help string, labels ...string) Metric {
+		return Metric{Name: name, Type: t, Help: help, Labels: with(volumeLabels, labels...)}
+	}
+	return []Metric{
+		m(nameInfo, Gauge, "1 for each attached volume, with its name on the node, its cache mode (the one that is asked for while it has no cache) and the health of its cache: Healthy, ReadOnly, NeedsCheck, Failed, None without a cache, Missing if it should have one and has not.", "volume", "mode", "health"),
+		m(nameAccesses, Counter, "Accesses to a cached volume, by whether the cache had the chunk. A request over several chunks is one access for each.", "operation", "result"),
+		m(namePromotions, Counter, "Chunks copied into the cache."),
+		m(nameDemotions, Counter, "Chunks dropped from the cache."),
+		m(nameCached, Gauge, "1 if the volume's data pass through a cache, else 0."),
+		m(nameHealthy, Gauge, "1 if nothing is wrong with the volume's cache, 0 if it has failed, is read-only, needs a check or is missing. A volume that should have none is healthy."),
+		m(nameSize, Gauge, "Size of the cache."),
+		m(nameUsed, Gauge, "Part of the cache that holds data."),
+		m(nameDirty, Gauge, "Data that the origin does not have yet."),
+		m(nameDirtyAge, Gauge, "Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none."),
+		m(nameChunk, Gauge, "Size of the chunks that the cache holds."),
+		m(nameMetaSize, Gauge, "Size of the cache's metadata."),
+		m(nameMetaUsed, Gauge, "Part of the cache's metadata that is in use."),
+		m(nameHitRatio, Gauge, "Part of the accesses that hit, from 0 to 1, in the last five minutes (window=5m) and of all that were counted (window=total). Absent if there was no access.", "operation", "window"),
+	}
+}
+
+func ioTable() []Metric {
+	m := func(name string, t Type, help string, labels ...string) Metric {
+		return Metric{Name: name, Type: t, Help: help, Labels: with(volumeLabels, append([]string{"device"}, labels...)...)}
+	}
+	return []Metric{
+		m(nameDuration, Histogram, "Duration of reads and writes, which the kernel does not tell apart here: of the volume as the pod sees it (device=volume), of its SSD, which is what hits cost (device=ssd), and of the remote storage, which is what misses cost (device=origin)."),
+		m(nameOperations, Counter, "Reads and writes that a device of the volume completed.", "operation"),
+		m(nameBytes, Counter, "Data that a device of the volume read and wrote.", "operation"),
+		m(nameTime, Counter, "Sum of the durations of a device's reads and writes.", "operation"),
+	}
+}
+
+func nodeTable() []Metric {
+	return []Metric{
+		{Name: namePoolCapacity, Type: Gauge, Labels: nodeLabels, Help: "Size of the node's pool of SSDs."},
+		{Name: namePoolFree, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that nothing occupies."},
+		{Name: namePoolResident, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that clean caches of volumes occupy which are not attached. It is given up when space is needed."},
+		{Name: namePoolReady, Type: Gauge, Labels: nodeLabels, Help: "1 if the pool can hold caches, else 0."},
+		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},
+		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
+		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
+		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
+		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},
+	}
+}

@@ -1,0 +1,197 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Thresholds of a material change. What is below is written along with the next
+// change that is material.
+const (
+	// reportEvery is the least time between two writes for one volume, failed
+	// ones included.
+	reportEvery = 30 * time.Second
+	// materialPoints is a change of a percentage, of one that is reported or of
+	// the cache's size. One point may be rounding.
+	materialPoints = 2
+	// materialIOPS and materialRate are the change of a rate in operations and as
+	// a part of the greater one; it takes both.
+	materialIOPS, materialRate = 10, 0.25
+	// materialLatency is the factor by which a percentile changes: two buckets of
+	// the histogram or more.
+	materialLatency = 2
+)
+
+// Records is where a Reporter writes.
+type Records interface {
+	// ReportCache replaces status.cache of a volume. Errors: volume.ErrFenced if
+	// the record's owner is another node, volume.ErrNotFound, and
+	// volume.ErrUnavailable if the API server does not answer.
+	ReportCache(ctx context.Context, id volume.ID, node string, st *v1alpha1.CacheStatus) error
+}
+
+// Reporter writes what changed materially to the records of the attached
+// volumes: at most once every 30 seconds for each, and nothing while nothing
+// changes. It is not safe for concurrent use.
+type Reporter struct {
+	records Records
+	node    string
+	clock   clock.PassiveClock
+	written map[volume.ID]*report
+	// begun is false until the first pass. The volumes of that one wait before they
+	// are reported, for the plugin that ended may just have done so.
+	begun bool
+}
+
+// report is the last write for a volume.
+type report struct {
+	// status is nil if nothing is known to be there.
+	status *v1alpha1.CacheStatus
+	// at is the last attempt.
+	at time.Time
+	// leftAt is when the volume was first seen to be attached no more, and cleared
+	// whether its status has been cleared since.
+	leftAt  time.Time
+	cleared bool
+}
+
+// NewReporter returns a Reporter of a node's volumes.
+func NewReporter(r Records, node string, clk clock.PassiveClock) *Reporter {
+	return &Reporter{records: r, node: node, clock: clk, written: map[volume.ID]*report{}}
+}
+
+// Report writes what is due of a snapshot. It has the form that Sampler.Run
+// takes.
+func (r *Reporter) Report(ctx context.Context, snap Snapshot) {
+	now := r.clock.Now()
+	seen := map[volume.ID]bool{}
+	silent := false
+	for _, s := range snap.Volumes {
+		if !s.Attached {
+			continue
+		}
+		seen[s.ID] = true
+		last := r.of(s.ID, now)
+		last.leftAt, last.cleared = time.Time{}, false
+		st := Status(s, snap.Time)
+		if !silent && decideReport(*last, now, st) {
+			silent = !r.write(ctx, s.ID, last, now, &st)
+		}
+	}
+	r.begun = r.begun || !snap.Time.IsZero()
+	if snap.Err != nil {
+		return // a volume that is missing may not have been read
+	}
+	for id, last := range r.written {
+		if !seen[id] && !silent {
+			silent = !r.leave(ctx, id, last, now)
+		}
+	}
+}
+
+func (r *Reporter) of(id volume.ID, now time.Time) *report {
+	last := r.written[id]
+	if last == nil {
+		last = &report{}
+		if !r.begun {
+			last.at = now
+		}
+		r.written[id] = last
+	}
+	return last
+}
+
+// leave forgets a volume that is no longer attached. Unstage has cleared its
+// status; if it does not come back, this clears a report that was on its way
+// meanwhile.
+func (r *Reporter) leave(ctx context.Context, id volume.ID, last *report, now time.Time) (answered bool) {
+	last.status = nil
+	if last.leftAt.IsZero() {
+		last.leftAt = now
+	}
+	switch {
+	case recent(last.leftAt, now), recent(last.at, now):
+		return true
+	case last.cleared:
+		delete(r.written, id)
+		return true
+	}
+	last.cleared = r.write(ctx, id, last, now, nil)
+	return last.cleared
+}
+
+// recent reports whether less time has passed than between two writes.
+func recent(at, now time.Time) bool { return now.Sub(at) < reportEvery && !now.Before(at) }
+
+// write reports or clears. It returns false if the API server does not answer:
+// it would not answer for other volumes either.
+func (r *Reporter) write(ctx context.Context, id volume.ID, last *report, now time.Time, st *v1alpha1.CacheStatus) (answered bool) {
+	last.at = now
+	err := r.records.ReportCache(ctx, id, r.node, st)
+	if err != nil {
+		klog.FromContext(ctx).Info("Cache not reported", "volume", id, "reason", err.Error())
+		return !errors.Is(err, volume.ErrUnavailable)
+	}
+	last.status = st
+	return true
+}
+
+// decideReport says whether a status is written now.
+func decideReport(last report, now time.Time, st v1alpha1.CacheStatus) bool {
+	return !recent(last.at, now) && (last.status == nil || material(*last.status, st))
+}
+
+func material(a, b v1alpha1.CacheStatus) bool {
+	size := float64(max(ptr.Deref(a.SizeBytes, 0), ptr.Deref(b.SizeBytes, 0)))
+	part := func(x, y *int64) bool {
+		return size > 0 && 100*float64(abs(ptr.Deref(x, 0)-ptr.Deref(y, 0)))/size >= materialPoints
+	}
+	pa, pb := a.Performance, b.Performance
+	switch {
+	case a.Mode != b.Mode, a.Health != b.Health, ptr.Deref(a.SizeBytes, -1) != ptr.Deref(b.SizeBytes, -1):
+		return true
+	case part(a.UsedBytes, b.UsedBytes), part(a.DirtyBytes, b.DirtyBytes):
+		return true
+	case (ptr.Deref(a.DirtyBytes, 0) > 0) != (ptr.Deref(b.DirtyBytes, 0) > 0):
+		return true
+	case points(a.HitRate.ReadPercent, b.HitRate.ReadPercent), points(a.HitRate.WritePercent, b.HitRate.WritePercent),
+		points(a.HitRate.ReadTotalPercent, b.HitRate.ReadTotalPercent), points(a.HitRate.WriteTotalPercent, b.HitRate.WriteTotalPercent):
+		return true
+	case rate(pa.ReadIOPS, pb.ReadIOPS), rate(pa.WriteIOPS, pb.WriteIOPS):
+		return true
+	}
+	return slower(pa.Volume, pb.Volume) || slower(pa.Hit, pb.Hit) || slower(pa.Miss, pb.Miss)
+}
+
+func abs[T int32 | int64](n T) T { return max(n, -n) }
+
+// points compares percentages; that there is one now, or none any more, counts.
+func points(a, b *int32) bool {
+	if (a == nil) != (b == nil) {
+		return true
+	}
+	return a != nil && abs(*a-*b) >= materialPoints
+}
+
+func rate(a, b *int64) bool {
+	x, y := ptr.Deref(a, 0), ptr.Deref(b, 0)
+	d := abs(x - y)
+	return d >= materialIOPS && float64(d) >= materialRate*float64(max(x, y))
+}
+
+// slower compares latencies; that a device did nothing in the last minute shows
+// in the rates.
+func slower(a, b v1alpha1.Latency) bool {
+	changed := func(x, y *int64) bool {
+		return x != nil && y != nil && max(*x, *y) >= materialLatency*min(*x, *y) && *x != *y
+	}
+	return changed(a.P50Micros, b.P50Micros) || changed(a.P99Micros, b.P99Micros)
+}
