@@ -4,7 +4,7 @@
 set -u
 cp kernel.test /var/tmp/kernel.test # the shared folder is slow to run from
 start=$SECONDS
-/var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.v -test.timeout 25m > /tmp/out 2>&1
+/var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout 25m > /tmp/out 2>&1
 rc=$?
 grep -aE '^ *--- |^(PASS|FAIL|panic)' /tmp/out
 if ((rc != 0)); then cat /tmp/out; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ring 2: tests with build tag "kernel", run as root on real device-mapper, LVM
 # and iSCSI: each package in a throw-away guest of its own, all at the same time.
-# RUN limits them to names that match.
+# RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/_output/kernel-ring
@@ -14,12 +14,13 @@ go build -o "$out/lab" ./hack/lab
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 for p in "${packages[@]}"; do
-  long=$(sed -n 's/^func \(TestKernelKill[A-Za-z]*\)(t .*/\1/p' "$p"/*_test.go | head -1)
-  if [[ -n $long && -z ${RUN:-} ]]; then
-    jobs+=("$p ^$long\$ ^\$" "$p ^TestKernel ^$long\$")
-  else
-    jobs+=("$p ${RUN:-^TestKernel} ^\$")
+  if [[ -n ${RUN:-} ]]; then
+    jobs+=("$p $RUN ^\$")
+    continue
   fi
+  mapfile -t long < <(sed -n 's/^func \(TestKernelKill[A-Za-z]*\)(t .*/\1/p' "$p"/*_test.go)
+  for t in "${long[@]}"; do jobs+=("$p ^$t\$ ^\$"); done
+  jobs+=("$p ^TestKernel $( ((${#long[@]})) && echo '^TestKernelKill' || echo '^$')")
 done
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
@@ -52,7 +53,7 @@ trap 'exit 143' TERM
 
 for i in "${!jobs[@]}"; do
   read -r _ run skip <<<"${jobs[i]}"
-  "$out/lab" guest run --timeout 30m --env "RUN=$run" --env "SKIP=$skip" "$out/$i" > "$out/$i/log" 2>&1 &
+  "$out/lab" guest run --timeout 30m --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" "$out/$i" > "$out/$i/log" 2>&1 &
   pids+=($!)
 done
 failed=0

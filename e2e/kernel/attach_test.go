@@ -234,7 +234,7 @@ func TestKernelDeviceRefused(t *testing.T) {
 	m := newMachine(t)
 	m.must("mkfs.ext4", "-q", "-F", ssdTwo)
 	before := m.must("blkid", "-p", "-s", "UUID", "-o", "value", ssdTwo)
-	n, err := openNode(t.Context(), t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdTwo}}, nil)
+	n, err := openNode(t.Context(), t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdTwo}}, fileRecords{})
 	mustPass(t, "open node", err)
 	if v := n.pool.View(); v.Ready || v.Problem == "" {
 		t.Errorf("a device with a filesystem was taken: %+v", v)

@@ -28,6 +28,8 @@ type order struct {
 	Unstage bool
 	// Repair runs the repair instead, as a restarted plugin does.
 	Repair bool
+	// Tune does what the record asks of the attached volume.
+	Tune bool
 }
 
 // child is a node plugin in a process of its own, to be killed at a fault point.
@@ -44,6 +46,8 @@ func child() int {
 		switch {
 		case o.Repair:
 			err = n.Repair(ctx)
+		case o.Tune:
+			err = n.tune(ctx, o.Req.ID)
 		case o.Unstage:
 			err = unstage(ctx, n, o.Req)
 		default:
@@ -95,6 +99,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
+		if strings.HasPrefix(point, "tune.") {
+			return true // TestKernelKillTune
+		}
 		detach := strings.HasPrefix(point, "detach.")
 		switch mode {
 		case volume.ModeNone:

@@ -56,6 +56,7 @@ func api() client.Client {
 
 // openNode starts a node plugin on the state in dir.
 func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec volume.Records) (*node, error) {
+	owned, _ := rec.(attach.OwnedRecords)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return nil, err
@@ -74,7 +75,7 @@ func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec 
 	}
 	n.Attacher = attach.New(attach.Config{Node: nodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run),
-		Journal: entries, Records: rec, Pool: n.pool, Locks: &keylock.Set{},
+		Journal: entries, Records: rec, Owned: owned, Pool: n.pool, Locks: &keylock.Set{},
 		CacheProblem: func(context.Context) string { return "" },
 	})
 	return n, nil
@@ -115,6 +116,7 @@ type fileRecord struct {
 	Residency *volume.Residency
 	Report    volume.CacheReport
 	Reasons   []string
+	Applied   volume.AppliedReport
 }
 
 func (r fileRecords) load(id volume.ID) (fileRecord, error) {
@@ -190,6 +192,40 @@ func (r fileRecords) Report(_ context.Context, id volume.ID, rep volume.CacheRep
 		return nil
 	})
 }
+
+func (r fileRecords) ReportApplied(_ context.Context, id volume.ID, _ string, rep volume.AppliedReport) error {
+	return r.update(id, func(rec *fileRecord) error { rec.Applied = rep; return nil })
+}
+
+func (r fileRecords) ReportFlushed(_ context.Context, id volume.ID, f volume.Fence, request string) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Volume.FlushDone = request
+		return nil
+	})
+}
+
+// List implements attach.OwnedRecords.
+func (r fileRecords) List(context.Context) ([]volume.Volume, error) {
+	files, err := os.ReadDir(r.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var out []volume.Volume
+	for _, f := range files {
+		rec, err := r.load(volume.ID(f.Name()))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, rec.Volume)
+	}
+	return out, nil
+}
+
+// Changed implements attach.OwnedRecords: nobody signals, the tests call Tune.
+func (r fileRecords) Changed() <-chan struct{} { return nil }
 
 // disk is a volume on the storage server, published to this node.
 type disk struct {

@@ -87,6 +87,7 @@ func TestKernelSanity(t *testing.T) {
 	cfg.TestVolumeSize, cfg.TestVolumeExpandSize = 64*mib, 96*mib
 	cfg.IdempotentCount = 2
 	cfg.TestVolumeParameters = map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "32Mi"}
+	cfg.TestVolumeMutableParameters = map[string]string{"cacheMode": "writethrough", "cacheSize": "16Mi"}
 	cfg.SecretsFile = filepath.Join(dir, "secrets.yaml")
 	secret := fmt.Sprintf("chap.username: %s\n  chap.password: %s\n", chapUser, chapWord)
 	mustPass(t, "secrets", os.WriteFile(cfg.SecretsFile, []byte(

@@ -45,6 +45,20 @@ type Locker interface {
 	TryLock(key string) (unlock func(), ok bool)
 }
 
+// OwnedRecords shows the records of a node's own volumes as an informer knows
+// them. They may be a moment old: whatever rests on a fence reads Records.
+type OwnedRecords interface {
+	List(ctx context.Context) ([]volume.Volume, error)
+	// Changed receives when something that was asked for has changed.
+	Changed() <-chan struct{}
+}
+
+// Meter accumulates the counters of volumes.
+type Meter interface {
+	// Final takes the last counts of a volume whose device is about to go.
+	Final(ctx context.Context, id volume.ID)
+}
+
 // Config are the values of an Attacher.
 type Config struct {
 	// Node is the name that the records know this node by.
@@ -68,6 +82,10 @@ type Deps struct {
 	Records   volume.Records
 	Pool      PoolView
 	Locks     Locker
+	// Owned are the records of the volumes that this node owns.
+	Owned OwnedRecords
+	// Meter is told when counters begin and end; nil if nobody counts.
+	Meter Meter
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
 	Now          func() time.Time
@@ -80,6 +98,10 @@ type Attacher struct {
 	// alloc serialises the choice of space in the pool: what one stage counts
 	// as free must not be taken by another.
 	alloc sync.Mutex
+	// staged receives when a volume was attached or has grown.
+	staged chan struct{}
+	// tuned is Tune's memory.
+	tuned map[volume.ID]*tuned
 }
 
 var _ volume.Attacher = (*Attacher)(nil)
@@ -95,7 +117,15 @@ func New(c Config, d Deps) *Attacher {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	return &Attacher{Config: c, Deps: d}
+	return &Attacher{Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}}
+}
+
+// look makes RunTune look at once.
+func (a *Attacher) look() {
+	select {
+	case a.staged <- struct{}{}:
+	default: // it is about to look
+	}
 }
 
 // The names of states.md, Names on the host.

@@ -108,8 +108,12 @@ func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error)
 // zeroHeadBytes covers the superblock (one 4 KiB block) with a margin.
 const zeroHeadBytes = 64 << 10
 
-// makeRoom evicts residencies, oldest first, until need bytes are free.
+// makeRoom evicts residencies, oldest first, until need bytes are free. It evicts
+// none if all of them would not be enough.
 func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need int64) error {
+	if err := a.roomPossible(ctx, id, vg, need); err != nil {
+		return err
+	}
 	for {
 		report, err := a.LVM.VG(ctx, vg)
 		if err != nil {
@@ -129,6 +133,29 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need i
 			return err
 		}
 	}
+}
+
+// roomPossible tells whether need bytes could be had.
+func (a *Attacher) roomPossible(ctx context.Context, id volume.ID, vg string, need int64) error {
+	report, err := a.LVM.VG(ctx, vg)
+	if err != nil || report.FreeBytes >= need {
+		return err
+	}
+	entries, err := a.Journal.List()
+	if err != nil {
+		return err
+	}
+	evictable := int64(0)
+	for _, e := range entries {
+		if e.State == StateResident && e.ID != id {
+			evictable += a.Pool.View().Copies * (e.DataBytes + e.MetaBytes)
+		}
+	}
+	if report.FreeBytes+evictable < need {
+		return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and %d in residencies that could be evicted",
+			lvm.ErrNoSpace, need, report.FreeBytes, evictable)
+	}
+	return nil
 }
 
 // oldestResident returns the resident cache that was used longest ago and whose
@@ -268,7 +295,18 @@ func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) erro
 	if next.Mode == current.Mode && next.Policy == current.Policy {
 		return nil
 	}
-	return a.reload(ctx, name, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}})
+	return a.reloadCache(ctx, e, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}})
+}
+
+// reloadCache swaps the table of a live cache for another one. The new target has
+// counters of its own: some go on from the last commit, some begin at zero.
+func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table) error {
+	a.finalCount(ctx, e.ID)
+	if err := a.reload(ctx, topName(e.ID), t); err != nil {
+		return err
+	}
+	a.beginCounting(ctx, e)
+	return a.save(ctx, e, e.State)
 }
 
 // reload swaps the table of a live device. There is no suspend of its own: resume

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -307,6 +308,9 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) er
 	if err != nil {
 		return fmt.Errorf("devices of volume %s: %w", id, err)
 	}
+	if _, exists := found[topName(id)]; exists && slices.Contains(names, topName(id)) {
+		a.finalCount(ctx, id)
+	}
 	for _, name := range names {
 		if _, exists := found[name]; !exists {
 			continue
@@ -327,6 +331,10 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 	log := klog.FromContext(ctx)
 	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		log.Error(err, "Residency could not be reported", "volume", e.ID)
+	}
+	applied := volume.AppliedReport{State: volume.AppliedDetached, Reason: v1alpha1.ReasonNotAttached, Message: "takes effect when the volume is attached"}
+	if err := a.Records.ReportApplied(ctx, e.ID, a.Node, applied); err != nil {
+		log.Error(err, "State of changes could not be reported", "volume", e.ID)
 	}
 	report := volume.CacheReport{Reason: v1alpha1.ReasonDetached, Message: "not attached"}
 	if err := a.Records.Report(ctx, e.ID, report); err != nil && !errors.Is(err, volume.ErrNotFound) {

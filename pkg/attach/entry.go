@@ -3,6 +3,7 @@ package attach
 import (
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -45,6 +46,14 @@ type Entry struct {
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
+	// OriginBytes is the size of the attached volume.
+	OriginBytes int64 `json:"originBytes,omitempty"`
+	// FlushDone is the last flush request that was carried out.
+	FlushDone string `json:"flushDone,omitempty"`
+	// Activation is a new value for each table of the cache, and Base what its
+	// counters showed when it became live: the metrics count from there.
+	Activation string             `json:"activation,omitempty"`
+	Base       devmapper.Counters `json:"base,omitzero"`
 	// UpdatedAt is when the entry was written; the oldest Resident entry is the
 	// first to be evicted.
 	UpdatedAt time.Time `json:"updatedAt"`

@@ -30,6 +30,21 @@ var (
 	faultDetachRemoved      = faultpoint.New("detach.removed")
 	faultDetachDisconnected = faultpoint.New("detach.disconnected")
 
+	faultTuneJournaled   = faultpoint.New("tune.journaled")
+	faultTuneAllocated   = faultpoint.New("tune.allocated")
+	faultTuneCached      = faultpoint.New("tune.cached")
+	faultTuneRecorded    = faultpoint.New("tune.recorded")
+	faultTuneDenied      = faultpoint.New("tune.denied")
+	faultTuneUncached    = faultpoint.New("tune.uncached")
+	faultTuneDataRemoved = faultpoint.New("tune.data-removed")
+	faultTuneCleaner     = faultpoint.New("tune.cleaner")
+	faultTuneCleaned     = faultpoint.New("tune.cleaned")
+	faultTuneTagged      = faultpoint.New("tune.tagged")
+	faultTuneWriteback   = faultpoint.New("tune.writeback")
+	faultTuneExtended    = faultpoint.New("tune.extended")
+	faultTuneDataGrown   = faultpoint.New("tune.data-grown")
+	faultTuneGrown       = faultpoint.New("tune.grown")
+
 	faultReloadLoaded = faultpoint.New("reload.loaded")
 
 	faultWipeJournaled = faultpoint.New("wipe.journaled")

@@ -12,7 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// origin is the connected remote device, or the multipath device over its paths.
+// origin is the device over the paths of the connected remote device.
 type origin struct {
 	// DevNo is "major:minor", Path the node under /dev.
 	DevNo, Path string
@@ -47,39 +47,34 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 	if !found {
 		return origin{}, fmt.Errorf("%w: volume %s is active but its iSCSI session is gone", volume.ErrUnavailable, id)
 	}
-	if len(o.Paths) == 1 {
-		return single(o), nil
-	}
 	infos, err := a.DM.Info(ctx, originName(id))
 	if err != nil {
 		return origin{}, err
 	}
 	info, ok := infos[originName(id)]
 	if !ok {
-		return origin{}, fmt.Errorf("%w: volume %s has %d paths but no device %s", volume.ErrUnavailable, id, len(o.Paths), originName(id))
+		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, originName(id))
 	}
 	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize}, nil
 }
 
-func single(o transport.Origin) origin {
-	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize}
-}
-
-// joinPaths puts a multipath device over several paths. While all of them are
-// lost it queues, like a single session does within its replacement timeout.
+// joinPaths puts a device over the paths: multipath over several, which queues
+// while all of them are lost, like a single session does within its replacement
+// timeout; linear over one, so that the origin is measured by itself and can be
+// swapped below a live cache.
 func (a *Attacher) joinPaths(ctx context.Context, id volume.ID, f volume.Fence, o transport.Origin) (origin, error) {
-	if len(o.Paths) == 1 {
-		return single(o), nil
-	}
 	sectors := uint64(o.SizeBytes) / sectorSize
-	info, err := a.ensureDevice(ctx, originName(id), dmUUID(f, "origin"), multipathTable(sectors, o.DevNos))
+	info, err := a.ensureDevice(ctx, originName(id), dmUUID(f, "origin"), originTable(sectors, o.DevNos))
 	if err != nil {
 		return origin{}, err
 	}
 	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors}, nil
 }
 
-func multipathTable(sectors uint64, devnos []string) devmapper.Table {
+func originTable(sectors uint64, devnos []string) devmapper.Table {
+	if len(devnos) == 1 {
+		return devmapper.LinearTable(sectors, devnos[0])
+	}
 	return devmapper.Table{{Start: 0, Length: sectors, Target: devmapper.MultipathTarget{
 		QueueIfNoPath: true, Bio: true, Paths: devnos,
 	}}}

@@ -63,7 +63,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err != nil {
 		return 0, err
 	}
-	if err := a.growTop(ctx, id, o); err != nil {
+	if err := a.growTop(ctx, e, o); err != nil {
 		return 0, err
 	}
 	if !block {
@@ -71,10 +71,16 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 			return 0, err
 		}
 	}
-	return int64(o.Sectors) * sectorSize, nil
+	// A cache that is a share of the volume grows with it.
+	e.OriginBytes = int64(o.Sectors) * sectorSize
+	if err := a.save(ctx, e, e.State); err != nil {
+		return 0, err
+	}
+	a.look()
+	return e.OriginBytes, nil
 }
 
-// growOrigin gives a multipath device its new length; a single path has it
+// growOrigin gives the device over the paths its new length; the paths have it
 // after the rescan.
 func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
@@ -84,12 +90,9 @@ func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 	if !found {
 		return origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
 	}
-	if len(o.Paths) == 1 {
-		return single(o), nil
-	}
 	sectors := uint64(o.SizeBytes) / sectorSize
 	if err := a.growDevice(ctx, originName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
-		return multipathTable(sectors, o.DevNos)
+		return originTable(sectors, o.DevNos)
 	}); err != nil {
 		return origin{}, err
 	}
@@ -98,11 +101,18 @@ func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 
 // growTop lengthens the table of the top device, cached or not. dm-cache takes
 // a longer origin by a reload with the same metadata.
-func (a *Attacher) growTop(ctx context.Context, id volume.ID, o origin) error {
-	return a.growDevice(ctx, topName(id), o.Sectors, func(t devmapper.Table) devmapper.Table {
+func (a *Attacher) growTop(ctx context.Context, e *Entry, o origin) error {
+	if e.Cached() {
+		a.finalCount(ctx, e.ID)
+	}
+	err := a.growDevice(ctx, topName(e.ID), o.Sectors, func(t devmapper.Table) devmapper.Table {
 		t[0].Length = o.Sectors
 		return t
 	})
+	if err == nil && e.Cached() {
+		a.beginCounting(ctx, e) // saved by the caller
+	}
+	return err
 }
 
 // growDevice reloads a device that is shorter than sectors. A device is never

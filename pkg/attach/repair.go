@@ -101,14 +101,14 @@ func (a *Attacher) abandoned(ctx context.Context, e *Entry) (bool, error) {
 }
 
 // checkResidency wipes a clean cache that can never be used again: its volume
-// is gone or has had another owner.
+// is gone, has had another owner, or is not to be cached any more.
 func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 	rec, err := a.Records.Get(ctx, e.ID)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 	case err != nil:
 		return err
-	case rec.Fence == e.Fence:
+	case rec.Fence == e.Fence && rec.Spec.Mode != volume.ModeNone:
 		return nil
 	}
 	klog.FromContext(ctx).Info("Residency is stale", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
@@ -163,6 +163,13 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 	e, err := a.load(id)
 	if err != nil || e.Cached() {
 		return err
+	}
+	devices, err := a.DM.Info(ctx, dataName(id))
+	if err != nil {
+		return err
+	}
+	if _, used := devices[dataName(id)]; used {
+		return nil // a killed change of an attached volume left it; the next one goes on
 	}
 	if c.facts.Whole && c.facts.Mode == volume.ModeWriteback && e == nil {
 		rec, err := a.Records.Get(ctx, id)

@@ -49,6 +49,7 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 		return err
 	}
 	a.reportStaged(ctx, s)
+	a.look()
 	return nil
 }
 
@@ -83,6 +84,8 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 		}
 	}
 	faultStageActivated.Hit()
+	s.entry.OriginBytes = int64(s.origin.Sectors) * sectorSize
+	a.beginCounting(ctx, s.entry)
 	if err := a.save(ctx, s.entry, StateStaged); err != nil {
 		return err
 	}
@@ -202,6 +205,12 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageActivating.Hit()
+	if s.plan.Cache == planReuse && s.cache.facts.Mode != e.Mode {
+		// The mode was changed while the volume was attached nowhere.
+		if err := a.tagMode(ctx, e, e.Mode); err != nil {
+			return err
+		}
+	}
 	data, err := a.createDataDevice(ctx, e, s.cache.data)
 	if err != nil {
 		return err
@@ -216,6 +225,10 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	var err error
 	if s.origin, err = a.lookupOrigin(ctx, s.req.ID, e.Source); err != nil {
 		return err
+	}
+	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
+	if e.Activation == "" {
+		a.beginCounting(ctx, e)
 	}
 	if !e.Cached() {
 		return a.save(ctx, e, StateStaged)

@@ -119,6 +119,12 @@ type Client interface {
 	// Activate makes logical volumes appear in the kernel; active ones are
 	// success. Errors: ErrNotFound.
 	Activate(ctx context.Context, vg string, names ...string) error
+	// ExtendLV grows a logical volume to at least size bytes; a larger one is
+	// success. Errors: ErrNotFound, ErrNoSpace.
+	ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error
+	// ChangeTags adds and removes tags of several logical volumes in one
+	// transaction. Errors: ErrNotFound.
+	ChangeTags(ctx context.Context, vg string, add, remove []string, names ...string) error
 	// RemoveLVs deactivates and removes logical volumes; missing ones, or a
 	// missing group, are success. Errors: ErrBusy.
 	RemoveLVs(ctx context.Context, vg string, names ...string) error

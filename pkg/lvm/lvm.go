@@ -8,9 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
 )
+
+// changeTimeout ends a command that changes a live volume and hangs.
+const changeTimeout = time.Minute
 
 // stripeBytes is what one device of a stripe takes before the next.
 const stripeBytes = 64 << 10
@@ -110,6 +114,43 @@ func (t *tools) Activate(ctx context.Context, vg string, names ...string) error 
 	args := append([]string{"--activate", "y"}, full(vg, names)...)
 	if _, err := t.exec(ctx, "lvchange", args...); err != nil {
 		return fmt.Errorf("activate logical volumes of %s: %w", vg, err)
+	}
+	return nil
+}
+
+// ExtendLV implements Client. It is not ended with ctx: killed between suspend
+// and resume it would leave the volume's users hanging.
+func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error {
+	lvs, err := t.LVs(ctx, vg)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(lvs, func(lv LV) bool { return lv.Name == name })
+	if at < 0 {
+		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, ErrNotFound)
+	}
+	if lvs[at].SizeBytes >= sizeBytes {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	if _, err := t.exec(ctx, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
+		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
+	}
+	return nil
+}
+
+// ChangeTags implements Client.
+func (t *tools) ChangeTags(ctx context.Context, vg string, add, remove []string, names ...string) error {
+	var args []string
+	for _, tag := range add {
+		args = append(args, "--addtag", tag)
+	}
+	for _, tag := range remove {
+		args = append(args, "--deltag", tag)
+	}
+	if _, err := t.exec(ctx, "lvchange", append(args, full(vg, names)...)...); err != nil {
+		return fmt.Errorf("tags of logical volumes of %s: %w", vg, err)
 	}
 	return nil
 }

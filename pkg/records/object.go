@@ -104,6 +104,10 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Published:     obj.Status.Publication == v1alpha1.PublicationPublished,
 		PossiblyDirty: obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty,
 		Deleting:      obj.DeletionTimestamp != nil,
+
+		SpecGeneration: obj.Generation,
+		FlushRequest:   obj.Spec.FlushRequest,
+		FlushDone:      obj.Status.Flush.Request,
 	}, nil
 }
 

@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"errors"
 	"unicode/utf8"
 
 	"github.com/go-logr/logr"
@@ -49,6 +50,52 @@ func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheRepo
 		Emit(ctx, r.client, r.events, seen, Event{Warning: rep.Warning, Reason: rep.Reason, Action: actionCache, Note: rep.Message})
 	}
 	return nil
+}
+
+// ReportApplied implements volume.Records.
+func (r *Records) ReportApplied(ctx context.Context, id volume.ID, node string, rep volume.AppliedReport) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if obj.Status.OwnerNode != node {
+			return nil
+		}
+		meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
+			Type:               v1alpha1.ConditionApplied,
+			Status:             appliedStatus(rep.State),
+			Reason:             rep.Reason,
+			Message:            truncate(rep.Message, maxConditionMessage),
+			ObservedGeneration: rep.SpecGeneration,
+			LastTransitionTime: metav1.NewTime(r.clock.Now()),
+		})
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func appliedStatus(s volume.AppliedState) metav1.ConditionStatus {
+	switch s {
+	case volume.AppliedDone:
+		return metav1.ConditionTrue
+	case volume.AppliedPending:
+		return metav1.ConditionFalse
+	case volume.AppliedDetached:
+	}
+	return metav1.ConditionUnknown
+}
+
+// ReportFlushed implements volume.Records.
+func (r *Records) ReportFlushed(ctx context.Context, id volume.ID, f volume.Fence, request string) error {
+	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		if obj.Status.Flush.Request != request {
+			obj.Status.Flush = v1alpha1.FlushStatus{Request: request, CompletionTime: metav1.NewTime(r.clock.Now())}
+		}
+		return nil
+	})
 }
 
 func conditionStatus(b bool) metav1.ConditionStatus {

@@ -104,7 +104,15 @@ type Volume struct {
 	PossiblyDirty bool
 	// Deleting says that the record waits for its last user.
 	Deleting bool
+	// SpecGeneration counts the changes of Spec and FlushRequest.
+	SpecGeneration int64
+	// FlushRequest is the last flush that was asked for, FlushDone the last that
+	// was reported done; either may be "".
+	FlushRequest, FlushDone string
 }
+
+// FlushPending tells whether a flush was asked for that has not been reported.
+func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequest != v.FlushDone }
 
 // Publication is what a node needs to attach a published volume.
 type Publication struct {
@@ -138,6 +146,12 @@ type Provisioner interface {
 	// Expand grows the volume to at least size bytes and returns the new size.
 	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
 	Expand(ctx context.Context, id ID, size int64) (int64, error)
+	// Modify makes of the volume what decide makes of its spec, of which only Mode,
+	// Cache and AcceptNodeLoss may change. decide is called again if somebody else
+	// has changed the volume meanwhile. On return the change is in effect: on the
+	// record, and on the node where the volume is attached. Errors: ErrNotFound,
+	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.
+	Modify(ctx context.Context, id ID, decide func(Spec) (Spec, error)) error
 	// Capacity returns the bytes available for new volumes.
 	Capacity(ctx context.Context) (int64, error)
 }
@@ -220,6 +234,26 @@ type CacheReport struct {
 	Warning bool
 }
 
+// AppliedReport says how far the node is with what the record asks for.
+type AppliedReport struct {
+	// State is one of AppliedDone, AppliedPending and AppliedDetached.
+	State AppliedState
+	// Reason is a CamelCase word of api/v1alpha1, Message the detail.
+	Reason, Message string
+	// SpecGeneration is the version of the spec that was judged.
+	SpecGeneration int64
+}
+
+// AppliedState is the answer to: is the attached cache as the record asks?
+type AppliedState string
+
+// The answers.
+const (
+	AppliedDone     AppliedState = "Done"
+	AppliedPending  AppliedState = "Pending"
+	AppliedDetached AppliedState = "Detached"
+)
+
 // Records is the durable record of volumes as a node may use it. It is backed
 // by the API server; reads are never served from a cache, because the fence
 // rests on them.
@@ -236,4 +270,10 @@ type Records interface {
 	SetResidency(ctx context.Context, id ID, node string, r *Residency) error
 	// Report records what the cache is doing, as condition and event.
 	Report(ctx context.Context, id ID, r CacheReport) error
+	// ReportApplied records how far node is with what is asked for. It does
+	// nothing if another node owns the volume by now.
+	ReportApplied(ctx context.Context, id ID, node string, r AppliedReport) error
+	// ReportFlushed records that f's node has carried out a flush request;
+	// ErrFenced if the record shows another owner or generation.
+	ReportFlushed(ctx context.Context, id ID, f Fence, request string) error
 }

@@ -145,6 +145,22 @@ func (p *Provisioner) Expand(_ context.Context, id volume.ID, size int64) (int64
 	return v.Spec.CapacityBytes, nil
 }
 
+// Modify implements volume.Provisioner. Every node is done at once.
+func (p *Provisioner) Modify(_ context.Context, id volume.ID, decide func(volume.Spec) (volume.Spec, error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v, ok := p.volumes[id]
+	if !ok {
+		return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
+	}
+	spec, err := decide(v.Spec)
+	if err != nil {
+		return err
+	}
+	v.Spec = spec
+	return nil
+}
+
 // Capacity implements volume.Provisioner.
 func (p *Provisioner) Capacity(context.Context) (int64, error) {
 	p.mu.Lock()

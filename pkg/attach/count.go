@@ -1,0 +1,50 @@
+package attach
+
+import (
+	"context"
+	"crypto/rand"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// finalTimeout bounds what a volume waits for its last counts.
+const finalTimeout = 5 * time.Second
+
+// beginCounting notes where the counters of a new table begin and has the
+// kernel measure the volume's devices. A volume works without being measured.
+func (a *Attacher) beginCounting(ctx context.Context, e *Entry) {
+	e.Activation, e.Base = rand.Text(), devmapper.Counters{}
+	log := klog.FromContext(ctx)
+	if e.Cached() {
+		st, err := a.cacheStatus(ctx, e.ID)
+		if err != nil {
+			// Without a base nothing can be counted until the next table.
+			log.Error(err, "Counters of the cache could not be read", "volume", e.ID)
+			e.Activation = ""
+		}
+		e.Base = st.Counters()
+	}
+	names := []string{topName(e.ID), originName(e.ID)}
+	if e.Cached() {
+		names = append(names, dataName(e.ID))
+	}
+	for _, name := range names {
+		if err := a.DM.StatsCreate(ctx, name); err != nil {
+			log.Error(err, "Device will not be measured", "volume", e.ID, "device", name)
+		}
+	}
+}
+
+// finalCount has the last counts taken before a device goes.
+func (a *Attacher) finalCount(ctx context.Context, id volume.ID) {
+	if a.Meter == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	a.Meter.Final(ctx, id)
+}

@@ -1,0 +1,257 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// tuneRetry is the pause before something is tried again that failed.
+	tuneRetry = time.Minute
+	// tuneBusy is the pause between two looks while something is under way.
+	tuneBusy = time.Second
+	// tuneReport is the least time between two reports of a flush's progress.
+	tuneReport = 5 * time.Second
+	// tuneSteps is more than any change has: a step that changes nothing must not
+	// be taken for ever while requests wait for the volume.
+	tuneSteps = 16
+)
+
+// tuned is what is remembered of a volume between two passes. It is lost with
+// the process, which costs a report and a try.
+type tuned struct {
+	report   volume.AppliedReport
+	reported time.Time
+	retryAt  time.Time
+	// failedSpec is the version of the spec that retryAt speaks of.
+	failedSpec int64
+}
+
+// RunTune makes attached volumes what their records ask for, until ctx ends. It
+// looks at all of them every now and then, and at once when Deps.Owned says that
+// a record has changed, or a volume was staged.
+func (a *Attacher) RunTune(ctx context.Context, every time.Duration) {
+	for {
+		pause := every
+		busy, err := a.Tune(ctx)
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Attached volumes could not be compared with their records")
+		}
+		if busy {
+			pause = tuneBusy
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.Owned.Changed():
+		case <-a.staged:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Tune takes the steps that are due and tells whether one of them is under way.
+// Two commands find the volumes that need none, whatever their number. It is not
+// for concurrent use.
+func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
+	records, err := a.Owned.List(ctx)
+	if err != nil || len(records) == 0 {
+		return false, err
+	}
+	status, err := a.DM.StatusAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	infos, err := a.DM.Info(ctx, "nf-")
+	if err != nil {
+		return false, err
+	}
+	known := map[volume.ID]bool{}
+	for _, rec := range records {
+		e, err := a.load(rec.ID)
+		if err != nil || e == nil || e.State != StateStaged {
+			continue
+		}
+		known[rec.ID] = true
+		m := a.tuned[rec.ID]
+		if m == nil {
+			m = &tuned{}
+			a.tuned[rec.ID] = m
+		}
+		f := a.tuneFacts(ctx, e, rec, status, infos)
+		step := decideTune(f)
+		resting := step == tuneDone || step == tuneImpossible
+		if step == tuneNothing || resting && m.report == appliedReport(f, step) {
+			continue
+		}
+		if !resting && m.failedSpec == rec.SpecGeneration && a.Now().Before(m.retryAt) {
+			continue
+		}
+		again := a.tuneOne(ctx, rec.ID, m)
+		busy = busy || again
+	}
+	for id := range a.tuned {
+		if !known[id] {
+			delete(a.tuned, id)
+		}
+	}
+	return busy, nil
+}
+
+// tuneFacts gathers from what has been read for all volumes.
+func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) tuneFacts {
+	f := tuneFacts{Entry: e, Record: rec}
+	f.Status, f.LiveCache = status[topName(e.ID)]
+	top := infos[topName(e.ID)]
+	f.LiveOrigin = top.HasLive && !f.LiveCache
+	_, f.Leftover = infos[dataName(e.ID)]
+	f.Leftover = f.Leftover && f.LiveOrigin
+	view := a.Pool.View()
+	switch problem := a.CacheProblem(ctx); {
+	case f.Status.Fail:
+		f.Problem, f.ProblemReason = "the kernel reports that the cache has failed", v1alpha1.ReasonCacheDeviceError
+		return f
+	case rec.Spec.Mode == volume.ModeNone:
+		return f
+	case problem != "":
+		f.Problem, f.ProblemReason = problem, v1alpha1.ReasonKernelTargetMissing
+	case !view.Ready:
+		f.Problem, f.ProblemReason = view.Problem, v1alpha1.ReasonPoolMissing
+	}
+	bytes := e.OriginBytes
+	if f.LiveCache && f.Status.OriginSectors > 0 {
+		bytes = int64(f.Status.OriginSectors) * sectorSize
+	}
+	want, err := planGeometry(rec.Spec, bytes, view.ExtentBytes)
+	switch {
+	case bytes == 0:
+		f.Problem, f.ProblemReason = "the size of the origin is not known before the next attachment", v1alpha1.ReasonApplying
+	case err != nil:
+		f.Problem, f.ProblemReason = err.Error(), v1alpha1.ReasonRejected
+	case view.Ready:
+		f.Want = want
+	}
+	return f
+}
+
+// tuneOne leads one volume along the table until it is done or must wait. It
+// tells whether something is under way.
+func (a *Attacher) tuneOne(ctx context.Context, id volume.ID, m *tuned) (busy bool) {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return true
+	}
+	defer unlock()
+	log := klog.FromContext(ctx).WithValues("volume", id)
+	ctx = klog.NewContext(ctx, log)
+	for range tuneSteps {
+		f, err := a.gatherTune(ctx, id)
+		if err != nil {
+			log.Error(err, "Volume could not be compared with its record")
+			return false
+		}
+		step := decideTune(f)
+		switch step {
+		case tuneNothing:
+			return false
+		case tuneDone, tuneImpossible:
+			a.reportApplied(ctx, id, m, appliedReport(f, step))
+			return false
+		default:
+		}
+		log.Info("Changing attached volume", "step", step, "asked", f.Record.Spec.Mode, "journal", f.Entry.Mode, "dirty", f.Status.Dirty)
+		wait, err := a.tune(ctx, f, step)
+		if err != nil {
+			a.tuneFailed(ctx, f, m, step, err)
+			return false
+		}
+		if wait {
+			a.reportApplied(ctx, id, m, appliedReport(f, step))
+			return true
+		}
+	}
+	log.Info("Change of an attached volume takes many steps and goes on later")
+	return true
+}
+
+// gatherTune gathers what one volume needs, the record from the API server.
+func (a *Attacher) gatherTune(ctx context.Context, id volume.ID) (tuneFacts, error) {
+	rec, err := a.Records.Get(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return tuneFacts{}, nil
+	}
+	if err != nil {
+		return tuneFacts{}, err
+	}
+	e, err := a.load(id)
+	if err != nil || e == nil {
+		return tuneFacts{}, err
+	}
+	status, err := a.DM.StatusAll(ctx)
+	if err != nil {
+		return tuneFacts{}, err
+	}
+	infos, err := a.DM.Info(ctx, topName(id))
+	if err != nil {
+		return tuneFacts{}, err
+	}
+	return a.tuneFacts(ctx, e, rec, status, infos), nil
+}
+
+// appliedReport says what step means to those who changed the record.
+func appliedReport(f tuneFacts, step tuneStep) volume.AppliedReport {
+	r := volume.AppliedReport{State: volume.AppliedPending, Reason: v1alpha1.ReasonApplying, SpecGeneration: f.Record.SpecGeneration}
+	switch step {
+	case tuneDone:
+		r.State, r.Reason = volume.AppliedDone, v1alpha1.ReasonApplied
+		r.Message = fmt.Sprintf("mode %s", f.Entry.Mode)
+		if f.Entry.Cached() {
+			r.Message += fmt.Sprintf(", %d bytes of cache", f.Entry.DataBytes)
+		}
+	case tuneImpossible:
+		r.Reason, r.Message = f.ProblemReason, f.Problem
+	case tuneClean:
+		r.Reason = v1alpha1.ReasonFlushing
+		r.Message = fmt.Sprintf("%d bytes of the cache are still dirty", f.Status.DirtyBytes())
+	default:
+		r.Message = "step " + string(step)
+	}
+	return r
+}
+
+// reportApplied writes a report that is news. Nobody's data wait for it.
+func (a *Attacher) reportApplied(ctx context.Context, id volume.ID, m *tuned, r volume.AppliedReport) {
+	progress := m.report.Reason == r.Reason && r.State == volume.AppliedPending && m.report.SpecGeneration == r.SpecGeneration
+	if m.report == r || progress && a.Now().Sub(m.reported) < tuneReport {
+		return
+	}
+	if err := a.Records.ReportApplied(ctx, id, a.Node, r); err != nil {
+		klog.FromContext(ctx).Error(err, "State of a change could not be reported")
+		return
+	}
+	m.report, m.reported = r, a.Now()
+}
+
+// tuneFailed reports a step that failed, and lets it rest for a while.
+func (a *Attacher) tuneFailed(ctx context.Context, f tuneFacts, m *tuned, step tuneStep, err error) {
+	klog.FromContext(ctx).Error(err, "Change of an attached volume failed and will be tried again", "step", step, "pause", tuneRetry)
+	m.retryAt, m.failedSpec = a.Now().Add(tuneRetry), f.Record.SpecGeneration
+	r := appliedReport(f, step)
+	r.Message = err.Error()
+	switch {
+	case errors.Is(err, lvm.ErrNoSpace):
+		r.Reason = v1alpha1.ReasonPoolFull
+	case errors.Is(err, volume.ErrInvalid):
+		r.Reason = v1alpha1.ReasonRejected
+	}
+	a.reportApplied(ctx, f.Entry.ID, m, r)
+}

@@ -1,0 +1,300 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// tune takes one step of the table "What changes while the volume is attached".
+// Every step may be repeated from its beginning. wait is true when the kernel
+// needs time before the next.
+func (a *Attacher) tune(ctx context.Context, f tuneFacts, step tuneStep) (wait bool, err error) {
+	e := f.Entry
+	switch step {
+	case tuneSweep:
+		return false, a.sweep(ctx, e)
+	case tuneCache:
+		return false, a.cacheLive(ctx, f)
+	case tuneRecord:
+		return false, a.recordCache(ctx, e)
+	case tuneUncache:
+		return false, a.uncacheLive(ctx, f)
+	case tuneClean:
+		return a.cleanLive(ctx, f)
+	case tuneUnmark:
+		return false, a.takeBackMark(ctx, e)
+	case tuneRestore:
+		return false, a.restore(ctx, e)
+	case tuneWriteback:
+		return false, a.startWriteback(ctx, e)
+	case tuneGrow:
+		return false, a.growCache(ctx, f)
+	case tuneFlushed:
+		return false, a.flushed(ctx, f)
+	case tuneNothing, tuneImpossible, tuneDone:
+	}
+	return false, nil
+}
+
+// sweep removes what is left of a cache below a linear top device.
+func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
+	top, _, err := a.top(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	if top.HasInactive {
+		// A load whose process was killed before the resume holds the cache open.
+		if err := a.DM.Clear(ctx, topName(e.ID)); err != nil {
+			return err
+		}
+	}
+	if err := a.remove(ctx, e.ID, dataName(e.ID)); err != nil {
+		return err
+	}
+	faultTuneDataRemoved.Hit()
+	return a.removeCacheVolumes(ctx, e.ID)
+}
+
+// cacheLive puts an empty writethrough cache between the pod and the origin. The
+// origin's content does not change by it, so that it can be undone or forgotten
+// at any moment.
+func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
+	e := f.Entry
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return err
+	}
+	// What an earlier, killed try left has another shape, or a map.
+	if err := a.sweep(ctx, e); err != nil {
+		return err
+	}
+	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultTuneJournaled.Hit()
+	if err := a.loadNewCache(ctx, e, o); err != nil {
+		if undo := a.sweep(context.WithoutCancel(ctx), e); undo != nil {
+			klog.FromContext(ctx).Error(undo, "Cache that could not be made live was not removed; it will be")
+		}
+		return err
+	}
+	faultTuneCached.Hit()
+	return a.recordCache(ctx, e)
+}
+
+func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	shape := *e
+	shape.Mode = volume.ModeWritethrough
+	c, err := a.allocate(cctx, &shape)
+	if err != nil {
+		return err
+	}
+	faultTuneAllocated.Hit()
+	data, err := a.createDataDevice(cctx, &shape, c.data)
+	if err != nil {
+		return err
+	}
+	return a.reload(cctx, topName(e.ID), a.cacheTable(&shape, c.meta, data, o, false))
+}
+
+// recordCache journals a cache that is live in writethrough mode.
+func (a *Attacher) recordCache(ctx context.Context, e *Entry) error {
+	e.Mode, e.Activated, e.Clean = volume.ModeWritethrough, true, false
+	a.beginCounting(ctx, e)
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultTuneRecorded.Hit()
+	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "cache made while attached on node " + a.Node})
+	return nil
+}
+
+// uncacheLive takes the cache from below a running pod. The table is writethrough
+// and nothing is dirty: the caller has seen to that.
+func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
+	e := f.Entry
+	if f.Status.Mode() != devmapper.Writethrough || f.Status.Dirty > 0 {
+		return fmt.Errorf("%w: the cache of volume %s is in mode %s with %d dirty blocks, it cannot be taken away",
+			volume.ErrUnavailable, e.ID, f.Status.Mode(), f.Status.Dirty)
+	}
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return err
+	}
+	if e.Marked {
+		// Should the journal be lost later, tags that say writeback and a record
+		// that says dirty would have this cache flushed over newer data.
+		if err := a.tagMode(ctx, e, volume.ModeWritethrough); err != nil {
+			return err
+		}
+	}
+	a.finalCount(ctx, e.ID)
+	// The journal must deny the cache before the pod can write past it (I3).
+	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultTuneDenied.Hit()
+	if err := a.reload(ctx, topName(e.ID), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
+		return err
+	}
+	faultTuneUncached.Hit()
+	if f.Record.Spec.Mode == volume.ModeNone {
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while attached on node " + a.Node})
+	}
+	return a.sweep(ctx, e)
+}
+
+// cleanLive writes every dirty block to the origin while the pod goes on. The
+// table is writethrough meanwhile, so that no write makes a block dirty again.
+func (a *Attacher) cleanLive(ctx context.Context, f tuneFacts) (wait bool, err error) {
+	e := f.Entry
+	if err := a.swapPolicy(ctx, e, true); err != nil {
+		return false, err
+	}
+	faultTuneCleaner.Hit()
+	st, err := a.cacheStatus(ctx, e.ID)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case st.Fail:
+		return false, fmt.Errorf("%w: the cache of volume %s failed during its flush", volume.ErrUnavailable, e.ID)
+	case st.Mode() != devmapper.Writethrough || st.Policy != devmapper.PolicyCleaner:
+		return false, fmt.Errorf("%w: the cache of volume %s is not being cleaned", volume.ErrUnavailable, e.ID)
+	case st.Dirty > 0:
+		return true, nil
+	}
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return false, err
+	}
+	if err := flushOrigin(o); err != nil {
+		return false, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	faultTuneCleaned.Hit()
+	e.FlushDone = f.Record.FlushRequest
+	if f.Record.Spec.Mode != volume.ModeWriteback || needsNewCache(f) {
+		// From here on a crash costs the cache, not data: it is not dirty, and the
+		// table cannot make it so.
+		e.Mode = volume.ModeWritethrough
+	}
+	return false, a.save(ctx, e, e.State)
+}
+
+// restore loads the table that the journal speaks of.
+func (a *Attacher) restore(ctx context.Context, e *Entry) error {
+	if err := a.markDirty(ctx, e); err != nil {
+		return err
+	}
+	return a.swapPolicy(ctx, e, false)
+}
+
+// startWriteback lets a writethrough cache take writes. What the SSD's tags say
+// comes first: alone they must never deny what may be dirty.
+func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
+	if err := a.tagMode(ctx, e, volume.ModeWriteback); err != nil {
+		return err
+	}
+	faultTuneTagged.Hit()
+	e.Mode, e.Activated, e.Clean = volume.ModeWriteback, true, false
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultTuneWriteback.Hit()
+	return a.restore(ctx, e)
+}
+
+// tagMode writes the mode into the tags of the cache's logical volumes.
+func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
+	var others []string
+	for _, m := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		if m != mode {
+			others = append(others, tagMode+string(m))
+		}
+	}
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{tagMode + string(mode)}, others, dataLV(e.ID), metaLV(e.ID))
+}
+
+// growCache gives a live cache more room and keeps its map: the kernel takes a
+// longer data device when the table is loaded again.
+func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
+	e, view := f.Entry, a.Pool.View()
+	if err := a.extendData(ctx, e, f.Want.dataBytes); err != nil {
+		return err
+	}
+	faultTuneExtended.Hit()
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return err
+	}
+	c := pickCache(lvs, e.ID)
+	if !c.facts.Whole {
+		return fmt.Errorf("%w: the cache of volume %s is not whole", volume.ErrUnavailable, e.ID)
+	}
+	sectors := uint64(c.data.SizeBytes) / sectorSize
+	err = a.growDevice(ctx, dataName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
+		return devmapper.LinearTable(sectors, c.data.DevNo())
+	})
+	if err != nil {
+		return err
+	}
+	faultTuneDataGrown.Hit()
+	table, err := a.DM.Table(ctx, topName(e.ID))
+	if err != nil {
+		return err
+	}
+	if err := a.reloadCache(ctx, e, table); err != nil {
+		return err
+	}
+	faultTuneGrown.Hit()
+	e.DataBytes = f.Want.dataBytes
+	return a.save(ctx, e, e.State)
+}
+
+// extendData makes room in the pool and lengthens the data volume.
+func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
+	a.alloc.Lock()
+	defer a.alloc.Unlock()
+	view := a.Pool.View()
+	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*(size-e.DataBytes)); err != nil {
+		return err
+	}
+	return a.LVM.ExtendLV(ctx, view.VG, dataLV(e.ID), size)
+}
+
+// flushed reports a flush that is done. Without a writeback cache there is
+// nothing dirty, and the origin's own cache is all that is left to flush.
+func (a *Attacher) flushed(ctx context.Context, f tuneFacts) error {
+	e := f.Entry
+	if f.flushDue() {
+		o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+		if err != nil {
+			return err
+		}
+		if err := flushOrigin(o); err != nil {
+			return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+		}
+		e.FlushDone = f.Record.FlushRequest
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
+	return a.Records.ReportFlushed(ctx, e.ID, e.Fence, e.FlushDone)
+}
+
+// report tells the record what the cache does; nobody's data wait for it.
+func (a *Attacher) report(ctx context.Context, id volume.ID, r volume.CacheReport) {
+	if err := a.Records.Report(ctx, id, r); err != nil {
+		klog.FromContext(ctx).Error(err, "Cache state could not be reported", "volume", id)
+	}
+}

@@ -1,0 +1,34 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// ReportCache replaces status.cache of a volume by what its owner measured; nil
+// clears it, which is success too if there is no such record or another node owns
+// it meanwhile.
+//
+// Errors: ErrFenced if another node than the one that reports owns the volume;
+// ErrNotFound, ErrUnavailable.
+func (r *Records) ReportCache(ctx context.Context, id volume.ID, node string, st *v1alpha1.CacheStatus) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		switch owner := obj.Status.OwnerNode; {
+		case owner == node && st == nil:
+			obj.Status.Cache = v1alpha1.CacheStatus{}
+		case owner == node:
+			obj.Status.Cache = *st
+		case st != nil:
+			return fmt.Errorf("%w: CachedVolume %s is owned by node %q, not by %q", volume.ErrFenced, id, owner, node)
+		}
+		return nil
+	})
+	if st == nil && errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
