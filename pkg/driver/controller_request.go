@@ -41,7 +41,17 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
-	return createRequest{ID: id, Spec: cl.Spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(cl.Spec)
+	// "Plugins MUST treat these as if they take precedence over the parameters
+	// field" (csi.proto, CreateVolumeRequest).
+	asked, err := parseChange(req.GetMutableParameters())
+	if err != nil {
+		return createRequest{}, err
+	}
+	spec, err := asked.apply(cl.Spec)
+	if err != nil {
+		return createRequest{}, err
+	}
+	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
 }
 
 // checkNotOffered refuses what would otherwise be ignored silently.
@@ -51,8 +61,6 @@ func checkNotOffered(req *csi.CreateVolumeRequest) error {
 		return fmt.Errorf("%w: volume_content_source: creating a volume from a snapshot is not offered", volume.ErrInvalid)
 	case req.GetVolumeContentSource() != nil:
 		return fmt.Errorf("%w: volume_content_source: cloning a volume is not offered", volume.ErrInvalid)
-	case len(req.GetMutableParameters()) > 0:
-		return fmt.Errorf("%w: mutable_parameters: VolumeAttributesClass is not offered", volume.ErrInvalid)
 	}
 	return nil
 }
@@ -109,7 +117,8 @@ func unsupported(req *csi.ValidateVolumeCapabilitiesRequest) string {
 	as, capErr := parseCapabilities(req.GetVolumeCapabilities())
 	_, contextFS, contextErr := parseVolumeContext(req.GetVolumeContext())
 	_, classErr := parseClass(req.GetParameters())
-	if err := errors.Join(capErr, contextErr, classErr); err != nil {
+	_, changeErr := parseChange(req.GetMutableParameters())
+	if err := errors.Join(capErr, contextErr, classErr, changeErr); err != nil {
 		return err.Error()
 	}
 	if contextFS == "" || as[0].Block {

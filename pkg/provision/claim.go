@@ -25,7 +25,7 @@ func decideClaim(v volume.Volume, node string, stored int64) (claim, error) {
 		return claim{}, fmt.Errorf("%w: volume %s is published to node %s (generation %d)", volume.ErrInUse, v.ID, owner, gen)
 	case owner != "" && owner != node && v.PossiblyDirty:
 		return claim{}, fmt.Errorf(
-			"%w: node %s may hold unflushed writes of volume %s (generation %d): bring the node back so that it flushes them, or, if the node is lost for good, give them up with `kubectl patch cachedvolume %s --subresource=status --type=merge -p '{\"status\":{\"dirtyState\":\"Clean\"}}'`",
+			"%w: node %s may hold unflushed writes of volume %s (generation %d): bring the node back so that it flushes them, or, if the node is lost for good, give them up with `kubectl nearflash abandon cvol/%s --accept-data-loss`",
 			volume.ErrFenced, owner, v.ID, gen, v.ID)
 	case stored > gen:
 		return claim{Generation: stored + 1, NewOwner: true}, nil

@@ -74,11 +74,16 @@ func (s *Service) ensureRecord(ctx context.Context, id volume.ID, spec volume.Sp
 	return obj, false, sameSpec(obj, spec, kind)
 }
 
-// sameSpec compares a record with what is asked for.
+// sameSpec compares a record with what is asked for. What Modify may have changed
+// since a static volume was first published is the record's to say: the attributes
+// of a PersistentVolume cannot follow.
 func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 	have, err := records.Spec(obj)
 	if err != nil {
 		return err
+	}
+	if want.Static != nil {
+		want.Mode, want.Cache, want.AcceptNodeLoss = have.Mode, have.Cache, have.AcceptNodeLoss
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

@@ -170,6 +170,9 @@ func testAcceptNodeLoss(t *testing.T, cfg *rest.Config, f *fixture) {
 	for _, accept := range []bool{false, true} {
 		s := spec()
 		s.AcceptNodeLoss = accept
+		if !accept {
+			s.Mode = volume.ModeWritethrough // it may have been writeback before
+		}
 		if _, err := f.svc.Create(t.Context(), f.id, s); err != nil {
 			t.Fatal(err)
 		}

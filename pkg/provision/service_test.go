@@ -42,6 +42,8 @@ func TestService(t *testing.T) {
 		"retire finishes a deletion":      testRetireFinishesDeletion,
 		"forget keeps a published record": testForgetPublished,
 		"expand":                          testExpand,
+		"modify":                          testModify,
+		"modify static":                   testModifyStatic,
 		"list":                            testList,
 		"no storage server":               testNoStorageServer,
 	}
@@ -68,12 +70,11 @@ func testCreate(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Errorf("the same for another claim: %v", err)
 	}
 	for field, change := range map[string]func(*volume.Spec){
-		"capacityBytes":   func(s *volume.Spec) { s.CapacityBytes = 2 * gib },
-		"provisioning":    func(s *volume.Spec) { s.Provisioning = "thick" },
-		"cacheMode":       func(s *volume.Spec) { s.Mode = volume.ModeWritethrough },
-		"cacheSize":       func(s *volume.Spec) { s.Cache = volume.Size{Percent: 20} },
-		"chunkSizeBytes":  func(s *volume.Spec) { s.ChunkBytes = 1 << 20 },
-		"acceptDirtyLoss": func(s *volume.Spec) { s.AcceptNodeLoss = false },
+		"capacityBytes":  func(s *volume.Spec) { s.CapacityBytes = 2 * gib },
+		"provisioning":   func(s *volume.Spec) { s.Provisioning = "thick" },
+		"cacheMode":      func(s *volume.Spec) { s.Mode = volume.ModeWritethrough },
+		"cacheSize":      func(s *volume.Spec) { s.Cache = volume.Size{Percent: 20} },
+		"chunkSizeBytes": func(s *volume.Spec) { s.ChunkBytes = 1 << 20 },
 	} {
 		other := spec()
 		change(&other)

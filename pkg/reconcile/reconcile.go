@@ -5,8 +5,10 @@
 //     until the node reports the flush; then the access ends;
 //   - the record of a static volume goes with its PersistentVolume, and so does
 //     one whose deletion was interrupted behind the storage server's part;
-//   - the condition Cached of a volume that left its node without the node's
-//     saying so (a node that died) becomes False;
+//   - what a node said of a volume that left it without the node's saying so (a
+//     node that died) is taken back: the conditions and the state of the cache;
+//   - a record carries the names of its PersistentVolume and its claim, by which
+//     people know the volume;
 //   - residencies of nodes that left the cluster are dropped.
 //
 // It admits nobody: exports outlive a restart of the storage server, which keeps
@@ -103,7 +105,7 @@ func (r *Reconciler) finish(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(r.detached(ctx, obj), r.prune(ctx, obj))
+	err = errors.Join(r.detached(ctx, obj), r.prune(ctx, obj), r.name(ctx, obj))
 	if released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
 		err = errors.Join(err, r.Volumes.Settle(ctx, id))
 	}
@@ -115,29 +117,46 @@ func released(obj *v1alpha1.CachedVolume) bool {
 	return obj.Status.Publication == v1alpha1.PublicationReleased
 }
 
-// detached corrects the condition that a node left behind.
+// detached takes back what a node left behind.
 func (r *Reconciler) detached(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	if !leftCached(obj) {
+	if !leftBehind(obj) {
 		return nil
 	}
 	return records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
-		if !leftCached(now) {
+		if !leftBehind(now) {
 			return nil
 		}
 		message := "not attached"
 		if now.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
 			message = fmt.Sprintf("not attached; node %s may hold unflushed writes", now.Status.OwnerNode)
 		}
-		meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionCached, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonDetached,
-			Message: message, ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
-		})
+		set := func(kind string, status metav1.ConditionStatus, reason string) {
+			meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
+				Type: kind, Status: status, Reason: reason, Message: message,
+				ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
+			})
+		}
+		if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCached) {
+			set(v1alpha1.ConditionCached, metav1.ConditionFalse, v1alpha1.ReasonDetached)
+		}
+		if saysApplied(now) {
+			set(v1alpha1.ConditionApplied, metav1.ConditionUnknown, v1alpha1.ReasonNotAttached)
+		}
+		now.Status.Cache = v1alpha1.CacheStatus{}
 		return nil
 	})
 }
 
-func leftCached(obj *v1alpha1.CachedVolume) bool {
-	return released(obj) && meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached)
+// leftBehind tells whether a volume that no node is entitled to looks attached.
+func leftBehind(obj *v1alpha1.CachedVolume) bool {
+	return released(obj) && (obj.Status.Cache.Mode != "" || saysApplied(obj) ||
+		meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached))
+}
+
+// saysApplied tells whether a node says how far it is with the spec.
+func saysApplied(obj *v1alpha1.CachedVolume) bool {
+	c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionApplied)
+	return c != nil && c.Status != metav1.ConditionUnknown
 }
 
 func (r *Reconciler) now() time.Time {

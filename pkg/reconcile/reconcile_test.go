@@ -195,6 +195,8 @@ func TestReconcile(t *testing.T) {
 	t.Run("waits for the lock", c.testLock)
 	t.Run("condition of a dead node", c.testCondition)
 	t.Run("residencies", c.testResidencies)
+	t.Run("names", c.testNames)
+	t.Run("names of a static volume", c.testStaticNames)
 	t.Run("static volume", c.testStatic)
 	t.Run("interrupted deletion", c.testInterruptedDeletion)
 	t.Run("volume without a PersistentVolume", c.testKept)
@@ -244,12 +246,71 @@ func (c *cluster) testCondition(t *testing.T) {
 	never(t, "the condition of a published volume was changed", func() bool {
 		return !meta.IsStatusConditionTrue(c.load(t, id).Status.Conditions, v1alpha1.ConditionCached)
 	})
-	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
-	eventually(t, "the condition is False", func() bool {
-		cond := meta.FindStatusCondition(c.load(t, id).Status.Conditions, v1alpha1.ConditionCached)
-		return cond != nil && cond.Status == metav1.ConditionFalse && cond.Reason == v1alpha1.ReasonDetached &&
-			cond.Message == "not attached; node node-a may hold unflushed writes"
+	c.must(t, c.records.ReportApplied(t.Context(), id, nodeA, volume.AppliedReport{State: volume.AppliedDone, Reason: v1alpha1.ReasonApplied, SpecGeneration: 1}))
+	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Status.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheHealthy}
+		return nil
+	}))
+	never(t, "the state of a published volume was changed", func() bool {
+		status := c.load(t, id).Status
+		return status.Cache.Mode == "" || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionApplied)
 	})
+	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	const message = "not attached; node node-a may hold unflushed writes"
+	eventually(t, "the conditions say that it is not attached", func() bool {
+		status := c.load(t, id).Status
+		cached := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionCached)
+		applied := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionApplied)
+		return cached != nil && cached.Status == metav1.ConditionFalse && cached.Reason == v1alpha1.ReasonDetached && cached.Message == message &&
+			applied != nil && applied.Status == metav1.ConditionUnknown && applied.Reason == v1alpha1.ReasonNotAttached && applied.Message == message &&
+			status.Cache == (v1alpha1.CacheStatus{})
+	})
+	version := c.load(t, id).ResourceVersion
+	never(t, "a record that is right was written again", func() bool { return c.load(t, id).ResourceVersion != version })
+}
+
+// testNames: a volume's record follows its PersistentVolume and its claim.
+func (c *cluster) testNames(t *testing.T) {
+	const id = "names"
+	c.create(t, id)
+	pv := persistentVolume("names-pv", driverName, id)
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "shop", Name: "orders"}
+	c.must(t, c.client.Create(t.Context(), pv))
+	named := func(pv string, claim v1alpha1.ClaimReference) func() bool {
+		return func() bool {
+			obj := c.load(t, id)
+			return obj.Status.PersistentVolumeName == pv && obj.Spec.ClaimRef != nil && *obj.Spec.ClaimRef == claim
+		}
+	}
+	eventually(t, "the record has the names", named("names-pv", v1alpha1.ClaimReference{Namespace: "shop", Name: "orders"}))
+	version := c.load(t, id).ResourceVersion
+	patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"a":"b"}}}`))
+	c.must(t, c.client.Patch(t.Context(), pv, patch))
+	never(t, "the record was written for a label", func() bool { return c.load(t, id).ResourceVersion != version })
+	c.must(t, c.client.Delete(t.Context(), pv, client.GracePeriodSeconds(0)))
+	c.must(t, c.removePVFinalizers(t, pv.Name))
+	eventually(t, "the name goes and the last claim stays", named("", v1alpha1.ClaimReference{Namespace: "shop", Name: "orders"}))
+}
+
+// testStaticNames: the PersistentVolume is there before the record, and is claimed
+// after it.
+func (c *cluster) testStaticNames(t *testing.T) {
+	const id = "static-names"
+	pv := persistentVolume("static-names-pv", driverName, id)
+	c.must(t, c.client.Create(t.Context(), pv))
+	c.publish(t, id, static())
+	eventually(t, "the record has the PersistentVolume's name", func() bool {
+		obj := c.load(t, id)
+		return obj.Status.PersistentVolumeName == pv.Name && obj.Spec.ClaimRef == nil
+	})
+	for _, name := range []string{"first", "second"} {
+		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"claimRef":{"namespace":"shop","name":"`+name+`"}}}`))
+		c.must(t, c.client.Patch(t.Context(), pv, patch))
+		eventually(t, "the record has the claim's name", func() bool {
+			ref := c.load(t, id).Spec.ClaimRef
+			return ref != nil && *ref == v1alpha1.ClaimReference{Namespace: "shop", Name: name}
+		})
+	}
 }
 
 func (c *cluster) testResidencies(t *testing.T) {

@@ -38,7 +38,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("cachedvolume").
 		For(&v1alpha1.CachedVolume{}).
-		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.volumeOf), builder.WithPredicates(deletions())).
+		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.volumeOf), builder.WithPredicates(namings())).
 		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.residents), builder.WithPredicates(deletions())).
 		// A process may set up several managers, one after the other.
 		WithOptions(controller.Options{SkipNameValidation: ptr.To(true)}).

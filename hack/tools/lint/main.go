@@ -1,6 +1,7 @@
-// Command lint checks Go code: all of staticcheck, some more analyzers, and this
-// project's own rules (package house). It is a module of its own so that what it
-// is built from stays out of the project's requirements.
+// Command lint checks Go code: all of staticcheck, some more analyzers, this
+// project's own rules (package house), and the conventions of API types (package
+// apitypes). It is a module of its own so that what it is built from stays out of
+// the project's requirements.
 //
 // Flags and `//lint:ignore CHECK reason` are those of staticcheck.
 package main
@@ -17,6 +18,7 @@ import (
 	"honnef.co/go/tools/stylecheck"
 	"honnef.co/go/tools/unused"
 
+	"github.com/nearflash/nearflash/hack/tools/lint/apitypes"
 	"github.com/nearflash/nearflash/hack/tools/lint/house"
 )
 
@@ -29,5 +31,6 @@ func main() {
 	cmd.AddAnalyzers(unused.Analyzer)
 	cmd.AddBareAnalyzers(errorlint.NewAnalyzer(), loggercheck.NewAnalyzer(), nilness.Analyzer)
 	cmd.AddBareAnalyzers(house.Analyzers()...)
+	cmd.AddBareAnalyzers(apitypes.Analyzers()...)
 	cmd.Run()
 }

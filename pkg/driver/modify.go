@@ -1,0 +1,119 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// mutableParameters are the accepted keys of a VolumeAttributesClass.
+var mutableParameters = []string{keyCacheMode, keyCacheSize, keyAcceptDirtyLoss}
+
+// change is what a VolumeAttributesClass asks for. What is empty stays as it is.
+type change struct {
+	Mode  volume.CacheMode
+	Cache volume.Size
+	// Loss is acceptDirtyLoss.
+	Loss string
+}
+
+// parseChange reads the parameters of a VolumeAttributesClass. What contradicts the
+// volume is found by apply.
+func parseChange(params map[string]string) (change, error) {
+	p := &problems{what: "mutable parameter"}
+	p.unknown(params, mutableParameters)
+	c := change{
+		Mode: volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], "",
+			string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback))),
+		Loss: p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
+	}
+	if value := params[keyCacheSize]; value != "" {
+		size, err := volume.ParseSize(value)
+		if err != nil {
+			p.addErr(keyCacheSize, err)
+		}
+		c.Cache = size
+	}
+	return c, p.err()
+}
+
+// apply returns the spec that a volume has after the change. Applied again it
+// changes nothing. Errors: ErrInvalid for what contradicts itself then.
+func (c change) apply(now volume.Spec) (volume.Spec, error) {
+	if c == (change{}) {
+		return now, nil
+	}
+	out := now
+	if c.Mode != "" {
+		out.Mode = c.Mode
+	}
+	if !c.Cache.IsZero() {
+		out.Cache = c.Cache
+	}
+	if out.Cache.IsZero() && out.Mode != volume.ModeNone {
+		out.Cache = volume.Size{Percent: defaultCachePercent}
+	}
+	switch {
+	case c.Loss != "":
+		out.AcceptNodeLoss = c.Loss == dirtyLossNodeLoss
+	case c.Mode != "" && c.Mode != volume.ModeWriteback:
+		// The consent was given to the mode that is left. Who wants that mode back
+		// consents anew.
+		out.AcceptNodeLoss = false
+	}
+	return out, c.check(out)
+}
+
+// check judges the spec that the change would lead to.
+func (c change) check(out volume.Spec) error {
+	p := &problems{what: "mutable parameter"}
+	switch {
+	case out.Mode == volume.ModeWriteback && !out.AcceptNodeLoss:
+		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
+			c.Loss, out.Mode, dirtyLossNodeLoss)
+	case out.Mode != volume.ModeWriteback && c.Loss == dirtyLossNodeLoss:
+		p.add(keyAcceptDirtyLoss, "%q contradicts cacheMode %s, which loses no acknowledged write; accepted with it is %s", c.Loss, out.Mode, dirtyLossNone)
+	}
+	if out.Mode == volume.ModeNone && !c.Cache.IsZero() {
+		p.add(keyCacheSize, "%q contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of %s or %s",
+			c.Cache, volume.ModeWritethrough, volume.ModeWriteback)
+	}
+	if out.Mode != volume.ModeNone && checkGeometry(out) != nil {
+		cache := min(out.Cache.Of(out.CapacityBytes), out.CapacityBytes)
+		p.add(keyCacheSize, "%q gives a cache of %d bytes, which is %d blocks of the volume's chunkSize %d, which cannot be changed; accepted are 1 to %d blocks",
+			out.Cache, cache, cache/out.ChunkBytes, out.ChunkBytes, maxBlocks)
+	}
+	return p.err()
+}
+
+// parseModify checks a ControllerModifyVolumeRequest.
+func parseModify(req *csi.ControllerModifyVolumeRequest) (volume.ID, change, error) {
+	id, err := parseVolumeID(req.GetVolumeId())
+	if err != nil {
+		return "", change{}, err
+	}
+	c, err := parseChange(req.GetMutableParameters())
+	return id, c, err
+}
+
+// ControllerModifyVolume implements csi.ControllerServer. It answers OK when the
+// change is in effect, and Aborted while the node is at it, which external-resizer
+// takes as "still in progress, ask again".
+func (c *Controller) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	id, asked, err := parseModify(req)
+	if err != nil {
+		return nil, statusFor(err)
+	}
+	unlock, err := lock(c.locks, id)
+	if err != nil {
+		return nil, statusFor(err)
+	}
+	defer unlock()
+	if err := c.volumes.Modify(ctx, id, asked.apply); err != nil {
+		return nil, statusFor(fmt.Errorf("modify volume %s: %w", id, err))
+	}
+	return &csi.ControllerModifyVolumeResponse{}, nil
+}

@@ -1,0 +1,189 @@
+package driver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/volume"
+	"github.com/nearflash/nearflash/pkg/volume/volumetest"
+)
+
+func writethrough() volume.Spec {
+	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}
+}
+
+func writeback() volume.Spec {
+	s := writethrough()
+	s.Mode, s.AcceptNodeLoss = volume.ModeWriteback, true
+	return s
+}
+
+func uncached() volume.Spec {
+	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeNone}
+}
+
+func with(s volume.Spec, change func(*volume.Spec)) volume.Spec {
+	change(&s)
+	return s
+}
+
+func TestModify(t *testing.T) {
+	chunked := with(writethrough(), func(s *volume.Spec) { s.ChunkBytes = 1 << 20 })
+	tests := map[string]struct {
+		now    volume.Spec
+		params map[string]string
+		want   volume.Spec
+		// wantErr is the whole text of the error.
+		wantErr string
+	}{
+		"nothing":                        {now: writethrough(), want: writethrough()},
+		"keys of a sidecar":              {now: writethrough(), params: map[string]string{"csi.storage.k8s.io/pv/name": "pv"}, want: writethrough()},
+		"what is":                        {now: writethrough(), params: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"}, want: writethrough()},
+		"size":                           {now: writethrough(), params: map[string]string{"cacheSize": "2Gi"}, want: with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 2 << 30} })},
+		"size of a writeback":            {now: writeback(), params: map[string]string{"cacheSize": "20%"}, want: with(writeback(), func(s *volume.Spec) { s.Cache.Percent = 20 })},
+		"to writeback":                   {now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"writeback again":                {now: writeback(), params: map[string]string{"cacheMode": "writeback"}, want: writeback()},
+		"consent again":                  {now: writeback(), params: map[string]string{"acceptDirtyLoss": "node-loss"}, want: writeback()},
+		"the consent goes with the mode": {now: writeback(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
+		"none keeps the size":            {now: writethrough(), params: map[string]string{"cacheMode": "none"}, want: with(writethrough(), func(s *volume.Spec) { s.Mode = volume.ModeNone })},
+		"the kept size comes back": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.Mode, s.Cache = volume.ModeNone, volume.Size{Bytes: 3 << 30} }),
+			params: map[string]string{"cacheMode": "writethrough"},
+			want:   with(writethrough(), func(s *volume.Spec) { s.Cache = volume.Size{Bytes: 3 << 30} }),
+		},
+		"a first cache has the default size": {now: uncached(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
+		"a consent that nobody used":         {now: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true }), params: map[string]string{"cacheSize": "10%"}, want: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true })},
+
+		"unknown": {now: writethrough(), params: map[string]string{"chunkSize": "64Ki"},
+			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss`},
+		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
+			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss`},
+		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
+			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback`},
+		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "yes" is not accepted; accepted are none, node-loss`},
+		"percentage": {now: writethrough(), params: map[string]string{"cacheSize": "0%"},
+			wantErr: `invalid argument: mutable parameter cacheSize: "0%" is not a percentage; accepted are 1% to 100%`},
+		"two at once": {now: writethrough(), params: map[string]string{"cacheSize": "big", "cacheMode": "x"},
+			wantErr: `invalid argument: mutable parameter cacheMode: "x" is not accepted; accepted are none, writethrough, writeback; mutable parameter cacheSize: "big" is not a whole number of bytes; accepted are digits with an optional Ki, Mi, Gi, Ti, Pi, k, M, G, T or P`},
+		"writeback without consent": {now: writethrough(), params: map[string]string{"cacheMode": "writeback"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "" does not go with cacheMode writeback, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is node-loss`},
+		"consent withdrawn": {now: writeback(), params: map[string]string{"acceptDirtyLoss": "none"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "none" does not go with cacheMode writeback, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is node-loss`},
+		"consent for nothing": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "node-loss"},
+			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "node-loss" contradicts cacheMode writethrough, which loses no acknowledged write; accepted with it is none`},
+		"size without a cache": {now: uncached(), params: map[string]string{"cacheSize": "1Gi"},
+			wantErr: `invalid argument: mutable parameter cacheSize: "1073741824" contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of writethrough or writeback`},
+		"size smaller than a chunk": {now: chunked, params: map[string]string{"cacheSize": "512Ki"},
+			wantErr: `invalid argument: mutable parameter cacheSize: "524288" gives a cache of 524288 bytes, which is 0 blocks of the volume's chunkSize 1048576, which cannot be changed; accepted are 1 to 1000000 blocks`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := parseChange(tc.params)
+			var got volume.Spec
+			if err == nil {
+				got, err = c.apply(tc.now)
+			}
+			if tc.wantErr != "" {
+				if !errors.Is(err, volume.ErrInvalid) || err.Error() != tc.wantErr {
+					t.Errorf("error:\n%v\nwant ErrInvalid:\n%s", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+			if again, err := c.apply(got); err != nil || !cmp.Equal(got, again) {
+				t.Errorf("applied again: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+// TestCreateWithMutableParameters: those of the VolumeAttributesClass win over those
+// of the StorageClass.
+func TestCreateWithMutableParameters(t *testing.T) {
+	tests := map[string]struct {
+		class, mutable map[string]string
+		want           volume.Spec
+		wantErr        string
+	}{
+		"they win": {
+			class: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "1Gi"}, mutable: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"},
+			want: writethrough(),
+		},
+		"none":    {class: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
+		"unknown": {mutable: map[string]string{"fsType": "xfs"}, wantErr: `unknown mutable parameter "fsType"`},
+		"no consent": {class: map[string]string{"cacheMode": "writethrough"}, mutable: map[string]string{"cacheMode": "writeback"},
+			wantErr: "mutable parameter acceptDirtyLoss"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			req := &csi.CreateVolumeRequest{
+				Name: "v", Parameters: tc.class, MutableParameters: tc.mutable, CapacityRange: &csi.CapacityRange{RequiredBytes: 10 << 30},
+				VolumeCapabilities: []*csi.VolumeCapability{{
+					AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+					AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+				}},
+			}
+			got, err := parseCreate(req)
+			if tc.wantErr != "" {
+				if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want ErrInvalid with %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got.Spec); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestModifyCodes wants the codes that external-resizer acts on.
+func TestModifyCodes(t *testing.T) {
+	locks := &keylock.Set{}
+	volumes := volumetest.NewProvisioner(1<<40, "node-1")
+	c := NewController(volumes, locks)
+	if _, err := volumes.Create(t.Context(), "v", writethrough()); err != nil {
+		t.Fatal(err)
+	}
+	unlock, _ := locks.TryLock("busy")
+	defer unlock()
+	tests := map[string]struct {
+		id     string
+		params map[string]string
+		want   codes.Code
+	}{
+		"done":             {id: "v", params: map[string]string{"cacheMode": "none"}, want: codes.OK},
+		"done again":       {id: "v", params: map[string]string{"cacheMode": "none"}, want: codes.OK},
+		"refused":          {id: "v", params: map[string]string{"cacheMode": "none", "cacheSize": "1Gi"}, want: codes.InvalidArgument},
+		"without a volume": {id: "", want: codes.InvalidArgument},
+		"unknown volume":   {id: "other", want: codes.NotFound},
+		"busy":             {id: "busy", want: codes.Aborted},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.ControllerModifyVolume(t.Context(), &csi.ControllerModifyVolumeRequest{VolumeId: tc.id, MutableParameters: tc.params})
+			if got := status.Code(err); got != tc.want {
+				t.Errorf("code %s (%v), want %s", got, err, tc.want)
+			}
+		})
+	}
+	if v, err := volumes.Get(t.Context(), "v"); err != nil || v.Spec.Mode != volume.ModeNone {
+		t.Errorf("volume after it: %+v, %v", v.Spec, err)
+	}
+}
