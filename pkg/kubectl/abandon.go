@@ -1,0 +1,124 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+type abandonOptions struct {
+	change
+
+	accept, force bool
+}
+
+func newAbandon(f *Factory) *cobra.Command {
+	o := &abandonOptions{change: newChange(f)}
+	cmd := &cobra.Command{
+		Use:   "abandon VOLUME",
+		Short: "Give up the unflushed writes of a node that is lost",
+		Long: `Give up the unflushed writes of a node that is lost for good, so that the volume can be used on other nodes with what the storage server has.
+
+A writeback volume whose node went away is kept for that node, because only its SSD has the newest writes. When the node comes back it flushes by
+itself. Give up only what cannot come back: the writes are lost, and the filesystem may need a check. Should the node come
+back after all, it finds a newer owner and discards its cache.
+
+While the node is Ready the writes can be had: this is refused without --force, which is for an SSD that is lost while its node lives. It is
+refused in any case while a pod runs with the volume there.`,
+		Example:           `  kubectl nearflash abandon -n shop data --accept-data-loss`,
+		ValidArgsFunction: f.completeVolumes(0),
+		RunE:              run(o),
+	}
+	cmd.Args = wantVolume(cmd, 0)
+	cmd.Flags().BoolVar(&o.accept, "accept-data-loss", false, "The consent: acknowledged writes are lost.")
+	cmd.Flags().BoolVar(&o.force, "force", false, "Do it although the node is Ready: its SSD is lost.")
+	o.output.addFlags(cmd)
+	return cmd
+}
+
+// Complete implements options.
+func (o *abandonOptions) Complete(args []string) error { return o.complete(args[0]) }
+
+// Validate implements options.
+func (o *abandonOptions) Validate() error { return checkReference(o.reference) }
+
+// Run implements options.
+func (o *abandonOptions) Run(ctx context.Context) error {
+	v, err := o.resolve(ctx, o.reference)
+	if err != nil {
+		return err
+	}
+	if !v.possiblyDirty() {
+		if err := o.say(v, "there is nothing to give up: the storage server has every write"); err != nil {
+			return err
+		}
+		return o.object(o.client, o.Out, v.CachedVolume)
+	}
+	node, err := o.nodeState(ctx, v.Status.OwnerNode)
+	if err != nil {
+		return err
+	}
+	if err := o.say(v, "unflushed writes of generation %s on node %s, which is %s%s",
+		number(v.Status.Generation), v.Status.OwnerNode, o.nodeWords(node), o.known(v)); err != nil {
+		return err
+	}
+	if err := o.refuse(ctx, v, node); err != nil {
+		return fmt.Errorf("%s: %w", v.title(), err)
+	}
+	if err := o.giveUp(ctx, v); err != nil {
+		return err
+	}
+	if err := o.say(v, "the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it"); err != nil {
+		return err
+	}
+	return o.object(o.client, o.Out, v.CachedVolume)
+}
+
+// known is what the node last said of the dirty blocks, for a person to judge.
+func (o *abandonOptions) known(v *volume) string {
+	cache := v.Status.Cache
+	if cache.DirtyBytes == nil || cache.ObservedTime.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("; %s ago %s were dirty", ago(o.Clock.Now(), cache.ObservedTime), size(*cache.DirtyBytes))
+}
+
+// refuse returns why the writes must not be given up.
+func (o *abandonOptions) refuse(ctx context.Context, v *volume, node nodeState) error {
+	if node.ready {
+		pods, err := o.users(ctx, v.ClaimNamespace, v.Claim)
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods {
+			if pod.Spec.NodeName == v.Status.OwnerNode && pod.Status.Phase == corev1.PodRunning {
+				return fmt.Errorf("pod %s runs with the volume on node %s, which would go on writing: delete the pod, or use `%s flush %s`", pod.Name, v.Status.OwnerNode, name, v.argument())
+			}
+		}
+		if !o.force {
+			return fmt.Errorf("node %s is Ready and flushes by itself: see `%s doctor` if it does not; add --force only if its SSD is lost", v.Status.OwnerNode, name)
+		}
+	}
+	if !o.accept {
+		return errors.New("acknowledged writes would be lost: add --accept-data-loss if they cannot come back")
+	}
+	return nil
+}
+
+// giveUp writes the mark, unless the record has changed since it was looked at:
+// the node may have come back in that moment.
+func (o *abandonOptions) giveUp(ctx context.Context, v *volume) error {
+	before := v.DeepCopy()
+	v.Status.DirtyState = v1alpha1.DirtyStateClean
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := o.client.Status().Patch(ctx, v.CachedVolume, patch); err != nil {
+		return fmt.Errorf("change the status of CachedVolume %s: %w", v.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package kubectl_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+)
+
+// live is a rig whose cluster is a real API server: what is written must pass
+// the validation of the definitions, and generations count.
+func live(t *testing.T, cfg *rest.Config) *rig {
+	t.Helper()
+	c, err := client.New(cfg, client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rig{t: t, client: c, clock: &clock{now: start}}
+}
+
+// create writes objects with their status.
+func (r *rig) create(objs ...client.Object) {
+	r.t.Helper()
+	for _, obj := range objs {
+		status := obj.DeepCopyObject().(client.Object)
+		if err := r.client.Create(r.t.Context(), obj); err != nil {
+			r.t.Fatal(err)
+		}
+		status.SetResourceVersion(obj.GetResourceVersion())
+		status.SetUID(obj.GetUID())
+		if _, ok := obj.(*v1alpha1.CachedVolume); !ok {
+			continue
+		}
+		if err := r.client.Status().Update(r.t.Context(), status); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// attach makes a volume that is attached to node-a.
+func (r *rig) attach(id string, opts ...func(*v1alpha1.CachedVolume)) {
+	r.t.Helper()
+	record := pvAndRecord("", "", id, append(opts, on("node-a"))...)[1]
+	record.SetUID("")
+	record.SetGeneration(0)
+	r.create(record)
+}
+
+func TestWithAPIServer(t *testing.T) {
+	cfg := apiserver.Start(t)
+
+	t.Run("mode, resize and drop pass validation and follow the generation", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-a")
+		r.tick("vol-a", applied(metav1.ConditionTrue, v1alpha1.ReasonApplied, "mode writeback"))
+		code, out, errOut := r.run("mode", "cvol/vol-a", "writeback", "--accept-dirty-loss", "node-loss")
+		expect(t, "output", out, `
+cvol/vol-a: cacheMode writethrough -> writeback
+cvol/vol-a: waiting for node node-a
+cvol/vol-a: done: mode writeback on node node-a
+`)
+		if code != 0 {
+			t.Fatal(errOut)
+		}
+		r.tick("vol-a", applied(metav1.ConditionTrue, v1alpha1.ReasonApplied, ""))
+		if code, _, errOut = r.run("resize", "cvol/vol-a", "25%"); code != 0 {
+			t.Fatal(errOut)
+		}
+		r.tick("vol-a", applied(metav1.ConditionTrue, v1alpha1.ReasonApplied, ""))
+		if code, _, errOut = r.run("drop", "cvol/vol-a", "--yes"); code != 0 {
+			t.Fatal(errOut)
+		}
+		got := r.record("vol-a").Spec
+		if got.CacheMode != v1alpha1.CacheModeNone || got.CacheSize != "25%" || got.AcceptDirtyLoss != v1alpha1.DirtyLossNodeLoss {
+			t.Errorf("spec is %+v", got)
+		}
+	})
+
+	t.Run("flush", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-b", writeback)
+		r.tick("vol-b", func(v *v1alpha1.CachedVolume) {
+			v.Status.Flush = v1alpha1.FlushStatus{Request: v.Spec.FlushRequest, CompletionTime: metav1.NewTime(start)}
+		})
+		code, out, errOut := r.run("flush", "cvol/vol-b")
+		expect(t, "output", out, `
+cvol/vol-b: waiting for node node-a: 0 dirty
+cvol/vol-b: flushed: the storage server has every write that was made before
+`)
+		if code != 0 || r.record("vol-b").Spec.FlushRequest != start.Format(time.RFC3339Nano) {
+			t.Errorf("%s; spec %+v", errOut, r.record("vol-b").Spec)
+		}
+	})
+
+	t.Run("abandon", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-c", writeback)
+		if code, _, errOut := r.run("abandon", "cvol/vol-c", "--accept-data-loss"); code != 0 {
+			t.Fatal(errOut)
+		}
+		if got := r.record("vol-c").Status.DirtyState; got != v1alpha1.DirtyStateClean {
+			t.Errorf("dirtyState is %s", got)
+		}
+	})
+
+	t.Run("a refusal of the API server is one line", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-d", func(v *v1alpha1.CachedVolume) { v.Spec.CacheMode, v.Spec.CacheSize = v1alpha1.CacheModeNone, "" })
+		_, _, errOut := r.run("resize", "cvol/vol-d", "100000000000000000000000000000000Gi")
+		expect(t, "errors", errOut, "error: SIZE: \"100000000000000000000000000000000Gi\" is not a whole number of bytes; accepted are digits with an optional Ki, Mi, Gi, Ti, Pi, k, M, G, T or P\n")
+		_, _, errOut = r.run("resize", "cvol/vol-d", "000000000000000000000000000000000001Gi")
+		expect(t, "errors", errOut, "error: change CachedVolume vol-d: CachedVolume.nearflash.io \"vol-d\" is invalid: [spec.cacheSize: Too long: may not be more than 32 bytes, "+
+			"<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]\n")
+	})
+
+	t.Run("describe selects events, doctor finds the definitions", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-e")
+		for _, about := range []string{"vol-e", "vol-a"} {
+			r.create(&corev1.Event{
+				ObjectMeta:     metav1.ObjectMeta{Namespace: "default", Name: "about-" + about},
+				InvolvedObject: corev1.ObjectReference{Kind: "CachedVolume", Name: about},
+				Reason:         "CacheActive", Message: "seen of " + about, Type: corev1.EventTypeNormal, LastTimestamp: before(time.Minute),
+			})
+		}
+		_, out, errOut := r.run("describe", "cvol/vol-e")
+		if !strings.Contains(out, "seen of vol-e") || strings.Contains(out, "seen of vol-a") {
+			t.Errorf("output %s, errors %s", out, errOut)
+		}
+		code, out, _ := r.run("doctor")
+		if code != 1 || !strings.Contains(out, "crd/cachedvolumes.nearflash.io: serves v1alpha1 with all fields") {
+			t.Errorf("exit status %d, output %s", code, out)
+		}
+	})
+}
+
+// A cluster without nearflash is named as one.
+func TestWithoutDefinitions(t *testing.T) {
+	r := live(t, apiserver.StartBare(t))
+	for _, args := range [][]string{{"list", "-A"}, {"top"}, {"pools"}, {"pools", "node-a"}, {"describe", "cvol/x"}} {
+		_, _, errOut := r.run(args...)
+		expect(t, "errors", errOut, "error: this cluster does not know the resources of nearflash.io/v1alpha1: install nearflash, or choose another cluster with --context\n")
+	}
+}

@@ -1,0 +1,157 @@
+package kubectl_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+func event(namespace, name, kind, about, reason, message string, age time.Duration) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name},
+		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about},
+		Type:           corev1.EventTypeNormal, Reason: reason, Message: message,
+		EventTime: metav1.NewMicroTime(start.Add(-age)),
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	for tc, c := range map[string]struct {
+		args    []string
+		objs    []client.Object
+		wantOut string
+	}{
+		"attached, dirty": {
+			args: []string{"describe", "-n", "shop", "data"},
+			objs: append(bound("shop", "data", "pvc-1", writeback, on("node-a"), dirty(512*mib), func(v *v1alpha1.CachedVolume) {
+				v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-b", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(3 * time.Hour)}}
+				v.Status.Flush = v1alpha1.FlushStatus{Request: "x", CompletionTime: before(time.Hour)}
+			}),
+				node("node-a", true), userPod("shop", "db-0", "data", "node-a"), userPod("shop", "other", "logs", "node-a"),
+				event("shop", "e2", "PersistentVolumeClaim", "data", "CacheActive", "on", time.Minute),
+				event("default", "e1", "CachedVolume", "pvc-1", "CacheActive", "on", 2*time.Minute),
+				event("shop", "e3", "Pod", "data", "Started", "a pod of the same name", time.Minute),
+			),
+			wantOut: `
+Claim:             shop/data
+CachedVolume:      pvc-1
+PersistentVolume:  pvc-1
+Capacity:          100Gi
+Origin:            iscsi, made by nearflash-target
+Node:              node-a (Ready)
+State:             Published, PossiblyDirty, generation 3
+Asked for:         mode writeback, size 10%, acceptDirtyLoss node-loss
+Cache:             mode writeback, Healthy, seen 12s ago
+  Size:            10Gi
+  Used:            8.2Gi (81%)
+  Dirty:           512Mi, none of it older than 40s
+  Hits, 5 min:     reads 94%, writes 99%
+  Hits, total:     reads 91%, writes 98%
+  Load:            1200 reads/s, 310 writes/s
+  Latency, pod:    p50 250us, p99 4.2ms
+  Latency, hit:    p50 120us, p99 500us
+  Latency, miss:   p50 2.1ms, p99 15ms
+  Last flush:      60m ago
+Kept on:           node-b: 10Gi, stale, will be wiped, generation 2, left 3h ago
+Used by:           pod db-0 on node-a (Running)
+What this means:
+  - Writes are acknowledged by the SSD of node-a: what is dirty is lost if that node or its SSD is lost now.
+  - No other node gets the volume before node-a has flushed it.
+Conditions:
+  TYPE     STATUS  REASON       SINCE  MESSAGE
+  Cached   True    CacheActive  10m    -
+  Applied  True    Applied      10m    mode writeback
+Events:
+  AGE  TYPE    REASON       OBJECT                      MESSAGE
+  2m   Normal  CacheActive  CachedVolume/pvc-1          on
+  60s  Normal  CacheActive  PersistentVolumeClaim/data  on
+`,
+		},
+		"lost": {
+			args: []string{"describe", "cvol/pvc-1"},
+			objs: append(bound("shop", "data", "pvc-1", writeback, released("node-a"), func(v *v1alpha1.CachedVolume) {
+				v.Spec.ChunkSizeBytes = ptr(256 * int64(1024))
+				v.Spec.Provisioning = "thin"
+			}), node("node-a", false)),
+			wantOut: `
+Claim:             shop/data
+CachedVolume:      pvc-1
+PersistentVolume:  pvc-1
+Capacity:          100Gi
+Origin:            iscsi, made by nearflash-target, thin
+Node:              node-a (not Ready since 20m)
+State:             Released, PossiblyDirty, generation 3
+Asked for:         mode writeback, size 10%, chunks of 256Ki, acceptDirtyLoss node-loss
+Cache:             none reported
+Kept on:           no node
+Used by:           no pod
+What this means:
+  - Node node-a may hold writes that the storage server does not have; the volume waits for that node, which flushes by itself when it is back.
+  - If the node is lost for good, so are the writes: ` + "`kubectl nearflash abandon -n shop data --accept-data-loss`" + ` lets the volume go on without them.
+Conditions:
+  TYPE     STATUS   REASON       SINCE  MESSAGE
+  Cached   False    Detached     10m    not attached
+  Applied  Unknown  NotAttached  10m    takes effect when the volume is attached
+Events: none
+`,
+		},
+		"never used, static": {
+			args: []string{"describe", "cvol/lun-7"}, objs: fleet(),
+			wantOut: `
+Claim:             -
+CachedVolume:      lun-7
+PersistentVolume:  -
+Origin:            iscsi LUN 0 of iqn.2026-11.com.example:lun7 at 192.0.2.10:3260
+Node:              none yet
+State:             -, -, generation -
+Asked for:         mode none
+Cache:             none reported
+Kept on:           no node
+Used by:           no pod
+What this means:
+  - No pod has used the volume yet.
+Conditions: none
+Events: none
+`,
+		},
+		"warm": {
+			args: []string{"describe", "-n", "web", "site"}, objs: append(fleet(), node("node-b", true)),
+			wantOut: `
+Claim:             web/site
+CachedVolume:      pvc-6
+PersistentVolume:  pvc-6
+Capacity:          100Gi
+Origin:            iscsi, made by nearflash-target
+Node:              node-b (Ready)
+State:             Released, Clean, generation 3
+Asked for:         mode writethrough, size 10%
+Cache:             none reported
+Kept on:           node-b: 10Gi, warm, generation 3, left 60m ago
+Kept on:           node-c: 10Gi, stale, will be wiped, generation 2, left 30h ago
+Used by:           no pod
+What this means:
+  - The storage server has every acknowledged write: losing a node or an SSD loses none.
+  - A pod that starts on node-b finds a warm cache; on any other node it starts cold.
+Conditions:
+  TYPE     STATUS   REASON       SINCE  MESSAGE
+  Cached   False    Detached     10m    not attached
+  Applied  Unknown  NotAttached  10m    takes effect when the volume is attached
+Events: none
+`,
+		},
+		"as an object": {args: []string{"describe", "cvol/lun-7", "-o", "name"}, objs: fleet(), wantOut: "cachedvolume.nearflash.io/lun-7\n"},
+	} {
+		t.Run(tc, func(t *testing.T) {
+			code, out, errOut := newRig(t, c.objs...).run(c.args...)
+			expect(t, "output", out, c.wantOut)
+			if code != 0 || errOut != "" {
+				t.Errorf("exit status %d, errors %q", code, errOut)
+			}
+		})
+	}
+}

@@ -1,0 +1,337 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	domain "github.com/nearflash/nearflash/pkg/volume"
+)
+
+// The labels that the chart puts on the driver's pods.
+const (
+	nameLabel           = "app.kubernetes.io/name"
+	componentLabel      = "app.kubernetes.io/component"
+	componentNode       = "node"
+	componentController = "controller"
+)
+
+// neededFields are what commands read and write, by the CustomResourceDefinition
+// that must have them. A field that the API server does not know is dropped
+// without an error.
+var neededFields = map[string][]string{
+	"cachedvolumes." + v1alpha1.GroupName: {
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest",
+		"status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.residency",
+	},
+	"cachepools." + v1alpha1.GroupName: {"status.capacity", "status.conditions", "status.devices", "status.residency"},
+}
+
+// checkDefinitions looks at the resources that everything else rests on, and
+// tells whether the rest can be looked at.
+func (o *doctorOptions) checkDefinitions(ctx context.Context, d *diagnosis) bool {
+	readable := true
+	for _, crdName := range slices.Sorted(maps.Keys(neededFields)) {
+		object := "crd/" + crdName
+		var crd apiextensionsv1.CustomResourceDefinition
+		err := o.client.Get(ctx, client.ObjectKey{Name: crdName}, &crd)
+		switch {
+		case apierrors.IsNotFound(err):
+			readable = false
+			d.add(sevError, object, "kubectl apply --server-side -f crds/ with the directory crds of the chart", "not in this cluster")
+		case err != nil:
+			d.add(sevWarning, object, "run doctor with an account that may read CustomResourceDefinitions", "cannot be read: %v", err)
+		default:
+			readable = checkDefinition(d, object, &crd) && readable
+		}
+	}
+	return readable
+}
+
+// checkDefinition tells whether objects of the definition can be read.
+func checkDefinition(d *diagnosis, object string, crd *apiextensionsv1.CustomResourceDefinition) bool {
+	const remedy = "kubectl apply --server-side -f crds/ with the directory crds of the chart of this version"
+	var served []string
+	for _, v := range crd.Spec.Versions {
+		if v.Served {
+			served = append(served, v.Name)
+		}
+	}
+	for _, v := range crd.Spec.Versions {
+		if v.Name != v1alpha1.GroupVersion.Version || !v.Served {
+			continue
+		}
+		var missing []string
+		for _, path := range neededFields[crd.Name] {
+			if v.Schema == nil || !hasField(v.Schema.OpenAPIV3Schema, strings.Split(path, ".")) {
+				missing = append(missing, path)
+			}
+		}
+		if len(missing) > 0 {
+			d.add(sevError, object, remedy, "lacks %s", strings.Join(missing, ", "))
+		} else {
+			d.ok(object, "serves %s with all fields", strings.Join(served, ", "))
+		}
+		return true
+	}
+	d.add(sevError, object, remedy, "serves %s, this plugin needs %s", orNone(strings.Join(served, ", ")), v1alpha1.GroupVersion.Version)
+	return false
+}
+
+func hasField(schema *apiextensionsv1.JSONSchemaProps, path []string) bool {
+	for _, name := range path {
+		if schema == nil {
+			return false
+		}
+		below, ok := schema.Properties[name]
+		if !ok {
+			return false
+		}
+		schema = &below
+	}
+	return true
+}
+
+// clusterFacts are what the checks rest on.
+type clusterFacts struct {
+	nodes map[string]*corev1.Node
+	// registered are the nodes whose kubelet knows the driver.
+	registered map[string]bool
+	pools      map[string]*v1alpha1.CachePool
+	// plugins are the node plugin's pods by node.
+	plugins     map[string]*corev1.Pod
+	controllers []corev1.Pod
+	classes     []storagev1.StorageClass
+	volumes     []*volume
+	pvs         map[string]*corev1.PersistentVolume
+}
+
+// gather reads everything once.
+func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
+	f := &clusterFacts{nodes: map[string]*corev1.Node{}, registered: map[string]bool{}, pools: map[string]*v1alpha1.CachePool{}, plugins: map[string]*corev1.Pod{}}
+	var nodes corev1.NodeList
+	var csiNodes storagev1.CSINodeList
+	var pools v1alpha1.CachePoolList
+	var pods corev1.PodList
+	var classes storagev1.StorageClassList
+	for _, l := range []struct {
+		what string
+		list client.ObjectList
+		opts []client.ListOption
+	}{
+		{"nodes", &nodes, nil}, {"CSINodes", &csiNodes, nil}, {"CachePools", &pools, nil}, {"StorageClasses", &classes, nil},
+		{"pods", &pods, []client.ListOption{client.MatchingLabels{nameLabel: "nearflash"}}},
+	} {
+		if err := s.client.List(ctx, l.list, l.opts...); err != nil {
+			return nil, fmt.Errorf("list %s: %w", l.what, err)
+		}
+	}
+	for i := range nodes.Items {
+		f.nodes[nodes.Items[i].Name] = &nodes.Items[i]
+	}
+	for _, n := range csiNodes.Items {
+		f.registered[n.Name] = slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driverName })
+	}
+	for i := range pools.Items {
+		f.pools[pools.Items[i].Name] = &pools.Items[i]
+	}
+	for i := range pods.Items {
+		switch pod := &pods.Items[i]; pod.Labels[componentLabel] {
+		case componentNode:
+			// The younger of two is the one that shall stay.
+			if have := f.plugins[pod.Spec.NodeName]; have == nil || have.DeletionTimestamp != nil {
+				f.plugins[pod.Spec.NodeName] = pod
+			}
+		case componentController:
+			f.controllers = append(f.controllers, *pod)
+		}
+	}
+	f.classes = slices.DeleteFunc(classes.Items, func(c storagev1.StorageClass) bool { return c.Provisioner != driverName })
+	var err error
+	if f.volumes, err = s.all(ctx); err != nil {
+		return nil, err
+	}
+	f.pvs, err = s.pvs(ctx)
+	return f, err
+}
+
+func checkController(d *diagnosis, f *clusterFacts) {
+	const object = "controller"
+	ready := 0
+	var problems []string
+	for i := range f.controllers {
+		pod := &f.controllers[i]
+		ok, why := podReady(pod)
+		if ok {
+			ready++
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("pod %s is not ready: %s", pod.Name, why))
+	}
+	switch {
+	case len(f.controllers) == 0:
+		d.add(sevError, object, "install the chart, or look at its Deployment: kubectl get deployments -A -l "+nameLabel+"=nearflash", "no pod of the controller runs: no volume is made, attached or detached")
+	case ready == 0:
+		d.add(sevError, object, logsOf(&f.controllers[0], "nearflash-controller"), "%s", strings.Join(problems, "; "))
+	case len(problems) > 0:
+		d.add(sevWarning, object, logsOf(&f.controllers[0], "nearflash-controller"), "%d of %d pods are ready: %s", ready, len(f.controllers), strings.Join(problems, "; "))
+	default:
+		d.ok(object, "%s ready", count(ready, "pod"))
+	}
+}
+
+func logsOf(pod *corev1.Pod, container string) string {
+	return fmt.Sprintf("read the log: kubectl logs -n %s %s -c %s", pod.Namespace, pod.Name, container)
+}
+
+func checkNodes(d *diagnosis, f *clusterFacts) {
+	names := map[string]bool{}
+	for n := range f.plugins {
+		names[n] = n != ""
+	}
+	for n, registered := range f.registered {
+		names[n] = names[n] || registered
+	}
+	for n := range f.pools {
+		names[n] = true
+	}
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		if names[n] {
+			checkNode(d, f, n)
+		}
+	}
+	if len(f.plugins) == 0 {
+		d.add(sevError, "nodes", "install the chart, or look at its DaemonSet: kubectl get daemonsets -A -l "+nameLabel+"=nearflash", "the node plugin runs on no node")
+	}
+}
+
+func checkNode(d *diagnosis, f *clusterFacts, n string) {
+	object, since := "node/"+n, len(d.Findings)
+	pool, plugin := f.pools[n], f.plugins[n]
+	switch state := stateOf(f.nodes[n]); {
+	case state.gone:
+		d.add(sevWarning, object, "kubectl delete cachepool "+n+", if its SSDs will not come back", "has a CachePool and is not in the cluster")
+		return
+	case !state.ready:
+		d.add(sevError, object, "kubectl describe node "+n, "is not Ready")
+		return
+	}
+	if plugin == nil {
+		d.add(sevError, object, "look at the DaemonSet's nodeSelector and tolerations: kubectl get daemonsets -A -l "+nameLabel+"=nearflash", "has no pod of the node plugin")
+	} else if ok, why := podReady(plugin); !ok {
+		d.add(sevError, object, logsOf(plugin, "nearflash-node"), "pod %s of the node plugin is not ready: %s", plugin.Name, why)
+	}
+	if !f.registered[n] {
+		d.add(sevError, object, "the plugin registers once its preflight passes; see its log and the kubelet's", "the kubelet does not know the driver: no volume can be used here")
+	}
+	if pool == nil {
+		d.add(sevWarning, object, "the plugin makes it when it starts; see its log", "has no CachePool: volumes run without a cache here")
+		return
+	}
+	checkPool(d, object, pool)
+	if !d.bad(since) {
+		d.ok(object, "plugin ready and registered; pool of %s, %s free, %s residency", quantity(pool.Status.Capacity), quantity(pool.Status.Free), quantity(pool.Status.Residency))
+	}
+}
+
+// wornOut is the wear in percent from which an SSD should be replaced.
+const wornOut = 90
+
+func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionPreflight); c != nil && c.Status != metav1.ConditionTrue {
+		d.add(sevError, object, "install or load what is missing, then delete the plugin's pod on the node", "preflight: %s", c.Message)
+	}
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); c == nil {
+		d.add(sevWarning, object, "see the log of the node plugin", "the pool has not reported yet")
+	} else if c.Status != metav1.ConditionTrue {
+		d.add(sevWarning, object, poolRemedy(c.Reason), "the pool is not ready, volumes run without a cache here (%s): %s", c.Reason, c.Message)
+	}
+	for _, dev := range pool.Status.Devices {
+		switch {
+		case dev.Health == v1alpha1.DeviceFailing:
+			d.add(sevError, object, "move the pods away and replace the SSD", "SSD %s expects to fail", dev.Path)
+		case dev.WearPercent != nil && *dev.WearPercent >= wornOut:
+			d.add(sevWarning, object, "plan its replacement", "SSD %s has used %d%% of its endurance", dev.Path, *dev.WearPercent)
+		}
+		if dev.Message != "" {
+			d.add(sevWarning, object, "if the device holds nothing that you need, clear it on the node: wipefs --all "+dev.Path, "device %s is not used: %s", dev.Path, dev.Message)
+		}
+	}
+}
+
+func poolRemedy(reason string) string {
+	switch reason {
+	case v1alpha1.ReasonNoDevices:
+		return "give the node a blank SSD, or correct node.pool.devices of the chart"
+	case v1alpha1.ReasonDeviceNotBlank:
+		return "choose another device, or clear this one on the node with wipefs --all DEVICE if it holds nothing that you need"
+	case v1alpha1.ReasonDeviceMissing:
+		return "bring the SSD back, or remove the pool's volume group on the node so that it is made anew"
+	case v1alpha1.ReasonTooFewDevices:
+		return "redundancy mirror needs two devices: add one, or choose redundancy none"
+	}
+	return "see the log of the node plugin"
+}
+
+func checkClasses(d *diagnosis, f *clusterFacts) {
+	if len(f.classes) == 0 {
+		d.ok("storageclasses", "none of provisioner %s: only existing LUNs can be used", driverName)
+	}
+	for _, c := range f.classes {
+		object := "storageclass/" + c.Name
+		if problems := classProblems(c.Parameters); len(problems) > 0 {
+			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
+		} else {
+			d.ok(object, "valid")
+		}
+	}
+}
+
+// classParameters are the parameters of docs/reference/storageclass.md with the
+// values that are enumerated there.
+var classParameters = map[string][]string{
+	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"cacheSize": nil, "chunkSize": nil,
+}
+
+// classProblems says why the controller will refuse the parameters of a class.
+func classProblems(params map[string]string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		value := params[key]
+		accepted, known := classParameters[key]
+		switch {
+		case strings.HasPrefix(key, "csi.storage.k8s.io/"):
+		case !known:
+			out = append(out, fmt.Sprintf("unknown parameter %q", key))
+		case accepted != nil && !slices.Contains(accepted, value):
+			out = append(out, fmt.Sprintf("%s %q is not accepted (accepted: %s)", key, value, strings.Join(accepted, ", ")))
+		case key == "cacheSize" && params["cacheMode"] != "none":
+			if _, err := domain.ParseSize(value); err != nil {
+				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
+			}
+		}
+	}
+	mode, consent := params["cacheMode"], params["acceptDirtyLoss"] == "node-loss"
+	if mode == string(v1alpha1.CacheModeWriteback) && !consent {
+		out = append(out, "cacheMode writeback needs acceptDirtyLoss node-loss")
+	}
+	if mode != string(v1alpha1.CacheModeWriteback) && consent {
+		out = append(out, "acceptDirtyLoss node-loss is for cacheMode writeback only")
+	}
+	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
+		out = append(out, "cacheMode none takes no cacheSize")
+	}
+	return out
+}

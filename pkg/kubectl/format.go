@@ -1,0 +1,89 @@
+package kubectl
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// none stands for a value that is not known.
+const none = "-"
+
+// orNone returns s, or what stands for nothing.
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+var units = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+
+// size prints bytes with at most three digits that matter: 512Mi, 1.5Gi, 0.
+func size(n int64) string {
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(units)-1 {
+		v /= 1024
+		u++
+	}
+	text := strconv.FormatFloat(v, 'f', 1, 64)
+	if v >= 100 {
+		text = strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(text, ".0") + units[u]
+}
+
+// optionalSize prints bytes that may be unknown.
+func optionalSize(n *int64) string {
+	if n == nil {
+		return none
+	}
+	return size(*n)
+}
+
+// micros prints microseconds: 250us, 1.2ms, 15ms, 2.1s.
+func micros(n *int64) string {
+	if n == nil {
+		return none
+	}
+	v, unit := float64(*n), "us"
+	switch {
+	case v >= 1e6:
+		v, unit = v/1e6, "s"
+	case v >= 1e3:
+		v, unit = v/1e3, "ms"
+	}
+	text := strconv.FormatFloat(v, 'f', 1, 64)
+	if v >= 10 {
+		text = strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(text, ".0") + unit
+}
+
+// number prints a figure that may be unknown.
+func number[T int32 | int64](n *T) string {
+	if n == nil {
+		return none
+	}
+	return strconv.FormatInt(int64(*n), 10)
+}
+
+// ago prints how long ago something was, as kubectl does.
+func ago(now time.Time, t metav1.Time) string {
+	if t.IsZero() {
+		return none
+	}
+	return duration.HumanDuration(max(0, now.Sub(t.Time)))
+}
+
+// count prints a number of things in words: "1 error", "2 errors".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

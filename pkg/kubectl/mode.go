@@ -1,0 +1,90 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+var modes = []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWritethrough), string(v1alpha1.CacheModeWriteback)}
+
+type modeOptions struct {
+	change
+
+	mode       v1alpha1.CacheMode
+	acceptLoss string
+}
+
+func newMode(f *Factory) *cobra.Command {
+	o := &modeOptions{change: newChange(f)}
+	cmd := &cobra.Command{
+		Use:   "mode PVC none|writethrough|writeback",
+		Short: "Change how writes pass through the cache, while the pod runs",
+		Long: `Change how writes pass through the cache of a volume, while its pod runs.
+
+none           no cache; the SSD space is given back
+writethrough   a write is acknowledged when the storage server has it
+writeback      a write is acknowledged when the SSD has it: fast, and lost with the node if it was not flushed before.
+               This needs consent: --accept-dirty-loss node-loss
+
+Leaving writeback first writes everything to the storage server, which takes its time. The cached blocks stay between writethrough and writeback;
+after none the cache starts cold. A volume that is attached nowhere takes the mode when a pod next uses it.`,
+		Example: `  kubectl nearflash mode -n shop data writeback --accept-dirty-loss node-loss
+  kubectl nearflash mode -n shop data writethrough`,
+		ValidArgsFunction: f.completeVolumes(1, modes...),
+		RunE:              run(o),
+	}
+	cmd.Args = wantVolume(cmd, 1)
+	cmd.Flags().StringVar(&o.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("accept-dirty-loss",
+		cobra.FixedCompletions([]string{string(v1alpha1.DirtyLossNodeLoss)}, cobra.ShellCompDirectiveNoFileComp)))
+	o.addFlags(cmd)
+	return cmd
+}
+
+// Complete implements options.
+func (o *modeOptions) Complete(args []string) error {
+	o.mode = v1alpha1.CacheMode(args[1])
+	return o.complete(args[0])
+}
+
+// Validate implements options.
+func (o *modeOptions) Validate() error {
+	if !slices.Contains(modes, string(o.mode)) {
+		return fmt.Errorf("mode %s is not known: accepted are %s", o.mode, strings.Join(modes, ", "))
+	}
+	switch v1alpha1.DirtyLoss(o.acceptLoss) {
+	case "", v1alpha1.DirtyLossNodeLoss:
+		return o.validate()
+	}
+	return fmt.Errorf("--accept-dirty-loss %s is not known: accepted is %s", o.acceptLoss, v1alpha1.DirtyLossNodeLoss)
+}
+
+// Run implements options.
+func (o *modeOptions) Run(ctx context.Context) error {
+	v, err := o.resolve(ctx, o.reference)
+	if err != nil {
+		return err
+	}
+	consent := v.Spec.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss || o.acceptLoss != ""
+	switch {
+	case o.mode == v1alpha1.CacheModeWriteback && !consent:
+		return fmt.Errorf("%s: writeback loses the writes that were not flushed when node or SSD are lost: add --accept-dirty-loss %s if that is acceptable", v.title(), v1alpha1.DirtyLossNodeLoss)
+	case o.mode != v1alpha1.CacheModeNone && v.Spec.CacheSize == "":
+		return fmt.Errorf("%s: the volume has no cache size yet: give it one with `%s resize %s 10%%`, then repeat the command", v.title(), name, v.argument())
+	}
+	if err := o.say(v, "cacheMode %s -> %s", v.Spec.CacheMode, o.mode); err != nil {
+		return err
+	}
+	return o.apply(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) {
+		spec.CacheMode = o.mode
+		if o.mode == v1alpha1.CacheModeWriteback {
+			spec.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
+		}
+	}, attachedAs)
+}

@@ -1,0 +1,230 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// The smallest interval keeps a forgotten screen from loading the API server.
+const (
+	defaultInterval = 5 * time.Second
+	minInterval     = time.Second
+)
+
+// clearScreen moves the cursor home and clears what is below (ECMA-48).
+const clearScreen = "\x1b[H\x1b[2J"
+
+type topOptions struct {
+	*Factory
+	session
+	output
+
+	everywhere, watch bool
+	interval          time.Duration
+	sortBy            string
+	args              []string
+}
+
+// order is what volumes can be sorted by; those for which the figure is not known
+// come last.
+type order struct {
+	name  string
+	value func(*volume) *int64
+}
+
+var orders = []order{
+	{"hit", func(v *volume) *int64 { return widen(v.Status.Cache.HitRate.ReadPercent) }},
+	{"iops", iops},
+	{"dirty", func(v *volume) *int64 { return v.Status.Cache.DirtyBytes }},
+	{"used", func(v *volume) *int64 { return v.Status.Cache.UsedBytes }},
+	{"p99", func(v *volume) *int64 { return v.Status.Cache.Performance.Volume.P99Micros }},
+}
+
+func widen(n *int32) *int64 {
+	if n == nil {
+		return nil
+	}
+	w := int64(*n)
+	return &w
+}
+
+// iops is the sum of reads and writes.
+func iops(v *volume) *int64 {
+	p := v.Status.Cache.Performance
+	if p.ReadIOPS == nil && p.WriteIOPS == nil {
+		return nil
+	}
+	var sum int64
+	for _, n := range []*int64{p.ReadIOPS, p.WriteIOPS} {
+		if n != nil {
+			sum += *n
+		}
+	}
+	return &sum
+}
+
+func orderNames() []string {
+	names := make([]string, 0, len(orders))
+	for _, o := range orders {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+func newTop(f *Factory) *cobra.Command {
+	o := &topOptions{Factory: f, output: newOutput(true)}
+	cmd := &cobra.Command{
+		Use:   "top [PVC...]",
+		Short: "Show hit rate, load and latency of attached volumes",
+		Long: `Show hit rate, load and latency of attached volumes.
+
+HIT% is of the reads of the last five minutes; rates and latencies are of the last minute. P99 is what the pod sees, HIT-P50 and HIT-P99 are
+the SSD's, MISS-P50 and MISS-P99 the storage server's; each is the upper bound of its bucket. DIRTY is what the storage server does not have yet.
+Nodes report what changed at most every 30 seconds.`,
+		Example: `  # what is slow, of all namespaces
+  kubectl nearflash top -A --sort-by p99
+
+  # a table that renews itself
+  kubectl nearflash top -n shop -w`,
+		ValidArgsFunction: f.completeVolumes(-1),
+		RunE:              run(o),
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Show the volumes of all namespaces, and those without a claim.")
+	flags.BoolVarP(&o.watch, "watch", "w", false, "Show it again and again.")
+	flags.DurationVar(&o.interval, "interval", defaultInterval, "With --watch: the time between two looks.")
+	flags.StringVar(&o.sortBy, "sort-by", "", fmt.Sprintf("Highest first by: (%s). The default is by name.", strings.Join(orderNames(), ", ")))
+	o.addFlags(cmd)
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(orderNames(), cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// Complete implements options.
+func (o *topOptions) Complete(args []string) error {
+	o.args = args
+	if err := o.complete(); err != nil {
+		return err
+	}
+	var err error
+	o.session, err = o.connect()
+	return err
+}
+
+// Validate implements options.
+func (o *topOptions) Validate() error {
+	switch {
+	case o.sortBy != "" && !slices.Contains(orderNames(), o.sortBy):
+		return fmt.Errorf("--sort-by %s is not known: accepted are %s", o.sortBy, strings.Join(orderNames(), ", "))
+	case o.interval < minInterval:
+		return fmt.Errorf("--interval %s is too short: give at least %s", o.interval, minInterval)
+	case o.watch && !o.table():
+		return fmt.Errorf("--watch prints tables: leave out --watch, or -o")
+	}
+	return checkSelection(o.args, o.everywhere)
+}
+
+// Run implements options.
+func (o *topOptions) Run(ctx context.Context) error {
+	if !o.watch {
+		return o.once(ctx, o.Out)
+	}
+	for {
+		// The screen is cleared only when the new table is there.
+		var text strings.Builder
+		if err := o.once(ctx, &text); err != nil {
+			return err
+		}
+		if err := o.redraw(text.String()); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.Clock.After(o.interval):
+		}
+	}
+}
+
+func (o *topOptions) redraw(text string) error {
+	head := fmt.Sprintf("Every %s: %s\n\n", o.interval, o.Clock.Now().UTC().Format(time.TimeOnly+" UTC"))
+	if o.Terminal {
+		_, err := fmt.Fprint(o.Out, clearScreen+head+text)
+		return err
+	}
+	_, err := fmt.Fprintln(o.Out, head+text)
+	return err
+}
+
+// once prints one table.
+func (o *topOptions) once(ctx context.Context, out io.Writer) error {
+	volumes, err := o.choose(ctx, o.args, o.everywhere)
+	if err != nil {
+		return err
+	}
+	if len(o.args) == 0 {
+		volumes = slices.DeleteFunc(volumes, func(v *volume) bool { return !v.attached() })
+	}
+	o.sort(volumes)
+	if !o.table() {
+		return o.list(o.client, out, objectsOf(volumes))
+	}
+	if len(volumes) == 0 {
+		return o.nothing("attached volumes", o.everywhere, o.namespace)
+	}
+	head := []string{"CLAIM", "NODE", "HIT%", "READ/S", "WRITE/S", "P99", "HIT-P50", "HIT-P99", "MISS-P50", "MISS-P99", "DIRTY", "USED"}
+	if o.wide {
+		head = append(head, "MODE", "P50", "WRITE-HIT%", "TOTAL-HIT%", "SIZE", "SEEN")
+	}
+	var rows [][]string
+	for _, v := range volumes {
+		rows = append(rows, o.row(v))
+	}
+	return table(out, withNamespace(o.everywhere, head, rows, volumes), rows)
+}
+
+func (o *topOptions) sort(volumes []*volume) {
+	for _, by := range orders {
+		if by.name != o.sortBy {
+			continue
+		}
+		slices.SortStableFunc(volumes, func(a, b *volume) int {
+			x, y := by.value(a), by.value(b)
+			if x == nil || y == nil {
+				return cmp.Compare(known(y), known(x))
+			}
+			return cmp.Compare(*y, *x)
+		})
+	}
+}
+
+func known(n *int64) int {
+	if n == nil {
+		return 0
+	}
+	return 1
+}
+
+func (o *topOptions) row(v *volume) []string {
+	cache := v.Status.Cache
+	p := cache.Performance
+	row := []string{v.title(), orNone(v.node())}
+	for _, text := range []string{
+		number(cache.HitRate.ReadPercent), number(p.ReadIOPS), number(p.WriteIOPS),
+		micros(p.Volume.P99Micros), micros(p.Hit.P50Micros), micros(p.Hit.P99Micros), micros(p.Miss.P50Micros), micros(p.Miss.P99Micros),
+	} {
+		row = append(row, ifReported(v, text))
+	}
+	row = append(row, shownDirty(v), ifReported(v, optionalSize(cache.UsedBytes)))
+	if !o.wide {
+		return row
+	}
+	return append(row, shownMode(v), ifReported(v, micros(p.Volume.P50Micros)), ifReported(v, number(cache.HitRate.WritePercent)),
+		ifReported(v, number(cache.HitRate.ReadTotalPercent)), shownSize(v), ifReported(v, ago(o.Clock.Now(), cache.ObservedTime)))
+}
