@@ -18,6 +18,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/smart"
 )
 
 // View is the pool as of its last reconciliation.
@@ -35,6 +36,12 @@ type View struct {
 	Mirror  bool
 	Copies  int64
 	Stripes int
+	// CapacityBytes, FreeBytes and ResidencyBytes are known while VG is not empty:
+	// the space of all devices, what no logical volume takes, and what clean
+	// caches of volumes that left the node take.
+	CapacityBytes, FreeBytes, ResidencyBytes int64
+	// Health is what each device of the pool said of itself last.
+	Health map[string]smart.Health
 }
 
 // Config are the values of a Manager.
@@ -46,6 +53,8 @@ type Config struct {
 	Default v1alpha1.CachePoolSpec
 	// InitiatorIQN is the node's iSCSI initiator name.
 	InitiatorIQN string
+	// Health asks a device for its health and wear; nil asks none.
+	Health func(ctx context.Context, device string) (smart.Health, error)
 	// Preflight gives the findings of the node's preflight, "" when it passed.
 	Preflight func() string
 }
@@ -62,6 +71,8 @@ type Manager struct {
 	view      atomic.Pointer[View]
 	// spec is the CachePool's as it was read last, nil before the first time.
 	spec atomic.Pointer[v1alpha1.CachePoolSpec]
+	// health is used by one reconciliation at a time.
+	health health
 }
 
 // NewManager returns a Manager whose pool is not ready until Reconcile ran.
@@ -144,6 +155,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	if f.VGExists || p.Ready {
 		o.view.VG = vg
 	}
+	o.view.Health = m.health.of(ctx, m.Health, o.view.Devices)
 	if err := m.act(ctx, vg, p); err != nil {
 		return failed(err)
 	}
@@ -155,6 +167,10 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return failed(err)
 	}
 	o.size, o.free = report.SizeBytes, report.FreeBytes
+	o.view.CapacityBytes, o.view.FreeBytes = report.SizeBytes, report.FreeBytes
+	if o.view.ResidencyBytes, err = m.residency(); err != nil {
+		return failed(err)
+	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
 		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1

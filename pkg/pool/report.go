@@ -47,14 +47,14 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 	before := obj.Status.DeepCopy()
 	st := &obj.Status
 	st.InitiatorIQN, st.VolumeGroup = m.InitiatorIQN, o.view.VG
-	st.Capacity, st.Free, st.Residency = quantity(o.size), quantity(o.free), resource.Quantity{}
-	if bytes, err := m.residency(); err == nil {
-		st.Residency = quantity(bytes)
-	}
+	st.Capacity, st.Free, st.Residency = quantity(o.size), quantity(o.free), quantity(o.view.ResidencyBytes)
 	st.Devices = nil
 	for _, d := range o.devices {
 		size := d.SizeBytes
-		st.Devices = append(st.Devices, v1alpha1.CachePoolDevice{Path: d.Path, SizeBytes: &size, Message: d.Problem})
+		health := o.view.Health[d.Path]
+		st.Devices = append(st.Devices, v1alpha1.CachePoolDevice{
+			Path: d.Path, SizeBytes: &size, Message: d.Problem, Health: health.Verdict, WearPercent: health.WearPercent,
+		})
 	}
 	setCondition(obj, v1alpha1.ConditionReady, o.view.Ready, o.reason, o.message)
 	if problem := m.Preflight(); problem == "" {

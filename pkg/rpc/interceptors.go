@@ -16,7 +16,7 @@ import (
 
 // Recorder records the outcome of a call.
 type Recorder interface {
-	RecordMetrics(operationName string, operationErr error, operationDuration time.Duration) error
+	RecordMetrics(operationName string, operationErr error, operationDuration time.Duration)
 }
 
 // quietMethods are called by probes and sidecars every few seconds.
@@ -43,9 +43,7 @@ func withMetrics(rec Recorder) grpc.UnaryServerInterceptor {
 		}
 		start := time.Now()
 		resp, err := handler(ctx, req)
-		if recErr := rec.RecordMetrics(info.FullMethod, err, time.Since(start)); recErr != nil {
-			klog.FromContext(ctx).Error(recErr, "Call not counted in the metrics")
-		}
+		rec.RecordMetrics(info.FullMethod, err, time.Since(start))
 		return resp, err
 	}
 }

@@ -3,31 +3,29 @@ package rpc
 import (
 	"time"
 
+	"github.com/kubernetes-csi/csi-lib-utils/metrics"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/status"
 )
 
-// CallMetrics is a Recorder that keeps a histogram of the calls, to be registered
-// with Prometheus.
-type CallMetrics struct{ *prometheus.HistogramVec }
+// CallMetrics is a Recorder by the conventions of CSI: the histogram
+// csi_plugin_operations_seconds of csi-lib-utils, with driver, method and gRPC
+// status as labels.
+type CallMetrics struct{ manager metrics.CSIMetricsManager }
 
 var _ Recorder = CallMetrics{}
 
-// NewCallMetrics returns CallMetrics without any call.
-func NewCallMetrics() CallMetrics {
-	return CallMetrics{prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "nearflash_csi_call_duration_seconds",
-		Help:    "Duration of CSI calls by method and gRPC status code.",
-		Buckets: prometheus.ExponentialBuckets(0.01, 3, 9), // 10 ms to 66 s, the sidecars' timeout
-	}, []string{"method", "code"})}
+// NewCallMetrics returns CallMetrics of a driver, without any call.
+func NewCallMetrics(driverName string) CallMetrics {
+	return CallMetrics{metrics.NewCSIMetricsManagerWithOptions(driverName,
+		metrics.WithSubsystem(metrics.SubsystemPlugin),
+		metrics.WithProcessStartTime(false), // the process collector has it
+	)}
 }
 
 // RecordMetrics implements Recorder.
-func (m CallMetrics) RecordMetrics(operation string, err error, d time.Duration) error {
-	h, wrong := m.GetMetricWithLabelValues(operation, status.Code(err).String())
-	if wrong != nil {
-		return wrong
-	}
-	h.Observe(d.Seconds())
-	return nil
+func (m CallMetrics) RecordMetrics(operation string, err error, d time.Duration) {
+	m.manager.RecordMetrics(operation, err, d)
 }
+
+// Gatherer returns what gathers the histogram.
+func (m CallMetrics) Gatherer() prometheus.Gatherer { return m.manager.GetRegistry() }

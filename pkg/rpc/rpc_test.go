@@ -44,11 +44,10 @@ type recorder struct {
 	calls []call
 }
 
-func (r *recorder) RecordMetrics(name string, err error, _ time.Duration) error {
+func (r *recorder) RecordMetrics(name string, err error, _ time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.calls = append(r.calls, call{name, status.Code(err)})
-	return nil
 }
 
 // safeBuffer is a log destination for several goroutines.
@@ -268,5 +267,33 @@ func leaveStaleSocket(t *testing.T, path string) {
 	l.SetUnlinkOnClose(false)
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCallMetrics wants what dashboards for CSI drivers look for.
+func TestCallMetrics(t *testing.T) {
+	m := NewCallMetrics("csi.example.com")
+	m.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, 300*time.Millisecond)
+	m.RecordMetrics("/csi.v1.Node/NodeStageVolume", status.Error(codes.Aborted, "come again"), time.Second)
+	families, err := m.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(families) != 1 || families[0].GetName() != "csi_plugin_operations_seconds" {
+		t.Fatalf("got %v, want only csi_plugin_operations_seconds", families)
+	}
+	counts := map[string]uint64{}
+	for _, metric := range families[0].GetMetric() {
+		var labels []string
+		for _, l := range metric.GetLabel() {
+			labels = append(labels, l.GetName()+"="+l.GetValue())
+		}
+		counts[strings.Join(labels, " ")] = metric.GetHistogram().GetSampleCount()
+	}
+	for _, code := range []string{"OK", "Aborted"} {
+		labels := "driver_name=csi.example.com grpc_status_code=" + code + " method_name=/csi.v1.Node/NodeStageVolume"
+		if counts[labels] != 1 {
+			t.Errorf("no call with %s in %v", labels, counts)
+		}
 	}
 }

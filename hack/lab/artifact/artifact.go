@@ -19,17 +19,20 @@ const (
 	Envtest Group = "envtest"
 	// Helm is the helm program.
 	Helm Group = "helm"
+	// Prometheus is prometheus and promtool.
+	Prometheus Group = "prometheus"
 	// Kernel is the guest kernel and a root file system without container images:
 	// what tests of one kernel need.
 	Kernel Group = "kernel"
-	// Cluster is everything a lab cluster needs, the groups above included.
+	// Cluster is everything a lab cluster needs, the groups above but Prometheus
+	// included.
 	Cluster Group = "cluster"
 	// Images are the project's own images as complete archives for any engine.
 	Images Group = "images"
 )
 
 // Groups returns all groups.
-func Groups() []Group { return []Group{Envtest, Helm, Kernel, Cluster, Images} }
+func Groups() []Group { return []Group{Envtest, Helm, Prometheus, Kernel, Cluster, Images} }
 
 // Options say what is needed and where it is kept.
 type Options struct {
@@ -52,8 +55,8 @@ type Options struct {
 // empty. All files are read-only for the caller.
 type Set struct {
 	// Bin maps the name of a program to its path: kube-apiserver, kubectl, etcd
-	// (Envtest); helm (Helm); all of these and kube-controller-manager,
-	// kube-scheduler, kubelet (Cluster).
+	// (Envtest); helm (Helm); prometheus, promtool (Prometheus); those of Envtest
+	// and Helm and kube-controller-manager, kube-scheduler, kubelet (Cluster).
 	Bin map[string]string
 	// Kernel is the User-Mode Linux program (Kernel, Cluster).
 	Kernel string
@@ -182,7 +185,8 @@ type plan struct {
 	// installed only when something is built.
 	tools []hostTool
 
-	envtest, kube, sidecars, helm *task
+	envtest, kube, sidecars       *task
+	helm, prometheus              *task
 	nodeRoot, nodeTools, workload *task
 	kernel, nodeBase              *task
 	driverImages, fullImages      *imageStep
@@ -241,6 +245,11 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	}
 	if want(Helm) {
 		if err := b.planPrograms(p, &p.helm, "helm", helmPrograms()); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(groups, Prometheus) {
+		if err := b.planPrograms(p, &p.prometheus, "prometheus", prometheusPrograms()); err != nil {
 			return nil, err
 		}
 	}
@@ -309,6 +318,7 @@ func (p *plan) set(groups []Group) *Set {
 		programs []goProgram
 	}{
 		{p.envtest, envtestPrograms()}, {p.kube, kubePrograms()}, {p.helm, helmPrograms()},
+		{p.prometheus, prometheusPrograms()},
 	} {
 		if part.task == nil {
 			continue
@@ -333,7 +343,7 @@ func (p *plan) set(groups []Group) *Set {
 }
 
 // Dir returns the directory of a group, for callers that want one: the programs
-// of Envtest and Helm, the kernel, the archives of Images.
+// of Envtest, Helm and Prometheus, the kernel, the archives of Images.
 func (s *Set) Dir(g Group) (string, error) {
 	path := ""
 	switch g {
@@ -341,6 +351,8 @@ func (s *Set) Dir(g Group) (string, error) {
 		path = s.Bin["kube-apiserver"]
 	case Helm:
 		path = s.Bin["helm"]
+	case Prometheus:
+		path = s.Bin["prometheus"]
 	case Kernel:
 		path = s.Kernel
 	case Images:

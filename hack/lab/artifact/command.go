@@ -22,7 +22,7 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "artifacts [GROUP...]",
 		Short: "Build or verify what the lab and the tests run, and print the paths",
-		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, kernel (guest kernel and root),\n" +
+		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, prometheus (and promtool), kernel (guest kernel and root),\n" +
 			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives).",
 		ValidArgs:    groupNames(),
 		Args:         cobra.OnlyValidArgs,

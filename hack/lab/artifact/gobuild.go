@@ -23,6 +23,8 @@ type goProgram struct {
 	module string
 	// stamp returns the linker's -X settings for that version.
 	stamp func(version string) []string
+	// tags are build tags; empty for none.
+	tags string
 }
 
 func envtestPrograms() []goProgram {
@@ -85,6 +87,31 @@ func helmPrograms() []goProgram {
 	}}
 }
 
+// prometheusTags leave out the service discoveries of clouds, which are most of
+// the code. The web interface is not part of the module.
+const prometheusTags = "remove_all_sd,enable_kubernetes_sd"
+
+func prometheusPrograms() []goProgram {
+	var programs []goProgram
+	for _, name := range []string{"prometheus", "promtool"} {
+		programs = append(programs, goProgram{
+			name: name, pkg: "github.com/prometheus/prometheus/cmd/" + name, dir: "hack/tools/prometheus",
+			module: "github.com/prometheus/prometheus", stamp: prometheusStamp, tags: prometheusTags,
+		})
+	}
+	return programs
+}
+
+// prometheusStamp turns the version of the module, v0.305.0, into that of the
+// program, 3.5.0.
+func prometheusStamp(version string) []string {
+	minor, patch, _ := strings.Cut(strings.TrimPrefix(version, "v0."), ".")
+	if len(minor) == 3 {
+		minor = minor[:1] + "." + strings.TrimPrefix(minor[1:], "0")
+	}
+	return []string{"github.com/prometheus/common/version.Version=" + minor + "." + patch}
+}
+
 // version returns the version that the tool module requires of p's module.
 func (p goProgram) version(checkout string) (string, error) {
 	path := filepath.Join(checkout, p.dir, "go.mod")
@@ -131,6 +158,9 @@ func programInputs(checkout string, programs []goProgram) ([]string, error) {
 			return nil, err
 		}
 		inputs = append(inputs, p.name, p.pkg, flags)
+		if p.tags != "" {
+			inputs = append(inputs, p.tags)
+		}
 		for _, file := range []string{"go.mod", "go.sum"} {
 			data, err := os.ReadFile(filepath.Join(checkout, p.dir, file))
 			if err != nil {
@@ -170,7 +200,7 @@ func (b *builder) buildProgram(ctx context.Context, p goProgram, dir string) err
 	}
 	return b.store.step(ctx, fmt.Sprintf("build %s %s", p.name, version), func(ctx context.Context) error {
 		cmd := goCommand(ctx, filepath.Join(b.checkout, p.dir),
-			"build", "-trimpath", "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
+			"build", "-trimpath", "-tags", p.tags, "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
 		_, err := run(ctx, cmd)
 		return err
 	})

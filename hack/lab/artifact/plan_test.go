@@ -29,6 +29,7 @@ func TestPlanGroups(t *testing.T) {
 		"none":    {},
 		"envtest": {groups: []Group{Envtest}, wantTasks: []string{"envtest"}},
 		"helm":    {groups: []Group{Helm}, wantTasks: []string{"helm"}},
+		"metrics": {groups: []Group{Prometheus}, wantTasks: []string{"prometheus"}},
 		"kernel": {
 			groups:    []Group{Kernel},
 			wantTasks: []string{"kernel", "node-root"},
@@ -75,7 +76,7 @@ func TestPlanGroups(t *testing.T) {
 // tasks returns the tasks that the plan has.
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc([]*task{
-		p.envtest, p.kube, p.sidecars, p.helm, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
+		p.envtest, p.kube, p.sidecars, p.helm, p.prometheus, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
 	}, func(t *task) bool { return t == nil })
 }
 
@@ -149,7 +150,7 @@ func TestFaultPointsOnlyInLabImages(t *testing.T) {
 }
 
 func TestProgramVersions(t *testing.T) {
-	for _, p := range slices.Concat(envtestPrograms(), kubePrograms(), sidecarPrograms(), helmPrograms()) {
+	for _, p := range slices.Concat(envtestPrograms(), kubePrograms(), sidecarPrograms(), helmPrograms(), prometheusPrograms()) {
 		version, err := p.version(checkoutRoot)
 		if err != nil {
 			t.Error(err)
@@ -173,9 +174,17 @@ func TestKubeStamp(t *testing.T) {
 	}
 }
 
+func TestPrometheusStamp(t *testing.T) {
+	for version, want := range map[string]string{"v0.305.0": "3.5.0", "v0.313.5": "3.13.5"} {
+		if got := prometheusStamp(version); len(got) != 1 || !strings.HasSuffix(got[0], "Version="+want) {
+			t.Errorf("%s: %q, want %s", version, got, want)
+		}
+	}
+}
+
 func TestSetDir(t *testing.T) {
 	set := &Set{
-		Bin:        map[string]string{"kube-apiserver": "/c/e/kube-apiserver", "helm": "/c/h/helm"},
+		Bin:        map[string]string{"kube-apiserver": "/c/e/kube-apiserver", "helm": "/c/h/helm", "prometheus": "/c/p/prometheus"},
 		Kernel:     "/c/k/linux",
 		FullImages: []string{"/o/images/a.tar"},
 	}
@@ -187,6 +196,7 @@ func TestSetDir(t *testing.T) {
 	}{
 		"envtest":       {set, Envtest, "/c/e", false},
 		"helm":          {set, Helm, "/c/h", false},
+		"prometheus":    {set, Prometheus, "/c/p", false},
 		"kernel":        {set, Kernel, "/c/k", false},
 		"images":        {set, Images, "/o/images", false},
 		"cluster":       {set, Cluster, "", true},

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -18,8 +19,11 @@ import (
 // namespace is where the rendered chart is installed.
 const namespace = "nearflash-system"
 
-// installAccount makes the controller's account with the permissions that the
-// chart gives it, from the rendering that is kept beside the chart's tests.
+// scraper is the account of whatever scrapes.
+const scraper = "prometheus"
+
+// installAccount makes the controller's account, and one that scrapes, with the
+// permissions that the chart gives them, from the rendering that is kept beside the chart's tests.
 func installAccount(t *testing.T, api client.Client) {
 	t.Helper()
 	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
@@ -52,5 +56,17 @@ func installAccount(t *testing.T, api client.Client) {
 	}
 	if n < len(kinds) {
 		t.Fatalf("the rendered chart has only %d objects of permissions", n)
+	}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: scraper}
+	if err := api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}); err != nil {
+		t.Fatal(err)
+	}
+	err = api.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: scraper},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "nearflash-metrics-reader"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: scraper}},
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

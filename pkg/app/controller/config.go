@@ -1,5 +1,5 @@
 // Package controller wires nearflash-controller: the CSI services on a socket,
-// the reconcilers, and the health endpoint.
+// the reconcilers, and the endpoints of probes and metrics.
 package controller
 
 import (
@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 
+	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
 )
@@ -27,9 +28,10 @@ type Config struct {
 	// LeaderElectionNamespace is where the lease is kept; empty means the
 	// namespace of the pod.
 	LeaderElectionNamespace string
-	// HealthAddress is where /healthz, /readyz and /metrics are served; empty
-	// means nowhere.
+	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
+	// Metrics says where /metrics is served, and to whom.
+	Metrics metricserver.Config
 	// Version is the build's version.
 	Version string
 }
@@ -45,12 +47,13 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&c.TargetOptional, "target-optional", false, "be ready while the storage server cannot be reached: static volumes do not need it")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
-	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz, /readyz and /metrics; empty for none")
+	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
+	c.Metrics.AddFlags(fs)
 }
 
 // Validate reports everything that is wrong with the flags at once.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := []error{c.Metrics.Validate()}
 	if c.Endpoint == "" {
 		errs = append(errs, errors.New("--endpoint is required: unix:///absolute/path of the CSI socket"))
 	} else if _, err := rpc.SocketPath(c.Endpoint); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
@@ -19,11 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/nearflash/nearflash/pkg/app/health"
+	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/reconcile"
@@ -81,16 +82,17 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		log.Error(err, "Preflight: the storage server cannot be used")
 	}
 	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address)
-	calls := rpc.NewCallMetrics()
+	calls := rpc.NewCallMetrics(driver.Name)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(calls)
+	registry.MustRegister(metrics.BuildInfo("controller"))
 	// controller-runtime keeps the metrics of the reconcilers and of the process.
-	metrics := promhttp.HandlerFor(prometheus.Gatherers{registry, ctrlmetrics.Registry}, promhttp.HandlerOpts{})
+	source := prometheus.Gatherers{registry, calls.Gatherer(), ctrlmetrics.Registry}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return serveCSI(ctx, cfg, calls, driver.NewController(volumes, locks), ready)
 	})
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check, metrics) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check) })
+	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, source) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
 }
@@ -169,7 +171,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 		LeaderElectionNamespace: cfg.LeaderElectionNamespace,
 		// Reconcilers have ended when the manager gives the lease back.
 		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       server.Options{BindAddress: "0"}, // served by health.Serve
+		Metrics:                       server.Options{BindAddress: "0"}, // served by metricserver
 	})
 	if err != nil {
 		return nil, fmt.Errorf("manager of the reconcilers: %w", err)

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -16,23 +17,46 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 )
 
 // app is a running controller.
 type app struct {
-	url    string
-	conn   *grpc.ClientConn
-	stop   context.CancelFunc
-	result chan error
+	url string
+	// metrics is the URL of the metrics, token that of an account that may get
+	// them.
+	metrics, token string
+	conn           *grpc.ClientConn
+	stop           context.CancelFunc
+	result         chan error
+}
+
+// scrapeToken returns a token of an account with the chart's role for it.
+func scrapeToken(t *testing.T, config *rest.Config) string {
+	t.Helper()
+	admin := rest.CopyConfig(config)
+	admin.Impersonate = rest.ImpersonationConfig{}
+	set, err := kubernetes.NewForConfig(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{}
+	answer, err := set.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), scraper, request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
 }
 
 func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
@@ -40,13 +64,14 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	cfg := Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
 		LeaderElect: true, LeaderElectionNamespace: namespace, HealthAddress: freeAddress(t),
+		Metrics: metricserver.Config{Address: freeAddress(t), Secure: true},
 	}
 	change(&cfg)
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	a := &app{url: "http://" + cfg.HealthAddress, stop: cancel, result: make(chan error, 1)}
+	a := &app{url: "http://" + cfg.HealthAddress, metrics: "https://" + cfg.Metrics.Address + "/metrics", token: scrapeToken(t, config), stop: cancel, result: make(chan error, 1)}
 	go func() { a.result <- run(ctx, cfg, config) }()
 	var err error
 	if a.conn, err = grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -55,7 +80,7 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	t.Cleanup(func() { _ = a.conn.Close() })
 	a.waitFor(t, "/healthz", http.StatusOK)
 	eventually(t, "the controller leads", func() bool {
-		return strings.Contains(a.waitFor(t, "/metrics", http.StatusOK), `leader_election_master_status{name="nearflash-controller"} 1`)
+		return strings.Contains(a.scrape(t), `leader_election_master_status{name="nearflash-controller"} 1`)
 	})
 	return a
 }
@@ -75,7 +100,36 @@ func (a *app) get(t *testing.T, path string) (code int, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	return answer(t, http.DefaultClient, req)
+}
+
+// scrape returns the metrics once they are served, and wants nobody to get them
+// without a token.
+func (a *app) scrape(t *testing.T) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.metrics, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	insecure := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	var text string
+	eventually(t, "metrics are served", func() bool {
+		req.Header.Set("Authorization", "Bearer "+a.token)
+		code, body := answer(t, insecure, req)
+		text = body
+		return code == http.StatusOK
+	})
+	req.Header.Del("Authorization")
+	if code, _ := answer(t, insecure, req); code != http.StatusUnauthorized {
+		t.Errorf("metrics without a token: status %d, want %d", code, http.StatusUnauthorized)
+	}
+	return text
+}
+
+// answer returns status and body, or 0 and an error's text.
+func answer(t *testing.T, client *http.Client, req *http.Request) (code int, body string) {
+	t.Helper()
+	resp, err := client.Do(req)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -162,9 +216,13 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 		t.Fatalf("publish: %v, %v", pub, err)
 	}
 	setDirty(t, api, v1alpha1.DirtyStatePossiblyDirty)
-	if _, err = c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "lun-1", NodeId: "node-a"}); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "the volume is released", func() bool {
+		_, err := c.ControllerUnpublishVolume(t.Context(), &csi.ControllerUnpublishVolumeRequest{VolumeId: "lun-1", NodeId: "node-a"})
+		if err != nil && status.Code(err) != codes.Aborted { // the reconciler may be at it
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	eventually(t, "an event tells of the unflushed writes", func() bool {
 		list := &eventsv1.EventList{}
 		if err := api.List(t.Context(), list); err != nil {
@@ -184,9 +242,10 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leaseName}, lease); err != nil {
 		t.Errorf("lease of the leader: %v", err)
 	}
-	text := a.waitFor(t, "/metrics", http.StatusOK)
+	text := a.scrape(t)
 	for _, want := range []string{
-		`nearflash_csi_call_duration_seconds_count{code="InvalidArgument",method="/csi.v1.Controller/CreateVolume"} 1`,
+		`csi_plugin_operations_seconds_count{driver_name="csi.nearflash.io",grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/CreateVolume"} 1`,
+		`nearflash_build_info{commit="`,
 		`controller_runtime_reconcile_total{controller="cachedvolume",result="success"}`, "process_start_time_seconds",
 	} {
 		if !strings.Contains(text, want) {

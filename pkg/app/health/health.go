@@ -1,4 +1,6 @@
-// Package health serves the probes and the metrics of a plugin.
+// Package health serves the probes of a plugin. Kubelet asks them in plain text
+// and without a token, and they tell nothing that has to be kept: metrics are
+// served elsewhere (package metricserver).
 package health
 
 import (
@@ -28,9 +30,9 @@ const (
 // Check says what is wrong, nil if nothing is.
 type Check func(context.Context) error
 
-// Serve serves /healthz, which asks the CSI services at endpoint, /readyz and
-// /metrics until ctx ends. Without an address it serves nothing.
-func Serve(ctx context.Context, address, endpoint string, ready Check, metrics http.Handler) error {
+// Serve serves /healthz, which asks the CSI services at endpoint, and /readyz
+// until ctx ends. Without an address it serves nothing.
+func Serve(ctx context.Context, address, endpoint string, ready Check) error {
 	if address == "" {
 		return nil
 	}
@@ -42,7 +44,6 @@ func Serve(ctx context.Context, address, endpoint string, ready Check, metrics h
 	mux := http.NewServeMux()
 	mux.Handle("GET /healthz", probe("Liveness", func(ctx context.Context) error { return askCSI(ctx, endpoint) }))
 	mux.Handle("GET /readyz", probe("Readiness", ready))
-	mux.Handle("GET /metrics", metrics)
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // probes may fail while the process stops
 	defer stop()

@@ -1,6 +1,6 @@
 // Package node wires nearflash-node: the CSI node service on a socket, the
 // registration with kubelet, the pool, the repair of what a crash left, and the
-// health endpoint.
+// endpoints of probes and metrics.
 package node
 
 import (
@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/rpc"
 )
 
@@ -34,9 +35,10 @@ type Config struct {
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
 	// that to Kubernetes.
 	MaxVolumes int64
-	// HealthAddress is where /healthz, /readyz and /metrics are served; empty
-	// means nowhere.
+	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
+	// Metrics says where /metrics is served, and to whom.
+	Metrics metricserver.Config
 	// Version is the build's version.
 	Version string
 }
@@ -64,12 +66,13 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
-	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz, /readyz and /metrics; empty for none")
+	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
+	c.Metrics.AddFlags(fs)
 }
 
 // Validate reports everything that is wrong with the flags at once.
 func (c *Config) Validate() error {
-	var errs []error
+	errs := []error{c.Metrics.Validate()}
 	if _, err := rpc.SocketPath(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
 	}

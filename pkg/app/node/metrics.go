@@ -2,91 +2,102 @@ package node
 
 import (
 	"context"
-	"net/http"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/metrics"
+	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// scrapeTimeout bounds the look at the kernel that a scrape causes.
-const scrapeTimeout = 5 * time.Second
+// namesTimeout is what a pass waits for the names of its volumes.
+const namesTimeout = 100 * time.Millisecond
 
-// metrics serves the CSI calls, the process and, read at each scrape, what
-// dm-cache counts for each volume.
-func (p *plugin) metrics(calls prometheus.Collector) http.Handler {
+// ownedRecords are the records of the node's volumes, as a watch shows them.
+type ownedRecords interface {
+	Objects(ctx context.Context) ([]v1alpha1.CachedVolume, error)
+}
+
+// observed lists the volumes of the journal in dir. Their names for people come
+// from the records, and are missing until those are known.
+func observed(ctx context.Context, dir string, entries *journal.Store[attach.Entry], owned ownedRecords) func() ([]observe.Volume, error) {
+	journalled := observe.Remember(dir, func() ([]observe.Volume, error) {
+		list, err := entries.List()
+		out := make([]observe.Volume, len(list))
+		for i, e := range list {
+			out[i] = observe.Volume{
+				ID: e.ID, Attached: e.State != attach.StateResident, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base,
+			}
+		}
+		return out, err
+	})
+	return func() ([]observe.Volume, error) {
+		volumes, err := journalled()
+		// Before the watch has everything, this would wait for the API server.
+		ctx, cancel := context.WithTimeout(ctx, namesTimeout)
+		defer cancel()
+		objects, listErr := owned.Objects(ctx)
+		if listErr != nil {
+			// The API server has no part in what the kernel counts.
+			klog.FromContext(ctx).V(4).Info("Volumes are measured without their names", "reason", listErr.Error())
+		}
+		nameVolumes(volumes, objects)
+		return volumes, err
+	}
+}
+
+// nameVolumes adds what people know volumes by. A provisioned volume's
+// PersistentVolume has the volume's own name.
+func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
+	byID := make(map[volume.ID]*v1alpha1.CachedVolume, len(objects))
+	for i := range objects {
+		byID[volume.ID(objects[i].Name)] = &objects[i]
+	}
+	for i := range volumes {
+		v := &volumes[i]
+		v.PV = string(v.ID)
+		obj := byID[v.ID]
+		if obj == nil {
+			continue
+		}
+		if !v.Cached && obj.Spec.CacheMode != "" {
+			// Of a volume without a cache, the journal does not tell what it asks for.
+			v.Mode = volume.CacheMode(obj.Spec.CacheMode)
+		}
+		if obj.Status.PersistentVolumeName != "" {
+			v.PV = obj.Status.PersistentVolumeName
+		}
+		if c := obj.Spec.ClaimRef; c != nil {
+			v.Namespace, v.Claim = c.Namespace, c.Name
+		}
+	}
+}
+
+// metrics gathers the CSI calls, the process, the volumes and the pool.
+func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(calls, &cacheCollector{dm: p.attacher.DM},
+	registry.MustRegister(metrics.BuildInfo("node"), metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return prometheus.Gatherers{registry, calls.Gatherer()}
 }
 
-// cacheCollector turns the status of all caches into metrics, one dmsetup a
-// scrape.
-type cacheCollector struct{ dm devmapper.Client }
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("nearflash_cache_"+name, help, append([]string{"volume"}, labels...), nil)
-}
-
-var (
-	accesses   = desc("accesses_total", "Accesses by operation (read, write) and result (hit, miss), in units of at most one chunk. Kept in the cache's metadata, so they go on after a restart.", "operation", "result")
-	promotions = desc("promotions_total", "Chunks copied into the cache.")
-	demotions  = desc("demotions_total", "Chunks dropped from the cache.")
-	dirty      = desc("dirty_bytes", "Bytes that only the cache has.")
-	used       = desc("used_bytes", "Bytes of the cache in use.")
-	size       = desc("size_bytes", "Size of the cache in bytes.")
-	healthy    = desc("healthy", "1 while the cache works; 0 if it has failed, is read-only or needs a check.")
-)
-
-// Describe implements prometheus.Collector.
-func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{accesses, promotions, demotions, dirty, used, size, healthy} {
-		ch <- d
+// poolMetrics is the pool as it was reconciled last.
+func (p *plugin) poolMetrics() metrics.Pool {
+	v := p.pool.View()
+	out := metrics.Pool{
+		Ready: v.Ready, Known: v.VG != "" && v.CapacityBytes > 0,
+		CapacityBytes: v.CapacityBytes, FreeBytes: v.FreeBytes, ResidentBytes: v.ResidencyBytes,
 	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
-	defer cancel()
-	all, err := c.dm.StatusAll(ctx)
-	if err != nil {
-		ch <- prometheus.NewInvalidMetric(healthy, err)
-		return
+	for _, path := range v.Devices {
+		h := v.Health[path]
+		out.Devices = append(out.Devices, metrics.PoolDevice{Path: path, Health: h.Verdict, WearPercent: h.WearPercent})
 	}
-	for name, st := range all {
-		vol, ours := strings.CutPrefix(name, "nf-")
-		if !ours {
-			continue
-		}
-		ok := 1.0
-		if st.Fail || st.ReadOnly || st.NeedsCheck {
-			ok = 0
-		}
-		ch <- prometheus.MustNewConstMetric(healthy, prometheus.GaugeValue, ok, vol)
-		if st.Fail {
-			continue
-		}
-		count := func(d *prometheus.Desc, n uint64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{vol}, labels...)...)
-		}
-		gauge := func(d *prometheus.Desc, n uint64) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), vol)
-		}
-		chunk := st.ChunkSectors * devmapper.SectorSize
-		count(accesses, st.ReadHits, "read", "hit")
-		count(accesses, st.ReadMisses, "read", "miss")
-		count(accesses, st.WriteHits, "write", "hit")
-		count(accesses, st.WriteMisses, "write", "miss")
-		count(promotions, st.Promotions)
-		count(demotions, st.Demotions)
-		gauge(dirty, st.DirtyBytes())
-		gauge(used, st.CacheUsed*chunk)
-		gauge(size, st.CacheTotal*chunk)
-	}
+	return out
 }

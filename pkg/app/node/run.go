@@ -12,6 +12,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/health"
+	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -31,11 +33,13 @@ import (
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/mount"
+	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/smart"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
@@ -44,6 +48,9 @@ const (
 	apiTimeout = 15 * time.Second
 	// poolEvery, repairEvery and preflightEvery are the pauses of the loops.
 	poolEvery, repairEvery, preflightEvery = 30 * time.Second, 15 * time.Second, 30 * time.Second
+	// tuneEvery is the pause between two comparisons of attached volumes with their
+	// records. A change of a record is seen at once.
+	tuneEvery = 15 * time.Second
 	// bootIDFile tells one run of the kernel from another.
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -55,6 +62,9 @@ type plugin struct {
 	findings  *findings
 	pool      *pool.Manager
 	attacher  *attach.Attacher
+	owned     *records.Owned
+	sampler   *observe.Sampler
+	reporter  *observe.Reporter
 	locks     *keylock.Set
 }
 
@@ -124,9 +134,13 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	// The first pass of the repair runs beside the first requests: the lock of a
 	// volume keeps them apart, and each finds by the journal what the other did.
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
-	calls := rpc.NewCallMetrics()
+	group.Go(func() error { return p.owned.Run(ctx) })
+	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
+	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
+	calls := rpc.NewCallMetrics(driver.Name)
 	group.Go(func() error { return p.serveCSI(ctx, calls) })
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready, p.metrics(calls)) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, p.ready) })
+	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, p.metrics(calls)) })
 	if cfg.RegistrationDir != "" {
 		group.Go(func() error { return p.register(ctx) })
 	}
@@ -142,13 +156,24 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	api, recorder, err := apiClients(ctx, config)
+	scheme, err := kube.NewScheme()
+	if err != nil {
+		return nil, err
+	}
+	api, recorder, err := apiClients(ctx, config, scheme)
+	if err != nil {
+		return nil, err
+	}
+	// The timeout of requests would end the watch again and again.
+	watching := rest.CopyConfig(config)
+	watching.Timeout = 0
+	owned, err := records.NewOwned(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
 	}
 	runner := hostexec.New()
 	dm, lv := devmapper.New(runner), lvm.New(runner)
-	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}}
+	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}, owned: owned}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
@@ -159,10 +184,18 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
 		InitiatorIQN: initiator, Preflight: p.findings.all,
+		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, residencyBytes(entries))
+	if p.sampler, err = observe.Open(observe.Config{
+		Kernel: dm, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Clock: clock.RealClock{},
+	}); err != nil {
+		return nil, err
+	}
+	volumes := records.New(api, recorder, clock.RealClock{})
+	p.reporter = observe.NewReporter(volumes, cfg.NodeName, clock.RealClock{})
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{}), FS: mount.New(runner),
-		Journal: entries, Records: records.New(api, recorder, clock.RealClock{}), Pool: p.pool, Locks: p.locks,
+		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Meter: p.sampler,
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 	})
 	return p, nil
@@ -170,11 +203,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 
 // apiClients returns a client that reads from the API server itself (the fence
 // must not be judged by what an informer remembers) and an event recorder.
-func apiClients(ctx context.Context, config *rest.Config) (client.Client, events.EventRecorder, error) {
-	scheme, err := kube.NewScheme()
-	if err != nil {
-		return nil, nil, err
-	}
+func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (client.Client, events.EventRecorder, error) {
 	api, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)

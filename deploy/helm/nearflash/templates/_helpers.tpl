@@ -39,6 +39,59 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.chap.existingSecret | default (printf "%s-chap" (include "nearflash.fullname" .)) -}}
 {{- end }}
 
+{{/* Whether clients of /metrics are asked who they are: "true" or "". */}}
+{{- define "nearflash.metricsSecure" -}}
+{{- if and .Values.metrics.enabled .Values.metrics.secure }}true{{ end }}
+{{- end }}
+
+{{/* Where the certificate of /metrics is mounted. */}}
+{{- define "nearflash.metricsCertDir" -}}/etc/nearflash/metrics{{- end }}
+
+{{/* The name of what reads metrics: role, account, token. */}}
+{{- define "nearflash.metricsReader" -}}{{ include "nearflash.fullname" . }}-metrics-reader{{- end }}
+
+{{/* Flags of /metrics: dict "root" $ "port" PORT. */}}
+{{- define "nearflash.metricsArgs" -}}
+- --metrics-address=:{{ .port }}
+{{- with .root.Values.metrics }}
+{{- if not .secure }}
+- --metrics-secure=false
+{{- else if .certSecret }}
+- --metrics-cert-dir={{ include "nearflash.metricsCertDir" $ }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The volume with the certificate of /metrics, and its mount; empty without one. */}}
+{{- define "nearflash.metricsVolume" -}}
+{{- if and (include "nearflash.metricsSecure" .) .Values.metrics.certSecret }}
+- name: metrics-cert
+  secret:
+    secretName: {{ .Values.metrics.certSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+{{- define "nearflash.metricsMount" -}}
+{{- if and (include "nearflash.metricsSecure" .) .Values.metrics.certSecret }}
+- name: metrics-cert
+  mountPath: {{ include "nearflash.metricsCertDir" . }}
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{/*
+Rules of an account that asks the API server who a client of /metrics is
+(TokenReview) and what it may do (SubjectAccessReview).
+*/}}
+{{- define "nearflash.metricsRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
+
 {{/* Where the pods of one component may run: the component's values. */}}
 {{- define "nearflash.placement" -}}
 nodeSelector:

@@ -176,7 +176,9 @@ func forbidden(t *testing.T, what string, err error) {
 func newVolume(name string) *v1alpha1.CachedVolume {
 	return &v1alpha1.CachedVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.CachedVolumeSpec{Backend: "iscsi", CacheMode: v1alpha1.CacheModeWriteback},
+		Spec: v1alpha1.CachedVolumeSpec{
+			Backend: "iscsi", CacheMode: v1alpha1.CacheModeWriteback, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
+		},
 	}
 }
 

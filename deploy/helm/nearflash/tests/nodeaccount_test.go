@@ -131,12 +131,30 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 	}
 	before := ownedStatus("node-a", 3)
 	before.Residency = []v1alpha1.Residency{residency("node-b", 2), residency("node-c", 1)}
+	before.Conditions = []metav1.Condition{{
+		Type: v1alpha1.ConditionApplied, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonApplying, LastTransitionTime: metav1.Now(),
+	}}
+	before.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, DirtyBytes: new(int64(0))}
+	before.PersistentVolumeName = "pvc-1"
 	tests := map[string]struct {
 		node        client.Client
 		change      func(*v1alpha1.CachedVolumeStatus)
 		wantAllowed bool
 	}{
 		"owner sets a condition":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, true},
+		"other sets a condition":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = cachedCondition() }, false},
+		"owner changes a condition":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, true},
+		"other changes a condition":     {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions[0].Reason = "Other" }, false},
+		"other removes the conditions":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Conditions = nil }, false},
+		"owner reports the cache":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, true},
+		"other reports the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache.DirtyBytes = new(int64(1)) }, false},
+		"owner removes the cache":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, true},
+		"other removes the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, false},
+		"owner reports a flush":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
+		"other reports a flush":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
+		"owner names the volume":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
+		"other names the volume":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
+		"owner removes the name":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "" }, false},
 		"owner sets the dirty mark":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, true},
 		"other sets the dirty mark":     {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = v1alpha1.DirtyStatePossiblyDirty }, false},
 		"owner removes the dirty state": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.DirtyState = "" }, true},
@@ -180,7 +198,7 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		}
 		claimed := fresh.DeepCopy()
 		fresh.Status.Conditions = cachedCondition()
-		allowed(t, "set a condition before there is an owner", nodeA.Status().Update(t.Context(), fresh, client.DryRunAll))
+		forbidden(t, "set a condition before there is an owner", nodeA.Status().Update(t.Context(), fresh, client.DryRunAll))
 		claimed.Status = ownedStatus("node-a", 1)
 		forbidden(t, "make itself the owner", nodeA.Status().Update(t.Context(), claimed, client.DryRunAll))
 	})

@@ -19,9 +19,15 @@ type grant struct {
 	why      string
 }
 
+// metricsReader is the role that an administrator binds.
+const metricsReader = "ClusterRole/nearflash-metrics-reader"
+
 func wantGrants() map[string][]grant {
 	const controller = "nearflash-controller"
 	return map[string][]grant{
+		metricsReader: {
+			{"/metrics", "get", "for whoever scrapes; nobody has it unless podMonitor.enabled"},
+		},
 		"ClusterRole/" + controller: {
 			{"nearflash.io/cachedvolumes", "get list watch create update patch delete", "it makes, fences and forgets volumes"},
 			{"nearflash.io/cachedvolumes/status", "update patch", "it writes owner and generation before a node is admitted (I1)"},
@@ -31,12 +37,14 @@ func wantGrants() map[string][]grant {
 			{"/persistentvolumes", "get list watch", "a volume stays while its PersistentVolume may be used"},
 			{"/events", "create patch", "core events"},
 			{"events.k8s.io/events", "create patch", "events of the new API"},
+			{"authentication.k8s.io/tokenreviews", "create", "who a client of /metrics is"},
+			{"authorization.k8s.io/subjectaccessreviews", "create", "whether it may get /metrics"},
 		},
 		"ClusterRole/" + controller + "-provisioner": {
 			{"/persistentvolumes", "get list watch create patch delete", "its output"},
 			{"/persistentvolumeclaims", "get list watch update", "its input; update gives a claim back to the scheduler"},
 			{"storage.k8s.io/storageclasses", "get list watch", "parameters"},
-			{"storage.k8s.io/volumeattributesclasses", "get list watch", "a claim may name one; the refusal must be readable"},
+			{"storage.k8s.io/volumeattributesclasses", "get list watch", "a claim may name one; its parameters win over the StorageClass's"},
 			{"storage.k8s.io/csinodes", "get list watch", "upstream asks for it"},
 			{"/nodes", "get list watch", "the node of a WaitForFirstConsumer claim"},
 			{"storage.k8s.io/volumeattachments", "get list watch", "no deletion while attached"},
@@ -49,10 +57,10 @@ func wantGrants() map[string][]grant {
 			{"storage.k8s.io/volumeattachments/status", "patch", "its output"},
 		},
 		"ClusterRole/" + controller + "-resizer": {
-			{"/persistentvolumes", "get list watch patch", "the new capacity"},
+			{"/persistentvolumes", "get list watch patch", "the new capacity, the new VolumeAttributesClass"},
 			{"/persistentvolumeclaims", "get list watch", "its input"},
-			{"/persistentvolumeclaims/status", "patch", "progress of an expansion"},
-			{"storage.k8s.io/volumeattributesclasses", "get list watch", "its informers list them"},
+			{"/persistentvolumeclaims/status", "patch", "progress of an expansion or of a change of the VolumeAttributesClass"},
+			{"storage.k8s.io/volumeattributesclasses", "get list watch", "what a claim is to be changed to"},
 			{"/events", "list watch create update patch", "it reports on the claim"},
 		},
 		"Role/" + controller: {
@@ -67,6 +75,8 @@ func wantGrants() map[string][]grant {
 			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},
 			{"/events", "create patch", "core events"},
 			{"events.k8s.io/events", "create patch", "events of the new API"},
+			{"authentication.k8s.io/tokenreviews", "create", "who a client of /metrics is"},
+			{"authorization.k8s.io/subjectaccessreviews", "create", "whether it may get /metrics"},
 		},
 	}
 }
@@ -115,6 +125,9 @@ func TestRoleBindings(t *testing.T) {
 	}
 	want := map[string]string{}
 	for role := range wantGrants() {
+		if role == metricsReader {
+			continue
+		}
 		account := "nearflash-controller"
 		if strings.HasSuffix(role, "-node") {
 			account = "nearflash-node"
@@ -131,18 +144,21 @@ func flatten(t *testing.T, rules []rbacv1.PolicyRule) map[string]string {
 	t.Helper()
 	verbs := map[string]map[string]bool{}
 	for _, rule := range rules {
-		if slices.Contains(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs), "*") || len(rule.NonResourceURLs) > 0 {
-			t.Errorf("rule with a wildcard or a URL: %v", rule)
+		if strings.Contains(strings.Join(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.NonResourceURLs), " "), "*") {
+			t.Errorf("rule with a wildcard: %v", rule)
 		}
+		keys := slices.Clone(rule.NonResourceURLs)
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
-				key := strings.Join(append([]string{group + "/" + resource}, rule.ResourceNames...), " ")
-				if verbs[key] == nil {
-					verbs[key] = map[string]bool{}
-				}
-				for _, verb := range rule.Verbs {
-					verbs[key][verb] = true
-				}
+				keys = append(keys, strings.Join(append([]string{group + "/" + resource}, rule.ResourceNames...), " "))
+			}
+		}
+		for _, key := range keys {
+			if verbs[key] == nil {
+				verbs[key] = map[string]bool{}
+			}
+			for _, verb := range rule.Verbs {
+				verbs[key][verb] = true
 			}
 		}
 	}

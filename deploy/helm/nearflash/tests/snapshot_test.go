@@ -14,7 +14,7 @@ import (
 // so that a change of a manifest shows in review. With SNAPSHOTS_OUT, a folder, it
 // writes them there instead, which is how hack/generate.sh renews them.
 func TestSnapshots(t *testing.T) {
-	for _, name := range []string{"static", "target", "production"} {
+	for _, name := range []string{"static", "target", "production", "monitoring"} {
 		t.Run(name, func(t *testing.T) {
 			var got bytes.Buffer
 			for _, object := range mustTemplate(t, valuesArgs(name)...) {

@@ -1,0 +1,155 @@
+// Package metricserver serves the metrics of a plugin the way controller-runtime
+// serves its own: over TLS, to clients that show a token which the API server
+// knows (TokenReview) and whose account it lets get /metrics
+// (SubjectAccessReview).
+package metricserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+)
+
+const (
+	// path is what a role names in nonResourceURLs.
+	path = "/metrics"
+	// headerTimeout bounds how long a client may take to send a request's head,
+	// idleTimeout how long it may keep a connection without using it: longer than
+	// any usual time between two scrapes.
+	headerTimeout, idleTimeout = 5 * time.Second, 5 * time.Minute
+	// requestsAtOnce bounds the work that clients can cause at a time.
+	requestsAtOnce = 4
+)
+
+// Serve serves what source gathers until ctx ends. Clients are judged by the API
+// server that api leads to. Without an address it serves nothing.
+func Serve(ctx context.Context, cfg Config, api *rest.Config, source prometheus.Gatherer) error {
+	if cfg.Address == "" {
+		return nil
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address)
+	if err != nil {
+		return fmt.Errorf("metrics endpoint: %w", err)
+	}
+	if err := serve(ctx, cfg, api, source, listener); err != nil {
+		return fmt.Errorf("metrics endpoint: %w", err)
+	}
+	return nil
+}
+
+// serve closes the listener in every case.
+func serve(ctx context.Context, cfg Config, api *rest.Config, source prometheus.Gatherer, listener net.Listener) error {
+	defer func() { _ = listener.Close() }() // the server has closed it already, unless it did not begin
+	handler := handlerFor(ctx, source)
+	if cfg.Secure {
+		var err error
+		if handler, err = onlyPermitted(ctx, api, handler); err != nil {
+			return err
+		}
+		conf, err := tlsConfig(ctx, cfg.CertDir)
+		if err != nil {
+			return err
+		}
+		listener = tls.NewListener(listener, conf)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+path, handler)
+	s := &http.Server{
+		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    log.New(connectionLog{klog.FromContext(ctx)}, "", 0),
+	}
+	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // a scrape may fail while the process stops
+	defer stop()
+	klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String(), "secure", cfg.Secure)
+	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// handlerFor answers with what can be gathered, even if not all can.
+func handlerFor(ctx context.Context, source prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(source, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: errorLog{klog.FromContext(ctx)},
+		MaxRequestsInFlight: requestsAtOnce,
+	})
+}
+
+// errorLog is the log of promhttp.
+type errorLog struct{ klog.Logger }
+
+// Println implements promhttp.Logger.
+func (l errorLog) Println(v ...any) {
+	l.Error(nil, "Metrics could not be gathered whole", "reason", fmt.Sprint(v...))
+}
+
+// connectionLog is the log of net/http, which tells of what clients do wrong.
+type connectionLog struct{ klog.Logger }
+
+// Write implements io.Writer.
+func (l connectionLog) Write(p []byte) (int, error) {
+	l.V(2).Info("Connection to the metrics endpoint failed", "reason", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// onlyPermitted lets a request pass if the API server does.
+func onlyPermitted(ctx context.Context, api *rest.Config, handler http.Handler) (http.Handler, error) {
+	client, err := rest.HTTPClientFor(api)
+	if err != nil {
+		return nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	filter, err := filters.WithAuthenticationAndAuthorization(api, client)
+	if err != nil {
+		return nil, err
+	}
+	return filter(klog.FromContext(ctx), handler)
+}
+
+// tlsConfig returns a configuration with the certificate in a directory, or with
+// one that is made now. controller-runtime takes the latter as well if a
+// directory has no certificate; here that is an error, for whoever names a
+// directory wants clients to verify what is in it.
+func tlsConfig(ctx context.Context, dir string) (*tls.Config, error) {
+	// Without HTTP/2, as the scaffolding of controller-runtime has it: a scrape
+	// gains nothing by it.
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	if dir == "" {
+		certificate, key, err := certutil.GenerateSelfSignedCertKey("localhost", nil, nil)
+		if err != nil {
+			return nil, fmt.Errorf("self-signed certificate: %w", err)
+		}
+		pair, err := tls.X509KeyPair(certificate, key)
+		if err != nil {
+			return nil, fmt.Errorf("self-signed certificate: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+		return conf, nil
+	}
+	watcher, err := certwatcher.New(filepath.Join(dir, certFile), filepath.Join(dir, keyFile))
+	if err != nil {
+		return nil, fmt.Errorf("certificate in %s: %w", dir, err)
+	}
+	conf.GetCertificate = watcher.GetCertificate
+	go func() {
+		if err := watcher.Start(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Certificate of the metrics endpoint is not watched any more")
+		}
+	}()
+	return conf, nil
+}
