@@ -28,7 +28,8 @@ verify: ## Regenerate, lint and check everything that is generated or linted.
 
 .PHONY: test-unit
 test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
-	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" go test ./...
+	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
+		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./...
 
 .PHONY: test-kernel
 test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.

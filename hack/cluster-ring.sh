@@ -17,7 +17,11 @@ checkout="$(pwd | cksum | cut -d' ' -f1)"
 
 go build -o "$out/lab" ./hack/lab
 go test -tags e2e -c -o "$out/e2e.test" ./e2e
+CGO_ENABLED=0 go build -o "$out/kubectl-nearflash" ./cmd/kubectl-nearflash
+export NEARFLASH_KUBECTL_PLUGIN="$PWD/$out/kubectl-nearflash"
 "$out/lab" artifacts cluster
+NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
+export NEARFLASH_PROMETHEUS
 
 # selected FILTER: whether any spec matches.
 selected() {
@@ -25,9 +29,12 @@ selected() {
   ! grep -q '^Ran 0 of ' "$out/selection"
 }
 
-# part N FILTER: a lab, the specs, the end of the lab.
+# part N FILTER: a lab, the specs, the end of the lab. It runs in a shell of its
+# own; nothing is local, because the trap outlives the function.
 part() {
-  local lab=("$out/lab" --name "ring-$checkout-$1") filter="$2" child=
+  lab=("$out/lab" --name "ring-$checkout-$1")
+  filter="$2"
+  child=
   stop() {
     local rc=$?
     trap - EXIT

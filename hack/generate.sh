@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates what is generated: deepcopy code, CRDs, protocol buffer code, the
-# chart's snapshots and the reference of its values.
+# Regenerates what is generated: deepcopy code, CRDs and their reference, protocol
+# buffer code, the chart's snapshots and the reference of its values.
 #
 #   hack/generate.sh           renew the files
 #   hack/generate.sh --check   print how they differ, change nothing, fail if they do
@@ -18,6 +18,8 @@ trap 'rm -rf "$out"' EXIT
 
 go run "$CONTROLLER_GEN" object paths=./api/v1alpha1 output:object:dir="$out/api/v1alpha1"
 go run "$CONTROLLER_GEN" crd paths=./api/v1alpha1 output:crd:dir="$out/$CHART/crds"
+mkdir -p "$out/docs/reference"
+go run ./hack/crddoc "$out/$CHART/crds" >"$out/docs/reference/crds.md"
 
 mapfile -t protos < <(find pkg -name '*.proto' | sort)
 go -C hack/tools/proto run . --root "$PWD" --out "$out" "${protos[@]}"
@@ -29,8 +31,9 @@ mkdir -p "$out/$CHART/tests/snapshots"
 SNAPSHOTS_OUT="$out/$CHART/tests/snapshots" go test -count=1 -run '^TestSnapshots$' "./$CHART/tests" >"$out/log" || { cat "$out/log" >&2; exit 1; }
 rm "$out/log"
 
-mkdir -p "$out/docs/reference"
 go run ./hack/valuesdoc "$CHART" >"$out/docs/reference/helm-values.md"
+go run ./hack/kubectldoc >"$out/docs/reference/kubectl.md"
+go run ./hack/metricsdoc >"$out/docs/reference/metrics.md"
 
 status=0
 while IFS= read -r file; do

@@ -75,12 +75,18 @@ type ClaimSpec struct {
 	AccessMode corev1.PersistentVolumeAccessMode
 	// VolumeName binds the claim to a volume made by hand.
 	VolumeName string
+	// AttributesClass is a VolumeAttributesClass; empty means none.
+	AttributesClass string
 }
 
 // Claim builds the claim of a spec.
 func Claim(s ClaimSpec) *corev1.PersistentVolumeClaim {
 	if s.AccessMode == "" {
 		s.AccessMode = corev1.ReadWriteOnce
+	}
+	var attributes *string
+	if s.AttributesClass != "" {
+		attributes = &s.AttributesClass
 	}
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
@@ -89,6 +95,8 @@ func Claim(s ClaimSpec) *corev1.PersistentVolumeClaim {
 			StorageClassName: new(s.Class),
 			VolumeMode:       new(volumeMode(s.Block)),
 			VolumeName:       s.VolumeName,
+
+			VolumeAttributesClassName: attributes,
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(s.Size)},
 			},
