@@ -23,7 +23,7 @@ import (
 const verifiedLoad = `
 rm -f /tmp/stop /tmp/rounds
 until [ -e /tmp/stop ]; do
-  fio --name=load --filename=%[1]s --rw=randwrite --bs=4k --size=32M --io_size=8M --offset=64M --direct=1 \
+  fio --name=load --filename=%[1]s --rw=randwrite --bs=4k --size=32M --io_size=8M --offset=%[2]s --direct=1 \
       --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0 --allow_file_create=1 --output=/tmp/fio.log >/dev/null || { cat /tmp/fio.log; exit 1; }
   echo round >>/tmp/rounds
 done
@@ -148,9 +148,14 @@ type load struct {
 
 func (v *vol) startLoad(ctx context.Context) *load {
 	l := &load{v: v, done: make(chan error, 1)}
+	// A file of its own: fio lays out the whole of a file that is too short.
+	path, offset := cluster.MountPath+"/load", "0"
+	if v.block {
+		path, offset = v.path(), "64M"
+	}
 	go func() {
 		var err error
-		l.out, err = v.run(ctx, fmt.Sprintf(verifiedLoad, v.path()))
+		l.out, err = v.run(ctx, fmt.Sprintf(verifiedLoad, path, offset))
 		l.done <- err
 	}()
 	return l

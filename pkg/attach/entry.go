@@ -50,6 +50,9 @@ type Entry struct {
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// FlushDone is the last flush request that was carried out.
 	FlushDone string `json:"flushDone,omitempty"`
+	// Names are what people know the volume by, as last seen in its record: metrics
+	// must not change their labels because a plugin has just started.
+	Names Names `json:"names,omitzero"`
 	// Activation is a new value for each table of the cache, and Base what its
 	// counters showed when it became live: the metrics count from there.
 	Activation string             `json:"activation,omitempty"`
@@ -57,6 +60,25 @@ type Entry struct {
 	// UpdatedAt is when the entry was written; the oldest Resident entry is the
 	// first to be evicted.
 	UpdatedAt time.Time `json:"updatedAt"`
+}
+
+// Names are a volume's names in Kubernetes; each may be empty.
+type Names struct {
+	PV        string `json:"pv,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
+	Claim     string `json:"claim,omitempty"`
+}
+
+// namesOf returns the names that a record knows, and otherwise what was known.
+func namesOf(rec volume.Volume, before Names) Names {
+	n := before
+	if rec.PV != "" {
+		n.PV = rec.PV
+	}
+	if rec.Spec.Claim != nil {
+		n.Namespace, n.Claim = rec.Spec.Claim.Namespace, rec.Spec.Claim.Name
+	}
+	return n
 }
 
 // Cached reports whether the entry speaks of a cache on the SSD.

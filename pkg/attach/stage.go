@@ -113,6 +113,10 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
 	e := &Entry{ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode}
+	if prior != nil {
+		e.Names = prior.Names
+	}
+	e.Names = namesOf(s.rec, e.Names)
 	switch {
 	case s.plan.Cache == planReuse:
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true

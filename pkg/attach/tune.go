@@ -82,6 +82,9 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 			continue
 		}
 		known[rec.ID] = true
+		if namesOf(rec, e.Names) != e.Names {
+			a.rename(ctx, rec)
+		}
 		m := a.tuned[rec.ID]
 		if m == nil {
 			m = &tuned{}
@@ -105,6 +108,23 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		}
 	}
 	return busy, nil
+}
+
+// rename keeps the names of a record; metrics alone need them.
+func (a *Attacher) rename(ctx context.Context, rec volume.Volume) {
+	unlock, ok := a.Locks.TryLock(string(rec.ID))
+	if !ok {
+		return
+	}
+	defer unlock()
+	e, err := a.load(rec.ID)
+	if err == nil && e != nil {
+		e.Names = namesOf(rec, e.Names)
+		err = a.save(ctx, e, e.State)
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Names of a volume were not kept", "volume", rec.ID)
+	}
 }
 
 // tuneFacts gathers from what has been read for all volumes.

@@ -111,9 +111,31 @@ func (c *cluster) create(t *testing.T, id volume.ID) {
 
 func (c *cluster) publish(t *testing.T, id volume.ID, static *volume.Spec) volume.Fence {
 	t.Helper()
-	p, err := c.svc.Publish(t.Context(), id, nodeA, static, chap)
-	c.must(t, err)
+	var p volume.Publication
+	c.locked(t, id, func() (err error) {
+		p, err = c.svc.Publish(t.Context(), id, nodeA, static, chap)
+		return err
+	})
 	return p.Fence
+}
+
+func (c *cluster) unpublish(t *testing.T, id volume.ID) {
+	t.Helper()
+	c.locked(t, id, func() error { return c.svc.Unpublish(t.Context(), id, nodeA) })
+}
+
+// locked does what a CSI call does, under the lock that a CSI call holds.
+func (c *cluster) locked(t *testing.T, id volume.ID, do func() error) {
+	t.Helper()
+	eventually(t, "the reconciler lets go", func() bool {
+		unlock, ok := c.locks.TryLock(string(id))
+		if !ok {
+			return false
+		}
+		defer unlock()
+		c.must(t, do())
+		return true
+	})
 }
 
 func (c *cluster) load(t *testing.T, id volume.ID) *v1alpha1.CachedVolume {
@@ -182,7 +204,7 @@ func TestReconcile(t *testing.T) {
 	c.create(t, "before")
 	fence := c.publish(t, "before", nil)
 	c.must(t, c.records.MarkPossiblyDirty(t.Context(), "before", fence))
-	c.must(t, c.svc.Unpublish(t.Context(), "before", nodeA))
+	c.unpublish(t, "before")
 	c.must(t, c.records.MarkClean(t.Context(), "before", fence))
 	if got := c.storage.Exported("before"); len(got) != 1 {
 		t.Fatalf("admitted before the reconciler runs: %q", got)
@@ -209,7 +231,7 @@ func (c *cluster) testFlush(t *testing.T) {
 	c.create(t, id)
 	fence := c.publish(t, id, nil)
 	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
-	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.unpublish(t, id)
 	never(t, "the access of a node that has to flush ended", func() bool { return len(c.storage.Exported(id)) == 0 })
 	c.must(t, c.records.MarkClean(t.Context(), id, fence))
 	eventually(t, "the access ends", func() bool { return len(c.storage.Exported(id)) == 0 })
@@ -226,7 +248,9 @@ func (c *cluster) testLock(t *testing.T) {
 		t.Fatal("locked")
 	}
 	c.create(t, id)
-	fence := c.publish(t, id, nil)
+	published, err := c.svc.Publish(t.Context(), id, nodeA, nil, chap)
+	c.must(t, err)
+	fence := published.Fence
 	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
 	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
 	c.must(t, c.records.MarkClean(t.Context(), id, fence))
@@ -255,7 +279,7 @@ func (c *cluster) testCondition(t *testing.T) {
 		status := c.load(t, id).Status
 		return status.Cache.Mode == "" || !meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionApplied)
 	})
-	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.unpublish(t, id)
 	const message = "not attached; node node-a may hold unflushed writes"
 	eventually(t, "the conditions say that it is not attached", func() bool {
 		status := c.load(t, id).Status
@@ -318,7 +342,7 @@ func (c *cluster) testResidencies(t *testing.T) {
 	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}))
 	c.create(t, id)
 	c.publish(t, id, nil)
-	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.unpublish(t, id)
 	for _, node := range []string{nodeA, "node-z"} {
 		c.must(t, c.records.SetResidency(t.Context(), id, node, &volume.Residency{Generation: 1, SizeBytes: gib}))
 	}
@@ -338,7 +362,7 @@ func (c *cluster) testStatic(t *testing.T) {
 	c.must(t, c.client.Create(t.Context(), foreign))
 	fence := c.publish(t, id, static())
 	c.must(t, c.records.MarkPossiblyDirty(t.Context(), id, fence))
-	c.must(t, c.svc.Unpublish(t.Context(), id, nodeA))
+	c.unpublish(t, id)
 	c.must(t, c.client.Delete(t.Context(), pv, client.GracePeriodSeconds(0)))
 	c.must(t, c.removePVFinalizers(t, pv.Name))
 	never(t, "a dirty record was forgotten", func() bool { return !c.exists(t, id) })

@@ -105,6 +105,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		PossiblyDirty: obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty,
 		Deleting:      obj.DeletionTimestamp != nil,
 
+		PV:             obj.Status.PersistentVolumeName,
 		SpecGeneration: obj.Generation,
 		FlushRequest:   obj.Spec.FlushRequest,
 		FlushDone:      obj.Status.Flush.Request,

@@ -104,6 +104,8 @@ type Volume struct {
 	PossiblyDirty bool
 	// Deleting says that the record waits for its last user.
 	Deleting bool
+	// PV is the name of the PersistentVolume; "" while that is not known.
+	PV string
 	// SpecGeneration counts the changes of Spec and FlushRequest.
 	SpecGeneration int64
 	// FlushRequest is the last flush that was asked for, FlushDone the last that

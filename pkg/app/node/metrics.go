@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -26,7 +27,7 @@ type ownedRecords interface {
 }
 
 // observed lists the volumes of the journal in dir. Their names for people come
-// from the records, and are missing until those are known.
+// from the records, and until those are known from the journal.
 func observed(ctx context.Context, dir string, entries *journal.Store[attach.Entry], owned ownedRecords) func() ([]observe.Volume, error) {
 	journalled := observe.Remember(dir, func() ([]observe.Volume, error) {
 		list, err := entries.List()
@@ -34,6 +35,7 @@ func observed(ctx context.Context, dir string, entries *journal.Store[attach.Ent
 		for i, e := range list {
 			out[i] = observe.Volume{
 				ID: e.ID, Attached: e.State != attach.StateResident, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base,
+				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}
 		return out, err
@@ -53,8 +55,8 @@ func observed(ctx context.Context, dir string, entries *journal.Store[attach.Ent
 	}
 }
 
-// nameVolumes adds what people know volumes by. A provisioned volume's
-// PersistentVolume has the volume's own name.
+// nameVolumes brings what people know volumes by up to date. A provisioned
+// volume's PersistentVolume has the volume's own name.
 func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 	byID := make(map[volume.ID]*v1alpha1.CachedVolume, len(objects))
 	for i := range objects {
@@ -62,7 +64,6 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 	}
 	for i := range volumes {
 		v := &volumes[i]
-		v.PV = string(v.ID)
 		obj := byID[v.ID]
 		if obj == nil {
 			continue

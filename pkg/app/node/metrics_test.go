@@ -17,12 +17,12 @@ func TestNameVolumes(t *testing.T) {
 			Status: v1alpha1.CachedVolumeStatus{PersistentVolumeName: pv},
 		}
 	}
-	volumes := []observe.Volume{{ID: "pvc-1"}, {ID: "static"}, {ID: "unknown"}}
+	volumes := []observe.Volume{{ID: "pvc-1", PV: "pvc-1"}, {ID: "static", PV: "static"}, {ID: "journal", PV: "pv", Namespace: "shop", Claim: "kept"}}
 	nameVolumes(volumes, []v1alpha1.CachedVolume{
 		object("static", "my-pv", nil), object("another", "", nil), object("pvc-1", "", &v1alpha1.ClaimReference{Namespace: "shop", Name: "data"}),
 	})
 	want := []observe.Volume{
-		{ID: "pvc-1", PV: "pvc-1", Namespace: "shop", Claim: "data"}, {ID: "static", PV: "my-pv"}, {ID: "unknown", PV: "unknown"},
+		{ID: "pvc-1", PV: "pvc-1", Namespace: "shop", Claim: "data"}, {ID: "static", PV: "my-pv"}, {ID: "journal", PV: "pv", Namespace: "shop", Claim: "kept"},
 	}
 	if diff := cmp.Diff(want, volumes); diff != "" {
 		t.Errorf("volumes (-want +got):\n%s", diff)
