@@ -52,10 +52,17 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 		return origin{}, err
 	}
 	info, ok := infos[originName(id)]
+	if !ok && len(o.Paths) == 1 {
+		return single(o), nil // attached by a version that had no device over one path
+	}
 	if !ok {
 		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, originName(id))
 	}
 	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize}, nil
+}
+
+func single(o transport.Origin) origin {
+	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize}
 }
 
 // joinPaths puts a device over the paths: multipath over several, which queues

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -91,9 +92,10 @@ func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 		return origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
 	}
 	sectors := uint64(o.SizeBytes) / sectorSize
-	if err := a.growDevice(ctx, originName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
+	err = a.growDevice(ctx, originName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
 		return originTable(sectors, o.DevNos)
-	}); err != nil {
+	})
+	if err != nil && (len(o.Paths) > 1 || !errors.Is(err, devmapper.ErrNotExist)) {
 		return origin{}, err
 	}
 	return a.lookupOrigin(ctx, e.ID, e.Source)

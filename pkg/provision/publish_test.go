@@ -140,7 +140,7 @@ func testDirtyRelease(t *testing.T, _ *rest.Config, f *fixture) {
 	}
 	_, err = f.svc.Publish(t.Context(), f.id, nodeB, nil, chap)
 	wantError(t, err, volume.ErrFenced)
-	for _, want := range []string{nodeA, "bring the node back", "dirtyState", string(f.id)} {
+	for _, want := range []string{nodeA, "bring the node back", "kubectl nearflash abandon", string(f.id)} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
 		}
