@@ -142,7 +142,13 @@ var _ = Describe("The metrics of a volume", Label("metrics"), func() {
 		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
 		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
 		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
-		Expect(v.awaitReady(ctx)).To(Succeed())
+		// What the API says of the pod is from before, for a while.
+		Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+			if _, err := v.run(ctx, "true"); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		})).To(Succeed())
 		Expect(v.awaitMetrics(ctx, token)).To(Succeed())
 		last := read(10)
 		Expect(last.notBehind(after)).To(Succeed())
