@@ -50,6 +50,9 @@ type Entry struct {
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// FlushDone is the last flush request that was carried out.
 	FlushDone string `json:"flushDone,omitempty"`
+	// NoCacheBefore is until when no cache is made below the running pod, because
+	// the SSD has just failed it one.
+	NoCacheBefore time.Time `json:"noCacheBefore,omitzero"`
 	// Names are what people know the volume by, as last seen in its record: metrics
 	// must not change their labels because a plugin has just started.
 	Names Names `json:"names,omitzero"`

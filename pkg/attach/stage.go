@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -13,6 +14,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
+
+// deviceRest is how long a pod runs uncached after its SSD failed before a cache
+// is tried again below it.
+const deviceRest = 10 * time.Minute
 
 // staging is one stage under way.
 type staging struct {
@@ -117,6 +122,9 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		e.Names = prior.Names
 	}
 	e.Names = namesOf(s.rec, e.Names)
+	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
+		e.NoCacheBefore = a.Now().Add(deviceRest)
+	}
 	switch {
 	case s.plan.Cache == planReuse:
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
@@ -175,6 +183,9 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	// The journal must deny the cache before the pod can write past it (I3).
 	s.plan = uncached(s.plan, reason, cause.Error())
 	s.entry.Mode, s.entry.Clean, s.entry.Activated = volume.ModeNone, false, false
+	if reason == v1alpha1.ReasonCacheDeviceError {
+		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
+	}
 	if err := a.save(ctx, s.entry, StateStaging); err != nil {
 		return err
 	}

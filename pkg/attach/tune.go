@@ -146,6 +146,8 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 		f.Problem, f.ProblemReason = problem, v1alpha1.ReasonKernelTargetMissing
 	case !view.Ready:
 		f.Problem, f.ProblemReason = view.Problem, v1alpha1.ReasonPoolMissing
+	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
+		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
 	}
 	bytes := e.OriginBytes
 	if f.LiveCache && f.Status.OriginSectors > 0 {
