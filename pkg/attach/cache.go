@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 
 	"k8s.io/klog/v2"
 
@@ -77,7 +77,7 @@ func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error)
 	a.alloc.Lock()
 	defer a.alloc.Unlock()
 	view := a.Pool.View()
-	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*(e.DataBytes+e.MetaBytes)); err != nil {
+	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*e.CacheBytes()); err != nil {
 		return cacheVolumes{}, err
 	}
 	tags := cacheTags(e.Fence, e.Mode)
@@ -111,21 +111,24 @@ const zeroHeadBytes = 64 << 10
 // makeRoom evicts residencies, oldest first, until need bytes are free. It evicts
 // none if all of them would not be enough.
 func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need int64) error {
-	if err := a.roomPossible(ctx, id, vg, need); err != nil {
-		return err
-	}
 	for {
 		report, err := a.LVM.VG(ctx, vg)
+		if err != nil || report.FreeBytes >= need {
+			return err
+		}
+		residents, err := a.residents(id)
 		if err != nil {
 			return err
 		}
-		if report.FreeBytes >= need {
-			return nil
+		evictable := int64(0)
+		for i := range residents {
+			evictable += a.Pool.View().Copies * residents[i].CacheBytes()
 		}
-		victim, err := a.oldestResident(id)
-		if err != nil {
-			return err
+		if report.FreeBytes+evictable < need {
+			return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and %d in residencies that could be evicted",
+				lvm.ErrNoSpace, need, report.FreeBytes, evictable)
 		}
+		victim := a.idle(residents)
 		if victim == nil {
 			return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, report.FreeBytes)
 		}
@@ -135,51 +138,29 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need i
 	}
 }
 
-// roomPossible tells whether need bytes could be had.
-func (a *Attacher) roomPossible(ctx context.Context, id volume.ID, vg string, need int64) error {
-	report, err := a.LVM.VG(ctx, vg)
-	if err != nil || report.FreeBytes >= need {
-		return err
-	}
-	entries, err := a.Journal.List()
-	if err != nil {
-		return err
-	}
-	evictable := int64(0)
-	for _, e := range entries {
-		if e.State == StateResident && e.ID != id {
-			evictable += a.Pool.View().Copies * (e.DataBytes + e.MetaBytes)
-		}
-	}
-	if report.FreeBytes+evictable < need {
-		return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and %d in residencies that could be evicted",
-			lvm.ErrNoSpace, need, report.FreeBytes, evictable)
-	}
-	return nil
-}
-
-// oldestResident returns the resident cache that was used longest ago and whose
-// volume nobody works on; nil if there is none.
-func (a *Attacher) oldestResident(except volume.ID) (*Entry, error) {
+// residents returns the resident caches of other volumes, the one that was used
+// longest ago first.
+func (a *Attacher) residents(except volume.ID) ([]Entry, error) {
 	entries, err := a.Journal.List()
 	if err != nil {
 		return nil, err
 	}
-	var residents []Entry
-	for _, e := range entries {
-		if e.State == StateResident && e.ID != except {
-			residents = append(residents, e)
-		}
-	}
-	sort.Slice(residents, func(i, j int) bool { return residents[i].UpdatedAt.Before(residents[j].UpdatedAt) })
+	residents := slices.DeleteFunc(entries, func(e Entry) bool { return e.State != StateResident || e.ID == except })
+	slices.SortFunc(residents, func(x, y Entry) int { return x.UpdatedAt.Compare(y.UpdatedAt) })
+	return residents, nil
+}
+
+// idle returns the first of them whose volume nobody works on; nil if there is
+// none.
+func (a *Attacher) idle(residents []Entry) *Entry {
 	for i := range residents {
 		unlock, ok := a.Locks.TryLock(string(residents[i].ID))
 		if ok {
 			unlock()
-			return &residents[i], nil
+			return &residents[i]
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // evict gives a residency's space back.

@@ -119,12 +119,8 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 		}
 	}
 	faultUnstageCleaned.Hit()
-	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
-	if err != nil {
+	if err := a.flushOrigin(ctx, e); err != nil {
 		return err
-	}
-	if err := flushOrigin(o); err != nil {
-		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
 	e.Clean = true
 	if err := a.save(ctx, e, StateFlushed); err != nil {
@@ -212,7 +208,7 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultUnstageResident.Hit()
-	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.DataBytes + e.MetaBytes})
+	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes()})
 	return nil
 }
 

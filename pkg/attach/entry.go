@@ -84,6 +84,9 @@ func namesOf(rec volume.Volume, before Names) Names {
 	return n
 }
 
+// CacheBytes is the SSD space that the cache occupies, one copy of it.
+func (e *Entry) CacheBytes() int64 { return e.DataBytes + e.MetaBytes }
+
 // Cached reports whether the entry speaks of a cache on the SSD.
 func (e *Entry) Cached() bool { return e != nil && e.Mode != volume.ModeNone }
 

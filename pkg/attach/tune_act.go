@@ -174,12 +174,8 @@ func (a *Attacher) cleanLive(ctx context.Context, f tuneFacts) (wait bool, err e
 	case st.Dirty > 0:
 		return true, nil
 	}
-	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
-	if err != nil {
+	if err := a.flushOrigin(ctx, e); err != nil {
 		return false, err
-	}
-	if err := flushOrigin(o); err != nil {
-		return false, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
 	faultTuneCleaned.Hit()
 	e.FlushDone = f.Record.FlushRequest
@@ -277,12 +273,8 @@ func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
 func (a *Attacher) flushed(ctx context.Context, f tuneFacts) error {
 	e := f.Entry
 	if f.flushDue() {
-		o, err := a.lookupOrigin(ctx, e.ID, e.Source)
-		if err != nil {
+		if err := a.flushOrigin(ctx, e); err != nil {
 			return err
-		}
-		if err := flushOrigin(o); err != nil {
-			return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 		}
 		e.FlushDone = f.Record.FlushRequest
 		if err := a.save(ctx, e, e.State); err != nil {

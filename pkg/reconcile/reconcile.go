@@ -222,12 +222,8 @@ func (r *Reconciler) retire(ctx context.Context, obj *v1alpha1.CachedVolume) err
 
 // used tells whether a PersistentVolume has the handle.
 func (r *Reconciler) used(ctx context.Context, handle string) (bool, error) {
-	known := &corev1.PersistentVolumeList{}
-	if err := r.informed.List(ctx, known, client.MatchingFields{handleIndex: handle}); err != nil {
-		return false, fmt.Errorf("look for the PersistentVolume of %s: %w", handle, err)
-	}
-	if len(known.Items) > 0 {
-		return true, nil
+	if known, err := r.persistentVolume(ctx, handle); err != nil || known != nil {
+		return known != nil, err
 	}
 	// The informer may lag behind; a record must not be forgotten for that.
 	page := &corev1.PersistentVolumeList{}

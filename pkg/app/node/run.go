@@ -227,7 +227,7 @@ func residencyBytes(entries *journal.Store[attach.Entry]) pool.ResidencyBytes {
 		var sum int64
 		for _, e := range list {
 			if e.State == attach.StateResident {
-				sum += e.DataBytes + e.MetaBytes
+				sum += e.CacheBytes()
 			}
 		}
 		return sum, err
