@@ -63,7 +63,7 @@ part() {
     -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
 }
 
-pids=()
+pids=() printers=()
 end() {
   trap '' INT TERM
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
@@ -75,7 +75,10 @@ trap 'end 143' TERM
 for i in "${!parts[@]}"; do
   filter="($labels) && (${parts[$i]})"
   if selected "$filter"; then
-    (part "$i" "$filter") > >(exec sed -u "s/^/[$i] /") 2>&1 &
+    mkfifo "$out/$i.pipe"
+    sed -u "s/^/[$i] /w $out/$i.log" <"$out/$i.pipe" &
+    printers+=($!)
+    (part "$i" "$filter") >"$out/$i.pipe" 2>&1 &
     pids+=($!)
   fi
 done
@@ -85,4 +88,10 @@ if ((${#pids[@]} == 0)); then
 fi
 rc=0
 for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+wait "${printers[@]}"
+if ((rc != 0)); then
+  # What failed comes last, because two labs' logs lie between it and its cause.
+  echo "failed:"
+  grep -hE '^\[[0-9]\] (  *\[[A-Z]+\] |error: |Ran [0-9]+ of )' "$out"/*.log | tail -20 | cut -c1-200 || true
+fi
 exit "$rc"
