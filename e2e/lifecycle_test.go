@@ -128,7 +128,9 @@ var _ = Describe("A pod's wishes", Label("lifecycle"), func() {
 var _ = DescribeTable("A pod that returns to its node finds a warm cache", Label("warm"),
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "warm", mode: mode, kind: block, size: "128Mi", cacheSize: "100%"})
+		v, err := s.volume(ctx, volumeSpec{
+			name: "warm", mode: mode, kind: block, size: "128Mi", cacheSize: "100%", parameters: map[string]string{"warmStart": "off"},
+		})
 		Expect(err).NotTo(HaveOccurred())
 		// Blocks that were never written would be read without the storage
 		// server's disk; written here, they would be cached here.

@@ -36,6 +36,8 @@ type volumeSpec struct {
 	// mountOptions and accessMode are the defaults of Kubernetes when empty.
 	mountOptions []string
 	accessMode   corev1.PersistentVolumeAccessMode
+	// parameters are added to those of the class.
+	parameters map[string]string
 }
 
 // vol is a volume of a space and the pod that uses it.
@@ -53,7 +55,7 @@ type vol struct {
 
 // volume makes a class and a claim, and waits until the claim is bound.
 func (s *space) volume(ctx context.Context, spec volumeSpec) (*vol, error) {
-	class := cluster.ClassSpec{Mode: spec.mode, CacheSize: spec.cacheSize, MountOptions: spec.mountOptions}
+	class := cluster.ClassSpec{Mode: spec.mode, CacheSize: spec.cacheSize, MountOptions: spec.mountOptions, Parameters: spec.parameters}
 	if spec.kind != block {
 		class.FSType = string(spec.kind)
 	}

@@ -124,8 +124,8 @@ type ISCSISource struct {
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
-// cacheMode, cacheSize, acceptDirtyLoss and flushRequest may be changed while the
-// volume is attached.
+// cacheMode, cacheSize, acceptDirtyLoss, warmStart and flushRequest may be changed
+// while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
@@ -180,6 +180,11 @@ type CachedVolumeSpec struct {
 	// acceptDirtyLoss is the consent that writeback needs.
 	// +optional
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
+
+	// warmStart says how a cache is filled when the volume comes to a node that has
+	// none of its own. It is kept, without effect, while cacheMode is none.
+	// +optional
+	WarmStart WarmStart `json:"warmStart,omitempty,omitzero"`
 
 	// flushRequest asks the node to write every dirty block to the origin while
 	// the volume stays attached. Each new value is one request; the node repeats
@@ -398,6 +403,12 @@ type CachedVolumeStatus struct {
 	// +listMapKey=nodeName
 	// +kubebuilder:validation:MaxItems=64
 	Residency []Residency `json:"residency,omitempty"`
+
+	// warmSource is the cache that the owner may start from. It is set with a new
+	// owner and withdrawn by it before it activates the volume, because from then
+	// on the origin may be newer.
+	// +optional
+	WarmSource WarmSource `json:"warmSource,omitempty,omitzero"`
 
 	// cache is what the owner last reported of the cache; absent while the volume
 	// is not attached.

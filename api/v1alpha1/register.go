@@ -22,6 +22,8 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&CachedVolume{}, &CachedVolumeList{},
 		&CachePool{}, &CachePoolList{},
+		&CacheMigration{}, &CacheMigrationList{},
+		&CacheHotSet{}, &CacheHotSetList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -31,6 +31,10 @@ func TestAPIServer(t *testing.T) {
 	t.Run("new objects", func(t *testing.T) { testCreate(t, c) })
 	t.Run("changed objects", func(t *testing.T) { testChange(t, c) })
 	t.Run("new pools", func(t *testing.T) { testPools(t, c) })
+	t.Run("new migrations", func(t *testing.T) { testMigrations(t, c) })
+	t.Run("changed migrations", func(t *testing.T) { testMigrationStatus(t, c) })
+	t.Run("new hot sets", func(t *testing.T) { testHotSets(t, c) })
+	t.Run("watch by node", func(t *testing.T) { testNodeSelectors(t, c) })
 	t.Run("watch by owner", func(t *testing.T) { testOwnerSelector(t, c) })
 	t.Run("columns", func(t *testing.T) { testColumns(t, cfg, c) })
 }
@@ -110,9 +114,27 @@ func testCreate(t *testing.T, c client.Client) {
 		"a word":         {change: size("big"), want: badSize("big")},
 		"beyond 63 bits": {change: size("9007199254740992Pi"), want: badSize("9007199254740992Pi")},
 
-		"chunk":        {change: chunk(32 << 10)},
-		"odd chunk":    {change: chunk(48 << 10), want: `spec.chunkSizeBytes: Invalid value: 49152: spec.chunkSizeBytes in body should be a multiple of 32768`},
-		"large chunk":  {change: chunk(2 << 30), want: `spec.chunkSizeBytes: Invalid value: 2147483648: spec.chunkSizeBytes in body should be less than or equal to 1073741824`},
+		"chunk":       {change: chunk(32 << 10)},
+		"odd chunk":   {change: chunk(48 << 10), want: `spec.chunkSizeBytes: Invalid value: 49152: spec.chunkSizeBytes in body should be a multiple of 32768`},
+		"large chunk": {change: chunk(2 << 30), want: `spec.chunkSizeBytes: Invalid value: 2147483648: spec.chunkSizeBytes in body should be less than or equal to 1073741824`},
+		"warm start": {change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOrigin, BandwidthBytesPerSecond: ptr.To[int64](1 << 20), DeadlineSeconds: ptr.To[int32](86400)}
+		}},
+		"warm start of the node": {change: func(s *v1alpha1.CachedVolumeSpec) {
+			s.WarmStart = v1alpha1.WarmStart{BandwidthBytesPerSecond: ptr.To[int64](0), DeadlineSeconds: ptr.To[int32](0)}
+		}},
+		"warm start from elsewhere": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = "cloud" },
+			want:   `[spec.warmStart.from: Unsupported value: "cloud": supported values: "peer", "origin", "off"` + unchecked,
+		},
+		"slow warm start": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.BandwidthBytesPerSecond = ptr.To[int64](1<<20 - 1) },
+			want:   `spec.warmStart.bandwidthBytesPerSecond: Invalid value: 1048575: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`,
+		},
+		"hasty warm start": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.DeadlineSeconds = ptr.To[int32](59) },
+			want:   `spec.warmStart.deadlineSeconds: Invalid value: 59: deadlineSeconds must be 0 or at least 60`,
+		},
 		"another mode": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = "writearound" }, want: `[spec.cacheMode: Unsupported value: "writearound": supported values: "none", "writethrough", "writeback"` + unchecked},
 	}
 	for name, tc := range tests {
@@ -147,6 +169,7 @@ func testChange(t *testing.T, c client.Client) {
 		}},
 		"none":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
 		"flush":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
+		"warm start":     {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
 		"claim":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},
 		"size":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CapacityBytes = ptr.To[int64](2 << 40) }},
 		"absent chunk":   {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = nil }},
@@ -272,11 +295,20 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 	if err := c.Status().Update(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
+	makeMigrationOf(t, c, "pvc-1")
 	tests := map[string]struct {
 		resource string
 		wide     bool
 		want     []string
 	}{
+		"migrations": {resource: "cachemigrations", want: []string{
+			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|0s",
+		}},
+		"migrations wide": {resource: "cachemigrations", wide: true, want: []string{
+			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Gen|Loan|Message|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|3|Lent|it left|0s",
+		}},
 		"volumes": {resource: "cachedvolumes", want: []string{
 			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Age",
 			"pvc-1|shop|orders|writethrough|10Gi|node-a|Published|Clean|CacheActive|97|0s",

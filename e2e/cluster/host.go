@@ -47,6 +47,18 @@ func (l *Lab) Start(ctx context.Context, machine string) error {
 	return err
 }
 
+// Cut drops everything between two machines.
+func (l *Lab) Cut(ctx context.Context, a, b string) error {
+	_, err := l.do(ctx, nil, "net", "cut", a, b)
+	return err
+}
+
+// Heal ends all cuts.
+func (l *Lab) Heal(ctx context.Context) error {
+	_, err := l.do(ctx, nil, "net", "heal")
+	return err
+}
+
 func (l *Lab) do(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	argv := append(append([]string{}, l.command...), args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)

@@ -25,6 +25,8 @@ lvs --noheadings -o vg_name,lv_name --separator / 2>/dev/null | tr -d ' ' | sed 
 awk '$5 ~ "^/var/lib/kubelet/" && $0 ~ /csi/ {print "mount " $5 " of " $10}' /proc/self/mountinfo
 cat /sys/class/iscsi_session/session*/targetname 2>/dev/null | sed 's/^/session /'
 for d in /etc/iscsi/nodes /var/lib/iscsi/nodes; do ls $d 2>/dev/null | sed 's/^/record /'; done
+ls -d /sys/kernel/config/target/iscsi/iqn.* 2>/dev/null | sed 's/^/target /'
+ls -d /sys/kernel/config/target/core/*_*/*/ 2>/dev/null | sed 's/^/backstore /'
 find /var/lib/nearflash -type f 2>/dev/null | sed 's/^/file /'
 find /var/lib/kubelet/plugins/kubernetes.io/csi /var/lib/kubelet/pods -maxdepth 4 -path '*csi*' 2>/dev/null | sed 's/^/path /'
 true`
@@ -131,7 +133,7 @@ func OfVolumes(items []Item) []Item {
 				continue
 			}
 		case "lv":
-			if !strings.HasSuffix(i.Name, ".data") && !strings.HasSuffix(i.Name, ".meta") && !strings.Contains(i.Name, "/pvc-") {
+			if !strings.HasSuffix(i.Name, ".data") && !strings.HasSuffix(i.Name, ".meta") && !strings.HasSuffix(i.Name, ".fill") && !strings.Contains(i.Name, "/pvc-") {
 				continue
 			}
 		case "mount":

@@ -30,6 +30,10 @@ type order struct {
 	Repair bool
 	// Tune does what the record asks of the attached volume.
 	Tune bool
+	// Lender is the state of the node that lends; then Dir is that of another node,
+	// which stages, or with Fill leads the fill to its end.
+	Lender string
+	Fill   bool
 }
 
 // child is a node plugin in a process of its own, to be killed at a fault point.
@@ -41,9 +45,11 @@ func child() int {
 	}
 	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret}
 	ctx := context.Background()
-	n, err := openNode(ctx, o.Dir, onOneSSD(), fileRecords{filepath.Join(o.Dir, "records")})
+	n, err := o.open(ctx)
 	if err == nil {
 		switch {
+		case o.Fill:
+			err = n.fillUp(ctx, o.Req.ID)
 		case o.Repair:
 			err = n.Repair(ctx)
 		case o.Tune:
@@ -59,6 +65,14 @@ func child() int {
 		return 4
 	}
 	return 0
+}
+
+func (o order) open(ctx context.Context) (*node, error) {
+	if o.Lender == "" {
+		return openNode(ctx, o.Dir, onOneSSD(), fileRecords{filepath.Join(o.Dir, "records")})
+	}
+	_, n, err := openPair(ctx, o.Lender, o.Dir)
+	return n, err
 }
 
 // killAt runs a child with a fault point armed and reports whether it was
@@ -99,8 +113,10 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		if strings.HasPrefix(point, "tune.") {
-			return true // TestKernelKillTune
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim."} {
+			if strings.HasPrefix(point, other) {
+				return true // TestKernelKillTune, TestKernelKillFill
+			}
 		}
 		detach := strings.HasPrefix(point, "detach.")
 		switch mode {

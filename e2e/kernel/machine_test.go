@@ -74,20 +74,28 @@ func newMachine(t *testing.T, portals ...string) *machine {
 		}
 		m.must("wipefs", "--all", d)
 	}
-	b, err := os.ReadFile("/etc/iscsi/initiatorname.iscsi")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok {
-			m.initiator = name
-		}
+	if m.initiator = guestInitiator(); m.initiator == "" {
+		t.Fatal("the guest has no initiator name")
 	}
 	m.must("vgcreate", storageVG, storageDisk)
 	m.must("lvcreate", "--yes", "--type", "thin-pool", "--zero", "y", "--size", "900m", "--name", "pool", storageVG)
 	t.Cleanup(m.tearDown)
 	m.start(filepath.Join(t.TempDir(), "target"))
 	return m
+}
+
+// guestInitiator is the guest's initiator name, "" if it has none.
+func guestInitiator() string {
+	b, err := os.ReadFile("/etc/iscsi/initiatorname.iscsi")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok {
+			return name
+		}
+	}
+	return ""
 }
 
 func (m *machine) start(state string) {

@@ -20,14 +20,17 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/mount"
+	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -56,6 +59,11 @@ func api() client.Client {
 
 // openNode starts a node plugin on the state in dir.
 func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec volume.Records) (*node, error) {
+	return openNodeAs(ctx, nodeName, dir, spec, rec, nil)
+}
+
+// openNodeAs starts a plugin for one of several nodes that share this kernel.
+func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSpec, rec volume.Records, moves volume.Moves) (*node, error) {
 	owned, _ := rec.(attach.OwnedRecords)
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -68,14 +76,20 @@ func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec 
 	run := hostexec.New()
 	lv := lvm.New(run)
 	n := &node{dir: dir}
-	n.pool = pool.NewManager(pool.Config{Node: nodeName, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
+	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills")}
+	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	n.pool = pool.NewManager(pool.Config{Node: name, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
 		lv, api(), func() (int64, error) { return 0, nil })
 	if err := n.pool.Reconcile(ctx); err != nil {
 		return nil, err
 	}
-	n.Attacher = attach.New(attach.Config{Node: nodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
+	n.Attacher = attach.New(attach.Config{Node: name, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run),
 		Journal: entries, Records: rec, Owned: owned, Pool: n.pool, Locks: &keylock.Set{},
+		Moves: moves, Tools: cachetools.Tools{Run: run},
+		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
 		CacheProblem: func(context.Context) string { return "" },
 	})
 	return n, nil
@@ -203,6 +217,16 @@ func (r fileRecords) ReportFlushed(_ context.Context, id volume.ID, f volume.Fen
 			return volume.ErrFenced
 		}
 		rec.Volume.FlushDone = request
+		return nil
+	})
+}
+
+func (r fileRecords) TakeWarmSource(_ context.Context, id volume.ID, f volume.Fence) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Volume.WarmSource = nil
 		return nil
 	})
 }

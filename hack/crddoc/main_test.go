@@ -31,7 +31,11 @@ spec:
       openAPIV3Schema:
         description: Thing is a thing.
         type: object
+        x-kubernetes-validations:
+        - {rule: self.metadata.name == self.mark, message: it has another mark}
         properties:
+          mark: {description: mark of it., type: string, maxLength: 5}
+          metadata: {type: object}
           spec:
             description: spec is asked for.
             type: object
@@ -84,6 +88,12 @@ Thing is a thing.
 | COLOUR | ` + "`spec.colour`" + ` | always |
 | PARTS | ` + "`status.parts[*].name`" + ` | with ` + "`-o wide`" + ` |
 
+### Fields of a Thing
+
+| field | type | accepted | meaning |
+|---|---|---|---|
+| ` + "`mark`" + ` | string | up to 5 characters | mark of it. |
+
 ### Spec of a Thing
 
 spec is asked for.
@@ -110,6 +120,7 @@ status is observed.
 
 | of | rule (CEL) | message when it is broken |
 |---|---|---|
+| the object | ` + "`self.metadata.name == self.mark`" + ` | it has another mark |
 | ` + "`spec`" + ` | ` + "`self.colour != 'a' \\|\\| self.size > 0`" + ` | size is missing |
 `
 

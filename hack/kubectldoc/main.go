@@ -25,7 +25,7 @@ const head = "# kubectl nearflash\n\n" +
 	"everything that it changes is a field of a `CachedVolume`.\n\n" +
 	"A volume is named by its claim in the namespace (`-n`), or as `pv/NAME` or `cvol/NAME`. The exit status is 1 when a command failed; the error is one " +
 	"line and says what to do. Commands that wait end with an error when their time has run out, but what they asked for stays asked for.\n\n" +
-	"`-o json`, `yaml`, `name`, `jsonpath=...` print the `CachedVolume` or `CachePool` objects; messages then go to standard error. The flags " +
+	"`-o json`, `yaml`, `name`, `jsonpath=...` print the `CachedVolume`, `CachePool` or `CacheMigration` objects; messages then go to standard error. The flags " +
 	"`--template`, `--allow-missing-template-keys` and `--show-managed-fields` belong to it and are those of `kubectl get`.\n"
 
 // ofOutput are the flags that come with -o; the head speaks of them once.
@@ -43,7 +43,7 @@ const permissions = `
 
 | to | an account needs |
 |---|---|
-| look | get and list ` + "`cachedvolumes`, `cachepools` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
+| look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
 | change mode or size, flush, drop | patch ` + "`cachedvolumes`" + ` |
 | abandon | patch ` + "`cachedvolumes/status`" + ` |
 | doctor | also get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |

@@ -59,6 +59,22 @@ type Meter interface {
 	Final(ctx context.Context, id volume.ID)
 }
 
+// Exporter exports block devices of this node, read-only, to one initiator.
+type Exporter interface {
+	// Export is idempotent; a new password replaces the old one.
+	Export(ctx context.Context, name, device, initiator string, cred volume.Credentials) (volume.ISCSI, error)
+	// Unexport ends the export and its sessions; absent is success.
+	Unexport(ctx context.Context, name string) error
+}
+
+// MetadataTools read and write the metadata of caches that are not active.
+type MetadataTools interface {
+	// Dump writes the XML of cache_dump(8) to a file.
+	Dump(ctx context.Context, device, file string) error
+	// Restore writes metadata from such a file.
+	Restore(ctx context.Context, file, device string) error
+}
+
 // Config are the values of an Attacher.
 type Config struct {
 	// Node is the name that the records know this node by.
@@ -70,6 +86,38 @@ type Config struct {
 	CacheTimeout time.Duration
 	// PollInterval is the time between two looks at a flush.
 	PollInterval time.Duration
+	// Warm are the values of warm moves.
+	Warm WarmConfig
+}
+
+// WarmConfig are the values of warm moves.
+type WarmConfig struct {
+	// Dir is a folder for the maps of fills under way; without one no cache is
+	// filled from elsewhere.
+	Dir string
+	// LoanTimeout is how long a stage waits for the node that holds a residency.
+	LoanTimeout time.Duration
+	// Bandwidth is the limit of a fill whose volume names none, and NodeBandwidth of
+	// all fills together, in bytes per second; 0 is no limit.
+	Bandwidth, NodeBandwidth int64
+	// Deadline is how long a peer serves a volume that names no deadline.
+	Deadline time.Duration
+	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
+	ResidencyTTL time.Duration
+	// HotSetEvery is the pause between two hot sets of an attached volume.
+	HotSetEvery time.Duration
+}
+
+func (c WarmConfig) withDefaults() WarmConfig {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&c.LoanTimeout, 3*time.Second)
+	set(&c.Deadline, 30*time.Minute)
+	set(&c.HotSetEvery, 30*time.Minute)
+	return c
 }
 
 // Deps are the collaborators of an Attacher.
@@ -84,8 +132,16 @@ type Deps struct {
 	Locks     Locker
 	// Owned are the records of the volumes that this node owns.
 	Owned OwnedRecords
+	// Moves, HotSets, Exporter and Tools serve warm moves; without them caches start
+	// cold.
+	Moves    volume.Moves
+	HotSets  volume.HotSets
+	Exporter Exporter
+	Tools    MetadataTools
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
+	// WarmProblem says why this node can neither lend nor borrow, or ""; nil is "".
+	WarmProblem func(ctx context.Context) string
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
 	Now          func() time.Time
@@ -102,6 +158,8 @@ type Attacher struct {
 	staged chan struct{}
 	// tuned is Tune's memory.
 	tuned map[volume.ID]*tuned
+	// fills is RunFills' memory.
+	fills fillMemory
 }
 
 var _ volume.Attacher = (*Attacher)(nil)
@@ -117,7 +175,8 @@ func New(c Config, d Deps) *Attacher {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	return &Attacher{Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}}
+	c.Warm = c.Warm.withDefaults()
+	return &Attacher{Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory()}
 }
 
 // look makes RunTune look at once.
@@ -133,8 +192,12 @@ func (a *Attacher) look() {
 func topName(id volume.ID) string    { return "nf-" + string(id) }
 func dataName(id volume.ID) string   { return "nf-" + string(id) + "-data" }
 func originName(id volume.ID) string { return "nf-" + string(id) + "-origin" }
+func sourceName(id volume.ID) string { return "nf-" + string(id) + "-source" }
+func pathName(id volume.ID) string   { return "nf-" + string(id) + "-path" }
+func lentName(id volume.ID) string   { return "nf-" + string(id) + "-lent" }
 func dataLV(id volume.ID) string     { return string(id) + ".data" }
 func metaLV(id volume.ID) string     { return string(id) + ".meta" }
+func fillLV(id volume.ID) string     { return string(id) + ".fill" }
 
 func dmUUID(f volume.Fence, part string) string { return "NEARFLASH-" + f.UID + "-" + part }
 

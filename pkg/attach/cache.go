@@ -56,19 +56,27 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 			e.ChunkSectors = uint64(sb.DataBlockSectors)
 			e.DataBytes, e.MetaBytes = s.cache.data.SizeBytes, s.cache.meta.SizeBytes
 		}
-		return nil
+		return a.resumeFill(ctx, s)
 	}
 	view := a.Pool.View()
 	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, view.ExtentBytes)
 	if err != nil {
 		return err
 	}
+	m, warm := a.shapeFill(ctx, s, &g, view.ExtentBytes)
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = g.chunkSectors, g.dataBytes, g.metaBytes
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	s.cache, err = a.allocate(ctx, e)
-	return err
+	if s.cache, err = a.allocate(ctx, e); err != nil || !warm {
+		return err
+	}
+	s.cache.fillMap = m
+	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.meta.DevPath()); err != nil {
+		return fmt.Errorf("map of volume %s: %w", e.ID, err)
+	}
+	faultFillRestored.Hit()
+	return nil
 }
 
 // allocate makes the cache's logical volumes, evicting the oldest residencies
@@ -81,10 +89,14 @@ func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error)
 		return cacheVolumes{}, err
 	}
 	tags := cacheTags(e.Fence, e.Mode)
-	for _, spec := range []lvm.CreateSpec{
+	specs := []lvm.CreateSpec{
 		{VG: view.VG, Name: metaLV(e.ID), SizeBytes: e.MetaBytes, Tags: tags, Mirror: view.Mirror},
 		{VG: view.VG, Name: dataLV(e.ID), SizeBytes: e.DataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes},
-	} {
+	}
+	if e.Fill != nil {
+		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: fillLV(e.ID), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
+	}
+	for _, spec := range specs {
 		if err := a.LVM.CreateLV(ctx, spec); err != nil {
 			return cacheVolumes{}, err
 		}
@@ -94,13 +106,16 @@ func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error)
 		return cacheVolumes{}, err
 	}
 	c := pickCache(lvs, e.ID)
-	if !c.facts.Whole || !c.data.Active || !c.meta.Active {
+	if !c.facts.Whole || !c.active() {
 		return c, fmt.Errorf("new logical volumes of volume %s are not active", e.ID)
 	}
 	// The kernel formats metadata only when the superblock is all zeroes; what a
 	// former volume left here would otherwise be taken for a map.
 	if err := blockdev.ZeroHead(ctx, c.meta.DevPath(), zeroHeadBytes); err != nil {
 		return c, err
+	}
+	if c.fill.Name != "" {
+		return c, blockdev.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
 	}
 	return c, nil
 }
@@ -145,7 +160,7 @@ func (a *Attacher) residents(except volume.ID) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	residents := slices.DeleteFunc(entries, func(e Entry) bool { return e.State != StateResident || e.ID == except })
+	residents := slices.DeleteFunc(entries, func(e Entry) bool { return e.State != StateResident || e.ID == except || e.Lent != nil })
 	slices.SortFunc(residents, func(x, y Entry) int { return x.UpdatedAt.Compare(y.UpdatedAt) })
 	return residents, nil
 }
@@ -171,7 +186,7 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 	}
 	defer unlock()
 	current, err := a.load(e.ID)
-	if err != nil || current == nil || current.State != StateResident {
+	if err != nil || current == nil || current.State != StateResident || current.Lent != nil {
 		return err
 	}
 	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.UpdatedAt, "bytes", e.DataBytes)
@@ -206,7 +221,7 @@ func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
 	if view.VG == "" {
 		return nil
 	}
-	return a.LVM.RemoveLVs(ctx, view.VG, metaLV(id), dataLV(id))
+	return a.LVM.RemoveLVs(ctx, view.VG, metaLV(id), fillLV(id), dataLV(id))
 }
 
 // cacheTable is the top device's table over a cache. Cleaning tables are
@@ -227,8 +242,12 @@ func (a *Attacher) cacheTable(e *Entry, meta lvm.LV, data string, o origin, clea
 }
 
 // createDataDevice makes the device under the cache through which its SSD can
-// be swapped while the cache is live.
-func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, lv lvm.LV) (devno string, err error) {
+// be swapped while the cache is live: linear, or the clone of a fill.
+func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolumes, o origin) (devno string, err error) {
+	if e.Fill != nil {
+		return a.createClone(ctx, e, c, o)
+	}
+	lv := c.data
 	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
 	return dev.DevNo(), err
 }
@@ -240,12 +259,23 @@ func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) e
 
 // ensureDevice creates a device, replacing one that an interrupted call left.
 func (a *Attacher) ensureDevice(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
-	dev, err := a.DM.Create(ctx, name, uuid, t)
+	return a.ensure(ctx, a.DM.Create, name, uuid, t)
+}
+
+// ensureReadOnly is ensureDevice for a device that is only read.
+func (a *Attacher) ensureReadOnly(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
+	return a.ensure(ctx, a.DM.CreateReadOnly, name, uuid, t)
+}
+
+type createFunc func(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error)
+
+func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
+	dev, err := create(ctx, name, uuid, t)
 	if errors.Is(err, devmapper.ErrExist) {
 		if err := a.DM.Remove(ctx, name); err != nil {
 			return devmapper.Info{}, fmt.Errorf("replace device %s: %w", name, err)
 		}
-		dev, err = a.DM.Create(ctx, name, uuid, t)
+		dev, err = create(ctx, name, uuid, t)
 	}
 	if err != nil {
 		return devmapper.Info{}, fmt.Errorf("create device %s: %w", name, err)
@@ -298,6 +328,11 @@ func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) e
 	if err := a.DM.Load(ctx, name, t); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
+	return a.swapIn(ctx, name)
+}
+
+// swapIn makes a loaded table live.
+func (a *Attacher) swapIn(ctx context.Context, name string) error {
 	faultReloadLoaded.Hit()
 	// Not ended with ctx: the call is short unless the device hangs, and then it
 	// could not be ended anyway.

@@ -19,6 +19,8 @@ type cacheFacts struct {
 	// second witness of I4; SuperblockBlank is true for a cache that was never
 	// activated.
 	SuperblockClean, SuperblockBlank bool
+	// Fill is true when the logical volume of an unfinished fill exists.
+	Fill bool
 }
 
 // exists reports whether anything of the cache occupies the pool.
@@ -40,6 +42,8 @@ type stageFacts struct {
 	Node string
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
+	// WarmProblem says why no cache can begin from elsewhere, or is empty.
+	WarmProblem string
 	// CacheProblem says why the SSD does not tell what it holds of this volume
 	// although the pool is there, or is empty.
 	CacheProblem string
@@ -69,8 +73,17 @@ type stagePlan struct {
 	Wipe  bool
 	Cache cachePlan
 	Mode  volume.CacheMode
+	// Warm is set for planCreate when the cache is to begin from somewhere.
+	Warm *warmPlan
 	// Reason and Message explain planUncached.
 	Reason, Message string
+}
+
+// warmPlan says where a new cache begins.
+type warmPlan struct {
+	// Peer is the residency to begin from; nil if there is none, and the hot set is
+	// asked.
+	Peer *volume.WarmSource
 }
 
 // decideStage is the table "What stage decides" of states.md, in its order.
@@ -99,7 +112,8 @@ func decideStage(f stageFacts) stagePlan {
 func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	mode := f.Record.Spec.Mode
 	reusable := sameFence && f.Cache.Whole && f.Cache.Fence == f.Fence &&
-		f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State]
+		f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] &&
+		(f.Entry.Fill == nil || f.Cache.Fill)
 	plan.Mode = mode
 	switch {
 	case mode == volume.ModeNone:
@@ -123,6 +137,31 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	}
 	plan.Wipe = f.Cache.exists()
 	plan.Cache = planCreate
+	plan.Warm = decideWarm(f, sameFence)
+	return plan
+}
+
+// decideWarm says where a new cache begins. A residency is believed only before
+// anything was activated under this ownership (states.md, The warm move): while the
+// record still has it, or while a fill that was intended was not activated.
+func decideWarm(f stageFacts, sameFence bool) *warmPlan {
+	if f.Record.Spec.WarmStart.From == volume.WarmOff || f.WarmProblem != "" {
+		return nil
+	}
+	plan := &warmPlan{}
+	if f.Record.Spec.WarmStart.From == volume.WarmOrigin {
+		return plan
+	}
+	src := f.Record.WarmSource
+	switch {
+	case sameFence && f.Entry.Activated:
+		src = nil
+	case src == nil && sameFence && f.Entry.Fill != nil:
+		src = f.Entry.Fill.From
+	}
+	if src != nil && src.Generation == f.Fence.Generation-1 && src.Node != f.Node {
+		plan.Peer = src
+	}
 	return plan
 }
 

@@ -20,7 +20,7 @@ type situation struct{ f stageFacts }
 func newSituation(mode volume.CacheMode) *situation {
 	return &situation{stageFacts{
 		Fence: fence5, Node: "a", SameBoot: true,
-		Record: volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: mode}},
+		Record: volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: mode, WarmStart: volume.WarmStart{From: volume.WarmOff}}},
 	}}
 }
 

@@ -180,7 +180,10 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err != nil {
 		return err
 	}
-	data, err := a.createDataDevice(ctx, e, c.data)
+	if e.Fill != nil {
+		a.leavePeer(ctx, e) // of the boot before; the origin is the source now
+	}
+	data, err := a.createDataDevice(ctx, e, c, o)
 	if err != nil {
 		return err
 	}
@@ -192,6 +195,9 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 
 // release takes a flushed cache down and keeps it as residency.
 func (a *Attacher) release(ctx context.Context, e *Entry) error {
+	if err := a.noteWhole(ctx, e); err != nil {
+		return err
+	}
 	if err := a.removeDevices(ctx, e.ID); err != nil {
 		return err
 	}
@@ -204,12 +210,43 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultUnstageDisconnected.Hit()
+	if e.Fill != nil {
+		a.endFill(ctx, e, volume.MoveEnded, "the volume left the node before everything was copied")
+		// What this ownership has written, no residency of another one has.
+		e.Fill.Move, e.Fill.From = volume.MoveID{}, nil
+	}
+	e.HotSetDue = e.Fill == nil
 	if err := a.save(ctx, e, StateResident); err != nil {
 		return err
 	}
 	faultUnstageResident.Hit()
+	if e.Fill != nil {
+		// Nobody but this node can go on with it.
+		a.reportDown(ctx, e, nil)
+		return nil
+	}
 	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes()})
 	return nil
+}
+
+// noteWhole journals that a fill has copied everything, as long as its devices can
+// tell.
+func (a *Attacher) noteWhole(ctx context.Context, e *Entry) error {
+	if e.Fill == nil {
+		return nil
+	}
+	whole, err := a.fillIsWhole(ctx, e)
+	if err != nil || !whole {
+		return err
+	}
+	if err := a.removeUpper(ctx, e.ID); err != nil {
+		return err
+	}
+	a.dropFill(ctx, e, volume.MoveCompleted, "everything was copied")
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(e.ID)); err != nil {
+		return err
+	}
+	return a.save(ctx, e, e.State)
 }
 
 // detach takes an uncached volume down.
@@ -231,6 +268,7 @@ func (a *Attacher) detach(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultDetachDisconnected.Hit()
+	a.endFill(ctx, e, volume.MoveEnded, "the volume left the node uncached")
 	if err := a.forget(e.ID); err != nil {
 		return err
 	}
@@ -254,6 +292,7 @@ func (a *Attacher) discard(ctx context.Context, e *Entry) error {
 	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
+	a.endFill(ctx, e, volume.MoveEnded, "the cache was given up")
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}
@@ -289,12 +328,12 @@ func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
 
 // removeDevices removes the volume's device-mapper devices from the top down.
 func (a *Attacher) removeDevices(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, topName(id), dataName(id), originName(id))
+	return a.remove(ctx, id, topName(id), dataName(id), sourceName(id), pathName(id), originName(id))
 }
 
 // removeUpper removes the top and data devices and leaves the origin.
 func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, topName(id), dataName(id))
+	return a.remove(ctx, id, topName(id), dataName(id), sourceName(id), pathName(id))
 }
 
 // remove removes those of the volume's devices that exist, in the order given. One
@@ -310,6 +349,13 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) er
 	for _, name := range names {
 		if _, exists := found[name]; !exists {
 			continue
+		}
+		if _, waits := found[sourceName(id)]; waits && name == dataName(id) {
+			// Nobody reads any more: what the copy waits for may fail, or its
+			// device could not be removed.
+			if err := a.DM.Message(ctx, sourceName(id), 0, "fail_if_no_path"); err != nil {
+				return err
+			}
 		}
 		err := a.DM.Remove(ctx, name)
 		if errors.Is(err, devmapper.ErrBusy) {

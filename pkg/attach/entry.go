@@ -48,6 +48,15 @@ type Entry struct {
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
+	// Fill is what the cache is being filled from; nil for a cache that is whole.
+	Fill *Fill `json:"fill,omitempty"`
+	// Lent is the move that a Resident cache is exported to.
+	Lent *volume.MoveID `json:"lent,omitempty"`
+	// HotSetDue is true from unstage until the volume's hot set has been stored.
+	HotSetDue bool `json:"hotSetDue,omitempty"`
+	// HotSetAt is when the hot set of an attached volume was last stored, or the
+	// volume attached.
+	HotSetAt time.Time `json:"hotSetAt,omitzero"`
 	// FlushDone is the last flush request that was carried out.
 	FlushDone string `json:"flushDone,omitempty"`
 	// NoCacheBefore is until when no cache is made below the running pod, because
@@ -63,6 +72,36 @@ type Entry struct {
 	// UpdatedAt is when the entry was written; the oldest Resident entry is the
 	// first to be evicted.
 	UpdatedAt time.Time `json:"updatedAt"`
+}
+
+// Fill is a cache whose map is whole and whose data are still being copied
+// (states.md, The warm move).
+type Fill struct {
+	Move volume.MoveID `json:"move,omitzero"`
+	// From is the residency that the fill is to begin from; nil if it begins from
+	// the hot set.
+	From *volume.WarmSource `json:"from,omitempty"`
+	// Peer is the export of that residency while a session with it may exist, and
+	// PeerOffset where its data begin, in sectors.
+	Peer       *volume.ISCSI `json:"peer,omitempty"`
+	PeerOffset uint64        `json:"peerOffset,omitempty"`
+	// PeerSectors is the length of the lent data.
+	PeerSectors uint64 `json:"peerSectors,omitempty"`
+	// RegionSectors is the unit of the copy.
+	RegionSectors uint64 `json:"regionSectors,omitempty"`
+	// Bandwidth bounds the copy, in bytes per second. Deadline is when the peer need
+	// not serve any more.
+	Bandwidth int64     `json:"bandwidth,omitempty"`
+	Deadline  time.Time `json:"deadline,omitzero"`
+}
+
+// again is a fill that is activated again: from the origin, and never from the
+// residency that it once began with.
+func (f *Fill) again() *Fill {
+	if f == nil {
+		return nil
+	}
+	return &Fill{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth}
 }
 
 // Names are a volume's names in Kubernetes; each may be empty.

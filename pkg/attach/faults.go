@@ -45,6 +45,26 @@ var (
 	faultTuneDataGrown   = faultpoint.New("tune.data-grown")
 	faultTuneGrown       = faultpoint.New("tune.grown")
 
+	faultStageTaken    = faultpoint.New("stage.taken")
+	faultFillLent      = faultpoint.New("fill.lent")
+	faultFillConnected = faultpoint.New("fill.connected")
+	faultFillRestored  = faultpoint.New("fill.restored")
+	faultFillPath      = faultpoint.New("fill.path")
+	faultFillSource    = faultpoint.New("fill.source")
+	faultFillClone     = faultpoint.New("fill.clone")
+	faultFillGathered  = faultpoint.New("fill.gathered")
+	faultFillLeft      = faultpoint.New("fill.left")
+	faultFillSwapped   = faultpoint.New("fill.swapped")
+	faultFillRemoved   = faultpoint.New("fill.removed")
+	faultFillReported  = faultpoint.New("fill.reported")
+
+	faultLendJournaled  = faultpoint.New("lend.journaled")
+	faultLendDevice     = faultpoint.New("lend.device")
+	faultLendExported   = faultpoint.New("lend.exported")
+	faultReclaimExport  = faultpoint.New("reclaim.export")
+	faultReclaimDevice  = faultpoint.New("reclaim.device")
+	faultReclaimJournal = faultpoint.New("reclaim.journal")
+
 	faultReloadLoaded = faultpoint.New("reload.loaded")
 
 	faultWipeJournaled = faultpoint.New("wipe.journaled")

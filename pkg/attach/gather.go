@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -55,6 +56,10 @@ func parseTags(tags []string) (f volume.Fence, mode volume.CacheMode) {
 type cacheVolumes struct {
 	facts      cacheFacts
 	data, meta lvm.LV
+	// fill is the metadata of an unfinished fill; its name is empty without one.
+	fill lvm.LV
+	// fillMap is the map of a fill that begins; nil for one that goes on.
+	fillMap *cachemap.Map
 }
 
 // findCache looks up the cache of id on the SSD. It activates the logical
@@ -72,8 +77,8 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 	if !c.facts.Whole {
 		return c, nil
 	}
-	if !c.data.Active || !c.meta.Active {
-		if c, err = a.activateCache(ctx, view.VG, id); err != nil {
+	if !c.active() {
+		if c, err = a.activateCache(ctx, view.VG, id, c.names()...); err != nil {
 			return c, err
 		}
 	}
@@ -91,8 +96,24 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 	return c, nil
 }
 
-func (a *Attacher) activateCache(ctx context.Context, vg string, id volume.ID) (cacheVolumes, error) {
-	if err := a.LVM.Activate(ctx, vg, dataLV(id), metaLV(id)); err != nil {
+// names are those of the logical volumes that exist.
+func (c cacheVolumes) names() []string {
+	var out []string
+	for _, lv := range []lvm.LV{c.data, c.meta, c.fill} {
+		if lv.Name != "" {
+			out = append(out, lv.Name)
+		}
+	}
+	return out
+}
+
+// active reports whether the kernel has all of them.
+func (c cacheVolumes) active() bool {
+	return c.data.Active && c.meta.Active && (c.fill.Name == "" || c.fill.Active)
+}
+
+func (a *Attacher) activateCache(ctx context.Context, vg string, id volume.ID, names ...string) (cacheVolumes, error) {
+	if err := a.LVM.Activate(ctx, vg, names...); err != nil {
 		return cacheVolumes{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
 	lvs, err := a.LVM.LVs(ctx, vg)
@@ -100,7 +121,7 @@ func (a *Attacher) activateCache(ctx context.Context, vg string, id volume.ID) (
 		return cacheVolumes{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
 	c := pickCache(lvs, id)
-	if !c.facts.Whole || !c.data.Active || !c.meta.Active {
+	if !c.facts.Whole || !c.active() {
 		return c, fmt.Errorf("cache of volume %s: logical volumes are not active after activation", id)
 	}
 	return c, nil
@@ -115,11 +136,14 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 			c.data = lv
 		case metaLV(id):
 			c.meta = lv
+		case fillLV(id):
+			c.fill = lv
 		}
 	}
 	hasData, hasMeta := c.data.Name != "", c.meta.Name != ""
 	c.facts.Whole = hasData && hasMeta
-	c.facts.Partial = hasData != hasMeta
+	c.facts.Fill = c.fill.Name != ""
+	c.facts.Partial = hasData != hasMeta || c.facts.Fill && !c.facts.Whole
 	dataFence, mode := parseTags(c.data.Tags)
 	metaFence, _ := parseTags(c.meta.Tags)
 	if c.facts.Whole && dataFence == metaFence {
@@ -162,6 +186,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (st
 		f.PoolProblem = view.Problem
 	}
 	f.KernelProblem = a.CacheProblem(ctx)
+	f.WarmProblem = a.warmProblem(ctx)
 	var c cacheVolumes
 	if f.PoolProblem == "" {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -108,10 +109,13 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 	case errors.Is(err, volume.ErrNotFound):
 	case err != nil:
 		return err
-	case rec.Fence == e.Fence && rec.Spec.Mode != volume.ModeNone:
+	case a.wanted(e, rec):
 		return nil
 	}
-	klog.FromContext(ctx).Info("Residency is stale", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
+	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation, "lastUsed", e.UpdatedAt)
+	if err := a.endLoan(ctx, e); err != nil {
+		return err
+	}
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}
@@ -119,6 +123,24 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 		return err
 	}
 	return nil
+}
+
+// wanted tells whether a residency can still be of use: to this node, which owns the
+// volume under the same generation; to the owner after it, that has not started yet;
+// or to one that has borrowed it.
+func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
+	if e.Lent != nil && rec.Fence.UID == e.Fence.UID {
+		return true // the move says when it ends
+	}
+	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.UpdatedAt) > ttl {
+		return false
+	}
+	if rec.Spec.Mode == volume.ModeNone {
+		return false
+	}
+	src := rec.WarmSource
+	return rec.Fence == e.Fence ||
+		rec.Fence.UID == e.Fence.UID && src != nil && src.Node == a.Node && src.Generation == e.Fence.Generation
 }
 
 // wipeOrphans removes caches that no journal entry knows. One that may hold
@@ -136,12 +158,11 @@ func (a *Attacher) wipeOrphans(ctx context.Context) error {
 	seen := map[volume.ID]bool{}
 	var problems []error
 	for _, lv := range lvs {
-		name, ok := strings.CutSuffix(lv.Name, ".data")
-		if !ok {
-			if name, ok = strings.CutSuffix(lv.Name, ".meta"); !ok {
-				continue
-			}
+		dot := strings.LastIndexByte(lv.Name, '.')
+		if dot < 0 || !slices.Contains([]string{".data", ".meta", ".fill"}, lv.Name[dot:]) {
+			continue
 		}
+		name := lv.Name[:dot]
 		id, err := volume.ParseID(name)
 		if err != nil || seen[id] {
 			continue
@@ -193,6 +214,7 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 		if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Repair is incomplete and will be repeated")
 		}
+		a.RecordHotSets(ctx)
 		select {
 		case <-ctx.Done():
 			return

@@ -27,6 +27,8 @@ type staging struct {
 	entry  *Entry
 	cache  cacheVolumes
 	origin origin
+	// head is where a new cache begins.
+	head head
 }
 
 // Stage implements volume.Attacher.
@@ -66,6 +68,9 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 	if err := a.removeDevices(ctx, id); err != nil {
 		return err
 	}
+	if err := a.leaveEarlier(ctx, s); err != nil {
+		return err
+	}
 	if s.plan.Wipe {
 		a.wipeForStage(ctx, s)
 	}
@@ -73,11 +78,21 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageJournaled.Hit()
+	wait := a.beginFill(ctx, s)
 	var err error
-	if s.origin, err = a.connect(ctx, id, s.req); err != nil {
+	s.origin, err = a.connect(ctx, id, s.req)
+	wait()
+	if err != nil {
 		return err
 	}
 	faultStageConnected.Hit()
+	if s.rec.WarmSource != nil {
+		// From here on the origin may become newer than any residency.
+		if err := a.Records.TakeWarmSource(ctx, id, s.entry.Fence); err != nil {
+			return err
+		}
+	}
+	faultStageTaken.Hit()
 	if s.plan.Cache != planUncached {
 		if err := a.buildCached(ctx, s); err != nil {
 			return err
@@ -94,7 +109,30 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 	if err := a.save(ctx, s.entry, StateStaged); err != nil {
 		return err
 	}
+	if s.entry.Fill != nil {
+		a.fills.begin(id)
+	}
 	faultStageStaged.Hit()
+	return nil
+}
+
+// leaveEarlier ends what an earlier stay of the volume on this node has outside of
+// the device mapper: a loan to others, a session with a peer.
+func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
+	e := s.entry
+	if e == nil {
+		return nil
+	}
+	if err := a.endLoan(ctx, e); err != nil {
+		return err
+	}
+	switch {
+	case e.Fill == nil:
+	case s.plan.Cache == planReuse || s.plan.Cache == planRecover || s.plan.Warm != nil && s.plan.Warm.Peer != nil:
+		a.leavePeer(ctx, e)
+	default:
+		a.endFill(ctx, e, volume.MoveFailed, "the volume was staged anew")
+	}
 	return nil
 }
 
@@ -121,20 +159,23 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	if prior != nil {
 		e.Names = prior.Names
 	}
-	e.Names = namesOf(s.rec, e.Names)
+	e.Names, e.HotSetAt = namesOf(s.rec, e.Names), a.Now().UTC()
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
 		e.NoCacheBefore = a.Now().Add(deviceRest)
 	}
 	switch {
 	case s.plan.Cache == planReuse:
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
-		e.Marked = prior.Marked
+		e.Marked, e.Fill = prior.Marked, prior.Fill.again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
-			e.ChunkSectors, e.DataBytes, e.MetaBytes = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes
+			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
 		}
 	default:
+		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
+			e.Fill = &Fill{From: s.plan.Warm.Peer}
+		}
 		// What was marked under this fence must be unmarked at the end, even
 		// if this attachment runs uncached.
 		e.Marked = s.rec.PossiblyDirty
@@ -148,18 +189,16 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	err := a.prepareCache(cctx, s)
-	if err == nil {
-		faultStageAllocated.Hit()
-		// Failing to mark must fail the stage, never the cache: a writeback
-		// cache that is active but unmarked would break I2.
-		if err := a.markDirty(ctx, s.entry); err != nil {
-			return err
+	err := a.makeCache(cctx, s)
+	if err != nil && cctx.Err() == nil && s.plan.Cache == planCreate && s.entry.Fill != nil && !errors.Is(err, errMark) {
+		klog.FromContext(ctx).Error(err, "Fill cannot begin, the cache begins cold", "volume", s.req.ID)
+		if err = a.undoFill(cctx, s, err); err == nil {
+			err = a.makeCache(cctx, s)
 		}
-		faultStageMarked.Hit()
-		err = a.activate(cctx, s)
 	}
 	switch {
+	case errors.Is(err, errMark):
+		return err
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
@@ -168,6 +207,37 @@ func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
 		return fmt.Errorf("%w: the cache with unflushed writes of volume %s cannot be activated: %w", volume.ErrUnavailable, s.req.ID, err)
 	}
 	return a.fallBack(ctx, s, err)
+}
+
+// errMark: the record could not be marked. Failing to mark must fail the stage,
+// never the cache: a writeback cache that is active but unmarked would break I2.
+var errMark = errors.New("the volume's record could not be marked")
+
+// makeCache provides the cache and makes it active.
+func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
+	if err := a.prepareCache(ctx, s); err != nil {
+		return err
+	}
+	faultStageAllocated.Hit()
+	if err := a.markDirty(context.WithoutCancel(ctx), s.entry); err != nil {
+		return fmt.Errorf("%w: %w", errMark, err)
+	}
+	faultStageMarked.Hit()
+	return a.activate(ctx, s)
+}
+
+// undoFill takes back a fill that did not become active, so that the same stage can
+// begin cold. The journal forgets it first.
+func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error {
+	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+		return err
+	}
+	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
+	s.head, s.entry.Activated, s.entry.Clean = head{}, false, false
+	if err := a.save(ctx, s.entry, StateStaging); err != nil {
+		return err
+	}
+	return a.removeCacheVolumes(ctx, s.req.ID)
 }
 
 // fallBack turns the stage into an uncached one after a failure of the cache.
@@ -182,6 +252,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	s.plan = uncached(s.plan, reason, cause.Error())
+	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.entry.Mode, s.entry.Clean, s.entry.Activated = volume.ModeNone, false, false
 	if reason == v1alpha1.ReasonCacheDeviceError {
 		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
@@ -226,7 +297,7 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	data, err := a.createDataDevice(ctx, e, s.cache.data)
+	data, err := a.createDataDevice(ctx, e, s.cache, s.origin)
 	if err != nil {
 		return err
 	}
@@ -242,6 +313,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		return err
 	}
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
+	if e.Fill != nil {
+		a.fills.begin(e.ID)
+	}
 	if e.Activation == "" {
 		a.beginCounting(ctx, e)
 	}
@@ -301,7 +375,7 @@ func checkMounted(path, devno string, want devmapper.Info, err error) error {
 // the report, so that a failure is only logged (I6).
 func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive,
-		Message: fmt.Sprintf("%s on node %s", s.plan.Cache, a.Node)}
+		Message: fmt.Sprintf("%s on node %s", s.began(), a.Node)}
 	if !s.entry.Cached() {
 		r = volume.CacheReport{Reason: s.plan.Reason, Message: s.plan.Message, Warning: s.plan.Reason != v1alpha1.ReasonModeNone}
 		if s.plan.Cache == planAdopt {
@@ -315,6 +389,17 @@ func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 	if err := a.Records.SetResidency(ctx, s.req.ID, a.Node, nil); err != nil {
 		klog.FromContext(ctx).Error(err, "Residency could not be withdrawn", "volume", s.req.ID)
 	}
+}
+
+// began says in a word how the cache began.
+func (s *staging) began() string {
+	switch e := s.entry; {
+	case e.Fill == nil:
+		return string(s.plan.Cache)
+	case e.Fill.Peer != nil:
+		return "Warm move from node " + e.Fill.From.Node
+	}
+	return string(s.plan.Cache) + ", filled from the origin"
 }
 
 // credentials is the transport's form of a request's credentials.

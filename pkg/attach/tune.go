@@ -133,8 +133,9 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	f.Status, f.LiveCache = status[topName(e.ID)]
 	top := infos[topName(e.ID)]
 	f.LiveOrigin = top.HasLive && !f.LiveCache
-	_, f.Leftover = infos[dataName(e.ID)]
-	f.Leftover = f.Leftover && f.LiveOrigin
+	_, data := infos[dataName(e.ID)]
+	_, path := infos[pathName(e.ID)]
+	f.Leftover = (data || path) && f.LiveOrigin
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
 	case f.Status.Fail:
@@ -161,6 +162,9 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 		f.Problem, f.ProblemReason = err.Error(), v1alpha1.ReasonRejected
 	case view.Ready:
 		f.Want = want
+	}
+	if f.waitsForFill() {
+		f.Problem, f.ProblemReason = "the cache grows when its fill is complete", v1alpha1.ReasonApplying
 	}
 	return f
 }

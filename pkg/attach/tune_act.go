@@ -54,10 +54,16 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 			return err
 		}
 	}
-	if err := a.remove(ctx, e.ID, dataName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, dataName(e.ID), sourceName(e.ID), pathName(e.ID)); err != nil {
 		return err
 	}
 	faultTuneDataRemoved.Hit()
+	if e.Fill != nil {
+		a.dropFill(ctx, e, volume.MoveEnded, "the cache was taken away")
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
 	return a.removeCacheVolumes(ctx, e.ID)
 }
 
@@ -99,7 +105,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 		return err
 	}
 	faultTuneAllocated.Hit()
-	data, err := a.createDataDevice(cctx, &shape, c.data)
+	data, err := a.createDataDevice(cctx, &shape, c, o)
 	if err != nil {
 		return err
 	}

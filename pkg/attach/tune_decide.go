@@ -101,6 +101,8 @@ func decideCached(f tuneFacts) tuneStep {
 		return tuneRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return tuneWriteback
+	case f.waitsForFill():
+		return flushedOr(f, tuneImpossible)
 	case f.Want.dataBytes > e.DataBytes:
 		return tuneGrow
 	}
@@ -118,6 +120,12 @@ func needsNewCache(f tuneFacts) bool {
 	}
 	blocks := uint64(f.Want.dataBytes) / sectorSize / e.ChunkSectors
 	return blocks > devmapper.MaxCacheBlocks || !devmapper.MetadataFits(e.MetaBytes, blocks)
+}
+
+// waitsForFill tells a larger size that has to wait, because the data device is
+// a clone of a fixed length until the fill is complete.
+func (f tuneFacts) waitsForFill() bool {
+	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
 }
 
 // flushDue tells whether a flush was asked for that the node has not done yet.

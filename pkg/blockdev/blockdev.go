@@ -57,6 +57,37 @@ func ZeroHead(ctx context.Context, path string, n int64) error {
 	return nil
 }
 
+// Discard discards ranges of a block device, each an offset and a length in bytes,
+// both multiples of 512, and returns when the device has done so for all of them.
+// What is read from there afterwards is for the device to say; a dm-clone counts
+// whole regions as copied (dm-clone.rst).
+//
+// Errors: that of the open; EOPNOTSUPP of a device that knows no discard; the
+// context's, which is looked at between two ranges.
+func Discard(ctx context.Context, path string, ranges [][2]uint64) error {
+	if len(ranges) == 0 {
+		return nil
+	}
+	f, err := Open(path, unix.O_RDWR)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	fd := f.Fd()
+	for _, r := range ranges {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("discard %s: %w", path, err)
+		}
+		if r[1] == 0 {
+			continue
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.BLKDISCARD, uintptr(unsafe.Pointer(&r))); errno != 0 {
+			return fmt.Errorf("discard %d bytes at %d of %s: %w", r[1], r[0], path, errno)
+		}
+	}
+	return nil
+}
+
 // Open opens a block device and nothing else: a path that devtmpfs has not
 // made yet must not become a file in /dev.
 func Open(path string, flags int) (*os.File, error) {

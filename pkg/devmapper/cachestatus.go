@@ -122,27 +122,10 @@ func (c *cursor) pairs() map[string]string {
 	return m
 }
 
-// parseStatusAll reads what `dmsetup status --target cache` prints: lines
-// "name: start length cache args", or "No devices found".
+// parseStatusAll reads what `dmsetup status --target cache` prints.
 func parseStatusAll(text string) (map[string]CacheStatus, error) {
 	all := map[string]CacheStatus{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || line == "No devices found" {
-			continue
-		}
-		// dmsetup mangles colons in names, so that the first one ends the name.
-		name, rest, ok := strings.Cut(line, ": ")
-		if !ok {
-			return nil, fmt.Errorf("%w: status line %q has no name", ErrParse, line)
-		}
-		l, err := parseLine(rest)
-		if err != nil {
-			return nil, fmt.Errorf("device %s: %w", name, err)
-		}
-		if l.Type != "cache" {
-			continue
-		}
+	err := eachStatus(text, "cache", func(name string, l StatusLine) {
 		s, err := ParseCacheStatus(l.Params)
 		if err != nil {
 			// One device that this version cannot read must not hide the others.
@@ -150,6 +133,9 @@ func parseStatusAll(text string) (map[string]CacheStatus, error) {
 		}
 		s.OriginSectors = l.Length
 		all[name] = s
+	})
+	if err != nil {
+		return nil, err
 	}
 	return all, nil
 }

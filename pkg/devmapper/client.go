@@ -67,9 +67,14 @@ type Client interface {
 	// Errors: ErrExist (also for a UUID that is taken), ErrBusy, ErrInvalid,
 	// ErrUnsupported.
 	Create(ctx context.Context, name, uuid string, t Table) (Info, error)
-	// Load puts a table into the inactive slot; Resume makes it live.
+	// CreateReadOnly is Create for a device that cannot be written to; so the
+	// devices of its table need not be writable either.
+	CreateReadOnly(ctx context.Context, name, uuid string, t Table) (Info, error)
+	// Load puts a table into the inactive slot; Resume makes it live. A device stays
+	// read-only only if every table is loaded with LoadReadOnly.
 	// Errors: ErrNotExist, ErrBusy, ErrInvalid, ErrUnsupported.
 	Load(ctx context.Context, name string, t Table) error
+	LoadReadOnly(ctx context.Context, name string, t Table) error
 	// Resume lets I/O run. If there is an inactive table, the kernel suspends the
 	// device, swaps the tables and resumes in this one call; a cache writes its
 	// mappings, hints and dirty bits. Errors: ErrNotExist, ErrInvalid.
@@ -90,6 +95,11 @@ type Client interface {
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
 	// has Unparsed set; it does not hide the others.
 	StatusAll(ctx context.Context) (map[string]CacheStatus, error)
+	// CloneStatusAll is StatusAll for the clones.
+	CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error)
+	// MultipathStatus returns the status of one multipath device. Errors:
+	// ErrNotExist; ErrParse, also for a device of another kind.
+	MultipathStatus(ctx context.Context, name string) (MultipathStatus, error)
 	// StatsCreate makes the kernel measure the I/O of a device, in one region over
 	// all of it and over what it may grow to (see Stats). A device that is measured
 	// already keeps its counts. They survive a swap of the table and are lost with

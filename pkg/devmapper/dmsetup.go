@@ -34,10 +34,22 @@ func New(run hostexec.Runner) Client { return &dmsetup{run: run, control: openCo
 // Create implements Client. dmsetup takes the device away again if the kernel
 // refuses its table.
 func (d *dmsetup) Create(ctx context.Context, name, uuid string, t Table) (Info, error) {
+	return d.create(ctx, name, uuid, t)
+}
+
+// CreateReadOnly implements Client.
+func (d *dmsetup) CreateReadOnly(ctx context.Context, name, uuid string, t Table) (Info, error) {
+	return d.create(ctx, name, uuid, t, readOnly)
+}
+
+// readOnly is dmsetup's option for a table that is not written through.
+const readOnly = "--readonly"
+
+func (d *dmsetup) create(ctx context.Context, name, uuid string, t Table, options ...string) (Info, error) {
 	if err := t.validate(); err != nil {
 		return Info{}, fmt.Errorf("create %s: %w", name, err)
 	}
-	if _, err := d.exec(ctx, []byte(t.String()), "create", name, "--uuid", uuid); err != nil {
+	if _, err := d.exec(ctx, []byte(t.String()), append([]string{"create", name, "--uuid", uuid}, options...)...); err != nil {
 		return Info{}, d.refusedTable(ctx, fmt.Errorf("create %s: %w", name, err), t)
 	}
 	infos, err := d.Info(ctx, name)
@@ -52,11 +64,18 @@ func (d *dmsetup) Create(ctx context.Context, name, uuid string, t Table) (Info,
 }
 
 // Load implements Client.
-func (d *dmsetup) Load(ctx context.Context, name string, t Table) error {
+func (d *dmsetup) Load(ctx context.Context, name string, t Table) error { return d.load(ctx, name, t) }
+
+// LoadReadOnly implements Client.
+func (d *dmsetup) LoadReadOnly(ctx context.Context, name string, t Table) error {
+	return d.load(ctx, name, t, readOnly)
+}
+
+func (d *dmsetup) load(ctx context.Context, name string, t Table, options ...string) error {
 	if err := t.validate(); err != nil {
 		return fmt.Errorf("load %s: %w", name, err)
 	}
-	_, err := d.exec(ctx, []byte(t.String()), "load", name)
+	_, err := d.exec(ctx, []byte(t.String()), append([]string{"load", name}, options...)...)
 	return d.refusedTable(ctx, d.missing(ctx, name, "load", err), t)
 }
 
@@ -130,6 +149,36 @@ func (d *dmsetup) StatusAll(ctx context.Context) (map[string]CacheStatus, error)
 		return nil, fmt.Errorf("status of all caches: %w", err)
 	}
 	return parseStatusAll(string(out))
+}
+
+// CloneStatusAll implements Client. As with caches, nothing is committed: the
+// counts in memory are the newer ones.
+func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error) {
+	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "clone")
+	if err != nil {
+		return nil, fmt.Errorf("status of all clones: %w", err)
+	}
+	return parseCloneStatusAll(string(out))
+}
+
+// MultipathStatus implements Client.
+func (d *dmsetup) MultipathStatus(ctx context.Context, name string) (MultipathStatus, error) {
+	out, err := d.exec(ctx, nil, "status", "--noflush", name)
+	if err != nil {
+		return MultipathStatus{}, d.missing(ctx, name, "status", err)
+	}
+	lines, err := parseLines(string(out))
+	if err != nil {
+		return MultipathStatus{}, fmt.Errorf("status of %s: %w", name, err)
+	}
+	if len(lines) != 1 || lines[0].Type != "multipath" {
+		return MultipathStatus{}, fmt.Errorf("status of %s: %w: it is no multipath device", name, ErrParse)
+	}
+	s, err := ParseMultipathStatus(lines[0].Params)
+	if err != nil {
+		return MultipathStatus{}, fmt.Errorf("status of %s: %w", name, err)
+	}
+	return s, nil
 }
 
 // Info implements Client.
@@ -287,8 +336,8 @@ func (t Table) validate() error {
 		return fmt.Errorf("%w: an empty table", ErrInvalid)
 	}
 	for _, l := range t {
-		if c, ok := l.Target.(CacheTarget); ok {
-			if err := c.Validate(); err != nil {
+		if v, ok := l.Target.(interface{ Validate() error }); ok {
+			if err := v.Validate(); err != nil {
 				return err
 			}
 		}

@@ -141,6 +141,25 @@ func (t CloneTarget) Params() string {
 	return s
 }
 
+// Limits of a clone's region size, in sectors (drivers/md/dm-clone-target.c).
+const (
+	MinRegionSectors = 4 << 10 / SectorSize
+	MaxRegionSectors = 1 << 30 / SectorSize
+)
+
+// Validate checks what the kernel would refuse without saying why.
+func (t CloneTarget) Validate() error {
+	n := t.RegionSectors
+	switch {
+	case n < MinRegionSectors || n > MaxRegionSectors || n&(n-1) != 0:
+		return fmt.Errorf("%w: clone region size of %d sectors: accepted are powers of two from %d to %d",
+			ErrInvalid, n, MinRegionSectors, MaxRegionSectors)
+	case t.Metadata == "" || t.Destination == "" || t.Source == "":
+		return fmt.Errorf("%w: a clone needs a metadata, a destination and a source device", ErrInvalid)
+	}
+	return nil
+}
+
 func parseClone(w []string) (Target, bool) {
 	c := &cursor{words: w}
 	t := CloneTarget{Metadata: c.word(), Destination: c.word(), Source: c.word(), RegionSectors: c.uint()}

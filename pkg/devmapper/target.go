@@ -100,6 +100,19 @@ func (ErrorTarget) Type() string { return "error" }
 // Params implements Target.
 func (ErrorTarget) Params() string { return "" }
 
+// ZeroTarget reads as zeroes and drops what is written. It fails read-ahead, which
+// most readers do not notice; but no multipath device may be above it, because that
+// would take the path for failed (drivers/md/dm-zero.c).
+//
+//	zero
+type ZeroTarget struct{}
+
+// Type implements Target.
+func (ZeroTarget) Type() string { return "zero" }
+
+// Params implements Target.
+func (ZeroTarget) Params() string { return "" }
+
 // DelayTarget delays I/O; tests build slow devices of it.
 //
 //	delay <dev> <offset> <delay ms> [<write dev> <offset> <delay ms>]
@@ -193,6 +206,8 @@ func parseTarget(kind, params string) Target {
 		t, ok = parseLinear(words)
 	case "error":
 		t, ok = ErrorTarget{}, true
+	case "zero":
+		t, ok = ZeroTarget{}, true
 	case "delay":
 		t, ok = parseDelay(words)
 	case "cache":

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -10,7 +11,9 @@ import (
 )
 
 // mutableParameters are the accepted keys of a VolumeAttributesClass.
-var mutableParameters = []string{keyCacheMode, keyCacheSize, keyAcceptDirtyLoss}
+var mutableParameters = []string{
+	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline,
+}
 
 // change is what a VolumeAttributesClass asks for. What is empty stays as it is.
 type change struct {
@@ -18,6 +21,9 @@ type change struct {
 	Cache volume.Size
 	// Loss is acceptDirtyLoss.
 	Loss string
+	Warm volume.WarmStart
+	// warm is Warm as it was written.
+	warm warmText
 }
 
 // parseChange reads the parameters of a VolumeAttributesClass. What contradicts the
@@ -29,7 +35,9 @@ func parseChange(params map[string]string) (change, error) {
 		Mode: volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], "",
 			string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback))),
 		Loss: p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
+		warm: warmTextOf(params),
 	}
+	c.Warm = c.warm.parse(p)
 	if value := params[keyCacheSize]; value != "" {
 		size, err := volume.ParseSize(value)
 		if err != nil {
@@ -55,6 +63,11 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	}
 	if out.Cache.IsZero() && out.Mode != volume.ModeNone {
 		out.Cache = volume.Size{Percent: defaultCachePercent}
+	}
+	out.WarmStart = volume.WarmStart{
+		From:      cmp.Or(c.Warm.From, out.WarmStart.From),
+		Bandwidth: cmp.Or(c.Warm.Bandwidth, out.WarmStart.Bandwidth),
+		Deadline:  cmp.Or(c.Warm.Deadline, out.WarmStart.Deadline),
 	}
 	switch {
 	case c.Loss != "":
@@ -86,6 +99,7 @@ func (c change) check(out volume.Spec) error {
 		p.add(keyCacheSize, "%q gives a cache of %d bytes, which is %d blocks of the volume's chunkSize %d, which cannot be changed; accepted are 1 to %d blocks",
 			out.Cache, cache, cache/out.ChunkBytes, out.ChunkBytes, maxBlocks)
 	}
+	c.warm.check(p, out.Mode, out.WarmStart.From)
 	return p.err()
 }
 

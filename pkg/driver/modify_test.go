@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +17,7 @@ import (
 )
 
 func writethrough() volume.Spec {
-	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}
+	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer()}
 }
 
 func writeback() volume.Spec {
@@ -26,7 +27,7 @@ func writeback() volume.Spec {
 }
 
 func uncached() volume.Spec {
-	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeNone}
+	return volume.Spec{CapacityBytes: 10 << 30, Mode: volume.ModeNone, WarmStart: fromPeer()}
 }
 
 func with(s volume.Spec, change func(*volume.Spec)) volume.Spec {
@@ -61,10 +62,43 @@ func TestModify(t *testing.T) {
 		"a first cache has the default size": {now: uncached(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
 		"a consent that nobody used":         {now: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true }), params: map[string]string{"cacheSize": "10%"}, want: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true })},
 
+		"warm start": {now: writethrough(), params: map[string]string{"warmStart": "origin"}, want: with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOrigin })},
+		"warm start by parts": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Bandwidth = 1 << 20 }),
+			params: map[string]string{"warmStartDeadline": "2m"},
+			want: with(writethrough(), func(s *volume.Spec) {
+				s.WarmStart = volume.WarmStart{From: volume.WarmPeer, Bandwidth: 1 << 20, Deadline: 2 * time.Minute}
+			}),
+		},
+		"off keeps what was said of the copy": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Bandwidth = 1 << 20 }),
+			params: map[string]string{"warmStart": "off"},
+			want: with(writethrough(), func(s *volume.Spec) {
+				s.WarmStart = volume.WarmStart{From: volume.WarmOff, Bandwidth: 1 << 20}
+			}),
+		},
+		"none keeps the warm start": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff }),
+			params: map[string]string{"cacheMode": "none"},
+			want:   with(writethrough(), func(s *volume.Spec) { s.Mode, s.WarmStart.From = volume.ModeNone, volume.WarmOff }),
+		},
+
+		"warm start without a cache": {now: uncached(), params: map[string]string{"warmStart": "peer"},
+			wantErr: `invalid argument: mutable parameter warmStart: "peer" contradicts cacheMode none, which has no cache; leave warmStart out`},
+		"bandwidth of nothing": {now: with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff }), params: map[string]string{"warmStartBandwidth": "100Mi"},
+			wantErr: `invalid argument: mutable parameter warmStartBandwidth: "100Mi" contradicts warmStart off, which copies nothing; leave warmStartBandwidth out, or give a warmStart of peer or origin`},
+		"deadline of nobody": {now: writethrough(), params: map[string]string{"warmStart": "origin", "warmStartDeadline": "5m"},
+			wantErr: `invalid argument: mutable parameter warmStartDeadline: "5m" contradicts warmStart origin, which asks no other node; leave warmStartDeadline out, or give a warmStart of peer`},
+		"another warm start": {now: writethrough(), params: map[string]string{"warmStart": "disk"},
+			wantErr: `invalid argument: mutable parameter warmStart: "disk" is not accepted; accepted are peer, origin, off`},
+		"slow": {now: writethrough(), params: map[string]string{"warmStartBandwidth": "1k"},
+			wantErr: `invalid argument: mutable parameter warmStartBandwidth: "1k" is not accepted; accepted are bytes per second from 1Mi to 1Ti, such as 100Mi`},
+		"hasty": {now: writethrough(), params: map[string]string{"warmStartDeadline": "1s"},
+			wantErr: `invalid argument: mutable parameter warmStartDeadline: "1s" is not accepted; accepted are 1m to 24h in whole seconds, such as 30m or 1h30m`},
 		"unknown": {now: writethrough(), params: map[string]string{"chunkSize": "64Ki"},
-			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss`},
+			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, warmStart, warmStartBandwidth, warmStartDeadline`},
 		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
-			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss`},
+			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, warmStart, warmStartBandwidth, warmStartDeadline`},
 		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
 			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback`},
 		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},

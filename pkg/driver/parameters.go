@@ -16,6 +16,10 @@ const (
 	keyCacheSize       = "cacheSize"
 	keyChunkSize       = "chunkSize"
 	keyAcceptDirtyLoss = "acceptDirtyLoss"
+
+	keyWarmStart          = "warmStart"
+	keyWarmStartBandwidth = "warmStartBandwidth"
+	keyWarmStartDeadline  = "warmStartDeadline"
 )
 
 // Keys that external-provisioner adds with --extra-create-metadata.
@@ -46,7 +50,10 @@ const (
 
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
-var classParameters = []string{keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyFSType, keyProvisioning}
+var classParameters = []string{
+	keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss,
+	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
+}
 
 // class is a parsed StorageClass.
 type class struct {
@@ -81,6 +88,7 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
 		AcceptNodeLoss: loss == dirtyLossNodeLoss,
+		WarmStart:      parseWarmStart(p, mode, params),
 	}
 	switch {
 	case mode == volume.ModeWriteback && loss == dirtyLossNone:

@@ -4,11 +4,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearflash/nearflash/pkg/volume"
 )
+
+// fromPeer is the warm start of a class that says nothing of it.
+func fromPeer() volume.WarmStart { return volume.WarmStart{From: volume.WarmPeer} }
 
 func TestParseClass(t *testing.T) {
 	cases := map[string]struct {
@@ -18,20 +22,33 @@ func TestParseClass(t *testing.T) {
 		// is accepted.
 		wantErr []string
 	}{
-		"defaults": {want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}}},
+		"defaults": {want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer()}}},
 		"everything": {
 			params: map[string]string{
 				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "10Gi", "chunkSize": "256Ki", "acceptDirtyLoss": "node-loss",
+				"warmStart": "peer", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h30m",
 				"fsType": "xfs", "provisioning": "thick", "csi.storage.k8s.io/pvc/name": "c", "csi.storage.k8s.io/pvc/namespace": "ns", "csi.storage.k8s.io/pv/name": "pv",
 			},
 			want: class{FSType: "xfs", Spec: volume.Spec{
 				Provisioning: "thick", Mode: volume.ModeWriteback, Cache: volume.Size{Bytes: 10 << 30}, ChunkBytes: 256 << 10, AcceptNodeLoss: true,
-				Claim: &volume.Claim{Namespace: "ns", Name: "c"},
+				WarmStart: volume.WarmStart{From: volume.WarmPeer, Bandwidth: 100 << 20, Deadline: 90 * time.Minute},
+				Claim:     &volume.Claim{Namespace: "ns", Name: "c"},
 			}},
 		},
-		"none has no cache": {params: map[string]string{"cacheMode": "none"}, want: class{Spec: volume.Spec{Mode: volume.ModeNone}}},
-		"percent":           {params: map[string]string{"cacheSize": "25%"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 25}}}},
-		"auto chunk":        {params: map[string]string{"chunkSize": "auto"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}}}},
+		"none has no cache": {params: map[string]string{"cacheMode": "none"}, want: class{Spec: volume.Spec{Mode: volume.ModeNone, WarmStart: fromPeer()}}},
+		"percent":           {params: map[string]string{"cacheSize": "25%"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 25}, WarmStart: fromPeer()}}},
+		"auto chunk":        {params: map[string]string{"chunkSize": "auto"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer()}}},
+
+		"warm start from the origin": {
+			params: map[string]string{"warmStart": "origin", "warmStartBandwidth": "1Mi"},
+			want: class{Spec: volume.Spec{
+				Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: volume.WarmStart{From: volume.WarmOrigin, Bandwidth: 1 << 20},
+			}},
+		},
+		"no warm start": {
+			params: map[string]string{"warmStart": "off"},
+			want:   class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: volume.WarmStart{From: volume.WarmOff}}},
+		},
 
 		"unknown":              {params: map[string]string{"cachemod": "none"}, wantErr: []string{"cachemod", `"none"`, "cacheMode", "did you mean"}},
 		"unknown mode":         {params: map[string]string{"cacheMode": "writearound"}, wantErr: []string{"cacheMode", "writearound", "none, writethrough, writeback"}},
@@ -47,6 +64,21 @@ func TestParseClass(t *testing.T) {
 		"chunk too small":      {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},
 		"chunk odd":            {params: map[string]string{"chunkSize": "48Ki"}, wantErr: []string{"chunkSize", "48Ki", "multiple"}},
 		"chunk too large":      {params: map[string]string{"chunkSize": "2Gi"}, wantErr: []string{"chunkSize", "2Gi", "1Gi"}},
+		"unknown warm start":   {params: map[string]string{"warmStart": "pear"}, wantErr: []string{"warmStart", `"pear"`, "peer, origin, off", "did you mean"}},
+		"warm without cache":   {params: map[string]string{"cacheMode": "none", "warmStart": "peer"}, wantErr: []string{"warmStart", `"peer"`, "cacheMode none"}},
+		"bandwidth no cache":   {params: map[string]string{"cacheMode": "none", "warmStartBandwidth": "2Mi"}, wantErr: []string{"warmStartBandwidth", `"2Mi"`, "cacheMode none"}},
+		"deadline no cache":    {params: map[string]string{"cacheMode": "none", "warmStartDeadline": "5m"}, wantErr: []string{"warmStartDeadline", `"5m"`, "cacheMode none"}},
+		"bandwidth for off":    {params: map[string]string{"warmStart": "off", "warmStartBandwidth": "2Mi"}, wantErr: []string{"warmStartBandwidth", `"2Mi"`, "warmStart off", "peer or origin"}},
+		"deadline for off":     {params: map[string]string{"warmStart": "off", "warmStartDeadline": "5m"}, wantErr: []string{"warmStartDeadline", `"5m"`, "warmStart off", "peer"}},
+		"deadline for origin":  {params: map[string]string{"warmStart": "origin", "warmStartDeadline": "5m"}, wantErr: []string{"warmStartDeadline", `"5m"`, "warmStart origin", "peer"}},
+		"bandwidth too small":  {params: map[string]string{"warmStartBandwidth": "1023Ki"}, wantErr: []string{"warmStartBandwidth", "1023Ki", "1Mi to 1Ti"}},
+		"bandwidth too large":  {params: map[string]string{"warmStartBandwidth": "2Ti"}, wantErr: []string{"warmStartBandwidth", "2Ti", "1Mi to 1Ti"}},
+		"bandwidth per second": {params: map[string]string{"warmStartBandwidth": "100Mi/s"}, wantErr: []string{"warmStartBandwidth", "100Mi/s", "1Mi to 1Ti"}},
+		"bandwidth 0":          {params: map[string]string{"warmStartBandwidth": "0"}, wantErr: []string{"warmStartBandwidth", `"0"`, "1Mi to 1Ti"}},
+		"deadline too short":   {params: map[string]string{"warmStartDeadline": "59s"}, wantErr: []string{"warmStartDeadline", "59s", "1m to 24h"}},
+		"deadline too long":    {params: map[string]string{"warmStartDeadline": "24h1s"}, wantErr: []string{"warmStartDeadline", "24h1s", "1m to 24h"}},
+		"deadline in between":  {params: map[string]string{"warmStartDeadline": "1m0.5s"}, wantErr: []string{"warmStartDeadline", "1m0.5s", "whole seconds"}},
+		"deadline in days":     {params: map[string]string{"warmStartDeadline": "1d"}, wantErr: []string{"warmStartDeadline", "1d", "1m to 24h"}},
 		"all at once":          {params: map[string]string{"cacheMode": "x", "fsType": "y"}, wantErr: []string{"cacheMode", "fsType"}},
 	}
 	for name, tc := range cases {

@@ -46,7 +46,7 @@ func TestSanity(t *testing.T) {
 	cfg.Address = filepath.Join(dir, "csi.sock")
 	cfg.TargetPath, cfg.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
 	cfg.TestVolumeSize = 1 << 30
-	cfg.TestVolumeMutableParameters = map[string]string{"cacheMode": "writethrough", "cacheSize": "20%"}
+	cfg.TestVolumeMutableParameters = map[string]string{"cacheMode": "writethrough", "cacheSize": "20%", "warmStart": "origin", "warmStartBandwidth": "100Mi"}
 	sanity.Test(t, cfg)
 	if left := node.Staged(); len(left) > 0 {
 		t.Errorf("volumes are still staged: %v", left)

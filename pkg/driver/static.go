@@ -18,7 +18,10 @@ const (
 )
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
-var staticAttributes = []string{keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyFSType}
+var staticAttributes = []string{
+	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss,
+	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType,
+}
 
 // Bounds of the API type ISCSISource and of RFC 7143.
 const (

@@ -144,7 +144,7 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 // A cluster without nearflash is named as one.
 func TestWithoutDefinitions(t *testing.T) {
 	r := live(t, apiserver.StartBare(t))
-	for _, args := range [][]string{{"list", "-A"}, {"top"}, {"pools"}, {"pools", "node-a"}, {"describe", "cvol/x"}} {
+	for _, args := range [][]string{{"list", "-A"}, {"top"}, {"migrations"}, {"pools"}, {"pools", "node-a"}, {"describe", "cvol/x"}} {
 		_, _, errOut := r.run(args...)
 		expect(t, "errors", errOut, "error: this cluster does not know the resources of nearflash.io/v1alpha1: install nearflash, or choose another cluster with --context\n")
 	}

@@ -36,7 +36,7 @@ func newDescribe(f *Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe PVC",
 		Short: "Show everything about a volume and what it means",
-		Long: `Show everything about a volume: what is asked for and what is loaded, hits, load and latency, which nodes are warm, conditions, the pods that
+		Long: `Show everything about a volume: what is asked for and what is loaded, hits, load and latency, which nodes are warm, its last moves, conditions, the pods that
 use it, recent events, and what all that means for its data.`,
 		Example:           `  kubectl nearflash describe -n shop data`,
 		ValidArgsFunction: f.completeVolumes(0),
@@ -84,16 +84,20 @@ func (o *describeOptions) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	facts, err := o.warmFacts(ctx, v)
+	if err != nil {
+		return err
+	}
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	o.identity(w, v, node)
 	o.cache(w, v)
-	o.warm(w, v)
+	o.warm(w, v, facts)
 	users(w, pods)
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	o.meaning(&text, v, node)
+	o.meaning(&text, v, node, facts)
 	o.conditions(&text, v)
 	o.showEvents(&text, events)
 	_, err = o.Out.Write(text.Bytes())
@@ -138,6 +142,7 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)
 	}
 	line(w, "Asked for", "%s", asked)
+	warmStart(w, v)
 	if d := v.DeletionTimestamp; d != nil {
 		line(w, "Deleted", "%s ago, waits for %s", ago(o.Clock.Now(), *d), strings.Join(v.Finalizers, ", "))
 	}
@@ -215,20 +220,6 @@ func fresh(v *volume, r v1alpha1.Residency) bool {
 	return v.Status.Generation != nil && r.Generation == *v.Status.Generation
 }
 
-func (o *describeOptions) warm(w io.Writer, v *volume) {
-	if len(v.Status.Residency) == 0 {
-		line(w, "Kept on", "no node")
-		return
-	}
-	for _, r := range v.Status.Residency {
-		state := "warm"
-		if !fresh(v, r) {
-			state = "stale, will be wiped"
-		}
-		line(w, "Kept on", "%s: %s, %s, generation %d, left %s ago", r.NodeName, optionalSize(r.SizeBytes), state, r.Generation, ago(o.Clock.Now(), r.LastUsedTime))
-	}
-}
-
 func users(w io.Writer, pods []corev1.Pod) {
 	if len(pods) == 0 {
 		line(w, "Used by", "no pod")
@@ -240,14 +231,14 @@ func users(w io.Writer, pods []corev1.Pod) {
 }
 
 // meaning says what the state means for the data.
-func (o *describeOptions) meaning(w io.Writer, v *volume, node nodeState) {
+func (o *describeOptions) meaning(w io.Writer, v *volume, node nodeState, f warmFacts) {
 	fmt.Fprintln(w, "What this means:")
-	for _, s := range consequences(v, node) {
+	for _, s := range consequences(v, node, f) {
 		fmt.Fprintf(w, "  - %s\n", s)
 	}
 }
 
-func consequences(v *volume, node nodeState) []string {
+func consequences(v *volume, node nodeState, f warmFacts) []string {
 	var out []string
 	owner := v.Status.OwnerNode
 	switch dirty := v.possiblyDirty(); {
@@ -263,7 +254,7 @@ func consequences(v *volume, node nodeState) []string {
 		out = append(out, "The storage server has every acknowledged write: losing a node or an SSD loses none.")
 	}
 	if warm := warmOn(v); warm != none && !v.attached() {
-		out = append(out, fmt.Sprintf("A pod that starts on %s finds a warm cache; on any other node it starts cold.", warm))
+		out = append(out, fmt.Sprintf("A pod that starts on %s finds a warm cache; on any other node it %s.", warm, elsewhere(v, node, f)))
 	}
 	if c := v.condition(v1alpha1.ConditionCached); v.attached() && c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonModeNone {
 		out = append(out, fmt.Sprintf("The pod works without a cache now (%s): %s", c.Reason, remedyFor(c.Reason, owner)))

@@ -1,6 +1,7 @@
 package kubectl_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,13 @@ func event(namespace, name, kind, about, reason, message string, age time.Durati
 		InvolvedObject: corev1.ObjectReference{Kind: kind, Name: about},
 		Type:           corev1.EventTypeNormal, Reason: reason, Message: message,
 		EventTime: metav1.NewMicroTime(start.Add(-age)),
+	}
+}
+
+// hotSet is a volume's hot set of 12 KiB.
+func hotSet(id string) *v1alpha1.CacheHotSet {
+	return &v1alpha1.CacheHotSet{
+		ObjectMeta: metav1.ObjectMeta{Name: id}, VolumeUID: "uid-" + id, Blocks: make([]byte, 12<<10), RecordedTime: before(25 * time.Minute),
 	}
 }
 
@@ -46,6 +54,7 @@ Origin:            iscsi, made by nearflash-target
 Node:              node-a (Ready)
 State:             Published, PossiblyDirty, generation 3
 Asked for:         mode writeback, size 10%, acceptDirtyLoss node-loss
+Warm start:        peer
 Cache:             mode writeback, Healthy, seen 12s ago
   Size:            10Gi
   Used:            8.2Gi (81%)
@@ -58,6 +67,7 @@ Cache:             mode writeback, Healthy, seen 12s ago
   Latency, miss:   p50 2.1ms, p99 15ms
   Last flush:      60m ago
 Kept on:           node-b: 10Gi, stale, will be wiped, generation 2, left 3h ago
+Hot set:           none
 Used by:           pod db-0 on node-a (Running)
 What this means:
   - Writes are acknowledged by the SSD of node-a: what is dirty is lost if that node or its SSD is lost now.
@@ -87,8 +97,10 @@ Origin:            iscsi, made by nearflash-target, thin
 Node:              node-a (not Ready since 20m)
 State:             Released, PossiblyDirty, generation 3
 Asked for:         mode writeback, size 10%, chunks of 256Ki, acceptDirtyLoss node-loss
+Warm start:        peer
 Cache:             none reported
 Kept on:           no node
+Hot set:           none
 Used by:           no pod
 What this means:
   - Node node-a may hold writes that the storage server does not have; the volume waits for that node, which flushes by itself when it is back.
@@ -130,17 +142,55 @@ Origin:            iscsi, made by nearflash-target
 Node:              node-b (Ready)
 State:             Released, Clean, generation 3
 Asked for:         mode writethrough, size 10%
+Warm start:        peer
 Cache:             none reported
 Kept on:           node-b: 10Gi, warm, generation 3, left 60m ago
 Kept on:           node-c: 10Gi, stale, will be wiped, generation 2, left 30h ago
+Hot set:           none
 Used by:           no pod
 What this means:
   - The storage server has every acknowledged write: losing a node or an SSD loses none.
-  - A pod that starts on node-b finds a warm cache; on any other node it starts cold.
+  - A pod that starts on node-b finds a warm cache; on any other node it begins with that cache too, read over the network until it is copied.
 Conditions:
   TYPE     STATUS   REASON       SINCE  MESSAGE
   Cached   False    Detached     10m    not attached
   Applied  Unknown  NotAttached  10m    takes effect when the volume is attached
+Events: none
+`,
+		},
+		"following its pod": {
+			args: []string{"describe", "-n", "shop", "data"},
+			objs: append(bound("shop", "data", "pvc-1", on("node-b"), func(v *v1alpha1.CachedVolume) {
+				v.Spec.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartPeer, BandwidthBytesPerSecond: ptr(64 * mib), DeadlineSeconds: ptr(int32(1800))}
+				v.Status.Cache = v1alpha1.CacheStatus{}
+				v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Minute)}}
+			}),
+				node("node-b", true), hotSet("pvc-1"),
+				move("pvc-1", "node-a", 3, lent),
+				move("pvc-1", "node-c", 2, lent, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
+			),
+			wantOut: `
+Claim:             shop/data
+CachedVolume:      pvc-1
+PersistentVolume:  pvc-1
+Capacity:          100Gi
+Origin:            iscsi, made by nearflash-target
+Node:              node-b (Ready)
+State:             Published, Clean, generation 3
+Asked for:         mode writethrough, size 10%
+Warm start:        peer, at most 64Mi/s, deadline 30m
+Cache:             none reported
+Kept on:           node-a: 10Gi, lent to node-b, generation 2, left 60s ago
+Move:              node-a to node-b: running, 3Gi/4Gi (75%), served from Peer, 50Mi/s, 20s left
+Move:              node-c to node-b: completed 20m ago, everything was copied, 1m0s
+Hot set:           a list of 12Ki, recorded 25m ago
+Used by:           no pod
+What this means:
+  - The storage server has every acknowledged write: losing a node or an SSD loses none.
+Conditions:
+  TYPE     STATUS  REASON       SINCE  MESSAGE
+  Cached   True    CacheActive  10m    -
+  Applied  True    Applied      10m    mode writethrough
 Events: none
 `,
 		},
@@ -151,6 +201,43 @@ Events: none
 			expect(t, "output", out, c.wantOut)
 			if code != 0 || errOut != "" {
 				t.Errorf("exit status %d, errors %q", code, errOut)
+			}
+		})
+	}
+}
+
+// What is known of a residency, and what a pod finds on another node, depends on
+// who may still use it.
+func TestDescribeWarmth(t *testing.T) {
+	kept := func(v *v1alpha1.CachedVolume) {
+		v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 3, SizeBytes: ptr(gib), LastUsedTime: before(time.Hour)}}
+	}
+	from := func(f v1alpha1.WarmStartFrom) func(*v1alpha1.CachedVolume) {
+		return func(v *v1alpha1.CachedVolume) { v.Spec.WarmStart.From = f }
+	}
+	earlier := func(v *v1alpha1.CachedVolume) { v.Status.Residency[0].Generation = 2 }
+	source := func(v *v1alpha1.CachedVolume) {
+		v.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-a", Generation: 2}
+	}
+	for tc, c := range map[string]struct {
+		opts []func(*v1alpha1.CachedVolume)
+		objs []client.Object
+		want string
+	}{
+		"peer":                      {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{node("node-a", true)}, "on any other node it begins with that cache too, read"},
+		"peer that is away":         {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{node("node-a", false)}, "on any other node it starts cold."},
+		"peer that is away, listed": {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
+		"origin":                    {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOrigin)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
+		"off":                       {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOff)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it starts cold."},
+		"a source":                  {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier, source}, nil, "Warm source:       node-a, generation 2\nKept on:           node-a: 1Gi, kept for node-b, generation 2"},
+		"asked for":                 {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3)}, "asked for by node-b, generation 2, left 60m ago\nMove:              node-a to node-b: waiting\n"},
+		"refused":                   {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3, refused)}, "stale, will be wiped, generation 2, left 60m ago\nMove:              node-a to node-b: refused, not found: no clean"},
+		"another volume's hot set":  {[]func(*v1alpha1.CachedVolume){on("node-b"), func(v *v1alpha1.CachedVolume) { v.UID = "uid-new" }}, []client.Object{hotSet("pvc-1")}, "Hot set:           none"},
+	} {
+		t.Run(tc, func(t *testing.T) {
+			_, out, errOut := newRig(t, append(bound("shop", "data", "pvc-1", c.opts...), c.objs...)...).run("describe", "-n", "shop", "data")
+			if !strings.Contains(out, c.want) {
+				t.Errorf("output has no %q:\n%s%s", c.want, out, errOut)
 			}
 		})
 	}

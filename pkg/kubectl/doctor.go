@@ -77,7 +77,7 @@ func newDoctor(f *Factory) *cobra.Command {
 		Long: `Find out what is wrong with nearflash in the cluster, and what helps.
 
 It looks at the CustomResourceDefinitions, the controller, every node (plugin, registration with the kubelet, kernel and tools, pool, SSDs), the
-StorageClasses and every volume. Each finding has its remedy. The exit status is 1 if one of them is an error.`,
+StorageClasses, every volume and the caches that follow their pods to other nodes. Each finding has its remedy. The exit status is 1 if one of them is an error.`,
 		Example: `  kubectl nearflash doctor
   kubectl nearflash doctor -o json`,
 		Args:              cobra.ArbitraryArgs,
@@ -114,6 +114,7 @@ func (o *doctorOptions) Run(ctx context.Context) error {
 		checkNodes(d, facts)
 		checkClasses(d, facts)
 		checkVolumes(d, facts, now)
+		checkMoves(d, facts, now)
 	}
 	slices.SortStableFunc(d.Findings, func(a, b finding) int {
 		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)

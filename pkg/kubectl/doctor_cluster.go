@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 // The labels that the chart puts on the driver's pods.
@@ -32,10 +31,13 @@ const (
 // without an error.
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
-		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest",
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.warmStart",
 		"status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.residency",
+		"status.warmSource",
 	},
-	"cachepools." + v1alpha1.GroupName: {"status.capacity", "status.conditions", "status.devices", "status.residency"},
+	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},
+	"cachemigrations." + v1alpha1.GroupName: {"spec.volumeUID", "status.outcome", "status.progress", "status.source"},
+	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.devices", "status.residency"},
 }
 
 // checkDefinitions looks at the resources that everything else rests on, and
@@ -48,15 +50,21 @@ func (o *doctorOptions) checkDefinitions(ctx context.Context, d *diagnosis) bool
 		err := o.client.Get(ctx, client.ObjectKey{Name: crdName}, &crd)
 		switch {
 		case apierrors.IsNotFound(err):
-			readable = false
+			readable = readable && !essential(crdName)
 			d.add(sevError, object, "kubectl apply --server-side -f crds/ with the directory crds of the chart", "not in this cluster")
 		case err != nil:
 			d.add(sevWarning, object, "run doctor with an account that may read CustomResourceDefinitions", "cannot be read: %v", err)
 		default:
-			readable = checkDefinition(d, object, &crd) && readable
+			readable = (checkDefinition(d, object, &crd) || !essential(crdName)) && readable
 		}
 	}
 	return readable
+}
+
+// essential tells whether nothing can be said without a definition. Without those of
+// warm moves, caches start cold.
+func essential(crdName string) bool {
+	return crdName == "cachedvolumes."+v1alpha1.GroupName || crdName == "cachepools."+v1alpha1.GroupName
 }
 
 // checkDefinition tells whether objects of the definition can be read.
@@ -114,6 +122,7 @@ type clusterFacts struct {
 	controllers []corev1.Pod
 	classes     []storagev1.StorageClass
 	volumes     []*volume
+	moves       []move
 	pvs         map[string]*corev1.PersistentVolume
 }
 
@@ -162,6 +171,11 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 	if f.volumes, err = s.all(ctx); err != nil {
 		return nil, err
 	}
+	migrations, err := s.migrationsIfAny(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f.moves = movesOf(migrations, f.volumes, false)
 	f.pvs, err = s.pvs(ctx)
 	return f, err
 }
@@ -282,56 +296,4 @@ func poolRemedy(reason string) string {
 		return "redundancy mirror needs two devices: add one, or choose redundancy none"
 	}
 	return "see the log of the node plugin"
-}
-
-func checkClasses(d *diagnosis, f *clusterFacts) {
-	if len(f.classes) == 0 {
-		d.ok("storageclasses", "none of provisioner %s: only existing LUNs can be used", driverName)
-	}
-	for _, c := range f.classes {
-		object := "storageclass/" + c.Name
-		if problems := classProblems(c.Parameters); len(problems) > 0 {
-			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
-		} else {
-			d.ok(object, "valid")
-		}
-	}
-}
-
-// classParameters are the parameters of docs/reference/storageclass.md with the
-// values that are enumerated there.
-var classParameters = map[string][]string{
-	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
-	"cacheSize": nil, "chunkSize": nil,
-}
-
-// classProblems says why the controller will refuse the parameters of a class.
-func classProblems(params map[string]string) []string {
-	var out []string
-	for _, key := range slices.Sorted(maps.Keys(params)) {
-		value := params[key]
-		accepted, known := classParameters[key]
-		switch {
-		case strings.HasPrefix(key, "csi.storage.k8s.io/"):
-		case !known:
-			out = append(out, fmt.Sprintf("unknown parameter %q", key))
-		case accepted != nil && !slices.Contains(accepted, value):
-			out = append(out, fmt.Sprintf("%s %q is not accepted (accepted: %s)", key, value, strings.Join(accepted, ", ")))
-		case key == "cacheSize" && params["cacheMode"] != "none":
-			if _, err := domain.ParseSize(value); err != nil {
-				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
-			}
-		}
-	}
-	mode, consent := params["cacheMode"], params["acceptDirtyLoss"] == "node-loss"
-	if mode == string(v1alpha1.CacheModeWriteback) && !consent {
-		out = append(out, "cacheMode writeback needs acceptDirtyLoss node-loss")
-	}
-	if mode != string(v1alpha1.CacheModeWriteback) && consent {
-		out = append(out, "acceptDirtyLoss node-loss is for cacheMode writeback only")
-	}
-	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
-		out = append(out, "cacheMode none takes no cacheSize")
-	}
-	return out
 }

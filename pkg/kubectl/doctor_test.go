@@ -23,7 +23,9 @@ import (
 func definitions(t *testing.T) []client.Object {
 	t.Helper()
 	var out []client.Object
-	for _, file := range []string{"nearflash.io_cachedvolumes.yaml", "nearflash.io_cachepools.yaml"} {
+	for _, file := range []string{
+		"nearflash.io_cachedvolumes.yaml", "nearflash.io_cachehotsets.yaml", "nearflash.io_cachemigrations.yaml", "nearflash.io_cachepools.yaml",
+	} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "helm", "nearflash", "crds", file))
 		if err != nil {
 			t.Fatal(err)
@@ -124,6 +126,8 @@ func without(objs []client.Object, names ...string) []client.Object {
 
 func TestDoctor(t *testing.T) {
 	const definitionsOK = `ok       crd/cachedvolumes.nearflash.io: serves v1alpha1 with all fields
+ok       crd/cachehotsets.nearflash.io: serves v1alpha1 with all fields
+ok       crd/cachemigrations.nearflash.io: serves v1alpha1 with all fields
 ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 `
 	for tc, c := range map[string]struct {
@@ -136,6 +140,7 @@ ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
 ok       storageclass/fast: valid
 ok       volumes: 1 volume, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
 0 errors, 0 warnings
 `,
 		},
@@ -144,18 +149,22 @@ ok       volumes: 1 volume, none is stuck
 			wantOut: `
 error    crd/cachedvolumes.nearflash.io: not in this cluster
          remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+error    crd/cachehotsets.nearflash.io: not in this cluster
+         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+error    crd/cachemigrations.nearflash.io: not in this cluster
+         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
 error    crd/cachepools.nearflash.io: not in this cluster
          remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
-2 errors, 0 warnings
+4 errors, 0 warnings
 `,
-			wantErr: "error: 2 problems found: see the findings marked error and their remedies\n",
+			wantErr: "error: 4 problems found: see the findings marked error and their remedies\n",
 		},
 		"old definitions, nothing runs": {
 			objs: func(t *testing.T) []client.Object {
 				objs := definitions(t)
 				status := objs[0].(*apiextensionsv1.CustomResourceDefinition).Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
 				delete(status.Properties, "flush")
-				objs[1].(*apiextensionsv1.CustomResourceDefinition).Spec.Versions[0].Name = "v1alpha1"
+				objs[3].(*apiextensionsv1.CustomResourceDefinition).Spec.Versions[0].Name = "v1alpha1"
 				return objs
 			},
 			wantOut: `
@@ -165,9 +174,96 @@ error    controller: no pod of the controller runs: no volume is made, attached 
          remedy: install the chart, or look at its Deployment: kubectl get deployments -A -l app.kubernetes.io/name=nearflash
 error    nodes: the node plugin runs on no node
          remedy: install the chart, or look at its DaemonSet: kubectl get daemonsets -A -l app.kubernetes.io/name=nearflash
+ok       crd/cachehotsets.nearflash.io: serves v1alpha1 with all fields
+ok       crd/cachemigrations.nearflash.io: serves v1alpha1 with all fields
 ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 ok       storageclasses: none of provisioner csi.nearflash.io: only existing LUNs can be used
 ok       volumes: 0 volumes, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
+3 errors, 0 warnings
+`,
+			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
+		},
+		"moves": {
+			objs: func(t *testing.T) []client.Object {
+				stale := func(age time.Duration) func(*v1alpha1.CachedVolume) {
+					return func(v *v1alpha1.CachedVolume) {
+						v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(gib), LastUsedTime: before(age)}}
+					}
+				}
+				at := func(age time.Duration) func(*v1alpha1.CacheMigration) {
+					return func(m *v1alpha1.CacheMigration) { m.CreationTimestamp = before(age) }
+				}
+				objs := append(without(healthy(t), "pvc-1", "data"), node("node-b", true))
+				objs = append(objs, bound("shop", "a", "pvc-a", on("node-b"))...)
+				objs = append(objs, bound("shop", "b", "pvc-b", on("node-b"), stale(time.Hour))...)
+				objs = append(objs, bound("shop", "c", "pvc-c", on("node-b"), stale(time.Hour))...)
+				objs = append(objs, bound("shop", "d", "pvc-d", on("node-b"), stale(time.Minute))...)
+				objs = append(objs, bound("shop", "e", "pvc-e", on("node-b"), stale(time.Hour))...)
+				objs = append(objs, bound("shop", "f", "pvc-f", on("node-b"))...)
+				return append(objs,
+					move("pvc-a", "node-a", 3, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-a has not said whether it lends its cache")),
+					move("pvc-a", "node-a", 2, ended(v1alpha1.MigrationFailed, 2*time.Hour, "long ago")),
+					move("pvc-c", "node-a", 3, lent, at(time.Hour)),
+					move("pvc-e", "node-a", 3, lent, ended(v1alpha1.MigrationCompleted, time.Minute, "everything was copied, 1m0s")),
+					move("pvc-f", "node-a", 3, at(10*time.Minute)),
+				)
+			},
+			wantOut: `
+warning  pvc/f (namespace shop): move pvc-f-3 is waiting for 10m
+         remedy: see the logs of the node plugins on node-a and node-b; the object goes when the volume moves on
+warning  pvc/a (namespace shop): its cache on node-b did not begin with that of node-a, 10m ago: node node-a has not said whether it lends its cache
+         remedy: none needed: the pod runs and the cache fills as it reads; docs/troubleshooting.md, "The cache is cold after a move", has the causes
+warning  pvc/b (namespace shop): node node-a keeps 1Gi of generation 2 that nobody can use
+         remedy: see the log of the node plugin on node-a
+` + definitionsOK + `ok       controller: 1 pod ready
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       storageclass/fast: valid
+ok       volumes: 6 volumes, none is stuck
+0 errors, 3 warnings
+`,
+		},
+		"definitions of an older version": {
+			objs: func(t *testing.T) []client.Object {
+				return without(healthy(t), "cachehotsets.nearflash.io", "cachemigrations.nearflash.io")
+			},
+			wantOut: `
+error    crd/cachehotsets.nearflash.io: not in this cluster
+         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+error    crd/cachemigrations.nearflash.io: not in this cluster
+         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+ok       crd/cachedvolumes.nearflash.io: serves v1alpha1 with all fields
+ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
+ok       controller: 1 pod ready
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       storageclass/fast: valid
+ok       volumes: 1 volume, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
+2 errors, 0 warnings
+`,
+			wantErr: "error: 2 problems found: see the findings marked error and their remedies\n",
+		},
+		"warm starts of classes": {
+			objs: func(t *testing.T) []client.Object {
+				return append(without(healthy(t), "fast"),
+					class("a", map[string]string{"warmStart": "peer", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h30m"}),
+					class("b", map[string]string{"warmStart": "disk", "warmStartBandwidth": "1k", "warmStartDeadline": "1s"}),
+					class("c", map[string]string{"warmStart": "off", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h"}),
+					class("d", map[string]string{"cacheMode": "none", "warmStart": "origin", "warmStartDeadline": "1h"}),
+				)
+			},
+			wantOut: `
+error    storageclass/b: claims of it will fail: warmStart "disk" is not accepted (accepted: peer, origin, off); warmStartBandwidth "1k" is not accepted (accepted: 1Mi to 1Ti); warmStartDeadline "1s" is not accepted (accepted: 1m to 24h)
+         remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
+error    storageclass/c: claims of it will fail: warmStart off takes no warmStartBandwidth; warmStart off takes no warmStartDeadline
+         remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
+error    storageclass/d: claims of it will fail: cacheMode none takes no warmStart; cacheMode none takes no warmStartDeadline
+         remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
+` + definitionsOK + `ok       controller: 1 pod ready
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       storageclass/a: valid
+ok       volumes: 1 volume, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
 3 errors, 0 warnings
 `,
 			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
@@ -210,6 +306,7 @@ warning  node/sick: the pool is not ready, volumes run without a cache here (Too
 warning  node/sick: device /dev/nvme1n1 is not used: has a signature of ext4
          remedy: if the device holds nothing that you need, clear it on the node: wipefs --all /dev/nvme1n1
 ` + definitionsOK + `ok       volumes: 0 volumes, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
 8 errors, 4 warnings
 `,
 			wantErr: "error: 8 problems found: see the findings marked error and their remedies\n",
@@ -253,6 +350,7 @@ warning  pvc/e (namespace shop): deleted 60m ago and waits for nearflash.io/volu
 ` + definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
 ok       storageclass/fast: valid
+ok       moves: 0 moves under way, none failed in the last hour
 3 errors, 6 warnings
 `,
 			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
@@ -273,12 +371,24 @@ func TestDoctorJSON(t *testing.T) {
 	code, out, _ := newRig(t, node("node-a", true)).run("doctor", "-o", "json")
 	expect(t, "output", out, `
 {
-    "errors": 2,
+    "errors": 4,
     "warnings": 0,
     "findings": [
         {
             "severity": "error",
             "object": "crd/cachedvolumes.nearflash.io",
+            "message": "not in this cluster",
+            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+        },
+        {
+            "severity": "error",
+            "object": "crd/cachehotsets.nearflash.io",
+            "message": "not in this cluster",
+            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+        },
+        {
+            "severity": "error",
+            "object": "crd/cachemigrations.nearflash.io",
             "message": "not in this cluster",
             "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
         },

@@ -90,7 +90,7 @@ type rig struct {
 func newRig(t *testing.T, objs ...client.Object) *rig {
 	t.Helper()
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objs...).
-		WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).
+		WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}, &v1alpha1.CacheMigration{}).
 		WithIndex(&corev1.Event{}, "involvedObject.name", func(o client.Object) []string {
 			return []string{o.(*corev1.Event).InvolvedObject.Name}
 		}).Build()

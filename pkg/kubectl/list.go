@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
@@ -17,6 +18,8 @@ type listOptions struct {
 
 	everywhere bool
 	args       []string
+	// moves are those that go on, by the volume's UID.
+	moves map[types.UID]move
 }
 
 func newList(f *Factory) *cobra.Command {
@@ -28,7 +31,8 @@ func newList(f *Factory) *cobra.Command {
 		Long: `List the volumes of a namespace, or those that are named, and what their caches do.
 
 SIZE is the size of the attached cache, else what is asked for. HIT% is of the reads of the last five minutes. DIRTY is what the
-storage server does not have yet. CACHED is yes, or the reason why not. MODE shows "writeback->none" while a change is being applied.`,
+storage server does not have yet. CACHED is yes, or the reason why not. MODE shows "writeback->none" while a change is being applied. MOVE is how much of a
+cache that follows its pod has been copied.`,
 		Example: `  # the volumes of namespace shop
   kubectl nearflash list -n shop
 
@@ -83,13 +87,28 @@ func (o *listOptions) Run(ctx context.Context) error {
 	}
 	head := []string{"CLAIM", "MODE", "SIZE", "NODE", "CACHED", "HIT%", "DIRTY", "USED"}
 	if o.wide {
-		head = append(head, "VOLUME", "STATE", "HEALTH", "GEN", "WARM-ON", "APPLIED", "TOTAL-HIT%", "SEEN")
+		head = append(head, "VOLUME", "STATE", "HEALTH", "GEN", "WARM-ON", "MOVE", "APPLIED", "TOTAL-HIT%", "SEEN")
+		if o.moves, err = o.movesNow(ctx, volumes); err != nil {
+			return err
+		}
 	}
 	var rows [][]string
 	for _, v := range volumes {
 		rows = append(rows, o.row(v))
 	}
 	return table(o.Out, withNamespace(o.everywhere, head, rows, volumes), rows)
+}
+
+// movesNow returns the moves of volumes that go on; a volume has one at most.
+func (s *session) movesNow(ctx context.Context, volumes []*volume) (map[types.UID]move, error) {
+	all, err := s.migrationsIfAny(ctx)
+	out := map[types.UID]move{}
+	for _, m := range movesOf(all, volumes, false) {
+		if now := m.of.Status.Generation; !m.ended() && now != nil && m.Spec.Generation == *now {
+			out[m.of.UID] = m
+		}
+	}
+	return out, err
 }
 
 // nothing says that there is nothing to show, as kubectl does.
@@ -125,9 +144,21 @@ func (o *listOptions) row(v *volume) []string {
 	}
 	state := string(v.Status.Publication)
 	return append(row,
-		v.Name, orNone(state), ifReported(v, orNone(string(cache.Health))), number(v.Status.Generation), warmOn(v), applied(v),
+		v.Name, orNone(state), ifReported(v, orNone(string(cache.Health))), number(v.Status.Generation), warmOn(v), o.shownMove(v), applied(v),
 		ifReported(v, number(cache.HitRate.ReadTotalPercent)), ifReported(v, ago(o.Clock.Now(), cache.ObservedTime)),
 	)
+}
+
+// shownMove is how far a move is, in percent once that is known.
+func (o *listOptions) shownMove(v *volume) string {
+	m, found := o.moves[v.UID]
+	if !found {
+		return none
+	}
+	if p := m.percent(); m.state() == moveRunning && p != none {
+		return p + "%"
+	}
+	return m.state()
 }
 
 // ifReported returns a figure of the attached cache; that of another time is none.

@@ -62,14 +62,14 @@ tune    writethrough->none   10Gi   node-a   yes        94     0         8.2Gi
 		"all namespaces, wide": {
 			args: []string{"list", "-A", "-o", "wide"}, objs: fleet(),
 			wantOut: `
-NAMESPACE   CLAIM        MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED    VOLUME   STATE       HEALTH    GEN   WARM-ON   APPLIED       TOTAL-HIT%   SEEN
--           cvol/lun-7   none                 -      -        -          -      -         -       lun-7    -           -         -     -         -             -            -
-shop        data         writethrough         10Gi   node-a   yes        94     0         8.2Gi   pvc-1    Published   Healthy   3     -         Applied       91           12s
-shop        logs         writeback            10Gi   node-b   yes        40     512Mi     8.2Gi   pvc-2    Published   Healthy   3     -         Applied       91           12s
-shop        lost         writeback            10%    -        Detached   -      unknown   -       pvc-3    Released    -         3     -         NotAttached   -            -
-shop        small        writethrough         10%    node-a   PoolFull   -      -         -       pvc-4    Published   -         3     -         Applied       -            -
-shop        tune         writethrough->none   10Gi   node-a   yes        94     0         8.2Gi   pvc-5    Published   Healthy   3     -         Pending       91           12s
-web         site         writethrough         10%    -        Detached   -      -         -       pvc-6    Released    -         3     node-b    NotAttached   -            -
+NAMESPACE   CLAIM        MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED    VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE   APPLIED       TOTAL-HIT%   SEEN
+-           cvol/lun-7   none                 -      -        -          -      -         -       lun-7    -           -         -     -         -      -             -            -
+shop        data         writethrough         10Gi   node-a   yes        94     0         8.2Gi   pvc-1    Published   Healthy   3     -         -      Applied       91           12s
+shop        logs         writeback            10Gi   node-b   yes        40     512Mi     8.2Gi   pvc-2    Published   Healthy   3     -         -      Applied       91           12s
+shop        lost         writeback            10%    -        Detached   -      unknown   -       pvc-3    Released    -         3     -         -      NotAttached   -            -
+shop        small        writethrough         10%    node-a   PoolFull   -      -         -       pvc-4    Published   -         3     -         -      Applied       -            -
+shop        tune         writethrough->none   10Gi   node-a   yes        94     0         8.2Gi   pvc-5    Published   Healthy   3     -         -      Pending       91           12s
+web         site         writethrough         10%    -        Detached   -      -         -       pvc-6    Released    -         3     node-b    -      NotAttached   -            -
 `,
 		},
 		"named in every way": {

@@ -7,29 +7,19 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 )
-
-// The smallest interval keeps a forgotten screen from loading the API server.
-const (
-	defaultInterval = 5 * time.Second
-	minInterval     = time.Second
-)
-
-// clearScreen moves the cursor home and clears what is below (ECMA-48).
-const clearScreen = "\x1b[H\x1b[2J"
 
 type topOptions struct {
 	*Factory
 	session
 	output
+	watching
 
-	everywhere, watch bool
-	interval          time.Duration
-	sortBy            string
-	args              []string
+	everywhere bool
+	sortBy     string
+	args       []string
 }
 
 // order is what volumes can be sorted by; those for which the figure is not known
@@ -98,10 +88,9 @@ Nodes report what changed at most every 30 seconds.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Show the volumes of all namespaces, and those without a claim.")
-	flags.BoolVarP(&o.watch, "watch", "w", false, "Show it again and again.")
-	flags.DurationVar(&o.interval, "interval", defaultInterval, "With --watch: the time between two looks.")
+	o.watching.addFlags(cmd)
 	flags.StringVar(&o.sortBy, "sort-by", "", fmt.Sprintf("Highest first by: (%s). The default is by name.", strings.Join(orderNames(), ", ")))
-	o.addFlags(cmd)
+	o.output.addFlags(cmd)
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("sort-by", cobra.FixedCompletions(orderNames(), cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
@@ -119,48 +108,17 @@ func (o *topOptions) Complete(args []string) error {
 
 // Validate implements options.
 func (o *topOptions) Validate() error {
-	switch {
-	case o.sortBy != "" && !slices.Contains(orderNames(), o.sortBy):
+	if o.sortBy != "" && !slices.Contains(orderNames(), o.sortBy) {
 		return fmt.Errorf("--sort-by %s is not known: accepted are %s", o.sortBy, strings.Join(orderNames(), ", "))
-	case o.interval < minInterval:
-		return fmt.Errorf("--interval %s is too short: give at least %s", o.interval, minInterval)
-	case o.watch && !o.table():
-		return fmt.Errorf("--watch prints tables: leave out --watch, or -o")
+	}
+	if err := o.watching.validate(&o.output); err != nil {
+		return err
 	}
 	return checkSelection(o.args, o.everywhere)
 }
 
 // Run implements options.
-func (o *topOptions) Run(ctx context.Context) error {
-	if !o.watch {
-		return o.once(ctx, o.Out)
-	}
-	for {
-		// The screen is cleared only when the new table is there.
-		var text strings.Builder
-		if err := o.once(ctx, &text); err != nil {
-			return err
-		}
-		if err := o.redraw(text.String()); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-o.Clock.After(o.interval):
-		}
-	}
-}
-
-func (o *topOptions) redraw(text string) error {
-	head := fmt.Sprintf("Every %s: %s\n\n", o.interval, o.Clock.Now().UTC().Format(time.TimeOnly+" UTC"))
-	if o.Terminal {
-		_, err := fmt.Fprint(o.Out, clearScreen+head+text)
-		return err
-	}
-	_, err := fmt.Fprintln(o.Out, head+text)
-	return err
-}
+func (o *topOptions) Run(ctx context.Context) error { return o.repeat(ctx, o.Factory, o.once) }
 
 // once prints one table.
 func (o *topOptions) once(ctx context.Context, out io.Writer) error {

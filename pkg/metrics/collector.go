@@ -9,6 +9,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // scrapeTimeout bounds what a scrape waits for a pass.
@@ -41,6 +42,13 @@ type Collector struct {
 	Pool func() Pool
 	// Now is the clock's.
 	Now func() time.Time
+
+	// Fills returns the fills under way, Loans the moves that this node serves
+	// (volume.Lender), and Moves has counted how moves ended. Without them the node
+	// has no part in warm moves.
+	Fills func() []Fill
+	Loans func(context.Context) (map[volume.ID]volume.MoveID, error)
+	Moves *Moves
 
 	descs map[string]desc
 }
@@ -77,16 +85,21 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	snap := c.Scrape(ctx)
+	snap, fills := c.Scrape(ctx), c.fills()
 	for _, s := range snap.Volumes {
-		if s.Attached {
-			c.collectVolume(ch, s)
+		if !s.Attached {
+			continue
+		}
+		e := c.collectVolume(ch, s)
+		if f, found := fills[s.ID]; found {
+			e.fill(f)
 		}
 	}
 	e := emitter{c, ch, []string{c.Node}}
 	e.put(namePassDuration, snap.Duration.Seconds())
 	e.put(namePassSuccess, number(snap.Err == nil))
 	c.collectPool(ch, c.Pool())
+	c.collectMoves(ctx, ch)
 }
 
 // emitter sends metrics that share their first labels.
@@ -118,7 +131,8 @@ func number(b bool) float64 {
 	return 0
 }
 
-func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample) {
+// collectVolume returns what sends more of the volume's metrics.
+func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample) emitter {
 	pv := s.PV
 	if pv == "" {
 		// Two volumes without a name would be one series, and the scrape fail.
@@ -150,6 +164,7 @@ func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample)
 			e.device(string(d), io)
 		}
 	}
+	return e
 }
 
 // describe returns the labels mode and health of a volume.

@@ -58,6 +58,19 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	t.Helper()
 	scrape := func(context.Context) observe.Snapshot { return snap }
 	c := metrics.NewCollector("node-a", scrape, func() metrics.Pool { return p }, func() time.Time { return noon })
+	c.Fills = func() []metrics.Fill {
+		return []metrics.Fill{
+			{Volume: "pvc-1", TotalBytes: 1000, HydratedBytes: 250, From: volume.FromPeer},
+			{Volume: "resident", TotalBytes: 1, From: volume.FromOrigin},
+		}
+	}
+	c.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) {
+		return map[volume.ID]volume.MoveID{"left": {}}, nil
+	}
+	c.Moves = &metrics.Moves{}
+	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)
+	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)
+	c.Moves.Ended(volume.FromOrigin, volume.MoveFailed)
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(c, metrics.BuildInfo("node"))
 	return r
@@ -157,6 +170,23 @@ nearflash_volume_io_bytes_total{device="ssd",namespace="shop",node="node-a",oper
 nearflash_volume_io_bytes_total{device="ssd",namespace="shop",node="node-a",operation="write",pv="pv-1",pvc="data"} 40960
 nearflash_volume_io_bytes_total{device="volume",namespace="shop",node="node-a",operation="read",pv="pv-1",pvc="data"} 8192
 nearflash_volume_io_bytes_total{device="volume",namespace="shop",node="node-a",operation="write",pv="pv-1",pvc="data"} 4096
+# HELP nearflash_volume_fill_hydrated_bytes Part of that which need not be copied any more: what was copied, and what holds nothing.
+# TYPE nearflash_volume_fill_hydrated_bytes gauge
+nearflash_volume_fill_hydrated_bytes{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 250
+# HELP nearflash_volume_fill_info 1 for each cache that is being filled, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.
+# TYPE nearflash_volume_fill_info gauge
+nearflash_volume_fill_info{from="peer",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 1
+# HELP nearflash_loans Caches of volumes that have left which the node lends to their new nodes.
+# TYPE nearflash_loans gauge
+nearflash_loans{node="node-a"} 1
+# HELP nearflash_moves_total Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder.
+# TYPE nearflash_moves_total counter
+nearflash_moves_total{from="origin",node="node-a",outcome="completed"} 0
+nearflash_moves_total{from="origin",node="node-a",outcome="ended"} 0
+nearflash_moves_total{from="origin",node="node-a",outcome="failed"} 1
+nearflash_moves_total{from="peer",node="node-a",outcome="completed"} 2
+nearflash_moves_total{from="peer",node="node-a",outcome="ended"} 0
+nearflash_moves_total{from="peer",node="node-a",outcome="failed"} 0
 # HELP nearflash_pool_device_wear_ratio Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell.
 # TYPE nearflash_pool_device_wear_ratio gauge
 nearflash_pool_device_wear_ratio{device="/dev/nvme0n1",node="node-a"} 0.03
@@ -171,9 +201,33 @@ nearflash_pass_success{node="node-a"} 0
 	snap := observe.Snapshot{Time: noon, Err: errors.New("partly"), Volumes: []observe.Sample{cached(), plain, failed, missing, resident}}
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
-		"nearflash_volume_io_bytes_total", "nearflash_pool_device_wear_ratio", "nearflash_pass_success")
+		"nearflash_volume_io_bytes_total", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
+		"nearflash_volume_fill_hydrated_bytes", "nearflash_volume_fill_info", "nearflash_loans", "nearflash_moves_total")
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWithoutMoves: a node that has no part in moves has no series of fills and
+// loans, and neither has one whose journal cannot be read.
+func TestWithoutMoves(t *testing.T) {
+	scrape := func(context.Context) observe.Snapshot {
+		return observe.Snapshot{Time: noon, Volumes: []observe.Sample{cached()}}
+	}
+	unread := func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, errors.New("unreadable") }
+	for name, loans := range map[string]func(context.Context) (map[volume.ID]volume.MoveID, error){"none": nil, "unreadable": unread} {
+		t.Run(name, func(t *testing.T) {
+			c := metrics.NewCollector("node-a", scrape, pool, func() time.Time { return noon })
+			c.Loans = loans
+			r := prometheus.NewPedanticRegistry()
+			r.MustRegister(c)
+			families := gather(t, r)
+			for name, want := range map[string]int{"nearflash_volume_fill_size_bytes": 0, "nearflash_loans": 0, "nearflash_moves_total": 6} {
+				if got := len(families[name].GetMetric()); got != want {
+					t.Errorf("%s has %d series, want %d", name, got, want)
+				}
+			}
+		})
 	}
 }
 

@@ -14,7 +14,7 @@ const referenceHead = `# Metrics
 The node plugin serves the metrics of the volumes that are attached to its node. Labels of volumes: ` + "`pv`" + ` is the PersistentVolume, ` + "`namespace`" + ` and ` + "`pvc`" + `
 its claim, ` + "`node`" + ` the node. Sizes are bytes, times seconds, ratios from 0 to 1. ` + "`operation`" + ` is read or write, ` + "`result`" + ` hit or miss, ` + "`device`" + ` of a volume one of volume, ssd and origin.
 
-Counters only grow as long as the node knows the volume: restarts of the plugin and of the machine, changes of the cache's mode and size and
+Counters of volumes only grow as long as the node knows the volume: restarts of the plugin and of the machine, changes of the cache's mode and size and
 caches that come back do not set them back. They begin anew when nothing of the volume is left on the node. Access counters come from
 dm-cache, which starts them where they were when its table was loaded: what happened in a crash between the last look and the crash is lost.
 `
@@ -26,7 +26,7 @@ func Reference() string {
 		title   string
 		metrics []Metric
 	}{
-		{"Volumes", volumeTable()}, {"Devices of a volume", ioTable()}, {"Node", nodeTable()},
+		{"Volumes", volumeTable()}, {"Caches that follow their pods", fillTable()}, {"Devices of a volume", ioTable()}, {"Node", nodeTable()},
 	} {
 		text += fmt.Sprintf("\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", section.title)
 		for _, m := range section.metrics {

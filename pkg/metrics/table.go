@@ -1,5 +1,7 @@
 package metrics
 
+import "slices"
+
 // Type is the type of a metric in the exposition format.
 type Type string
 
@@ -46,6 +48,9 @@ const (
 	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
 	nameHitRatio     = "nearflash_volume_cache_hit_ratio"
+	nameFillSize     = "nearflash_volume_fill_size_bytes"
+	nameFillHydrated = "nearflash_volume_fill_hydrated_bytes"
+	nameFillInfo     = "nearflash_volume_fill_info"
 	nameDuration     = "nearflash_volume_io_duration_seconds"
 	nameOperations   = "nearflash_volume_io_operations_total"
 	nameBytes        = "nearflash_volume_io_bytes_total"
@@ -56,6 +61,8 @@ const (
 	namePoolReady    = "nearflash_pool_ready"
 	nameWear         = "nearflash_pool_device_wear_ratio"
 	nameDeviceHealth = "nearflash_pool_device_healthy"
+	nameMoves        = "nearflash_moves_total"
+	nameLoans        = "nearflash_loans"
 	namePassDuration = "nearflash_pass_duration_seconds"
 	namePassSuccess  = "nearflash_pass_success"
 	nameBuildInfo    = "nearflash_build_info"
@@ -63,7 +70,7 @@ const (
 
 // Table lists every metric of nearflash itself.
 func Table() []Metric {
-	return append(append(volumeTable(), ioTable()...), nodeTable()...)
+	return slices.Concat(volumeTable(), fillTable(), ioTable(), nodeTable())
 }
 
 func volumeTable() []Metric {
@@ -88,6 +95,17 @@ func volumeTable() []Metric {
 	}
 }
 
+func fillTable() []Metric {
+	m := func(name, help string, labels ...string) Metric {
+		return Metric{Name: name, Type: Gauge, Help: help, Labels: with(volumeLabels, labels...)}
+	}
+	return []Metric{
+		m(nameFillSize, "Size of a cache that is being filled from elsewhere. Absent once it is whole."),
+		m(nameFillHydrated, "Part of that which need not be copied any more: what was copied, and what holds nothing."),
+		m(nameFillInfo, "1 for each cache that is being filled, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.", "from"),
+	}
+}
+
 func ioTable() []Metric {
 	m := func(name string, t Type, help string, labels ...string) Metric {
 		return Metric{Name: name, Type: t, Help: help, Labels: with(volumeLabels, append([]string{"device"}, labels...)...)}
@@ -108,6 +126,8 @@ func nodeTable() []Metric {
 		{Name: namePoolReady, Type: Gauge, Labels: nodeLabels, Help: "1 if the pool can hold caches, else 0."},
 		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
+		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},
+		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Caches of volumes that have left which the node lends to their new nodes."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
 		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},

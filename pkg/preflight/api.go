@@ -64,6 +64,8 @@ func API(ctx context.Context, config *rest.Config) error {
 	}{
 		{"CachedVolume", v1alpha1.CachedVolume{}},
 		{"CachePool", v1alpha1.CachePool{}},
+		{"CacheMigration", v1alpha1.CacheMigration{}},
+		{"CacheHotSet", v1alpha1.CacheHotSet{}},
 	} {
 		schema, ok := doc.kind(kind.name)
 		if !ok {
@@ -72,10 +74,17 @@ func API(ctx context.Context, config *rest.Config) error {
 		}
 		var missing []string
 		t := reflect.TypeOf(kind.of)
-		for _, part := range []string{"Spec", "Status"} {
-			field, _ := t.FieldByName(part)
+		for i := range t.NumField() {
+			field := t.Field(i)
+			if field.Anonymous { // what every object has
+				continue
+			}
 			name := jsonName(field)
-			missing = append(missing, missingFields(field.Type, schema.Properties[name], name)...)
+			below, ok := schema.Properties[name]
+			if field.Type.Kind() != reflect.Struct && !ok {
+				missing = append(missing, name)
+			}
+			missing = append(missing, missingFields(field.Type, below, name)...)
 		}
 		if len(missing) > 0 {
 			errs = append(errs, fmt.Errorf("%w: the %s of the API server lacks %s; %s", ErrCRD, kind.name, strings.Join(missing, ", "), crdRemedy))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/target/lio"
 )
 
 // What a node must have at least.
@@ -38,12 +39,18 @@ type Node struct {
 	InitiatorNameFile string
 	// IscsidSocket is for tests; empty means iscsid's own.
 	IscsidSocket string
+	// Exports prepares the kernel to export devices; for tests, nil means that of
+	// this machine.
+	Exports func(context.Context) error
 }
 
 // modules are what the node plugin uses of the kernel. Loading may fail where
 // they are built in, or where the image has no /lib/modules; what counts is what
 // is there afterwards.
-var modules = []string{"dm-mod", "dm-cache", "dm-cache-smq", "dm-raid", "dm-multipath", "dm-round-robin", "iscsi_tcp"}
+var modules = []string{
+	"dm-mod", "dm-cache", "dm-cache-smq", "dm-raid", "dm-multipath", "dm-round-robin", "iscsi_tcp",
+	"dm-clone", "dm-zero", "configfs", "target_core_mod", "target_core_iblock", "iscsi_target_mod",
+}
 
 // LoadModules asks the kernel for its modules, one by one.
 func (n Node) LoadModules(ctx context.Context) {
@@ -61,6 +68,38 @@ func (n Node) Essential(ctx context.Context) error {
 // Cache checks what only caches need; without it volumes are attached uncached.
 func (n Node) Cache(ctx context.Context) error {
 	return errors.Join(n.cacheTarget(ctx), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+}
+
+// moveTargets are what only warm moves need of the device mapper, each with its
+// module and its option in the kernel's configuration.
+var moveTargets = []struct{ name, module, option string }{
+	{"clone", "dm-clone", "CONFIG_DM_CLONE"},
+	{"multipath", "dm-multipath", "CONFIG_DM_MULTIPATH"},
+	{"zero", "dm-zero", "CONFIG_DM_ZERO"},
+}
+
+// WarmMove checks what only warm moves need, on either side of them; without it
+// caches start cold. It mounts configfs where it is missing.
+func (n Node) WarmMove(ctx context.Context) error {
+	exports := n.Exports
+	if exports == nil {
+		exports = lio.NewHost(n.Run).Prepare
+	}
+	return errors.Join(n.moveTargets(ctx), n.tool(ctx, "cache_dump", "-V"), n.tool(ctx, "cache_restore", "-V"), exports(ctx))
+}
+
+func (n Node) moveTargets(ctx context.Context) error {
+	have, err := n.DM.Targets(ctx)
+	if err != nil {
+		return fmt.Errorf("targets of the device mapper: %w", err)
+	}
+	var errs []error
+	for _, t := range moveTargets {
+		if _, ok := have[t.name]; !ok {
+			errs = append(errs, fmt.Errorf("the kernel has no target %s; remedy: load the module %s on the node (%s)", t.name, t.module, t.option))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (n Node) deviceMapper(ctx context.Context) error {

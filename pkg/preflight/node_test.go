@@ -1,6 +1,8 @@
 package preflight
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -88,6 +90,61 @@ func TestNodePreflight(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestWarmMove(t *testing.T) {
+	const targets = "cache v2.4.0\nclone v1.0.0\nlinear v1.5.0\nmultipath v1.15.0\nzero v1.2.0\n"
+	cases := map[string]struct {
+		targets string
+		tools   func(run *hostexectest.Fake)
+		exports error
+		// want are words of the finding; none for a pass.
+		want []string
+	}{
+		"all there": {targets: targets},
+		"old kernel": {targets: "cache v2.4.0\nlinear v1.5.0\n",
+			want: []string{"no target clone", "dm-clone", "no target multipath", "CONFIG_DM_MULTIPATH", "no target zero", "dm-zero"}},
+		"no tools": {targets: targets, tools: func(run *hostexectest.Fake) {
+			run.On("cache_dump -V").Fail(127, "not found")
+			run.On("cache_restore -V").Fail(127, "not found")
+		}, want: []string{"cache_dump", "cache_restore", "image"}},
+		"no export": {targets: targets, exports: errors.New("kernel module iscsi_target_mod is missing; remedy: another kernel"),
+			want: []string{"iscsi_target_mod"}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			n, run, _ := goodNode(t)
+			run.On("dmsetup targets").Return(tc.targets)
+			if tc.tools == nil {
+				run.On("cache_dump -V")
+				run.On("cache_restore -V")
+			} else {
+				tc.tools(run)
+			}
+			n.Exports = func(context.Context) error { return tc.exports }
+			err := n.WarmMove(t.Context())
+			if (err != nil) != (len(tc.want) > 0) {
+				t.Fatalf("got %v", err)
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) || !strings.Contains(err.Error(), "remedy") {
+					t.Errorf("%q lacks %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadModules(t *testing.T) {
+	n, run, _ := goodNode(t)
+	run.On("modprobe").Fail(1, "built in")
+	n.LoadModules(t.Context())
+	asked := strings.Join(run.Lines(), "\n")
+	for _, m := range []string{"dm-cache", "dm-clone", "dm-zero", "configfs", "target_core_mod", "target_core_iblock", "iscsi_target_mod"} {
+		if !strings.Contains(asked, " "+m) {
+			t.Errorf("%s is not loaded: %s", m, asked)
+		}
 	}
 }
 

@@ -83,7 +83,7 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 		return err
 	}
 	if want.Static != nil {
-		want.Mode, want.Cache, want.AcceptNodeLoss = have.Mode, have.Cache, have.AcceptNodeLoss
+		want.Mode, want.Cache, want.AcceptNodeLoss, want.WarmStart = have.Mode, have.Cache, have.AcceptNodeLoss, have.WarmStart
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

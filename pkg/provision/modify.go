@@ -46,6 +46,9 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	if want.Cache != have.Cache {
 		spec.CacheSize = want.Cache.String()
 	}
+	if want.WarmStart != have.WarmStart {
+		spec.WarmStart = records.ObjectWarmStart(want.WarmStart)
+	}
 	switch {
 	case want.AcceptNodeLoss == have.AcceptNodeLoss:
 	case want.AcceptNodeLoss:

@@ -3,6 +3,7 @@ package provision
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -111,6 +112,15 @@ func testModify(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Errorf("what the API server refuses: %v, want ErrInvalid", err)
 	}
 
+	warm := volume.WarmStart{From: volume.WarmOrigin, Bandwidth: 1 << 20, Deadline: time.Minute}
+	must(f.svc.Modify(ctx, f.id, func(s volume.Spec) (volume.Spec, error) {
+		s.WarmStart = warm
+		return s, nil
+	}))
+	if got := f.record(t).Spec.WarmStart; got != warm {
+		t.Errorf("warm start after the change: %+v, want %+v", got, warm)
+	}
+
 	report := func(status metav1.ConditionStatus, reason string) {
 		t.Helper()
 		must(records.UpdateStatus(ctx, f.client, f.id, func(obj *v1alpha1.CachedVolume) error {
@@ -144,7 +154,10 @@ func testModifyStatic(t *testing.T, _ *rest.Config, f *fixture) {
 	if err := publish(staticSpec()); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.svc.Modify(ctx, f.id, decideMode(volume.ModeNone, false)); err != nil {
+	if err := f.svc.Modify(ctx, f.id, func(s volume.Spec) (volume.Spec, error) {
+		s.Mode, s.WarmStart.From = volume.ModeNone, volume.WarmOff
+		return s, nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := publish(staticSpec()); err != nil {

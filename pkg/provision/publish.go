@@ -165,9 +165,14 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Ac
 }
 
 // writeOwner makes node the published owner, on the version of the record that
-// the decision rests on.
+// the decision rests on. The warm source goes with the owner in one write: a crash
+// before it leaves the old owner and whatever that one had, a crash after it is
+// repeated as a publication to the owner, which changes nothing (states.md, "The
+// record", step 2, and "When a residency may be used").
 func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim) error {
+	source := warmSource(obj, node, c)
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+		status.WarmSource = source
 		status.OwnerNode = node
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
@@ -175,4 +180,35 @@ func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, no
 			status.DirtyState = v1alpha1.DirtyStateClean
 		}
 	})
+}
+
+// warmSource returns what node may start from once the record shows it as the owner
+// by c; the zero value is nothing. A residency is as new as the origin only if
+// nobody has written since: it is of the owner just before, and the generation does
+// not jump, as it does when the storage server has admitted somebody whom the record
+// does not know. That the owner just before may hold no unflushed write is
+// decideClaim's part.
+//
+// The list of residencies is a hint and lags behind its nodes. The journal of the
+// node that it names has the last word (states.md, "What the lender does").
+func warmSource(obj *v1alpha1.CachedVolume, node string, c claim) v1alpha1.WarmSource {
+	status := &obj.Status
+	before := ptr.Deref(status.Generation, 0)
+	switch {
+	case !c.NewOwner:
+		// The owner comes back. If it has activated the volume it has withdrawn the
+		// source; if not, the source is still as new as the origin.
+		return status.WarmSource
+	case c.Generation != before+1, status.OwnerNode == node, obj.Spec.CacheMode == v1alpha1.CacheModeNone:
+		return v1alpha1.WarmSource{}
+	}
+	if from := obj.Spec.WarmStart.From; from != "" && from != v1alpha1.WarmStartPeer {
+		return v1alpha1.WarmSource{}
+	}
+	for _, r := range status.Residency {
+		if r.NodeName == status.OwnerNode && r.Generation == before {
+			return v1alpha1.WarmSource{NodeName: r.NodeName, Generation: r.Generation}
+		}
+	}
+	return v1alpha1.WarmSource{}
 }

@@ -37,6 +37,7 @@ func TestService(t *testing.T) {
 		"stale generation":                testStaleGeneration,
 		"restored record":                 testRestoredRecord,
 		"twin initiators":                 testTwins,
+		"warm source":                     testWarmSource,
 		"static":                          testStatic,
 		"retire":                          testRetire,
 		"retire finishes a deletion":      testRetireFinishesDeletion,
@@ -75,6 +76,7 @@ func testCreate(t *testing.T, _ *rest.Config, f *fixture) {
 		"cacheMode":      func(s *volume.Spec) { s.Mode = volume.ModeWritethrough },
 		"cacheSize":      func(s *volume.Spec) { s.Cache = volume.Size{Percent: 20} },
 		"chunkSizeBytes": func(s *volume.Spec) { s.ChunkBytes = 1 << 20 },
+		"warmStart.from": func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff },
 	} {
 		other := spec()
 		change(&other)

@@ -9,7 +9,9 @@
 //     node that died) is taken back: the conditions and the state of the cache;
 //   - a record carries the names of its PersistentVolume and its claim, by which
 //     people know the volume;
-//   - residencies of nodes that left the cluster are dropped.
+//   - residencies of nodes that left the cluster are dropped;
+//   - a migration that nobody waits for any more is ended, so that its source lets
+//     go, and the objects of ended ones are deleted after an hour.
 //
 // It admits nobody: exports outlive a restart of the storage server, which keeps
 // them itself, and the CHAP account that an export needs comes with the CSI call.
@@ -67,7 +69,19 @@ type Config struct {
 	Driver string
 	// Clock stamps conditions; nil means the wall clock.
 	Clock clock.PassiveClock
+	// Retention is how long an ended CacheMigration is kept for people to look at;
+	// 0 means an hour.
+	Retention time.Duration
 }
+
+func (c Config) clock() clock.PassiveClock {
+	if c.Clock == nil {
+		return clock.RealClock{}
+	}
+	return c.Clock
+}
+
+func (c Config) now() time.Time { return c.clock().Now() }
 
 // Reconciler finishes volumes. informed answers from informers and only says
 // when the API server itself need not be asked.
@@ -159,24 +173,20 @@ func saysApplied(obj *v1alpha1.CachedVolume) bool {
 	return c != nil && c.Status != metav1.ConditionUnknown
 }
 
-func (r *Reconciler) now() time.Time {
-	if r.Clock == nil {
-		return time.Now()
-	}
-	return r.Clock.Now()
-}
-
-// prune drops the residencies of nodes that left the cluster. The list informs;
-// should the node come back, its own journal decides about its caches.
+// prune drops the residencies of nodes that left the cluster, and the warm source if
+// it is one of them, so that the new owner does not wait for its answer. Nothing
+// else is dropped here: a residency of an older generation is its node's to give
+// up, which may be about to lend it. The list informs; should the node come back,
+// its own journal decides about its caches.
 func (r *Reconciler) prune(ctx context.Context, obj *v1alpha1.CachedVolume) error {
 	var gone []string
-	for _, e := range obj.Status.Residency {
-		exists, err := r.nodeExists(ctx, e.NodeName)
+	for _, name := range residentNodes(obj) {
+		exists, err := r.nodeExists(ctx, name)
 		if err != nil {
 			return err
 		}
 		if !exists {
-			gone = append(gone, e.NodeName)
+			gone = append(gone, name)
 		}
 	}
 	if len(gone) == 0 {
@@ -187,8 +197,23 @@ func (r *Reconciler) prune(ctx context.Context, obj *v1alpha1.CachedVolume) erro
 		now.Status.Residency = slices.DeleteFunc(now.Status.Residency, func(e v1alpha1.Residency) bool {
 			return slices.Contains(gone, e.NodeName)
 		})
+		if slices.Contains(gone, now.Status.WarmSource.NodeName) {
+			now.Status.WarmSource = v1alpha1.WarmSource{}
+		}
 		return nil
 	})
+}
+
+// residentNodes returns the nodes that a record says keep caches of the volume.
+func residentNodes(obj *v1alpha1.CachedVolume) []string {
+	var nodes []string
+	for _, e := range obj.Status.Residency {
+		nodes = append(nodes, e.NodeName)
+	}
+	if source := obj.Status.WarmSource.NodeName; source != "" && !slices.Contains(nodes, source) {
+		nodes = append(nodes, source)
+	}
+	return nodes
 }
 
 func (r *Reconciler) nodeExists(ctx context.Context, name string) (bool, error) {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/moves"
 )
 
 const (
@@ -26,6 +27,8 @@ const (
 	handleIndex = "nearflash.volumeHandle"
 	// residencyIndex finds CachedVolumes by the nodes that keep caches of them.
 	residencyIndex = "nearflash.residencyNode"
+	// migrationIndex finds CacheMigrations by their volume.
+	migrationIndex = "nearflash.migrationVolume"
 )
 
 // Setup adds the reconciler to mgr, which runs it while it leads. What changed
@@ -45,6 +48,29 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("reconciler of CachedVolumes: %w", err)
+	}
+	return setupMigrations(mgr, cfg)
+}
+
+// setupMigrations adds the reconciler of CacheMigrations. Progress of a migration
+// does not wake it.
+func setupMigrations(mgr manager.Manager, cfg Config) error {
+	api, err := client.NewWithWatch(mgr.GetConfig(), client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme()})
+	if err != nil {
+		return fmt.Errorf("client for CacheMigrations: %w", err)
+	}
+	m := &migrations{
+		Config: cfg, informed: mgr.GetCache(),
+		moves: moves.NewDestination(api, mgr.GetEventRecorder("nearflash-controller"), cfg.clock()),
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("cachemigration").
+		For(&v1alpha1.CacheMigration{}, builder.WithPredicates(endings())).
+		Watches(&v1alpha1.CachedVolume{}, handler.EnqueueRequestsFromMapFunc(m.of), builder.WithPredicates(handovers())).
+		WithOptions(controller.Options{SkipNameValidation: ptr.To(true)}).
+		Complete(m)
+	if err != nil {
+		return fmt.Errorf("reconciler of CacheMigrations: %w", err)
 	}
 	return nil
 }
@@ -66,14 +92,20 @@ func (r *Reconciler) index(ctx context.Context, in client.FieldIndexer) error {
 		if !ok {
 			return nil
 		}
-		var nodes []string
-		for _, e := range obj.Status.Residency {
-			nodes = append(nodes, e.NodeName)
-		}
-		return nodes
+		return residentNodes(obj)
 	})
 	if err != nil {
 		return fmt.Errorf("index CachedVolumes: %w", err)
+	}
+	err = in.IndexField(ctx, &v1alpha1.CacheMigration{}, migrationIndex, func(o client.Object) []string {
+		obj, ok := o.(*v1alpha1.CacheMigration)
+		if !ok {
+			return nil
+		}
+		return []string{obj.Spec.VolumeName}
+	})
+	if err != nil {
+		return fmt.Errorf("index CacheMigrations: %w", err)
 	}
 	return nil
 }

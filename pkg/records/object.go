@@ -10,6 +10,7 @@ package records
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -38,6 +39,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		CacheMode:      v1alpha1.CacheMode(spec.Mode),
 		CacheSize:      spec.Cache.String(),
 		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
+		WarmStart:      ObjectWarmStart(spec.WarmStart),
 	}
 	if spec.Static != nil {
 		out.Static = &v1alpha1.ISCSISource{
@@ -65,6 +67,7 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		Mode:           volume.CacheMode(in.CacheMode),
 		ChunkBytes:     ptr.Deref(in.ChunkSizeBytes, 0),
 		AcceptNodeLoss: in.AcceptDirtyLoss == v1alpha1.DirtyLossNodeLoss,
+		WarmStart:      warmStart(in.WarmStart),
 	}
 	if in.CacheSize != "" {
 		size, err := volume.ParseSize(in.CacheSize)
@@ -80,6 +83,45 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
 	}
 	return out, nil
+}
+
+// ObjectWarmStart returns the form of a WarmStart in the API, in which zero is
+// absent.
+func ObjectWarmStart(w volume.WarmStart) v1alpha1.WarmStart {
+	out := v1alpha1.WarmStart{From: v1alpha1.WarmStartFrom(w.From)}
+	if w.Bandwidth != 0 {
+		out.BandwidthBytesPerSecond = ptr.To(w.Bandwidth)
+	}
+	if w.Deadline != 0 {
+		out.DeadlineSeconds = ptr.To(int32(w.Deadline / time.Second)) // the API bounds it to a day
+	}
+	return out
+}
+
+// warmStart reads what ObjectWarmStart writes. Volumes that were made before there
+// were warm starts name no source; theirs is the peer.
+func warmStart(in v1alpha1.WarmStart) volume.WarmStart {
+	return volume.WarmStart{
+		From:      orPeer(volume.WarmFrom(in.From)),
+		Bandwidth: ptr.Deref(in.BandwidthBytesPerSecond, 0),
+		Deadline:  time.Duration(ptr.Deref(in.DeadlineSeconds, 0)) * time.Second,
+	}
+}
+
+func orPeer(f volume.WarmFrom) volume.WarmFrom {
+	if f == "" {
+		return volume.WarmPeer
+	}
+	return f
+}
+
+// warmSource returns what the object's owner may start from, nil if there is nothing.
+func warmSource(obj *v1alpha1.CachedVolume) *volume.WarmSource {
+	in := obj.Status.WarmSource
+	if in == (v1alpha1.WarmSource{}) {
+		return nil
+	}
+	return &volume.WarmSource{Node: in.NodeName, Generation: in.Generation}
 }
 
 // Fence returns the ownership that the object shows.
@@ -104,6 +146,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Published:     obj.Status.Publication == v1alpha1.PublicationPublished,
 		PossiblyDirty: obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty,
 		Deleting:      obj.DeletionTimestamp != nil,
+		WarmSource:    warmSource(obj),
 
 		PV:             obj.Status.PersistentVolumeName,
 		SpecGeneration: obj.Generation,
@@ -129,6 +172,12 @@ func Difference(a, b volume.Spec) string {
 		return "chunkSizeBytes"
 	case a.AcceptNodeLoss != b.AcceptNodeLoss:
 		return "acceptDirtyLoss"
+	case orPeer(a.WarmStart.From) != orPeer(b.WarmStart.From):
+		return "warmStart.from"
+	case a.WarmStart.Bandwidth != b.WarmStart.Bandwidth:
+		return "warmStart.bandwidthBytesPerSecond"
+	case a.WarmStart.Deadline != b.WarmStart.Deadline:
+		return "warmStart.deadlineSeconds"
 	case (a.Static == nil) != (b.Static == nil):
 		return "static"
 	case a.Static == nil:

@@ -73,6 +73,22 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 	return err
 }
 
+// TakeWarmSource implements volume.Records. It does not ask whether f's node is
+// published: withdrawing costs warmth and nothing else.
+func (r *Records) TakeWarmSource(ctx context.Context, id volume.ID, f volume.Fence) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		obj.Status.WarmSource = v1alpha1.WarmSource{}
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("%w: CachedVolume %s does not exist, so nothing could be withdrawn", volume.ErrFenced, id)
+	}
+	return err
+}
+
 // fencedError says what the record shows instead of f.
 func fencedError(obj *v1alpha1.CachedVolume, f volume.Fence) error {
 	now := Fence(obj)

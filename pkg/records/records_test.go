@@ -112,6 +112,8 @@ func TestRecords(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"dirty mark":        testMark,
 		"dirty mark fenced": testMarkFenced,
+		"warm source":       testWarmSource,
+		"hot set":           testHotSet,
 		"lost races":        testRaces,
 		"never ending race": testBusy,
 		"residency":         testResidency,
@@ -312,6 +314,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 		"minimal": {Mode: volume.ModeNone},
 		"provisioned": {
 			Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 25}, CapacityBytes: 7 << 30, Provisioning: "thin", ChunkBytes: 1 << 20,
+			WarmStart:      volume.WarmStart{From: volume.WarmOff, Bandwidth: 100 << 20, Deadline: 24 * time.Hour},
 			AcceptNodeLoss: true, Claim: &volume.Claim{Namespace: "ns", Name: "claim"},
 		},
 		"static": {
@@ -329,6 +332,12 @@ func testRoundTrip(t *testing.T, f *fixture) {
 			must(t, err)
 			if field := records.Difference(got.Spec, spec); field != "" {
 				t.Errorf("%s differs: %+v, want %+v", field, got.Spec, spec)
+			}
+			if spec.WarmStart.From == "" {
+				spec.WarmStart.From = volume.WarmPeer
+			}
+			if got.Spec.WarmStart != spec.WarmStart || got.WarmSource != nil {
+				t.Errorf("warm start %+v from %+v, want %+v", got.Spec.WarmStart, got.WarmSource, spec.WarmStart)
 			}
 			if (got.Spec.Claim == nil) != (spec.Claim == nil) || got.Spec.Claim != nil && *got.Spec.Claim != *spec.Claim {
 				t.Errorf("claim %+v", got.Spec.Claim)

@@ -33,6 +33,9 @@ type Target struct {
 	Portals []string
 	IQN     string
 	LUN     int
+	// FailFast is for a device that something else can replace: I/O fails some two
+	// seconds after its portal has died, and nothing waits for longer.
+	FailFast bool
 }
 
 // String is for logs and errors.

@@ -82,6 +82,7 @@ type Spec struct {
 	ChunkBytes int64
 	// AcceptNodeLoss is the consent that writeback needs.
 	AcceptNodeLoss bool
+	WarmStart      WarmStart
 	Claim          *Claim
 }
 
@@ -104,6 +105,9 @@ type Volume struct {
 	PossiblyDirty bool
 	// Deleting says that the record waits for its last user.
 	Deleting bool
+	// WarmSource is what the fence's node may start from, nil if there is nothing
+	// or the node has started.
+	WarmSource *WarmSource
 	// PV is the name of the PersistentVolume; "" while that is not known.
 	PV string
 	// SpecGeneration counts the changes of Spec and FlushRequest.
@@ -149,7 +153,7 @@ type Provisioner interface {
 	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
 	Expand(ctx context.Context, id ID, size int64) (int64, error)
 	// Modify makes of the volume what decide makes of its spec, of which only Mode,
-	// Cache and AcceptNodeLoss may change. decide is called again if somebody else
+	// Cache, AcceptNodeLoss and WarmStart may change. decide is called again if somebody else
 	// has changed the volume meanwhile. On return the change is in effect: on the
 	// record, and on the node where the volume is attached. Errors: ErrNotFound,
 	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.
@@ -268,6 +272,9 @@ type Records interface {
 	// MarkClean records a proven flush by f's node; ErrFenced if the record
 	// shows another owner or generation; a missing record is success.
 	MarkClean(ctx context.Context, id ID, f Fence) error
+	// TakeWarmSource withdraws the record's WarmSource: f's node is about to
+	// activate the volume. It fails with ErrFenced unless the record still shows f.
+	TakeWarmSource(ctx context.Context, id ID, f Fence) error
 	// SetResidency records, or with nil removes, the clean cache on node.
 	SetResidency(ctx context.Context, id ID, node string, r *Residency) error
 	// Report records what the cache is doing, as condition and event.

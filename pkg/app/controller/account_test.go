@@ -23,7 +23,8 @@ const namespace = "nearflash-system"
 const scraper = "prometheus"
 
 // installAccount makes the controller's account, and one that scrapes, with the
-// permissions that the chart gives them, from the rendering that is kept beside the chart's tests.
+// permissions that the chart gives them, and what the controller writes of the
+// scheduling webhook, from the rendering that is kept beside the chart's tests.
 func installAccount(t *testing.T, api client.Client) {
 	t.Helper()
 	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
@@ -34,7 +35,7 @@ func installAccount(t *testing.T, api client.Client) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	kinds := []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+	kinds := []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Secret", "MutatingWebhookConfiguration"}
 	decoder := yaml.NewYAMLOrJSONDecoder(file, 4096)
 	n := 0
 	for {
@@ -55,7 +56,7 @@ func installAccount(t *testing.T, api client.Client) {
 		n++
 	}
 	if n < len(kinds) {
-		t.Fatalf("the rendered chart has only %d objects of permissions", n)
+		t.Fatalf("the rendered chart has only %d objects of these kinds", n)
 	}
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: scraper}
 	if err := api.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}); err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
 )
 
@@ -32,6 +33,8 @@ type Config struct {
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
 	Metrics metricserver.Config
+	// Scheduling says where the admission webhook for pods is served.
+	Scheduling scheduling.Config
 	// Version is the build's version.
 	Version string
 }
@@ -49,11 +52,12 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
 	c.Metrics.AddFlags(fs)
+	c.Scheduling.AddFlags(fs)
 }
 
 // Validate reports everything that is wrong with the flags at once.
 func (c *Config) Validate() error {
-	errs := []error{c.Metrics.Validate()}
+	errs := []error{c.Metrics.Validate(), c.Scheduling.Validate()}
 	if c.Endpoint == "" {
 		errs = append(errs, errors.New("--endpoint is required: unix:///absolute/path of the CSI socket"))
 	} else if _, err := rpc.SocketPath(c.Endpoint); err != nil {

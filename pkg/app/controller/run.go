@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -29,6 +30,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/reconcile"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
 )
 
@@ -75,6 +77,9 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
 	if err != nil {
 		return err
+	}
+	if err := scheduling.Setup(ctx, mgr, cfg.Scheduling, driver.Name); err != nil {
+		return fmt.Errorf("scheduling webhook: %w", err)
 	}
 	ready := &readiness{api: config, storage: storage, address: cfg.Target.Address, optional: cfg.TargetOptional}
 	if err := ready.storageServer(ctx); err != nil {
@@ -165,6 +170,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 			o.Cache = nil
 			return client.New(config, o)
 		},
+		Cache:                   cache.Options{ByObject: scheduling.CacheOptions()},
 		BaseContext:             func() context.Context { return ctx },
 		LeaderElection:          cfg.LeaderElect,
 		LeaderElectionID:        leaseName,

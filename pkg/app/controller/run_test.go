@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -28,8 +30,12 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 )
+
+// webhook is the name of the scheduling webhook's objects.
+const webhook = "nearflash-scheduling"
 
 // app is a running controller.
 type app struct {
@@ -37,9 +43,11 @@ type app struct {
 	// metrics is the URL of the metrics, token that of an account that may get
 	// them.
 	metrics, token string
-	conn           *grpc.ClientConn
-	stop           context.CancelFunc
-	result         chan error
+	// webhook is the address of the scheduling webhook.
+	webhook string
+	conn    *grpc.ClientConn
+	stop    context.CancelFunc
+	result  chan error
 }
 
 // scrapeToken returns a token of an account with the chart's role for it.
@@ -64,14 +72,15 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	cfg := Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
 		LeaderElect: true, LeaderElectionNamespace: namespace, HealthAddress: freeAddress(t),
-		Metrics: metricserver.Config{Address: freeAddress(t), Secure: true},
+		Metrics:    metricserver.Config{Address: freeAddress(t), Secure: true},
+		Scheduling: scheduling.Config{Address: freeAddress(t), Namespace: namespace, Name: webhook},
 	}
 	change(&cfg)
 	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	a := &app{url: "http://" + cfg.HealthAddress, metrics: "https://" + cfg.Metrics.Address + "/metrics", token: scrapeToken(t, config), stop: cancel, result: make(chan error, 1)}
+	a := &app{webhook: cfg.Scheduling.Address, url: "http://" + cfg.HealthAddress, metrics: "https://" + cfg.Metrics.Address + "/metrics", token: scrapeToken(t, config), stop: cancel, result: make(chan error, 1)}
 	go func() { a.result <- run(ctx, cfg, config) }()
 	var err error
 	if a.conn, err = grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
@@ -242,6 +251,7 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 	if err := api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: leaseName}, lease); err != nil {
 		t.Errorf("lease of the leader: %v", err)
 	}
+	a.testWebhook(t, api)
 	text := a.scrape(t)
 	for _, want := range []string{
 		`csi_plugin_operations_seconds_count{driver_name="csi.nearflash.io",grpc_status_code="InvalidArgument",method_name="/csi.v1.Controller/CreateVolume"} 1`,
@@ -252,6 +262,28 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
+}
+
+// testWebhook connects to the scheduling webhook as the API server does.
+func (a *app) testWebhook(t *testing.T, api client.Client) {
+	t.Helper()
+	eventually(t, "the scheduling webhook is trusted", func() bool {
+		conf := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		if err := api.Get(t.Context(), client.ObjectKey{Name: webhook}, conf); err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		if !roots.AppendCertsFromPEM(conf.Webhooks[0].ClientConfig.CABundle) {
+			return false
+		}
+		dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: webhook + "." + namespace + ".svc"}}
+		conn, err := dialer.DialContext(t.Context(), "tcp", a.webhook)
+		if err != nil {
+			return false
+		}
+		_ = conn.Close() // nothing was sent
+		return true
+	})
 }
 
 // setDirty writes the dirty mark of lun-1 as its node would.

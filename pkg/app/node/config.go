@@ -7,8 +7,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
@@ -35,6 +37,15 @@ type Config struct {
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
 	// that to Kubernetes.
 	MaxVolumes int64
+	// NodeIP is the node's address and WarmStartPort the port at which caches are lent
+	// to other nodes.
+	NodeIP        string
+	WarmStartPort int
+	// WarmStartBandwidth bounds the fill of a volume that names no bandwidth, and
+	// WarmStartNodeBandwidth all fills together, in bytes per second; 0 is no bound.
+	WarmStartBandwidth, WarmStartNodeBandwidth int64
+	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
+	ResidencyTTL time.Duration
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
@@ -67,6 +78,11 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
+	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are lent to other nodes; empty: they are not")
+	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are lent to other nodes")
+	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
+	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together; 0 is no limit")
+	fs.DurationVar(&c.ResidencyTTL, "residency-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	c.Metrics.AddFlags(fs)
 }
 
@@ -97,6 +113,15 @@ func (c *Config) Validate() error {
 	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
 	default:
 		errs = append(errs, fmt.Errorf("--pool-redundancy %q: accepted are none, mirror", c.PoolRedundancy))
+	}
+	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
+		errs = append(errs, fmt.Errorf("--node-ip %q: accepted is an IP address", c.NodeIP))
+	}
+	if c.WarmStartPort < 1 || c.WarmStartPort > 65535 {
+		errs = append(errs, fmt.Errorf("--warm-start-port %d: accepted are 1 to 65535", c.WarmStartPort))
+	}
+	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.ResidencyTTL < 0 {
+		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --residency-ttl: accepted are 0 (no limit) and positive values"))
 	}
 	if c.MaxVolumes < 0 {
 		errs = append(errs, fmt.Errorf("--max-volumes %d: accepted are 0 (no limit) and positive numbers", c.MaxVolumes))

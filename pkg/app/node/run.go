@@ -25,6 +25,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -33,13 +34,16 @@ import (
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/mount"
+	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/smart"
+	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
@@ -66,10 +70,12 @@ type plugin struct {
 	sampler   *observe.Sampler
 	reporter  *observe.Reporter
 	locks     *keylock.Set
+	// loans answers the moves that ask for this node's caches; nil if it lends none.
+	loans *moves.Source
 }
 
 // findings are what the preflight said last.
-type findings struct{ essential, cache atomic.Pointer[string] }
+type findings struct{ essential, cache, warm atomic.Pointer[string] }
 
 func (f *findings) update(ctx context.Context, n preflight.Node) {
 	set := func(p *atomic.Pointer[string], err error) {
@@ -83,6 +89,7 @@ func (f *findings) update(ctx context.Context, n preflight.Node) {
 	}
 	set(&f.essential, n.Essential(ctx))
 	set(&f.cache, n.Cache(ctx))
+	set(&f.warm, n.WarmMove(ctx))
 }
 
 func read(p *atomic.Pointer[string]) string {
@@ -95,7 +102,7 @@ func read(p *atomic.Pointer[string]) string {
 // all is every finding in one line, "" when there is none.
 func (f *findings) all() string {
 	var out []string
-	for _, p := range []*atomic.Pointer[string]{&f.essential, &f.cache} {
+	for _, p := range []*atomic.Pointer[string]{&f.essential, &f.cache, &f.warm} {
 		if s := read(p); s != "" {
 			out = append(out, s)
 		}
@@ -136,6 +143,10 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
+	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
+	if p.loans != nil {
+		group.Go(func() error { return p.loans.Run(ctx) })
+	}
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
 	calls := rpc.NewCallMetrics(driver.Name)
 	group.Go(func() error { return p.serveCSI(ctx, calls) })
@@ -193,18 +204,34 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	volumes := records.New(api, recorder, clock.RealClock{})
 	p.reporter = observe.NewReporter(volumes, cfg.NodeName, clock.RealClock{})
-	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot))}, attach.Deps{
+	warm := attach.WarmConfig{
+		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
+		ResidencyTTL: cfg.ResidencyTTL,
+	}
+	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
+	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{}), FS: mount.New(runner),
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Meter: p.sampler,
+		Moves: moves.NewDestination(api, recorder, clock.RealClock{}), HotSets: records.NewHotSets(api),
+		Exporter: exporter, Tools: cachetools.Tools{Run: runner},
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
+		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
 	})
-	return p, nil
+	if cfg.NodeIP != "" {
+		p.loans, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
+			Node: cfg.NodeName, Lender: p.attacher, Client: api, Clock: clock.RealClock{},
+		})
+	}
+	return p, err
 }
 
 // apiClients returns a client that reads from the API server itself (the fence
 // must not be judged by what an informer remembers) and an event recorder.
-func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (client.Client, events.EventRecorder, error) {
-	api, err := client.New(config, client.Options{Scheme: scheme})
+func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (client.WithWatch, events.EventRecorder, error) {
+	api, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)
 	}

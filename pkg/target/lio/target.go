@@ -40,6 +40,8 @@ type Target struct {
 	Serial string
 	// Unmap offers discard to initiators.
 	Unmap bool
+	// ReadOnly opens the device for reading only and lets no initiator write.
+	ReadOnly bool
 	// Portals are the addresses to listen on, ip:port.
 	Portals []string
 	// ACLs are the initiators that may log in; at least one.

@@ -68,8 +68,14 @@ func (t *Tree) backstoreMatches(want Target) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The kernel answers "T10 VPD Unit Serial Number: ...".
-	return enabled == "1" && device == want.Device && strings.HasSuffix(serial, ": "+want.Serial), nil
+	info, err := t.fs.Read(dir + "/info")
+	if err != nil {
+		return false, err
+	}
+	// The kernel answers "T10 VPD Unit Serial Number: ...", and "readonly: 1" among
+	// other things (drivers/target/target_core_iblock.c).
+	return enabled == "1" && device == want.Device && strings.HasSuffix(serial, ": "+want.Serial) &&
+		strings.Contains(info, "readonly: 1") == want.ReadOnly, nil
 }
 
 func (t *Tree) createBackstore(ctx context.Context, want Target) error {
@@ -79,8 +85,12 @@ func (t *Tree) createBackstore(ctx context.Context, want Target) error {
 			return err
 		}
 	}
+	readonly := "0"
+	if want.ReadOnly {
+		readonly = "1"
+	}
 	for _, a := range []attribute{
-		{"control", "udev_path=" + want.Device + ",readonly=0"},
+		{"control", "udev_path=" + want.Device + ",readonly=" + readonly},
 		{"udev_path", want.Device},
 		// Before anybody can see the LUN: its identity must never change.
 		{"wwn/vpd_unit_serial", want.Serial},
@@ -186,15 +196,15 @@ func (t *Tree) ensureACLs(ctx context.Context, want Target) error {
 		}
 	}
 	for _, a := range want.ACLs {
-		if err := t.ensureACL(want.IQN, a); err != nil {
+		if err := t.ensureACL(want, a); err != nil {
 			return fmt.Errorf("initiator %s: %w", a.Initiator, err)
 		}
 	}
 	return nil
 }
 
-func (t *Tree) ensureACL(iqn string, acl ACL) error {
-	dir := aclDir(iqn, acl.Initiator)
+func (t *Tree) ensureACL(want Target, acl ACL) error {
+	dir := aclDir(want.IQN, acl.Initiator)
 	if err := t.mkdir(dir); err != nil {
 		return err
 	}
@@ -205,7 +215,15 @@ func (t *Tree) ensureACL(iqn string, acl ACL) error {
 	if err := t.set(dir+"/auth/password", acl.Password); err != nil {
 		return err
 	}
-	return t.ensureLink(dir+"/"+lunDir, lunDir, tpgDir(iqn)+"/lun/"+lunDir)
+	if err := t.ensureLink(dir+"/"+lunDir, lunDir, tpgDir(want.IQN)+"/lun/"+lunDir); err != nil {
+		return err
+	}
+	if !want.ReadOnly {
+		return nil // as the kernel makes it
+	}
+	// The kernel does so by itself for a device that it opened for reading only;
+	// this is for one that does not.
+	return t.set(dir+"/"+lunDir+"/write_protect", "1")
 }
 
 // ensureLink makes the directory dir with one symlink name to target in it.

@@ -82,6 +82,7 @@ func TestEnsureConverges(t *testing.T) {
 		"device replaced":      func(w *lio.Target) { w.Device = "/dev/vg/other" },
 		"another volume there": func(w *lio.Target) { w.Serial = strings.Repeat("f", 32) },
 		"no discard":           func(w *lio.Target) { w.Unmap = false },
+		"read-only":            func(w *lio.Target) { w.ReadOnly = true },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,6 +102,9 @@ func TestEnsureConverges(t *testing.T) {
 					t.Errorf("login through %s: %q, %v", p, dev, err)
 				}
 			}
+			if k.Writable(iqn, want.ACLs[0].Initiator) == want.ReadOnly {
+				t.Errorf("writable is %v", !want.ReadOnly)
+			}
 			if want.ACLs[0].Initiator != nodeA {
 				if _, err := k.Login(iqn, portal, nodeA, "user", "password-of-a"); err == nil {
 					t.Error("the former initiator still gets in")
@@ -112,6 +116,41 @@ func TestEnsureConverges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A target for reading must be one from the first moment, and a volume that was
+// lent must become writable again where it is exported for writing.
+func TestReadOnly(t *testing.T) {
+	for stop := 0; ; stop++ {
+		k := liotest.New()
+		tree := lio.NewTree(k)
+		want := target()
+		want.ReadOnly = true
+		left := stop
+		k.Step = func(string) error {
+			if left == 0 {
+				return errors.New("crash")
+			}
+			left--
+			return nil
+		}
+		err := tree.Ensure(t.Context(), want)
+		if k.Writable(iqn, nodeA) {
+			t.Fatalf("stopped at change %d: writable", stop)
+		}
+		if err != nil {
+			continue
+		}
+		k.Step = nil
+		before := len(k.Changes())
+		if err := tree.Ensure(t.Context(), want); err != nil || len(k.Changes()) != before {
+			t.Errorf("the second Ensure changed %v, %v", k.Changes()[before:], err)
+		}
+		if err := tree.Ensure(t.Context(), target()); err != nil || !k.Writable(iqn, nodeA) {
+			t.Errorf("for writing: %v, writable %v", err, k.Writable(iqn, nodeA))
+		}
+		return
 	}
 }
 

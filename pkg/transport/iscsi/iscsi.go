@@ -35,8 +35,8 @@ const (
 
 // Config are the places of the host; the zero value is right outside tests.
 type Config struct {
-	// Sysfs is where sysfs is mounted, /sys.
-	Sysfs string
+	// Sysfs is where sysfs is mounted, /sys, and Dev where device nodes are, /dev.
+	Sysfs, Dev string
 	// Records is the initiator's record database, /var/lib/iscsi/nodes.
 	Records string
 	// LockDir is where iscsiadm locks that database, /run/lock/iscsi.
@@ -47,6 +47,7 @@ type Config struct {
 type Initiator struct {
 	run     hostexec.Runner
 	sysfs   sysfs
+	dev     string
 	records string
 	lockDir string
 
@@ -61,13 +62,16 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	if c.Sysfs == "" {
 		c.Sysfs = "/sys"
 	}
+	if c.Dev == "" {
+		c.Dev = "/dev"
+	}
 	if c.Records == "" {
 		c.Records = "/var/lib/iscsi/nodes"
 	}
 	if c.LockDir == "" {
 		c.LockDir = "/run/lock/iscsi"
 	}
-	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, records: c.Records, lockDir: c.LockDir, locks: map[string]*sync.Mutex{}}
+	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, locks: map[string]*sync.Mutex{}}
 }
 
 // lock serialises the work on one target: units of several volumes may share its
@@ -144,6 +148,13 @@ func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, porta
 	if err != nil {
 		return err
 	}
+	if up && t.FailFast && s.lost() {
+		// Left from an earlier time: iscsid would go on with what it knew then.
+		if err := i.disconnectPortal(ctx, t, portal); err != nil {
+			return err
+		}
+		up = false
+	}
 	if !up {
 		if err := i.login(ctx, t, portal, cred); err != nil {
 			return err
@@ -186,11 +197,7 @@ func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, porta
 			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
 		}
 	}
-	timeout := replacementSingle
-	if len(t.Portals) > 1 {
-		timeout = replacementMulti
-	}
-	return editRecord(path, recordSettings(timeout, cred))
+	return editRecord(path, recordSettings(t, cred))
 }
 
 // recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or
@@ -226,7 +233,7 @@ func (i *Initiator) addUnit(ctx context.Context, s session, lun int) error {
 		if err != nil {
 			return err
 		}
-		if found && u.ready() {
+		if found && u.ready() && (first || u.opens(i.dev)) {
 			return nil
 		}
 		if first {

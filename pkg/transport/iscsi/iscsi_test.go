@@ -26,7 +26,7 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{t: t, dir: t.TempDir(), run: hostexectest.New(t)}
-	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock")})
+	h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Dev: filepath.Join(h.dir, "dev"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock")})
 	return h
 }
 
@@ -74,6 +74,7 @@ func (h *host) unit(n, lun, name, wwid string, sectors string) {
 	h.write(dir+"/block/"+name+"/dev", "8:"+n+"\n")
 	h.write(dir+"/block/"+name+"/size", sectors+"\n")
 	h.write(dir+"/block/"+name+"/queue/logical_block_size", "512\n")
+	h.write("dev/"+name, "")
 }
 
 func at(portals ...string) transport.Target {
@@ -147,6 +148,57 @@ func TestConnectErrors(t *testing.T) {
 			h.run.On("iscsiadm").Fail(tc.exit, "iscsiadm: words")
 			if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// How long a path waits is in its record: open-iscsi has no other place for it.
+func TestPatience(t *testing.T) {
+	portals := []string{"192.0.2.1:3260", "192.0.2.2:3260"}
+	cases := map[string]struct {
+		target transport.Target
+		want   map[string]string
+		absent string
+	}{
+		"one path": {
+			target: at(portals[:1]...), absent: "noop_out",
+			want: map[string]string{"node.session.timeo.replacement_timeout": "120", "node.session.initial_login_retry_max": "2", "node.conn[0].timeo.login_timeout": "8"},
+		},
+		"two paths": {
+			target: at(portals...), absent: "noop_out",
+			want: map[string]string{"node.session.timeo.replacement_timeout": "15", "node.session.initial_login_retry_max": "2"},
+		},
+		"fail fast": {
+			target: transport.Target{Portals: portals[:1], IQN: iqn, FailFast: true},
+			want: map[string]string{
+				"node.session.timeo.replacement_timeout": "1", "node.session.initial_login_retry_max": "1", "node.conn[0].timeo.login_timeout": "2",
+				"node.conn[0].timeo.logout_timeout": "1", "node.conn[0].timeo.noop_out_interval": "1", "node.conn[0].timeo.noop_out_timeout": "1",
+				"node.session.err_timeo.abort_timeout": "1", "node.session.err_timeo.lu_reset_timeout": "1", "node.session.err_timeo.tgt_reset_timeout": "1",
+			},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			for _, p := range tc.target.Portals {
+				h.write("nodes/"+iqn+"/"+strings.Replace(p, ":", ",", 1), "node.session.timeo.replacement_timeout = 77\n# END RECORD\n")
+			}
+			h.run.On("iscsiadm").Fail(errTransTimeout, "timed out")
+			if _, err := h.i.Connect(t.Context(), tc.target, nil); !errors.Is(err, transport.ErrUnreachable) {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(filepath.Join(h.dir, "nodes", iqn, "192.0.2.1,3260"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range tc.want {
+				if strings.Count(string(b), k+" = ") != 1 || !strings.Contains(string(b), k+" = "+v+"\n") {
+					t.Errorf("%s is not %s:\n%s", k, v, b)
+				}
+			}
+			if tc.absent != "" && strings.Contains(string(b), tc.absent) {
+				t.Errorf("%s is not left to open-iscsi:\n%s", tc.absent, b)
 			}
 		})
 	}
@@ -244,6 +296,24 @@ func TestHalfMadeDiskIsNotAnOrigin(t *testing.T) {
 	time.AfterFunc(200*time.Millisecond, func() { _ = os.WriteFile(late, []byte("512\n"), 0o600) })
 	if o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || o.LogicalBlock != 512 {
 		t.Errorf("Connect = %+v, %v", o, err)
+	}
+}
+
+// Nor is one that cannot be opened yet.
+func TestClosedDiskIsNotAnOrigin(t *testing.T) {
+	h := newHost(t)
+	h.session("1", "192.0.2.1", "3260")
+	h.unit("1", "0", "sda", "naa.1", "2048")
+	late := filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/block/sda/queue/logical_block_size")
+	node := filepath.Join(h.dir, "dev/sda")
+	if err := errors.Join(os.Remove(late), os.Remove(node)); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	time.AfterFunc(100*time.Millisecond, func() { _ = os.WriteFile(late, []byte("512\n"), 0o600) })
+	time.AfterFunc(400*time.Millisecond, func() { _ = os.WriteFile(node, nil, 0o600) })
+	if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || time.Since(start) < 400*time.Millisecond {
+		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 }
 

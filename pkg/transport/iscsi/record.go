@@ -16,21 +16,65 @@ import (
 // setting is one line of an initiator's record.
 type setting struct{ name, value string }
 
+// patience is how long a path waits for its portal.
+type patience struct {
+	// replacement is how long I/O is held back while the session is lost; login
+	// bounds one try of a login, logout the portal's answer to a logout.
+	replacement, login, logout time.Duration
+	logins                     int
+	// interval is the time between two questions whether the portal is there,
+	// answer how long it may take to answer, reset how long to a reset of a
+	// command, a unit or the target. 0 is open-iscsi's default.
+	interval, answer, reset time.Duration
+}
+
+// patienceOf decides how long the paths of a target wait.
+func patienceOf(t transport.Target) patience {
+	p := patience{
+		replacement: replacementSingle, logout: 15 * time.Second,
+		// iscsid would try a dead portal for two minutes, as long as kubelet
+		// waits for the whole stage. Kubelet comes again by itself, and where
+		// there are several portals the others are enough.
+		logins: 2, login: 8 * time.Second,
+	}
+	switch {
+	case t.FailFast:
+		const least = time.Second // of open-iscsi
+		return patience{replacement: least, logins: 1, login: 2 * least, logout: least, interval: least, answer: least, reset: least}
+	case len(t.Portals) > 1:
+		p.replacement = replacementMulti
+	}
+	return p
+}
+
+func (p patience) settings() []setting {
+	seconds := func(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) }
+	out := []setting{
+		{"node.session.timeo.replacement_timeout", seconds(p.replacement)},
+		{"node.session.initial_login_retry_max", strconv.Itoa(p.logins)},
+		{"node.conn[0].timeo.login_timeout", seconds(p.login)},
+		{"node.conn[0].timeo.logout_timeout", seconds(p.logout)},
+	}
+	if p.interval > 0 {
+		out = append(out,
+			setting{"node.conn[0].timeo.noop_out_interval", seconds(p.interval)},
+			setting{"node.conn[0].timeo.noop_out_timeout", seconds(p.answer)},
+			setting{"node.session.err_timeo.abort_timeout", seconds(p.reset)},
+			setting{"node.session.err_timeo.lu_reset_timeout", seconds(p.reset)},
+			setting{"node.session.err_timeo.tgt_reset_timeout", seconds(p.reset)})
+	}
+	return out
+}
+
 // recordSettings are the settings of a path. Without credentials what the record
 // has stays.
-func recordSettings(replacement time.Duration, cred *transport.Credentials) []setting {
-	out := []setting{
+func recordSettings(t transport.Target, cred *transport.Credentials) []setting {
+	out := append([]setting{
 		// Sessions are this driver's to make; after a reboot nothing may log in
 		// before its volume has been looked at.
 		{"node.startup", "manual"},
 		{"node.session.scan", "manual"},
-		{"node.session.timeo.replacement_timeout", strconv.Itoa(int(replacement.Seconds()))},
-		// iscsid would try a dead portal for two minutes, as long as kubelet
-		// waits for the whole stage. Kubelet comes again by itself, and where
-		// there are several portals the others are enough.
-		{"node.session.initial_login_retry_max", "2"},
-		{"node.conn[0].timeo.login_timeout", "8"},
-	}
+	}, patienceOf(t).settings()...)
 	if cred == nil {
 		return out
 	}

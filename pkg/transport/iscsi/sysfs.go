@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearflash/nearflash/pkg/transport"
 )
 
@@ -62,6 +64,9 @@ func (s sysfs) session(iqn, portal string) (session, bool, error) {
 	}
 	return session{}, false, nil
 }
+
+// lost tells whether the kernel knows that the portal does not answer.
+func (s session) lost() bool { return s.state == "FAILED" || s.state == "FREE" }
 
 // usesPortal compares with the address that was asked for at login, which is
 // not the one in use after a redirect. connection3:0 is of session3.
@@ -118,6 +123,19 @@ func (u unit) ready() bool {
 		if readLine(filepath.Join(u.dir, "block", u.block), name) == "" {
 			return false
 		}
+	}
+	return true
+}
+
+// opens tells whether the disk can be opened. For a moment after it has shown
+// everything in sysfs it cannot (device_add_disk in block/genhd.c).
+func (u unit) opens(dev string) bool {
+	f, err := os.Open(filepath.Join(dev, u.block))
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err == nil {
+		_ = f.Close() // nothing was written
 	}
 	return true
 }

@@ -3,8 +3,10 @@ package charttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +29,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("CRDs", c.testCRDs)
 	t.Run("every rendering passes strict validation", c.testDryRun)
 	t.Run("install and upgrade", c.testInstall)
+	t.Run("scheduling", c.testScheduling)
 	t.Run("node account", c.testNodeAccount)
 	t.Run("controller account", c.testControllerAccount)
 	t.Run("uninstall", c.testUninstall)
@@ -36,8 +39,8 @@ func TestAPIServer(t *testing.T) {
 // install them itself.
 func (c *cluster) testCRDs(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(chartDir, "crds", "*.yaml"))
-	if err != nil || len(paths) != 2 {
-		t.Fatalf("found %d CRDs, want 2 (%v)", len(paths), err)
+	if err != nil || len(paths) != 4 {
+		t.Fatalf("found %d CRDs, want 4 (%v)", len(paths), err)
 	}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
@@ -145,6 +148,14 @@ func (c *cluster) testControllerAccount(t *testing.T) {
 	volume.Status = ownedStatus("node-b", 2)
 	allowed(t, "change owner and generation", controller.Status().Update(ctx, volume))
 	allowed(t, "delete a volume", controller.Delete(ctx, volume))
+	migration := newMigration("controller-made", 1, "node-a", "node-b")
+	if err := c.admin.Create(ctx, migration); err != nil {
+		t.Fatal(err)
+	}
+	ended := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"outcome":"Ended"}}`))
+	allowed(t, "end a migration", controller.Status().Patch(ctx, migration, ended))
+	allowed(t, "delete a migration", controller.Delete(ctx, migration))
+	forbidden(t, "ask for a cache", controller.Create(ctx, newMigration("controller-made", 1, "node-a", "node-b")))
 	pool := newPool("node-gone")
 	if err := c.admin.Create(ctx, pool); err != nil {
 		t.Fatal(err)
@@ -180,6 +191,19 @@ func newVolume(name string) *v1alpha1.CachedVolume {
 			Backend: "iscsi", CacheMode: v1alpha1.CacheModeWriteback, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
 		},
 	}
+}
+
+// newMigration is one from a node that filled its cache under generation (none: from
+// the origin) to the node that owns the volume after it.
+func newMigration(volume string, generation int64, from, to string) *v1alpha1.CacheMigration {
+	m := &v1alpha1.CacheMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", volume, generation+1)},
+		Spec:       v1alpha1.CacheMigrationSpec{VolumeName: volume, VolumeUID: "uid", Generation: generation + 1, DestinationNode: to},
+	}
+	if from != "" {
+		m.Spec.SourceNode, m.Spec.SourceGeneration, m.Spec.DestinationPublicKey = from, generation, strings.Repeat("A", 43)+"="
+	}
+	return m
 }
 
 func newPool(node string) *v1alpha1.CachePool {

@@ -338,11 +338,16 @@ func TestMetricsText(t *testing.T) {
 	wear := int32(3)
 	pool := metrics.Pool{Ready: true, Known: true, Devices: []metrics.PoolDevice{{Path: "/dev/nvme0n1", Health: v1alpha1.DevicePassed, WearPercent: &wear}}}
 	registry, calls := prometheus.NewRegistry(), rpc.NewCallMetrics("csi.nearflash.io")
-	registry.MustRegister(metrics.BuildInfo("node"), metrics.NewCollector("node-a",
+	collector := metrics.NewCollector("node-a",
 		func(context.Context) observe.Snapshot {
 			return observe.Snapshot{Time: now, Volumes: []observe.Sample{sample}}
 		},
-		func() metrics.Pool { return pool }, func() time.Time { return now }))
+		func() metrics.Pool { return pool }, func() time.Time { return now })
+	collector.Fills = func() []metrics.Fill {
+		return []metrics.Fill{{Volume: sample.ID, TotalBytes: 2, HydratedBytes: 1, From: volume.FromPeer}}
+	}
+	collector.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
+	registry.MustRegister(metrics.BuildInfo("node"), collector)
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)
 	families, err := prometheus.Gatherers{registry, calls.Gatherer()}.Gather()
 	if err != nil {

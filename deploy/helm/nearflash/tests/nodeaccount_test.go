@@ -27,6 +27,8 @@ func (c *cluster) testNodeAccount(t *testing.T) {
 
 	t.Run("pools", func(t *testing.T) { c.testNodePools(t, nodeA, nodeB) })
 	t.Run("volume status", func(t *testing.T) { c.testNodeVolumeStatus(t, nodeA, nodeB) })
+	t.Run("migrations", func(t *testing.T) { c.testNodeMigrations(t, nodeA, nodeB) })
+	t.Run("hot sets", func(t *testing.T) { testNodeHotSets(t, nodeA) })
 	t.Run("anything else", func(t *testing.T) { c.testNodeElse(t, nodeA) })
 	t.Run("token without a node", func(t *testing.T) {
 		unbound := c.as(t, c.token(t, "nearflash-node", nil))
@@ -37,10 +39,11 @@ func (c *cluster) testNodeAccount(t *testing.T) {
 		volume := c.storedVolume(t, "unbound", ownedStatus("node-a", 1))
 		volume.Status.Conditions = cachedCondition()
 		forbidden(t, "write a status", unbound.Status().Update(ctx, volume))
+		forbidden(t, "ask for a cache", unbound.Create(ctx, newMigration("unbound", 1, "", "node-a")))
 	})
 }
 
-// waitForPolicies waits until both policies refuse something.
+// waitForPolicies waits until every policy refuses something.
 func (c *cluster) waitForPolicies(t *testing.T, node client.Client) {
 	t.Helper()
 	stored := c.storedVolume(t, "probe", ownedStatus("node-a", 1))
@@ -50,6 +53,7 @@ func (c *cluster) waitForPolicies(t *testing.T, node client.Client) {
 		for _, err := range []error{
 			node.Create(ctx, newPool("node-z"), client.DryRunAll),
 			node.Status().Update(ctx, volume, client.DryRunAll),
+			node.Create(ctx, newMigration("probe", 1, "", "node-z"), client.DryRunAll),
 		} {
 			if !apierrors.IsForbidden(err) {
 				return errors.Join(errNotRefused, err)
@@ -136,6 +140,7 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 	}}
 	before.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, DirtyBytes: new(int64(0))}
 	before.PersistentVolumeName = "pvc-1"
+	before.WarmSource = v1alpha1.WarmSource{NodeName: "node-b", Generation: 2}
 	tests := map[string]struct {
 		node        client.Client
 		change      func(*v1alpha1.CachedVolumeStatus)
@@ -152,6 +157,9 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"other removes the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, false},
 		"owner reports a flush":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
 		"other reports a flush":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
+		"owner takes the warm source":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, true},
+		"other takes the warm source":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, false},
+		"owner changes the warm source": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource.NodeName = "node-c" }, false},
 		"owner names the volume":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
 		"other names the volume":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
 		"owner removes the name":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "" }, false},

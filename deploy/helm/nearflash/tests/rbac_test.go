@@ -23,7 +23,7 @@ type grant struct {
 const metricsReader = "ClusterRole/nearflash-metrics-reader"
 
 func wantGrants() map[string][]grant {
-	const controller = "nearflash-controller"
+	const controller, scheduling = "nearflash-controller", "nearflash-scheduling"
 	return map[string][]grant{
 		metricsReader: {
 			{"/metrics", "get", "for whoever scrapes; nobody has it unless podMonitor.enabled"},
@@ -33,6 +33,8 @@ func wantGrants() map[string][]grant {
 			{"nearflash.io/cachedvolumes/status", "update patch", "it writes owner and generation before a node is admitted (I1)"},
 			{"nearflash.io/cachedvolumes/finalizers", "update patch", "owner references with blockOwnerDeletion need it where that admission is on"},
 			{"nearflash.io/cachepools", "get list watch delete", "initiator names of nodes; pools of removed nodes are deleted"},
+			{"nearflash.io/cachemigrations", "get list watch delete", "it ends what nobody waits for, and deletes what has ended"},
+			{"nearflash.io/cachemigrations/status", "patch", "the outcome, when the destination cannot say it"},
 			{"/nodes", "get list watch", "a pool without a node is stale"},
 			{"/persistentvolumes", "get list watch", "a volume stays while its PersistentVolume may be used"},
 			{"/events", "create patch", "core events"},
@@ -67,9 +69,20 @@ func wantGrants() map[string][]grant {
 			{"coordination.k8s.io/leases", "get create update", "leader election in the release's namespace"},
 			{"/secrets nearflash-chap", "get", "the attacher passes the CHAP account to ControllerPublishVolume"},
 		},
+		"ClusterRole/" + scheduling: {
+			{"/persistentvolumeclaims", "list watch", "from a pod's claim to its volume"},
+			{"storage.k8s.io/storageclasses", "list watch", "the size of the cache of a volume that is not made yet"},
+			{"admissionregistration.k8s.io/mutatingwebhookconfigurations " + scheduling, "get patch", "the authority of the webhook's certificate"},
+		},
+		"Role/" + scheduling: {
+			{"/secrets " + scheduling, "get update", "the webhook's certificate"},
+		},
 		"ClusterRole/nearflash-node": {
 			{"nearflash.io/cachedvolumes", "get list watch", "no create, update or delete: a node must not make or forget a volume"},
 			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, residency, conditions; limited by admission policy"},
+			{"nearflash.io/cachemigrations", "get list watch create delete", "it asks for caches of its volumes and lends its own; limited by admission policy"},
+			{"nearflash.io/cachemigrations/status", "patch", "each side of a migration reports; limited by admission policy"},
+			{"nearflash.io/cachehotsets", "get create update patch", "a hint that outlives the node; a wrong one costs time alone"},
 			{"nearflash.io/cachepools", "get list watch create update", "its own pool; limited by admission policy; an administrator's spec stays"},
 			{"nearflash.io/cachepools/status", "update patch", "its own pool; limited by admission policy"},
 			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},

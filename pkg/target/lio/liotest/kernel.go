@@ -267,7 +267,23 @@ func (k *Kernel) Write(p, value string) error {
 		return err
 	}
 	n.value = value
+	if strings.HasPrefix(p, "core/") && path.Base(p) == "enable" {
+		dev.children["info"].value = "iBlock device: UDEV PATH: " + dev.children["udev_path"].value +
+			"  readonly: " + flag(readOnly(dev))
+	}
 	return nil
+}
+
+// readOnly tells whether the backstore was told to open its device for reading.
+func readOnly(store *node) bool {
+	return strings.Contains(store.children["control"].value, "readonly=1")
+}
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
 }
 
 // Read implements lio.FS.
@@ -337,6 +353,23 @@ func (k *Kernel) Login(iqn, portal, initiator, user, password string) (device st
 		}
 	}
 	return "", fmt.Errorf("%w: empty LUN", ErrRefused)
+}
+
+// Writable tells whether an initiator that is let in may write to the LUN.
+func (k *Kernel) Writable(iqn, initiator string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	dir := "iscsi/" + iqn + "/tpgt_1"
+	mapped, lun := k.lookup(dir+"/acls/"+initiator+"/lun_0"), k.lookup(dir+"/lun/lun_0")
+	if mapped == nil || lun == nil || mapped.children["write_protect"].value == "1" {
+		return false
+	}
+	for _, c := range lun.children {
+		if c.link != "" {
+			return !readOnly(k.lookup(c.link))
+		}
+	}
+	return false
 }
 
 // Reboot forgets everything.

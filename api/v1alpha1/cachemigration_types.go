@@ -1,0 +1,293 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// LoanState says whether a node serves a residency to another one.
+//
+// +kubebuilder:validation:Enum=Lent;Refused;Released
+type LoanState string
+
+const (
+	// LoanLent means that the source node serves its residency.
+	LoanLent LoanState = "Lent"
+	// LoanRefused means that the source node has nothing that it could serve.
+	LoanRefused LoanState = "Refused"
+	// LoanReleased means that the source node does not serve any more.
+	LoanReleased LoanState = "Released"
+)
+
+// ServedFrom says where a fill reads.
+//
+// +kubebuilder:validation:Enum=Peer;Origin
+type ServedFrom string
+
+const (
+	// ServedFromPeer is the cache of the source node.
+	ServedFromPeer ServedFrom = "Peer"
+	// ServedFromOrigin is the remote volume itself.
+	ServedFromOrigin ServedFrom = "Origin"
+)
+
+// MigrationOutcome is how a migration ended.
+//
+// +kubebuilder:validation:Enum=Completed;Ended;Failed
+type MigrationOutcome string
+
+const (
+	// MigrationCompleted means that everything has been copied.
+	MigrationCompleted MigrationOutcome = "Completed"
+	// MigrationEnded means that the volume left the node, or its cache was taken
+	// away, before that.
+	MigrationEnded MigrationOutcome = "Ended"
+	// MigrationFailed means that the cache was started cold, or from the hot set.
+	MigrationFailed MigrationOutcome = "Failed"
+)
+
+// Condition types and reasons of a CacheMigration.
+const (
+	// ConditionCompleted is True when everything has been copied, False when it
+	// will not be, and Unknown until then.
+	ConditionCompleted = "Completed"
+
+	ReasonMigrationRunning   = "Running"
+	ReasonMigrationCompleted = "Completed"
+	ReasonMigrationEnded     = "Ended"
+	ReasonMigrationFailed    = "Failed"
+)
+
+// CacheMigrationSpec is what the destination node asks for. It cannot be changed.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the spec of a CacheMigration cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.sourceGeneration)",message="sourceNode and sourceGeneration go together"
+// +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.destinationPublicKey)",message="sourceNode and destinationPublicKey go together"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceNode) || self.sourceNode != self.destinationNode",message="sourceNode and destinationNode must differ"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation",message="sourceGeneration must be below generation"
+type CacheMigrationSpec struct {
+	// volumeName is the CachedVolume.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	VolumeName string `json:"volumeName,omitempty"`
+
+	// volumeUID is the UID of the CachedVolume.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	VolumeUID string `json:"volumeUID,omitempty"`
+
+	// generation is the ownership generation of the destination node.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation int64 `json:"generation,omitempty"`
+
+	// sourceNode is the node that is asked for its residency; absent if the cache is
+	// filled from the origin.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	SourceNode string `json:"sourceNode,omitempty"`
+
+	// sourceGeneration is the ownership generation that filled the residency.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	SourceGeneration int64 `json:"sourceGeneration,omitempty"`
+
+	// destinationNode is the node whose cache is filled.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DestinationNode string `json:"destinationNode,omitempty"`
+
+	// bandwidthBytesPerSecond bounds the copy in the background, in bytes per
+	// second; 0 or absent is no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	BandwidthBytesPerSecond *int64 `json:"bandwidthBytesPerSecond,omitempty"`
+
+	// deadline is when the source node stops serving; absent if there is none.
+	// +optional
+	Deadline metav1.Time `json:"deadline,omitempty,omitzero"`
+
+	// destinationPublicKey is the destination's half of the X25519 key agreement
+	// from which both nodes derive the secret of this migration, in base64.
+	// +optional
+	// +kubebuilder:validation:MinLength=44
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
+	DestinationPublicKey string `json:"destinationPublicKey,omitempty"`
+}
+
+// MigrationSource is what the source node says. Nobody else writes it.
+type MigrationSource struct {
+	// state says whether the source node serves.
+	// +required
+	State LoanState `json:"state,omitempty"`
+
+	// message says why it does not.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+
+	// publicKey is the source's half of the X25519 key agreement, in base64.
+	// +optional
+	// +kubebuilder:validation:MinLength=44
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
+	PublicKey string `json:"publicKey,omitempty"`
+
+	// portals lists where the residency is served, as "address:port". Its logical
+	// unit has the number 0.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=261
+	Portals []string `json:"portals,omitempty"`
+
+	// iqn is the iSCSI qualified name under which the residency is served.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=223
+	IQN string `json:"iqn,omitempty"`
+
+	// chunkSizeBytes is the size of a block of the lent cache in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=32768
+	// +kubebuilder:validation:Maximum=1073741824
+	// +kubebuilder:validation:MultipleOf=32768
+	ChunkSizeBytes int64 `json:"chunkSizeBytes,omitempty"`
+
+	// metaBytes is the size of the lent cache's metadata in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	MetaBytes int64 `json:"metaBytes,omitempty"`
+
+	// dataBytes is the size of the lent cache's data in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	DataBytes int64 `json:"dataBytes,omitempty"`
+}
+
+// MigrationProgress is how far the destination node is.
+type MigrationProgress struct {
+	// totalBytes is what there is to copy, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	TotalBytes *int64 `json:"totalBytes,omitempty"`
+
+	// hydratedBytes is what has been copied, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	HydratedBytes *int64 `json:"hydratedBytes,omitempty"`
+
+	// bytesPerSecond is the rate of the copy.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	BytesPerSecond *int64 `json:"bytesPerSecond,omitempty"`
+
+	// estimatedCompletionTime is when the copy ends if it goes on at this rate.
+	// +optional
+	EstimatedCompletionTime metav1.Time `json:"estimatedCompletionTime,omitempty,omitzero"`
+
+	// servedFrom says where the copy reads at the moment.
+	// +optional
+	ServedFrom ServedFrom `json:"servedFrom,omitempty"`
+}
+
+// CacheMigrationStatus is what both nodes say of a migration.
+type CacheMigrationStatus struct {
+	// source is what the source node says.
+	// +optional
+	Source MigrationSource `json:"source,omitempty,omitzero"`
+
+	// progress is how far the destination node is.
+	// +optional
+	Progress MigrationProgress `json:"progress,omitempty,omitzero"`
+
+	// outcome is how the migration ended; absent while it goes on.
+	// +optional
+	Outcome MigrationOutcome `json:"outcome,omitempty"`
+
+	// outcomeMessage says more about it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	OutcomeMessage string `json:"outcomeMessage,omitempty"`
+
+	// startTime is when the copy began.
+	// +optional
+	StartTime metav1.Time `json:"startTime,omitempty,omitzero"`
+
+	// completionTime is when the migration ended, with whatever outcome.
+	// +optional
+	CompletionTime metav1.Time `json:"completionTime,omitempty,omitzero"`
+
+	// conditions report whether everything has been copied.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=16
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// CacheMigration is one warm start: the cache of a volume on a new node is filled
+// from the cache of the node before it, or from the origin. Its name is that of the
+// volume, a hyphen, and the generation of the new owner.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cmig,categories=nearflash
+// +kubebuilder:selectablefield:JSONPath=`.spec.sourceNode`
+// +kubebuilder:selectablefield:JSONPath=`.spec.destinationNode`
+// +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volumeName`
+// +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.sourceNode`
+// +kubebuilder:printcolumn:name="To",type=string,JSONPath=`.spec.destinationNode`
+// +kubebuilder:printcolumn:name="Copied",type=integer,JSONPath=`.status.progress.hydratedBytes`
+// +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.progress.totalBytes`
+// +kubebuilder:printcolumn:name="Rate",type=integer,JSONPath=`.status.progress.bytesPerSecond`
+// +kubebuilder:printcolumn:name="Served From",type=string,JSONPath=`.status.progress.servedFrom`
+// +kubebuilder:printcolumn:name="Outcome",type=string,JSONPath=`.status.outcome`
+// +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.spec.generation`
+// +kubebuilder:printcolumn:name="Loan",type=string,priority=1,JSONPath=`.status.source.state`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.outcomeMessage`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1)) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation"
+type CacheMigration struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec is what the destination node asks for.
+	// +required
+	Spec CacheMigrationSpec `json:"spec,omitzero"`
+
+	// status is what both nodes say.
+	// +optional
+	Status CacheMigrationStatus `json:"status,omitempty,omitzero"`
+}
+
+// CacheMigrationList is a list of CacheMigrations.
+//
+// +kubebuilder:object:root=true
+type CacheMigrationList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the migrations.
+	// +required
+	Items []CacheMigration `json:"items"`
+}

@@ -1,0 +1,55 @@
+package v1alpha1
+
+// WarmStartFrom selects what a volume's cache on a new node is filled from.
+//
+// +kubebuilder:validation:Enum=peer;origin;off
+type WarmStartFrom string
+
+const (
+	// WarmStartPeer reads the cache of the node that had the volume before, and is
+	// WarmStartOrigin if there is none.
+	WarmStartPeer WarmStartFrom = "peer"
+	// WarmStartOrigin reads from the origin the blocks that were hottest before.
+	WarmStartOrigin WarmStartFrom = "origin"
+	// WarmStartOff starts with an empty cache.
+	WarmStartOff WarmStartFrom = "off"
+)
+
+// WarmStart says how a cache is filled when the volume comes to a node that has
+// none of its own.
+type WarmStart struct {
+	// from selects where the cache is filled from; absent is peer.
+	// +optional
+	From WarmStartFrom `json:"from,omitempty"`
+
+	// bandwidthBytesPerSecond bounds the copy in the background, in bytes per
+	// second, at least 1048576; 0 or absent is the node's default.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1099511627776
+	// +kubebuilder:validation:XValidation:rule="self == 0 || self >= 1048576",message="bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)"
+	BandwidthBytesPerSecond *int64 `json:"bandwidthBytesPerSecond,omitempty"`
+
+	// deadlineSeconds is how long the node that had the volume before is asked to
+	// serve its cache, at least 60 seconds; 0 or absent is the node's default.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:validation:XValidation:rule="self == 0 || self >= 60",message="deadlineSeconds must be 0 or at least 60"
+	DeadlineSeconds *int32 `json:"deadlineSeconds,omitempty"`
+}
+
+// WarmSource is the residency that a new owner may start from.
+type WarmSource struct {
+	// nodeName is the node that keeps the cache.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
+
+	// generation is that of the residency: the one before status.generation.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation int64 `json:"generation,omitempty"`
+}

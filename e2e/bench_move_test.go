@@ -1,0 +1,305 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+)
+
+// Measurements of warm moves, for docs/benchmarks.md. They take long: LABELS=bench.
+var _ = Describe("A warm move, measured", Label("bench", "slow"), Serial, func() {
+	for _, mib := range []int{64, 256, 1024} {
+		It(fmt.Sprintf("keeps the hit ratio of a cache of %d MiB", mib), func(ctx SpecContext) {
+			s := newSpace(ctx)
+			warm, err := measureMove(ctx, s, "warm", "peer", mib)
+			Expect(err).NotTo(HaveOccurred())
+			cold, err := measureMove(ctx, s, "cold", "off", mib)
+			Expect(err).NotTo(HaveOccurred())
+			say("| %d MiB | %.3f | %.3f | %.3f | %s | %s |", mib, warm.before, warm.first/warm.before, cold.first/cold.before, warm.until(), cold.until())
+			say("curve %d MiB warm: %v", mib, warm.curve)
+			say("curve %d MiB cold: %v", mib, cold.curve)
+			Expect(warm.first/warm.before).To(BeNumerically(">=", 0.95))
+		}, NodeTimeout(20*time.Minute))
+	}
+
+	It("adds little to the time from the pod's deletion to its first byte", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		for _, mib := range []int{64, 256, 1024} {
+			w, err := attachTimes(ctx, s, "peer", mib, 5)
+			Expect(err).NotTo(HaveOccurred())
+			c, err := attachTimes(ctx, s, "off", mib, 5)
+			Expect(err).NotTo(HaveOccurred())
+			say("| %d MiB | %s | %s | %s | %s |", mib, median(c.total), median(w.total), median(c.stage), median(w.stage))
+		}
+	}, NodeTimeout(30*time.Minute))
+
+	It("copies at the network's rate, and does not disturb the pod by default", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		network, err := networkRate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		v, err := warmed(ctx, s, "rate", 256, map[string]string{"warmStart": "peer", "warmStartBandwidth": "100Gi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		cm, err := v.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		took := cm.Status.CompletionTime.Sub(cm.Status.StartTime.Time)
+		say("network %.1f MiB/s; move without a limit: %d bytes, %s, %s", network, ptr.Deref(cm.Status.Progress.TotalBytes, 0), took, cm.Status.OutcomeMessage)
+
+		d, err := warmed(ctx, s, "foreground", 1024, nil)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(d.restart(ctx, nodeB)).To(Succeed())
+		during, err := d.p99(ctx, 6)
+		Expect(err).NotTo(HaveOccurred())
+		cm, err = d.migration(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		say("during: outcome %q, progress %+v", cm.Status.Outcome, cm.Status.Progress)
+		_, err = d.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		after, err := d.p99(ctx, 6)
+		Expect(err).NotTo(HaveOccurred())
+		say("foreground p99: during the copy %.0f us, after it %.0f us, ratio %.2f", during, after, during/after)
+	}, NodeTimeout(20*time.Minute))
+
+	It("survives the death of its source at any moment", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := warmed(ctx, s, "deaths", 64, map[string]string{"warmStart": "peer", "warmStartBandwidth": "4Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		var pauses []time.Duration
+		nodes := []string{nodeA, nodeB}
+		const deaths = 50
+		for i := range deaths {
+			from, to := nodes[i%2], nodes[(i+1)%2]
+			Expect(v.restart(ctx, to)).To(Succeed())
+			load := v.beginLoad(ctx)
+			time.Sleep(time.Duration(rand.Int64N(int64(8 * time.Second))))
+			kill := i%10 == 9
+			if kill {
+				Expect(powerOff(ctx, from)).To(Succeed())
+			} else {
+				Expect(k.Lab.Cut(ctx, from, to)).To(Succeed())
+			}
+			pause, err := load()
+			Expect(err).NotTo(HaveOccurred(), "death %d", i)
+			pauses = append(pauses, pause)
+			if kill {
+				Expect(k.Lab.Start(ctx, from)).To(Succeed())
+				Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+			} else {
+				Expect(k.Lab.Heal(ctx)).To(Succeed())
+			}
+			cm, err := v.awaitMoved(ctx, int64(i)+2)
+			Expect(err).NotTo(HaveOccurred())
+			say("death %d: longest I/O %s, then served from %s: %s", i, pause, cm.Status.Progress.ServedFrom, cm.Status.OutcomeMessage)
+			Expect(v.warmUp(ctx)).To(Succeed())
+		}
+		slices.Sort(pauses)
+		say("%d deaths, longest I/O: median %s, maximum %s", deaths, pauses[deaths/2], pauses[deaths-1])
+	}, NodeTimeout(90*time.Minute))
+})
+
+// say prints a line of a result, also when the suite is not verbose.
+func say(format string, args ...any) { fmt.Printf("BENCH "+format+"\n", args...) }
+
+// warmed returns a running volume on node A whose whole cache is warm.
+func warmed(ctx context.Context, s *space, name string, mib int, parameters map[string]string) (*vol, error) {
+	v, err := s.volume(ctx, volumeSpec{
+		name: name, mode: v1alpha1.CacheModeWritethrough, kind: block, size: strconv.Itoa(mib) + "Mi", cacheSize: "100%", parameters: parameters,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := v.start(ctx, nodeA); err != nil {
+		return nil, err
+	}
+	_, err = v.run(ctx, "fio --name=fill --filename="+cluster.DevicePath+" --rw=write --bs=1m --direct=1 --ioengine=libaio --iodepth=4 --minimal >/dev/null")
+	if err != nil {
+		return nil, err
+	}
+	return v, cluster.AwaitEvery(ctx, time.Millisecond, 10*time.Minute, func(ctx context.Context) (string, error) {
+		// Each chunk is read as a whole, so that a round touches all of them.
+		if _, err := v.run(ctx, "fio --name=warm --filename="+cluster.DevicePath+" --rw=randread --bs=128k --direct=1 --ioengine=libaio --iodepth=8 --minimal >/dev/null"); err != nil {
+			return "", err
+		}
+		rate, err := v.second(ctx)
+		if err == nil && rate < 0.97 {
+			return fmt.Sprintf("hit ratio %.3f", rate), nil
+		}
+		return "", err
+	})
+}
+
+// second reads all of the volume at random for a second and returns the hit ratio.
+func (v *vol) second(ctx context.Context) (float64, error) {
+	before, err := hoststate.ReadCounters(ctx, k.Host, v.node, v.Handle)
+	if err != nil {
+		return 0, err
+	}
+	_, err = v.run(ctx, "fio --name=read --filename="+cluster.DevicePath+" --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=16 "+
+		"--norandommap --randrepeat=0 --time_based --runtime=1 --minimal >/dev/null")
+	if err != nil {
+		return 0, err
+	}
+	after, err := hoststate.ReadCounters(ctx, k.Host, v.node, v.Handle)
+	return after.Sub(before).ReadHitRate(), err
+}
+
+type moveResult struct {
+	before, first float64
+	curve         []float64
+	// level is how many measurements it took to be within 5 points of before.
+	level int
+}
+
+func (r moveResult) until() string {
+	if r.level < 0 {
+		return fmt.Sprintf("more than %d s", len(r.curve))
+	}
+	return fmt.Sprintf("%d s", r.level)
+}
+
+// measureMove moves a warm volume and measures the hit ratio second by second. The
+// twin that never moved is the same volume before it moved.
+func measureMove(ctx context.Context, s *space, name, from string, mib int) (moveResult, error) {
+	r := moveResult{level: -1}
+	v, err := warmed(ctx, s, name, mib, map[string]string{"warmStart": from})
+	if err != nil {
+		return r, err
+	}
+	if r.before, err = v.second(ctx); err != nil {
+		return r, err
+	}
+	if err := v.restart(ctx, nodeB); err != nil {
+		return r, err
+	}
+	for i := range 60 {
+		rate, err := v.second(ctx)
+		if err != nil {
+			return r, err
+		}
+		r.curve = append(r.curve, float64(int(rate*1000))/1000)
+		if i == 0 {
+			r.first = rate
+		}
+		if rate >= r.before-0.05 {
+			r.level = i
+			break
+		}
+	}
+	return r, v.stop(ctx)
+}
+
+type times struct{ total, stage []time.Duration }
+
+// attachTimes measures moves: from the deletion of the pod to the first byte, and
+// what the node plugin's stage takes of it.
+func attachTimes(ctx context.Context, s *space, from string, mib, n int) (times, error) {
+	var t times
+	v, err := warmed(ctx, s, fmt.Sprintf("time-%s-%d", from, mib), mib, map[string]string{"warmStart": from, "warmStartBandwidth": "100Gi"})
+	if err != nil {
+		return t, err
+	}
+	nodes := []string{nodeB, nodeA}
+	for i := range n {
+		to := nodes[i%2]
+		began := time.Now()
+		if err := v.restart(ctx, to); err != nil {
+			return t, err
+		}
+		if _, err := v.run(ctx, "dd if="+cluster.DevicePath+" of=/dev/null bs=4k count=1 iflag=direct status=none"); err != nil {
+			return t, err
+		}
+		t.total = append(t.total, time.Since(began))
+		stage, err := v.stageTime(ctx)
+		if err != nil {
+			return t, err
+		}
+		t.stage = append(t.stage, stage)
+		if from == "peer" {
+			if _, err := v.awaitMoved(ctx, int64(i)+2); err != nil {
+				return t, err
+			}
+		}
+	}
+	return t, v.stop(ctx)
+}
+
+// stageTime is how long the node plugin took for the volume's last stage, from its
+// log: from the request to the response.
+func (v *vol) stageTime(ctx context.Context) (time.Duration, error) {
+	plugin, err := k.NodePlugin(ctx, v.node)
+	if err != nil {
+		return 0, err
+	}
+	log, err := k.Logs(ctx, plugin.Namespace, plugin.Name, "nearflash-node")
+	if err != nil {
+		return 0, err
+	}
+	took := time.Duration(0)
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, "NodeStageVolume") || !strings.Contains(line, v.Handle) {
+			continue
+		}
+		if _, rest, ok := strings.Cut(line, `duration="`); ok {
+			text, _, _ := strings.Cut(rest, `"`)
+			if d, err := time.ParseDuration(text); err == nil {
+				took = d
+			}
+		}
+	}
+	if took == 0 {
+		return 0, fmt.Errorf("the log of %s shows no stage of volume %s", plugin.Name, v.Handle)
+	}
+	return took, nil
+}
+
+func median(d []time.Duration) time.Duration {
+	d = slices.Sorted(slices.Values(d))
+	return d[len(d)/2].Round(time.Millisecond)
+}
+
+// p99 reads at random at a moderate rate and returns the 99th percentile of the
+// latency in microseconds.
+func (v *vol) p99(ctx context.Context, seconds int) (float64, error) {
+	out, err := v.run(ctx, fmt.Sprintf("fio --name=read --filename=%s --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=4 --rate_iops=1000 "+
+		"--norandommap --randrepeat=0 --time_based --runtime=%d --percentile_list=99 --output-format=json", cluster.DevicePath, seconds))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, ok := strings.Cut(out, `"99.000000" : `)
+	if !ok {
+		return 0, fmt.Errorf("fio printed no percentile: %.200s", out)
+	}
+	ns, err := strconv.ParseFloat(strings.TrimSpace(rest[:strings.IndexAny(rest, ",\n}")]), 64)
+	return ns / 1000, err
+}
+
+// networkRate sends bytes from one node to the other over TCP, in MiB/s.
+func networkRate(ctx context.Context) (float64, error) {
+	const port, mib = 5599, 128
+	go func() {
+		_, _ = k.Host.Run(ctx, nodeA, fmt.Sprintf(`perl -MIO::Socket::INET -e '
+my $s = IO::Socket::INET->new(LocalPort=>%d, Listen=>1, ReuseAddr=>1) or die; my $c = $s->accept; my $b = "x" x 1048576;
+for (1..%d) { my $o = 0; while ($o < length $b) { my $n = syswrite($c, $b, length($b)-$o, $o) or die; $o += $n } }'`, port, mib))
+	}()
+	out, err := k.Host.Run(ctx, nodeB, fmt.Sprintf(`perl -MIO::Socket::INET -MTime::HiRes=time -e '
+my $c; for (1..50) { $c = IO::Socket::INET->new(PeerAddr=>"10.88.0.11", PeerPort=>%d) and last; select undef,undef,undef,0.1 } $c or die;
+my ($t, $n, $b) = (time, 0); while (my $r = sysread($c, $b, 1048576)) { $n += $r } printf "%%.2f", $n/1048576/(time-$t)'`, port))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(strings.TrimSpace(out), 64)
+}

@@ -1,0 +1,341 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+	"github.com/nearflash/nearflash/pkg/moves"
+)
+
+var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove"),
+	func(ctx SpecContext, mode v1alpha1.CacheMode) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "follow", mode: mode, kind: block, size: "128Mi", cacheSize: "100%"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
+		before, err := v.hitRate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		old, err := v.cacheUUID(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("moving it away")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		first, err := v.hitRate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(first).To(BeNumerically(">=", 0.95*before), "hit rate of the first %d reads; it was %.3f", firstReads, before)
+		cm, err := v.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cm.Spec.SourceNode).To(Equal(nodeA))
+		Expect(cm.Status.Progress.ServedFrom).To(BeElementOf(v1alpha1.ServedFromPeer, v1alpha1.ServedFrom("")))
+		Expect(v.expectWhole(ctx)).To(Succeed())
+		_, err = k.AwaitEvent(ctx, v.claim, soon, func(e cluster.Event) bool {
+			return e.Reason == moves.EventCompleted && e.Type == corev1.EventTypeNormal
+		})
+		Expect(err).NotTo(HaveOccurred())
+
+		By("looking at what the old node has kept")
+		Expect(v.awaitCacheGone(ctx, nodeA, old)).To(Succeed())
+		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+
+		By("writing there, and moving it back")
+		sum, err = v.write(ctx, 4, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		back, err := v.hitRate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(back).To(BeNumerically(">=", 0.9))
+		Expect(v.verify(ctx, 4, workingSet, sum)).To(Succeed())
+		_, err = v.awaitMoved(ctx, 3)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.expectLikeOrigin(ctx, nodeB, 4, sum)).To(Succeed())
+	},
+	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+)
+
+// slowly makes a fill last long enough to be disturbed: the working set alone takes
+// a dozen seconds.
+var slowly = map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Mi"}
+
+var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove"),
+	func(ctx SpecContext, lose func(context.Context) error, restore func(context.Context) error) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "lost", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+
+		By("losing it under a verified load")
+		DeferCleanup(func(ctx SpecContext) { Expect(restore(ctx)).To(Succeed()) }, NodeTimeout(2*late))
+		load := v.beginLoad(ctx)
+		Expect(lose(ctx)).To(Succeed())
+		Expect(v.awaitGathered(ctx)).To(Succeed())
+		pause, err := load()
+		Expect(err).NotTo(HaveOccurred(), "no I/O may fail, no byte may be wrong")
+		GinkgoWriter.Printf("longest I/O while the source was lost: %s\n", pause)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		cm, err := v.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromOrigin))
+		Expect(v.expectWhole(ctx)).To(Succeed())
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+	},
+	Entry("its node dies", func(ctx context.Context) error { return powerOff(ctx, nodeA) }, func(ctx context.Context) error {
+		if err := k.Lab.Start(ctx, nodeA); err != nil {
+			return err
+		}
+		return k.AwaitDriver(ctx, late)
+	}, NodeTimeout(specLimit)),
+	Entry("the network between the nodes is cut", func(ctx context.Context) error { return k.Lab.Cut(ctx, nodeA, nodeB) },
+		func(ctx context.Context) error { return k.Lab.Heal(ctx) }, NodeTimeout(specLimit)),
+	Entry("its SSD fails", func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
+)
+
+var _ = Describe("A volume whose old node cannot lend", Label("warmmove"), func() {
+	It("starts from its hot set", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(v.awaitHotSet(ctx)).To(Succeed())
+
+		By("losing the node that has the residency")
+		Expect(powerOff(ctx, nodeA)).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		}, NodeTimeout(2*late))
+		Expect(v.start(ctx, nodeB)).To(Succeed())
+		cm, err := v.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cm.Spec.SourceNode).To(BeEmpty(), "the second try is a fill from the origin")
+		Expect(v.expectWhole(ctx)).To(Succeed())
+		rate, err := v.hitRate(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(rate).To(BeNumerically(">=", 0.95))
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
+
+var _ = Describe("A volume that moves again before its cache is whole", Label("warmmove"), func() {
+	It("goes on where it was, and is right everywhere", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "restless", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		late, err := v.write(ctx, 64, 4)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("returning to the same node")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
+
+		By("moving back to the first one, whose residency is stale")
+		sum, err = v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
+
+// migration returns the CacheMigration of an ownership.
+func (v *vol) migration(ctx context.Context, generation int64) (*v1alpha1.CacheMigration, error) {
+	cm := &v1alpha1.CacheMigration{}
+	return cm, k.API.Get(ctx, client.ObjectKey{Name: v.Handle + "-" + strconv.FormatInt(generation, 10)}, cm)
+}
+
+// awaitMoved waits until a move is complete.
+func (v *vol) awaitMoved(ctx context.Context, generation int64) (cm *v1alpha1.CacheMigration, err error) {
+	err = cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		if cm, err = v.migration(ctx, generation); err != nil {
+			return "", err
+		}
+		if cm.Status.Outcome != v1alpha1.MigrationCompleted {
+			return fmt.Sprintf("CacheMigration %s: outcome %q, %s; source %+v, progress %+v",
+				cm.Name, cm.Status.Outcome, cm.Status.OutcomeMessage, cm.Status.Source, cm.Status.Progress), nil
+		}
+		return "", nil
+	})
+	return cm, err
+}
+
+// awaitFilling waits until a fill is under way and shown.
+func (v *vol) awaitFilling(ctx context.Context, generation int64) error {
+	return cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
+		cm, err := v.migration(ctx, generation)
+		if err != nil {
+			return "", err
+		}
+		switch total := ptr.Deref(cm.Status.Progress.TotalBytes, 0); {
+		case cm.Status.Outcome != "":
+			return "", fmt.Errorf("the move has ended already: %s, %s", cm.Status.Outcome, cm.Status.OutcomeMessage)
+		case total == 0:
+			return "no progress is shown", nil
+		}
+		return "", nil
+	})
+}
+
+// dataTable is the table of the device below the cache.
+func (v *vol) dataTable(ctx context.Context) (string, error) {
+	return k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+"-data")
+}
+
+// expectWhole fails unless the cache lies on the SSD alone and nothing of a fill is
+// left.
+func (v *vol) expectWhole(ctx context.Context) error {
+	return cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
+		table, err := v.dataTable(ctx)
+		if err != nil {
+			return "", err
+		}
+		if f := strings.Fields(table); len(f) < 3 || f[2] != "linear" {
+			return "the data device has the table " + table, nil
+		}
+		left, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
+			"dmsetup ls | grep -E 'nf-%[1]s-(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
+			v.Handle, strings.ReplaceAll(v.Handle, "-", "--")))
+		if err == nil && strings.TrimSpace(left) != "" {
+			return "still there: " + left, nil
+		}
+		return "", err
+	})
+}
+
+// expectNoLoan fails while a node exports the volume's cache.
+func (v *vol) expectNoLoan(ctx context.Context, node string) error {
+	return awaitNone(ctx, soon, func(items []hoststate.Item) []hoststate.Item {
+		var out []hoststate.Item
+		for _, i := range hoststate.Mentioning(items, v.Handle) {
+			if i.Machine == node && (i.Kind == "target" || i.Kind == "backstore" || i.Kind == "dm" && strings.HasSuffix(i.Name, "-lent")) {
+				out = append(out, i)
+			}
+		}
+		return out
+	})
+}
+
+// awaitGathered waits until the fill's path leads to the origin.
+func (v *vol) awaitGathered(ctx context.Context) error {
+	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
+		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+"-path | wc -l; dmsetup status nf-"+v.Handle+"-source")
+		if err != nil {
+			return "", err
+		}
+		if n, _, _ := strings.Cut(strings.TrimSpace(lines), "\n"); n == "1" || n == "2" {
+			return "the path is still the peer's: " + lines, nil
+		}
+		return "", nil
+	})
+}
+
+// beginLoad reads and writes at random beyond the working set's checksum, verifies
+// every block read, and returns what ends it: the longest I/O, and any error.
+func (v *vol) beginLoad(ctx context.Context) func() (time.Duration, error) {
+	type result struct {
+		out string
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer GinkgoRecover()
+		out, err := v.run(ctx, "fio --name=load --filename="+cluster.DevicePath+" --offset=32m --size=32m --rw=randrw --bs=4k --direct=1 --ioengine=libaio "+
+			"--iodepth=8 --time_based --runtime=25 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --output-format=terse --terse-version=3 & "+
+			"pid=$!; for i in $(seq 1 25); do dd if="+cluster.DevicePath+" of=/dev/null bs=1M count=16 iflag=direct status=none; sleep 0.5; done; wait $pid")
+		done <- result{out, err}
+	}()
+	return func() (time.Duration, error) {
+		r := <-done
+		if r.err != nil {
+			return 0, fmt.Errorf("load: %w: %s", r.err, r.out)
+		}
+		f := strings.Split(r.out, ";")
+		if len(f) < 60 {
+			return 0, fmt.Errorf("load: fio said %q", r.out)
+		}
+		longest := 0.0
+		for _, i := range []int{38, 79} { // maximum of the reads' and of the writes' total latency, in microseconds
+			if i < len(f) {
+				if us, err := strconv.ParseFloat(f[i], 64); err == nil {
+					longest = max(longest, us)
+				}
+			}
+		}
+		return time.Duration(longest) * time.Microsecond, nil
+	}
+}
+
+// failLent makes the SSD below a lent cache fail.
+func failLent(ctx context.Context, node string) error {
+	_, err := k.Host.Run(ctx, node, `
+d=$(dmsetup ls | awk '/-lent/ {print $1; exit}')
+n=$(dmsetup table "$d" | awk '{s+=$2} END {print s}')
+echo "0 $n error" | dmsetup load "$d"
+dmsetup resume "$d"`)
+	return err
+}
+
+// awaitHotSet waits until the volume's hot set is stored.
+func (v *vol) awaitHotSet(ctx context.Context) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		var h v1alpha1.CacheHotSet
+		if err := k.API.Get(ctx, client.ObjectKey{Name: v.Handle}, &h); err != nil {
+			return "no hot set: " + err.Error(), client.IgnoreNotFound(err)
+		}
+		return "", nil
+	})
+}
+
+// expectLikeOrigin reads what was written without the cache: after a stop, on a node
+// that has none.
+func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum string) error {
+	if err := v.stop(ctx); err != nil {
+		return err
+	}
+	if err := v.start(ctx, node); err != nil {
+		return err
+	}
+	out, err := k.Host.Run(ctx, node, fmt.Sprintf(
+		"dd if=/dev/mapper/nf-%s-origin bs=1M skip=%d count=%d iflag=direct status=none | sha256sum", v.Handle, offset, workingSet))
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(strings.TrimSpace(out), strings.TrimSpace(sum[:64])) {
+		return fmt.Errorf("the origin of volume %s differs from what was written: %s, wrote %s", v.Handle, out, sum)
+	}
+	return nil
+}

@@ -1,0 +1,385 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// fillMetaBytes is the size of a clone's metadata: a bit for each of a few
+	// million regions, twice, and their tree.
+	fillMetaBytes = 4 << 20
+	// copyBytes is how much the clone copies at a time. More would hold up the pod's
+	// own reads behind it.
+	copyBytes = 512 << 10
+	// peerTimeout bounds everything that a stage does with a peer.
+	peerTimeout = 10 * time.Second
+)
+
+// warmProblem says why no cache can begin from elsewhere, or "".
+func (a *Attacher) warmProblem(ctx context.Context) string {
+	if a.Warm.Dir == "" || a.Moves == nil || a.Tools == nil {
+		return "warm moves are not configured"
+	}
+	if a.WarmProblem != nil {
+		return a.WarmProblem(ctx)
+	}
+	return ""
+}
+
+// mapFile holds the map that a fill began with.
+func (a *Attacher) mapFile(id volume.ID) string {
+	return filepath.Join(a.Warm.Dir, string(id)+".xml")
+}
+
+func (a *Attacher) readMap(id volume.ID) (*cachemap.Map, error) {
+	f, err := os.Open(a.mapFile(id))
+	if err != nil {
+		return nil, fmt.Errorf("map of volume %s: %w", id, err)
+	}
+	defer func() { _ = f.Close() }()
+	m, err := cachemap.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("map of volume %s: %w", id, err)
+	}
+	return &m, nil
+}
+
+// writeMap replaces the map file. A fill under way needs it after any crash of the
+// process, and none after one of the machine: then the SSD has the map.
+func (a *Attacher) writeMap(id volume.ID, m cachemap.Map) (err error) {
+	f, err := os.CreateTemp(a.Warm.Dir, "."+string(id)+"-*")
+	if err != nil {
+		return fmt.Errorf("map of volume %s: %w", id, err)
+	}
+	err = m.WriteXML(f)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), a.mapFile(id))
+	}
+	if err != nil {
+		return fmt.Errorf("map of volume %s: %w", id, errors.Join(err, os.Remove(f.Name())))
+	}
+	return nil
+}
+
+// dumpMap reads the map of inactive metadata into the map file.
+func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*cachemap.Map, error) {
+	if err := a.Tools.Dump(ctx, device, a.mapFile(id)); err != nil {
+		return nil, fmt.Errorf("map of volume %s: %w", id, err)
+	}
+	return a.readMap(id)
+}
+
+// head is where a new cache begins: the peer's map or the hot set; neither means
+// cold.
+type head struct {
+	peer *cachemap.Map
+	hot  *cachemap.HotSet
+}
+
+// beginFill asks for the beginning of a new cache while the origin is connected.
+// The returned function waits for it; until then the entry belongs to the fill.
+func (a *Attacher) beginFill(ctx context.Context, s *staging) (wait func()) {
+	if s.plan.Cache != planCreate || s.plan.Warm == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		a.findHead(ctx, s)
+	}()
+	return func() { <-done }
+}
+
+// findHead tries the peer, then the hot set. What fails is logged: the cache then
+// begins colder (I6).
+func (a *Attacher) findHead(ctx context.Context, s *staging) {
+	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
+	if s.plan.Warm.Peer != nil {
+		m, err := a.borrow(ctx, s)
+		if err == nil {
+			s.head.peer = m
+			return
+		}
+		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
+		a.dropFill(ctx, s.entry, volume.MoveFailed, err.Error())
+	}
+	h, err := a.loadHotSet(ctx, s.req)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+	case err != nil:
+		log.Error(err, "Hot set cannot be had")
+	default:
+		s.head.hot = h
+	}
+}
+
+// borrow gets the loan of the old node's residency, connects it and reads its map.
+func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error) {
+	e := s.entry
+	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)
+	defer cancel()
+	req := a.moveRequest(s, s.plan.Warm.Peer)
+	id, loan, err := a.Moves.Begin(lctx, req)
+	e.Fill.Move = id
+	if err != nil {
+		return nil, err
+	}
+	e.Fill.Peer, e.Fill.PeerOffset, e.Fill.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
+	e.Fill.Bandwidth, e.Fill.Deadline = req.Bandwidth, req.Deadline
+	if err := a.save(ctx, e, e.State); err != nil {
+		return nil, err
+	}
+	faultFillLent.Hit()
+	o, err := a.Transport.Connect(ctx, peerTarget(e.Fill), credentials(&loan.Credentials))
+	if err != nil {
+		return nil, transportError(err)
+	}
+	faultFillConnected.Hit()
+	if uint64(o.SizeBytes)/sectorSize < e.Fill.PeerOffset+e.Fill.PeerSectors {
+		return nil, fmt.Errorf("%w: the loan has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
+	}
+	m, err := a.dumpMap(ctx, e.ID, o.Paths[0])
+	switch {
+	case err != nil:
+		return nil, err
+	case m.ChunkSectors != loan.ChunkSectors:
+		return nil, fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, loan.ChunkSectors)
+	case m.Dirty > 0:
+		return nil, fmt.Errorf("%w: the lent map has %d dirty chunks", volume.ErrUnavailable, m.Dirty)
+	}
+	return m, nil
+}
+
+// moveRequest is what the volume's owner asks of a move.
+func (a *Attacher) moveRequest(s *staging, from *volume.WarmSource) volume.MoveRequest {
+	w := s.rec.Spec.WarmStart
+	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Bandwidth: w.Bandwidth}
+	if r.Bandwidth == 0 {
+		r.Bandwidth = a.Warm.Bandwidth
+	}
+	if w.Deadline == 0 {
+		w.Deadline = a.Warm.Deadline
+	}
+	r.Deadline = a.Now().Add(w.Deadline)
+	return r
+}
+
+// peerTarget is the transport's form of a loan. A dead peer must fail soon: the
+// gather view is waiting.
+func peerTarget(f *Fill) transport.Target {
+	t := target(*f.Peer)
+	t.FailFast = true
+	return t
+}
+
+// shapeFill turns a head into a map and a geometry for the new cache. It returns
+// false if the cache begins cold.
+func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, extentBytes int64) (*cachemap.Map, bool) {
+	e := s.entry
+	if m := s.head.peer; m != nil {
+		data := roundUp(int64(e.Fill.PeerSectors)*sectorSize, max(extentBytes, 1))
+		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
+		if data <= g.dataBytes || s.rec.Spec.Cache.Percent > 0 && data <= roundUp(g.dataBytes, max(extentBytes, 1)) {
+			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), max(extentBytes, 1))}
+			e.Fill.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
+			return m, true
+		}
+		a.dropFill(ctx, e, volume.MoveFailed, fmt.Sprintf("the lent cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
+		s.head.peer = nil
+	}
+	if s.head.hot == nil {
+		return nil, false
+	}
+	m, err := a.shapeHotSet(ctx, s, *g)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
+		a.dropFill(ctx, e, volume.MoveFailed, err.Error())
+		return nil, false
+	}
+	return m, m != nil
+}
+
+// shapeHotSet makes the map of a cache that is filled from the origin.
+func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*cachemap.Map, error) {
+	e := s.entry
+	m := s.head.hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
+	if len(m.Entries) == 0 {
+		return nil, nil
+	}
+	if err := a.writeMap(e.ID, m); err != nil {
+		return nil, err
+	}
+	req := a.moveRequest(s, nil)
+	e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
+	id, _, err := a.Moves.Begin(ctx, req)
+	if err != nil {
+		// The object only shows what goes on.
+		klog.FromContext(ctx).Error(err, "Fill from the hot set is not shown", "volume", e.ID)
+	}
+	e.Fill.Move = id
+	return &m, nil
+}
+
+// createClone makes the data device of a fill: the path, for a peer the multipath
+// device that waits while the path is down, and the clone.
+func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o origin) (devno string, err error) {
+	m := c.fillMap
+	if m == nil {
+		// Activated again: the SSD's own map, because the one that the fill began
+		// with may be older than what was promoted since (states.md).
+		if m, err = a.dumpMap(ctx, e.ID, c.meta.DevPath()); err != nil {
+			return "", err
+		}
+	}
+	if c.fill.Name == "" {
+		return "", fmt.Errorf("%w: the unfinished fill of volume %s has lost its logical volume %s", volume.ErrUnavailable, e.ID, fillLV(e.ID))
+	}
+	sectors := uint64(c.data.SizeBytes) / sectorSize
+	table, err := a.pathTable(ctx, e, m, o, sectors)
+	if err != nil {
+		return "", err
+	}
+	path, err := a.ensureReadOnly(ctx, pathName(e.ID), dmUUID(e.Fence, "path"), table)
+	if err != nil {
+		return "", err
+	}
+	faultFillPath.Hit()
+	source := path
+	if e.Fill.Peer != nil {
+		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
+		source, err = a.ensureReadOnly(ctx, sourceName(e.ID), dmUUID(e.Fence, "source"), devmapper.Table{{Length: sectors, Target: waits}})
+		if err != nil {
+			return "", err
+		}
+	}
+	faultFillSource.Hit()
+	batch := max(copyBytes/sectorSize/e.Fill.RegionSectors, 1)
+	clone := devmapper.CloneTarget{
+		Metadata: c.fill.DevNo(), Destination: c.data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
+		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: batch, HydrationBatch: batch,
+	}
+	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.Table{{Length: sectors, Target: clone}})
+	if err != nil {
+		return "", err
+	}
+	faultFillClone.Hit()
+	return dev.DevNo(), blockdev.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors)))
+}
+
+// byteRanges are offsets and lengths in bytes.
+func byteRanges(in []cachemap.Range) [][2]uint64 {
+	out := make([][2]uint64, len(in))
+	for i, r := range in {
+		out[i] = [2]uint64{r.Start * sectorSize, r.Length * sectorSize}
+	}
+	return out
+}
+
+// pathTable is the table of the path device: the peer while there is one.
+func (a *Attacher) pathTable(ctx context.Context, e *Entry, m *cachemap.Map, o origin, sectors uint64) (devmapper.Table, error) {
+	if e.Fill.Peer == nil {
+		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
+	}
+	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Fill))
+	if err != nil {
+		return nil, transportError(err)
+	}
+	if !found {
+		return nil, fmt.Errorf("%w: the session with the peer of volume %s is gone", volume.ErrUnavailable, e.ID)
+	}
+	n := min(e.Fill.PeerSectors, sectors)
+	t := devmapper.Table{{Length: n, Target: devmapper.LinearTarget{Device: peer.DevNos[0], Offset: e.Fill.PeerOffset}}}
+	if n < sectors {
+		t = append(t, devmapper.Line{Start: n, Length: sectors - n, Target: devmapper.ZeroTarget{}})
+	}
+	return t, nil
+}
+
+// dropFill gives a fill up that was not activated: the cache may begin otherwise.
+func (a *Attacher) dropFill(ctx context.Context, e *Entry, o volume.MoveOutcome, message string) {
+	a.endFill(ctx, e, o, message)
+	e.Fill = nil
+}
+
+// endFill ends what a fill has outside of the device mapper and LVM. The volume's
+// data do not depend on it, so that what fails is logged: a peer lets go by its
+// deadline, and a session that is left is ended with the next fill or reboot.
+func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, message string) {
+	if e == nil || e.Fill == nil {
+		return
+	}
+	// Also for a request that has run out of time.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
+	defer cancel()
+	log := klog.FromContext(ctx).WithValues("volume", e.ID, "move", e.Fill.Move.Name)
+	a.leavePeer(ctx, e)
+	if err := os.Remove(a.mapFile(e.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		log.Error(err, "Map of a fill was not removed")
+	}
+	a.fills.forget(e.ID)
+	if e.Fill.Move.Name == "" || a.Moves == nil {
+		return
+	}
+	if err := a.Moves.Finish(ctx, e.Fill.Move, o, message); err != nil {
+		log.Error(err, "End of a move could not be reported")
+	}
+	log.Info("Move ended", "outcome", o, "message", message)
+}
+
+// leavePeer ends the session with the peer.
+func (a *Attacher) leavePeer(ctx context.Context, e *Entry) {
+	if e.Fill.Peer == nil {
+		return
+	}
+	if err := a.Transport.Disconnect(ctx, peerTarget(e.Fill)); err != nil {
+		klog.FromContext(ctx).Error(err, "Session with the peer was not ended", "volume", e.ID, "peer", e.Fill.Peer.IQN)
+	}
+	e.Fill.Peer = nil
+}
+
+// fillIsWhole tells whether the fill of an attached volume has copied everything:
+// the cache is whole then, whatever is still to be cleared away.
+func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
+	infos, err := a.DM.Info(ctx, dataName(e.ID))
+	if err != nil {
+		return false, err
+	}
+	if _, found := infos[dataName(e.ID)]; !found {
+		return false, nil // taken down already; what had been copied is not known
+	}
+	clones, err := a.DM.CloneStatusAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	st, isClone := clones[dataName(e.ID)]
+	return !isClone || st.Complete(), nil
+}
+
+// resumeFill shows again the fill of a cache that is activated again.
+func (a *Attacher) resumeFill(ctx context.Context, s *staging) error {
+	e := s.entry
+	if e.Fill == nil || a.Moves == nil {
+		return nil
+	}
+	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s, nil))
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Fill that goes on is not shown", "volume", e.ID)
+	}
+	e.Fill.Move = id
+	return a.save(ctx, e, e.State)
+}

@@ -1,0 +1,60 @@
+package attach
+
+import "github.com/nearflash/nearflash/pkg/devmapper"
+
+// fillFacts are what decideFill rests on.
+type fillFacts struct {
+	Entry *Entry
+	// Clone is true while the data device is the clone, and Status its state;
+	// Linear when it is linear.
+	Clone, Linear bool
+	Status        devmapper.CloneStatus
+	// OnOrigin is true when the path leads to the gather view. PathFailed tells that
+	// the peer's path is lost, Expired that its deadline has passed.
+	OnOrigin, PathFailed, Expired bool
+	// Ahead is true if more was copied than the bandwidth allows.
+	Ahead bool
+}
+
+// fillStep is one step of the fill in states.md, The warm move.
+type fillStep string
+
+const (
+	fillNothing fillStep = "Nothing"
+	fillGather  fillStep = "Gather"
+	fillSweep   fillStep = "Sweep"
+	fillLeave   fillStep = "Leave"
+	fillSwap    fillStep = "Swap"
+	fillRest    fillStep = "Rest"
+	fillHydrate fillStep = "Hydrate"
+)
+
+// decideFill is that table, in its order.
+func decideFill(f fillFacts) fillStep {
+	e := f.Entry
+	switch {
+	case e == nil || e.Fill == nil:
+		return fillNothing
+	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired):
+		// In every state of the journal: whoever works on the volume may be waiting
+		// for the lost peer.
+		return fillGather
+	case e.State != StateStaged || !e.Cached():
+		return fillNothing
+	case f.Linear:
+		return fillSweep
+	case !f.Clone || f.Status.Fail:
+		return fillNothing
+	case f.OnOrigin && e.Fill.Peer != nil:
+		return fillLeave
+	case f.Status.Complete():
+		return fillSwap
+	case f.Ahead && f.Status.HydrationEnabled():
+		return fillRest
+	case f.Ahead:
+		return fillNothing
+	case !f.Status.HydrationEnabled():
+		return fillHydrate
+	}
+	return fillNothing
+}

@@ -1,0 +1,171 @@
+package attach
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func TestDecideWarm(t *testing.T) {
+	before := &volume.WarmSource{Node: "b", Generation: 4}
+	offered := func(src *volume.WarmSource) func(*stageFacts) {
+		return func(f *stageFacts) { f.Record.WarmSource = src }
+	}
+	intended := func(src *volume.WarmSource) func(*stageFacts) {
+		return func(f *stageFacts) { f.Entry.Fill = &Fill{From: src} }
+	}
+	from := func(w volume.WarmFrom) func(*stageFacts) {
+		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
+	}
+	broken := func(f *stageFacts) { f.WarmProblem = "no clone target" }
+	const wt, wb = volume.ModeWritethrough, volume.ModeWriteback
+	cases := map[string]struct {
+		s    *situation
+		want *warmPlan
+	}{
+		"offered":                     {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Peer: before}},
+		"offered, writeback":          {newSituation(wb).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Peer: before}},
+		"a record without the choice": {newSituation(wt).with(from("")).with(offered(before)), &warmPlan{Peer: before}},
+		"nothing offered":             {newSituation(wt).with(from(volume.WarmPeer)), &warmPlan{}},
+		"origin wanted":               {newSituation(wt).with(from(volume.WarmOrigin)).with(offered(before)), &warmPlan{}},
+		"off":                         {newSituation(wt).with(offered(before)), nil},
+		"this node cannot":            {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(broken), nil},
+		"an older generation (I3)": {
+			newSituation(wt).with(from(volume.WarmPeer)).with(offered(&volume.WarmSource{Node: "b", Generation: 3})), &warmPlan{},
+		},
+		"killed before it was activated": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, false, false).with(intended(before)), &warmPlan{Peer: before},
+		},
+		"killed when it may have been active (I5)": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, true, false).with(intended(before)), &warmPlan{},
+		},
+		"active once, although the record still offers (I5)": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, wt, true, false).with(intended(before)).with(offered(before)).with(rebooted), &warmPlan{},
+		},
+		"intended by another ownership": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, StateStaging, wt, false, false).with(intended(before)), &warmPlan{},
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			plan := decideStage(tc.s.f)
+			if plan.Cache != planCreate {
+				t.Fatalf("plan %+v, want a new cache", plan)
+			}
+			if diff := cmp.Diff(tc.want, plan.Warm); diff != "" {
+				t.Errorf("warm plan (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A residency that was never whole goes on from the origin, and only with its
+// clone's metadata.
+func TestDecideUnfinished(t *testing.T) {
+	resident := func() *situation {
+		s := newSituation(volume.ModeWritethrough).entry(fence5, StateResident, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
+		s.f.Entry.Fill = &Fill{RegionSectors: 256}
+		return s
+	}
+	if plan := decideStage(resident().f); plan.Cache != planCreate || !plan.Wipe {
+		t.Errorf("without the clone's metadata: %+v, want a wipe and a new cache", plan)
+	}
+	if plan := decideStage(resident().with(func(f *stageFacts) { f.Cache.Fill = true }).f); plan.Cache != planReuse {
+		t.Errorf("with the clone's metadata: %+v, want reuse", plan)
+	}
+	again := (&Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).again()
+	if diff := cmp.Diff(&Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
+		t.Errorf("a fill that is activated again must not know a residency (-want +got):\n%s", diff)
+	}
+}
+
+func TestDecideFill(t *testing.T) {
+	peer := &volume.ISCSI{IQN: "iqn.x"}
+	filling := func(change func(*fillFacts)) fillFacts {
+		f := fillFacts{
+			Entry: &Entry{State: StateStaged, Mode: volume.ModeWritethrough, Fill: &Fill{Peer: peer}},
+			Clone: true, Status: devmapper.CloneStatus{Hydrated: 3, Regions: 10},
+		}
+		change(&f)
+		return f
+	}
+	cases := map[string]struct {
+		change func(*fillFacts)
+		want   fillStep
+	}{
+		"under way":                   {func(*fillFacts) {}, fillNothing},
+		"begins":                      {func(f *fillFacts) { f.Status.Features = []string{"no_hydration"} }, fillHydrate},
+		"ahead":                       {func(f *fillFacts) { f.Ahead = true }, fillRest},
+		"ahead and resting":           {func(f *fillFacts) { f.Ahead, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
+		"path lost":                   {func(f *fillFacts) { f.PathFailed = true }, fillGather},
+		"path lost during a stage":    {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateStaging }, fillGather},
+		"path lost during an unstage": {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateFlushing }, fillGather},
+		"path lost, nothing to copy":  {func(f *fillFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, fillGather},
+		"deadline":                    {func(f *fillFacts) { f.Expired = true }, fillGather},
+		"gathered":                    {func(f *fillFacts) { f.OnOrigin, f.PathFailed, f.Expired = true, true, true }, fillLeave},
+		"gathered, session ended":     {func(f *fillFacts) { f.OnOrigin, f.Entry.Fill.Peer = true, nil }, fillNothing},
+		"everything copied":           {func(f *fillFacts) { f.Status.Hydrated = 10 }, fillSwap},
+		"everything copied, flushing": {func(f *fillFacts) { f.Status.Hydrated, f.Entry.State = 10, StateFlushing }, fillNothing},
+		"swapped":                     {func(f *fillFacts) { f.Clone, f.Linear = false, true }, fillSweep},
+		"swapped, being unstaged":     {func(f *fillFacts) { f.Clone, f.Linear, f.Entry.State = false, true, StateFlushed }, fillNothing},
+		"the clone has failed":        {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, fillNothing},
+		"no device":                   {func(f *fillFacts) { f.Clone = false }, fillNothing},
+		"no fill":                     {func(f *fillFacts) { f.Entry.Fill = nil }, fillNothing},
+		"no entry":                    {func(f *fillFacts) { f.Entry = nil }, fillNothing},
+		"cache given up":              {func(f *fillFacts) { f.Entry.Mode = volume.ModeNone }, fillNothing},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			f := filling(func(f *fillFacts) {
+				fill := *f.Entry.Fill
+				f.Entry.Fill = &fill
+				tc.change(f)
+			})
+			if got := decideFill(f); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLendable(t *testing.T) {
+	move := volume.MoveID{Name: "v-5", UID: "m1"}
+	request := volume.LoanRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
+	good := func() (*Entry, volume.Volume) {
+		return &Entry{Fence: fence4, State: StateResident, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
+			volume.Volume{Fence: volume.Fence{UID: "u1", Generation: 5, Node: "b"}, Published: true}
+	}
+	cases := map[string]struct {
+		change func(*Entry, *volume.Volume)
+		want   error
+	}{
+		"a clean residency":      {func(*Entry, *volume.Volume) {}, nil},
+		"asked again":            {func(e *Entry, _ *volume.Volume) { e.Lent = &move }, nil},
+		"asked anew":             {func(e *Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
+		"lost by a restart":      {func(e *Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
+		"attached":               {func(e *Entry, _ *volume.Volume) { e.State = StateStaged }, volume.ErrNotFound},
+		"not whole (I5)":         {func(e *Entry, _ *volume.Volume) { e.Fill = &Fill{} }, volume.ErrNotFound},
+		"not clean (I4)":         {func(e *Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
+		"older generation":       {func(e *Entry, _ *volume.Volume) { e.Fence.Generation = 3 }, volume.ErrNotFound},
+		"another volume":         {func(e *Entry, _ *volume.Volume) { e.Fence.UID = "u2" }, volume.ErrNotFound},
+		"owner moved on":         {func(_ *Entry, v *volume.Volume) { v.Fence.Generation = 6 }, volume.ErrFenced},
+		"another node owns it":   {func(_ *Entry, v *volume.Volume) { v.Fence.Node = "c" }, volume.ErrFenced},
+		"nobody is entitled now": {func(_ *Entry, v *volume.Volume) { v.Published = false }, volume.ErrFenced},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			e, rec := good()
+			tc.change(e, &rec)
+			if err := lendable(e, rec, request, "boot"); !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+		})
+	}
+	if err := lendable(nil, volume.Volume{}, request, "boot"); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("no entry: got %v", err)
+	}
+}

@@ -1,0 +1,418 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// fillTick is the pause between two looks at fills under way: how long a pod may
+	// wait for a lost peer before anybody notices, and the unit of the rate limit.
+	fillTick = 250 * time.Millisecond
+	// fillIdle is the pause while there is none.
+	fillIdle = 15 * time.Second
+	// fillReport is the least time between two reports of one fill.
+	fillReport = 5 * time.Second
+	// fillBurst is how long a fill may save up what it was not allowed to copy.
+	fillBurst = time.Second
+)
+
+// FillState is what is known of a fill under way.
+type FillState struct {
+	ID                        volume.ID
+	TotalBytes, HydratedBytes int64
+	// Rate is the mean since the fill began on this process, in bytes per second.
+	Rate  int64
+	From  volume.ServedFrom
+	Began time.Time
+}
+
+// fillMemory is what is remembered of fills between two looks. It is lost with the
+// process, which costs a look at their devices.
+type fillMemory struct {
+	mu *sync.Mutex
+	m  map[volume.ID]*fillMemo
+	// wake receives when a fill may have begun.
+	wake chan struct{}
+}
+
+type fillMemo struct {
+	state FillState
+	// known is true when onOrigin is.
+	known, onOrigin bool
+	// credit are the bytes that may be copied; at is when it was reckoned up, and
+	// base what had been copied when the fill was first seen.
+	credit, base int64
+	at           time.Time
+	reported     time.Time
+	retryAt      time.Time
+}
+
+func newFillMemory() fillMemory {
+	return fillMemory{mu: &sync.Mutex{}, m: map[volume.ID]*fillMemo{}, wake: make(chan struct{}, 1)}
+}
+
+func (f fillMemory) forget(id volume.ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.m, id)
+}
+
+// begin makes RunFills look at a volume.
+func (f fillMemory) begin(id volume.ID) {
+	f.mu.Lock()
+	if f.m[id] == nil {
+		f.m[id] = &fillMemo{state: FillState{ID: id}}
+	}
+	f.mu.Unlock()
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (f fillMemory) ids() []volume.ID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]volume.ID, 0, len(f.m))
+	for id := range f.m {
+		out = append(out, id)
+	}
+	return out
+}
+
+func (f fillMemory) memo(id volume.ID) *fillMemo {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.m[id]
+}
+
+// Fills returns the fills under way.
+func (a *Attacher) Fills() []FillState {
+	a.fills.mu.Lock()
+	defer a.fills.mu.Unlock()
+	var out []FillState
+	for _, m := range a.fills.m {
+		if m.state.TotalBytes > 0 {
+			out = append(out, m.state)
+		}
+	}
+	return out
+}
+
+// RunFills leads fills to their end until ctx ends: it takes the steps of states.md,
+// The warm move, and is what replaces a peer that is lost.
+func (a *Attacher) RunFills(ctx context.Context) {
+	for {
+		pause := fillTick
+		if n := a.stepFills(ctx); n == 0 {
+			pause = fillIdle
+			a.findFills(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.fills.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// findFills finds the fills that the journal knows, after a start.
+func (a *Attacher) findFills(ctx context.Context) {
+	entries, err := a.Journal.List()
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Fills under way are not known")
+		return
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Fill != nil && e.State != StateResident && e.Cached() {
+			a.fills.begin(e.ID)
+		}
+	}
+}
+
+// stepFills looks at every fill once and returns how many there are.
+func (a *Attacher) stepFills(ctx context.Context) int {
+	ids := a.fills.ids()
+	if len(ids) == 0 {
+		return 0
+	}
+	log := klog.FromContext(ctx)
+	clones, err := a.DM.CloneStatusAll(ctx)
+	if err != nil {
+		log.Error(err, "State of the fills is not known")
+		return len(ids)
+	}
+	infos, err := a.DM.Info(ctx, "nf-")
+	if err != nil {
+		log.Error(err, "State of the fills is not known")
+		return len(ids)
+	}
+	var wg sync.WaitGroup
+	for _, id := range ids {
+		// A lost peer may hold up one of them for seconds.
+		wg.Go(func() {
+			if err := a.stepFill(ctx, id, clones, infos, len(ids)); err != nil && ctx.Err() == nil {
+				log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
+			}
+		})
+	}
+	wg.Wait()
+	return len(ids)
+}
+
+// stepFill takes one step of one fill.
+func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string]devmapper.CloneStatus, infos map[string]devmapper.Info, active int) error {
+	memo := a.fills.memo(id)
+	e, err := a.load(id)
+	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
+		return err
+	}
+	if e == nil || e.Fill == nil || e.State == StateResident {
+		a.fills.forget(id)
+		return nil
+	}
+	f, err := a.fillFacts(ctx, e, memo, clones, infos, active)
+	if err != nil {
+		return err
+	}
+	step := decideFill(f)
+	if step == fillGather {
+		err = a.gatherPath(ctx, e, infos)
+		memo.known = false
+	} else if step != fillNothing {
+		err = a.lockedFillStep(ctx, id, step, memo)
+	}
+	if err != nil {
+		memo.retryAt = a.Now().Add(time.Second)
+		return fmt.Errorf("step %s: %w", step, err)
+	}
+	a.reportFill(ctx, e, f, memo)
+	return nil
+}
+
+// fillFacts gathers what decideFill needs, and reckons up the rate.
+func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, clones map[string]devmapper.CloneStatus, infos map[string]devmapper.Info, active int) (fillFacts, error) {
+	f := fillFacts{Entry: e}
+	f.Status, f.Clone = clones[dataName(e.ID)]
+	f.Linear = infos[dataName(e.ID)].HasLive && !f.Clone
+	if !f.Clone {
+		return f, nil
+	}
+	if !memo.known {
+		onOrigin, err := a.onOrigin(ctx, e, infos)
+		if err != nil {
+			return f, err
+		}
+		memo.known, memo.onOrigin = true, onOrigin
+	}
+	f.OnOrigin = memo.onOrigin
+	f.Ahead = a.reckon(e, memo, f.Status, active)
+	if f.OnOrigin {
+		return f, nil
+	}
+	f.Expired = !e.Fill.Deadline.IsZero() && a.Now().After(e.Fill.Deadline)
+	st, err := a.DM.MultipathStatus(ctx, sourceName(e.ID))
+	if err != nil {
+		return f, err
+	}
+	f.PathFailed = !st.HasPath()
+	return f, nil
+}
+
+// onOrigin tells whether the path leads to the gather view.
+func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devmapper.Info) (bool, error) {
+	if _, waits := infos[sourceName(e.ID)]; !waits {
+		return true, nil
+	}
+	t, err := a.DM.Table(ctx, pathName(e.ID))
+	if err != nil {
+		return false, err
+	}
+	for _, l := range t {
+		if to, ok := l.Target.(devmapper.LinearTarget); ok {
+			return to.Device == infos[originName(e.ID)].DevNo(), nil
+		}
+	}
+	return true, nil // a gather view of nothing
+}
+
+// reckon brings the fill's account up to date and tells whether it is overdrawn.
+func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, active int) bool {
+	a.fills.mu.Lock()
+	defer a.fills.mu.Unlock()
+	now, s := a.Now(), &memo.state
+	hydrated := int64(st.Hydrated) * int64(e.Fill.RegionSectors) * sectorSize
+	if memo.at.IsZero() {
+		memo.at, memo.base, s.Began, s.HydratedBytes = now, hydrated, now, hydrated
+	}
+	elapsed := now.Sub(memo.at)
+	copied := hydrated - s.HydratedBytes
+	s.TotalBytes, s.HydratedBytes = int64(st.Regions)*int64(e.Fill.RegionSectors)*sectorSize, hydrated
+	s.From = volume.FromPeer
+	if memo.onOrigin {
+		s.From = volume.FromOrigin
+	}
+	if total := now.Sub(s.Began); total > 0 {
+		s.Rate = int64(float64(hydrated-memo.base) / total.Seconds())
+	}
+	memo.at = now
+	limit := a.fillLimit(e, active)
+	if limit == 0 {
+		return false
+	}
+	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
+	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(fillBurst))
+	return memo.credit < 0
+}
+
+// fillLimit is the bandwidth of one of several fills in bytes per second: its own,
+// and its share of the node's. 0 is no limit.
+func (a *Attacher) fillLimit(e *Entry, active int) int64 {
+	limit, share := e.Fill.Bandwidth, a.Warm.NodeBandwidth/int64(max(active, 1))
+	if a.Warm.NodeBandwidth > 0 && (limit == 0 || share < limit) {
+		return max(share, 1)
+	}
+	return limit
+}
+
+// gatherPath replaces the peer by the gather view of the origin. It takes no lock
+// and writes no journal: whoever holds the volume's lock may be waiting for just
+// this. What is loaded tells what was done.
+func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]devmapper.Info) error {
+	log := klog.FromContext(ctx).WithValues("volume", e.ID)
+	began := a.Now()
+	origin, path := infos[originName(e.ID)], infos[pathName(e.ID)]
+	data, top := infos[dataName(e.ID)], infos[topName(e.ID)]
+	if !origin.HasLive || !path.HasLive || !data.HasLive {
+		return fmt.Errorf("%w: devices of the fill are missing", volume.ErrUnavailable)
+	}
+	m, err := a.readMap(e.ID)
+	if err != nil {
+		return err
+	}
+	sectors, err := a.deviceSectors(ctx, originName(e.ID))
+	if err != nil {
+		return err
+	}
+	length, err := a.deviceSectors(ctx, pathName(e.ID))
+	if err != nil {
+		return err
+	}
+	if err := a.DM.LoadReadOnly(ctx, pathName(e.ID), m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
+		return fmt.Errorf("load table of %s: %w", pathName(e.ID), err)
+	}
+	if err := a.swapIn(ctx, pathName(e.ID)); err != nil {
+		return err
+	}
+	faultFillGathered.Hit()
+	if err := a.DM.Message(ctx, sourceName(e.ID), 0, "reinstate_path", path.DevNo()); err != nil {
+		return err
+	}
+	log.Info("The peer is replaced by the origin", "took", a.Now().Sub(began), "open", top.OpenCount)
+	return nil
+}
+
+// deviceSectors is the length of a device by its live table.
+func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, error) {
+	t, err := a.DM.Table(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	return t.Sectors(), nil
+}
+
+// lockedFillStep takes a step that no request may run beside.
+func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillStep, memo *fillMemo) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil || e.Fill == nil || e.State != StateStaged || !e.Cached() {
+		return err
+	}
+	switch step {
+	case fillHydrate:
+		return a.DM.Message(ctx, dataName(id), 0, "enable_hydration")
+	case fillRest:
+		return a.DM.Message(ctx, dataName(id), 0, "disable_hydration")
+	case fillLeave:
+		a.leavePeer(ctx, e)
+		faultFillLeft.Hit()
+		memo.reported = time.Time{}
+		return a.save(ctx, e, e.State)
+	case fillSwap:
+		return a.swapClone(ctx, e)
+	case fillSweep:
+		return a.sweepFill(ctx, e)
+	case fillNothing, fillGather:
+	}
+	return nil
+}
+
+// swapClone puts the SSD itself below the live cache, when everything is copied.
+func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
+	t, err := a.DM.Table(ctx, dataName(e.ID))
+	if err != nil {
+		return err
+	}
+	clone, ok := devmapper.CloneTarget{}, false
+	if len(t) == 1 {
+		clone, ok = t[0].Target.(devmapper.CloneTarget)
+	}
+	if !ok {
+		return fmt.Errorf("device %s is no clone", dataName(e.ID))
+	}
+	if err := a.reload(ctx, dataName(e.ID), devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
+		return err
+	}
+	faultFillSwapped.Hit()
+	return a.sweepFill(ctx, e)
+}
+
+// sweepFill removes what a complete fill leaves, and lets the peer go.
+func (a *Attacher) sweepFill(ctx context.Context, e *Entry) error {
+	if err := a.remove(ctx, e.ID, sourceName(e.ID), pathName(e.ID)); err != nil {
+		return err
+	}
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(e.ID)); err != nil {
+		return err
+	}
+	faultFillRemoved.Hit()
+	took := time.Duration(0)
+	if memo := a.fills.memo(e.ID); memo != nil && !memo.state.Began.IsZero() {
+		took = a.Now().Sub(memo.state.Began)
+	}
+	a.dropFill(ctx, e, volume.MoveCompleted, fmt.Sprintf("everything was copied, %s", took.Round(time.Millisecond)))
+	faultFillReported.Hit()
+	return a.save(ctx, e, e.State)
+}
+
+// reportFill writes progress that is news. Nobody's data wait for it.
+func (a *Attacher) reportFill(ctx context.Context, e *Entry, f fillFacts, memo *fillMemo) {
+	if a.Moves == nil || !f.Clone || e.Fill.Move.Name == "" || a.Now().Sub(memo.reported) < fillReport {
+		return
+	}
+	memo.reported = a.Now()
+	a.fills.mu.Lock()
+	s := memo.state
+	a.fills.mu.Unlock()
+	p := volume.MoveProgress{TotalBytes: s.TotalBytes, HydratedBytes: s.HydratedBytes, Rate: s.Rate, From: s.From}
+	if s.Rate > 0 {
+		p.Remaining = time.Duration(float64(s.TotalBytes-s.HydratedBytes) / float64(s.Rate) * float64(time.Second))
+	}
+	if err := a.Moves.Progress(ctx, e.Fill.Move, p); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		klog.FromContext(ctx).Error(err, "Progress of a move could not be reported", "volume", e.ID)
+	}
+}

@@ -1,0 +1,160 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// hotSetBytes bounds one volume's hot set.
+const hotSetBytes = 64 << 10
+
+// loadHotSet returns the volume's hot set. Errors: ErrNotFound.
+func (a *Attacher) loadHotSet(ctx context.Context, req volume.StageRequest) (*cachemap.HotSet, error) {
+	if a.HotSets == nil {
+		return nil, volume.ErrNotFound
+	}
+	stored, err := a.HotSets.Load(ctx, req.ID, req.Publication.Fence.UID)
+	if err != nil {
+		return nil, err
+	}
+	h, err := cachemap.DecodeHotSet(stored.Blocks)
+	if err != nil {
+		return nil, fmt.Errorf("hot set of volume %s: %w", req.ID, err)
+	}
+	return &h, nil
+}
+
+// RecordHotSets stores the hot sets that are due: of volumes that have left the
+// node, and now and then of attached ones. One that cannot be stored is tried again
+// later; it is a hint.
+func (a *Attacher) RecordHotSets(ctx context.Context) {
+	if a.HotSets == nil || a.Tools == nil || a.Warm.Dir == "" {
+		return
+	}
+	entries, err := a.Journal.List()
+	if err != nil {
+		return // Repair has said so
+	}
+	for i := range entries {
+		if !a.hotSetDue(&entries[i]) {
+			continue
+		}
+		if err := a.recordHotSet(ctx, entries[i].ID); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Hot set was not recorded", "volume", entries[i].ID)
+		}
+	}
+}
+
+// hotSetDue tells whether a volume's hot set is to be taken now. That of an attached
+// volume is taken for the case that its node is lost.
+func (a *Attacher) hotSetDue(e *Entry) bool {
+	switch {
+	case !e.Cached() || e.Fill != nil:
+		return false
+	case e.State == StateResident:
+		return e.HotSetDue
+	}
+	return e.State == StateStaged && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
+}
+
+func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil || !a.hotSetDue(e) {
+		return err
+	}
+	m, err := a.copyMap(ctx, e)
+	if err != nil {
+		return err
+	}
+	err = a.HotSets.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(m, hotSetBytes), Recorded: a.Now()})
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	e.HotSetDue, e.HotSetAt = false, a.Now().UTC()
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Hot set recorded", "volume", id, "chunks", len(m.Entries))
+	return nil
+}
+
+// copyMap reads the map from a copy of the metadata, which may be in use: then the
+// copy may be torn, and the tool says so or the list is a little wrong.
+func (a *Attacher) copyMap(ctx context.Context, e *Entry) (m cachemap.Map, err error) {
+	c, err := a.findCache(ctx, e.ID)
+	if err != nil {
+		return m, err
+	}
+	if !c.facts.Whole {
+		return m, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
+	}
+	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".raw")
+	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
+	defer func() { err = errors.Join(err, removeFiles(raw, text)) }()
+	if err := copyDevice(ctx, c.meta.DevPath(), raw); err != nil {
+		return m, err
+	}
+	if err := a.Tools.Dump(ctx, raw, text); err != nil {
+		return m, err
+	}
+	f, err := os.Open(text)
+	if err != nil {
+		return m, err
+	}
+	defer func() { _ = f.Close() }()
+	return cachemap.Read(f)
+}
+
+func removeFiles(paths ...string) error {
+	var errs []error
+	for _, p := range paths {
+		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// copyDevice copies a device past the page cache, in which the kernel's own writes
+// do not show.
+func copyDevice(ctx context.Context, device, file string) error {
+	in, err := blockdev.OpenDirect(device)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	buf := blockdev.AlignedBuffer(1 << 20)
+	for err == nil && ctx.Err() == nil {
+		var n int
+		if n, err = in.Read(buf); n > 0 {
+			_, werr := out.Write(buf[:n])
+			err = errors.Join(err, werr)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err = errors.Join(err, ctx.Err(), out.Close()); err != nil {
+		return fmt.Errorf("copy %s: %w", device, err)
+	}
+	return nil
+}

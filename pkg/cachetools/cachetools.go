@@ -1,0 +1,89 @@
+// Package cachetools reads and writes the metadata of caches that no table uses,
+// with thin-provisioning-tools. It needs version 1.0 or newer: those before drop the
+// hints.
+package cachetools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+)
+
+// Errors; test with errors.Is. A program that is missing is
+// hostexec.ErrNotInstalled, a device or file that is missing fs.ErrNotExist.
+var (
+	// ErrRefused: the program could not make sense of the metadata, or of the XML.
+	ErrRefused = errors.New("cache metadata refused")
+	// ErrBusy: a table, or another program, uses the metadata device.
+	ErrBusy = errors.New("cache metadata are in use")
+	// ErrNoSpace: the map needs a larger metadata device, or the file more room.
+	ErrNoSpace = errors.New("no space for cache metadata")
+)
+
+// Dump writes the map in metadata to a file, as XML (cache_dump(8)). On error there
+// is no file.
+//
+// The metadata must not be in use: those of a running cache change while they are
+// read. Errors: ErrRefused, ErrBusy, ErrNoSpace.
+func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string) error {
+	_, err := run.Run(ctx, hostexec.Command("cache_dump", "-o", file, metadataDevice))
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("dump %s: %w", metadataDevice, classify(err))
+	if rmErr := os.Remove(file); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		err = errors.Join(err, rmErr)
+	}
+	return err
+}
+
+// Restore writes metadata of version 2, as after a clean stop, from XML
+// (cache_restore(8)). The superblock is written last: on a device that had none before,
+// an attempt that failed leaves none. Errors: ErrRefused, ErrBusy, ErrNoSpace.
+func Restore(ctx context.Context, run hostexec.Runner, file, metadataDevice string) error {
+	if _, err := run.Run(ctx, hostexec.Command("cache_restore", "-i", file, "-o", metadataDevice)); err != nil {
+		return fmt.Errorf("restore %s: %w", metadataDevice, classify(err))
+	}
+	return nil
+}
+
+// classify gives the error of a program that ran one of this package's sentinels.
+// The programs have one exit status for all that goes wrong.
+func classify(err error) error {
+	var exit *hostexec.ExitError
+	if !errors.As(err, &exit) {
+		return err
+	}
+	text := string(exit.Stderr)
+	switch {
+	case exit.ExitCode < 0:
+		return err // a signal
+	case strings.Contains(text, "Device or resource busy"):
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	case strings.Contains(text, "No space left on device"), strings.Contains(text, "out of metadata space"):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case strings.Contains(text, "Couldn't find"), strings.Contains(text, "No such file or directory"):
+		return fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return fmt.Errorf("%w: %w", ErrRefused, err)
+}
+
+// Tools are Dump and Restore on the machine of a Runner.
+type Tools struct {
+	Run hostexec.Runner
+}
+
+// Dump is the function of the same name.
+func (t Tools) Dump(ctx context.Context, metadataDevice, file string) error {
+	return Dump(ctx, t.Run, metadataDevice, file)
+}
+
+// Restore is the function of the same name.
+func (t Tools) Restore(ctx context.Context, file, metadataDevice string) error {
+	return Restore(ctx, t.Run, file, metadataDevice)
+}

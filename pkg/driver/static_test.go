@@ -1,0 +1,63 @@
+package driver
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestVolumeContextWarmStart: a static volume says how it starts; of a volume that was
+// made by CreateVolume the record does.
+func TestVolumeContextWarmStart(t *testing.T) {
+	static := func(more map[string]string) map[string]string {
+		out := map[string]string{"portals": "192.0.2.1", "iqn": "iqn.2003-01.org.example:disk1"}
+		for k, v := range more {
+			out[k] = v
+		}
+		return out
+	}
+	tests := map[string]struct {
+		attributes map[string]string
+		want       volume.WarmStart
+		wantErr    string
+	}{
+		"nothing": {attributes: static(nil), want: volume.WarmStart{From: volume.WarmPeer}},
+		"all": {
+			attributes: static(map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Gi", "warmStartDeadline": "24h"}),
+			want:       volume.WarmStart{From: volume.WarmPeer, Bandwidth: 1 << 30, Deadline: 24 * time.Hour},
+		},
+		"mistyped": {
+			attributes: static(map[string]string{"warmstart": "off"}),
+			wantErr:    `unknown volumeAttribute "warmstart" (value "off") (did you mean "warmStart"?)`,
+		},
+		"without a cache": {
+			attributes: static(map[string]string{"cacheMode": "none", "warmStart": "origin"}),
+			wantErr:    `volumeAttribute warmStart: "origin" contradicts cacheMode none`,
+		},
+		"not static": {
+			attributes: map[string]string{"warmStart": "off"},
+			wantErr:    `volumeAttribute warmStart: "off" is for a static volume`,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec, _, err := parseVolumeContext(tc.attributes)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, spec.WarmStart); diff != "" {
+				t.Errorf("warm start (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,90 @@
+package driver
+
+import (
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Bounds of the warm start.
+const (
+	// minBandwidth and maxBandwidth are in bytes per second. Below the least one a
+	// cache of some size would take days.
+	minBandwidth = 1 << 20
+	maxBandwidth = 1 << 40
+	minDeadline  = time.Minute
+	maxDeadline  = 24 * time.Hour
+)
+
+// warmText is the warm start as its author wrote it.
+type warmText struct{ from, bandwidth, deadline string }
+
+func warmTextOf(params map[string]string) warmText {
+	return warmText{params[keyWarmStart], params[keyWarmStartBandwidth], params[keyWarmStartDeadline]}
+}
+
+// parse reads the parameters one by one. What is not given is the zero value.
+func (t warmText) parse(p *problems) volume.WarmStart {
+	return volume.WarmStart{
+		From: volume.WarmFrom(p.oneOf(keyWarmStart, t.from, "",
+			string(volume.WarmPeer), string(volume.WarmOrigin), string(volume.WarmOff))),
+		Bandwidth: parseBandwidth(p, t.bandwidth),
+		Deadline:  parseDeadline(p, t.deadline),
+	}
+}
+
+// check refuses what is given and has no use in this mode, or with the source that
+// the volume has then.
+func (t warmText) check(p *problems, mode volume.CacheMode, from volume.WarmFrom) {
+	if mode == volume.ModeNone {
+		for _, given := range [][2]string{{keyWarmStart, t.from}, {keyWarmStartBandwidth, t.bandwidth}, {keyWarmStartDeadline, t.deadline}} {
+			if key, value := given[0], given[1]; value != "" {
+				p.add(key, "%q contradicts cacheMode none, which has no cache; leave %s out", value, key)
+			}
+		}
+		return
+	}
+	if t.bandwidth != "" && from == volume.WarmOff {
+		p.add(keyWarmStartBandwidth, "%q contradicts warmStart off, which copies nothing; leave warmStartBandwidth out, or give a warmStart of %s or %s",
+			t.bandwidth, volume.WarmPeer, volume.WarmOrigin)
+	}
+	if t.deadline != "" && (from == volume.WarmOff || from == volume.WarmOrigin) {
+		p.add(keyWarmStartDeadline, "%q contradicts warmStart %s, which asks no other node; leave warmStartDeadline out, or give a warmStart of %s",
+			t.deadline, from, volume.WarmPeer)
+	}
+}
+
+// parseWarmStart reads the warm start of a new volume of this mode.
+func parseWarmStart(p *problems, mode volume.CacheMode, params map[string]string) volume.WarmStart {
+	t := warmTextOf(params)
+	w := t.parse(p)
+	if w.From == "" {
+		w.From = volume.WarmPeer
+	}
+	t.check(p, mode, w.From)
+	return w
+}
+
+func parseBandwidth(p *problems, value string) int64 {
+	if value == "" {
+		return 0
+	}
+	n, err := volume.ParseBytes(value)
+	if err != nil || n < minBandwidth || n > maxBandwidth {
+		p.add(keyWarmStartBandwidth, "%q is not accepted; accepted are bytes per second from 1Mi to 1Ti, such as 100Mi", value)
+		return 0
+	}
+	return n
+}
+
+func parseDeadline(p *problems, value string) time.Duration {
+	if value == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < minDeadline || d > maxDeadline || d%time.Second != 0 {
+		p.add(keyWarmStartDeadline, "%q is not accepted; accepted are 1m to 24h in whole seconds, such as 30m or 1h30m", value)
+		return 0
+	}
+	return d
+}

@@ -1,0 +1,96 @@
+package kubectl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	domain "github.com/nearflash/nearflash/pkg/volume"
+)
+
+func checkClasses(d *diagnosis, f *clusterFacts) {
+	if len(f.classes) == 0 {
+		d.ok("storageclasses", "none of provisioner %s: only existing LUNs can be used", driverName)
+	}
+	for _, c := range f.classes {
+		object := "storageclass/" + c.Name
+		if problems := classProblems(c.Parameters); len(problems) > 0 {
+			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
+		} else {
+			d.ok(object, "valid")
+		}
+	}
+}
+
+// classParameters are the parameters of docs/reference/storageclass.md with the
+// values that are enumerated there.
+var classParameters = map[string][]string{
+	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"warmStart": {"peer", "origin", "off"},
+	"cacheSize": nil, "chunkSize": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
+}
+
+// classProblems says why the controller will refuse the parameters of a class.
+func classProblems(params map[string]string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(params)) {
+		value := params[key]
+		accepted, known := classParameters[key]
+		switch {
+		case strings.HasPrefix(key, "csi.storage.k8s.io/"):
+		case !known:
+			out = append(out, fmt.Sprintf("unknown parameter %q", key))
+		case accepted != nil && !slices.Contains(accepted, value):
+			out = append(out, fmt.Sprintf("%s %q is not accepted (accepted: %s)", key, value, strings.Join(accepted, ", ")))
+		case key == "cacheSize" && params["cacheMode"] != "none":
+			if _, err := domain.ParseSize(value); err != nil {
+				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
+			}
+		}
+	}
+	out = append(out, warmProblems(params)...)
+	mode, consent := params["cacheMode"], params["acceptDirtyLoss"] == "node-loss"
+	if mode == string(v1alpha1.CacheModeWriteback) && !consent {
+		out = append(out, "cacheMode writeback needs acceptDirtyLoss node-loss")
+	}
+	if mode != string(v1alpha1.CacheModeWriteback) && consent {
+		out = append(out, "acceptDirtyLoss node-loss is for cacheMode writeback only")
+	}
+	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
+		out = append(out, "cacheMode none takes no cacheSize")
+	}
+	return out
+}
+
+// warmProblems is classProblems for the warm start.
+func warmProblems(params map[string]string) []string {
+	var out []string
+	from, bandwidth, deadline := params["warmStart"], params["warmStartBandwidth"], params["warmStartDeadline"]
+	if bandwidth != "" {
+		if n, err := domain.ParseBytes(bandwidth); err != nil || n < 1<<20 || n > 1<<40 {
+			out = append(out, fmt.Sprintf("warmStartBandwidth %q is not accepted (accepted: 1Mi to 1Ti)", bandwidth))
+		}
+	}
+	if deadline != "" {
+		if d, err := time.ParseDuration(deadline); err != nil || d < time.Minute || d > 24*time.Hour || d%time.Second != 0 {
+			out = append(out, fmt.Sprintf("warmStartDeadline %q is not accepted (accepted: 1m to 24h)", deadline))
+		}
+	}
+	switch {
+	case params["cacheMode"] == string(v1alpha1.CacheModeNone):
+		for _, key := range []string{"warmStart", "warmStartBandwidth", "warmStartDeadline"} {
+			if params[key] != "" {
+				out = append(out, "cacheMode none takes no "+key)
+			}
+		}
+	case from == "off" && bandwidth != "":
+		out = append(out, "warmStart off takes no warmStartBandwidth")
+	}
+	if (from == "off" || from == "origin") && deadline != "" && params["cacheMode"] != string(v1alpha1.CacheModeNone) {
+		out = append(out, "warmStart "+from+" takes no warmStartDeadline")
+	}
+	return out
+}

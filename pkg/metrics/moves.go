@@ -1,0 +1,90 @@
+package metrics
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Fill is a cache whose data are still being copied (states.md, The warm move).
+type Fill struct {
+	Volume                    volume.ID
+	TotalBytes, HydratedBytes int64
+	// From is where it reads at the moment.
+	From volume.ServedFrom
+}
+
+// Moves counts how warm moves to a node ended. The zero value has counted none.
+type Moves struct {
+	mu sync.Mutex
+	n  map[moveEnd]uint64
+}
+
+// moveEnd is what moves are counted by.
+type moveEnd struct {
+	from    volume.ServedFrom
+	outcome volume.MoveOutcome
+}
+
+// Ended counts a move that has ended; from is where it was to begin.
+func (m *Moves) Ended(from volume.ServedFrom, o volume.MoveOutcome) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.n == nil {
+		m.n = map[moveEnd]uint64{}
+	}
+	m.n[moveEnd{from, o}]++
+}
+
+// count returns how many have ended so; a nil m has counted none.
+func (m *Moves) count(from volume.ServedFrom, o volume.MoveOutcome) uint64 {
+	if m == nil {
+		return 0
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.n[moveEnd{from, o}]
+}
+
+// collectMoves sends what is known of warm moves to and from the node.
+func (c *Collector) collectMoves(ctx context.Context, ch chan<- prometheus.Metric) {
+	e := emitter{c, ch, []string{c.Node}}
+	// All of them from the beginning: an increase from nothing would not be seen.
+	for _, from := range []volume.ServedFrom{volume.FromPeer, volume.FromOrigin} {
+		for _, o := range []volume.MoveOutcome{volume.MoveCompleted, volume.MoveEnded, volume.MoveFailed} {
+			e.put(nameMoves, float64(c.Moves.count(from, o)), label(from), label(o))
+		}
+	}
+	if c.Loans == nil {
+		return
+	}
+	// A journal that cannot be read makes the pass fail, which has a metric.
+	if loans, err := c.Loans(ctx); err == nil {
+		e.put(nameLoans, float64(len(loans)))
+	}
+}
+
+// label is the form that a word of the API has in labels.
+func label[T ~string](word T) string { return strings.ToLower(string(word)) }
+
+// fills returns the fills under way by volume.
+func (c *Collector) fills() map[volume.ID]Fill {
+	out := map[volume.ID]Fill{}
+	if c.Fills == nil {
+		return out
+	}
+	for _, f := range c.Fills() {
+		out[f.Volume] = f
+	}
+	return out
+}
+
+func (e emitter) fill(f Fill) {
+	e.put(nameFillSize, float64(f.TotalBytes))
+	e.put(nameFillHydrated, float64(f.HydratedBytes))
+	e.put(nameFillInfo, 1, label(f.From))
+}

@@ -1,0 +1,68 @@
+package moves
+
+import (
+	"time"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// facts are what the source knows of one move.
+type facts struct {
+	// asked: the object exists.
+	asked bool
+	// ended: it has an outcome, is being deleted, or its deadline has passed.
+	ended bool
+	// state is what the source has answered.
+	state v1alpha1.LoanState
+	// served: the lender serves this move.
+	served bool
+	// missing is for how long there has been no object.
+	missing time.Duration
+}
+
+// decision is what the source does next about one move.
+type decision string
+
+const (
+	// nothing: nothing is to be done.
+	nothing decision = "nothing"
+	// wait: look again when the grace is over.
+	wait decision = "wait"
+	// lend: lend, and answer with the loan or the reason against it.
+	lend decision = "lend"
+	// reclaim: end the loan, then answer that it is released.
+	reclaim decision = "reclaim"
+)
+
+// decide is the table of "What the lender does" in docs/design/states.md, as far as
+// objects tell. The first line that matches decides.
+//
+//	no object, not served                       nothing
+//	no object, for less than the grace          wait: a repeated Begin is about to make a new one
+//	no object                                   reclaim
+//	ended, and served or answered with Lent     reclaim
+//	ended                                       nothing
+//	not answered                                lend, again if the answer was lost
+//	answered with Lent, not served              lend: refused, for the node has restarted
+//	answered with Refused or Released, served   reclaim
+//	otherwise                                   nothing
+func decide(f facts, grace time.Duration) decision {
+	lent := f.state == v1alpha1.LoanLent
+	switch {
+	case !f.asked && !f.served:
+		return nothing
+	case !f.asked && f.missing < grace:
+		return wait
+	case !f.asked:
+		return reclaim
+	case f.ended && (f.served || lent):
+		return reclaim
+	case f.ended:
+		return nothing
+	case f.state == "", lent && !f.served:
+		return lend
+	case !lent && f.served:
+		return reclaim
+	}
+	return nothing
+}

@@ -1,0 +1,68 @@
+package moves
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+func TestDecide(t *testing.T) {
+	const grace = 5 * time.Second
+	cases := map[string]struct {
+		facts
+		want decision
+	}{
+		"nothing":                          {facts{}, nothing},
+		"object just gone":                 {facts{served: true, missing: time.Second}, wait},
+		"object gone":                      {facts{served: true, missing: grace}, reclaim},
+		"new":                              {facts{asked: true}, lend},
+		"answer lost":                      {facts{asked: true, served: true}, lend},
+		"lent":                             {facts{asked: true, served: true, state: v1alpha1.LoanLent}, nothing},
+		"lent before a restart":            {facts{asked: true, state: v1alpha1.LoanLent}, lend},
+		"refused":                          {facts{asked: true, state: v1alpha1.LoanRefused}, nothing},
+		"refused, yet served":              {facts{asked: true, served: true, state: v1alpha1.LoanRefused}, reclaim},
+		"released":                         {facts{asked: true, state: v1alpha1.LoanReleased}, nothing},
+		"released, yet served":             {facts{asked: true, served: true, state: v1alpha1.LoanReleased}, reclaim},
+		"ended before the answer":          {facts{asked: true, ended: true}, nothing},
+		"ended, answer lost":               {facts{asked: true, ended: true, served: true}, reclaim},
+		"ended":                            {facts{asked: true, ended: true, served: true, state: v1alpha1.LoanLent}, reclaim},
+		"ended, reclaimed, not yet said":   {facts{asked: true, ended: true, state: v1alpha1.LoanLent}, reclaim},
+		"ended, released":                  {facts{asked: true, ended: true, state: v1alpha1.LoanReleased}, nothing},
+		"ended, refused":                   {facts{asked: true, ended: true, state: v1alpha1.LoanRefused}, nothing},
+		"asked, and a clock that is wrong": {facts{asked: true, served: true, state: v1alpha1.LoanLent, missing: time.Hour}, nothing},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := decide(tc.facts, grace); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestDecideEverything walks through all facts: what is served is always somebody's
+// or on its way to be reclaimed, and nothing ended is ever lent.
+func TestDecideEverything(t *testing.T) {
+	both := []bool{false, true}
+	for _, asked := range both {
+		for _, ended := range both {
+			for _, served := range both {
+				for _, state := range []v1alpha1.LoanState{"", v1alpha1.LoanLent, v1alpha1.LoanRefused, v1alpha1.LoanReleased} {
+					f := facts{asked: asked, ended: ended, state: state, served: served, missing: time.Minute}
+					d := decide(f, time.Second)
+					if d == lend && (ended || !asked) {
+						t.Errorf("%+v: lent", f)
+					}
+					wanted := asked && !ended && (state == "" || state == v1alpha1.LoanLent)
+					if served && !wanted && d != reclaim {
+						t.Errorf("%+v: served for ever, %s", f, d)
+					}
+					if served && wanted && d == reclaim {
+						t.Errorf("%+v: taken away", f)
+					}
+				}
+			}
+		}
+	}
+}

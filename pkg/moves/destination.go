@@ -1,0 +1,303 @@
+package moves
+
+import (
+	"context"
+	"crypto/ecdh"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Reasons of the events at the end of a move, on the volume and its claim.
+const (
+	EventCompleted = "WarmStartCompleted"
+	EventEnded     = "WarmStartEnded"
+	EventFailed    = "WarmStartFailed"
+
+	eventAction = "WarmStart"
+)
+
+const (
+	// watchPause is the time between two tries; a pod waits.
+	watchPause = 100 * time.Millisecond
+	// abandonTimeout bounds how long a move that cannot begin holds up the cold
+	// start.
+	abandonTimeout = 2 * time.Second
+)
+
+// Destination is volume.Moves over the API server.
+type Destination struct {
+	client client.WithWatch
+	events events.EventRecorder
+	clock  clock.PassiveClock
+}
+
+var _ volume.Moves = (*Destination)(nil)
+
+// NewDestination returns a Destination. c must read from the API server itself.
+func NewDestination(c client.WithWatch, recorder events.EventRecorder, clk clock.PassiveClock) *Destination {
+	return &Destination{client: c, events: recorder, clock: clk}
+}
+
+// Begin implements volume.Moves. A move whose source refuses or does not answer is
+// reported as failed here, so that nobody serves it late; its ID is returned all
+// the same. One whose ctx was cancelled is not: it will be begun again.
+func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
+	key, err := newKey()
+	if err != nil {
+		return volume.MoveID{}, nil, err
+	}
+	obj := newObject(r, key)
+	if err := d.create(ctx, obj); err != nil {
+		return volume.MoveID{}, nil, err
+	}
+	m := idOf(obj)
+	if r.Source == nil {
+		return m, nil, nil
+	}
+	loan, err := d.borrow(ctx, obj, key)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		d.abandon(ctx, m, err)
+	}
+	return m, loan, err
+}
+
+// create makes the object, in place of one that an earlier Begin left: the key that
+// belonged to that is lost.
+func (d *Destination) create(ctx context.Context, obj *v1alpha1.CacheMigration) error {
+	for tries := 0; ; tries++ {
+		fresh := obj.DeepCopy()
+		err := d.client.Create(ctx, fresh)
+		if err == nil {
+			fresh.DeepCopyInto(obj)
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return records.Error("create CacheMigration "+obj.Name, err)
+		}
+		if err := d.remove(ctx, obj.Name); err != nil {
+			return err
+		}
+		if tries == 0 {
+			continue
+		}
+		select { // somebody holds it by a finalizer
+		case <-ctx.Done():
+			return unavailable("CacheMigration %s of an earlier try is still there: %v", obj.Name, ctx.Err())
+		case <-time.After(watchPause):
+		}
+	}
+}
+
+func (d *Destination) remove(ctx context.Context, name string) error {
+	old := &v1alpha1.CacheMigration{}
+	err := d.client.Get(ctx, types.NamespacedName{Name: name}, old)
+	if err == nil {
+		err = d.client.Delete(ctx, old, client.Preconditions{UID: ptr.To(old.UID)})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // somebody was faster
+	}
+	return records.Error("delete CacheMigration "+name, err)
+}
+
+// abandon tells the source that nobody waits any more.
+func (d *Destination) abandon(ctx context.Context, m volume.MoveID, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
+	defer cancel()
+	if err := d.Finish(ctx, m, volume.MoveFailed, cause.Error()); err != nil {
+		klog.FromContext(ctx).Error(err, "Source is not told that its loan is not needed; it learns so at the deadline", "move", m.Name)
+	}
+}
+
+// borrow waits for the source's answer.
+func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey) (*volume.Loan, error) {
+	node := obj.Spec.SourceNode
+	answer, err := d.answer(ctx, idOf(obj))
+	if err != nil {
+		return nil, unavailable("node %s has not said whether it lends its cache: %v", node, err)
+	}
+	if answer.State != v1alpha1.LoanLent {
+		return nil, unavailable("node %s does not lend its cache (%s): %s", node, answer.State, answer.Message)
+	}
+	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)
+	if err == nil && (len(answer.Portals) == 0 || answer.IQN == "" || answer.ChunkSizeBytes <= 0 || answer.MetaBytes <= 0 || answer.DataBytes <= 0) {
+		err = errors.New("address or size is missing")
+	}
+	if err != nil {
+		return nil, unavailable("the answer of node %s cannot be used: %v", node, err)
+	}
+	return &volume.Loan{
+		Move:         idOf(obj),
+		Source:       volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN},
+		Credentials:  cred,
+		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
+		MetaBytes:    answer.MetaBytes,
+		DataBytes:    answer.DataBytes,
+	}, nil
+}
+
+// answer watches the object until its source has answered, or ctx ends.
+func (d *Destination) answer(ctx context.Context, m volume.MoveID) (*v1alpha1.MigrationSource, error) {
+	for {
+		// Without a version the watch begins with the object as it is.
+		w, err := d.client.Watch(ctx, &v1alpha1.CacheMigrationList{}, client.MatchingFields{metav1.ObjectNameField: m.Name})
+		if err == nil {
+			var answer *v1alpha1.MigrationSource
+			answer, err = follow(ctx, w, m)
+			w.Stop()
+			if answer != nil || errors.Is(err, volume.ErrNotFound) {
+				return answer, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), err)
+		case <-time.After(watchPause):
+		}
+	}
+}
+
+// follow reads one watch. It returns nothing when the watch ends, which API servers
+// do now and then. Errors: ErrNotFound if the object is gone.
+func follow(ctx context.Context, w watch.Interface, m volume.MoveID) (*v1alpha1.MigrationSource, error) {
+	for {
+		var e watch.Event
+		var open bool
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case e, open = <-w.ResultChan():
+		}
+		if !open {
+			return nil, nil
+		}
+		if e.Type == watch.Error {
+			return nil, apierrors.FromObject(e.Object)
+		}
+		obj, ok := e.Object.(*v1alpha1.CacheMigration)
+		if !ok {
+			continue
+		}
+		if string(obj.UID) != m.UID {
+			continue // of an earlier try: a watch may begin with what is not true any more
+		}
+		if e.Type == watch.Deleted {
+			return nil, fmt.Errorf("%w: CacheMigration %s was deleted", volume.ErrNotFound, m.Name)
+		}
+		if obj.Status.Source.State != "" {
+			return &obj.Status.Source, nil
+		}
+	}
+}
+
+// Progress implements volume.Moves. The first one also dates the beginning.
+func (d *Destination) Progress(ctx context.Context, m volume.MoveID, p volume.MoveProgress) error {
+	_, _, err := update(ctx, d.client, m, func(obj *v1alpha1.CacheMigration) {
+		if obj.Status.Outcome != "" {
+			return
+		}
+		d.begun(obj)
+		d.condition(obj, metav1.ConditionUnknown, v1alpha1.ReasonMigrationRunning, "")
+		obj.Status.Progress = v1alpha1.MigrationProgress{
+			TotalBytes: ptr.To(p.TotalBytes), HydratedBytes: ptr.To(p.HydratedBytes), BytesPerSecond: ptr.To(p.Rate),
+			ServedFrom: v1alpha1.ServedFrom(p.From),
+		}
+		if p.Remaining > 0 {
+			obj.Status.Progress.EstimatedCompletionTime = metav1.NewTime(d.clock.Now().Add(p.Remaining))
+		}
+	})
+	return err
+}
+
+// begun dates the beginning of a move by its object.
+func (d *Destination) begun(obj *v1alpha1.CacheMigration) {
+	if obj.Status.StartTime.IsZero() {
+		obj.Status.StartTime = obj.CreationTimestamp
+	}
+}
+
+func (d *Destination) condition(obj *v1alpha1.CacheMigration, status metav1.ConditionStatus, reason, text string) {
+	meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionCompleted, Status: status, Reason: reason, Message: text,
+		ObservedGeneration: obj.Generation, LastTransitionTime: metav1.NewTime(d.clock.Now()),
+	})
+}
+
+// Finish implements volume.Moves. The first outcome stays.
+func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.MoveOutcome, text string) error {
+	status, reason, event := metav1.ConditionFalse, v1alpha1.ReasonMigrationEnded, EventEnded
+	switch o {
+	case volume.MoveCompleted:
+		status, reason, event = metav1.ConditionTrue, v1alpha1.ReasonMigrationCompleted, EventCompleted
+	case volume.MoveFailed:
+		reason, event = v1alpha1.ReasonMigrationFailed, EventFailed
+	case volume.MoveEnded:
+	}
+	text = message(text)
+	obj, changed, err := update(ctx, d.client, m, func(obj *v1alpha1.CacheMigration) {
+		if obj.Status.Outcome != "" {
+			return
+		}
+		d.begun(obj)
+		obj.Status.Outcome, obj.Status.OutcomeMessage = v1alpha1.MigrationOutcome(o), text
+		obj.Status.CompletionTime = metav1.NewTime(d.clock.Now())
+		obj.Status.Progress.BytesPerSecond, obj.Status.Progress.EstimatedCompletionTime = nil, metav1.Time{}
+		d.condition(obj, status, reason, text)
+	})
+	if err != nil || !changed {
+		return err
+	}
+	d.tell(ctx, obj, records.Event{Warning: o == volume.MoveFailed, Reason: event, Action: eventAction, Note: note(obj)})
+	return nil
+}
+
+// tell sends an event, if the volume is still there.
+func (d *Destination) tell(ctx context.Context, obj *v1alpha1.CacheMigration, e records.Event) {
+	v, err := records.Load(ctx, d.client, volume.ID(obj.Spec.VolumeName))
+	if err != nil || string(v.UID) != obj.Spec.VolumeUID {
+		klog.FromContext(ctx).V(1).Info("No event about a volume that cannot be read", "move", obj.Name, "err", err)
+		return
+	}
+	records.Emit(ctx, d.client, d.events, v, e)
+}
+
+// note is the text of the event at the end of a move.
+func note(obj *v1alpha1.CacheMigration) string {
+	from := "the origin"
+	if obj.Spec.SourceNode != "" {
+		from = "node " + obj.Spec.SourceNode
+	}
+	text := fmt.Sprintf("Warm start on node %s from %s: %s", obj.Spec.DestinationNode, from, obj.Status.Outcome)
+	if total := ptr.Deref(obj.Status.Progress.TotalBytes, 0); total > 0 {
+		text += fmt.Sprintf(", %d of %d bytes copied", ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total)
+	}
+	if obj.Status.OutcomeMessage != "" {
+		text += ": " + obj.Status.OutcomeMessage
+	}
+	return text
+}
+
+// Lent implements volume.Moves.
+func (d *Destination) Lent(ctx context.Context, m volume.MoveID) (bool, error) {
+	obj, err := load(ctx, d.client, m)
+	if err != nil || obj == nil {
+		return false, err
+	}
+	return obj.Status.Source.State == v1alpha1.LoanLent, nil
+}

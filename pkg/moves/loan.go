@@ -1,0 +1,246 @@
+package moves
+
+import (
+	"cmp"
+	"context"
+	"crypto/ecdh"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// loanKey is the source's half of one agreement.
+type loanKey struct {
+	key  *ecdh.PrivateKey
+	text string
+}
+
+// reconcile brings the loans of one volume to what its objects ask for. again is
+// when to look once more though nothing has changed; 0 is never.
+func (s *Source) reconcile(ctx context.Context, id volume.ID) (again time.Duration, err error) {
+	all, err := s.objects(ctx)
+	if err != nil {
+		return 0, err
+	}
+	asked := slices.DeleteFunc(all, func(o v1alpha1.CacheMigration) bool { return o.Spec.VolumeName != string(id) })
+	slices.SortFunc(asked, func(a, b v1alpha1.CacheMigration) int { return cmp.Compare(a.Spec.Generation, b.Spec.Generation) })
+	var errs []error
+	for i := range asked {
+		next, err := s.handle(ctx, &asked[i])
+		errs = append(errs, err)
+		again = sooner(again, next)
+	}
+	// After the objects: a new one may have taken over the loan of an old one.
+	next, err := s.forgotten(ctx, id, asked)
+	return sooner(again, next), errors.Join(append(errs, err)...)
+}
+
+// sooner is the shorter of two pauses, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// handle does what one object asks for.
+func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (again time.Duration, err error) {
+	id, m := volume.ID(obj.Spec.VolumeName), idOf(obj)
+	f, err := s.facts(ctx, obj)
+	if err != nil {
+		return 0, err
+	}
+	d := decide(f, s.Grace)
+	if d == nothing && f.ended {
+		s.dropKey(m)
+	}
+	if d == lend || d == reclaim {
+		// The informer may lag behind this node's own answer.
+		if obj, err = load(ctx, s.Client, m); err != nil || obj == nil {
+			return 0, err // when it is gone, forgotten comes to it
+		}
+		if f, err = s.facts(ctx, obj); err != nil {
+			return 0, err
+		}
+		d = decide(f, s.Grace)
+	}
+	switch d {
+	case lend:
+		err = s.lend(ctx, obj)
+	case reclaim:
+		if err = s.reclaim(ctx, id, m); err == nil {
+			err = s.answer(ctx, m, v1alpha1.LoanReleased, func(a *v1alpha1.MigrationSource) { a.Message = "" })
+		}
+	case nothing, wait:
+	}
+	if !f.ended && !obj.Spec.Deadline.IsZero() {
+		again = max(obj.Spec.Deadline.Sub(s.Clock.Now()), time.Millisecond)
+	}
+	return again, err
+}
+
+func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts, error) {
+	loans, err := s.Lender.Loans(ctx)
+	if err != nil {
+		return facts{}, fmt.Errorf("loans of this node: %w", err)
+	}
+	deadline := obj.Spec.Deadline
+	return facts{
+		asked: true,
+		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil ||
+			!deadline.IsZero() && !s.Clock.Now().Before(deadline.Time),
+		state:  obj.Status.Source.State,
+		served: loans[volume.ID(obj.Spec.VolumeName)].UID == string(obj.UID),
+	}, nil
+}
+
+// lend lends what obj asks for, and answers. A volume that somebody else works on
+// is tried again; whatever else is wrong is the answer, because a pod waits for it.
+func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
+	id, m := volume.ID(obj.Spec.VolumeName), idOf(obj)
+	key, err := s.key(m)
+	if err != nil {
+		return err
+	}
+	loan, err := s.ask(ctx, obj, key)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, volume.ErrBusy):
+		return fmt.Errorf("lend for move %s: %w", m.Name, err)
+	case err != nil:
+		klog.FromContext(ctx).Info("Residency is not lent", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
+		if obj.Status.Source.State == v1alpha1.LoanLent {
+			// It was lent before a restart, so that nobody may use it any more.
+			if err := s.reclaim(ctx, id, m); err != nil {
+				return err
+			}
+		}
+		return s.answer(ctx, m, v1alpha1.LoanRefused, func(a *v1alpha1.MigrationSource) {
+			*a = v1alpha1.MigrationSource{Message: message(err.Error())}
+		})
+	}
+	klog.FromContext(ctx).Info("Residency is lent", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
+	return s.answer(ctx, m, v1alpha1.LoanLent, func(a *v1alpha1.MigrationSource) {
+		*a = v1alpha1.MigrationSource{
+			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,
+			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes,
+		}
+	})
+}
+
+// ask asks the Lender, with the secret that the destination will derive too.
+func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key loanKey) (volume.Loan, error) {
+	m := idOf(obj)
+	cred, err := agree(key.key, obj.Spec.DestinationPublicKey, m, obj.Spec.DestinationPublicKey, key.text)
+	if err != nil {
+		return volume.Loan{}, err
+	}
+	initiator, err := s.initiator(ctx, obj.Spec.DestinationNode)
+	if err != nil {
+		return volume.Loan{}, err
+	}
+	return s.Lender.Lend(ctx, volume.LoanRequest{
+		Move: m, Volume: volume.ID(obj.Spec.VolumeName), UID: obj.Spec.VolumeUID, Generation: obj.Spec.SourceGeneration,
+		To: obj.Spec.DestinationNode, Initiator: initiator, Credentials: cred,
+	})
+}
+
+// initiator returns the iSCSI name of a node as the node itself reports it.
+func (s *Source) initiator(ctx context.Context, node string) (string, error) {
+	pool := &v1alpha1.CachePool{}
+	if err := s.Client.Get(ctx, types.NamespacedName{Name: node}, pool); err != nil {
+		return "", records.Error("read CachePool "+node, err)
+	}
+	if pool.Status.InitiatorIQN == "" {
+		return "", unavailable("CachePool %s has no initiatorIQN yet", node)
+	}
+	return pool.Status.InitiatorIQN, nil
+}
+
+func (s *Source) key(m volume.MoveID) (loanKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k, ok := s.keys[m.UID]; ok {
+		return k, nil
+	}
+	key, err := newKey()
+	if err != nil {
+		return loanKey{}, err
+	}
+	k := loanKey{key: key, text: encodeKey(key.PublicKey())}
+	s.keys[m.UID] = k
+	return k, nil
+}
+
+func (s *Source) dropKey(m volume.MoveID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.keys, m.UID)
+}
+
+func (s *Source) reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	if err := s.Lender.Reclaim(ctx, id, m); err != nil {
+		return fmt.Errorf("reclaim the loan of move %s: %w", m.Name, err)
+	}
+	klog.FromContext(ctx).Info("Loan is reclaimed", "move", m.Name)
+	return nil
+}
+
+// answer writes the source's part of an object that is still there.
+func (s *Source) answer(ctx context.Context, m volume.MoveID, state v1alpha1.LoanState, fill func(*v1alpha1.MigrationSource)) error {
+	_, _, err := update(ctx, s.Client, m, func(obj *v1alpha1.CacheMigration) {
+		fill(&obj.Status.Source)
+		obj.Status.Source.State = state
+	})
+	if err == nil {
+		s.dropKey(m)
+	}
+	return err
+}
+
+// forgotten ends the loan of a volume that no object speaks of.
+func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.CacheMigration) (again time.Duration, err error) {
+	loans, err := s.Lender.Loans(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("loans of this node: %w", err)
+	}
+	m, served := loans[id]
+	if !served || slices.ContainsFunc(asked, func(o v1alpha1.CacheMigration) bool { return idOf(&o) == m }) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.missing, id)
+		return 0, nil
+	}
+	f := facts{served: true, missing: s.missingFor(id, m)}
+	if decide(f, s.Grace) == wait {
+		return s.Grace - f.missing, nil
+	}
+	// Once more with what is true now: the informer may not know a new object yet.
+	obj, err := load(ctx, s.Client, m)
+	if err != nil || obj != nil {
+		return minBackoff, err
+	}
+	s.dropKey(m)
+	return 0, s.reclaim(ctx, id, m)
+}
+
+// missingFor tells for how long this process has known that a loan has no object.
+func (s *Source) missingFor(id volume.ID, m volume.MoveID) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.Clock.Now()
+	if known := s.missing[id]; known.move == m {
+		return now.Sub(known.since)
+	}
+	s.missing[id] = missing{move: m, since: now}
+	return 0
+}

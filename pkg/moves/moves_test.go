@@ -1,0 +1,623 @@
+package moves_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/moves"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const initiatorB = "iqn.1993-08.org.debian:01:b"
+
+// fixture is a volume that moves from node A to node B, over a real API server.
+type fixture struct {
+	t      *testing.T
+	cfg    *rest.Config
+	api    client.WithWatch
+	b      *moves.Destination
+	events *events.FakeRecorder
+	lender *lender
+	id     volume.ID
+	fence  volume.Fence
+	// nodeA and nodeB are this test's own: the tests share the server.
+	nodeA, nodeB string
+}
+
+func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
+	t.Helper()
+	f := &fixture{
+		t: t, cfg: cfg, api: apiserver.Client(t, cfg), events: events.NewFakeRecorder(100),
+		nodeA: name + "-a", nodeB: name + "-b",
+	}
+	f.b = moves.NewDestination(f.api, f.events, clock.RealClock{})
+	f.lender = newLender(map[volume.ID]int64{})
+	f.id, f.fence = f.volume(name)
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}
+	must(t, f.api.Create(t.Context(), pool))
+	pool.Status.InitiatorIQN = initiatorB
+	must(t, f.api.Status().Update(t.Context(), pool))
+	return f
+}
+
+// volume makes a volume with a residency of generation 1 on A, owned by B.
+func (f *fixture) volume(name string) (volume.ID, volume.Fence) {
+	f.t.Helper()
+	id := volume.ID(name)
+	obj := records.NewObject(id, volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, CapacityBytes: 1 << 30})
+	must(f.t, f.api.Create(f.t.Context(), obj))
+	f.lender.mu.Lock()
+	defer f.lender.mu.Unlock()
+	f.lender.residencies[id] = 1
+	return id, volume.Fence{UID: string(obj.UID), Generation: 2, Node: f.nodeB}
+}
+
+func (f *fixture) request() volume.MoveRequest {
+	return volume.MoveRequest{
+		Volume: f.id, Fence: f.fence, Source: &volume.WarmSource{Node: f.nodeA, Generation: 1},
+		Bandwidth: 100 << 20, Deadline: time.Now().Add(time.Hour),
+	}
+}
+
+// source runs node A until the test or the returned function ends it.
+func (f *fixture) source() (stop func()) {
+	f.t.Helper()
+	scheme, err := kube.NewScheme()
+	must(f.t, err)
+	ctx, cancel := context.WithCancel(f.t.Context())
+	s, err := moves.NewSource(ctx, f.cfg, scheme, moves.SourceConfig{
+		Node: f.nodeA, Lender: f.lender, Client: f.api, Clock: clock.RealClock{}, Resync: time.Second, Grace: 2 * time.Second,
+	})
+	must(f.t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			f.t.Errorf("source: %v", err)
+		}
+	})
+	stop = func() { cancel(); wg.Wait() }
+	f.t.Cleanup(stop)
+	return stop
+}
+
+func (f *fixture) begin() (volume.MoveID, *volume.Loan, error) {
+	f.t.Helper()
+	return f.beginFor(20 * time.Second)
+}
+
+func (f *fixture) beginFor(d time.Duration) (volume.MoveID, *volume.Loan, error) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(f.t.Context(), d)
+	defer cancel()
+	return f.b.Begin(ctx, f.request())
+}
+
+func (f *fixture) mustBegin() (volume.MoveID, *volume.Loan) {
+	f.t.Helper()
+	m, loan, err := f.begin()
+	must(f.t, err)
+	if loan == nil {
+		f.t.Fatal("no loan")
+	}
+	return m, loan
+}
+
+func (f *fixture) load(m volume.MoveID) *v1alpha1.CacheMigration {
+	f.t.Helper()
+	obj := &v1alpha1.CacheMigration{}
+	must(f.t, f.api.Get(f.t.Context(), types.NamespacedName{Name: m.Name}, obj))
+	return obj
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *fixture) eventually(what string, ok func() bool) {
+	f.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("not within 30 s: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (f *fixture) wantState(m volume.MoveID, want v1alpha1.LoanState) {
+	f.t.Helper()
+	f.eventually(fmt.Sprintf("source says %s", want), func() bool { return f.load(m).Status.Source.State == want })
+	lent, err := f.b.Lent(f.t.Context(), m)
+	if err != nil || lent != (want == v1alpha1.LoanLent) {
+		f.t.Errorf("Lent is %v, %v; the source says %s", lent, err, want)
+	}
+}
+
+// TestMoves runs all tests against one real API server.
+func TestMoves(t *testing.T) {
+	cfg := apiserver.Start(t)
+	for name, test := range map[string]func(*testing.T, *fixture){
+		"handshake":              testHandshake,
+		"refused":                testRefused,
+		"no initiator":           testNoInitiator,
+		"nobody answers":         testNobodyAnswers,
+		"cancelled":              testCancelled,
+		"busy":                   testBusy,
+		"begin again":            testBeginAgain,
+		"release on finish":      testReleaseOnFinish,
+		"release on deletion":    testReleaseOnDeletion,
+		"release on deadline":    testReleaseOnDeadline,
+		"deleted while waiting":  testDeletedWhileWaiting,
+		"orphan":                 testOrphan,
+		"source restarts":        testSourceRestarts,
+		"killed before answer":   testKilledBeforeAnswer,
+		"source reboots":         testSourceReboots,
+		"progress":               testProgress,
+		"without source":         testWithoutSource,
+		"missing":                testMissing,
+		"no connection":          testNoConnection,
+		"drain of twenty":        testDrain,
+		"other nodes' moves":     testOtherNode,
+		"answer makes no sense":  testSenselessAnswer,
+		"late answer is no loan": testFinishedIsNotLent,
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := strings.NewReplacer(" ", "-", "'", "").Replace(name)
+			test(t, newFixture(t, cfg, id))
+		})
+	}
+}
+
+func testHandshake(t *testing.T, f *fixture) {
+	f.source()
+	start := time.Now()
+	m, loan := f.mustBegin()
+	t.Logf("lent after %v", time.Since(start).Round(time.Millisecond))
+	r, ok := f.lender.loan(f.id)
+	if !ok || r.Move != m || loan.Move != m {
+		t.Fatalf("lent %v for %v, loan %v", r.Move, m, loan.Move)
+	}
+	if r.Credentials != loan.Credentials || len(loan.Credentials.Password) != 16 {
+		t.Error("the nodes derived different credentials")
+	}
+	if r.Volume != f.id || r.UID != f.fence.UID || r.Generation != 1 || r.To != f.nodeB || r.Initiator != initiatorB {
+		t.Errorf("request %+v", r)
+	}
+	if loan.Source.Portals[0] != "192.0.2.1:3260" || !strings.HasSuffix(loan.Source.IQN, string(f.id)) || loan.Source.LUN != 0 ||
+		loan.ChunkSectors != 512 || loan.MetaBytes != 8<<20 || loan.DataBytes != 1<<30 {
+		t.Errorf("loan %+v", loan)
+	}
+	obj := f.load(m)
+	if obj.Name != moves.Name(f.id, 2) || len(obj.OwnerReferences) != 1 || string(obj.OwnerReferences[0].UID) != f.fence.UID ||
+		*obj.Spec.BandwidthBytesPerSecond != 100<<20 || obj.Spec.Deadline.IsZero() {
+		t.Errorf("object %+v", obj)
+	}
+	f.wantState(m, v1alpha1.LoanLent)
+	if n := f.lender.calls(); n != 1 {
+		t.Errorf("asked %d times to lend", n)
+	}
+	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 10, HydratedBytes: 5, Rate: 1, From: volume.FromPeer}))
+	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantNoSecret(loan.Credentials.Password)
+}
+
+// wantNoSecret looks for the password in everything that the API server keeps of
+// nearflash, and in the events.
+func (f *fixture) wantNoSecret(password string) {
+	f.t.Helper()
+	var all []byte
+	for _, kind := range []string{"CacheMigration", "CachedVolume", "CachePool"} {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind + "List"))
+		must(f.t, f.api.List(f.t.Context(), list))
+		b, err := json.Marshal(list.Items)
+		must(f.t, err)
+		if kind == "CacheMigration" && !strings.Contains(string(b), string(f.id)) {
+			f.t.Error("the move is not among the objects: the search proves nothing")
+		}
+		all = append(all, b...)
+	}
+	for len(f.events.Events) > 0 {
+		all = append(all, <-f.events.Events...)
+	}
+	for _, form := range []string{password, base64.StdEncoding.EncodeToString([]byte(password)), hex.EncodeToString([]byte(password))} {
+		if strings.Contains(string(all), form) {
+			f.t.Error("the secret is in an object")
+		}
+	}
+}
+
+func testRefused(t *testing.T, f *fixture) {
+	f.source()
+	f.lender.residencies[f.id] = 7 // another generation
+	m, loan, err := f.begin()
+	if !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "no residency of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
+		t.Fatalf("got %v, %v", loan, err)
+	}
+	f.wantState(m, v1alpha1.LoanRefused)
+	obj := f.load(m)
+	if obj.Status.Outcome != v1alpha1.MigrationFailed || obj.Status.CompletionTime.IsZero() || !strings.Contains(obj.Status.OutcomeMessage, "no residency") {
+		t.Errorf("status %+v", obj.Status)
+	}
+	if e := <-f.events.Events; !strings.HasPrefix(e, "Warning "+moves.EventFailed) {
+		t.Errorf("event %q", e)
+	}
+	if f.lender.has(m) {
+		t.Error("reclaimed what was not lent")
+	}
+}
+
+func testNoInitiator(t *testing.T, f *fixture) {
+	f.source()
+	must(t, f.api.Delete(t.Context(), &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}))
+	if _, _, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "CachePool "+f.nodeB) {
+		t.Errorf("got %v", err)
+	}
+	if n := f.lender.calls(); n != 0 {
+		t.Error("lent to a node without a name")
+	}
+}
+
+func testNobodyAnswers(t *testing.T, f *fixture) {
+	start := time.Now()
+	m, _, err := f.beginFor(time.Second)
+	if !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), f.nodeA) || time.Since(start) > 4*time.Second {
+		t.Fatalf("after %v: %v", time.Since(start), err)
+	}
+	if got := f.load(m).Status.Outcome; got != v1alpha1.MigrationFailed {
+		t.Errorf("outcome %q", got)
+	}
+	// The node comes back later, and serves nobody.
+	f.source()
+	time.Sleep(2 * time.Second)
+	if n := f.lender.calls(); n != 0 {
+		t.Error("lent to nobody")
+	}
+}
+
+// testCancelled: kubelet gives a call up and repeats it; the loan must not be lost.
+func testCancelled(t *testing.T, f *fixture) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Second, cancel)
+	m, _, err := f.b.Begin(ctx, f.request())
+	if !errors.Is(err, volume.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	if got := f.load(m).Status.Outcome; got != "" {
+		t.Errorf("outcome %q", got)
+	}
+	f.source()
+	f.mustBegin()
+}
+
+func testBusy(t *testing.T, f *fixture) {
+	f.lender.busy = 3
+	f.source()
+	f.mustBegin()
+	if n := f.lender.calls(); n != 4 {
+		t.Errorf("asked %d times", n)
+	}
+	passwords := map[string]bool{}
+	for _, r := range f.lender.lends {
+		passwords[r.Credentials.Password] = true
+	}
+	if len(passwords) != 1 {
+		t.Error("each try had another password")
+	}
+}
+
+// testBeginAgain: the process was killed after the answer, and its key is lost.
+func testBeginAgain(t *testing.T, f *fixture) {
+	f.source()
+	first, before := f.mustBegin()
+	for range 3 {
+		m, loan := f.mustBegin()
+		if m.UID == first.UID || m.Name != first.Name || loan.Credentials == before.Credentials {
+			t.Errorf("again: move %v, same password: %v", m, loan.Credentials == before.Credentials)
+		}
+		if r, _ := f.lender.loan(f.id); r.Credentials != loan.Credentials {
+			t.Error("the nodes derived different credentials")
+		}
+		if lent, err := f.b.Lent(t.Context(), first); lent || err != nil {
+			t.Errorf("the first move is lent: %v, %v", lent, err)
+		}
+		must(t, f.b.Finish(t.Context(), first, volume.MoveFailed, "late")) // of a move that is gone
+		first, before = m, loan
+	}
+	time.Sleep(3 * time.Second) // longer than the grace
+	if f.lender.has(first) {
+		t.Error("the residency was destroyed")
+	}
+	f.wantState(first, v1alpha1.LoanLent)
+}
+
+func testReleaseOnFinish(t *testing.T, f *fixture) {
+	f.source()
+	m, _ := f.mustBegin()
+	for range 2 {
+		must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	}
+	f.wantState(m, v1alpha1.LoanReleased)
+	if !f.lender.has(m) {
+		t.Error("said to be released, and not reclaimed")
+	}
+	obj := f.load(m)
+	if obj.Status.Outcome != v1alpha1.MigrationCompleted || len(obj.Status.Conditions) != 1 || obj.Status.Conditions[0].Status != metav1.ConditionTrue {
+		t.Errorf("status %+v", obj.Status)
+	}
+	if n := len(f.events.Events); n != 1 {
+		t.Errorf("%d events", n)
+	}
+	if e := <-f.events.Events; !strings.HasPrefix(e, "Normal "+moves.EventCompleted) {
+		t.Errorf("event %q", e)
+	}
+}
+
+func testReleaseOnDeletion(t *testing.T, f *fixture) {
+	f.source()
+	m, _ := f.mustBegin()
+	must(t, f.api.Delete(t.Context(), f.load(m)))
+	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
+	if lent, err := f.b.Lent(t.Context(), m); lent || err != nil {
+		t.Errorf("lent: %v, %v", lent, err)
+	}
+}
+
+func testReleaseOnDeadline(t *testing.T, f *fixture) {
+	f.source()
+	r := f.request()
+	r.Deadline = time.Now().Add(3 * time.Second)
+	m, _, err := f.b.Begin(t.Context(), r)
+	must(t, err)
+	f.wantState(m, v1alpha1.LoanLent)
+	f.wantState(m, v1alpha1.LoanReleased)
+	if !f.lender.has(m) || time.Now().Before(r.Deadline.Truncate(time.Second)) {
+		t.Error("not reclaimed, or before the deadline")
+	}
+	if got := f.load(m).Status.Outcome; got != "" {
+		t.Errorf("outcome %q: the destination goes on from the origin", got)
+	}
+}
+
+func testDeletedWhileWaiting(t *testing.T, f *fixture) {
+	name := moves.Name(f.id, 2)
+	time.AfterFunc(time.Second, func() {
+		_ = f.api.Delete(context.WithoutCancel(t.Context()), &v1alpha1.CacheMigration{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	})
+	if _, _, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "deleted") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// testOrphan: a loan of which nobody knows, found at the start.
+func testOrphan(t *testing.T, f *fixture) {
+	m := volume.MoveID{Name: "long-gone-1", UID: "00000000-0000-4000-8000-000000000000"}
+	f.lender.loans["long-gone"] = volume.LoanRequest{Move: m, Volume: "long-gone"}
+	f.source()
+	time.Sleep(time.Second)
+	if f.lender.has(m) {
+		t.Error("reclaimed before the grace was over")
+	}
+	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
+}
+
+func testSourceRestarts(t *testing.T, f *fixture) {
+	stop := f.source()
+	m, loan := f.mustBegin()
+	stop()
+	f.source()
+	time.Sleep(3 * time.Second) // longer than the grace
+	f.wantState(m, v1alpha1.LoanLent)
+	if r, _ := f.lender.loan(f.id); f.lender.calls() != 1 || r.Credentials != loan.Credentials {
+		t.Error("the restart changed a loan that is used")
+	}
+	must(t, f.b.Finish(t.Context(), m, volume.MoveEnded, "the pod left"))
+	f.wantState(m, v1alpha1.LoanReleased)
+}
+
+// testKilledBeforeAnswer: the loan exists, its key is lost, B waits.
+func testKilledBeforeAnswer(t *testing.T, f *fixture) {
+	kill := make(chan struct{})
+	f.lender.killed = sync.OnceFunc(func() { close(kill) })
+	f.lender.delay = 300 * time.Millisecond
+	stop := f.source()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		<-kill
+		stop()
+		f.source()
+	})
+	_, loan := f.mustBegin()
+	if r, _ := f.lender.loan(f.id); r.Credentials != loan.Credentials {
+		t.Error("the nodes derived different credentials")
+	}
+}
+
+// testSourceReboots: the kernel's exports are gone, and so is the right to lend.
+func testSourceReboots(t *testing.T, f *fixture) {
+	stop := f.source()
+	m, _ := f.mustBegin()
+	stop()
+	f.lender.restart()
+	f.source()
+	f.wantState(m, v1alpha1.LoanRefused)
+	if !f.lender.has(m) {
+		t.Error("what is left of the loan was not reclaimed")
+	}
+	if src := f.load(m).Status.Source; src.IQN != "" || src.PublicKey != "" || src.Message == "" {
+		t.Errorf("source %+v", src)
+	}
+}
+
+func testProgress(t *testing.T, f *fixture) {
+	f.source()
+	m, _ := f.mustBegin()
+	p := volume.MoveProgress{TotalBytes: 100, HydratedBytes: 40, Rate: 10, Remaining: 6 * time.Second, From: volume.FromPeer}
+	must(t, f.b.Progress(t.Context(), m, p))
+	obj := f.load(m)
+	got := obj.Status.Progress
+	if *got.TotalBytes != 100 || *got.HydratedBytes != 40 || *got.BytesPerSecond != 10 || got.EstimatedCompletionTime.IsZero() || got.ServedFrom != v1alpha1.ServedFromPeer {
+		t.Errorf("progress %+v", got)
+	}
+	if obj.Status.StartTime.IsZero() || obj.Status.Source.State != v1alpha1.LoanLent || obj.Status.Conditions[0].Status != metav1.ConditionUnknown {
+		t.Errorf("status %+v", obj.Status)
+	}
+	p.HydratedBytes, p.Remaining, p.From = 100, 0, volume.FromOrigin
+	must(t, f.b.Progress(t.Context(), m, p))
+	if got := f.load(m).Status.Progress; *got.HydratedBytes != 100 || !got.EstimatedCompletionTime.IsZero() || got.ServedFrom != v1alpha1.ServedFromOrigin {
+		t.Errorf("progress %+v", got)
+	}
+	must(t, f.b.Finish(t.Context(), m, volume.MoveEnded, strings.Repeat("ä", 2000)+"\nend"))
+	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, "again"))
+	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{}))
+	obj = f.load(m)
+	if obj.Status.Outcome != v1alpha1.MigrationEnded || len(obj.Status.OutcomeMessage) > 1024 || *obj.Status.Progress.HydratedBytes != 100 || obj.Status.Progress.BytesPerSecond != nil {
+		t.Errorf("after the end: %+v", obj.Status)
+	}
+}
+
+func testWithoutSource(t *testing.T, f *fixture) {
+	r := f.request()
+	r.Source = nil
+	for range 2 {
+		m, loan, err := f.b.Begin(t.Context(), r)
+		must(t, err)
+		if loan != nil || m.UID == "" {
+			t.Errorf("move %v, loan %v", m, loan)
+		}
+		if obj := f.load(m); obj.Spec.SourceNode != "" || obj.Spec.DestinationPublicKey != "" {
+			t.Errorf("spec %+v", obj.Spec)
+		}
+		must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	}
+}
+
+func testMissing(t *testing.T, f *fixture) {
+	m := volume.MoveID{Name: "no-such-move-1", UID: "u"}
+	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 1}))
+	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	if lent, err := f.b.Lent(t.Context(), m); lent || err != nil {
+		t.Errorf("lent: %v, %v", lent, err)
+	}
+	if n := len(f.events.Events); n > 0 {
+		t.Errorf("%d events", n)
+	}
+}
+
+func testNoConnection(t *testing.T, f *fixture) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	m := volume.MoveID{Name: "x-1", UID: "u"}
+	_, _, err := f.b.Begin(ctx, f.request())
+	_, lerr := f.b.Lent(ctx, m)
+	for what, err := range map[string]error{
+		"Begin": err, "Lent": lerr, "Progress": f.b.Progress(ctx, m, volume.MoveProgress{}), "Finish": f.b.Finish(ctx, m, volume.MoveEnded, ""),
+	} {
+		if !errors.Is(err, volume.ErrUnavailable) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// testDrain: twenty volumes leave a node at the same moment.
+func testDrain(t *testing.T, f *fixture) {
+	const volumes = 20
+	f.lender.delay = 100 * time.Millisecond
+	f.source()
+	var wg sync.WaitGroup
+	start := time.Now()
+	for i := range volumes {
+		id, fence := f.volume(fmt.Sprintf("drain-%d", i))
+		wg.Go(func() {
+			r := f.request()
+			r.Volume, r.Fence = id, fence
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			m, loan, err := f.b.Begin(ctx, r)
+			if err != nil {
+				t.Errorf("%s: %v", id, err)
+				return
+			}
+			if lent, _ := f.lender.loan(id); lent.Move != m || lent.Credentials != loan.Credentials {
+				t.Errorf("%s: loan of another move", id)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d loans in %v, at most %d at once", volumes, time.Since(start).Round(time.Millisecond), f.lender.most)
+	if f.lender.most < 2 || f.lender.most > 4 {
+		t.Errorf("%d at once", f.lender.most)
+	}
+}
+
+// testOtherNode: a node answers for itself alone.
+func testOtherNode(t *testing.T, f *fixture) {
+	f.source()
+	r := f.request()
+	r.Source.Node = "somebody-else"
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, _, err := f.b.Begin(ctx, r); !errors.Is(err, volume.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if f.lender.calls() > 0 {
+		t.Error("answered for another node")
+	}
+}
+
+// testSenselessAnswer: whoever answers without a key has not agreed on a secret.
+func testSenselessAnswer(t *testing.T, f *fixture) {
+	go func() {
+		key := types.NamespacedName{Name: moves.Name(f.id, 2)}
+		for t.Context().Err() == nil {
+			obj := &v1alpha1.CacheMigration{}
+			if f.api.Get(t.Context(), key, obj) == nil {
+				obj.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.LoanLent, Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.x"}
+				if f.api.Status().Update(t.Context(), obj) == nil {
+					return
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	if _, loan, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "public key") {
+		t.Errorf("got %v, %v", loan, err)
+	}
+}
+
+// testFinishedIsNotLent: the destination gave up while the lender was at work.
+func testFinishedIsNotLent(t *testing.T, f *fixture) {
+	f.lender.delay = 2 * time.Second
+	f.source()
+	m, _, err := f.beginFor(time.Second)
+	if !errors.Is(err, volume.ErrUnavailable) {
+		t.Fatalf("got %v", err)
+	}
+	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
+	f.wantState(m, v1alpha1.LoanReleased)
+}

@@ -1,0 +1,121 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// migrate makes a migration of a volume to node-b.
+func (c *cluster) migrate(t *testing.T, id volume.ID, uid string, generation int64) *v1alpha1.CacheMigration {
+	t.Helper()
+	m := &v1alpha1.CacheMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", id, generation)},
+		Spec:       v1alpha1.CacheMigrationSpec{VolumeName: string(id), VolumeUID: uid, Generation: generation, DestinationNode: "node-b"},
+	}
+	c.must(t, c.client.Create(t.Context(), m))
+	return m
+}
+
+// migration reads a migration, nil if it is gone.
+func (c *cluster) migration(t *testing.T, m *v1alpha1.CacheMigration) *v1alpha1.CacheMigration {
+	t.Helper()
+	now := &v1alpha1.CacheMigration{}
+	err := c.client.Get(t.Context(), client.ObjectKeyFromObject(m), now)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	c.must(t, err)
+	return now
+}
+
+// testSuperseded: a source lends until the migration has ended or is gone; of a
+// destination that died the controller has to say so.
+func (c *cluster) testSuperseded(t *testing.T) {
+	const id = "superseded"
+	c.create(t, id)
+	own := func(generation int64) {
+		t.Helper()
+		c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
+			obj.Status.OwnerNode, obj.Status.Generation = nodeA, ptr.To(generation)
+			return nil
+		}))
+	}
+	own(2)
+	uid := string(c.load(t, id).UID)
+	m := c.migrate(t, id, uid, 2)
+	early := c.migrate(t, id, uid, 4) // the record is a restored one
+	never(t, "a migration that goes on was ended", func() bool {
+		return c.migration(t, m).Status.Outcome != "" || c.migration(t, early).Status.Outcome != ""
+	})
+	own(3)
+	eventually(t, "the migration of the former owner ends", func() bool {
+		s := c.migration(t, m).Status
+		return s.Outcome == v1alpha1.MigrationEnded && s.OutcomeMessage == "the volume went on to node node-a, generation 3" &&
+			!s.CompletionTime.IsZero() && meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionCompleted)
+	})
+	never(t, "an ended migration was deleted at once", func() bool { return c.migration(t, m) == nil })
+}
+
+func (c *cluster) testWithoutVolume(t *testing.T) {
+	const id = "same-name"
+	c.create(t, id)
+	for _, m := range []*v1alpha1.CacheMigration{c.migrate(t, "never-there", "u", 1), c.migrate(t, id, "of-an-earlier-volume", 1)} {
+		eventually(t, "the migration goes", func() bool { return c.migration(t, m) == nil })
+	}
+}
+
+// testExpiry: ended migrations are kept for an hour.
+func (c *cluster) testExpiry(t *testing.T) {
+	const id = "expiry"
+	c.create(t, id)
+	end := func(generation int64, at time.Time) *v1alpha1.CacheMigration {
+		t.Helper()
+		m := c.migrate(t, id, string(c.load(t, id).UID), generation)
+		m.Status.Outcome, m.Status.CompletionTime = v1alpha1.MigrationCompleted, metav1.NewTime(at)
+		c.must(t, c.client.Status().Update(t.Context(), m))
+		return m
+	}
+	now := time.Now()
+	old, soon, fresh := end(1, now.Add(-2*time.Hour)), end(2, now.Add(3*time.Second-time.Hour)), end(3, now)
+	for _, m := range []*v1alpha1.CacheMigration{old, soon} {
+		eventually(t, "the migration goes", func() bool { return c.migration(t, m) == nil })
+	}
+	if c.migration(t, fresh) == nil {
+		t.Error("a migration that has just ended is gone")
+	}
+}
+
+// testPeerGone: the new owner need not wait for a node that left the cluster.
+func (c *cluster) testPeerGone(t *testing.T) {
+	const id = "peer-gone"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-y"}}
+	c.must(t, c.client.Create(t.Context(), node))
+	c.create(t, id)
+	c.publish(t, id, nil)
+	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Status.Residency = []v1alpha1.Residency{{NodeName: node.Name, Generation: 1}, {NodeName: nodeA, Generation: 1}}
+		obj.Status.WarmSource = v1alpha1.WarmSource{NodeName: node.Name, Generation: 1}
+		return nil
+	}))
+	never(t, "a residency or the source was dropped", func() bool {
+		s := c.load(t, id).Status
+		return len(s.Residency) != 2 || s.WarmSource.NodeName != node.Name
+	})
+	c.must(t, c.client.Delete(t.Context(), node))
+	eventually(t, "the source goes with its node", func() bool {
+		s := c.load(t, id).Status
+		return len(s.Residency) == 1 && s.WarmSource == (v1alpha1.WarmSource{})
+	})
+}

@@ -1,0 +1,144 @@
+package scheduling
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+)
+
+// MaxNodes bounds the nodes that one pod is given, so that neither the pod nor
+// the scheduler's work grows with the cluster.
+const MaxNodes = 32
+
+// Cache is that of one volume of a pod.
+type Cache struct {
+	// Bytes is its size; 0 if that is not known.
+	Bytes int64
+	// Owner is the node that has the volume now, or that alone may attach it next
+	// because it may hold dirty blocks (states.md, I2). Empty if there is none.
+	Owner string
+	// Residents are the nodes that keep a clean cache of the volume's current
+	// generation.
+	Residents []string
+}
+
+// Pool is the cache space of one node.
+type Pool struct {
+	Node string
+	// Ready is false while the pool cannot hold a cache.
+	Ready bool
+	// Free bytes are occupied by nothing, Residency bytes by caches of volumes that
+	// have left the node.
+	Free, Residency int64
+}
+
+// Preference is a weight from 1 to 100 for some nodes, ordered by name.
+type Preference struct {
+	Weight int
+	Nodes  []string
+}
+
+// candidate is a node that a pod may prefer.
+type candidate struct {
+	node       string
+	warm, free int
+	// space is what decides between nodes of the same weights.
+	space int64
+}
+
+// Prefer says which nodes a pod with these caches should prefer: those with the
+// largest part of them first, then those with the most room. It returns nothing
+// for a pod without caches.
+func Prefer(caches []Cache, pools []Pool, w Weights) []Preference {
+	if len(caches) == 0 {
+		return nil
+	}
+	held, total := holdings(caches, pools)
+	byNode := map[string]candidate{}
+	for node, bytes := range held {
+		byNode[node] = candidate{node: node, warm: part(w.Warm, bytes, total)}
+	}
+	for _, p := range pools {
+		c := byNode[p.Node]
+		c.node, c.space = p.Node, p.Free
+		c.free = room(p, total-held[p.Node], w.Free)
+		byNode[p.Node] = c
+	}
+	nodes := slices.DeleteFunc(slices.Collect(maps.Values(byNode)), func(c candidate) bool { return c.warm == 0 && c.free == 0 })
+	slices.SortFunc(nodes, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.warm, a.warm), cmp.Compare(b.free, a.free), cmp.Compare(b.space, a.space), cmp.Compare(a.node, b.node))
+	})
+	nodes = nodes[:min(len(nodes), MaxNodes)]
+	return slices.Concat(
+		grouped(nodes, func(c candidate) int { return c.warm }),
+		grouped(nodes, func(c candidate) int { return c.free }),
+	)
+}
+
+// holdings returns how many bytes of the caches each node holds, and how many
+// there are. A cache of unknown size counts as one byte.
+func holdings(caches []Cache, pools []Pool) (held map[string]int64, total int64) {
+	ready := map[string]bool{}
+	for _, p := range pools {
+		ready[p.Node] = p.Ready
+	}
+	held = map[string]int64{}
+	for _, c := range caches {
+		size := max(c.Bytes, 1)
+		if total > math.MaxInt64-size { // exbibytes of cache: the weights are wrong then, and no more
+			size = 0
+		}
+		total += size
+		// A pool that is not ready cannot give its residency back. The owner is
+		// preferred all the same, for no other node may have the volume.
+		holders := slices.DeleteFunc(slices.Clone(c.Residents), func(node string) bool { return !ready[node] })
+		if c.Owner != "" {
+			holders = append(holders, c.Owner)
+		}
+		slices.Sort(holders)
+		for _, node := range slices.Compact(holders) {
+			held[node] += size
+		}
+	}
+	return held, total
+}
+
+// part is the share of a weight, at least 1 unless the weight is 0.
+func part(weight int, bytes, total int64) int {
+	if weight == 0 {
+		return 0
+	}
+	return max(1, int(math.Round(float64(weight)*float64(bytes)/float64(total))))
+}
+
+// room is the weight of a pool that the bytes are to be put in.
+func room(p Pool, need int64, weight int) int {
+	switch {
+	case !p.Ready || weight == 0:
+		return 0
+	case p.Free >= need:
+		return weight
+	case p.Free+p.Residency >= need:
+		return max(1, weight/2)
+	default:
+		return 0
+	}
+}
+
+// grouped gathers the nodes of the same weight, largest weight first.
+func grouped(nodes []candidate, weight func(candidate) int) []Preference {
+	groups := map[int][]string{}
+	for _, c := range nodes {
+		if n := weight(c); n > 0 {
+			groups[n] = append(groups[n], c.node)
+		}
+	}
+	var out []Preference
+	for n, names := range groups {
+		slices.Sort(names)
+		out = append(out, Preference{Weight: n, Nodes: names})
+	}
+	slices.SortFunc(out, func(a, b Preference) int { return cmp.Compare(b.Weight, a.Weight) })
+	return out
+}

@@ -1,0 +1,156 @@
+package volume
+
+import (
+	"context"
+	"time"
+)
+
+// WarmFrom selects what a volume's cache on a new node is filled from.
+type WarmFrom string
+
+// The sources, in the order in which WarmPeer tries them.
+const (
+	// WarmPeer reads the old node's cache; without one it is WarmOrigin.
+	WarmPeer WarmFrom = "peer"
+	// WarmOrigin reads the blocks of the volume's last hot set from the origin.
+	WarmOrigin WarmFrom = "origin"
+	// WarmOff starts with an empty cache.
+	WarmOff WarmFrom = "off"
+)
+
+// WarmStart is what the creator of a volume asked for about moves.
+type WarmStart struct {
+	From WarmFrom
+	// Bandwidth bounds the background copy in bytes per second; 0 is the node's
+	// default.
+	Bandwidth int64
+	// Deadline is how long the old node is asked to serve; 0 is the node's default.
+	Deadline time.Duration
+}
+
+// WarmSource is the residency that an ownership may start from: that of the
+// ownership before. It is valid until the new owner has activated anything, for
+// from then on the origin may be newer (states.md, I5).
+type WarmSource struct {
+	Node       string
+	Generation int64
+}
+
+// MoveID identifies one CacheMigration object.
+type MoveID struct {
+	Name, UID string
+}
+
+// MoveRequest asks the node that holds a residency to lend it.
+type MoveRequest struct {
+	Volume ID
+	// Fence is the new owner's.
+	Fence Fence
+	// Source is the residency; nil for a fill from the origin, which asks nobody.
+	Source *WarmSource
+	// Bandwidth in bytes per second, and the moment after which the source need not
+	// serve any more.
+	Bandwidth int64
+	Deadline  time.Time
+}
+
+// Loan is a residency that its node serves over iSCSI: the cache's metadata,
+// followed by its data, as one read-only unit.
+type Loan struct {
+	Move        MoveID
+	Source      ISCSI
+	Credentials Credentials
+	// ChunkSectors, MetaBytes and DataBytes are the geometry of the lent cache.
+	ChunkSectors         uint64
+	MetaBytes, DataBytes int64
+}
+
+// ServedFrom says where a fill reads at the moment.
+type ServedFrom string
+
+// The places.
+const (
+	FromPeer   ServedFrom = "Peer"
+	FromOrigin ServedFrom = "Origin"
+)
+
+// MoveProgress is how far a fill is.
+type MoveProgress struct {
+	TotalBytes, HydratedBytes int64
+	// Rate is in bytes per second.
+	Rate int64
+	// Remaining is the estimated time to the end; 0 if that is not known.
+	Remaining time.Duration
+	From      ServedFrom
+}
+
+// MoveOutcome is how a move ended.
+type MoveOutcome string
+
+// The outcomes.
+const (
+	// MoveCompleted: everything has been copied.
+	MoveCompleted MoveOutcome = "Completed"
+	// MoveEnded: the volume left the node, or its cache was taken away, before that.
+	MoveEnded MoveOutcome = "Ended"
+	// MoveFailed: the cache was started cold, or from the hot set.
+	MoveFailed MoveOutcome = "Failed"
+)
+
+// Moves are the CacheMigration objects as the node that fills a cache uses them.
+type Moves interface {
+	// Begin creates the object of a move and, if there is a source, waits until its
+	// node lends the residency or refuses, or ctx ends. A killed Begin is repeated
+	// with a new object and a new secret. The loan is nil without a source.
+	// Errors: ErrUnavailable (no answer in time, or refused; the text says why).
+	Begin(ctx context.Context, r MoveRequest) (MoveID, *Loan, error)
+	// Progress reports how far the fill is; a missing object is success.
+	Progress(ctx context.Context, id MoveID, p MoveProgress) error
+	// Finish reports the end, which lets the source go; repeating it or a missing
+	// object is success.
+	Finish(ctx context.Context, id MoveID, o MoveOutcome, message string) error
+	// Lent tells whether the source still serves the move: false when its node has
+	// said that it does not, or the object is gone.
+	Lent(ctx context.Context, id MoveID) (bool, error)
+}
+
+// LoanRequest is a move as the node that holds the residency sees it.
+type LoanRequest struct {
+	Move   MoveID
+	Volume ID
+	UID    string
+	// Generation is that of the residency.
+	Generation int64
+	// To is the node that asks, Initiator its name.
+	To, Initiator string
+	Credentials   Credentials
+}
+
+// Lender serves residencies to other nodes.
+type Lender interface {
+	// Lend exports a residency to one initiator, read-only. It is idempotent for
+	// the same request. Errors: ErrNotFound (no clean residency of that generation),
+	// ErrFenced (the record does not name the other node), ErrUnavailable.
+	Lend(ctx context.Context, r LoanRequest) (Loan, error)
+	// Reclaim ends the loan of a move and destroys the residency, whose generation
+	// is not the volume's any more. Absent is success.
+	Reclaim(ctx context.Context, id ID, m MoveID) error
+	// Loans returns the moves that this node serves, by volume.
+	Loans(ctx context.Context) (map[ID]MoveID, error)
+}
+
+// HotSet names the blocks of a volume that were hottest, without their content.
+type HotSet struct {
+	// Blocks is the encoded list (package cachemap).
+	Blocks []byte
+	// Recorded is when the list was taken.
+	Recorded time.Time
+}
+
+// HotSets keep one hot set per volume beyond the life of its caches.
+type HotSets interface {
+	// Load returns the last hot set of a volume. Errors: ErrNotFound.
+	Load(ctx context.Context, id ID, uid string) (HotSet, error)
+	// Store replaces it.
+	Store(ctx context.Context, id ID, uid string, h HotSet) error
+}
