@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -32,7 +33,7 @@ var _ = Describe("A warm move, measured", Label("bench", "slow"), Serial, func()
 			say("| %d MiB | %.3f | %.3f | %.3f | %s | %s |", mib, warm.before, warm.first/warm.before, cold.first/cold.before, warm.until(), cold.until())
 			say("curve %d MiB warm: %v", mib, warm.curve)
 			say("curve %d MiB cold: %v", mib, cold.curve)
-			Expect(warm.first/warm.before).To(BeNumerically(">=", 0.95))
+			Expect(warm.first / warm.before).To(BeNumerically(">=", 0.95))
 		}, NodeTimeout(20*time.Minute))
 	}
 
@@ -244,12 +245,12 @@ func (v *vol) stageTime(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	log, err := k.Logs(ctx, plugin.Namespace, plugin.Name, "nearflash-node")
+	log, err := k.Clients.CoreV1().Pods(plugin.Namespace).GetLogs(plugin.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 	if err != nil {
 		return 0, err
 	}
 	took := time.Duration(0)
-	for line := range strings.Lines(log) {
+	for line := range strings.Lines(string(log)) {
 		if !strings.Contains(line, "NodeStageVolume") || !strings.Contains(line, v.Handle) {
 			continue
 		}

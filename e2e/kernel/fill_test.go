@@ -371,6 +371,8 @@ func TestKernelHotSet(t *testing.T) {
 	v.stage()
 	data := v.warmUp(5)
 	v.unstage()
+	later := func() time.Time { return time.Now().Add(time.Minute) }
+	v.a.Now = later
 	v.a.RecordHotSets(t.Context())
 	if len(sets.set.Blocks) == 0 {
 		t.Fatal("no hot set was stored")

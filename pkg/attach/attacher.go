@@ -138,6 +138,9 @@ type Deps struct {
 	HotSets  volume.HotSets
 	Exporter Exporter
 	Tools    MetadataTools
+	// MoveEnded is told of every end of a move, and where the move was to begin; nil
+	// if nobody counts.
+	MoveEnded func(from volume.ServedFrom, o volume.MoveOutcome)
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
 	// WarmProblem says why this node can neither lend nor borrow, or ""; nil is "".

@@ -304,10 +304,7 @@ func (a *Attacher) pathTable(ctx context.Context, e *Entry, m *cachemap.Map, o o
 	}
 	n := min(e.Fill.PeerSectors, sectors)
 	t := devmapper.Table{{Length: n, Target: devmapper.LinearTarget{Device: peer.DevNos[0], Offset: e.Fill.PeerOffset}}}
-	if n < sectors {
-		t = append(t, devmapper.Line{Start: n, Length: sectors - n, Target: devmapper.ZeroTarget{}})
-	}
-	return t, nil
+	return cachemap.Pad(t, peer.DevNos[0], uint64(peer.SizeBytes)/sectorSize, sectors), nil
 }
 
 // dropFill gives a fill up that was not activated: the cache may begin otherwise.
@@ -334,6 +331,13 @@ func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, 
 	a.fills.forget(e.ID)
 	if e.Fill.Move.Name == "" || a.Moves == nil {
 		return
+	}
+	if a.MoveEnded != nil {
+		from := volume.FromOrigin
+		if e.Fill.From != nil {
+			from = volume.FromPeer
+		}
+		a.MoveEnded(from, o)
 	}
 	if err := a.Moves.Finish(ctx, e.Fill.Move, o, message); err != nil {
 		log.Error(err, "End of a move could not be reported")

@@ -22,6 +22,7 @@ type fillStep string
 const (
 	fillNothing fillStep = "Nothing"
 	fillGather  fillStep = "Gather"
+	fillRevive  fillStep = "Revive"
 	fillSweep   fillStep = "Sweep"
 	fillLeave   fillStep = "Leave"
 	fillSwap    fillStep = "Swap"
@@ -39,6 +40,10 @@ func decideFill(f fillFacts) fillStep {
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
 		return fillGather
+	case f.Clone && f.OnOrigin && f.PathFailed:
+		// An error of the origin is the pod's to see; a path that stays down would
+		// hold it up for ever.
+		return fillRevive
 	case e.State != StateStaged || !e.Cached():
 		return fillNothing
 	case f.Linear:

@@ -186,10 +186,14 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string
 		return err
 	}
 	step := decideFill(f)
-	if step == fillGather {
+	switch step {
+	case fillGather:
 		err = a.gatherPath(ctx, e, infos)
 		memo.known = false
-	} else if step != fillNothing {
+	case fillRevive:
+		err = a.DM.Message(ctx, sourceName(id), 0, "reinstate_path", infos[pathName(id)].DevNo())
+	case fillNothing:
+	default:
 		err = a.lockedFillStep(ctx, id, step, memo)
 	}
 	if err != nil {
@@ -217,7 +221,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, clon
 	}
 	f.OnOrigin = memo.onOrigin
 	f.Ahead = a.reckon(e, memo, f.Status, active)
-	if f.OnOrigin {
+	if _, waits := infos[sourceName(e.ID)]; !waits {
 		return f, nil
 	}
 	f.Expired = !e.Fill.Deadline.IsZero() && a.Now().After(e.Fill.Deadline)
@@ -356,7 +360,7 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 		return a.swapClone(ctx, e)
 	case fillSweep:
 		return a.sweepFill(ctx, e)
-	case fillNothing, fillGather:
+	case fillNothing, fillGather, fillRevive:
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -17,6 +18,13 @@ import (
 
 // hotSetBytes bounds one volume's hot set.
 const hotSetBytes = 64 << 10
+
+const (
+	// hotSetRest is how long a volume has left the node when its hot set is taken.
+	hotSetRest = 20 * time.Second
+	// hotSetFirst is how long it has been attached when its first one is.
+	hotSetFirst = 2 * time.Minute
+)
 
 // loadHotSet returns the volume's hot set. Errors: ErrNotFound.
 func (a *Attacher) loadHotSet(ctx context.Context, req volume.StageRequest) (*cachemap.HotSet, error) {
@@ -62,7 +70,8 @@ func (a *Attacher) hotSetDue(e *Entry) bool {
 	case !e.Cached() || e.Fill != nil:
 		return false
 	case e.State == StateResident:
-		return e.HotSetDue
+		// Not at once: the next owner may be asking for the residency just now.
+		return e.HotSetDue && e.Lent == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
 	}
 	return e.State == StateStaged && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
 }

@@ -160,7 +160,8 @@ func (a *Attacher) Loans(context.Context) (map[volume.ID]volume.MoveID, error) {
 	}
 	out := map[volume.ID]volume.MoveID{}
 	for i := range entries {
-		if e := &entries[i]; e.Lent != nil {
+		// A loan of an earlier boot was lost with it.
+		if e := &entries[i]; e.Lent != nil && e.Boot == a.Boot {
 			out[e.ID] = *e.Lent
 		}
 	}

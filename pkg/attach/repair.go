@@ -129,7 +129,7 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 // volume under the same generation; to the owner after it, that has not started yet;
 // or to one that has borrowed it.
 func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
-	if e.Lent != nil && rec.Fence.UID == e.Fence.UID {
+	if e.Lent != nil && e.Boot == a.Boot && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
 	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.UpdatedAt) > ttl {

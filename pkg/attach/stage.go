@@ -159,7 +159,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	if prior != nil {
 		e.Names = prior.Names
 	}
-	e.Names, e.HotSetAt = namesOf(s.rec, e.Names), a.Now().UTC()
+	e.Names, e.HotSetAt = namesOf(s.rec, e.Names), a.Now().Add(hotSetFirst-a.Warm.HotSetEvery).UTC()
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
 		e.NoCacheBefore = a.Now().Add(deviceRest)
 	}

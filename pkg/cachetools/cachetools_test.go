@@ -59,7 +59,7 @@ func TestErrors(t *testing.T) {
 				t.Errorf("got %v, want %v", err, want)
 			}
 			for _, other := range []error{cachetools.ErrRefused, cachetools.ErrBusy, cachetools.ErrNoSpace} {
-				if other != want && errors.Is(err, other) {
+				if !errors.Is(want, other) && errors.Is(err, other) {
 					t.Errorf("%v is %v, too", err, other)
 				}
 			}

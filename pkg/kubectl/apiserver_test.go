@@ -35,7 +35,9 @@ func (r *rig) create(objs ...client.Object) {
 		}
 		status.SetResourceVersion(obj.GetResourceVersion())
 		status.SetUID(obj.GetUID())
-		if _, ok := obj.(*v1alpha1.CachedVolume); !ok {
+		switch obj.(type) {
+		case *v1alpha1.CachedVolume, *v1alpha1.CacheMigration:
+		default:
 			continue
 		}
 		if err := r.client.Status().Update(r.t.Context(), status); err != nil {
@@ -118,6 +120,30 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 		_, _, errOut = r.run("resize", "cvol/vol-d", "000000000000000000000000000000000001Gi")
 		expect(t, "errors", errOut, "error: change CachedVolume vol-d: CachedVolume.nearflash.io \"vol-d\" is invalid: [spec.cacheSize: Too long: may not be more than 32 bytes, "+
 			"<nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]\n")
+	})
+
+	t.Run("moves and hot sets", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-m")
+		uid := string(r.record("vol-m").UID)
+		m := move("vol-m", "", 3, onOrigin, func(m *v1alpha1.CacheMigration) { m.Spec.VolumeUID, m.CreationTimestamp = uid, metav1.Time{} })
+		m.Status.Source = v1alpha1.MigrationSource{}
+		hot := hotSet("vol-m")
+		hot.VolumeUID = uid
+		r.create(m, hot)
+		_, out, errOut := r.run("migrations", "-A", "-o", "jsonpath={.items[0].metadata.name} {.items[0].status.progress.servedFrom}")
+		expect(t, "output", out, "vol-m-3 Origin")
+		expect(t, "errors", errOut, "")
+		_, out, _ = r.run("describe", "cvol/vol-m")
+		for _, want := range []string{"Move:              origin to node-b: running, 3Gi/4Gi (75%), served from Origin, 50Mi/s, 20s left\n", "Hot set:           a list of 12Ki, recorded 25m ago\n"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("output has no %q:\n%s", want, out)
+			}
+		}
+		_, out, _ = r.run("list", "-A", "-o", "wide")
+		if !strings.Contains(out, "75%") {
+			t.Errorf("output %s", out)
+		}
 	})
 
 	t.Run("describe selects events, doctor finds the definitions", func(t *testing.T) {

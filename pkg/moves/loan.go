@@ -95,7 +95,8 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 	deadline := obj.Spec.Deadline
 	return facts{
 		asked: true,
-		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil ||
+		// A destination that reads from the origin does not come back.
+		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil || obj.Status.Progress.ServedFrom == v1alpha1.ServedFromOrigin ||
 			!deadline.IsZero() && !s.Clock.Now().Before(deadline.Time),
 		state:  obj.Status.Source.State,
 		served: loans[volume.ID(obj.Spec.VolumeName)].UID == string(obj.UID),

@@ -185,6 +185,7 @@ func TestMoves(t *testing.T) {
 		"late answer is no loan": testFinishedIsNotLent,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
 			id := strings.NewReplacer(" ", "-", "'", "").Replace(name)
 			test(t, newFixture(t, cfg, id))
 		})

@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/ecdh"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,11 @@ const (
 	// maxMessage is the bound of messages in the API.
 	maxMessage = 1024
 	sectorSize = 512
+
+	// attempts bounds how often a write is repeated that lost a race; the writers
+	// are two nodes. backoff is the longest first pause.
+	attempts = 6
+	backoff  = 20 * time.Millisecond
 )
 
 // Name returns the name of the object of a move: one per volume and ownership.
@@ -85,25 +91,37 @@ func load(ctx context.Context, c client.Client, m volume.MoveID) (*v1alpha1.Cach
 // if it is gone, and changed is false if there was nothing to write.
 // Errors: ErrBusy, ErrInvalid, ErrUnavailable.
 func update(ctx context.Context, c client.Client, m volume.MoveID, change func(*v1alpha1.CacheMigration)) (obj *v1alpha1.CacheMigration, changed bool, err error) {
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		changed = false
-		if obj, err = load(ctx, c, m); err != nil || obj == nil {
-			return err
+	for i := range attempts {
+		if obj, changed, err = updateOnce(ctx, c, m, change); !apierrors.IsConflict(err) {
+			break
 		}
-		base := obj.DeepCopy()
-		change(obj)
-		if equality.Semantic.DeepEqual(base.Status, obj.Status) {
-			return nil
+		select {
+		case <-ctx.Done():
+			return nil, false, unavailable("write status of CacheMigration %s: %v", m.Name, ctx.Err())
+		case <-time.After(rand.N(backoff<<i) + time.Millisecond):
 		}
-		err := c.Status().Patch(ctx, obj, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-		if apierrors.IsNotFound(err) {
-			obj = nil
-			return nil
-		}
-		changed = err == nil
-		return records.Error("write status of CacheMigration "+m.Name, err)
-	})
+	}
 	return obj, changed, err
+}
+
+func updateOnce(ctx context.Context, c client.Client, m volume.MoveID, change func(*v1alpha1.CacheMigration)) (*v1alpha1.CacheMigration, bool, error) {
+	obj, err := load(ctx, c, m)
+	if err != nil || obj == nil {
+		return nil, false, err
+	}
+	base := obj.DeepCopy()
+	change(obj)
+	if equality.Semantic.DeepEqual(base.Status, obj.Status) {
+		return obj, false, nil
+	}
+	err = c.Status().Patch(ctx, obj, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsNotFound(err) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, records.Error("write status of CacheMigration "+m.Name, err)
+	}
+	return obj, true, nil
 }
 
 // message fits a text into the API: bounded, in one line.

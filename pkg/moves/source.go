@@ -205,6 +205,10 @@ func (s *Source) work(ctx context.Context) bool {
 	switch {
 	case ctx.Err() != nil:
 		return false
+	case errors.Is(err, volume.ErrBusy):
+		klog.FromContext(ctx).V(1).Info("Volume is busy", "reason", err.Error())
+		s.queue.AddRateLimited(id)
+		return true
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Loan is looked at again", "failures", s.queue.NumRequeues(id))
 		s.queue.AddRateLimited(id)

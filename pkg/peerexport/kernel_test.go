@@ -32,7 +32,7 @@ const (
 	lentName  = "nf-pvc-1-lent"
 	exported  = "pvc-1"
 	port      = 13260
-	size      = 32 << 20
+	size      = 8 << 20
 	password  = "a-password-of-16"
 )
 
@@ -142,6 +142,7 @@ func (r *rig) network(up bool) {
 	if up {
 		return
 	}
+	_, _ = r.run.Run(ctx, hostexec.Command("modprobe", "sch_netem")) // it may be built in
 	if _, err := r.run.Run(ctx, hostexec.Command("tc", "qdisc", "add", "dev", "lo", "root", "netem", "loss", "100%")); err != nil {
 		r.t.Fatal(err)
 	}

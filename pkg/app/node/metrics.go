@@ -84,9 +84,20 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 // metrics gathers the CSI calls, the process, the volumes and the pool.
 func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.BuildInfo("node"), metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now),
+	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
+	c.Fills, c.Loans, c.Moves = p.fillMetrics, p.attacher.Loans, p.moveCounts
+	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return prometheus.Gatherers{registry, calls.Gatherer()}
+}
+
+// fillMetrics are the caches that are being filled.
+func (p *plugin) fillMetrics() []metrics.Fill {
+	var out []metrics.Fill
+	for _, f := range p.attacher.Fills() {
+		out = append(out, metrics.Fill{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
+	}
+	return out
 }
 
 // poolMetrics is the pool as it was reconciled last.

@@ -33,6 +33,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/moves"
 	"github.com/nearflash/nearflash/pkg/observe"
@@ -72,6 +73,8 @@ type plugin struct {
 	locks     *keylock.Set
 	// loans answers the moves that ask for this node's caches; nil if it lends none.
 	loans *moves.Source
+	// moveCounts counts the ends of moves.
+	moveCounts *metrics.Moves
 }
 
 // findings are what the preflight said last.
@@ -184,7 +187,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	runner := hostexec.New()
 	dm, lv := devmapper.New(runner), lvm.New(runner)
-	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}, owned: owned}
+	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}, owned: owned, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
@@ -216,7 +219,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{}), FS: mount.New(runner),
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Meter: p.sampler,
 		Moves: moves.NewDestination(api, recorder, clock.RealClock{}), HotSets: records.NewHotSets(api),
-		Exporter: exporter, Tools: cachetools.Tools{Run: runner},
+		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
 	})

@@ -69,6 +69,9 @@ func (l *Lab) apiServerArgs() []string {
 		// All addresses of the bridge, the service range's first among them.
 		"--bind-address=0.0.0.0", "--advertise-address=" + plan.HostIP, "--secure-port=" + strconv.Itoa(plan.APIPort),
 		"--service-cluster-ip-range=" + plan.ServiceRange,
+		// The host has routes to the pods and no kube-proxy: webhooks are dialled
+		// by their endpoints.
+		"--enable-aggregator-routing=true",
 		"--tls-cert-file=" + pki.Cert(dir, pki.APIServer), "--tls-private-key-file=" + pki.Key(dir, pki.APIServer),
 		"--client-ca-file=" + pki.Cert(dir, pki.CAName),
 		"--kubelet-certificate-authority=" + pki.Cert(dir, pki.CAName),
