@@ -11,6 +11,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -128,9 +129,12 @@ var _ = Describe("A volume whose old node cannot lend", Label("warmmove"), func(
 		By("losing the node that has the residency")
 		Expect(powerOff(ctx, nodeA)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
+			Expect(outOfService(ctx, nodeA, false)).To(Succeed())
 			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
 			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
 		}, NodeTimeout(2*late))
+		// The controller may run there.
+		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		cm, err := v.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
@@ -339,3 +343,103 @@ func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum
 	}
 	return nil
 }
+
+var _ = Describe("The plugins of both nodes", Label("warmmove"), func() {
+	It("may be replaced during a move", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "upgrade", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+
+		By("replacing both under a verified load")
+		load := v.beginLoad(ctx)
+		for _, node := range []string{nodeA, nodeB} {
+			plugin, err := k.NodePlugin(ctx, node)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(replacePlugin(ctx, plugin)).To(Succeed())
+		}
+		_, err = load()
+		Expect(err).NotTo(HaveOccurred())
+		cm, err := v.awaitMoved(ctx, 2)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromPeer), "the loan must outlive both processes")
+		Expect(v.expectWhole(ctx)).To(Succeed())
+		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
+
+var _ = Describe("Many volumes that leave a node at once", Label("warmmove"), func() {
+	It("all find their caches warm", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		const n = 6
+		vols, sums := make([]*vol, n), make([]string, n)
+		each := func(do func(i int) error) error {
+			g := errgroup.Group{}
+			for i := range n {
+				g.Go(func() error { return do(i) })
+			}
+			return g.Wait()
+		}
+		Expect(each(func(i int) (err error) {
+			vols[i], err = s.volume(ctx, volumeSpec{name: fmt.Sprintf("drained%d", i), mode: v1alpha1.CacheModeWritethrough, kind: ext4, size: "64Mi", cacheSize: "100%"})
+			if err != nil {
+				return err
+			}
+			if err := vols[i].start(ctx, nodeA); err != nil {
+				return err
+			}
+			sums[i], err = vols[i].write(ctx, 0, 8)
+			return err
+		})).To(Succeed())
+		Expect(each(func(i int) error { return vols[i].restart(ctx, nodeB) })).To(Succeed())
+		Expect(each(func(i int) error {
+			if err := vols[i].verify(ctx, 0, 8, sums[i]); err != nil {
+				return err
+			}
+			cm, err := vols[i].awaitMoved(ctx, 2)
+			if err == nil && cm.Spec.SourceNode != nodeA {
+				err = fmt.Errorf("volume %s did not begin from its old node: %+v", vols[i].claim, cm.Status)
+			}
+			return err
+		})).To(Succeed())
+		Expect(each(func(i int) error {
+			if err := vols[i].expectNoLoan(ctx, nodeA); err != nil {
+				return err
+			}
+			return vols[i].verify(ctx, 0, 8, sums[i])
+		})).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
+
+var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
+	It("prefers the node that has its cache", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "anywhere", mode: v1alpha1.CacheModeWritethrough, kind: ext4, size: "64Mi", cacheSize: "100%"})
+		Expect(err).NotTo(HaveOccurred())
+		for _, node := range []string{nodeA, nodeB} {
+			Expect(v.start(ctx, node)).To(Succeed())
+			Expect(v.stop(ctx)).To(Succeed())
+			Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+				for _, r := range cv.Status.Residency {
+					if r.NodeName == node && r.Generation == ptr.Deref(cv.Status.Generation, 0) {
+						return ""
+					}
+				}
+				return "no residency on " + node
+			})).To(Succeed())
+			Expect(v.start(ctx, "")).To(Succeed())
+			pod := &corev1.Pod{}
+			Expect(k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: v.pod}, pod)).To(Succeed())
+			Expect(pod.Spec.NodeName).To(Equal(node))
+			Expect(fmt.Sprint(pod.Spec.Affinity)).To(ContainSubstring(node), "the preference must be written on the pod")
+			v.node = node
+			Expect(v.stop(ctx)).To(Succeed())
+		}
+	}, NodeTimeout(specLimit))
+})

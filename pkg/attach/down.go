@@ -181,7 +181,11 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		return err
 	}
 	if e.Fill != nil {
-		a.leavePeer(ctx, e) // of the boot before; the origin is the source now
+		// What a killed stage has made of the fill; the origin is the source now.
+		if err := a.removeUpper(ctx, e.ID); err != nil {
+			return err
+		}
+		a.leavePeer(ctx, e)
 	}
 	data, err := a.createDataDevice(ctx, e, c, o)
 	if err != nil {

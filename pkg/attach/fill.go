@@ -194,7 +194,7 @@ func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, exten
 	if m := s.head.peer; m != nil {
 		data := roundUp(int64(e.Fill.PeerSectors)*sectorSize, max(extentBytes, 1))
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
-		if data <= g.dataBytes || s.rec.Spec.Cache.Percent > 0 && data <= roundUp(g.dataBytes, max(extentBytes, 1)) {
+		if data <= g.dataBytes {
 			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), max(extentBytes, 1))}
 			e.Fill.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
 			return m, true

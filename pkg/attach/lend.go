@@ -57,6 +57,7 @@ func lendable(e *Entry, rec volume.Volume, r volume.LoanRequest, boot string) er
 
 // lend exports the cache: metadata, then data, as one device.
 func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (volume.Loan, error) {
+	again := e.Lent != nil
 	e.Lent = &r.Move
 	if err := a.save(ctx, e, StateResident); err != nil {
 		return volume.Loan{}, err
@@ -70,7 +71,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
 	meta, data := uint64(c.meta.SizeBytes)/sectorSize, uint64(e.DataBytes)/sectorSize
-	dev, err := a.ensureDevice(ctx, lentName(e.ID), dmUUID(e.Fence, "lent"), devmapper.Table{
+	dev, err := a.lentDevice(ctx, e, again, devmapper.Table{
 		{Length: meta, Target: devmapper.LinearTarget{Device: c.meta.DevNo()}},
 		{Start: meta, Length: data, Target: devmapper.LinearTarget{Device: c.data.DevNo()}},
 	})
@@ -87,6 +88,22 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 	return volume.Loan{
 		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: e.DataBytes,
 	}, nil
+}
+
+// lentDevice makes the device that is exported. One of the same loan is kept: a
+// session may be using it.
+func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, t devmapper.Table) (devmapper.Info, error) {
+	name, uuid := lentName(e.ID), dmUUID(e.Fence, "lent")
+	if again {
+		infos, err := a.DM.Info(ctx, name)
+		if err != nil {
+			return devmapper.Info{}, err
+		}
+		if dev, found := infos[name]; found && dev.HasLive && dev.UUID == uuid {
+			return dev, nil
+		}
+	}
+	return a.ensureDevice(ctx, name, uuid, t)
 }
 
 // Reclaim implements volume.Lender.
