@@ -3,6 +3,7 @@ package attach
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -168,5 +169,26 @@ func TestLendable(t *testing.T) {
 	}
 	if err := lendable(nil, volume.Volume{}, request, "boot"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("no entry: got %v", err)
+	}
+}
+
+func TestPulse(t *testing.T) {
+	cases := map[string]struct {
+		credit int64
+		speed  float64
+		want   time.Duration
+	}{
+		"speed unknown":       {1 << 30, 0, minPulse},
+		"slower than allowed": {64 << 20, 50 << 20, 0},
+		"much faster":         {1 << 20, 100 << 20, 10 * time.Millisecond},
+		"nothing left":        {0, 100 << 20, minPulse},
+		"overdrawn":           {-5, 100 << 20, minPulse},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := pulse(tc.credit, tc.speed); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
 	}
 }

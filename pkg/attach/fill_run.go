@@ -21,6 +21,8 @@ const (
 	fillIdle = 15 * time.Second
 	// fillReport is the least time between two reports of one fill.
 	fillReport = 5 * time.Second
+	// minPulse is the shortest time that a copy is let run.
+	minPulse = 5 * time.Millisecond
 	// fillBurst is how long a fill may save up what it was not allowed to copy.
 	fillBurst = time.Second
 )
@@ -52,8 +54,13 @@ type fillMemo struct {
 	// base what had been copied when the fill was first seen.
 	credit, base int64
 	at           time.Time
-	reported     time.Time
-	retryAt      time.Time
+	// pulse is how long the copy may run before the next look, 0 for without an end;
+	// pulsed how long it ran since the last one, and speed what it copied in that
+	// time, in bytes per second.
+	pulse, pulsed time.Duration
+	speed         float64
+	reported      time.Time
+	retryAt       time.Time
 }
 
 func newFillMemory() fillMemory {
@@ -193,6 +200,8 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string
 	case fillRevive:
 		err = a.DM.Message(ctx, sourceName(id), 0, "reinstate_path", infos[pathName(id)].DevNo())
 	case fillNothing:
+	case fillHydrate:
+		err = a.hydrate(ctx, id, memo)
 	default:
 		err = a.lockedFillStep(ctx, id, step, memo)
 	}
@@ -272,11 +281,30 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 	memo.at = now
 	limit := a.fillLimit(e, active)
 	if limit == 0 {
+		memo.pulse = 0
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
 	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(fillBurst))
+	if memo.pulsed > 0 && copied > 0 {
+		memo.speed = float64(copied) / memo.pulsed.Seconds()
+	}
+	memo.pulsed = 0
+	memo.pulse = pulse(memo.credit, memo.speed)
 	return memo.credit < 0
+}
+
+// pulse is how long a copy of the given speed may run for the credit that it has; 0
+// is until the next look.
+func pulse(credit int64, speed float64) time.Duration {
+	if speed == 0 {
+		return minPulse
+	}
+	d := time.Duration(float64(max(credit, 0)) / speed * float64(time.Second))
+	if d >= fillTick {
+		return 0
+	}
+	return max(d, minPulse)
 }
 
 // fillLimit is the bandwidth of one of several fills in bytes per second: its own,
@@ -333,6 +361,26 @@ func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, erro
 		return 0, err
 	}
 	return t.Sectors(), nil
+}
+
+// hydrate lets the copy run, with a limit for a moment only: between two looks a
+// fast device would copy far more than it may.
+func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *fillMemo) error {
+	if err := a.lockedFillStep(ctx, id, fillHydrate, memo); err != nil || memo.pulse == 0 {
+		return err
+	}
+	began := time.Now()
+	select {
+	case <-ctx.Done():
+	case <-time.After(memo.pulse):
+	}
+	// Without the lock: at worst the device is gone by now.
+	err := a.DM.Message(context.WithoutCancel(ctx), dataName(id), 0, "disable_hydration")
+	memo.pulsed = time.Since(began)
+	if errors.Is(err, devmapper.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // lockedFillStep takes a step that no request may run beside.
