@@ -6,10 +6,12 @@ import (
 
 // LoanState says whether a node serves a residency to another one.
 //
-// +kubebuilder:validation:Enum=Lent;Refused;Released
+// +kubebuilder:validation:Enum=Preparing;Lent;Refused;Released
 type LoanState string
 
 const (
+	// LoanPreparing means that the source node has seen the request and needs time.
+	LoanPreparing LoanState = "Preparing"
 	// LoanLent means that the source node serves its residency.
 	LoanLent LoanState = "Lent"
 	// LoanRefused means that the source node has nothing that it could serve.

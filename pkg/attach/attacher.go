@@ -95,8 +95,9 @@ type WarmConfig struct {
 	// Dir is a folder for the maps of fills under way; without one no cache is
 	// filled from elsewhere.
 	Dir string
-	// LoanTimeout is how long a stage waits for the node that holds a residency.
-	LoanTimeout time.Duration
+	// LoanTimeout is how long a stage waits for the node that holds a residency, and
+	// Patience how long that may be silent.
+	LoanTimeout, Patience time.Duration
 	// Bandwidth is the limit of a fill whose volume names none, and NodeBandwidth of
 	// all fills together, in bytes per second; 0 is no limit.
 	Bandwidth, NodeBandwidth int64
@@ -114,7 +115,8 @@ func (c WarmConfig) withDefaults() WarmConfig {
 			*d = v
 		}
 	}
-	set(&c.LoanTimeout, 3*time.Second)
+	set(&c.LoanTimeout, 20*time.Second)
+	set(&c.Patience, 3*time.Second)
 	set(&c.Deadline, 30*time.Minute)
 	set(&c.HotSetEvery, 30*time.Minute)
 	return c

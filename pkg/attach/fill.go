@@ -25,7 +25,7 @@ const (
 	// own reads behind it.
 	copyBytes = 512 << 10
 	// peerTimeout bounds everything that a stage does with a peer.
-	peerTimeout = 10 * time.Second
+	peerTimeout = 30 * time.Second
 )
 
 // warmProblem says why no cache can begin from elsewhere, or "".
@@ -168,7 +168,7 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 // moveRequest is what the volume's owner asks of a move.
 func (a *Attacher) moveRequest(s *staging, from *volume.WarmSource) volume.MoveRequest {
 	w := s.rec.Spec.WarmStart
-	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Bandwidth: w.Bandwidth}
+	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Bandwidth: w.Bandwidth, Patience: a.Warm.Patience}
 	if r.Bandwidth == 0 {
 		r.Bandwidth = a.Warm.Bandwidth
 	}

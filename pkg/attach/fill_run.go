@@ -16,7 +16,7 @@ import (
 const (
 	// fillTick is the pause between two looks at fills under way: how long a pod may
 	// wait for a lost peer before anybody notices, and the unit of the rate limit.
-	fillTick = 250 * time.Millisecond
+	fillTick = 400 * time.Millisecond
 	// fillIdle is the pause while there is none.
 	fillIdle = 15 * time.Second
 	// fillReport is the least time between two reports of one fill.
@@ -154,12 +154,7 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 		return 0
 	}
 	log := klog.FromContext(ctx)
-	clones, err := a.DM.CloneStatusAll(ctx)
-	if err != nil {
-		log.Error(err, "State of the fills is not known")
-		return len(ids)
-	}
-	infos, err := a.DM.Info(ctx, "nf-")
+	look, err := a.lookAtFills(ctx, ids)
 	if err != nil {
 		log.Error(err, "State of the fills is not known")
 		return len(ids)
@@ -168,7 +163,7 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 	for _, id := range ids {
 		// A lost peer may hold up one of them for seconds.
 		wg.Go(func() {
-			if err := a.stepFill(ctx, id, clones, infos, len(ids)); err != nil && ctx.Err() == nil {
+			if err := a.stepFill(ctx, id, look); err != nil && ctx.Err() == nil {
 				log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
 			}
 		})
@@ -177,8 +172,39 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 	return len(ids)
 }
 
+// fillLook is what one look at the kernel shows of all fills.
+type fillLook struct {
+	clones map[string]devmapper.CloneStatus
+	paths  map[string]devmapper.MultipathStatus
+	// infos are of all devices; nil if nothing but the progress is of interest.
+	infos  map[string]devmapper.Info
+	active int
+}
+
+// lookAtFills needs two commands while nothing happens but copying.
+func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook, err error) {
+	l.active = len(ids)
+	if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
+		return l, err
+	}
+	if l.paths, err = a.DM.MultipathStatusAll(ctx); err != nil {
+		return l, err
+	}
+	plain := true
+	for _, id := range ids {
+		memo := a.fills.memo(id)
+		_, clone := l.clones[dataName(id)]
+		path, waits := l.paths[sourceName(id)]
+		plain = plain && memo != nil && memo.known && clone && (!waits || path.HasPath())
+	}
+	if !plain {
+		l.infos, err = a.DM.Info(ctx, "nf-")
+	}
+	return l, err
+}
+
 // stepFill takes one step of one fill.
-func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string]devmapper.CloneStatus, infos map[string]devmapper.Info, active int) error {
+func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) error {
 	memo := a.fills.memo(id)
 	e, err := a.load(id)
 	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
@@ -188,11 +214,17 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string
 		a.fills.forget(id)
 		return nil
 	}
-	f, err := a.fillFacts(ctx, e, memo, clones, infos, active)
+	f, err := a.fillFacts(ctx, e, memo, look)
 	if err != nil {
 		return err
 	}
 	step := decideFill(f)
+	infos := look.infos
+	if infos == nil && (step == fillGather || step == fillRevive) {
+		if infos, err = a.DM.Info(ctx, topName(id)); err != nil {
+			return err
+		}
+	}
 	switch step {
 	case fillGather:
 		err = a.gatherPath(ctx, e, infos)
@@ -214,31 +246,28 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, clones map[string
 }
 
 // fillFacts gathers what decideFill needs, and reckons up the rate.
-func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, clones map[string]devmapper.CloneStatus, infos map[string]devmapper.Info, active int) (fillFacts, error) {
+func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
 	f := fillFacts{Entry: e}
-	f.Status, f.Clone = clones[dataName(e.ID)]
-	f.Linear = infos[dataName(e.ID)].HasLive && !f.Clone
+	f.Status, f.Clone = look.clones[dataName(e.ID)]
 	if !f.Clone {
+		f.Linear = look.infos[dataName(e.ID)].HasLive
 		return f, nil
 	}
 	if !memo.known {
-		onOrigin, err := a.onOrigin(ctx, e, infos)
+		onOrigin, err := a.onOrigin(ctx, e, look.infos)
 		if err != nil {
 			return f, err
 		}
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	f.Ahead = a.reckon(e, memo, f.Status, active)
-	if _, waits := infos[sourceName(e.ID)]; !waits {
+	f.Ahead = a.reckon(e, memo, f.Status, look.active)
+	path, waits := look.paths[sourceName(e.ID)]
+	if !waits {
 		return f, nil
 	}
 	f.Expired = !e.Fill.Deadline.IsZero() && a.Now().After(e.Fill.Deadline)
-	st, err := a.DM.MultipathStatus(ctx, sourceName(e.ID))
-	if err != nil {
-		return f, err
-	}
-	f.PathFailed = !st.HasPath()
+	f.PathFailed = !path.HasPath()
 	return f, nil
 }
 

@@ -100,6 +100,9 @@ type Client interface {
 	// MultipathStatus returns the status of one multipath device. Errors:
 	// ErrNotExist; ErrParse, also for a device of another kind.
 	MultipathStatus(ctx context.Context, name string) (MultipathStatus, error)
+	// MultipathStatusAll returns the status of all of them by device name, in one
+	// call of dmsetup. One that cannot be parsed is missing.
+	MultipathStatusAll(ctx context.Context) (map[string]MultipathStatus, error)
 	// StatsCreate makes the kernel measure the I/O of a device, in one region over
 	// all of it and over what it may grow to (see Stats). A device that is measured
 	// already keeps its counts. They survive a swap of the table and are lost with

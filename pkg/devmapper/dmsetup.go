@@ -161,6 +161,21 @@ func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, e
 	return parseCloneStatusAll(string(out))
 }
 
+// MultipathStatusAll implements Client.
+func (d *dmsetup) MultipathStatusAll(ctx context.Context) (map[string]MultipathStatus, error) {
+	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "multipath")
+	if err != nil {
+		return nil, fmt.Errorf("status of all multipath devices: %w", err)
+	}
+	all := map[string]MultipathStatus{}
+	err = eachStatus(string(out), "multipath", func(name string, l StatusLine) {
+		if s, err := ParseMultipathStatus(l.Params); err == nil {
+			all[name] = s
+		}
+	})
+	return all, err
+}
+
 // MultipathStatus implements Client.
 func (d *dmsetup) MultipathStatus(ctx context.Context, name string) (MultipathStatus, error) {
 	out, err := d.exec(ctx, nil, "status", "--noflush", name)

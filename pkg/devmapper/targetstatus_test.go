@@ -126,6 +126,23 @@ func TestMultipathStatus(t *testing.T) {
 	}
 }
 
+func TestMultipathStatusAll(t *testing.T) {
+	run := hostexectest.New(t)
+	run.On("dmsetup status --noflush --target multipath").Return("one: 0 8 multipath 2 0 0 0 1 1 A 0 1 0 8:0 A 0\n" +
+		"odd: 0 8 multipath 2 0 0 0 1 1 A 0 1 0 8:0 X 0\ntwo: 0 8 multipath 2 0 0 0 1 1 E 0 1 0 8:16 F 3\n")
+	got, err := New(run).MultipathStatusAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]MultipathStatus{
+		"one": {Paths: []PathStatus{{Device: "8:0", Active: true}}},
+		"two": {Paths: []PathStatus{{Device: "8:16", Failures: 3}}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
 func TestCloneStatusAll(t *testing.T) {
 	run := hostexectest.New(t)
 	run.On("dmsetup status --noflush --target clone").Return(golden(t, "status-clone-all.txt"))

@@ -42,7 +42,7 @@ const (
 //	no object                                   reclaim
 //	ended, and served or answered with Lent     reclaim
 //	ended                                       nothing
-//	not answered                                lend, again if the answer was lost
+//	not answered, or with Preparing             lend, again if the answer was lost
 //	answered with Lent, not served              lend: refused, for the node has restarted
 //	answered with Refused or Released, served   reclaim
 //	otherwise                                   nothing
@@ -59,7 +59,7 @@ func decide(f facts, grace time.Duration) decision {
 		return reclaim
 	case f.ended:
 		return nothing
-	case f.state == "", lent && !f.served:
+	case f.state == "", f.state == v1alpha1.LoanPreparing, lent && !f.served:
 		return lend
 	case !lent && f.served:
 		return reclaim

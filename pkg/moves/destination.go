@@ -70,7 +70,7 @@ func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.M
 	if r.Source == nil {
 		return m, nil, nil
 	}
-	loan, err := d.borrow(ctx, obj, key)
+	loan, err := d.borrow(ctx, obj, key, r.Patience)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		d.abandon(ctx, m, err)
 	}
@@ -126,9 +126,9 @@ func (d *Destination) abandon(ctx context.Context, m volume.MoveID, cause error)
 }
 
 // borrow waits for the source's answer.
-func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey) (*volume.Loan, error) {
+func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey, patience time.Duration) (*volume.Loan, error) {
 	node := obj.Spec.SourceNode
-	answer, err := d.answer(ctx, idOf(obj))
+	answer, err := d.answer(ctx, idOf(obj), patience)
 	if err != nil {
 		return nil, unavailable("node %s has not said whether it lends its cache: %v", node, err)
 	}
@@ -152,14 +152,23 @@ func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, 
 	}, nil
 }
 
-// answer watches the object until its source has answered, or ctx ends.
-func (d *Destination) answer(ctx context.Context, m volume.MoveID) (*v1alpha1.MigrationSource, error) {
+// answer watches the object until its source has answered, ctx ends, or it has been
+// silent for too long.
+func (d *Destination) answer(ctx context.Context, m volume.MoveID, patience time.Duration) (*v1alpha1.MigrationSource, error) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	heard := func() {}
+	if patience > 0 {
+		silence := time.AfterFunc(patience, func() { giveUp(fmt.Errorf("it was silent for %s", patience)) })
+		defer silence.Stop()
+		heard = func() { silence.Stop() }
+	}
 	for {
 		// Without a version the watch begins with the object as it is.
 		w, err := d.client.Watch(ctx, &v1alpha1.CacheMigrationList{}, client.MatchingFields{metav1.ObjectNameField: m.Name})
 		if err == nil {
 			var answer *v1alpha1.MigrationSource
-			answer, err = follow(ctx, w, m)
+			answer, err = follow(ctx, w, m, heard)
 			w.Stop()
 			if answer != nil || errors.Is(err, volume.ErrNotFound) {
 				return answer, err
@@ -167,15 +176,15 @@ func (d *Destination) answer(ctx context.Context, m volume.MoveID) (*v1alpha1.Mi
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), err)
+			return nil, errors.Join(context.Cause(ctx), err)
 		case <-time.After(watchPause):
 		}
 	}
 }
 
-// follow reads one watch. It returns nothing when the watch ends, which API servers
+// follow reads one watch and calls heard when the source is at work. It returns nothing when the watch ends, which API servers
 // do now and then. Errors: ErrNotFound if the object is gone.
-func follow(ctx context.Context, w watch.Interface, m volume.MoveID) (*v1alpha1.MigrationSource, error) {
+func follow(ctx context.Context, w watch.Interface, m volume.MoveID, heard func()) (*v1alpha1.MigrationSource, error) {
 	for {
 		var e watch.Event
 		var open bool
@@ -200,7 +209,11 @@ func follow(ctx context.Context, w watch.Interface, m volume.MoveID) (*v1alpha1.
 		if e.Type == watch.Deleted {
 			return nil, fmt.Errorf("%w: CacheMigration %s was deleted", volume.ErrNotFound, m.Name)
 		}
-		if obj.Status.Source.State != "" {
+		switch obj.Status.Source.State {
+		case "":
+		case v1alpha1.LoanPreparing:
+			heard()
+		case v1alpha1.LoanLent, v1alpha1.LoanRefused, v1alpha1.LoanReleased:
 			return &obj.Status.Source, nil
 		}
 	}

@@ -111,7 +111,9 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	if err != nil {
 		return err
 	}
+	done := s.announce(ctx, m)
 	loan, err := s.ask(ctx, obj, key)
+	done()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -136,6 +138,24 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes,
 		}
 	})
+}
+
+// announce says that the source is at work if that takes long: many volumes may
+// leave a node at once. The returned function ends it.
+func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
+	said := make(chan struct{})
+	slow := time.AfterFunc(announceAfter, func() {
+		defer close(said)
+		err := s.answer(ctx, m, v1alpha1.LoanPreparing, func(*v1alpha1.MigrationSource) {})
+		if err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Info("The destination is not told that its loan is being prepared", "move", m.Name, "reason", err.Error())
+		}
+	})
+	return func() {
+		if !slow.Stop() {
+			<-said
+		}
+	}
 }
 
 // ask asks the Lender, with the secret that the destination will derive too.

@@ -31,6 +31,10 @@ const (
 	defaultResync  = 30 * time.Second
 	defaultGrace   = 5 * time.Second
 
+	// announceAfter is how long a loan may take before the destination is told that
+	// it is being prepared.
+	announceAfter = time.Second
+
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 30 * time.Second
 )

@@ -48,6 +48,8 @@ type MoveRequest struct {
 	Fence Fence
 	// Source is the residency; nil for a fill from the origin, which asks nobody.
 	Source *WarmSource
+	// Patience is how long the source may be silent; 0 is as long as the request.
+	Patience time.Duration
 	// Bandwidth in bytes per second, and the moment after which the source need not
 	// serve any more.
 	Bandwidth int64
