@@ -162,8 +162,10 @@ const (
 )
 
 // read is fio reading the working set at random; the rest of its options follow.
-const read = "fio --name=read --filename=" + cluster.DevicePath + " --size=16m --rw=randread --bs=4k --direct=1 " +
-	"--ioengine=libaio --iodepth=16 --norandommap --randrepeat=0 --minimal "
+func (v *vol) read() string {
+	return fmt.Sprintf("fio --name=read --filename=%s --size=%dm --rw=randread --bs=4k --direct=1 "+
+		"--ioengine=libaio --iodepth=16 --norandommap --randrepeat=0 --minimal ", cluster.DevicePath, max(v.set, workingSet))
+}
 
 // hitRate reads at random and returns the hit rate of just these reads, a
 // fraction of 1.
@@ -172,7 +174,7 @@ func (v *vol) hitRate(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := v.run(ctx, read+fmt.Sprintf("--number_ios=%d >/dev/null", firstReads)); err != nil {
+	if _, err := v.run(ctx, v.read()+fmt.Sprintf("--number_ios=%d >/dev/null", firstReads)); err != nil {
 		return 0, err
 	}
 	after, err := hoststate.ReadCounters(ctx, k.Host, v.node, v.Handle)
@@ -189,7 +191,7 @@ func (v *vol) hitRate(ctx context.Context) (float64, error) {
 // warmUp reads the working set until the cache has it.
 func (v *vol) warmUp(ctx context.Context) error {
 	return cluster.AwaitEvery(ctx, time.Millisecond, late, func(ctx context.Context) (string, error) {
-		if _, err := v.run(ctx, read+"--time_based --runtime=2 >/dev/null"); err != nil {
+		if _, err := v.run(ctx, v.read()+"--time_based --runtime=2 >/dev/null"); err != nil {
 			return "", err
 		}
 		rate, err := v.hitRate(ctx)

@@ -47,6 +47,8 @@ type vol struct {
 	claim       string
 	block       bool
 	user, group int64
+	// set is the working set in MiB, if it is larger than usual.
+	set int
 
 	// pod and node are where the volume is in use; starts counts the pods.
 	pod, node string

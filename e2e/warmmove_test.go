@@ -72,17 +72,20 @@ var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove")
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
-// slowly makes a fill last long enough to be disturbed: the working set alone takes
-// a dozen seconds.
+// largeSet in MiB is what a slow fill copies in about half a minute.
+const largeSet = 32
+
+// slowly makes a fill last long enough to be disturbed.
 var slowly = map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Mi"}
 
-var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove"),
+var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove", "lost"),
 	func(ctx SpecContext, lose func(context.Context) error, restore func(context.Context) error) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "lost", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
+		v.set = largeSet
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, workingSet)
+		sum, err := v.write(ctx, 0, largeSet)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
@@ -96,12 +99,12 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 		pause, err := load()
 		Expect(err).NotTo(HaveOccurred(), "no I/O may fail, no byte may be wrong")
 		GinkgoWriter.Printf("longest I/O while the source was lost: %s\n", pause)
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 		cm, err := v.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromOrigin))
 		Expect(v.expectWhole(ctx)).To(Succeed())
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 	},
 	Entry("its node dies", func(ctx context.Context) error { return powerOff(ctx, nodeA) }, func(ctx context.Context) error {
 		if err := k.Lab.Start(ctx, nodeA); err != nil {
@@ -114,7 +117,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 	Entry("its SSD fails", func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
 )
 
-var _ = Describe("A volume whose old node cannot lend", Label("warmmove"), func() {
+var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"), func() {
 	It("starts from its hot set", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
@@ -152,8 +155,9 @@ var _ = Describe("A volume that moves again before its cache is whole", Label("w
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "restless", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
+		v.set = largeSet
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, workingSet)
+		sum, err := v.write(ctx, 0, largeSet)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
@@ -164,14 +168,14 @@ var _ = Describe("A volume that moves again before its cache is whole", Label("w
 		By("returning to the same node")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
 		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
 
 		By("moving back to the first one, whose residency is stale")
-		sum, err = v.write(ctx, 0, workingSet)
+		sum, err = v.write(ctx, 0, largeSet)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.restart(ctx, nodeA)).To(Succeed())
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
@@ -267,19 +271,23 @@ func (v *vol) awaitGathered(ctx context.Context) error {
 	})
 }
 
-// beginLoad reads and writes at random beyond the working set's checksum, verifies
-// every block read, and returns what ends it: the longest I/O, and any error.
+// loadTime is how long a load runs, in seconds.
+const loadTime = 25
+
+// beginLoad reads and writes at random behind the working set, verifying every block,
+// and reads the working set itself, for a while. The returned function waits for the
+// end and returns the longest I/O, and any error.
 func (v *vol) beginLoad(ctx context.Context) func() (time.Duration, error) {
+	const common = " --filename=" + cluster.DevicePath + " --bs=4k --direct=1 --ioengine=libaio --time_based --output-format=terse --terse-version=3"
+	script := fmt.Sprintf("fio --name=load --offset=64m --size=32m --rw=randrw --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --runtime=%[2]d%[1]s & a=$!; "+
+		"fio --name=look --size=%[3]dm --rw=randread --norandommap --iodepth=2 --rate_iops=200 --runtime=%[2]d%[1]s & b=$!; wait $a; wait $b", common, loadTime, max(v.set, workingSet))
 	type result struct {
 		out string
 		err error
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer GinkgoRecover()
-		out, err := v.run(ctx, "fio --name=load --filename="+cluster.DevicePath+" --offset=32m --size=32m --rw=randrw --bs=4k --direct=1 --ioengine=libaio "+
-			"--iodepth=8 --time_based --runtime=25 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --output-format=terse --terse-version=3 & "+
-			"pid=$!; for i in $(seq 1 25); do dd if="+cluster.DevicePath+" of=/dev/null bs=1M count=16 iflag=direct status=none; sleep 0.5; done; wait $pid")
+		out, err := v.run(ctx, script)
 		done <- result{out, err}
 	}()
 	return func() (time.Duration, error) {
@@ -287,20 +295,32 @@ func (v *vol) beginLoad(ctx context.Context) func() (time.Duration, error) {
 		if r.err != nil {
 			return 0, fmt.Errorf("load: %w: %s", r.err, r.out)
 		}
-		f := strings.Split(r.out, ";")
-		if len(f) < 60 {
-			return 0, fmt.Errorf("load: fio said %q", r.out)
-		}
-		longest := 0.0
-		for _, i := range []int{38, 79} { // maximum of the reads' and of the writes' total latency, in microseconds
-			if i < len(f) {
-				if us, err := strconv.ParseFloat(f[i], 64); err == nil {
-					longest = max(longest, us)
-				}
-			}
-		}
-		return time.Duration(longest) * time.Microsecond, nil
+		return longestIO(r.out)
 	}
+}
+
+// longestIO is the maximum of the total latencies that fio prints (fio(1), "Terse
+// output", version 3, microseconds): the reads' and the writes' of every job.
+func longestIO(terse string) (time.Duration, error) {
+	longest, jobs := 0.0, 0
+	for line := range strings.Lines(terse) {
+		f := strings.Split(line, ";")
+		if len(f) < 80 {
+			continue
+		}
+		jobs++
+		for _, i := range []int{38, 79} {
+			us, err := strconv.ParseFloat(f[i], 64)
+			if err != nil {
+				return 0, fmt.Errorf("load: fio printed %q as a latency", f[i])
+			}
+			longest = max(longest, us)
+		}
+	}
+	if jobs != 2 {
+		return 0, fmt.Errorf("load: fio printed the results of %d jobs: %.300s", jobs, terse)
+	}
+	return time.Duration(longest) * time.Microsecond, nil
 }
 
 // failLent makes the SSD below a lent cache fail.
@@ -344,13 +364,14 @@ func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum
 	return nil
 }
 
-var _ = Describe("The plugins of both nodes", Label("warmmove"), func() {
+var _ = Describe("The plugins of both nodes", Label("warmmove", "lost"), func() {
 	It("may be replaced during a move", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "upgrade", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
+		v.set = largeSet
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, workingSet)
+		sum, err := v.write(ctx, 0, largeSet)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
@@ -370,14 +391,14 @@ var _ = Describe("The plugins of both nodes", Label("warmmove"), func() {
 		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromPeer), "the loan must outlive both processes")
 		Expect(v.expectWhole(ctx)).To(Succeed())
 		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
-		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
 
 var _ = Describe("Many volumes that leave a node at once", Label("warmmove"), func() {
 	It("all find their caches warm", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		const n = 6
+		const n = 3
 		vols, sums := make([]*vol, n), make([]string, n)
 		each := func(do func(i int) error) error {
 			g := errgroup.Group{}

@@ -11,7 +11,7 @@ out=_output/cluster-ring
 rm -rf "$out" && mkdir -p "$out"
 labels="${LABELS:-!slow}"
 # The parts take about the same time.
-heavy='faults || crash || metrics'
+heavy='faults || crash || metrics || lost'
 parts=("$heavy" "!($heavy)")
 checkout="$(pwd | cksum | cut -d' ' -f1)"
 

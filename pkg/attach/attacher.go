@@ -115,7 +115,7 @@ func (c WarmConfig) withDefaults() WarmConfig {
 			*d = v
 		}
 	}
-	set(&c.LoanTimeout, 20*time.Second)
+	set(&c.LoanTimeout, 30*time.Second)
 	set(&c.Patience, 3*time.Second)
 	set(&c.Deadline, 30*time.Minute)
 	set(&c.HotSetEvery, 30*time.Minute)

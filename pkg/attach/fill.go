@@ -25,7 +25,7 @@ const (
 	// own reads behind it.
 	copyBytes = 512 << 10
 	// peerTimeout bounds everything that a stage does with a peer.
-	peerTimeout = 30 * time.Second
+	peerTimeout = 45 * time.Second
 )
 
 // warmProblem says why no cache can begin from elsewhere, or "".

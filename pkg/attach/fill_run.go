@@ -59,6 +59,8 @@ type fillMemo struct {
 	// time, in bytes per second.
 	pulse, pulsed time.Duration
 	speed         float64
+	// least is the shortest time in which the kernel has copied anything.
+	least time.Duration
 	reported      time.Time
 	retryAt       time.Time
 }
@@ -315,25 +317,30 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
 	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(fillBurst))
-	if memo.pulsed > 0 && copied > 0 {
-		memo.speed = float64(copied) / memo.pulsed.Seconds()
+	switch {
+	case memo.pulsed == 0:
+	case copied > 0:
+		memo.speed, memo.least = float64(copied)/memo.pulsed.Seconds(), max(memo.least/2, minPulse)
+	default:
+		// The kernel did not come to it in that time.
+		memo.least = min(2*max(memo.least, minPulse), fillTick)
 	}
 	memo.pulsed = 0
-	memo.pulse = pulse(memo.credit, memo.speed)
+	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
 	return memo.credit < 0
 }
 
-// pulse is how long a copy of the given speed may run for the credit that it has; 0
-// is until the next look.
-func pulse(credit int64, speed float64) time.Duration {
-	if speed == 0 {
-		return minPulse
+// pulse is how long a copy of the given speed may run for the credit that it has, and
+// at least so long that it copies anything; 0 is until the next look.
+func pulse(credit int64, speed float64, least time.Duration) time.Duration {
+	d := least
+	if speed > 0 {
+		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
 	}
-	d := time.Duration(float64(max(credit, 0)) / speed * float64(time.Second))
 	if d >= fillTick {
 		return 0
 	}
-	return max(d, minPulse)
+	return d
 }
 
 // fillLimit is the bandwidth of one of several fills in bytes per second: its own,
