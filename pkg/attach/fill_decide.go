@@ -41,8 +41,8 @@ func decideFill(f fillFacts) fillStep {
 		// for the lost peer.
 		return fillGather
 	case f.Clone && f.OnOrigin && f.PathFailed:
-		// An error of the origin is the pod's to see; a path that stays down would
-		// hold it up for ever.
+		// An error of the origin itself; a path that stays down would hold the pod
+		// up for ever.
 		return fillRevive
 	case e.State != StateStaged || !e.Cached():
 		return fillNothing
