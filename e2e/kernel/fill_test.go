@@ -390,6 +390,13 @@ func TestKernelHotSet(t *testing.T) {
 	v.a.HotSets, v.b.HotSets = sets, sets
 	v.stage()
 	data := v.warmUp(5)
+	// While it is attached, and the kernel has written no hints yet.
+	v.a.Now = func() time.Time { return time.Now().Add(time.Hour) }
+	v.a.RecordHotSets(t.Context())
+	if len(sets.set.Blocks) == 0 {
+		t.Error("no hot set of the attached volume was stored")
+	}
+	v.a.Now, sets.set = time.Now, volume.HotSet{}
 	v.unstage()
 	later := func() time.Time { return time.Now().Add(time.Minute) }
 	v.a.Now = later

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -88,7 +89,9 @@ func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
 	}
 	m, err := a.copyMap(ctx, e)
 	if err != nil {
-		return err
+		// Of an attached volume the copy may be torn; the next one is as good later.
+		e.HotSetDue, e.HotSetAt = false, a.Now().UTC()
+		return errors.Join(err, a.save(ctx, e, e.State))
 	}
 	err = a.HotSets.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(m, hotSetBytes), Recorded: a.Now()})
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
@@ -116,6 +119,9 @@ func (a *Attacher) copyMap(ctx context.Context, e *Entry) (m cachemap.Map, err e
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
 	defer func() { err = errors.Join(err, removeFiles(raw, text)) }()
 	if err := copyDevice(ctx, c.meta.DevPath(), raw); err != nil {
+		return m, err
+	}
+	if err := devmapper.AddHints(raw); err != nil {
 		return m, err
 	}
 	if err := a.Tools.Dump(ctx, raw, text); err != nil {
