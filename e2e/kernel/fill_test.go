@@ -209,14 +209,15 @@ func TestKernelMove(t *testing.T) {
 		check(t, v.device(), data, 0)
 		v.wantFilled()
 		v.unstage()
-		check2(t, v, data)
+		v.checkUncached(data)
 		v.remove()
 		mustPass(t, "repair", v.b.Repair(t.Context()))
 	}
 }
 
-// check2 reads the origin without any cache.
-func check2(t *testing.T, v *movers, data []byte) {
+// checkUncached reads the origin without any cache.
+func (v *movers) checkUncached(data []byte) {
+	t := v.m.t
 	t.Helper()
 	v.ask(mode(volume.ModeNone))
 	v.stage()

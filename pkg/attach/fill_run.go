@@ -359,8 +359,7 @@ func (a *Attacher) fillLimit(e *Entry, active int) int64 {
 func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]devmapper.Info) error {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	began := a.Now()
-	origin, path := infos[originName(e.ID)], infos[pathName(e.ID)]
-	data, top := infos[dataName(e.ID)], infos[topName(e.ID)]
+	origin, path, data := infos[originName(e.ID)], infos[pathName(e.ID)], infos[dataName(e.ID)]
 	if !origin.HasLive || !path.HasLive || !data.HasLive {
 		return fmt.Errorf("%w: devices of the fill are missing", volume.ErrUnavailable)
 	}
@@ -386,7 +385,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 	if err := a.DM.Message(ctx, sourceName(e.ID), 0, "reinstate_path", path.DevNo()); err != nil {
 		return err
 	}
-	log.Info("The peer is replaced by the origin", "took", a.Now().Sub(began), "open", top.OpenCount)
+	log.Info("The peer is replaced by the origin", "took", a.Now().Sub(began))
 	return nil
 }
 
