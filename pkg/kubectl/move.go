@@ -100,7 +100,7 @@ func (m move) state() string {
 	switch {
 	case m.ended():
 		return strings.ToLower(string(m.Status.Outcome))
-	case m.Spec.SourceNode != "" && loan == "":
+	case m.Spec.SourceNode != "" && (loan == "" || loan == v1alpha1.LoanPreparing):
 		return moveWaiting
 	case loan == v1alpha1.LoanRefused:
 		return moveRefused
