@@ -60,9 +60,9 @@ type fillMemo struct {
 	pulse, pulsed time.Duration
 	speed         float64
 	// least is the shortest time in which the kernel has copied anything.
-	least time.Duration
-	reported      time.Time
-	retryAt       time.Time
+	least    time.Duration
+	reported time.Time
+	retryAt  time.Time
 }
 
 func newFillMemory() fillMemory {
