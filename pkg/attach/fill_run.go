@@ -290,69 +290,6 @@ func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devm
 	return true, nil // a gather view of nothing
 }
 
-// reckon brings the fill's account up to date and tells whether it is overdrawn.
-func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, active int) bool {
-	a.fills.mu.Lock()
-	defer a.fills.mu.Unlock()
-	now, s := a.Now(), &memo.state
-	hydrated := int64(st.Hydrated) * int64(e.Fill.RegionSectors) * sectorSize
-	if memo.at.IsZero() {
-		memo.at, memo.base, s.Began, s.HydratedBytes = now, hydrated, now, hydrated
-	}
-	elapsed := now.Sub(memo.at)
-	copied := hydrated - s.HydratedBytes
-	s.TotalBytes, s.HydratedBytes = int64(st.Regions)*int64(e.Fill.RegionSectors)*sectorSize, hydrated
-	s.From = volume.FromPeer
-	if memo.onOrigin {
-		s.From = volume.FromOrigin
-	}
-	if total := now.Sub(s.Began); total > 0 {
-		s.Rate = int64(float64(hydrated-memo.base) / total.Seconds())
-	}
-	memo.at = now
-	limit := a.fillLimit(e, active)
-	if limit == 0 {
-		memo.pulse = 0
-		return false
-	}
-	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
-	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(fillBurst))
-	switch {
-	case memo.pulsed == 0:
-	case copied > 0:
-		memo.speed, memo.least = float64(copied)/memo.pulsed.Seconds(), max(memo.least/2, minPulse)
-	default:
-		// The kernel did not come to it in that time.
-		memo.least = min(2*max(memo.least, minPulse), fillTick)
-	}
-	memo.pulsed = 0
-	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
-	return memo.credit < 0
-}
-
-// pulse is how long a copy of the given speed may run for the credit that it has, and
-// at least so long that it copies anything; 0 is until the next look.
-func pulse(credit int64, speed float64, least time.Duration) time.Duration {
-	d := least
-	if speed > 0 {
-		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
-	}
-	if d >= fillTick {
-		return 0
-	}
-	return d
-}
-
-// fillLimit is the bandwidth of one of several fills in bytes per second: its own,
-// and its share of the node's. 0 is no limit.
-func (a *Attacher) fillLimit(e *Entry, active int) int64 {
-	limit, share := e.Fill.Bandwidth, a.Warm.NodeBandwidth/int64(max(active, 1))
-	if a.Warm.NodeBandwidth > 0 && (limit == 0 || share < limit) {
-		return max(share, 1)
-	}
-	return limit
-}
-
 // gatherPath replaces the peer by the gather view of the origin. It takes no lock
 // and writes no journal: whoever holds the volume's lock may be waiting for just
 // this. What is loaded tells what was done.
@@ -396,26 +333,6 @@ func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, erro
 		return 0, err
 	}
 	return t.Sectors(), nil
-}
-
-// hydrate lets the copy run, with a limit for a moment only: between two looks a
-// fast device would copy far more than it may.
-func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *fillMemo) error {
-	if err := a.lockedFillStep(ctx, id, fillHydrate, memo); err != nil || memo.pulse == 0 {
-		return err
-	}
-	began := time.Now()
-	select {
-	case <-ctx.Done():
-	case <-time.After(memo.pulse):
-	}
-	// Without the lock: at worst the device is gone by now.
-	err := a.DM.Message(context.WithoutCancel(ctx), dataName(id), 0, "disable_hydration")
-	memo.pulsed = time.Since(began)
-	if errors.Is(err, devmapper.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // lockedFillStep takes a step that no request may run beside.
