@@ -3,7 +3,7 @@
 # that two labs share them: each spec runs in one of the two. The labs are ended by
 # their own ids in every case; a failed part keeps and prints its logs.
 #   LABELS   label filter of the specs (default: !slow)
-#   TIMEOUT  limit of one part (default: 40m)
+#   TIMEOUT  limit of one part (default: 60m)
 #   VERBOSE  false prints failures only
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -60,7 +60,7 @@ part() {
   run "${lab[@]}" up
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \
-    -ginkgo.timeout="${TIMEOUT:-40m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
+    -ginkgo.timeout="${TIMEOUT:-60m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
 }
 
 pids=() printers=()
