@@ -67,6 +67,11 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
 		klog.FromContext(ctx).Info("Flush after an unclean stop goes on", "volume", id, "progress", err.Error())
 		return nil
 	}
+	if err != nil && stepCtx.Err() != nil && ctx.Err() == nil {
+		// The step's own time: on a busy machine one command may take as long.
+		klog.FromContext(ctx).Info("Repair of a volume goes on later", "volume", id, "progress", err.Error())
+		return nil
+	}
 	return err
 }
 
