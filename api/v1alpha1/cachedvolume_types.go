@@ -68,6 +68,9 @@ const (
 	ReasonKernelTargetMissing = "KernelTargetMissing"
 	ReasonCacheDeviceError    = "CacheDeviceError"
 	ReasonDropped             = "Dropped"
+	// ReasonMirrorDegraded: a writeback volume writes through while its pool has lost
+	// one of its copies.
+	ReasonMirrorDegraded = "MirrorDegraded"
 
 	// ConditionApplied is True while the attached cache is as the spec asks: its
 	// mode, its size, and no flush is outstanding. It is Unknown while the volume
@@ -124,8 +127,8 @@ type ISCSISource struct {
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
-// cacheMode, cacheSize, acceptDirtyLoss, warmStart and flushRequest may be changed
-// while the volume is attached.
+// cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
+// flushRequest and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
@@ -133,6 +136,7 @@ type ISCSISource struct {
 // +kubebuilder:validation:XValidation:rule="has(self.static) == has(oldSelf.static) && (!has(self.static) || self.static == oldSelf.static)",message="static cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.provisioning) == has(oldSelf.provisioning) && (!has(self.provisioning) || self.provisioning == oldSelf.provisioning)",message="provisioning cannot be changed"
 // +kubebuilder:validation:XValidation:rule="(has(self.chunkSizeBytes) ? self.chunkSizeBytes : 0) == (has(oldSelf.chunkSizeBytes) ? oldSelf.chunkSizeBytes : 0)",message="chunkSizeBytes cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.prewarmNode) == has(self.prewarmRequest)",message="prewarmNode and prewarmRequest go together"
 type CachedVolumeSpec struct {
 	// backend names the driver of the origin.
 	// +required
@@ -181,6 +185,25 @@ type CachedVolumeSpec struct {
 	// +optional
 	AcceptDirtyLoss DirtyLoss `json:"acceptDirtyLoss,omitempty"`
 
+	// maxDirtyBytes bounds what a writeback cache holds that the origin does not: a
+	// quantity of bytes ("2Gi") or a percentage of the cache ("10%"). Near it, the node
+	// lets writes through to the origin until enough was flushed. It is kept, without
+	// effect, while cacheMode is another; absent is no bound but the cache's size.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[1-9][0-9]*(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isInteger() && quantity(self).compareTo(quantity('16Mi')) >= 0)",message="maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi, or 1% to 100%"
+	MaxDirtyBytes string `json:"maxDirtyBytes,omitempty"`
+
+	// maxDirtyAgeSeconds is after how many seconds without a moment in which nothing
+	// was dirty a writeback cache is flushed, at least 10. It is kept, without effect,
+	// while cacheMode is another; 0 or absent is no bound.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=604800
+	// +kubebuilder:validation:XValidation:rule="self == 0 || self >= 10",message="maxDirtyAgeSeconds must be 0 or at least 10"
+	MaxDirtyAgeSeconds *int32 `json:"maxDirtyAgeSeconds,omitempty"`
+
 	// warmStart says how a cache is filled when the volume comes to a node that has
 	// none of its own. It is kept, without effect, while cacheMode is none.
 	// +optional
@@ -193,6 +216,20 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	FlushRequest string `json:"flushRequest,omitempty"`
+
+	// prewarmNode is a node to which the cache is copied beforehand, while the volume
+	// stays attached where it is: a move to that node then begins with it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PrewarmNode string `json:"prewarmNode,omitempty"`
+
+	// prewarmRequest names the request for prewarmNode. Each new value is one copy; the
+	// CacheMigration of the copy repeats it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	PrewarmRequest string `json:"prewarmRequest,omitempty"`
 
 	// claimRef names the claim that the volume was made for.
 	// +optional
@@ -238,76 +275,6 @@ type Residency struct {
 	// lastUsedTime is when the volume left the node.
 	// +optional
 	LastUsedTime metav1.Time `json:"lastUsedTime,omitempty,omitzero"`
-}
-
-// HitRate is how many accesses the cache answered, in percent. A figure is absent
-// when there was nothing to count.
-type HitRate struct {
-	// readPercent is of the reads of the last five minutes.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	ReadPercent *int32 `json:"readPercent,omitempty"`
-
-	// writePercent is of the writes of the last five minutes.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	WritePercent *int32 `json:"writePercent,omitempty"`
-
-	// readTotalPercent is of all reads since the node first attached the volume.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	ReadTotalPercent *int32 `json:"readTotalPercent,omitempty"`
-
-	// writeTotalPercent is of all writes since the node first attached the volume.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=100
-	WriteTotalPercent *int32 `json:"writeTotalPercent,omitempty"`
-}
-
-// Latency are percentiles in microseconds, each the upper bound of its bucket.
-type Latency struct {
-	// p50Micros is the median.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=9007199254740991
-	P50Micros *int64 `json:"p50Micros,omitempty"`
-
-	// p99Micros is exceeded by one access in a hundred.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=9007199254740991
-	P99Micros *int64 `json:"p99Micros,omitempty"`
-}
-
-// Performance is what a volume's devices did in the last minute.
-type Performance struct {
-	// readIOPS is the rate of reads per second.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=9007199254740991
-	ReadIOPS *int64 `json:"readIOPS,omitempty"`
-
-	// writeIOPS is the rate of writes per second.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=9007199254740991
-	WriteIOPS *int64 `json:"writeIOPS,omitempty"`
-
-	// volume is the latency that the pod sees.
-	// +optional
-	Volume Latency `json:"volume,omitempty,omitzero"`
-
-	// hit is the latency of the SSD, which hits cost.
-	// +optional
-	Hit Latency `json:"hit,omitempty,omitzero"`
-
-	// miss is the latency of the origin, which misses cost.
-	// +optional
-	Miss Latency `json:"miss,omitempty,omitzero"`
 }
 
 // CacheStatus is what the owner last reported of the attached volume's cache. It
@@ -397,6 +364,13 @@ type CachedVolumeStatus struct {
 	// +optional
 	DirtyState DirtyState `json:"dirtyState,omitempty"`
 
+	// abandoned lists the writes that were given up, the newest last. What may be lost
+	// stays lost: nothing of the driver removes an entry but a ninth one.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Abandoned []AbandonedWrites `json:"abandoned,omitempty"`
+
 	// residency lists the nodes that keep a clean cache of the volume.
 	// +optional
 	// +listType=map
@@ -440,6 +414,7 @@ type CachedVolumeStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=cvol,categories=nearflash
 // +kubebuilder:selectablefield:JSONPath=`.status.ownerNode`
+// +kubebuilder:selectablefield:JSONPath=`.spec.prewarmNode`
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.claimRef.namespace`
 // +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.spec.claimRef.name`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.spec.cacheMode`

@@ -47,6 +47,18 @@ const (
 	MigrationFailed MigrationOutcome = "Failed"
 )
 
+// MigrationPurpose says why a cache is copied.
+//
+// +kubebuilder:validation:Enum=Move;Prewarm
+type MigrationPurpose string
+
+const (
+	// MigrationMove follows a volume to its new owner.
+	MigrationMove MigrationPurpose = "Move"
+	// MigrationPrewarm copies the cache of an attached volume before it moves.
+	MigrationPrewarm MigrationPurpose = "Prewarm"
+)
+
 // Condition types and reasons of a CacheMigration.
 const (
 	// ConditionCompleted is True when everything has been copied, False when it
@@ -65,7 +77,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.sourceGeneration)",message="sourceNode and sourceGeneration go together"
 // +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.destinationPublicKey)",message="sourceNode and destinationPublicKey go together"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceNode) || self.sourceNode != self.destinationNode",message="sourceNode and destinationNode must differ"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation",message="sourceGeneration must be below generation"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation || self.purpose == 'Prewarm'",message="sourceGeneration must be below generation"
+// +kubebuilder:validation:XValidation:rule="self.purpose != 'Prewarm' || (has(self.sourceGeneration) && self.sourceGeneration == self.generation)",message="purpose Prewarm needs a sourceNode, and sourceGeneration must be generation"
+// +kubebuilder:validation:XValidation:rule="(self.purpose == 'Prewarm') == has(self.prewarmRequest)",message="purpose Prewarm and prewarmRequest go together"
 type CacheMigrationSpec struct {
 	// volumeName is the CachedVolume.
 	// +required
@@ -79,7 +93,20 @@ type CacheMigrationSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	VolumeUID string `json:"volumeUID,omitempty"`
 
-	// generation is the ownership generation of the destination node.
+	// purpose is Move for a volume's new owner, and Prewarm for a node that may own it
+	// later.
+	// +optional
+	// +kubebuilder:default=Move
+	Purpose MigrationPurpose `json:"purpose,omitempty"`
+
+	// prewarmRequest is the request of the CachedVolume that a Prewarm carries out.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	PrewarmRequest string `json:"prewarmRequest,omitempty"`
+
+	// generation is the ownership generation of the destination node; of a Prewarm, that
+	// of the source node.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991
@@ -177,6 +204,29 @@ type MigrationSource struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991
 	DataBytes int64 `json:"dataBytes,omitempty"`
+
+	// tracking names the record of writes that was begun for a Prewarm. A Move whose
+	// source still has such a record repeats it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Tracking string `json:"tracking,omitempty"`
+
+	// trackedAreaBytes is the length of the parts of the cache in which writes are told
+	// apart, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	TrackedAreaBytes int64 `json:"trackedAreaBytes,omitempty"`
+
+	// changedAreas has one bit for each of these parts, the first in the lowest bit of
+	// the first byte, in base64: whether it was written to after the record began. Only
+	// a Move has it.
+	// +optional
+	// +kubebuilder:validation:MinLength=4
+	// +kubebuilder:validation:MaxLength=1368
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]+=*$`
+	ChangedAreas string `json:"changedAreas,omitempty"`
 }
 
 // MigrationProgress is how far the destination node is.
@@ -246,7 +296,8 @@ type CacheMigrationStatus struct {
 
 // CacheMigration is one warm start: the cache of a volume on a new node is filled
 // from the cache of the node before it, or from the origin. Its name is that of the
-// volume, a hyphen, and the generation of the new owner.
+// volume, a hyphen, and the generation of the new owner; that of a Prewarm has the
+// suffix -prewarm.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -265,7 +316,7 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="Loan",type=string,priority=1,JSONPath=`.status.source.state`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.outcomeMessage`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1)) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && self.metadata.name.endsWith('-prewarm') == (self.spec.purpose == 'Prewarm') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1, size(self.metadata.name) - (self.spec.purpose == 'Prewarm' ? 8 : 0))) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm"
 type CacheMigration struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the object's metadata.

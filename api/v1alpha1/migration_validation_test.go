@@ -32,6 +32,9 @@ func testMigrations(t *testing.T, c client.Client) {
 	fromOrigin := func(s *v1alpha1.CacheMigrationSpec) {
 		s.SourceNode, s.SourceGeneration, s.DestinationPublicKey = "", 0, ""
 	}
+	prewarm := func(s *v1alpha1.CacheMigrationSpec) {
+		s.Purpose, s.PrewarmRequest, s.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", s.Generation
+	}
 	tests := map[string]struct {
 		name   string
 		change func(*v1alpha1.CacheMigrationSpec)
@@ -42,7 +45,24 @@ func testMigrations(t *testing.T, c client.Client) {
 		"without limits": {change: func(s *v1alpha1.CacheMigrationSpec) {
 			s.BandwidthBytesPerSecond, s.Deadline = ptr.To[int64](0), metav1.Time{}
 		}},
-		"another name": {name: "pvc-1-4", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation`},
+		"another name": {name: "pvc-1-4", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`},
+		"a prewarming": {name: "pvc-1-3-prewarm", change: prewarm},
+		"a prewarming with the name of a move": {
+			change: prewarm, want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`,
+		},
+		"a move with the name of a prewarming": {name: "pvc-1-3-prewarm", want: `<nil>: Invalid value: the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm`},
+		"a prewarming of another generation": {
+			name: "pvc-1-3-prewarm", change: func(s *v1alpha1.CacheMigrationSpec) { prewarm(s); s.SourceGeneration = 2 },
+			want: `spec: Invalid value: purpose Prewarm needs a sourceNode, and sourceGeneration must be generation`,
+		},
+		"a prewarming that nobody asks for": {
+			name: "pvc-1-3-prewarm", change: func(s *v1alpha1.CacheMigrationSpec) { prewarm(s); s.PrewarmRequest = "" },
+			want: `spec: Invalid value: purpose Prewarm and prewarmRequest go together`,
+		},
+		"a move with a request": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { s.PrewarmRequest = "r1" },
+			want:   `spec: Invalid value: purpose Prewarm and prewarmRequest go together`,
+		},
 		"no key": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.DestinationPublicKey = "" },
 			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together`,

@@ -80,11 +80,27 @@ func testCreate(t *testing.T, c client.Client) {
 	badSize := func(s string) string {
 		return fmt.Sprintf(`spec.cacheSize: Invalid value: %q: cacheSize must be a whole number of bytes, such as 10Gi, or 1%% to 100%%`, s)
 	}
+	badDirty := func(s string) string {
+		return fmt.Sprintf(`spec.maxDirtyBytes: Invalid value: %q: maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi, or 1%% to 100%%`, s)
+	}
+	dirty := func(text string, age int32) func(*v1alpha1.CachedVolumeSpec) {
+		return func(s *v1alpha1.CachedVolumeSpec) { s.MaxDirtyBytes, s.MaxDirtyAgeSeconds = text, ptr.To(age) }
+	}
 	tests := map[string]struct {
 		change func(*v1alpha1.CachedVolumeSpec)
 		want   string
 	}{
 		"as it is": {change: func(*v1alpha1.CachedVolumeSpec) {}},
+
+		"dirty bound":            {change: dirty("2Gi", 604800)},
+		"dirty bound in bytes":   {change: dirty("16777216", 10)},
+		"dirty bound in percent": {change: dirty("1%", 0)},
+		"small dirty bound":      {change: dirty("16000k", 0), want: badDirty("16000k")},
+		"no dirty percentage":    {change: dirty("0%", 0), want: badDirty("0%")},
+		"half a dirty byte":      {change: dirty("16.5Mi", 0), want: badDirty("16.5Mi")},
+		"young dirt":             {change: dirty("2Gi", 9), want: `spec.maxDirtyAgeSeconds: Invalid value: 9: maxDirtyAgeSeconds must be 0 or at least 10`},
+		"old dirt":               {change: dirty("2Gi", 604801), want: `spec.maxDirtyAgeSeconds: Invalid value: 604801: spec.maxDirtyAgeSeconds in body should be less than or equal to 604800`},
+
 		"writeback with consent": {change: func(s *v1alpha1.CachedVolumeSpec) {
 			s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
 		}},
@@ -167,7 +183,12 @@ func testChange(t *testing.T, c client.Client) {
 		"mode and size": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) {
 			s.CacheMode, s.AcceptDirtyLoss, s.CacheSize = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss, "20Gi"
 		}},
-		"none":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
+		"none":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
+		"prewarm": {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode, s.PrewarmRequest = "node-b", "r1" }},
+		"prewarm without a request": {
+			of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode = "node-b" },
+			want: `spec: Invalid value: prewarmNode and prewarmRequest go together`,
+		},
 		"flush":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
 		"warm start":     {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
 		"claim":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},

@@ -1,9 +1,11 @@
 // Command nearflash-node is the node plugin of the nearflash CSI driver: it
-// attaches volumes through a cache on the SSDs of its node.
+// attaches volumes through a cache on the SSDs of its node. "nearflash-node rescue"
+// flushes the cache of a node that is lost.
 package main
 
 import (
 	"context"
+	"os"
 
 	"github.com/nearflash/nearflash/pkg/app"
 	"github.com/nearflash/nearflash/pkg/app/node"
@@ -11,6 +13,11 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "rescue" {
+		rescue := node.Rescue{Out: os.Stdout}
+		app.Main(app.Command{Name: "nearflash-node rescue", Args: os.Args[2:], AddFlags: rescue.AddFlags, Run: rescue.Run})
+		return
+	}
 	cfg := node.Config{Version: version.Version}
 	app.Main(app.Command{Name: "nearflash-node", AddFlags: cfg.AddFlags, Run: func(ctx context.Context) error {
 		if err := cfg.Validate(); err != nil {

@@ -20,6 +20,8 @@ import (
 // Command is one program.
 type Command struct {
 	Name string
+	// Args are the arguments; nil is those of the process.
+	Args []string
 	// AddFlags defines the program's own flags.
 	AddFlags func(*flag.FlagSet)
 	// Run does the work once the flags have been read. Its context carries the
@@ -30,7 +32,11 @@ type Command struct {
 // Main runs the program and ends the process if it fails.
 func Main(c Command) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := c.execute(ctx, os.Args[1:], os.Stdout)
+	args := c.Args
+	if args == nil {
+		args = os.Args[1:]
+	}
+	err := c.execute(ctx, args, os.Stdout)
 	stop()
 	klog.Flush()
 	if err != nil {

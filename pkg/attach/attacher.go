@@ -57,6 +57,11 @@ type OwnedRecords interface {
 type Meter interface {
 	// Final takes the last counts of a volume whose device is about to go.
 	Final(ctx context.Context, id volume.ID)
+	// Count takes the counts of all volumes and leaves their saving to later.
+	Count(ctx context.Context)
+	// DirtySince is when the cache was last seen without a dirty block; zero if that
+	// is not known.
+	DirtySince(ctx context.Context, id volume.ID) time.Time
 }
 
 // Exporter exports block devices of this node, read-only, to one initiator.
@@ -65,6 +70,8 @@ type Exporter interface {
 	Export(ctx context.Context, name, device, initiator string, cred volume.Credentials) (volume.ISCSI, error)
 	// Unexport ends the export and its sessions; absent is success.
 	Unexport(ctx context.Context, name string) error
+	// InUse tells whether the initiator has a session now.
+	InUse(ctx context.Context, name string) (bool, error)
 }
 
 // MetadataTools read and write the metadata of caches that are not active.
@@ -86,6 +93,8 @@ type Config struct {
 	CacheTimeout time.Duration
 	// PollInterval is the time between two looks at a flush.
 	PollInterval time.Duration
+	// Sysfs is where the kernel shows its devices; empty is /sys.
+	Sysfs string
 	// Warm are the values of warm moves.
 	Warm WarmConfig
 }
@@ -116,7 +125,8 @@ func (c WarmConfig) withDefaults() WarmConfig {
 		}
 	}
 	set(&c.LoanTimeout, 30*time.Second)
-	set(&c.Patience, 3*time.Second)
+	// Long enough for a plugin that is just being replaced, or whose node is busy.
+	set(&c.Patience, 10*time.Second)
 	set(&c.Deadline, 30*time.Minute)
 	set(&c.HotSetEvery, 30*time.Minute)
 	return c
@@ -134,6 +144,9 @@ type Deps struct {
 	Locks     Locker
 	// Owned are the records of the volumes that this node owns.
 	Owned OwnedRecords
+	// Requested are the records that ask for their cache on this node beforehand; nil
+	// if nobody can ask.
+	Requested OwnedRecords
 	// Moves, HotSets, Exporter and Tools serve warm moves; without them caches start
 	// cold.
 	Moves    volume.Moves
@@ -143,6 +156,9 @@ type Deps struct {
 	// MoveEnded is told of every end of a move, and where the move was to begin; nil
 	// if nobody counts.
 	MoveEnded func(from volume.ServedFrom, o volume.MoveOutcome)
+	// Bypassed is told of every volume that was led past its failing cache; nil if
+	// nobody counts.
+	Bypassed func()
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
 	// WarmProblem says why this node can neither lend nor borrow, or ""; nil is "".
@@ -161,10 +177,18 @@ type Attacher struct {
 	alloc sync.Mutex
 	// staged receives when a volume was attached or has grown.
 	staged chan struct{}
-	// tuned is Tune's memory.
-	tuned map[volume.ID]*tuned
+	// tuned is Tune's memory; detached are the volumes that have left since, of which it
+	// holds no more.
+	tuned    map[volume.ID]*tuned
+	detached sync.Map
 	// fills is RunFills' memory.
-	fills fillMemory
+	fills *fillMemory
+	// prewarms are the copies under way.
+	prewarms prewarms
+	// ssd is Bypass's memory.
+	ssd ssdMemory
+	// brakes are those of volumes with a dirty bound.
+	brakes brakes
 }
 
 var _ volume.Attacher = (*Attacher)(nil)
@@ -180,8 +204,14 @@ func New(c Config, d Deps) *Attacher {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
+	if c.Sysfs == "" {
+		c.Sysfs = "/sys"
+	}
 	c.Warm = c.Warm.withDefaults()
-	return &Attacher{Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory()}
+	return &Attacher{
+		Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
+		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(), brakes: brakes{m: map[volume.ID]*brake{}},
+	}
 }
 
 // look makes RunTune look at once.
@@ -221,6 +251,12 @@ func (a *Attacher) load(id volume.ID) (*Entry, error) {
 // save writes the entry with the new state.
 func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 	from := e.State
+	switch {
+	case s == StateResident && from == s:
+		e.ResidentAt = e.lastUsed()
+	case s == StateResident:
+		e.ResidentAt = a.Now().UTC()
+	}
 	e.State, e.Boot, e.UpdatedAt = s, a.Boot, a.Now().UTC()
 	if err := a.Journal.Save(string(e.ID), *e); err != nil {
 		return fmt.Errorf("journal of volume %s: %w", e.ID, err)

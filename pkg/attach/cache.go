@@ -8,8 +8,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -68,9 +68,22 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	if s.cache, err = a.allocate(ctx, e); err != nil || !warm {
+	have, keep, err := a.takeAhead(ctx, s, m)
+	if err != nil {
 		return err
 	}
+	s.cache, err = a.newVolumes(ctx, s, keep)
+	if err != nil && keep {
+		klog.FromContext(ctx).Error(err, "Copy made beforehand cannot be taken over", "volume", e.ID)
+		have = nil
+		if err = a.removeCacheVolumes(ctx, e.ID); err == nil {
+			s.cache, err = a.newVolumes(ctx, s, false)
+		}
+	}
+	if err != nil || !warm {
+		return err
+	}
+	s.cache.fillHave = have
 	s.cache.fillMap = m
 	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.meta.DevPath()); err != nil {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
@@ -79,48 +92,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	return nil
 }
 
-// allocate makes the cache's logical volumes, evicting the oldest residencies
-// when the pool is full.
-func (a *Attacher) allocate(ctx context.Context, e *Entry) (cacheVolumes, error) {
-	a.alloc.Lock()
-	defer a.alloc.Unlock()
-	view := a.Pool.View()
-	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*e.CacheBytes()); err != nil {
-		return cacheVolumes{}, err
-	}
-	tags := cacheTags(e.Fence, e.Mode)
-	specs := []lvm.CreateSpec{
-		{VG: view.VG, Name: metaLV(e.ID), SizeBytes: e.MetaBytes, Tags: tags, Mirror: view.Mirror},
-		{VG: view.VG, Name: dataLV(e.ID), SizeBytes: e.DataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes},
-	}
-	if e.Fill != nil {
-		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: fillLV(e.ID), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
-	}
-	for _, spec := range specs {
-		if err := a.LVM.CreateLV(ctx, spec); err != nil {
-			return cacheVolumes{}, err
-		}
-	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
-	if err != nil {
-		return cacheVolumes{}, err
-	}
-	c := pickCache(lvs, e.ID)
-	if !c.facts.Whole || !c.active() {
-		return c, fmt.Errorf("new logical volumes of volume %s are not active", e.ID)
-	}
-	// The kernel formats metadata only when the superblock is all zeroes; what a
-	// former volume left here would otherwise be taken for a map.
-	if err := blockdev.ZeroHead(ctx, c.meta.DevPath(), zeroHeadBytes); err != nil {
-		return c, err
-	}
-	if c.fill.Name != "" {
-		return c, blockdev.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
-	}
-	return c, nil
-}
-
-// zeroHeadBytes covers the superblock (one 4 KiB block) with a margin.
+// zeroHeadBytes covers the superblock of a clone (one 4 KiB block) with a margin.
 const zeroHeadBytes = 64 << 10
 
 // makeRoom evicts residencies, oldest first, until need bytes are free. It evicts
@@ -157,11 +129,11 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need i
 // longest ago first.
 func (a *Attacher) residents(except volume.ID) ([]Entry, error) {
 	entries, err := a.Journal.List()
-	if err != nil {
+	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
 		return nil, err
 	}
-	residents := slices.DeleteFunc(entries, func(e Entry) bool { return e.State != StateResident || e.ID == except || e.Lent != nil })
-	slices.SortFunc(residents, func(x, y Entry) int { return x.UpdatedAt.Compare(y.UpdatedAt) })
+	residents := slices.DeleteFunc(entries, func(e Entry) bool { return !e.evictable() || e.ID == except })
+	slices.SortFunc(residents, func(x, y Entry) int { return x.lastUsed().Compare(y.lastUsed()) })
 	return residents, nil
 }
 
@@ -178,6 +150,12 @@ func (a *Attacher) idle(residents []Entry) *Entry {
 	return nil
 }
 
+// evictable tells whether the space of an entry may be given to another volume: that
+// of a residency which nobody reads, or of data that were copied beforehand.
+func (e *Entry) evictable() bool {
+	return e.State == StateResident && e.Lent == nil || e.State == StatePrewarm
+}
+
 // evict gives a residency's space back.
 func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 	unlock, ok := a.Locks.TryLock(string(e.ID))
@@ -186,10 +164,14 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 	}
 	defer unlock()
 	current, err := a.load(e.ID)
-	if err != nil || current == nil || current.State != StateResident || current.Lent != nil {
+	if err != nil || current == nil || !current.evictable() {
 		return err
 	}
-	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.UpdatedAt, "bytes", e.DataBytes)
+	if current.State == StatePrewarm {
+		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
+		return a.wipe(ctx, e.ID, current)
+	}
+	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.lastUsed(), "bytes", e.DataBytes)
 	if err := a.wipe(ctx, e.ID, current); err != nil {
 		return err
 	}
@@ -202,6 +184,7 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 // wipe destroys the cache of id and forgets the entry, if there is one.
 func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
 	if e != nil {
+		a.dropPrewarm(ctx, e)
 		if err := a.save(ctx, e, StateWiping); err != nil {
 			return err
 		}
@@ -286,6 +269,18 @@ func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid str
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
 // does nothing when the table is already as wanted.
 func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) error {
+	next := devmapper.CacheTarget{Mode: liveMode(e.Mode), Policy: devmapper.PolicySMQ}
+	if cleaning {
+		next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicyCleaner
+	}
+	return a.swapTo(ctx, e, next.Mode, next.Policy, a.finalCount)
+}
+
+// countFunc takes the counts of a cache whose table is about to go.
+type countFunc func(ctx context.Context, id volume.ID)
+
+// swapTo reloads a live cache in another mode or with another policy.
+func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMode, policy devmapper.CachePolicy, count countFunc) error {
 	name := topName(e.ID)
 	lines, err := a.DM.Table(ctx, name)
 	if err != nil {
@@ -296,23 +291,17 @@ func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) erro
 		return fmt.Errorf("device %s is not a cache although the journal says so", name)
 	}
 	next := current
-	next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicySMQ
-	if e.Mode == volume.ModeWriteback && !cleaning {
-		next.Mode = devmapper.Writeback
-	}
-	if cleaning {
-		next.Policy = devmapper.PolicyCleaner
-	}
+	next.Mode, next.Policy = mode, policy
 	if next.Mode == current.Mode && next.Policy == current.Policy {
 		return nil
 	}
-	return a.reloadCache(ctx, e, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}})
+	return a.reloadCache(ctx, e, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}}, count)
 }
 
 // reloadCache swaps the table of a live cache for another one. The new target has
 // counters of its own: some go on from the last commit, some begin at zero.
-func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table) error {
-	a.finalCount(ctx, e.ID)
+func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table, count countFunc) error {
+	count(ctx, e.ID)
 	if err := a.reload(ctx, topName(e.ID), t); err != nil {
 		return err
 	}

@@ -73,6 +73,8 @@ type stagePlan struct {
 	Wipe  bool
 	Cache cachePlan
 	Mode  volume.CacheMode
+	// Keep is true if data that were copied beforehand are not wiped yet.
+	Keep bool
 	// Warm is set for planCreate when the cache is to begin from somewhere.
 	Warm *warmPlan
 	// Reason and Message explain planUncached.
@@ -90,6 +92,11 @@ type warmPlan struct {
 func decideStage(f stageFacts) stagePlan {
 	if err := fenceError(f); err != nil {
 		return stagePlan{Refuse: err}
+	}
+	if known, dirty := newerDirty(f); dirty {
+		return stagePlan{Refuse: fmt.Errorf(
+			"%w: node %s may hold unflushed writes of generation %d, and the record shows only %d (was it restored from a backup?): they are flushed first",
+			volume.ErrFenced, f.Node, known.Generation, f.Fence.Generation)}
 	}
 	sameFence := f.Entry != nil && f.Entry.Fence == f.Fence
 	if f.TopActive && f.TopOurs && sameFence && f.SameBoot {
@@ -111,9 +118,6 @@ func decideStage(f stageFacts) stagePlan {
 // decideClean completes a plan for which no unflushed write is at stake.
 func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	mode := f.Record.Spec.Mode
-	reusable := sameFence && f.Cache.Whole && f.Cache.Fence == f.Fence &&
-		f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] &&
-		(f.Entry.Fill == nil || f.Cache.Fill)
 	plan.Mode = mode
 	switch {
 	case mode == volume.ModeNone:
@@ -131,14 +135,28 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		// to the cache of the next attachment.
 		plan.Wipe = true
 		return uncached(plan, v1alpha1.ReasonCacheDeviceError, f.CacheProblem)
-	case reusable:
+	case reusable(f, sameFence):
 		plan.Cache = planReuse
 		return plan
 	}
-	plan.Wipe = f.Cache.exists()
 	plan.Cache = planCreate
 	plan.Warm = decideWarm(f, sameFence)
+	plan.Keep = plan.Warm != nil && plan.Warm.Peer != nil && prewarmKept(f.Entry, f.Fence)
+	plan.Wipe = f.Cache.exists() && !plan.Keep
 	return plan
+}
+
+// reusable tells whether the cache found is a clean residency of this fence (I3, I4).
+func reusable(f stageFacts, sameFence bool) bool {
+	current := sameFence && f.Cache.Fence == f.Fence
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State]
+	switch {
+	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Cache.Fill:
+		return false
+	case bugAnyGeneration.On() && clean, bugCrashedCache.On() && current && f.Entry.Cached():
+		return true
+	}
+	return current && clean
 }
 
 // decideWarm says where a new cache begins. A residency is believed only before
@@ -192,6 +210,27 @@ func lostDirty(f stageFacts, sameFence bool) bool {
 	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
 }
 
+// outdated tells a record that shows an earlier ownership of the same volume than
+// this node has had: only a restored one does (states.md, A record that is older than
+// the truth).
+func outdated(record, known volume.Fence) bool {
+	return record.UID == known.UID && record.Generation < known.Generation
+}
+
+// superseded tells a record of a later ownership, or of another volume.
+func superseded(record, known volume.Fence) bool {
+	return record != known && !outdated(record, known)
+}
+
+// newerDirty reports unflushed writes of a later ownership than the record shows.
+func newerDirty(f stageFacts) (known volume.Fence, dirty bool) {
+	if f.Entry != nil {
+		return f.Entry.Fence, f.Entry.MayBeDirty() && outdated(f.Fence, f.Entry.Fence)
+	}
+	c := f.Cache
+	return c.Fence, c.Whole && c.Mode == volume.ModeWriteback && !c.SuperblockBlank && outdated(f.Fence, c.Fence)
+}
+
 // fenceError checks I1: the record must name this node as published owner of
 // the generation that the publication carries.
 func fenceError(f stageFacts) error {
@@ -220,7 +259,7 @@ type downFacts struct {
 	Entry     *Entry
 	TopActive bool
 	Cache     cacheFacts
-	// Superseded is true if the record is gone or shows another fence than an
+	// Superseded is true if the record is gone or shows a later ownership than an
 	// entry whose cache may be dirty; GivenUp if it shows this fence as clean.
 	Superseded, GivenUp bool
 }
@@ -249,7 +288,7 @@ func decideDown(f downFacts) downAction {
 		return downNothing
 	}
 	switch f.Entry.State {
-	case StateResident:
+	case StateResident, StatePrewarm:
 		return downNothing
 	case StateFlushed:
 		return downRelease

@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 var (
 	fence5  = volume.Fence{UID: "u1", Generation: 5, Node: "a"}
 	fence4  = volume.Fence{UID: "u1", Generation: 4, Node: "a"}
+	fence6  = volume.Fence{UID: "u1", Generation: 6, Node: "a"}
 	otherID = volume.Fence{UID: "u2", Generation: 5, Node: "a"}
 )
 
@@ -83,6 +85,27 @@ func TestDecideStage(t *testing.T) {
 		},
 		"dirty cache of an older generation never overwrites newer data (I3)": {
 			s:    newSituation(wb).entry(fence4, StateStaged, wb, true, false).cache(fence4, wb, false).with(rebooted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"resident of a newer generation than the record's": {
+			s:    newSituation(wb).entry(fence6, StateResident, wb, true, true).cache(fence6, wb, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"dirty cache of a newer generation than the record's": {
+			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(rebooted),
+			wantRefuse: true,
+		},
+		"the same, live": {
+			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(topOurs),
+			wantRefuse: true,
+		},
+		"dirty cache of a newer generation, the journal is lost": {
+			s:          newSituation(wb).cache(fence6, wb, false),
+			wantRefuse: true,
+		},
+		"dirty cache of a newer generation of another volume": {
+			s: newSituation(wb).entry(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, StateStaged, wb, true, false).
+				cache(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, wb, false),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"resident by the journal, unclean by its superblock (I4)": {
@@ -215,6 +238,53 @@ func TestDecideStage(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestSuperseded(t *testing.T) {
+	elsewhere := volume.Fence{UID: "u1", Generation: 5, Node: "b"}
+	cases := map[string]struct {
+		record   volume.Fence
+		want     bool
+		outdated bool
+	}{
+		"the same":                          {record: fence5},
+		"a newer owner":                     {record: fence6, want: true},
+		"the same generation of another":    {record: elsewhere, want: true},
+		"another volume":                    {record: otherID, want: true},
+		"another volume, restored":          {record: volume.Fence{UID: "u2", Generation: 1}, want: true},
+		"a restored record":                 {record: fence4, outdated: true},
+		"a restored record of another node": {record: volume.Fence{UID: "u1", Generation: 3, Node: "b"}, outdated: true},
+		"a restored record without owner":   {record: volume.Fence{UID: "u1"}, outdated: true},
+	}
+	for name, tc := range cases {
+		if got := superseded(tc.record, fence5); got != tc.want {
+			t.Errorf("%s: superseded is %v", name, got)
+		}
+		if got := outdated(tc.record, fence5); got != tc.outdated {
+			t.Errorf("%s: outdated is %v", name, got)
+		}
+	}
+}
+
+func TestCheckUnit(t *testing.T) {
+	cases := map[string]struct {
+		products []string
+		static   bool
+		want     error
+	}{
+		"of this generation":                  {products: []string{volume.UnitProduct(5)}},
+		"of the generation before":            {products: []string{volume.UnitProduct(4)}},
+		"somebody else's":                     {products: []string{"IBLOCK"}},
+		"given away since":                    {products: []string{volume.UnitProduct(6)}, want: volume.ErrFenced},
+		"given away since, seen on one path":  {products: []string{volume.UnitProduct(5), volume.UnitProduct(7)}, want: volume.ErrFenced},
+		"static: its server knows no records": {products: []string{volume.UnitProduct(6)}, static: true},
+	}
+	for name, tc := range cases {
+		err := checkUnit(&Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
+		if !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
 	}
 }
 

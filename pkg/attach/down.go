@@ -58,8 +58,8 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return downFacts{}, cacheVolumes{}, err
 		}
-		f.Superseded = err != nil || rec.Fence != e.Fence
-		f.GivenUp = err == nil && !rec.PossiblyDirty
+		f.Superseded = err != nil || superseded(rec.Fence, e.Fence)
+		f.GivenUp = err == nil && rec.Fence == e.Fence && !rec.PossiblyDirty
 	}
 	var c cacheVolumes
 	if e.Cached() && !active && e.State != StateResident {
@@ -72,6 +72,11 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 }
 
 func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action downAction) error {
+	// The node that is warmed beforehand has what it has. From here on a loan is one of
+	// a residency.
+	if err := a.endLoan(ctx, e); err != nil {
+		return err
+	}
 	switch action {
 	case downFlush:
 		return a.flush(ctx, e)
@@ -107,7 +112,7 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	if st.Fail {
 		return fmt.Errorf("%w: the cache of volume %s has failed with unflushed writes on it", volume.ErrUnavailable, e.ID)
 	}
-	if st.Dirty > 0 || e.Mode == volume.ModeWriteback {
+	if (st.Dirty > 0 || e.Mode == volume.ModeWriteback) && !bugNoFlush.On() {
 		// Also when nothing is dirty now: a late writer's block must not become
 		// dirty between this proof and the removal of the device.
 		if err := a.swapPolicy(ctx, e, true); err != nil {
@@ -122,7 +127,7 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	if err := a.flushOrigin(ctx, e); err != nil {
 		return err
 	}
-	e.Clean = true
+	e.Clean, e.Full = true, st.CacheUsed >= st.CacheTotal
 	if err := a.save(ctx, e, StateFlushed); err != nil {
 		return err
 	}
@@ -131,12 +136,12 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 }
 
 func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
-	all, err := a.DM.StatusAll(ctx)
-	if err != nil {
+	// Many volumes may be flushed at the same time, and each looks a few times a second.
+	st, found, err := a.DM.Status(ctx, topName(id))
+	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return devmapper.CacheStatus{}, err
 	}
-	st, ok := all[topName(id)]
-	if !ok {
+	if !found {
 		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, topName(id))
 	}
 	return st, nil
@@ -200,6 +205,9 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 // release takes a flushed cache down and keeps it as residency.
 func (a *Attacher) release(ctx context.Context, e *Entry) error {
 	if err := a.noteWhole(ctx, e); err != nil {
+		return err
+	}
+	if err := a.noteWrites(ctx, e); err != nil {
 		return err
 	}
 	if err := a.removeDevices(ctx, e.ID); err != nil {
@@ -324,6 +332,9 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
 }
 
 func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
+	if e.Source.IQN == "" {
+		return nil // never attached here
+	}
 	if err := a.Transport.Disconnect(ctx, target(e.Source)); err != nil {
 		return transportError(err)
 	}
@@ -375,6 +386,10 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) er
 // reportDown tells the record that the volume left, with or without a residency.
 func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency) {
 	log := klog.FromContext(ctx)
+	if e.Prewarm != nil && e.Source.IQN == "" {
+		return // it never was here
+	}
+	a.detached.Store(e.ID, nil)
 	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		log.Error(err, "Residency could not be reported", "volume", e.ID)
 	}

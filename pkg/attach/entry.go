@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -20,6 +21,7 @@ const (
 	StateReleasing State = "Releasing"
 	StateResident  State = "Resident"
 	StateWiping    State = "Wiping"
+	StatePrewarm   State = "Prewarm"
 )
 
 // Entry is the journal of one volume. It is written before and after each act,
@@ -42,26 +44,45 @@ type Entry struct {
 	// fence until the mark has been taken back.
 	Marked bool         `json:"marked,omitempty"`
 	Source volume.ISCSI `json:"source"`
+	// Static is true of a unit whose server keeps no generation.
+	Static bool `json:"static,omitempty"`
 	// ChunkSectors, DataBytes and MetaBytes are the geometry of the cache.
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
+	// Full is true if every chunk of the cache held a block of the volume when it was
+	// last flushed: then nothing of another volume is on its data.
+	Full bool `json:"full,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Fill is what the cache is being filled from; nil for a cache that is whole.
 	Fill *Fill `json:"fill,omitempty"`
-	// Lent is the move that a Resident cache is exported to.
+	// Lent is the move that the cache is exported to: a Resident one, or a Staged one
+	// to a node that is warmed beforehand.
 	Lent *volume.MoveID `json:"lent,omitempty"`
+	// Track is the record of writes that goes on for such a node, and Tracked what it
+	// had come to when the volume left.
+	Track   *Track          `json:"track,omitempty"`
+	Tracked *volume.Tracked `json:"tracked,omitempty"`
+	// Prewarm is what was copied before this node was the owner; it is of use until
+	// the cache is Activated.
+	Prewarm *Prewarm `json:"prewarm,omitempty"`
 	// HotSetDue is true from unstage until the volume's hot set has been stored.
 	HotSetDue bool `json:"hotSetDue,omitempty"`
 	// HotSetAt is when the hot set of an attached volume was last stored, or the
 	// volume attached.
 	HotSetAt time.Time `json:"hotSetAt,omitzero"`
+	// Abandoned is true if a loss of writes was on record when the volume was staged,
+	// and no pod had been told of it.
+	Abandoned bool `json:"abandoned,omitempty"`
 	// FlushDone is the last flush request that was carried out.
 	FlushDone string `json:"flushDone,omitempty"`
 	// NoCacheBefore is until when no cache is made below the running pod, because
 	// the SSD has just failed it one.
 	NoCacheBefore time.Time `json:"noCacheBefore,omitzero"`
+	// Bypass is why the cache was denied below the running pod, until that has been
+	// reported.
+	Bypass string `json:"bypass,omitempty"`
 	// Names are what people know the volume by, as last seen in its record: metrics
 	// must not change their labels because a plugin has just started.
 	Names Names `json:"names,omitzero"`
@@ -69,9 +90,37 @@ type Entry struct {
 	// counters showed when it became live: the metrics count from there.
 	Activation string             `json:"activation,omitempty"`
 	Base       devmapper.Counters `json:"base,omitzero"`
-	// UpdatedAt is when the entry was written; the oldest Resident entry is the
-	// first to be evicted.
+	// UpdatedAt is when the entry was written.
 	UpdatedAt time.Time `json:"updatedAt"`
+	// ResidentAt is when its volume left it behind; the first one is the first to be
+	// evicted.
+	ResidentAt time.Time `json:"residentAt,omitzero"`
+}
+
+// lastUsed is when a residency was left behind, or when data copied beforehand were
+// last written. What is done to a residency later, as recording its hot set, is no use
+// of it.
+func (e *Entry) lastUsed() time.Time {
+	if e.State == StateResident && !e.ResidentAt.IsZero() {
+		return e.ResidentAt
+	}
+	return e.UpdatedAt // also of an entry that an older version wrote
+}
+
+// Check implements journal.Checker. A state or mode that is not known here is one of a
+// newer version, and may mean that the SSD has the only copy of something.
+func (e Entry) Check() error {
+	switch e.State {
+	case StateStaging, StateStaged, StateFlushing, StateFlushed, StateReleasing, StateResident, StateWiping, StatePrewarm:
+	default:
+		return fmt.Errorf("unknown state %q", e.State)
+	}
+	switch e.Mode {
+	case "", volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback:
+	default:
+		return fmt.Errorf("unknown cache mode %q", e.Mode)
+	}
+	return nil
 }
 
 // Fill is a cache whose map is whole and whose data are still being copied

@@ -45,6 +45,13 @@ var (
 	faultTuneDataGrown   = faultpoint.New("tune.data-grown")
 	faultTuneGrown       = faultpoint.New("tune.grown")
 
+	faultBypassUnmarked = faultpoint.New("bypass.unmarked")
+	faultBypassDenied   = faultpoint.New("bypass.denied")
+	faultBypassSwapped  = faultpoint.New("bypass.swapped")
+	faultBypassTold     = faultpoint.New("bypass.told")
+	faultBypassReported = faultpoint.New("bypass.reported")
+	faultBrakeSwapped   = faultpoint.New("brake.swapped")
+
 	faultStageTaken    = faultpoint.New("stage.taken")
 	faultFillLent      = faultpoint.New("fill.lent")
 	faultFillConnected = faultpoint.New("fill.connected")
@@ -64,6 +71,21 @@ var (
 	faultReclaimExport  = faultpoint.New("reclaim.export")
 	faultReclaimDevice  = faultpoint.New("reclaim.device")
 	faultReclaimJournal = faultpoint.New("reclaim.journal")
+
+	faultPrewarmAsked     = faultpoint.New("prewarm.asked")
+	faultPrewarmTracked   = faultpoint.New("prewarm.tracked")
+	faultPrewarmQuiet     = faultpoint.New("prewarm.quiet")
+	faultPrewarmNoted     = faultpoint.New("prewarm.noted")
+	faultPrewarmJournaled = faultpoint.New("prewarm.journaled")
+	faultPrewarmLent      = faultpoint.New("prewarm.lent")
+	faultPrewarmConnected = faultpoint.New("prewarm.connected")
+	faultPrewarmAllocated = faultpoint.New("prewarm.allocated")
+	faultPrewarmSynced    = faultpoint.New("prewarm.synced")
+	faultPrewarmCopied    = faultpoint.New("prewarm.copied")
+	faultPrewarmLeft      = faultpoint.New("prewarm.left")
+	faultPrewarmReported  = faultpoint.New("prewarm.reported")
+	faultPrewarmEnded     = faultpoint.New("prewarm.ended")
+	faultPrewarmTaken     = faultpoint.New("prewarm.taken")
 
 	faultReloadLoaded = faultpoint.New("reload.loaded")
 

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,20 +22,24 @@ const (
 	// fillMetaBytes is the size of a clone's metadata: a bit for each of a few
 	// million regions, twice, and their tree.
 	fillMetaBytes = 4 << 20
-	// copyBytes is how much the clone copies at a time. More would hold up the pod's
-	// own reads behind it.
-	copyBytes = 512 << 10
 	// peerTimeout bounds everything that a stage does with a peer.
 	peerTimeout = 45 * time.Second
 )
 
 // warmProblem says why no cache can begin from elsewhere, or "".
 func (a *Attacher) warmProblem(ctx context.Context) string {
-	if a.Warm.Dir == "" || a.Moves == nil || a.Tools == nil {
-		return "warm moves are not configured"
+	if s := a.warmProblemConfigured(); s != "" {
+		return s
 	}
 	if a.WarmProblem != nil {
 		return a.WarmProblem(ctx)
+	}
+	return ""
+}
+
+func (a *Attacher) warmProblemConfigured() string {
+	if a.Warm.Dir == "" || a.Moves == nil || a.Tools == nil {
+		return "warm moves are not configured"
 	}
 	return ""
 }
@@ -45,16 +50,21 @@ func (a *Attacher) mapFile(id volume.ID) string {
 }
 
 func (a *Attacher) readMap(id volume.ID) (*cachemap.Map, error) {
-	f, err := os.Open(a.mapFile(id))
+	m, err := readMapFile(a.mapFile(id))
 	if err != nil {
 		return nil, fmt.Errorf("map of volume %s: %w", id, err)
+	}
+	return m, nil
+}
+
+func readMapFile(path string) (*cachemap.Map, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	m, err := cachemap.Read(f)
-	if err != nil {
-		return nil, fmt.Errorf("map of volume %s: %w", id, err)
-	}
-	return &m, nil
+	return &m, err
 }
 
 // writeMap replaces the map file. A fill under way needs it after any crash of the
@@ -87,6 +97,8 @@ func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*c
 type head struct {
 	peer *cachemap.Map
 	hot  *cachemap.HotSet
+	// loan is that of peer.
+	loan volume.Loan
 }
 
 // beginFill asks for the beginning of a new cache while the origin is connected.
@@ -141,11 +153,12 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 	}
 	e.Fill.Peer, e.Fill.PeerOffset, e.Fill.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
 	e.Fill.Bandwidth, e.Fill.Deadline = req.Bandwidth, req.Deadline
+	s.head.loan = *loan
 	if err := a.save(ctx, e, e.State); err != nil {
 		return nil, err
 	}
 	faultFillLent.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(e.Fill), credentials(&loan.Credentials))
+	o, err := a.Transport.Connect(ctx, peerTarget(e.Fill.Peer), credentials(&loan.Credentials))
 	if err != nil {
 		return nil, transportError(err)
 	}
@@ -167,22 +180,20 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 
 // moveRequest is what the volume's owner asks of a move.
 func (a *Attacher) moveRequest(s *staging, from *volume.WarmSource) volume.MoveRequest {
-	w := s.rec.Spec.WarmStart
-	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Bandwidth: w.Bandwidth, Patience: a.Warm.Patience}
-	if r.Bandwidth == 0 {
-		r.Bandwidth = a.Warm.Bandwidth
-	}
-	if w.Deadline == 0 {
-		w.Deadline = a.Warm.Deadline
-	}
-	r.Deadline = a.Now().Add(w.Deadline)
+	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Patience: a.Warm.Patience}
+	r.Bandwidth, r.Deadline = a.warmLimits(s.rec.Spec.WarmStart)
 	return r
+}
+
+// warmLimits are a volume's own limits of a copy, or the node's.
+func (a *Attacher) warmLimits(w volume.WarmStart) (bandwidth int64, deadline time.Time) {
+	return cmp.Or(w.Bandwidth, a.Warm.Bandwidth), a.Now().Add(cmp.Or(w.Deadline, a.Warm.Deadline))
 }
 
 // peerTarget is the transport's form of a loan. A dead peer must fail soon: the
 // gather view is waiting.
-func peerTarget(f *Fill) transport.Target {
-	t := target(*f.Peer)
+func peerTarget(peer *volume.ISCSI) transport.Target {
+	t := target(*peer)
 	t.FailFast = true
 	return t
 }
@@ -268,17 +279,20 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 		}
 	}
 	faultFillSource.Hit()
-	batch := max(copyBytes/sectorSize/e.Fill.RegionSectors, 1)
 	clone := devmapper.CloneTarget{
 		Metadata: c.fill.DevNo(), Destination: c.data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
-		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: batch, HydrationBatch: batch,
+		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Fill.regions(copyBeside), HydrationBatch: e.Fill.regions(copyUnit),
 	}
 	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
 		return "", err
 	}
 	faultFillClone.Hit()
-	return dev.DevNo(), blockdev.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors)))
+	if err := blockdev.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors))); err != nil {
+		return "", err
+	}
+	// What is here already needs no copy either.
+	return dev.DevNo(), blockdev.Discard(ctx, dev.DevPath(), byteRanges(c.fillHave))
 }
 
 // byteRanges are offsets and lengths in bytes.
@@ -295,7 +309,7 @@ func (a *Attacher) pathTable(ctx context.Context, e *Entry, m *cachemap.Map, o o
 	if e.Fill.Peer == nil {
 		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
 	}
-	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Fill))
+	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Fill.Peer))
 	if err != nil {
 		return nil, transportError(err)
 	}
@@ -350,7 +364,7 @@ func (a *Attacher) leavePeer(ctx context.Context, e *Entry) {
 	if e.Fill.Peer == nil {
 		return
 	}
-	if err := a.Transport.Disconnect(ctx, peerTarget(e.Fill)); err != nil {
+	if err := a.Transport.Disconnect(ctx, peerTarget(e.Fill.Peer)); err != nil {
 		klog.FromContext(ctx).Error(err, "Session with the peer was not ended", "volume", e.ID, "peer", e.Fill.Peer.IQN)
 	}
 	e.Fill.Peer = nil

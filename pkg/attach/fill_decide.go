@@ -10,8 +10,9 @@ type fillFacts struct {
 	Clone, Linear bool
 	Status        devmapper.CloneStatus
 	// OnOrigin is true when the path leads to the gather view. PathFailed tells that
-	// the peer's path is lost, Expired that its deadline has passed.
-	OnOrigin, PathFailed, Expired bool
+	// the peer's path is lost, Expired that its deadline has passed, GivenUp that the peer
+	// has said that it does not serve any more.
+	OnOrigin, PathFailed, Expired, GivenUp bool
 	// Ahead is true if more was copied than the bandwidth allows.
 	Ahead bool
 }
@@ -36,7 +37,7 @@ func decideFill(f fillFacts) fillStep {
 	switch {
 	case e == nil || e.Fill == nil:
 		return fillNothing
-	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired):
+	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.GivenUp):
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
 		return fillGather

@@ -29,9 +29,9 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 		s.Rate = int64(float64(hydrated-memo.base) / total.Seconds())
 	}
 	memo.at = now
-	limit := a.fillLimit(e, active)
+	limit := a.copyLimit(e.Fill.Bandwidth, active)
 	if limit == 0 {
-		memo.pulse = 0
+		memo.pulse, memo.calm = 0, elapsed > 0
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
@@ -46,6 +46,7 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 	}
 	memo.pulsed = 0
 	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
+	memo.calm = memo.pulse == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2
 	return memo.credit < 0
 }
 
@@ -62,10 +63,10 @@ func pulse(credit int64, speed float64, least time.Duration) time.Duration {
 	return d
 }
 
-// fillLimit is the bandwidth of one of several fills in bytes per second: its own,
+// copyLimit is the bandwidth of one of several copies in bytes per second: its own,
 // and its share of the node's. 0 is no limit.
-func (a *Attacher) fillLimit(e *Entry, active int) int64 {
-	limit, share := e.Fill.Bandwidth, a.Warm.NodeBandwidth/int64(max(active, 1))
+func (a *Attacher) copyLimit(own int64, active int) int64 {
+	limit, share := own, a.Warm.NodeBandwidth/int64(max(active, 1))
 	if a.Warm.NodeBandwidth > 0 && (limit == 0 || share < limit) {
 		return max(share, 1)
 	}

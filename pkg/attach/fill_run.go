@@ -40,8 +40,10 @@ type FillState struct {
 // fillMemory is what is remembered of fills between two looks. It is lost with the
 // process, which costs a look at their devices.
 type fillMemory struct {
-	mu *sync.Mutex
+	mu sync.Mutex
 	m  map[volume.ID]*fillMemo
+	// clones are as they were at the last look.
+	clones map[string]devmapper.CloneStatus
 	// wake receives when a fill may have begun.
 	wake chan struct{}
 }
@@ -60,35 +62,47 @@ type fillMemo struct {
 	pulse, pulsed time.Duration
 	speed         float64
 	// least is the shortest time in which the kernel has copied anything.
-	least    time.Duration
+	least time.Duration
+	// calm: the copy is far from its bandwidth.
+	calm bool
+	// ios are what the pod had made at iosAt, and atATime how many bytes the clone may
+	// have under way; 0 if that is not known.
+	ios      uint64
+	iosAt    time.Time
+	atATime  int64
 	reported time.Time
 	retryAt  time.Time
 }
 
-func newFillMemory() fillMemory {
-	return fillMemory{mu: &sync.Mutex{}, m: map[volume.ID]*fillMemo{}, wake: make(chan struct{}, 1)}
+func newFillMemory() *fillMemory {
+	return &fillMemory{m: map[volume.ID]*fillMemo{}, wake: make(chan struct{}, 1)}
 }
 
-func (f fillMemory) forget(id volume.ID) {
+func (f *fillMemory) forget(id volume.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.m, id)
 }
 
 // begin makes RunFills look at a volume.
-func (f fillMemory) begin(id volume.ID) {
+func (f *fillMemory) begin(id volume.ID) {
 	f.mu.Lock()
 	if f.m[id] == nil {
 		f.m[id] = &fillMemo{state: FillState{ID: id}}
 	}
 	f.mu.Unlock()
+	f.poke()
+}
+
+// poke makes RunFills look at once.
+func (f *fillMemory) poke() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (f fillMemory) ids() []volume.ID {
+func (f *fillMemory) ids() []volume.ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make([]volume.ID, 0, len(f.m))
@@ -98,7 +112,7 @@ func (f fillMemory) ids() []volume.ID {
 	return out
 }
 
-func (f fillMemory) memo(id volume.ID) *fillMemo {
+func (f *fillMemory) memo(id volume.ID) *fillMemo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.m[id]
@@ -139,8 +153,7 @@ func (a *Attacher) RunFills(ctx context.Context) {
 func (a *Attacher) findFills(ctx context.Context) {
 	entries, err := a.Journal.List()
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Fills under way are not known")
-		return
+		klog.FromContext(ctx).Error(err, "Not every fill under way is known")
 	}
 	for i := range entries {
 		if e := &entries[i]; e.Fill != nil && e.State != StateResident && e.Cached() {
@@ -177,20 +190,31 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 // fillLook is what one look at the kernel shows of all fills.
 type fillLook struct {
 	clones map[string]devmapper.CloneStatus
-	paths  map[string]devmapper.MultipathStatus
+	// fresh is false if clones are what the last look has seen.
+	fresh bool
+	paths map[string]devmapper.MultipathStatus
 	// infos are of all devices; nil if nothing but the progress is of interest.
 	infos  map[string]devmapper.Info
 	active int
 }
 
-// lookAtFills needs two commands while nothing happens but copying.
+// lookAtFills needs one command while nothing happens but copying, and that now and then.
 func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook, err error) {
-	l.active = len(ids)
-	if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
-		return l, err
+	l.active, l.paths = len(ids), map[string]devmapper.MultipathStatus{}
+	if l.clones = a.fills.remembered(a.Now()); l.clones == nil {
+		if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
+			return l, err
+		}
+		l.fresh = true
+		a.fills.remember(l.clones)
 	}
-	if l.paths, err = a.DM.MultipathStatusAll(ctx); err != nil {
-		return l, err
+	for _, id := range ids {
+		switch st, err := a.DM.MultipathStatus(ctx, sourceName(id)); {
+		case err == nil:
+			l.paths[sourceName(id)] = st
+		case !errors.Is(err, devmapper.ErrNotExist) && !errors.Is(err, devmapper.ErrParse):
+			return l, err
+		}
 	}
 	plain := true
 	for _, id := range ids {
@@ -221,6 +245,9 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 		return err
 	}
 	step := decideFill(f)
+	if step != fillNothing {
+		memo.calm = false
+	}
 	infos := look.infos
 	if infos == nil && (step == fillGather || step == fillRevive) {
 		if infos, err = a.DM.Info(ctx, topName(id)); err != nil {
@@ -230,7 +257,8 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 	switch step {
 	case fillGather:
 		err = a.gatherPath(ctx, e, infos)
-		memo.known = false
+		memo.forgetDevice()
+		a.fills.poke() // the peer may be waiting for this node to leave
 	case fillRevive:
 		err = a.DM.Message(ctx, sourceName(id), 0, "reinstate_path", infos[pathName(id)].DevNo())
 	case fillNothing:
@@ -252,6 +280,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 	f := fillFacts{Entry: e}
 	f.Status, f.Clone = look.clones[dataName(e.ID)]
 	if !f.Clone {
+		memo.forgetDevice()
 		f.Linear = look.infos[dataName(e.ID)].HasLive
 		return f, nil
 	}
@@ -263,14 +292,32 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	f.Ahead = a.reckon(e, memo, f.Status, look.active)
+	if look.fresh {
+		f.Ahead = a.reckon(e, memo, f.Status, look.active)
+	}
+	a.yield(ctx, e, memo, look.active)
 	path, waits := look.paths[sourceName(e.ID)]
 	if !waits {
 		return f, nil
 	}
 	f.Expired = !e.Fill.Deadline.IsZero() && a.Now().After(e.Fill.Deadline)
 	f.PathFailed = !path.HasPath()
+	f.GivenUp = !f.OnOrigin && a.givenUp(ctx, e)
 	return f, nil
+}
+
+// givenUp tells whether the peer has said that it does not serve any more. Whoever
+// cannot be asked has not.
+func (a *Attacher) givenUp(ctx context.Context, e *Entry) bool {
+	if a.Moves == nil || e.Fill.Peer == nil || e.Fill.Move.Name == "" {
+		return false
+	}
+	lent, err := a.Moves.Lent(ctx, e.Fill.Move)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Whether the peer still serves is not known", "volume", e.ID, "reason", err.Error())
+		return false
+	}
+	return !lent
 }
 
 // onOrigin tells whether the path leads to the gather view.

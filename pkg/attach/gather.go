@@ -20,6 +20,11 @@ const (
 	tagGeneration = "nearflash.gen="
 	tagNode       = "nearflash.node="
 	tagMode       = "nearflash.mode="
+	// tagOrigin is the size of the origin in bytes when the cache was made, or when the
+	// volume was last expanded under it.
+	tagOrigin = "nearflash.origin="
+	// tagRescued is when the cache was flushed without its node (states.md, Rescue).
+	tagRescued = "nearflash.rescued="
 )
 
 func cacheTags(f volume.Fence, mode volume.CacheMode) []string {
@@ -60,6 +65,8 @@ type cacheVolumes struct {
 	fill lvm.LV
 	// fillMap is the map of a fill that begins; nil for one that goes on.
 	fillMap *cachemap.Map
+	// fillHave are the runs of its data that were copied beforehand and are right.
+	fillHave []cachemap.Range
 }
 
 // findCache looks up the cache of id on the SSD. It activates the logical

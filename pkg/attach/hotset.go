@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -50,10 +51,7 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 	if a.HotSets == nil || a.Tools == nil || a.Warm.Dir == "" {
 		return
 	}
-	entries, err := a.Journal.List()
-	if err != nil {
-		return // Repair has said so
-	}
+	entries, _ := a.Journal.List() // Repair has said what cannot be read
 	for i := range entries {
 		if !a.hotSetDue(&entries[i]) {
 			continue
@@ -107,24 +105,30 @@ func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
 
 // copyMap reads the map from a copy of the metadata, which may be in use: then the
 // copy may be torn, and the tool says so or the list is a little wrong.
-func (a *Attacher) copyMap(ctx context.Context, e *Entry) (m cachemap.Map, err error) {
+func (a *Attacher) copyMap(ctx context.Context, e *Entry) (cachemap.Map, error) {
 	c, err := a.findCache(ctx, e.ID)
 	if err != nil {
-		return m, err
+		return cachemap.Map{}, err
 	}
 	if !c.facts.Whole {
-		return m, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
+		return cachemap.Map{}, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
 	}
-	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".raw")
-	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
+	return ReadMap(ctx, a.Tools.Dump, c.meta.DevPath(), filepath.Join(a.Warm.Dir, string(e.ID)))
+}
+
+// ReadMap reads the map of a cache from a copy of its metadata, for which it makes
+// files whose names begin with base. A cache that was never stopped cleanly is read
+// too.
+func ReadMap(ctx context.Context, dump func(ctx context.Context, device, file string) error, metadataDevice, base string) (m cachemap.Map, err error) {
+	raw, text := base+".raw", base+".hot"
 	defer func() { err = errors.Join(err, removeFiles(raw, text)) }()
-	if err := copyDevice(ctx, c.meta.DevPath(), raw); err != nil {
+	if err := copyDevice(ctx, metadataDevice, raw); err != nil {
 		return m, err
 	}
 	if err := devmapper.AddHints(raw); err != nil {
 		return m, err
 	}
-	if err := a.Tools.Dump(ctx, raw, text); err != nil {
+	if err := dump(ctx, raw, text); err != nil {
 		return m, err
 	}
 	f, err := os.Open(text)
@@ -148,6 +152,11 @@ func removeFiles(paths ...string) error {
 // copyDevice copies a device past the page cache, in which the kernel's own writes
 // do not show.
 func copyDevice(ctx context.Context, device, file string) error {
+	return copyHead(ctx, device, file, math.MaxInt64)
+}
+
+// copyHead copies the first n bytes of a device, a multiple of 4096.
+func copyHead(ctx context.Context, device, file string, n int64) error {
 	in, err := blockdev.OpenDirect(device)
 	if err != nil {
 		return err
@@ -158,11 +167,11 @@ func copyDevice(ctx context.Context, device, file string) error {
 		return err
 	}
 	buf := blockdev.AlignedBuffer(1 << 20)
-	for err == nil && ctx.Err() == nil {
-		var n int
-		if n, err = in.Read(buf); n > 0 {
-			_, werr := out.Write(buf[:n])
-			err = errors.Join(err, werr)
+	for err == nil && n > 0 && ctx.Err() == nil {
+		var got int
+		if got, err = in.Read(buf[:min(n, int64(len(buf)))]); got > 0 {
+			_, werr := out.Write(buf[:got])
+			err, n = errors.Join(err, werr), n-int64(got)
 		}
 	}
 	if errors.Is(err, io.EOF) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -30,13 +32,22 @@ func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan,
 	if err != nil {
 		return volume.Loan{}, err
 	}
-	if err := lendable(e, rec, r, a.Boot); err != nil {
+	live := r.Purpose == volume.PurposePrewarm
+	if live {
+		err = lendableLive(e, rec, r, a.Node)
+	} else {
+		err = lendable(e, rec, r, a.Boot)
+	}
+	if err != nil {
 		return volume.Loan{}, err
 	}
 	if e.Lent != nil && *e.Lent != r.Move {
 		if err := a.endLoan(ctx, e); err != nil {
 			return volume.Loan{}, err
 		}
+	}
+	if live {
+		return a.lendLive(ctx, e, r)
 	}
 	return a.lend(ctx, e, r)
 }
@@ -70,11 +81,19 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 	if !c.facts.Whole || c.facts.Fence != e.Fence || !c.facts.SuperblockClean {
 		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
-	meta, data := uint64(c.meta.SizeBytes)/sectorSize, uint64(e.DataBytes)/sectorSize
-	dev, err := a.lentDevice(ctx, e, again, devmapper.Table{
-		{Length: meta, Target: devmapper.LinearTarget{Device: c.meta.DevNo()}},
-		{Start: meta, Length: data, Target: devmapper.LinearTarget{Device: c.data.DevNo()}},
-	})
+	loan, err := a.export(ctx, e, c, r, again, false)
+	if err != nil {
+		return loan, err
+	}
+	loan.Tracked = e.Tracked
+	klog.FromContext(ctx).Info("Cache lent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
+	return loan, nil
+}
+
+// export makes one device of metadata and data, and serves it. again tells that the
+// same loan may have been given before, live that the cache is in use.
+func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volume.LoanRequest, again, live bool) (volume.Loan, error) {
+	dev, err := a.lentDevice(ctx, e, again, func() (devmapper.Table, error) { return a.lentTable(ctx, e, c, live) })
 	if err != nil {
 		return volume.Loan{}, err
 	}
@@ -84,7 +103,6 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 		return volume.Loan{}, fmt.Errorf("%w: export of the cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
 	faultLendExported.Hit()
-	klog.FromContext(ctx).Info("Cache lent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
 	return volume.Loan{
 		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: e.DataBytes,
 	}, nil
@@ -92,7 +110,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 
 // lentDevice makes the device that is exported. One of the same loan is kept: a
 // session may be using it.
-func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, t devmapper.Table) (devmapper.Info, error) {
+func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
 	name, uuid := lentName(e.ID), dmUUID(e.Fence, "lent")
 	if again {
 		infos, err := a.DM.Info(ctx, name)
@@ -103,11 +121,74 @@ func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, t devma
 			return dev, nil
 		}
 	}
+	t, err := table()
+	if err != nil {
+		return devmapper.Info{}, err
+	}
 	return a.ensureDevice(ctx, name, uuid, t)
+}
+
+// lentTable is metadata, then data. Of the data of a residency only what its map names
+// is shown (states.md, What the lender does). The map of a cache in use changes, and
+// what is cached while somebody reads it must be seen.
+func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
+	meta, data, devno := uint64(c.meta.SizeBytes)/sectorSize, uint64(e.DataBytes)/sectorSize, c.data.DevNo()
+	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.meta.DevNo()}}}
+	switch {
+	case live:
+		return append(t, devmapper.Line{Start: meta, Length: data, Target: devmapper.LinearTarget{Device: devno}}), nil
+	case e.Full:
+		return append(t, cachemap.ShownFull(devno, meta, data, e.ChunkSectors)...), nil
+	case a.Tools == nil:
+		return nil, fmt.Errorf("%w: the map of volume %s cannot be read without its tools", volume.ErrUnavailable, e.ID)
+	}
+	m, err := a.residentMap(ctx, e, c)
+	if err != nil {
+		return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
+	}
+	return append(t, m.Shown(devno, meta, data)...), nil
+}
+
+// residentMap reads the map of a residency.
+func (a *Attacher) residentMap(ctx context.Context, e *Entry, c cacheVolumes) (m *cachemap.Map, err error) {
+	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
+	defer func() { err = errors.Join(err, removeFiles(text)) }()
+	if err := a.Tools.Dump(ctx, c.meta.DevPath(), text); err != nil {
+		return nil, err
+	}
+	m, err = readMapFile(text)
+	if err == nil && m.ChunkSectors != e.ChunkSectors {
+		err = fmt.Errorf("it has chunks of %d sectors, the journal says %d", m.ChunkSectors, e.ChunkSectors)
+	}
+	return m, err
 }
 
 // Reclaim implements volume.Lender.
 func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	return a.endLoanOf(ctx, id, m, func(e *Entry) error {
+		if e.State != StateResident {
+			return nil
+		}
+		a.discardBlocks(ctx, e)
+		if err := a.wipe(ctx, id, e); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Lent cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
+		if err := a.Records.SetResidency(ctx, id, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+			return err
+		}
+		return nil
+	})
+}
+
+// Release implements volume.Lender.
+func (a *Attacher) Release(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	return a.endLoanOf(ctx, id, m, func(*Entry) error { return nil })
+}
+
+// endLoanOf ends the loan of one move, and does what follows under the same lock. A
+// loan of another move, or none, is left alone.
+func (a *Attacher) endLoanOf(ctx context.Context, id volume.ID, m volume.MoveID, then func(*Entry) error) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return fmt.Errorf("%w: volume %s", volume.ErrBusy, id)
@@ -120,18 +201,15 @@ func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) e
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
-	if e.State != StateResident {
-		return nil
+	return then(e)
+}
+
+// InUse implements volume.Lender.
+func (a *Attacher) InUse(ctx context.Context, id volume.ID) (bool, error) {
+	if a.Exporter == nil {
+		return false, nil
 	}
-	a.discardBlocks(ctx, e)
-	if err := a.wipe(ctx, id, e); err != nil {
-		return err
-	}
-	klog.FromContext(ctx).Info("Lent cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
-	if err := a.Records.SetResidency(ctx, id, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return err
-	}
-	return nil
+	return a.Exporter.InUse(ctx, string(id))
 }
 
 // endLoan ends the export. The cache stays.
@@ -177,10 +255,27 @@ func (a *Attacher) Loans(context.Context) (map[volume.ID]volume.MoveID, error) {
 	}
 	out := map[volume.ID]volume.MoveID{}
 	for i := range entries {
-		// A loan of an earlier boot was lost with it.
-		if e := &entries[i]; e.Lent != nil && e.Boot == a.Boot {
-			out[e.ID] = *e.Lent
+		if m, served := a.serves(&entries[i]); served {
+			out[entries[i].ID] = m
 		}
 	}
 	return out, nil
+}
+
+// Loan implements volume.Lender.
+func (a *Attacher) Loan(_ context.Context, id volume.ID) (volume.MoveID, bool, error) {
+	e, err := a.load(id)
+	if err != nil || e == nil {
+		return volume.MoveID{}, false, err
+	}
+	m, served := a.serves(e)
+	return m, served, nil
+}
+
+// serves returns the loan of an entry. One of an earlier boot was lost with it.
+func (a *Attacher) serves(e *Entry) (volume.MoveID, bool) {
+	if e.Lent == nil || e.Boot != a.Boot {
+		return volume.MoveID{}, false
+	}
+	return *e.Lent, true
 }

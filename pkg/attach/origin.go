@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -20,12 +21,32 @@ type origin struct {
 }
 
 // connect attaches the origin and, for several paths, joins them.
-func (a *Attacher) connect(ctx context.Context, id volume.ID, req volume.StageRequest) (origin, error) {
-	o, err := a.Transport.Connect(ctx, target(req.Publication.Source), credentials(req.Credentials))
+func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
+	e := s.entry
+	o, err := a.Transport.Connect(ctx, target(e.Source), credentials(s.req.Credentials))
 	if err != nil {
 		return origin{}, transportError(err)
 	}
-	return a.joinPaths(ctx, id, req.Publication.Fence, o)
+	if err := checkUnit(e, o); err != nil {
+		// Nothing of the volume may be used here: neither is the session kept.
+		return origin{}, errors.Join(err, a.disconnect(ctx, e))
+	}
+	return a.joinPaths(ctx, e.ID, e.Fence, o)
+}
+
+// checkUnit compares the ownership with what the storage server has last exported
+// the unit for (states.md, A record that is older than the truth).
+func checkUnit(e *Entry, o transport.Origin) error {
+	if e.Static {
+		return nil // somebody else's server, or a unit that is exported by hand
+	}
+	for _, p := range o.Products {
+		if g, ok := volume.UnitGeneration(p); ok && g > e.Fence.Generation {
+			return fmt.Errorf("%w: the storage server has given volume %s away under generation %d since generation %d (was the record restored from a backup?): publish the volume anew",
+				volume.ErrFenced, e.ID, g, e.Fence.Generation)
+		}
+	}
+	return nil
 }
 
 // reconnect attaches the origin of an entry without a request: the node
@@ -34,6 +55,9 @@ func (a *Attacher) reconnect(ctx context.Context, e *Entry) (origin, error) {
 	o, err := a.Transport.Connect(ctx, target(e.Source), nil)
 	if err != nil {
 		return origin{}, transportError(err)
+	}
+	if err := checkUnit(e, o); err != nil {
+		return origin{}, err
 	}
 	return a.joinPaths(ctx, e.ID, e.Fence, o)
 }

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"time"
+
+	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -11,6 +15,35 @@ import (
 
 // Publish implements volume.Attacher.
 func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error {
+	if err := a.show(ctx, req); err != nil {
+		return err
+	}
+	e, err := a.load(req.ID)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Journal could not be read after the volume was published", "volume", req.ID)
+		return nil
+	}
+	if e != nil && e.Abandoned {
+		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
+	}
+	return nil
+}
+
+// tellTimeout bounds how long a pod waits for what it is told.
+const tellTimeout = 5 * time.Second
+
+// tellAbandoned tells of writes that were given up (I2). The volume works without:
+// the record keeps what was not told for the next pod (I6).
+func (a *Attacher) tellAbandoned(ctx context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) {
+	tctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	if err := a.Records.ReportAbandoned(tctx, id, f, pod); err != nil {
+		klog.FromContext(ctx).Error(err, "Pod was not told that writes were given up", "volume", id)
+	}
+}
+
+// show makes the staged volume appear at the target path.
+func (a *Attacher) show(ctx context.Context, req volume.PublishRequest) error {
 	info, found, err := a.top(ctx, req.ID)
 	if err != nil {
 		return err
@@ -73,12 +106,26 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 		}
 	}
 	// A cache that is a share of the volume grows with it.
+	before := e.OriginBytes
 	e.OriginBytes = int64(o.Sectors) * sectorSize
 	if err := a.save(ctx, e, e.State); err != nil {
 		return 0, err
 	}
+	a.tagGrown(ctx, e, before)
 	a.look()
 	return e.OriginBytes, nil
+}
+
+// tagGrown has the SSD know the origin's new size. A rescue alone asks for it, and
+// can be told.
+func (a *Attacher) tagGrown(ctx context.Context, e *Entry, before int64) {
+	if !e.Cached() || before == e.OriginBytes {
+		return
+	}
+	size := func(n int64) []string { return []string{tagOrigin + strconv.FormatInt(n, 10)} }
+	if err := a.LVM.ChangeTags(ctx, a.Pool.View().VG, size(e.OriginBytes), size(before), dataLV(e.ID), metaLV(e.ID)); err != nil {
+		klog.FromContext(ctx).Error(err, "Tags of the cache keep the volume's old size", "volume", e.ID)
+	}
 }
 
 // growOrigin gives the device over the paths its new length; the paths have it
@@ -140,11 +187,12 @@ func (a *Attacher) Stats(ctx context.Context, id volume.ID, path string) (volume
 		return volume.Stats{}, err
 	}
 	st.Message = "attached uncached"
-	caches, err := a.DM.StatusAll(ctx)
-	if err != nil {
+	// The kubelet asks for each volume by itself.
+	c, found, err := a.DM.Status(ctx, topName(id))
+	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return volume.Stats{}, err
 	}
-	if c, ok := caches[topName(id)]; ok {
+	if found {
 		st.Abnormal, st.Message = cacheCondition(c)
 	}
 	return st, nil

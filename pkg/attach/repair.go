@@ -17,13 +17,12 @@ import (
 // under "Repair" in states.md. It returns after one pass over the journal; a
 // volume that cannot be repaired now is reported, and tried again by Run.
 func (a *Attacher) Repair(ctx context.Context) error {
+	// What cannot be read is left alone, and is no reason to leave the rest.
 	entries, err := a.Journal.List()
-	if err != nil {
-		return err
-	}
-	var problems []error
+	owned := a.owned(ctx)
+	problems := []error{err}
 	for _, e := range entries {
-		if err := a.repairOne(ctx, e.ID); err != nil {
+		if err := a.repairOne(ctx, e.ID, owned); err != nil {
 			problems = append(problems, err)
 		}
 	}
@@ -33,8 +32,30 @@ func (a *Attacher) Repair(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// repairOne brings one volume on, unless a request works on it.
-func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
+// owned are the records that this node owns, as their watch shows them; none while it
+// does not.
+func (a *Attacher) owned(ctx context.Context) map[volume.ID]volume.Volume {
+	if a.Owned == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ownedTimeout)
+	defer cancel()
+	list, err := a.Owned.List(ctx)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Each record is asked for", "reason", err.Error())
+	}
+	out := make(map[volume.ID]volume.Volume, len(list))
+	for _, v := range list {
+		out[v.ID] = v
+	}
+	return out
+}
+
+// repairOne brings one volume on, unless a request works on it. What it rests on
+// records is judged by the API server's own answer, which is not asked for while the
+// watch shows that there is nothing to do: this is done for every volume of every
+// node, time and again (states.md, "Many nodes, many volumes").
+func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume.ID]volume.Volume) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return nil
@@ -44,15 +65,21 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
 	if err != nil || e == nil {
 		return err
 	}
-	if e.State == StateResident {
+	switch e.State {
+	case StateResident:
+		if rec, known := owned[id]; known && a.wanted(e, rec) && !unjustMark(e, rec) {
+			return nil
+		}
 		return a.checkResidency(ctx, e)
+	case StatePrewarm:
+		return a.checkPrewarm(ctx, e)
 	}
 	info, active, err := a.top(ctx, id)
 	if err != nil {
 		return err
 	}
 	due := needsRepair(e, e.Boot == a.Boot, active)
-	if !due && info.OpenCount == 0 {
+	if rec, known := owned[id]; !due && info.OpenCount == 0 && !(known && rec.Published && rec.Fence == e.Fence) {
 		due, err = a.abandoned(ctx, e)
 	}
 	if !due || err != nil {
@@ -75,6 +102,9 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID) error {
 	return err
 }
 
+// ownedTimeout is how long repair waits for a watch that has not begun.
+const ownedTimeout = time.Second
+
 // repairStep is how long repair holds a volume's lock at a time.
 const repairStep = 5 * time.Second
 
@@ -86,7 +116,7 @@ func needsRepair(e *Entry, sameBoot, topActive bool) bool {
 		return true
 	case StateStaging, StateStaged:
 		return !sameBoot && !topActive
-	case StateResident:
+	case StateResident, StatePrewarm:
 		return false
 	}
 	return false
@@ -115,9 +145,9 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 	case err != nil:
 		return err
 	case a.wanted(e, rec):
-		return nil
+		return a.takeBackRestored(ctx, e, rec)
 	}
-	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation, "lastUsed", e.UpdatedAt)
+	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation, "lastUsed", e.lastUsed())
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
@@ -130,6 +160,24 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 	return nil
 }
 
+// takeBackRestored answers a record that the controller has restored: it could not
+// know that this ownership was flushed. A Resident entry is the proof (I2).
+func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec volume.Volume) error {
+	if !unjustMark(e, rec) {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Record of a flushed volume says that it may be dirty", "volume", e.ID, "generation", e.Fence.Generation)
+	if err := a.Records.MarkClean(ctx, e.ID, e.Fence); err != nil {
+		return fmt.Errorf("report volume %s clean: %w", e.ID, err)
+	}
+	return nil
+}
+
+// unjustMark tells a record that says of a flushed ownership that it may be dirty.
+func unjustMark(e *Entry, rec volume.Volume) bool {
+	return rec.PossiblyDirty && rec.Fence == e.Fence && e.Clean
+}
+
 // wanted tells whether a residency can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
 // or to one that has borrowed it.
@@ -137,11 +185,14 @@ func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
 	if e.Lent != nil && e.Boot == a.Boot && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
-	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.UpdatedAt) > ttl {
+	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.lastUsed()) > ttl {
 		return false
 	}
 	if rec.Spec.Mode == volume.ModeNone {
 		return false
+	}
+	if !e.Static && outdated(rec.Fence, e.Fence) {
+		return true // its clean end is what the restored record will ask for
 	}
 	src := rec.WarmSource
 	return rec.Fence == e.Fence ||
@@ -202,7 +253,7 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 		switch {
 		case err != nil && !errors.Is(err, volume.ErrNotFound):
 			return err
-		case err == nil && rec.PossiblyDirty && rec.Fence == c.facts.Fence:
+		case err == nil && (rec.PossiblyDirty && rec.Fence == c.facts.Fence || outdated(rec.Fence, c.facts.Fence)):
 			return fmt.Errorf("cache of volume %s may hold unflushed writes and has no journal entry: kept until the volume is staged here again", id)
 		}
 	}

@@ -29,6 +29,8 @@ type staging struct {
 	origin origin
 	// head is where a new cache begins.
 	head head
+	// early are the volumes of a new cache, nil if none were made yet.
+	early *early
 }
 
 // Stage implements volume.Attacher.
@@ -42,6 +44,10 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 		"wipe", plan.Wipe, "reason", plan.Reason, "generation", req.Publication.Fence.Generation)
 	if plan.Refuse != nil {
 		return plan.Refuse
+	}
+	if facts.Record.Abandoned {
+		// Before the mount, which may fail by what was lost.
+		a.tellAbandoned(ctx, req.ID, req.Publication.Fence, nil)
 	}
 	s := &staging{req: req, plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
 	if plan.Cache == planAdopt {
@@ -78,14 +84,16 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageJournaled.Hit()
-	wait := a.beginFill(ctx, s)
+	allocated, found := a.beginAllocate(ctx, s), a.beginFill(ctx, s)
 	var err error
-	s.origin, err = a.connect(ctx, id, s.req)
-	wait()
+	s.origin, err = a.connect(ctx, s)
+	found()
+	s.early = allocated()
 	if err != nil {
 		return err
 	}
 	faultStageConnected.Hit()
+	s.entry.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	if s.rec.WarmSource != nil {
 		// From here on the origin may become newer than any residency.
 		if err := a.Records.TakeWarmSource(ctx, id, s.entry.Fence); err != nil {
@@ -104,13 +112,15 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 		}
 	}
 	faultStageActivated.Hit()
-	s.entry.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	a.beginCounting(ctx, s.entry)
 	if err := a.save(ctx, s.entry, StateStaged); err != nil {
 		return err
 	}
 	if s.entry.Fill != nil {
 		a.fills.begin(id)
+		if err := removeFiles(a.copiedFile(id)); err != nil {
+			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
+		}
 	}
 	faultStageStaged.Hit()
 	return nil
@@ -126,6 +136,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
+	a.endPrewarm(ctx, e, volume.MoveEnded, "the volume came to this node before everything was copied")
 	switch {
 	case e.Fill == nil:
 	case s.plan.Cache == planReuse || s.plan.Cache == planRecover || s.plan.Warm != nil && s.plan.Warm.Peer != nil:
@@ -155,7 +166,10 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 // saveIntent writes the Staging entry.
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
-	e := &Entry{ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode}
+	e := &Entry{
+		ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
+		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
+	}
 	if prior != nil {
 		e.Names = prior.Names
 	}
@@ -175,6 +189,9 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	default:
 		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
 			e.Fill = &Fill{From: s.plan.Warm.Peer}
+			if s.plan.Keep {
+				e.Prewarm = prior.Prewarm
+			}
 		}
 		// What was marked under this fence must be unmarked at the end, even
 		// if this attachment runs uncached.
@@ -233,7 +250,7 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 		return err
 	}
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.head, s.entry.Activated, s.entry.Clean = head{}, false, false
+	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
 	if err := a.save(ctx, s.entry, StateStaging); err != nil {
 		return err
 	}
@@ -253,7 +270,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	// The journal must deny the cache before the pod can write past it (I3).
 	s.plan = uncached(s.plan, reason, cause.Error())
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.entry.Mode, s.entry.Clean, s.entry.Activated = volume.ModeNone, false, false
+	s.entry.Mode, s.entry.Clean, s.entry.Activated, s.entry.Prewarm = volume.ModeNone, false, false, nil
 	if reason == v1alpha1.ReasonCacheDeviceError {
 		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
 	}
@@ -286,7 +303,8 @@ func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
 // cache, which the journal says before it happens.
 func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	e := s.entry
-	e.Activated, e.Clean = true, false
+	// What was copied beforehand is the cache's own from now on.
+	e.Activated, e.Clean, e.Prewarm = true, false, nil
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -313,6 +331,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		return err
 	}
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
+	e.Abandoned = s.rec.Abandoned
 	if e.Fill != nil {
 		a.fills.begin(e.ID)
 	}

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,9 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		if namesOf(rec, e.Names) != e.Names {
 			a.rename(ctx, rec)
 		}
+		if _, left := a.detached.LoadAndDelete(rec.ID); left {
+			delete(a.tuned, rec.ID) // the record says Detached since, and is to say more
+		}
 		m := a.tuned[rec.ID]
 		if m == nil {
 			m = &tuned{}
@@ -107,6 +111,12 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 			delete(a.tuned, id)
 		}
 	}
+	a.detached.Range(func(id, _ any) bool {
+		if !known[id.(volume.ID)] {
+			a.detached.Delete(id)
+		}
+		return true
+	})
 	return busy, nil
 }
 
@@ -136,10 +146,13 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	_, data := infos[dataName(e.ID)]
 	_, path := infos[pathName(e.ID)]
 	f.Leftover = (data || path) && f.LiveOrigin
+	if f.LiveCache {
+		f.Broken = cmp.Or(brokenCache(f.Status), a.ssd.why(e.ID))
+	}
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
-	case f.Status.Fail:
-		f.Problem, f.ProblemReason = "the kernel reports that the cache has failed", v1alpha1.ReasonCacheDeviceError
+	case f.Broken != "" || f.Status.Fail:
+		f.Problem, f.ProblemReason = cmp.Or(f.Broken, "the status of the cache cannot be read"), v1alpha1.ReasonCacheDeviceError
 		return f
 	case rec.Spec.Mode == volume.ModeNone:
 		return f
@@ -162,6 +175,10 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 		f.Problem, f.ProblemReason = err.Error(), v1alpha1.ReasonRejected
 	case view.Ready:
 		f.Want = want
+	}
+	if view.Degraded != "" && rec.Spec.Mode == volume.ModeWriteback {
+		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
+		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
 	}
 	if f.waitsForFill() {
 		f.Problem, f.ProblemReason = "the cache grows when its fill is complete", v1alpha1.ReasonApplying
@@ -222,9 +239,13 @@ func (a *Attacher) gatherTune(ctx context.Context, id volume.ID) (tuneFacts, err
 	if err != nil || e == nil {
 		return tuneFacts{}, err
 	}
-	status, err := a.DM.StatusAll(ctx)
-	if err != nil {
+	status := map[string]devmapper.CacheStatus{}
+	st, found, err := a.DM.Status(ctx, topName(id))
+	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return tuneFacts{}, err
+	}
+	if found {
+		status[topName(id)] = st
 	}
 	infos, err := a.DM.Info(ctx, topName(id))
 	if err != nil {

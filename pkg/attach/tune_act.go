@@ -28,7 +28,12 @@ func (a *Attacher) tune(ctx context.Context, f tuneFacts, step tuneStep) (wait b
 	case tuneClean:
 		return a.cleanLive(ctx, f)
 	case tuneUnmark:
-		return false, a.takeBackMark(ctx, e)
+		err := a.takeBackMark(ctx, e)
+		if err == nil && f.Degraded != "" {
+			a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonMirrorDegraded, Warning: true, Message: fmt.Sprintf(
+				"the pool of node %s is degraded (%s): everything was flushed, and writes go through to the storage server until the mirror is whole", a.Node, f.Degraded)})
+		}
+		return false, err
 	case tuneRestore:
 		return false, a.restore(ctx, e)
 	case tuneWriteback:
@@ -54,12 +59,19 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 			return err
 		}
 	}
+	if err := a.endLoan(ctx, e); err != nil {
+		return err
+	}
 	if err := a.remove(ctx, e.ID, dataName(e.ID), sourceName(e.ID), pathName(e.ID)); err != nil {
 		return err
 	}
 	faultTuneDataRemoved.Hit()
 	if e.Fill != nil {
-		a.dropFill(ctx, e, volume.MoveEnded, "the cache was taken away")
+		outcome, why := volume.MoveEnded, "the cache was taken away"
+		if a.Now().Before(e.NoCacheBefore) {
+			outcome, why = volume.MoveFailed, "the SSD failed"
+		}
+		a.dropFill(ctx, e, outcome, why)
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}
@@ -80,6 +92,9 @@ func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
 	if err := a.sweep(ctx, e); err != nil {
 		return err
 	}
+	// A bypass that could not be reported in all that time is not news any more; left
+	// here it would be completed with the new cache.
+	e.Bypass = ""
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
@@ -98,18 +113,18 @@ func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
 func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	shape := *e
-	shape.Mode = volume.ModeWritethrough
-	c, err := a.allocate(cctx, &shape)
+	next := *e
+	next.Mode = volume.ModeWritethrough
+	c, err := a.allocate(cctx, next.shape(false))
 	if err != nil {
 		return err
 	}
 	faultTuneAllocated.Hit()
-	data, err := a.createDataDevice(cctx, &shape, c, o)
+	data, err := a.createDataDevice(cctx, &next, c, o)
 	if err != nil {
 		return err
 	}
-	return a.reload(cctx, topName(e.ID), a.cacheTable(&shape, c.meta, data, o, false))
+	return a.reload(cctx, topName(e.ID), a.cacheTable(&next, c.meta, data, o, false))
 }
 
 // recordCache journals a cache that is live in writethrough mode.
@@ -213,7 +228,11 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultTuneWriteback.Hit()
-	return a.restore(ctx, e)
+	if err := a.restore(ctx, e); err != nil {
+		return err
+	}
+	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "writeback on node " + a.Node})
+	return nil
 }
 
 // tagMode writes the mode into the tags of the cache's logical volumes.
@@ -255,7 +274,7 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 	if err != nil {
 		return err
 	}
-	if err := a.reloadCache(ctx, e, table); err != nil {
+	if err := a.reloadCache(ctx, e, table, a.finalCount); err != nil {
 		return err
 	}
 	faultTuneGrown.Hit()

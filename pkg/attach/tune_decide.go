@@ -14,6 +14,11 @@ type tuneFacts struct {
 	// state; LiveOrigin when it is linear over the origin.
 	LiveCache, LiveOrigin bool
 	Status                devmapper.CacheStatus
+	// Degraded says what the pool's mirror lacks, or is empty. The mode that Record
+	// asks for is writethrough then if it was writeback.
+	Degraded string
+	// Broken says in which way the cache fails, or is empty.
+	Broken string
 	// Leftover is true if the data device exists below a linear top device.
 	Leftover bool
 	// Want is the cache's shape by the record; the zero value when none is asked
@@ -54,7 +59,9 @@ func decideTune(f tuneFacts) tuneStep {
 		return decideUncached(f)
 	case !f.LiveCache:
 		return tuneNothing
-	case f.Status.Fail:
+	case e.Bypass != "" && !e.Cached():
+		return tuneNothing // see The cache device fails
+	case f.Broken != "" || f.Status.Fail:
 		return tuneImpossible
 	case !e.Cached():
 		// A step was killed; the table that is live is writethrough (states.md).
@@ -97,11 +104,14 @@ func decideCached(f tuneFacts) tuneStep {
 		return tuneUncache
 	}
 	switch {
-	case f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode):
+	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.braked():
 		return tuneRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return tuneWriteback
 	case f.waitsForFill():
+		return flushedOr(f, tuneImpossible)
+	case f.Degraded != "":
+		// Also nothing is made larger on half a mirror.
 		return flushedOr(f, tuneImpossible)
 	case f.Want.dataBytes > e.DataBytes:
 		return tuneGrow
@@ -126,6 +136,12 @@ func needsNewCache(f tuneFacts) bool {
 // a clone of a fixed length until the fill is complete.
 func (f tuneFacts) waitsForFill() bool {
 	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
+}
+
+// braked tells a table that the dirty bound may have loaded and will take away
+// (brake.go).
+func (f tuneFacts) braked() bool {
+	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyBound.IsZero()
 }
 
 // flushDue tells whether a flush was asked for that the node has not done yet.

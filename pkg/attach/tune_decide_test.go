@@ -62,6 +62,10 @@ func marked(f *tuneFacts)      { f.Entry.Marked = true }
 func poolGone(f *tuneFacts)    { f.Problem = "no devices" }
 func leftover(f *tuneFacts)    { f.Leftover = true }
 func tinyMeta(f *tuneFacts)    { f.Entry.MetaBytes = 4 * mib }
+func brokenSSD(f *tuneFacts)   { f.Broken, f.Problem = "input/output error", "input/output error" }
+func degraded(f *tuneFacts)    { f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded" }
+func bypassed(f *tuneFacts)    { f.Entry.Bypass = "input/output error" }
+func bounded(f *tuneFacts)     { f.Record.Spec.DirtyBound.Max.Percent = 10 }
 func failedCache(f *tuneFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
 func TestDecideTune(t *testing.T) {
@@ -76,13 +80,17 @@ func TestDecideTune(t *testing.T) {
 		"writethrough as asked": {runs(wt), tuneDone},
 		"writeback as asked":    {runs(wb), tuneDone},
 
-		"no entry":            {runs(wt).with(func(f *tuneFacts) { f.Entry = nil }), tuneNothing},
-		"being unstaged":      {runs(wt).asks(none).with(func(f *tuneFacts) { f.Entry.State = StateFlushing }), tuneNothing},
-		"released":            {runs(wt).asks(none).with(func(f *tuneFacts) { f.Record.Published = false }), tuneNothing},
-		"another generation":  {runs(wt).asks(none).with(func(f *tuneFacts) { f.Record.Fence = fence4 }), tuneNothing},
-		"no top device":       {runs(wt).asks(none).with(func(f *tuneFacts) { f.LiveCache = false }), tuneNothing},
-		"a failed cache":      {runs(wb).asks(none).with(failedCache), tuneImpossible},
-		"journal claims more": {runs(wb).asks(none).with(func(f *tuneFacts) { f.LiveCache, f.LiveOrigin = false, true }), tuneNothing},
+		"no entry":           {runs(wt).with(func(f *tuneFacts) { f.Entry = nil }), tuneNothing},
+		"being unstaged":     {runs(wt).asks(none).with(func(f *tuneFacts) { f.Entry.State = StateFlushing }), tuneNothing},
+		"released":           {runs(wt).asks(none).with(func(f *tuneFacts) { f.Record.Published = false }), tuneNothing},
+		"another generation": {runs(wt).asks(none).with(func(f *tuneFacts) { f.Record.Fence = fence4 }), tuneNothing},
+		"no top device":      {runs(wt).asks(none).with(func(f *tuneFacts) { f.LiveCache = false }), tuneNothing},
+		"a failed cache":     {runs(wb).asks(none).with(failedCache), tuneImpossible},
+		"a broken cache":     {runs(wt).asks(wb).with(brokenSSD), tuneImpossible},
+		"a broken cache, denied by a killed step": {runs(none).asks(wt).live(through, smq).with(sized).with(brokenSSD), tuneImpossible},
+		"a bypass that was killed":                {runs(none).asks(wt).live(through, smq).with(sized).with(bypassed), tuneNothing},
+		"a bypass, not reported yet":              {runs(none).asks(wt).with(bypassed), tuneCache},
+		"journal claims more":                     {runs(wb).asks(none).with(func(f *tuneFacts) { f.LiveCache, f.LiveOrigin = false, true }), tuneNothing},
 
 		"cache asked for":                {runs(none).asks(wt), tuneCache},
 		"writeback begins writethrough":  {runs(none).asks(wb), tuneCache},
@@ -119,6 +127,21 @@ func TestDecideTune(t *testing.T) {
 		"flush and another mode":           {runs(wb).asks(wt).with(flushAsked), tuneClean},
 		"an old flush asks for no new one": {runs(wb).with(func(f *tuneFacts) { flushAsked(f); f.Record.FlushDone = "t1" }), tuneDone},
 
+		"a degraded mirror, writeback":           {runs(wb).asks(wt).with(degraded), tuneClean},
+		"a degraded mirror, flushed, marked":     {runs(wt).live(through, cleaner).with(marked).with(degraded), tuneUnmark},
+		"a degraded mirror, the cleaner is left": {runs(wt).live(through, cleaner).with(degraded), tuneRestore},
+		"a degraded mirror, written through":     {runs(wt).with(degraded), tuneImpossible},
+		"a degraded mirror, larger":              {runs(wt).wants(128 * mib).with(degraded), tuneImpossible},
+		"a degraded mirror, dropped":             {runs(wt).asks(none).with(degraded), tuneUncache},
+		"held by the dirty bound":                {runs(wb).live(through, smq).with(bounded), tuneDone},
+		"drained by the dirty bound":             {runs(wb).live(through, cleaner).with(bounded), tuneDone},
+		"a bound leaves a flush its way":         {runs(wb).live(through, smq).with(bounded).with(flushAsked), tuneClean},
+		"a bound leaves a mode its way":          {runs(wb).asks(wt).live(through, cleaner).with(bounded), tuneClean},
+		"braked and larger":                      {runs(wb).live(through, smq).with(bounded).with(enlarged), tuneGrow},
+		"a bound of no use is in nobody's way": {
+			runs(wt).live(through, cleaner).with(bounded), tuneRestore,
+		},
+
 		"larger":                          {runs(wt).wants(128 * mib), tuneGrow},
 		"larger, writeback":               {runs(wb).wants(128 * mib), tuneGrow},
 		"larger, cleaner still loaded":    {runs(wb).wants(128*mib).live(through, cleaner), tuneRestore},
@@ -138,6 +161,8 @@ func TestDecideTune(t *testing.T) {
 		})
 	}
 }
+
+func enlarged(f *tuneFacts) { f.Want.dataBytes = 128 * mib }
 
 // sized gives an uncached entry the shape that a killed step has journalled.
 func sized(f *tuneFacts) {

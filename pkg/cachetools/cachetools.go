@@ -52,6 +52,22 @@ func Restore(ctx context.Context, run hostexec.Runner, file, metadataDevice stri
 	return nil
 }
 
+// Writeback writes the dirty blocks of a cache that no table uses to its origin
+// (cache_writeback(8)): all blocks if the last stop was unclean, as the kernel would.
+// It takes the dirty marks of the blocks that were written. The origin's own cache is
+// not flushed.
+//
+// Errors: ErrRefused, also if some block could not be written; then the others were.
+// ErrBusy.
+func Writeback(ctx context.Context, run hostexec.Runner, metadataDevice, dataDevice, origin string) error {
+	_, err := run.Run(ctx, hostexec.Command("cache_writeback", "--metadata-device", metadataDevice, "--fast-device", dataDevice,
+		"--origin-device", origin, "--retry-count", "3"))
+	if err != nil {
+		return fmt.Errorf("write %s back to %s: %w", dataDevice, origin, classify(err))
+	}
+	return nil
+}
+
 // classify gives the error of a program that ran one of this package's sentinels.
 // The programs have one exit status for all that goes wrong.
 func classify(err error) error {
@@ -73,7 +89,7 @@ func classify(err error) error {
 	return fmt.Errorf("%w: %w", ErrRefused, err)
 }
 
-// Tools are Dump and Restore on the machine of a Runner.
+// Tools are Dump, Restore and Writeback on the machine of a Runner.
 type Tools struct {
 	Run hostexec.Runner
 }
@@ -86,4 +102,9 @@ func (t Tools) Dump(ctx context.Context, metadataDevice, file string) error {
 // Restore is the function of the same name.
 func (t Tools) Restore(ctx context.Context, file, metadataDevice string) error {
 	return Restore(ctx, t.Run, file, metadataDevice)
+}
+
+// Writeback is the function of the same name.
+func (t Tools) Writeback(ctx context.Context, metadataDevice, dataDevice, origin string) error {
+	return Writeback(ctx, t.Run, metadataDevice, dataDevice, origin)
 }

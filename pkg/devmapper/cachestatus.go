@@ -122,18 +122,21 @@ func (c *cursor) pairs() map[string]string {
 	return m
 }
 
+// cacheStatus reads the line of a cache. One that this version cannot read must not
+// hide the others.
+func cacheStatus(l StatusLine) CacheStatus {
+	s, err := ParseCacheStatus(l.Params)
+	if err != nil {
+		s = CacheStatus{Fail: true, Unparsed: l.Params}
+	}
+	s.OriginSectors = l.Length
+	return s
+}
+
 // parseStatusAll reads what `dmsetup status --target cache` prints.
 func parseStatusAll(text string) (map[string]CacheStatus, error) {
 	all := map[string]CacheStatus{}
-	err := eachStatus(text, "cache", func(name string, l StatusLine) {
-		s, err := ParseCacheStatus(l.Params)
-		if err != nil {
-			// One device that this version cannot read must not hide the others.
-			s = CacheStatus{Fail: true, Unparsed: l.Params}
-		}
-		s.OriginSectors = l.Length
-		all[name] = s
-	})
+	err := eachStatus(text, "cache", func(name string, l StatusLine) { all[name] = cacheStatus(l) })
 	if err != nil {
 		return nil, err
 	}

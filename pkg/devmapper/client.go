@@ -95,14 +95,19 @@ type Client interface {
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
 	// has Unparsed set; it does not hide the others.
 	StatusAll(ctx context.Context) (map[string]CacheStatus, error)
+	// Status is StatusAll for one device, at a price that does not grow with the number
+	// of others. found is false if the device's live table is no cache. Errors:
+	// ErrNotExist.
+	Status(ctx context.Context, name string) (s CacheStatus, found bool, err error)
+	// CommitAll makes every active cache write its metadata, in one call of dmsetup.
+	// What cannot be written shows in the status of its cache, and is no error.
+	CommitAll(ctx context.Context) error
 	// CloneStatusAll is StatusAll for the clones.
 	CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error)
-	// MultipathStatus returns the status of one multipath device. Errors:
+	// MultipathStatus returns the status of one multipath device, which must be one:
+	// that of another kind may wait for a disk, which ends no thread. Errors:
 	// ErrNotExist; ErrParse, also for a device of another kind.
 	MultipathStatus(ctx context.Context, name string) (MultipathStatus, error)
-	// MultipathStatusAll returns the status of all of them by device name, in one
-	// call of dmsetup. One that cannot be parsed is missing.
-	MultipathStatusAll(ctx context.Context) (map[string]MultipathStatus, error)
 	// StatsCreate makes the kernel measure the I/O of a device, in one region over
 	// all of it and over what it may grow to (see Stats). A device that is measured
 	// already keeps its counts. They survive a swap of the table and are lost with
@@ -114,6 +119,17 @@ type Client interface {
 	// vanish meanwhile, are missing. One that cannot be read is missing too and is
 	// named in the error, beside the result of the others.
 	StatsAll(ctx context.Context, prefix string) (map[string]Stats, error)
+	// TrackWrites makes the kernel note which parts of a device are written to from
+	// now on (statistics.rst), in place of what was noted before. The device is
+	// suspended for a moment, so that no write is missed. What is noted survives a
+	// swap of the table and is lost with the device; tag finds it again.
+	// Errors: ErrNotExist, ErrUnsupported (no dm-stats in this kernel).
+	TrackWrites(ctx context.Context, name, tag string, areaSectors uint64) error
+	// WrittenAreas returns what TrackWrites has noted under a tag. Errors: ErrNotExist,
+	// also if nothing is noted under it.
+	WrittenAreas(ctx context.Context, name, tag string) (Written, error)
+	// UntrackWrites ends all of that; absent is success. Errors: ErrNotExist.
+	UntrackWrites(ctx context.Context, name string) error
 	// Info returns all devices whose names begin with prefix, in one call.
 	Info(ctx context.Context, prefix string) (map[string]Info, error)
 	// Targets returns the targets that the kernel has loaded. A target in a

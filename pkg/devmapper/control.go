@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,12 +23,22 @@ const (
 	dmVersion   = 0
 	dmDataSize  = 12
 	dmDataStart = 16
+	dmTargets   = 20
+	dmOpenCount = 24
 	dmFlags     = 28
+	dmDev       = 40
 	dmName      = 48
 	dmNameLen   = 128
+	dmUUID      = 176
+	dmUUIDLen   = 129
 	dmHeader    = 312
 
+	flagReadOnly   = 1 << 0
+	flagSuspended  = 1 << 1
+	flagLive       = 1 << 5
+	flagInactive   = 1 << 6
 	flagBufferFull = 1 << 8
+	flagNoFlush    = 1 << 11
 	flagDataOut    = 1 << 16
 
 	// messageBytes holds a header and any answer about one region; the kernel
@@ -73,6 +84,32 @@ func (c *control) names() ([]string, error) {
 	return nil, fmt.Errorf("%w: the list of devices is longer than %d bytes", ErrParse, maxBytes)
 }
 
+// info implements messenger.
+func (c *control) info(name string) (Info, error) {
+	if err := c.ask(unix.DM_DEV_STATUS, name, 0); err != nil {
+		return Info{}, fmt.Errorf("state of %s: %w", name, err)
+	}
+	return parseDevice(c.buf)
+}
+
+// status implements messenger.
+func (c *control) status(name string) (string, error) {
+	if err := c.ask(unix.DM_TABLE_STATUS, name, flagNoFlush); err != nil {
+		return "", fmt.Errorf("status of %s: %w", name, err)
+	}
+	return parseStatus(c.buf)
+}
+
+// ask makes a request that is a header alone; the answer is in c.buf.
+func (c *control) ask(request uintptr, name string, flags uint32) error {
+	if len(name) >= dmNameLen {
+		return fmt.Errorf("%w: name of %d bytes", ErrInvalid, len(name))
+	}
+	header(c.buf, name)
+	binary.NativeEndian.PutUint32(c.buf[dmFlags:], flags)
+	return c.ioctl(request, c.buf)
+}
+
 // message implements messenger.
 func (c *control) message(name, text string) (string, error) {
 	buf := c.buf
@@ -93,6 +130,8 @@ func (c *control) ioctl(request uintptr, buf []byte) error {
 		return nil
 	case unix.ENXIO:
 		return fmt.Errorf("%w: %w", ErrNotExist, errno)
+	case unix.EBUSY:
+		return fmt.Errorf("%w: %w", ErrBusy, errno)
 	case unix.EINVAL, unix.ENOENT:
 		return fmt.Errorf("%w: %w", ErrInvalid, errno)
 	}
@@ -135,24 +174,86 @@ func data(buf []byte) ([]byte, error) {
 	return buf[start:size], nil
 }
 
-// parseAnswer returns the text that a message was answered with, "" if none.
+// parseAnswer returns the text that a message was answered with, "" if none: then the
+// kernel gives the size of its own header, which is less than where data would begin.
 func parseAnswer(buf []byte) (string, error) {
+	if len(buf) < dmHeader {
+		return "", fmt.Errorf("%w: answer of %d bytes", ErrParse, len(buf))
+	}
+	flags := binary.NativeEndian.Uint32(buf[dmFlags:])
+	if flags&(flagBufferFull|flagDataOut) == 0 {
+		return "", nil
+	}
 	d, err := data(buf)
 	if err != nil {
 		return "", err
 	}
-	flags := binary.NativeEndian.Uint32(buf[dmFlags:])
-	switch {
-	case flags&flagBufferFull != 0:
+	if flags&flagBufferFull != 0 {
 		return "", fmt.Errorf("%w: the answer is longer than %d bytes", ErrParse, len(d))
-	case flags&flagDataOut == 0:
-		return "", nil
 	}
 	text, _, found := bytes.Cut(d, []byte{0})
 	if !found {
 		return "", fmt.Errorf("%w: the answer has no end", ErrParse)
 	}
 	return string(text), nil
+}
+
+// parseStatus reads the chain of struct dm_target_spec, each with its status behind it,
+// into the lines that dmsetup prints:
+//
+//	u64 start; u64 length; s32 status; u32 next one, from the first; char type[16]; char text[]
+func parseStatus(buf []byte) (string, error) {
+	ne := binary.NativeEndian
+	if len(buf) >= dmHeader && ne.Uint32(buf[dmTargets:]) == 0 {
+		return "", nil // no live table
+	}
+	d, err := data(buf)
+	if err != nil {
+		return "", err
+	}
+	if ne.Uint32(buf[dmFlags:])&flagBufferFull != 0 {
+		return "", fmt.Errorf("%w: the status is longer than %d bytes", ErrParse, len(d))
+	}
+	const typeAt, textAt = 24, 40
+	var lines strings.Builder
+	at := uint64(0)
+	for range ne.Uint32(buf[dmTargets:]) {
+		if at+textAt > uint64(len(d)) {
+			return "", fmt.Errorf("%w: the status is cut off", ErrParse)
+		}
+		spec := d[at:]
+		kind, _, _ := bytes.Cut(spec[typeAt:textAt], []byte{0})
+		text, _, found := bytes.Cut(spec[textAt:], []byte{0})
+		if !found {
+			return "", fmt.Errorf("%w: a target's status has no end", ErrParse)
+		}
+		fmt.Fprintf(&lines, "%d %d %s %s\n", ne.Uint64(spec), ne.Uint64(spec[8:]), kind, text)
+		next := uint64(ne.Uint32(spec[20:]))
+		if next <= at {
+			return "", fmt.Errorf("%w: the status points back to byte %d", ErrParse, next)
+		}
+		at = next
+	}
+	return lines.String(), nil
+}
+
+// parseDevice reads the header of an answer about a device.
+func parseDevice(buf []byte) (Info, error) {
+	if len(buf) < dmHeader {
+		return Info{}, fmt.Errorf("%w: answer of %d bytes", ErrParse, len(buf))
+	}
+	text := func(from, length int) string {
+		t, _, _ := bytes.Cut(buf[from:from+length], []byte{0})
+		return string(t)
+	}
+	ne := binary.NativeEndian
+	flags, dev := ne.Uint32(buf[dmFlags:]), ne.Uint64(buf[dmDev:])
+	return Info{
+		Name: text(dmName, dmNameLen), UUID: text(dmUUID, dmUUIDLen),
+		Major: int(unix.Major(dev)), Minor: int(unix.Minor(dev)), OpenCount: int(int32(ne.Uint32(buf[dmOpenCount:]))),
+		Suspended: flags&flagSuspended != 0, ReadOnly: flags&flagReadOnly != 0,
+		HasLive: flags&flagLive != 0, HasInactive: flags&flagInactive != 0,
+	}, nil
 }
 
 // parseNames reads the chain of struct dm_name_list:

@@ -22,7 +22,7 @@ const (
 // dmsetup is Client over dmsetup(8).
 type dmsetup struct {
 	run hostexec.Runner
-	// control opens the control device, for statistics.
+	// control opens the control device.
 	control func() (messenger, error)
 }
 
@@ -42,6 +42,11 @@ func (d *dmsetup) CreateReadOnly(ctx context.Context, name, uuid string, t Table
 	return d.create(ctx, name, uuid, t, readOnly)
 }
 
+// noUdevSync makes dmsetup return without waiting until udev has looked at a device: its
+// node is there already, of devtmpfs, and of the links that udev makes none is used
+// here. Waiting would cost more than all the rest of a stage.
+const noUdevSync = "--noudevsync"
+
 // readOnly is dmsetup's option for a table that is not written through.
 const readOnly = "--readonly"
 
@@ -49,7 +54,7 @@ func (d *dmsetup) create(ctx context.Context, name, uuid string, t Table, option
 	if err := t.validate(); err != nil {
 		return Info{}, fmt.Errorf("create %s: %w", name, err)
 	}
-	if _, err := d.exec(ctx, []byte(t.String()), append([]string{"create", name, "--uuid", uuid}, options...)...); err != nil {
+	if _, err := d.exec(ctx, []byte(t.String()), append([]string{"create", name, "--uuid", uuid, noUdevSync}, options...)...); err != nil {
 		return Info{}, d.refusedTable(ctx, fmt.Errorf("create %s: %w", name, err), t)
 	}
 	infos, err := d.Info(ctx, name)
@@ -81,7 +86,7 @@ func (d *dmsetup) load(ctx context.Context, name string, t Table, options ...str
 
 // Resume implements Client.
 func (d *dmsetup) Resume(ctx context.Context, name string) error {
-	_, err := d.exec(ctx, nil, "resume", name)
+	_, err := d.exec(ctx, nil, "resume", name, noUdevSync)
 	return d.missing(ctx, name, "resume", err)
 }
 
@@ -103,7 +108,7 @@ func (d *dmsetup) Remove(ctx context.Context, name string) error {
 		if _, found := infos[name]; !found {
 			return nil
 		}
-		_, err = d.exec(ctx, nil, "remove", name)
+		_, err = d.exec(ctx, nil, "remove", name, noUdevSync)
 		if err == nil {
 			return nil
 		}
@@ -121,11 +126,38 @@ func (d *dmsetup) Remove(ctx context.Context, name string) error {
 	}
 }
 
+// immediate are the messages that the kernel answers without waiting for any I/O
+// (dm-clone.c, dm-mpath.c). They go without a process, which takes up to half a second
+// to start on a busy node: in that time a copy that is to stop copies on at full speed.
+var immediate = map[string]bool{
+	"enable_hydration": true, "disable_hydration": true, "hydration_threshold": true, "reinstate_path": true, "fail_if_no_path": true,
+}
+
 // Message implements Client.
 func (d *dmsetup) Message(ctx context.Context, name string, sector uint64, words ...string) error {
+	if sector == 0 && len(words) > 0 && immediate[words[0]] {
+		return d.messageAtOnce(name, strings.Join(words, " "))
+	}
 	args := append([]string{"message", name, strconv.FormatUint(sector, 10)}, words...)
 	_, err := d.exec(ctx, nil, args...)
 	return d.missing(ctx, name, "message", err)
+}
+
+// messageAtOnce sends a message to the first target without dmsetup.
+func (d *dmsetup) messageAtOnce(name, text string) error {
+	c, err := d.control()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	_, err = c.message(name, text)
+	if errors.Is(err, ErrNotExist) {
+		// The kernel says the same of a device that has no live table.
+		if _, infoErr := c.info(name); infoErr == nil {
+			return fmt.Errorf("%w: %q to %s: it has no live table", ErrInvalid, text, name)
+		}
+	}
+	return err
 }
 
 // Table implements Client.
@@ -151,6 +183,30 @@ func (d *dmsetup) StatusAll(ctx context.Context) (map[string]CacheStatus, error)
 	return parseStatusAll(string(out))
 }
 
+// Status implements Client.
+func (d *dmsetup) Status(ctx context.Context, name string) (CacheStatus, bool, error) {
+	out, err := d.exec(ctx, nil, "status", "--noflush", name)
+	if err != nil {
+		return CacheStatus{}, false, d.missing(ctx, name, "status", err)
+	}
+	lines, err := parseLines(string(out))
+	if err != nil {
+		return CacheStatus{}, false, fmt.Errorf("status of %s: %w", name, err)
+	}
+	if len(lines) != 1 || lines[0].Type != "cache" {
+		return CacheStatus{}, false, nil
+	}
+	return cacheStatus(lines[0]), true, nil
+}
+
+// CommitAll implements Client.
+func (d *dmsetup) CommitAll(ctx context.Context) error {
+	if _, err := d.exec(ctx, nil, "status", "--target", "cache"); err != nil {
+		return fmt.Errorf("commit the metadata of all caches: %w", err)
+	}
+	return nil
+}
+
 // CloneStatusAll implements Client. As with caches, nothing is committed: the
 // counts in memory are the newer ones.
 func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error) {
@@ -161,28 +217,19 @@ func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, e
 	return parseCloneStatusAll(string(out))
 }
 
-// MultipathStatusAll implements Client.
-func (d *dmsetup) MultipathStatusAll(ctx context.Context) (map[string]MultipathStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "multipath")
+// MultipathStatus implements Client. It starts no process, because it is asked as often
+// as a lost path must be noticed soon, and waits for nothing (dm-mpath.c).
+func (d *dmsetup) MultipathStatus(_ context.Context, name string) (MultipathStatus, error) {
+	c, err := d.control()
 	if err != nil {
-		return nil, fmt.Errorf("status of all multipath devices: %w", err)
+		return MultipathStatus{}, err
 	}
-	all := map[string]MultipathStatus{}
-	err = eachStatus(string(out), "multipath", func(name string, l StatusLine) {
-		if s, err := ParseMultipathStatus(l.Params); err == nil {
-			all[name] = s
-		}
-	})
-	return all, err
-}
-
-// MultipathStatus implements Client.
-func (d *dmsetup) MultipathStatus(ctx context.Context, name string) (MultipathStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", name)
+	defer c.close()
+	text, err := c.status(name)
 	if err != nil {
-		return MultipathStatus{}, d.missing(ctx, name, "status", err)
+		return MultipathStatus{}, err
 	}
-	lines, err := parseLines(string(out))
+	lines, err := parseLines(text)
 	if err != nil {
 		return MultipathStatus{}, fmt.Errorf("status of %s: %w", name, err)
 	}
@@ -196,51 +243,33 @@ func (d *dmsetup) MultipathStatus(ctx context.Context, name string) (MultipathSt
 	return s, nil
 }
 
-// Info implements Client.
+// Info implements Client. It starts no process, because everything that changes a
+// device looks before and after.
 func (d *dmsetup) Info(ctx context.Context, prefix string) (map[string]Info, error) {
-	out, err := d.exec(ctx, nil, "info", "--columns", "--noheadings", "--separator", "|",
-		"--options", "name,uuid,major,minor,open,attr")
-	if err != nil {
-		return nil, fmt.Errorf("list device-mapper devices: %w", err)
-	}
-	all, err := parseInfo(string(out))
+	c, err := d.control()
 	if err != nil {
 		return nil, err
 	}
-	for name := range all {
-		if !strings.HasPrefix(name, prefix) {
-			delete(all, name)
-		}
+	defer c.close()
+	names, err := c.names()
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
-}
-
-// parseInfo reads the columns name|uuid|major|minor|open|attr. The attributes
-// are four letters: L for a live table, I for an inactive one, s for suspended,
-// and r or w.
-func parseInfo(text string) (map[string]Info, error) {
 	all := map[string]Info{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || line == "No devices found" {
+	for _, name := range names {
+		if !strings.HasPrefix(name, prefix) {
 			continue
 		}
-		f := strings.Split(line, "|")
-		if len(f) != 6 || len(f[5]) != 4 {
-			return nil, fmt.Errorf("%w: info line %q", ErrParse, line)
+		if err := ctx.Err(); err != nil {
+			return nil, err
 		}
-		info := Info{
-			Name: f[0], UUID: f[1],
-			HasLive: f[5][0] == 'L', HasInactive: f[5][1] == 'I', Suspended: f[5][2] == 's', ReadOnly: f[5][3] == 'r',
+		switch info, err := c.info(name); {
+		case errors.Is(err, ErrNotExist): // removed meanwhile
+		case err != nil:
+			return nil, err
+		default:
+			all[name] = info
 		}
-		for i, dst := range []*int{&info.Major, &info.Minor, &info.OpenCount} {
-			n, err := strconv.Atoi(f[2+i])
-			if err != nil {
-				return nil, fmt.Errorf("%w: info line %q: %w", ErrParse, line, err)
-			}
-			*dst = n
-		}
-		all[info.Name] = info
 	}
 	return all, nil
 }

@@ -2,6 +2,8 @@ package devmapper
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,20 +35,13 @@ func find(t *testing.T, prefix string) string {
 
 func TestErrorsOfDmsetup(t *testing.T) {
 	table := LinearTable(8, "254:7")
-	infoOf := func(names ...string) string {
-		var b strings.Builder
-		for _, n := range names {
-			b.WriteString(n + "|u|254|1|0|L--w\n")
-		}
-		return b.String()
-	}
 	cases := map[string]struct {
 		command, refusal string
-		devices          string
+		devices          []string
 		do               func(Client) error
 		want             error
 	}{
-		"name taken": {command: "dmsetup create", refusal: "create x1 --uuid U2", devices: infoOf("x1"), want: ErrExist,
+		"name taken": {command: "dmsetup create", refusal: "create x1 --uuid U2", devices: []string{"x1"}, want: ErrExist,
 			do: func(c Client) error { _, err := c.Create(t.Context(), "x1", "U2", table); return err }},
 		"uuid taken": {command: "dmsetup create", refusal: "create x2 --uuid U1", want: ErrExist,
 			do: func(c Client) error { _, err := c.Create(t.Context(), "x2", "U1", table); return err }},
@@ -57,7 +52,7 @@ func TestErrorsOfDmsetup(t *testing.T) {
 			}},
 		"load of a missing device": {command: "dmsetup load", refusal: "load nosuch", want: ErrNotExist,
 			do: func(c Client) error { return c.Load(t.Context(), "nosuch", table) }},
-		"bad message": {command: "dmsetup message", refusal: "message x1", devices: infoOf("x1"), want: ErrInvalid,
+		"bad message": {command: "dmsetup message", refusal: "message x1", devices: []string{"x1"}, want: ErrInvalid,
 			do: func(c Client) error { return c.Message(t.Context(), "x1", 0, "hello") }},
 		"missing table": {command: "dmsetup table", refusal: "table nosuch", want: ErrNotExist,
 			do: func(c Client) error { _, err := c.Table(t.Context(), "nosuch"); return err }},
@@ -66,9 +61,8 @@ func TestErrorsOfDmsetup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run := hostexectest.New(t)
 			run.On(tc.command).Fail(1, find(t, tc.refusal))
-			run.On("dmsetup info").Return(tc.devices)
 			run.On("dmsetup targets").Return(golden(t, "targets.txt"))
-			if err := tc.do(New(run)); !errors.Is(err, tc.want) {
+			if err := tc.do(withDevices(run, tc.devices...)); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
@@ -77,16 +71,13 @@ func TestErrorsOfDmsetup(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	run := hostexectest.New(t)
-	run.On("dmsetup info").Return("x|u|254|1|0|L--w\n").Once()
 	run.On("dmsetup remove x").Fail(1, find(t, "remove open")).Once()
-	run.On("dmsetup info").Return("x|u|254|1|0|L--w\n").Times(2)
 	run.On("dmsetup remove x").Once()
-	if err := New(run).Remove(t.Context(), "x"); err != nil {
+	if err := withDevices(run, "x").Remove(t.Context(), "x"); err != nil {
 		t.Errorf("a device that is open for a moment: %v", err)
 	}
 	run = hostexectest.New(t)
-	run.On("dmsetup info").Return("")
-	if err := New(run).Remove(t.Context(), "x"); err != nil {
+	if err := withDevices(run).Remove(t.Context(), "x"); err != nil {
 		t.Errorf("a missing device: %v", err)
 	}
 }
@@ -125,5 +116,30 @@ func TestCreateRefusesBadGeometry(t *testing.T) {
 		if _, err := New(run).Create(t.Context(), "x", "u", table); !errors.Is(err, ErrInvalid) {
 			t.Errorf("table %q: %v, want ErrInvalid", table, err)
 		}
+	}
+}
+
+// TestMessageAtOnce: what stops a copy does not wait for a process to start.
+func TestMessageAtOnce(t *testing.T) {
+	k := &kernel{fail: map[string]error{
+		"nf-gone disable_hydration": fmt.Errorf("%w: gone", ErrNotExist), "nf-gone": fmt.Errorf("%w: gone", ErrNotExist),
+		"nf-new disable_hydration": fmt.Errorf("%w: no table", ErrNotExist),
+	}}
+	// A process would fail the test, as the runner knows none.
+	d := &dmsetup{run: hostexectest.New(t), control: func() (messenger, error) { return k, nil }}
+	for _, words := range [][]string{{"enable_hydration"}, {"disable_hydration"}, {"reinstate_path", "253:7"}, {"fail_if_no_path"}} {
+		if err := d.Message(t.Context(), "nf-a", 0, words...); err != nil {
+			t.Errorf("%v: %v", words, err)
+		}
+	}
+	want := []string{"nf-a enable_hydration", "nf-a disable_hydration", "nf-a reinstate_path 253:7", "nf-a fail_if_no_path"}
+	if !slices.Equal(k.asked, want) {
+		t.Errorf("sent %q, want %q", k.asked, want)
+	}
+	if err := d.Message(t.Context(), "nf-gone", 0, "disable_hydration"); !errors.Is(err, ErrNotExist) {
+		t.Errorf("a device that is gone: %v", err)
+	}
+	if err := d.Message(t.Context(), "nf-new", 0, "disable_hydration"); !errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotExist) {
+		t.Errorf("a device without a table: %v", err)
 	}
 }

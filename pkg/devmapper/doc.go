@@ -1,5 +1,6 @@
 // Package devmapper drives the kernel's device mapper through dmsetup(8), and asks
-// the control device itself for the statistics of hundreds of devices.
+// the control device itself for what cannot wait for a disk: which devices there are,
+// the statistics of hundreds of them, and what stops or starts a copy.
 //
 // Tables and status lines are typed values with a pure build and parse; what
 // the kernel expects is stated above each target. [Client] is the interface,

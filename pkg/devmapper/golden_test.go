@@ -138,23 +138,6 @@ func TestTableGolden(t *testing.T) {
 	}
 }
 
-func TestInfoGolden(t *testing.T) {
-	all, err := parseInfo(golden(t, "info-suspended.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := Info{Name: "nf-pvc-a", UUID: "NEARFLASH-u1-top", Major: 254, Minor: 8, HasLive: true, Suspended: true}
-	if diff := cmp.Diff(want, all["nf-pvc-a"]); diff != "" {
-		t.Errorf("info differs (-want +got):\n%s", diff)
-	}
-	if got := all["nearflash--0123456789-org"]; got.OpenCount != 1 || got.Suspended || got.DevNo() != "254:7" || got.DevPath() != "/dev/dm-7" {
-		t.Errorf("got %+v", got)
-	}
-	if all, err := parseInfo(golden(t, "info-none.txt")); err != nil || len(all) != 0 {
-		t.Errorf("no devices: %v, %v", all, err)
-	}
-}
-
 func TestTargetsGolden(t *testing.T) {
 	all, err := parseTargets(golden(t, "targets.txt"))
 	if err != nil {

@@ -136,11 +136,16 @@ func (d *dmsetup) StatsAll(ctx context.Context, prefix string) (map[string]Stats
 	return statsAll(ctx, c, prefix)
 }
 
-// messenger is the part of the device mapper's control device that statistics
-// need.
+// messenger is the part of the device mapper's control device that is used without
+// dmsetup.
 type messenger interface {
 	// names lists all devices.
 	names() ([]string, error)
+	// info tells the state of a device. Errors: ErrNotExist.
+	info(name string) (Info, error)
+	// status returns the status of a device's live table, a line for each target, and
+	// makes no target commit anything. Errors: ErrNotExist.
+	status(name string) (string, error)
 	// message sends a message to a device and returns its answer. Errors:
 	// ErrNotExist; ErrInvalid for a region that does not exist.
 	message(name, text string) (string, error)

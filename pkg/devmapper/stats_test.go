@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
 )
 
@@ -105,10 +106,29 @@ type kernel struct {
 	answers map[string]string
 	fail    map[string]error
 	asked   []string
+	// statuses are by device.
+	statuses map[string]string
+}
+
+// status implements messenger.
+func (k *kernel) status(name string) (string, error) {
+	text, found := k.statuses[name]
+	if !found {
+		return "", fmt.Errorf("%w: %s", ErrNotExist, name)
+	}
+	return text, nil
 }
 
 func (k *kernel) names() ([]string, error) { return k.order, nil }
 func (k *kernel) close()                   {}
+
+// info implements messenger for devices that nobody has open.
+func (k *kernel) info(name string) (Info, error) {
+	if err := k.fail[name]; err != nil {
+		return Info{}, err
+	}
+	return Info{Name: name, UUID: "u", Major: 254, Minor: 1, HasLive: true}, nil
+}
 
 func (k *kernel) message(name, text string) (string, error) {
 	key := name + " " + text
@@ -123,6 +143,24 @@ func (k *kernel) message(name, text string) (string, error) {
 		return "", fmt.Errorf("%w: no such region", ErrInvalid)
 	}
 	return "", nil
+}
+
+// withDevices returns a Client of a kernel that has these devices.
+func withDevices(run hostexec.Runner, names ...string) *dmsetup {
+	return &dmsetup{run: run, control: func() (messenger, error) { return &kernel{order: names}, nil }}
+}
+
+func TestInfo(t *testing.T) {
+	k := &kernel{order: []string{"nf-a", "other", "nf-b"}, fail: map[string]error{"nf-b": fmt.Errorf("%w: gone", ErrNotExist)}}
+	d := &dmsetup{control: func() (messenger, error) { return k, nil }}
+	all, err := d.Info(t.Context(), "nf-")
+	if want := (Info{Name: "nf-a", UUID: "u", Major: 254, Minor: 1, HasLive: true}); err != nil || len(all) != 1 || all["nf-a"] != want {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	k.fail["nf-a"] = errors.New("i/o error")
+	if _, err := d.Info(t.Context(), "nf-a"); err == nil {
+		t.Error("a device that cannot be read is no error")
+	}
 }
 
 func TestStatsAll(t *testing.T) {
@@ -184,7 +222,7 @@ func TestStatsCreate(t *testing.T) {
 		t.Error(err)
 	}
 	run.On("dmsetup message nf-b 0 @stats_create").Fail(1, "device-mapper: message ioctl on nf-b  failed: Invalid argument").Once()
-	run.On("dmsetup info").Return("nf-b|u|254|1|0|L--w\n")
+	k.order = []string{"nf-b"}
 	if err := d.StatsCreate(t.Context(), "nf-b"); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("a kernel without histograms: %v", err)
 	}
@@ -203,6 +241,26 @@ func answer(flags uint32, body []byte) []byte {
 	return buf
 }
 
+func TestParseDevice(t *testing.T) {
+	buf := answer(flagLive|flagSuspended, nil)
+	copy(buf[dmName:], "nf-a")
+	copy(buf[dmUUID:], strings.Repeat("u", dmUUIDLen-1))
+	binary.NativeEndian.PutUint32(buf[dmOpenCount:], 3)
+	want := Info{Name: "nf-a", UUID: strings.Repeat("u", dmUUIDLen-1), Major: 254, Minor: 263, OpenCount: 3, HasLive: true, Suspended: true}
+	// new_encode_dev, include/linux/kdev_t.h
+	binary.NativeEndian.PutUint64(buf[dmDev:], 263&0xff|254<<8|(263&^0xff)<<12)
+	if got, err := parseDevice(buf); err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	binary.NativeEndian.PutUint32(buf[dmFlags:], flagReadOnly|flagInactive)
+	if got, err := parseDevice(buf); err != nil || !got.ReadOnly || !got.HasInactive || got.HasLive || got.Suspended {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if _, err := parseDevice(buf[:20]); !errors.Is(err, ErrParse) {
+		t.Errorf("no header: %v", err)
+	}
+}
+
 func listOf(names ...string) []byte {
 	var out []byte
 	for i, name := range names {
@@ -215,6 +273,49 @@ func listOf(names ...string) []byte {
 		out = append(out, entry...)
 	}
 	return out
+}
+
+// statusOf is the answer about a table of two targets.
+func statusOf(targets uint32) []byte {
+	var body []byte
+	for i, params := range []string{"", "2 0 0 0 1 1 A 0 1 0 8:0 A 0 "} {
+		spec := make([]byte, 40+(len(params)+1+7)/8*8)
+		binary.NativeEndian.PutUint64(spec, uint64(i)*8)
+		binary.NativeEndian.PutUint64(spec[8:], 8)
+		binary.NativeEndian.PutUint32(spec[20:], uint32(len(body)+len(spec)))
+		copy(spec[24:], []string{"linear", "multipath"}[i])
+		copy(spec[40:], params)
+		body = append(body, spec...)
+	}
+	buf := answer(0, body)
+	binary.NativeEndian.PutUint32(buf[dmTargets:], targets)
+	return buf
+}
+
+func TestParseStatus(t *testing.T) {
+	text, err := parseStatus(statusOf(2))
+	if want := "0 8 linear \n8 8 multipath 2 0 0 0 1 1 A 0 1 0 8:0 A 0 \n"; err != nil || text != want {
+		t.Errorf("got %q, %v, want %q", text, err, want)
+	}
+	if lines, err := parseLines(text); err != nil || len(lines) != 2 || lines[1].Type != "multipath" {
+		t.Errorf("lines %+v, %v", lines, err)
+	}
+	bare := answer(0, nil)
+	binary.NativeEndian.PutUint32(bare[dmDataSize:], 305)
+	if text, err := parseStatus(bare); err != nil || text != "" {
+		t.Errorf("no live table: %q, %v", text, err)
+	}
+	back := statusOf(2)
+	binary.NativeEndian.PutUint32(back[dmHeader+20:], 0)
+	full := statusOf(2)
+	binary.NativeEndian.PutUint32(full[dmFlags:], flagBufferFull)
+	for name, buf := range map[string][]byte{
+		"more targets than there are": statusOf(3), "points back": back, "too long": full, "no header": make([]byte, 20),
+	} {
+		if text, err := parseStatus(buf); !errors.Is(err, ErrParse) {
+			t.Errorf("%s: %q, %v", name, text, err)
+		}
+	}
 }
 
 func TestControlAnswers(t *testing.T) {
@@ -239,6 +340,11 @@ func TestControlAnswers(t *testing.T) {
 		t.Errorf("answer %q, %v", text, err)
 	}
 	if text, err := parseAnswer(answer(0, []byte("@stats_clear\x00"))); err != nil || text != "" {
+		t.Errorf("no answer: %q, %v", text, err)
+	}
+	silent := answer(0, make([]byte, 64))
+	binary.NativeEndian.PutUint32(silent[dmDataSize:], 305) // as the kernel says it
+	if text, err := parseAnswer(silent); err != nil || text != "" {
 		t.Errorf("no answer: %q, %v", text, err)
 	}
 	if _, err := parseAnswer(answer(flagBufferFull|flagDataOut, []byte("x\x00"))); !errors.Is(err, ErrParse) {
@@ -274,9 +380,15 @@ func FuzzParseStats(f *testing.F) {
 }
 
 func FuzzControlAnswers(f *testing.F) {
+	f.Add(statusOf(2))
 	f.Add(answer(0, listOf("nf-a", "nf-b")))
 	f.Add(answer(flagDataOut, []byte("text\x00")))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) >= dmHeader {
+			if _, err := parseStatus(b); err != nil && !errors.Is(err, ErrParse) {
+				t.Errorf("error %v does not wrap ErrParse", err)
+			}
+		}
 		if _, err := parseNames(b); err != nil && !errors.Is(err, ErrParse) {
 			t.Errorf("error %v does not wrap ErrParse", err)
 		}

@@ -104,9 +104,9 @@ func TestMultipathStatus(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			run := hostexectest.New(t)
-			run.On("dmsetup status --noflush m").Return(tc.status)
-			got, err := New(run).MultipathStatus(t.Context(), "m")
+			k := &kernel{statuses: map[string]string{"m": tc.status}}
+			d := &dmsetup{control: func() (messenger, error) { return k, nil }}
+			got, err := d.MultipathStatus(t.Context(), "m")
 			if !errors.Is(err, tc.wantErr) {
 				t.Fatalf("got %v, want %v", err, tc.wantErr)
 			}
@@ -118,28 +118,8 @@ func TestMultipathStatus(t *testing.T) {
 			}
 		})
 	}
-	run := hostexectest.New(t)
-	run.On("dmsetup status --noflush m").Fail(1, find(t, "table nosuch"))
-	run.On("dmsetup info").Return("")
-	if _, err := New(run).MultipathStatus(t.Context(), "m"); !errors.Is(err, ErrNotExist) {
+	if _, err := withDevices(nil).MultipathStatus(t.Context(), "m"); !errors.Is(err, ErrNotExist) {
 		t.Errorf("a missing device: %v", err)
-	}
-}
-
-func TestMultipathStatusAll(t *testing.T) {
-	run := hostexectest.New(t)
-	run.On("dmsetup status --noflush --target multipath").Return("one: 0 8 multipath 2 0 0 0 1 1 A 0 1 0 8:0 A 0\n" +
-		"odd: 0 8 multipath 2 0 0 0 1 1 A 0 1 0 8:0 X 0\ntwo: 0 8 multipath 2 0 0 0 1 1 E 0 1 0 8:16 F 3\n")
-	got, err := New(run).MultipathStatusAll(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]MultipathStatus{
-		"one": {Paths: []PathStatus{{Device: "8:0", Active: true}}},
-		"two": {Paths: []PathStatus{{Device: "8:16", Failures: 3}}},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("status (-want +got):\n%s", diff)
 	}
 }
 
@@ -149,6 +129,15 @@ func TestCloneStatusAll(t *testing.T) {
 	all, err := New(run).CloneStatusAll(t.Context())
 	if err != nil || len(all) != 2 {
 		t.Errorf("got %v, %v", all, err)
+	}
+}
+
+// Without --noflush the kernel commits.
+func TestCommitAll(t *testing.T) {
+	run := hostexectest.New(t)
+	run.On("dmsetup status --target cache").Return("")
+	if err := New(run).CommitAll(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -245,4 +234,40 @@ func FuzzParseMultipathStatus(f *testing.F) {
 			t.Errorf("%d paths in %d bytes", len(st.Paths), len(s))
 		}
 	})
+}
+
+func TestStatus(t *testing.T) {
+	all, err := parseStatusAll("nf-a: " + golden(t, "status-writeback.txt"))
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	cases := map[string]struct {
+		status string
+		want   CacheStatus
+		found  bool
+	}{
+		"cache":            {golden(t, "status-writeback.txt"), all["nf-a"], true},
+		"unknown words":    {"0 8 cache what is this\n", CacheStatus{Fail: true, Unparsed: "what is this", OriginSectors: 8}, true},
+		"another target":   {status: "0 8 linear \n"},
+		"no live table":    {status: "\n"},
+		"several segments": {status: "0 8 linear \n8 8 linear \n"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			run := hostexectest.New(t)
+			run.On("dmsetup status --noflush nf-a").Return(tc.status)
+			got, found, err := New(run).Status(t.Context(), "nf-a")
+			if err != nil || found != tc.found {
+				t.Fatalf("found %t, %v", found, err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	run := hostexectest.New(t)
+	run.On("dmsetup status --noflush nf-a").Fail(1, find(t, "table nosuch"))
+	if _, _, err := withDevices(run).Status(t.Context(), "nf-a"); !errors.Is(err, ErrNotExist) {
+		t.Errorf("a missing device: %v", err)
+	}
 }

@@ -12,7 +12,7 @@ import (
 
 // mutableParameters are the accepted keys of a VolumeAttributesClass.
 var mutableParameters = []string{
-	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline,
+	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge, keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline,
 }
 
 // change is what a VolumeAttributesClass asks for. What is empty stays as it is.
@@ -21,7 +21,10 @@ type change struct {
 	Cache volume.Size
 	// Loss is acceptDirtyLoss.
 	Loss string
-	Warm volume.WarmStart
+	// Bound is as bound was written, which also tells what was given.
+	Bound volume.DirtyBound
+	bound boundText
+	Warm  volume.WarmStart
 	// warm is Warm as it was written.
 	warm warmText
 }
@@ -34,9 +37,10 @@ func parseChange(params map[string]string) (change, error) {
 	c := change{
 		Mode: volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], "",
 			string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback))),
-		Loss: p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
-		warm: warmTextOf(params),
+		Loss:  p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
+		bound: boundTextOf(params), warm: warmTextOf(params),
 	}
+	c.Bound = c.bound.parse(p)
 	c.Warm = c.warm.parse(p)
 	if value := params[keyCacheSize]; value != "" {
 		size, err := volume.ParseSize(value)
@@ -64,6 +68,7 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	if out.Cache.IsZero() && out.Mode != volume.ModeNone {
 		out.Cache = volume.Size{Percent: defaultCachePercent}
 	}
+	out.DirtyBound = c.bound.over(out.DirtyBound, c.Bound)
 	out.WarmStart = volume.WarmStart{
 		From:      cmp.Or(c.Warm.From, out.WarmStart.From),
 		Bandwidth: cmp.Or(c.Warm.Bandwidth, out.WarmStart.Bandwidth),
@@ -99,6 +104,8 @@ func (c change) check(out volume.Spec) error {
 		p.add(keyCacheSize, "%q gives a cache of %d bytes, which is %d blocks of the volume's chunkSize %d, which cannot be changed; accepted are 1 to %d blocks",
 			out.Cache, cache, cache/out.ChunkBytes, out.ChunkBytes, maxBlocks)
 	}
+	c.bound.check(p, out.Mode)
+	c.bound.checkChunk(p, out)
 	c.warm.check(p, out.Mode, out.WarmStart.From)
 	return p.err()
 }

@@ -62,6 +62,25 @@ func TestModify(t *testing.T) {
 		"a first cache has the default size": {now: uncached(), params: map[string]string{"cacheMode": "writethrough"}, want: writethrough()},
 		"a consent that nobody used":         {now: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true }), params: map[string]string{"cacheSize": "10%"}, want: with(writethrough(), func(s *volume.Spec) { s.AcceptNodeLoss = true })},
 
+		"a bound": {now: writeback(), params: map[string]string{"maxDirtyBytes": "2Gi", "maxDirtyAge": "5m"}, want: with(writeback(), bounded(volume.Size{Bytes: 2 << 30}, 5*time.Minute))},
+		"a bound by parts": {
+			now: with(writeback(), bounded(volume.Size{Bytes: 2 << 30}, 5*time.Minute)), params: map[string]string{"maxDirtyBytes": "10%"},
+			want: with(writeback(), bounded(volume.Size{Percent: 10}, 5*time.Minute)),
+		},
+		"a bound taken away": {
+			now: with(writeback(), bounded(volume.Size{Bytes: 2 << 30}, 5*time.Minute)), params: map[string]string{"maxDirtyBytes": "none"},
+			want: with(writeback(), bounded(volume.Size{}, 5*time.Minute)),
+		},
+		"writethrough keeps the bound": {
+			now: with(writeback(), bounded(volume.Size{Bytes: 2 << 30}, 0)), params: map[string]string{"cacheMode": "writethrough"},
+			want: with(writethrough(), bounded(volume.Size{Bytes: 2 << 30}, 0)),
+		},
+		"a bound with the mode": {
+			now: writethrough(), params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyAge": "10s"},
+			want: with(writeback(), bounded(volume.Size{}, 10*time.Second)),
+		},
+		"no bound of nothing": {now: writethrough(), params: map[string]string{"maxDirtyBytes": "none"}, want: writethrough()},
+
 		"warm start": {now: writethrough(), params: map[string]string{"warmStart": "origin"}, want: with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOrigin })},
 		"warm start by parts": {
 			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Bandwidth = 1 << 20 }),
@@ -83,6 +102,12 @@ func TestModify(t *testing.T) {
 			want:   with(writethrough(), func(s *volume.Spec) { s.Mode, s.WarmStart.From = volume.ModeNone, volume.WarmOff }),
 		},
 
+		"a bound of nothing": {now: writethrough(), params: map[string]string{"maxDirtyBytes": "2Gi"},
+			wantErr: `invalid argument: mutable parameter maxDirtyBytes: "2Gi" contradicts cacheMode writethrough, which makes nothing dirty; leave maxDirtyBytes out, or give a cacheMode of writeback`},
+		"a bound for the mode that is left": {now: writeback(), params: map[string]string{"cacheMode": "writethrough", "maxDirtyAge": "5m"},
+			wantErr: `invalid argument: mutable parameter maxDirtyAge: "5m" contradicts cacheMode writethrough, which makes nothing dirty; leave maxDirtyAge out, or give a cacheMode of writeback`},
+		"a bound below its chunks": {now: with(writeback(), func(s *volume.Spec) { s.ChunkBytes = 2 << 20 }), params: map[string]string{"maxDirtyBytes": "16Mi"},
+			wantErr: `invalid argument: mutable parameter maxDirtyBytes: "16Mi" is less than 16 chunks of chunkSize 2097152; accepted are at least 33554432 bytes, or a smaller chunkSize`},
 		"warm start without a cache": {now: uncached(), params: map[string]string{"warmStart": "peer"},
 			wantErr: `invalid argument: mutable parameter warmStart: "peer" contradicts cacheMode none, which has no cache; leave warmStart out`},
 		"bandwidth of nothing": {now: with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff }), params: map[string]string{"warmStartBandwidth": "100Mi"},
@@ -96,9 +121,9 @@ func TestModify(t *testing.T) {
 		"hasty": {now: writethrough(), params: map[string]string{"warmStartDeadline": "1s"},
 			wantErr: `invalid argument: mutable parameter warmStartDeadline: "1s" is not accepted; accepted are 1m to 24h in whole seconds, such as 30m or 1h30m`},
 		"unknown": {now: writethrough(), params: map[string]string{"chunkSize": "64Ki"},
-			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, warmStart, warmStartBandwidth, warmStartDeadline`},
+			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartBandwidth, warmStartDeadline`},
 		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
-			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, warmStart, warmStartBandwidth, warmStartDeadline`},
+			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartBandwidth, warmStartDeadline`},
 		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
 			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback`},
 		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},
@@ -220,4 +245,9 @@ func TestModifyCodes(t *testing.T) {
 	if v, err := volumes.Get(t.Context(), "v"); err != nil || v.Spec.Mode != volume.ModeNone {
 		t.Errorf("volume after it: %+v, %v", v.Spec, err)
 	}
+}
+
+// bounded gives a spec a dirty bound.
+func bounded(most volume.Size, age time.Duration) func(*volume.Spec) {
+	return func(s *volume.Spec) { s.DirtyBound = volume.DirtyBound{Max: most, Age: age} }
 }

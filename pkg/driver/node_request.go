@@ -52,7 +52,21 @@ func parsePublish(req *csi.NodePublishVolumeRequest) (volume.PublishRequest, acc
 	return volume.PublishRequest{
 		ID: id, StagingPath: req.GetStagingTargetPath(), TargetPath: req.GetTargetPath(),
 		Block: a.Block, FSType: fsType, MountOptions: a.MountFlags, ReadOnly: req.GetReadonly() || a.ReadOnly,
+		Pod: parsePod(req.GetVolumeContext()),
 	}, a, nil
+}
+
+// Keys that the kubelet adds for a CSIDriver with podInfoOnMount
+// (https://kubernetes-csi.github.io/docs/pod-info.html).
+const (
+	keyPodNamespace = "csi.storage.k8s.io/pod.namespace"
+	keyPodName      = "csi.storage.k8s.io/pod.name"
+	keyPodUID       = "csi.storage.k8s.io/pod.uid"
+)
+
+// parsePod returns the pod that the volume is for, as far as the kubelet says it.
+func parsePod(volumeContext map[string]string) volume.Pod {
+	return volume.Pod{Namespace: volumeContext[keyPodNamespace], Name: volumeContext[keyPodName], UID: volumeContext[keyPodUID]}
 }
 
 // parseNodeAccess checks the capability and chooses the filesystem: what

@@ -16,6 +16,8 @@ const (
 	keyCacheSize       = "cacheSize"
 	keyChunkSize       = "chunkSize"
 	keyAcceptDirtyLoss = "acceptDirtyLoss"
+	keyMaxDirtyBytes   = "maxDirtyBytes"
+	keyMaxDirtyAge     = "maxDirtyAge"
 
 	keyWarmStart          = "warmStart"
 	keyWarmStartBandwidth = "warmStartBandwidth"
@@ -51,7 +53,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss,
+	keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
@@ -88,8 +90,10 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
 		AcceptNodeLoss: loss == dirtyLossNodeLoss,
+		DirtyBound:     parseDirtyBound(p, mode, params),
 		WarmStart:      parseWarmStart(p, mode, params),
 	}
+	boundTextOf(params).checkChunk(p, s)
 	switch {
 	case mode == volume.ModeWriteback && loss == dirtyLossNone:
 		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",

@@ -19,7 +19,7 @@ const (
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
-	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss,
+	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType,
 }
 

@@ -50,6 +50,19 @@ func hit(name string) {
 	select {} // the signal ends the process; no step may follow
 }
 
+// on tells whether a defect is asked for.
+func on(name string) bool {
+	dir := os.Getenv(DirEnv)
+	if dir == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, name))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		panic(fmt.Sprintf("faultpoint %s: %v", name, err))
+	}
+	return err == nil
+}
+
 func consume(dir, path string) error {
 	if err := os.Remove(path); err != nil {
 		return err

@@ -70,3 +70,20 @@ func TestSleep(t *testing.T) {
 		t.Errorf("took %s", took)
 	}
 }
+
+func TestBug(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv(DirEnv, dir)
+	b := NewBug("x")
+	if b.On() {
+		t.Error("the defect is there although nobody asked for it")
+	}
+	if err := os.WriteFile(filepath.Join(dir, b.Name()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if !b.On() {
+			t.Error("the defect is not there, or not for long")
+		}
+	}
+}

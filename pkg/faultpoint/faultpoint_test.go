@@ -1,6 +1,8 @@
 package faultpoint
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -30,4 +32,17 @@ func TestNewRefusesSecondDeclaration(t *testing.T) {
 func TestHitPassesWhenNotArmed(t *testing.T) {
 	t.Setenv("NEARFLASH_FAULT_DIR", t.TempDir())
 	New("test.unarmed").Hit()
+}
+
+// TestBugNeedsTag: a program without the tag has no defects, whatever is asked for.
+func TestBugNeedsTag(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("NEARFLASH_FAULT_DIR", dir)
+	b := NewBug("test.tag")
+	if err := os.WriteFile(filepath.Join(dir, b.Name()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if b.On() != Enabled {
+		t.Errorf("On() = %t in a build with Enabled = %t", b.On(), Enabled)
+	}
 }

@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // killGrace is how long Run waits for the output pipes to close after the
@@ -117,7 +119,9 @@ func (runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
 	c.Cancel = func() error { return killGroup(c.Process.Pid) }
 	c.WaitDelay = killGrace
 
+	began := time.Now()
 	err := c.Run()
+	klog.FromContext(ctx).V(6).Info("Program ended", "command", cmd.String(), "duration", time.Since(began))
 	res := Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
 	if err == nil {
 		return res, nil

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/nearflash/nearflash/pkg/durable"
 )
 
 // Errors of a Store; test with errors.Is.
@@ -23,15 +25,19 @@ var (
 	// ErrCorrupt: a record exists and cannot be read. Atomic replacement rules
 	// this out for crashes; what remains is a failing disk, or a hand.
 	ErrCorrupt = errors.New("journal record is corrupt")
+	// ErrNewer: a record was written by a newer version of this program, and says what
+	// this one does not know. It is kept as it is; whoever can read it goes on from it.
+	ErrNewer = errors.New("journal record was written by a newer version of this program")
 	// ErrKey: the key cannot be a file name.
 	ErrKey = errors.New("invalid journal key")
 )
 
 const (
 	suffix        = ".json"
-	tempPrefix    = ".tmp-"
 	corruptSuffix = ".corrupt"
-	// version is that of the envelope below.
+	// version is that of the envelope below, and of what a record may say. It is raised
+	// with a change that an older program must not overlook; a field that it may leave
+	// out changes nothing.
 	version = 1
 )
 
@@ -43,6 +49,12 @@ type envelope struct {
 	Version int             `json:"version"`
 	Key     string          `json:"key"`
 	Record  json.RawMessage `json:"record"`
+}
+
+// Checker is what a record may implement whose values are a closed list.
+type Checker interface {
+	// Check returns what of the record this program does not know; nil for nothing.
+	Check() error
 }
 
 // Store is a directory of records of one type. It is safe for concurrent use
@@ -57,16 +69,8 @@ func Open[T any](dir string) (*Store[T], error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err := durable.Sweep(dir); err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-				return nil, fmt.Errorf("open journal: %w", err)
-			}
-		}
 	}
 	return &Store[T]{dir: dir}, nil
 }
@@ -81,7 +85,8 @@ func (s *Store[T]) path(key string) (string, error) {
 // Load returns the record of key.
 //
 // Errors: ErrNotFound; ErrCorrupt, for as long as the file stays as it is: it is
-// evidence, and only Save replaces it (and keeps a copy).
+// evidence, and only Save replaces it (and keeps a copy); ErrNewer, until the newer
+// program has deleted it: Save and Delete refuse.
 func (s *Store[T]) Load(key string) (T, error) {
 	var zero T
 	path, err := s.path(key)
@@ -104,8 +109,11 @@ func decode[T any](key string, data []byte) (T, error) {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return zero, fmt.Errorf("%w: %s: %w", ErrCorrupt, key, err)
 	}
+	if e.Version > version {
+		return zero, fmt.Errorf("%w: %s: format %d, known is %d: install that version again", ErrNewer, key, e.Version, version)
+	}
 	if e.Version != version {
-		return zero, fmt.Errorf("%w: %s: written by another version of this program (format %d, known is %d)", ErrCorrupt, key, e.Version, version)
+		return zero, fmt.Errorf("%w: %s: format %d, known is %d", ErrCorrupt, key, e.Version, version)
 	}
 	if e.Key != key {
 		return zero, fmt.Errorf("%w: %s: it is the record of %q", ErrCorrupt, key, e.Key)
@@ -116,11 +124,16 @@ func decode[T any](key string, data []byte) (T, error) {
 	if err := json.Unmarshal(e.Record, &record); err != nil {
 		return zero, fmt.Errorf("%w: %s: %w", ErrCorrupt, key, err)
 	}
+	if c, ok := any(record).(Checker); ok {
+		if err := c.Check(); err != nil {
+			return zero, fmt.Errorf("%w: %s: %w: install that version again", ErrNewer, key, err)
+		}
+	}
 	return record, nil
 }
 
 // Save replaces the record of key durably. A corrupt predecessor is kept beside
-// it as <key>.json.corrupt.
+// it as <key>.json.corrupt. Errors: ErrNewer, and nothing is written.
 func (s *Store[T]) Save(key string, record T) error {
 	path, err := s.path(key)
 	if err != nil {
@@ -134,12 +147,15 @@ func (s *Store[T]) Save(key string, record T) error {
 	if err != nil {
 		return fmt.Errorf("save journal record %s: %w", key, err)
 	}
-	if _, err := s.Load(key); errors.Is(err, ErrCorrupt) {
+	switch _, err := s.Load(key); {
+	case errors.Is(err, ErrNewer):
+		return fmt.Errorf("save journal record %s: %w", key, err)
+	case errors.Is(err, ErrCorrupt):
 		if err := keepAside(path); err != nil {
 			return fmt.Errorf("save journal record %s: %w", key, err)
 		}
 	}
-	if err := s.replace(path, append(data, '\n')); err != nil {
+	if err := durable.WriteFile(path, append(data, '\n')); err != nil {
 		return fmt.Errorf("save journal record %s: %w", key, err)
 	}
 	return nil
@@ -155,50 +171,17 @@ func keepAside(path string) error {
 	return os.Link(path, aside)
 }
 
-// replace writes a temporary file (mode 0600), syncs it, renames it and syncs
-// the directory: without the last step the rename itself may be lost.
-func (s *Store[T]) replace(path string, data []byte) error {
-	f, err := os.CreateTemp(s.dir, tempPrefix+"*")
-	if err != nil {
-		return err
-	}
-	temp := f.Name()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temp))
-	}
-	return s.syncDir()
-}
-
-func (s *Store[T]) syncDir() error {
-	d, err := os.Open(s.dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = d.Close() }()
-	return d.Sync()
-}
-
-// Delete removes the record of key durably; a missing one is success.
+// Delete removes the record of key durably; a missing one is success. Errors:
+// ErrNewer, and nothing is removed.
 func (s *Store[T]) Delete(key string) error {
 	path, err := s.path(key)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.Load(key); errors.Is(err, ErrNewer) {
 		return fmt.Errorf("delete journal record %s: %w", key, err)
 	}
-	// Also after a missing file: its removal may not have been made durable.
-	if err := s.syncDir(); err != nil {
+	if err := durable.Remove(path); err != nil {
 		return fmt.Errorf("delete journal record %s: %w", key, err)
 	}
 	return nil
@@ -222,8 +205,9 @@ func (s *Store[T]) Keys() ([]string, error) {
 }
 
 // List returns all readable records in the order of their keys. If some are
-// corrupt, the error wraps ErrCorrupt and names each of them, and the others are
-// returned all the same: one bad file must not stop work on the rest.
+// corrupt or newer, the error wraps ErrCorrupt, ErrNewer or both and names each of
+// them, and the others are returned all the same: one bad file must not stop work on
+// the rest.
 func (s *Store[T]) List() ([]T, error) {
 	keys, err := s.Keys()
 	if err != nil {

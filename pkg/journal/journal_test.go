@@ -71,13 +71,14 @@ func TestWhatACrashLeaves(t *testing.T) {
 
 func TestCorrupt(t *testing.T) {
 	cases := map[string]string{
-		"empty":         "",
-		"cut off":       `{"version":1,"key":"bad","record":{"Sta`,
-		"other version": `{"version":2,"key":"bad","record":{}}`,
-		"other key":     `{"version":1,"key":"good","record":{}}`,
-		"no record":     `{"version":1,"key":"bad"}`,
-		"null":          `{"version":1,"key":"bad","record":null}`,
-		"other type":    `{"version":1,"key":"bad","record":{"N":"x"}}`,
+		"empty":       "",
+		"cut off":     `{"version":1,"key":"bad","record":{"Sta`,
+		"no version":  `{"key":"bad","record":{}}`,
+		"old version": `{"version":0,"key":"bad","record":{}}`,
+		"other key":   `{"version":1,"key":"good","record":{}}`,
+		"no record":   `{"version":1,"key":"bad"}`,
+		"null":        `{"version":1,"key":"bad","record":null}`,
+		"other type":  `{"version":1,"key":"bad","record":{"N":"x"}}`,
 	}
 	for name, text := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +118,56 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
+// Check implements Checker.
+func (r record) Check() error {
+	if r.State == "FromTheFuture" {
+		return errors.New("unknown state FromTheFuture")
+	}
+	return nil
+}
+
+// TestNewer: what a newer program has written is neither read, nor replaced, nor
+// removed, and the records beside it can be worked with.
+func TestNewer(t *testing.T) {
+	for name, text := range map[string]string{
+		"format":       `{"version":2,"key":"new","record":{"State":"Staged","N":1}}`,
+		"other format": `{"version":9,"records":[1,2,3]}`,
+		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "new.json")
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s := open(t, dir)
+			if err := s.Save("good", record{N: 1}); err != nil {
+				t.Fatal(err)
+			}
+			_, loadErr := s.Load("new")
+			for doing, err := range map[string]error{"Load": loadErr, "Save": s.Save("new", record{N: 2}), "Delete": s.Delete("new")} {
+				if !errors.Is(err, ErrNewer) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "new") || !strings.Contains(err.Error(), "install that version again") {
+					t.Errorf("%s: %v", doing, err)
+				}
+			}
+			list, err := s.List()
+			if !errors.Is(err, ErrNewer) {
+				t.Errorf("List: %v, want ErrNewer", err)
+			}
+			if diff := cmp.Diff([]record{{N: 1}}, list); diff != "" {
+				t.Errorf("one newer record hides the others:\n%s", diff)
+			}
+			if err := s.Delete("good"); err != nil {
+				t.Error(err)
+			}
+			entries, err := os.ReadDir(dir)
+			if b, rerr := os.ReadFile(file); err != nil || rerr != nil || string(b) != text || len(entries) != 1 {
+				t.Errorf("the newer record is %q, %v; %v, %v", b, rerr, entries, err)
+			}
+		})
+	}
+}
+
 func TestKeysThatAreNoFileNames(t *testing.T) {
 	s := open(t, t.TempDir())
 	for _, key := range []string{"", ".", "..", "../x", "a/b", ".hidden", strings.Repeat("a", 201)} {
@@ -146,8 +197,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"version":1,"key":"k","record":{"State":"Staged","N":1}}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := decode[record]("k", b); err != nil && !errors.Is(err, ErrCorrupt) {
-			t.Errorf("error %v does not wrap ErrCorrupt", err)
+		if _, err := decode[record]("k", b); err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewer) {
+			t.Errorf("error %v wraps neither ErrCorrupt nor ErrNewer", err)
 		}
 	})
 }

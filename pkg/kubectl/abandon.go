@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -28,6 +32,8 @@ func newAbandon(f *Factory) *cobra.Command {
 A writeback volume whose node went away is kept for that node, because only its SSD has the newest writes. When the node comes back it flushes by
 itself. Give up only what cannot come back: the writes are lost, and the filesystem may need a check. Should the node come
 back after all, it finds a newer owner and discards its cache.
+
+What was given up, when, and by whom is kept in status.abandoned of the CachedVolume, and the next pod is told by an event.
 
 While the node is Ready the writes can be had: this is refused without --force, which is for an SSD that is lost while its node lives. It is
 refused in any case while a pod runs with the volume there.`,
@@ -74,6 +80,12 @@ func (o *abandonOptions) Run(ctx context.Context) error {
 	if err := o.giveUp(ctx, v); err != nil {
 		return err
 	}
+	if len(v.Status.Abandoned) == 0 {
+		// A field that the API server does not know is dropped without an error.
+		if err := o.say(v, "warning: the CustomResourceDefinition of this cluster is of an older version, so that the record does not keep what was given up and no pod will be told"); err != nil {
+			return err
+		}
+	}
 	if err := o.say(v, "the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it"); err != nil {
 		return err
 	}
@@ -111,14 +123,53 @@ func (o *abandonOptions) refuse(ctx context.Context, v *volume, node nodeState) 
 	return nil
 }
 
-// giveUp writes the mark, unless the record has changed since it was looked at:
-// the node may have come back in that moment.
+// giveUp takes the mark away and writes down what is given up, in one write, unless
+// the record has changed since it was looked at: the node may have come back in that
+// moment.
 func (o *abandonOptions) giveUp(ctx context.Context, v *volume) error {
 	before := v.DeepCopy()
 	v.Status.DirtyState = v1alpha1.DirtyStateClean
+	all := append(slices.Clone(v.Status.Abandoned), o.loss(ctx, v))
+	v.Status.Abandoned = all[max(0, len(all)-v1alpha1.MaxAbandoned):]
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := o.client.Status().Patch(ctx, v.CachedVolume, patch); err != nil {
 		return fmt.Errorf("change the status of CachedVolume %s: %w", v.Name, err)
 	}
 	return nil
+}
+
+// loss is what goes on record about the writes.
+func (o *abandonOptions) loss(ctx context.Context, v *volume) v1alpha1.AbandonedWrites {
+	given := "--accept-data-loss"
+	if o.force {
+		given += " --force"
+	}
+	out := v1alpha1.AbandonedWrites{
+		Generation: ptr.Deref(v.Status.Generation, 0), NodeName: v.Status.OwnerNode,
+		Consent: v1alpha1.LossConsent{Time: metav1.NewTime(o.Clock.Now()), By: o.user(ctx), Given: given},
+	}
+	seen := v.Status.Cache
+	if seen.ObservedTime.IsZero() || seen.DirtyBytes == nil {
+		return out
+	}
+	out.LastSeen = v1alpha1.LastSeenWrites{ObservedTime: seen.ObservedTime, DirtyBytes: seen.DirtyBytes, SinceTime: seen.DirtySinceTime}
+	if *seen.DirtyBytes == 0 {
+		// Nothing was dirty then, so that whatever is lost is younger.
+		out.LastSeen.SinceTime = seen.ObservedTime
+	}
+	return out
+}
+
+// maxUser is the bound of the API for the name of who consented.
+const maxUser = 253
+
+// user is the name by which the API server knows who runs the command; "" if it does
+// not say, which must not be in the way of an emergency.
+func (o *abandonOptions) user(ctx context.Context) string {
+	var review authenticationv1.SelfSubjectReview
+	if err := o.client.Create(ctx, &review); err != nil {
+		return ""
+	}
+	name := review.Status.UserInfo.Username
+	return name[:min(len(name), maxUser)]
 }

@@ -107,8 +107,12 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 		if code, _, errOut := r.run("abandon", "cvol/vol-c", "--accept-data-loss"); code != 0 {
 			t.Fatal(errOut)
 		}
-		if got := r.record("vol-c").Status.DirtyState; got != v1alpha1.DirtyStateClean {
-			t.Errorf("dirtyState is %s", got)
+		status := r.record("vol-c").Status
+		if status.DirtyState != v1alpha1.DirtyStateClean || len(status.Abandoned) != 1 {
+			t.Fatalf("dirtyState is %s, given up %+v", status.DirtyState, status.Abandoned)
+		}
+		if by := status.Abandoned[0].Consent.By; by == "" {
+			t.Error("the record does not say who gave the writes up")
 		}
 	})
 

@@ -92,21 +92,37 @@ func (f *Factory) claims(ctx context.Context) ([]string, error) {
 
 // completePools completes the nodes that have a pool.
 func (f *Factory) completePools(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	s, err := f.connect()
+	names, err := f.poolNames(cmd.Context())
 	if err != nil {
+		cobra.CompDebugln(err.Error(), true)
 		return nil, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveError
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionPatience)
+	return unused(names, args, toComplete), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeNode completes a flag that takes a node with a pool. The arguments are
+// something else, so that one with the same name hides no node.
+func (f *Factory) completeNode(cmd *cobra.Command, _ []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return f.completePools(cmd, nil, toComplete)
+}
+
+// poolNames lists the nodes that have a pool.
+func (f *Factory) poolNames(ctx context.Context) ([]string, error) {
+	s, err := f.connect()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionPatience)
 	defer cancel()
 	pools, err := s.pools(ctx, nil)
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveError
+		return nil, err
 	}
 	var names []string
 	for _, p := range pools {
 		names = append(names, p.Name)
 	}
-	return unused(names, args, toComplete), cobra.ShellCompDirectiveNoFileComp
+	return names, nil
 }
 
 // unused returns the names with a prefix that are not arguments already.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -91,6 +92,7 @@ func (o *describeOptions) Run(ctx context.Context) error {
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	o.identity(w, v, node)
+	o.abandoned(w, v)
 	o.cache(w, v)
 	o.warm(w, v, facts)
 	users(w, pods)
@@ -141,11 +143,23 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 	if v.Spec.AcceptDirtyLoss != "" {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)
 	}
-	line(w, "Asked for", "%s", asked)
+	line(w, "Asked for", "%s", asked+dirtyBound(v))
 	warmStart(w, v)
 	if d := v.DeletionTimestamp; d != nil {
 		line(w, "Deleted", "%s ago, waits for %s", ago(o.Clock.Now(), *d), strings.Join(v.Finalizers, ", "))
 	}
+}
+
+// dirtyBound is what the spec says of unflushed writes, with a comma before it.
+func dirtyBound(v *volume) string {
+	out := ""
+	if b := v.Spec.MaxDirtyBytes; b != "" {
+		out += ", at most " + b + " dirty"
+	}
+	if s := v.Spec.MaxDirtyAgeSeconds; s != nil && *s > 0 {
+		out += ", flushed after " + (time.Duration(*s) * time.Second).String()
+	}
+	return out
 }
 
 // origin says where the data are.
@@ -161,6 +175,26 @@ func origin(v *volume) string {
 		return v.Spec.Backend + ", made by nearflash-target, " + v.Spec.Provisioning
 	}
 	return v.Spec.Backend + ", made by nearflash-target"
+}
+
+// abandoned is what an administrator has given up of the volume.
+func (o *describeOptions) abandoned(w io.Writer, v *volume) {
+	for _, a := range v.Status.Abandoned {
+		text := fmt.Sprintf("unflushed writes of generation %d on node %s, %s ago", a.Generation, a.NodeName, ago(o.Clock.Now(), a.Consent.Time))
+		if a.Consent.By != "" {
+			text += " by " + a.Consent.By
+		}
+		if seen := a.LastSeen; !seen.SinceTime.IsZero() {
+			text += ", none of them older than " + ago(o.Clock.Now(), seen.SinceTime)
+		}
+		switch told := a.Told; {
+		case told.Time.IsZero():
+			text += "; no pod was told yet"
+		case told.Name != "":
+			text += fmt.Sprintf("; pod %s/%s was told", told.Namespace, told.Name)
+		}
+		line(w, "Given up", "%s", text)
+	}
 }
 
 func (o *describeOptions) cache(w io.Writer, v *volume) {
@@ -250,6 +284,8 @@ func consequences(v *volume, node nodeState, f warmFacts) []string {
 		out = append(out, fmt.Sprintf("If the node is lost for good, so are the writes: `%s abandon %s --accept-data-loss` lets the volume go on without them.", name, v.argument()))
 	case owner == "":
 		out = append(out, "No pod has used the volume yet.")
+	case len(v.Status.Abandoned) > 0:
+		out = append(out, "Writes were given up and may be lost; of all others the storage server has every acknowledged one: losing a node or an SSD loses none of them.")
 	default:
 		out = append(out, "The storage server has every acknowledged write: losing a node or an SSD loses none.")
 	}

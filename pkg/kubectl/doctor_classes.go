@@ -30,7 +30,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 var classParameters = map[string][]string{
 	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"},
-	"cacheSize": nil, "chunkSize": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
+	"cacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
 
 // classProblems says why the controller will refuse the parameters of a class.
@@ -58,6 +58,11 @@ func classProblems(params map[string]string) []string {
 	}
 	if mode != string(v1alpha1.CacheModeWriteback) && consent {
 		out = append(out, "acceptDirtyLoss node-loss is for cacheMode writeback only")
+	}
+	for _, key := range []string{"maxDirtyAge", "maxDirtyBytes"} {
+		if value := params[key]; mode != string(v1alpha1.CacheModeWriteback) && value != "" && value != "none" {
+			out = append(out, key+" is for cacheMode writeback only")
+		}
 	}
 	if mode == string(v1alpha1.CacheModeNone) && params["cacheSize"] != "" {
 		out = append(out, "cacheMode none takes no cacheSize")

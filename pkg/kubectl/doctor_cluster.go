@@ -31,8 +31,8 @@ const (
 // without an error.
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
-		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.warmStart",
-		"status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.residency",
+		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.warmStart",
+		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.residency",
 		"status.warmSource",
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},

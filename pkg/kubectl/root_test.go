@@ -12,7 +12,7 @@ import (
 )
 
 func TestHelp(t *testing.T) {
-	for _, verb := range []string{"list", "top", "describe", "migrations", "flush", "mode", "resize", "drop", "abandon", "pools", "doctor", "version", "completion"} {
+	for _, verb := range []string{"list", "top", "describe", "migrate", "migrations", "flush", "mode", "resize", "drop", "abandon", "pools", "doctor", "version", "completion"} {
 		code, out, errOut := newRig(t).run(verb, "--help")
 		if code != 0 || errOut != "" || !strings.Contains(out, "kubectl nearflash "+verb) {
 			t.Errorf("%s: exit status %d, errors %q, help %q", verb, code, errOut, out)
@@ -37,9 +37,13 @@ func TestCompletion(t *testing.T) {
 		"mode -n shop data none ":     ":4\n",
 		"resize -n shop data ":        ":4\n",
 		"migrations -n shop data t":   "tune\n:4\n",
-		"mig":                         "migrations\tList warm moves: caches that follow their pods to other nodes\n:4\n",
+		"mig":                         "migrate\tCopy a volume's cache to the node that its pod is going to, while the pod runs\nmigrations\tList warm moves: caches that follow their pods to other nodes\n:4\n",
 		"top --sort-by ":              "hit\niops\ndirty\nused\np99\n:4\n",
 		"pools node-a ":               "node-b\n:4\n",
+		"migrate -n shop ":            "data\nlogs\nlost\nsmall\ntune\n:4\n",
+		"migrate -n shop data ":       ":4\n",
+		"migrate data --to ":          "node-a\nnode-b\n:4\n",
+		"migrate node-a --to node-":   "node-a\nnode-b\n:4\n",
 		"fl":                          "flush\tWrite everything that is dirty to the storage server, while the pod runs\n:4\n",
 		"mode x --accept-dirty-loss ": "node-loss\n:4\n",
 	} {

@@ -122,6 +122,9 @@ type Client interface {
 	// ExtendLV grows a logical volume to at least size bytes; a larger one is
 	// success. Errors: ErrNotFound, ErrNoSpace.
 	ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error
+	// Refresh loads the tables of active logical volumes again; a mirror takes a
+	// copy in again whose device is back. Errors: ErrNotFound.
+	Refresh(ctx context.Context, vg string, names ...string) error
 	// ChangeTags adds and removes tags of several logical volumes in one
 	// transaction. Errors: ErrNotFound.
 	ChangeTags(ctx context.Context, vg string, add, remove []string, names ...string) error

@@ -105,6 +105,12 @@ func (t *tools) createLV(ctx context.Context, spec CreateSpec) error {
 	case spec.Stripes > 1:
 		args = append(args, "--stripes", strconv.Itoa(spec.Stripes), "--stripesize", bytesArg(stripeBytes))
 	}
+	if !spec.Mirror {
+		// As in package devmapper: nothing waits for a link that udev makes, and
+		// LVM tries again to remove what udev has open. A mirror is made in steps
+		// that do wait for each other.
+		args = append(args, "--config", "activation/udev_sync=0")
+	}
 	_, err := t.exec(ctx, "lvcreate", append(args, spec.VG)...)
 	return err
 }
@@ -136,6 +142,16 @@ func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) 
 	defer cancel()
 	if _, err := t.exec(ctx, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
 		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
+	}
+	return nil
+}
+
+// Refresh implements Client. Like ExtendLV it is not ended with ctx.
+func (t *tools) Refresh(ctx context.Context, vg string, names ...string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
+	if _, err := t.exec(ctx, "lvchange", append([]string{"--refresh"}, full(vg, names)...)...); err != nil {
+		return fmt.Errorf("refresh logical volumes of %s: %w", vg, err)
 	}
 	return nil
 }

@@ -134,7 +134,7 @@ func TestErrorsOfLVM(t *testing.T) {
 func TestStripesFallBackToLinear(t *testing.T) {
 	run, c := client(t)
 	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
-	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b vg").Once()
+	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --config activation/udev_sync=0 vg").Once()
 	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); err != nil {
 		t.Error(err)
 	}

@@ -49,6 +49,10 @@ type Collector struct {
 	Fills func() []Fill
 	Loans func(context.Context) (map[volume.ID]volume.MoveID, error)
 	Moves *Moves
+	// Bypasses returns how many volumes were led past a failing cache; nil is none.
+	Bypasses func() uint64
+	// Brakes returns the volumes with a dirty bound; nil if none can have one.
+	Brakes func() []Brake
 
 	descs map[string]desc
 }
@@ -85,7 +89,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	snap, fills := c.Scrape(ctx), c.fills()
+	snap, fills, brakes := c.Scrape(ctx), c.fills(), c.brakes()
 	for _, s := range snap.Volumes {
 		if !s.Attached {
 			continue
@@ -94,10 +98,18 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if f, found := fills[s.ID]; found {
 			e.fill(f)
 		}
+		if b, found := brakes[s.ID]; found {
+			e.brake(b)
+		}
 	}
 	e := emitter{c, ch, []string{c.Node}}
 	e.put(namePassDuration, snap.Duration.Seconds())
 	e.put(namePassSuccess, number(snap.Err == nil))
+	bypasses := uint64(0)
+	if c.Bypasses != nil {
+		bypasses = c.Bypasses()
+	}
+	e.put(nameBypasses, float64(bypasses))
 	c.collectPool(ch, c.Pool())
 	c.collectMoves(ctx, ch)
 }

@@ -67,6 +67,10 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	c.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) {
 		return map[volume.ID]volume.MoveID{"left": {}}, nil
 	}
+	c.Bypasses = func() uint64 { return 3 }
+	c.Brakes = func() []metrics.Brake {
+		return []metrics.Brake{{Volume: "pvc-1", Bytes: 2000, Age: time.Minute, Held: 3 * time.Second, Drained: 4500 * time.Millisecond, Count: 2}, {Volume: "gone", Bytes: 1}}
+	}
 	c.Moves = &metrics.Moves{}
 	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)
 	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)
@@ -162,6 +166,19 @@ nearflash_volume_healthy{namespace="",node="node-a",pv="missing",pvc=""} 0
 # HELP nearflash_volume_cache_dirty_age_seconds Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none.
 # TYPE nearflash_volume_cache_dirty_age_seconds gauge
 nearflash_volume_cache_dirty_age_seconds{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 60
+# HELP nearflash_volume_cache_dirty_limit_bytes Bound of the data that the origin does not have yet (maxDirtyBytes). Absent without one.
+# TYPE nearflash_volume_cache_dirty_limit_bytes gauge
+nearflash_volume_cache_dirty_limit_bytes{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2000
+# HELP nearflash_volume_cache_dirty_limit_age_seconds Bound of their age (maxDirtyAge). Absent without one.
+# TYPE nearflash_volume_cache_dirty_limit_age_seconds gauge
+nearflash_volume_cache_dirty_limit_age_seconds{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 60
+# HELP nearflash_volume_cache_braked_seconds_total Time for which the dirty bound has let writes through to the origin since the plugin started: waiting for pauses to write back in (level=hold), or writing back at once (level=drain). Absent without a bound.
+# TYPE nearflash_volume_cache_braked_seconds_total counter
+nearflash_volume_cache_braked_seconds_total{level="drain",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 4.5
+nearflash_volume_cache_braked_seconds_total{level="hold",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 3
+# HELP nearflash_volume_cache_brakes_total How often that began. Absent without a bound.
+# TYPE nearflash_volume_cache_brakes_total counter
+nearflash_volume_cache_brakes_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
 # HELP nearflash_volume_io_bytes_total Data that a device of the volume read and wrote.
 # TYPE nearflash_volume_io_bytes_total counter
 nearflash_volume_io_bytes_total{device="origin",namespace="shop",node="node-a",operation="read",pv="pv-1",pvc="data"} 819200
@@ -179,6 +196,9 @@ nearflash_volume_fill_info{from="peer",namespace="shop",node="node-a",pv="pv-1",
 # HELP nearflash_loans Caches of volumes that have left which the node lends to their new nodes.
 # TYPE nearflash_loans gauge
 nearflash_loans{node="node-a"} 1
+# HELP nearflash_cache_bypasses_total Attached volumes that were led past their cache since the plugin started, because its SSD failed.
+# TYPE nearflash_cache_bypasses_total counter
+nearflash_cache_bypasses_total{node="node-a"} 3
 # HELP nearflash_moves_total Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder.
 # TYPE nearflash_moves_total counter
 nearflash_moves_total{from="origin",node="node-a",outcome="completed"} 0
@@ -201,8 +221,9 @@ nearflash_pass_success{node="node-a"} 0
 	snap := observe.Snapshot{Time: noon, Err: errors.New("partly"), Volumes: []observe.Sample{cached(), plain, failed, missing, resident}}
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
+		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_braked_seconds_total", "nearflash_volume_cache_brakes_total",
 		"nearflash_volume_io_bytes_total", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
-		"nearflash_volume_fill_hydrated_bytes", "nearflash_volume_fill_info", "nearflash_loans", "nearflash_moves_total")
+		"nearflash_volume_fill_hydrated_bytes", "nearflash_volume_fill_info", "nearflash_loans", "nearflash_moves_total", "nearflash_cache_bypasses_total")
 	if err != nil {
 		t.Error(err)
 	}

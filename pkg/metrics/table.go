@@ -44,6 +44,10 @@ const (
 	nameUsed         = "nearflash_volume_cache_used_bytes"
 	nameDirty        = "nearflash_volume_cache_dirty_bytes"
 	nameDirtyAge     = "nearflash_volume_cache_dirty_age_seconds"
+	nameDirtyLimit   = "nearflash_volume_cache_dirty_limit_bytes"
+	nameDirtyAgeMax  = "nearflash_volume_cache_dirty_limit_age_seconds"
+	nameBraked       = "nearflash_volume_cache_braked_seconds_total"
+	nameBrakes       = "nearflash_volume_cache_brakes_total"
 	nameChunk        = "nearflash_volume_cache_chunk_bytes"
 	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
@@ -63,6 +67,7 @@ const (
 	nameDeviceHealth = "nearflash_pool_device_healthy"
 	nameMoves        = "nearflash_moves_total"
 	nameLoans        = "nearflash_loans"
+	nameBypasses     = "nearflash_cache_bypasses_total"
 	namePassDuration = "nearflash_pass_duration_seconds"
 	namePassSuccess  = "nearflash_pass_success"
 	nameBuildInfo    = "nearflash_build_info"
@@ -88,6 +93,10 @@ func volumeTable() []Metric {
 		m(nameUsed, Gauge, "Part of the cache that holds data."),
 		m(nameDirty, Gauge, "Data that the origin does not have yet."),
 		m(nameDirtyAge, Gauge, "Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none."),
+		m(nameDirtyLimit, Gauge, "Bound of the data that the origin does not have yet (maxDirtyBytes). Absent without one."),
+		m(nameDirtyAgeMax, Gauge, "Bound of their age (maxDirtyAge). Absent without one."),
+		m(nameBraked, Counter, "Time for which the dirty bound has let writes through to the origin since the plugin started: waiting for pauses to write back in (level=hold), or writing back at once (level=drain). Absent without a bound.", "level"),
+		m(nameBrakes, Counter, "How often that began. Absent without a bound."),
 		m(nameChunk, Gauge, "Size of the chunks that the cache holds."),
 		m(nameMetaSize, Gauge, "Size of the cache's metadata."),
 		m(nameMetaUsed, Gauge, "Part of the cache's metadata that is in use."),
@@ -128,6 +137,7 @@ func nodeTable() []Metric {
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
 		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},
 		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Caches of volumes that have left which the node lends to their new nodes."},
+		{Name: nameBypasses, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that were led past their cache since the plugin started, because its SSD failed."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
 		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},

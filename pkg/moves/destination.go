@@ -5,6 +5,7 @@ import (
 	"crypto/ecdh"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,6 +46,8 @@ type Destination struct {
 	client client.WithWatch
 	events events.EventRecorder
 	clock  clock.PassiveClock
+	// known are the moves as a watch shows them; nil without one.
+	known *loanStates
 }
 
 var _ volume.Moves = (*Destination)(nil)
@@ -135,12 +138,26 @@ func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, 
 	if answer.State != v1alpha1.LoanLent {
 		return nil, unavailable("node %s does not lend its cache (%s): %s", node, answer.State, answer.Message)
 	}
-	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)
-	if err == nil && (len(answer.Portals) == 0 || answer.IQN == "" || answer.ChunkSizeBytes <= 0 || answer.MetaBytes <= 0 || answer.DataBytes <= 0) {
-		err = errors.New("address or size is missing")
-	}
+	loan, err := loanOf(obj, answer, key)
 	if err != nil {
 		return nil, unavailable("the answer of node %s cannot be used: %v", node, err)
+	}
+	return loan, nil
+}
+
+// loanOf reads the answer of another node, which may say anything that the API lets it
+// say. What has a place in a table or a division is checked here.
+func loanOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *ecdh.PrivateKey) (*volume.Loan, error) {
+	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(answer.Portals) == 0 || answer.IQN == "" || answer.ChunkSizeBytes <= 0 || answer.MetaBytes <= 0 || answer.DataBytes <= 0:
+		return nil, errors.New("address or size is missing")
+	case answer.ChunkSizeBytes%sectorSize != 0 || answer.MetaBytes%sectorSize != 0 || answer.DataBytes%sectorSize != 0:
+		return nil, errors.New("a size is no number of sectors")
+	case answer.ChunkSizeBytes > answer.DataBytes || answer.DataBytes > math.MaxInt64-answer.MetaBytes:
+		return nil, errors.New("the sizes do not go together")
 	}
 	return &volume.Loan{
 		Move:         idOf(obj),
@@ -149,6 +166,7 @@ func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, 
 		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
 		MetaBytes:    answer.MetaBytes,
 		DataBytes:    answer.DataBytes,
+		Tracked:      trackedOf(answer),
 	}, nil
 }
 
@@ -270,6 +288,10 @@ func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.Move
 		d.begun(obj)
 		obj.Status.Outcome, obj.Status.OutcomeMessage = v1alpha1.MigrationOutcome(o), text
 		obj.Status.CompletionTime = metav1.NewTime(d.clock.Now())
+		if o == volume.MoveCompleted {
+			// The last report was made before the end.
+			obj.Status.Progress.HydratedBytes = obj.Status.Progress.TotalBytes
+		}
 		obj.Status.Progress.BytesPerSecond, obj.Status.Progress.EstimatedCompletionTime = nil, metav1.Time{}
 		d.condition(obj, status, reason, text)
 	})
@@ -290,13 +312,31 @@ func (d *Destination) tell(ctx context.Context, obj *v1alpha1.CacheMigration, e 
 	records.Emit(ctx, d.client, d.events, v, e)
 }
 
+// Ended implements volume.Moves.
+func (d *Destination) Ended(ctx context.Context, r volume.MoveRequest) (bool, error) {
+	obj := &v1alpha1.CacheMigration{}
+	name := PrewarmName(r.Volume, r.Fence.Generation)
+	err := d.client.Get(ctx, types.NamespacedName{Name: name}, obj)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, records.Error("read CacheMigration "+name, err)
+	}
+	return obj.Spec.VolumeUID == r.Fence.UID && obj.Spec.PrewarmRequest == r.Request && obj.Status.Outcome != "", nil
+}
+
 // note is the text of the event at the end of a move.
 func note(obj *v1alpha1.CacheMigration) string {
 	from := "the origin"
 	if obj.Spec.SourceNode != "" {
 		from = "node " + obj.Spec.SourceNode
 	}
-	text := fmt.Sprintf("Warm start on node %s from %s: %s", obj.Spec.DestinationNode, from, obj.Status.Outcome)
+	what := "Warm start on"
+	if obj.Spec.Purpose == v1alpha1.MigrationPrewarm {
+		what = "Prewarming of"
+	}
+	text := fmt.Sprintf("%s node %s from %s: %s", what, obj.Spec.DestinationNode, from, obj.Status.Outcome)
 	if total := ptr.Deref(obj.Status.Progress.TotalBytes, 0); total > 0 {
 		text += fmt.Sprintf(", %d of %d bytes copied", ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total)
 	}
@@ -304,13 +344,4 @@ func note(obj *v1alpha1.CacheMigration) string {
 		text += ": " + obj.Status.OutcomeMessage
 	}
 	return text
-}
-
-// Lent implements volume.Moves.
-func (d *Destination) Lent(ctx context.Context, m volume.MoveID) (bool, error) {
-	obj, err := load(ctx, d.client, m)
-	if err != nil || obj == nil {
-		return false, err
-	}
-	return obj.Status.Source.State == v1alpha1.LoanLent, nil
 }

@@ -16,8 +16,10 @@ type lender struct {
 	// residencies are the generations that this node has.
 	residencies map[volume.ID]int64
 	loans       map[volume.ID]volume.LoanRequest
-	lends       []volume.LoanRequest
-	reclaimed   []volume.MoveID
+	// looks is how often all loans were asked for.
+	looks     int
+	lends     []volume.LoanRequest
+	reclaimed []volume.MoveID
 	// busy is how many requests are answered with ErrBusy first.
 	busy int
 	// delay is how long a request takes; running and most count them.
@@ -25,12 +27,20 @@ type lender struct {
 	running, most int
 	// killed makes the caller's process die after the loan, before the answer.
 	killed func()
+	// tracked is the record of writes of every loan.
+	tracked *volume.Tracked
+	// left are the loans that the other node has no session with; released those that
+	// ended without being reclaimed, and early the ones that had a session then.
+	left            map[volume.ID]bool
+	released, early []volume.MoveID
+	// busyReleases is how many releases are answered with ErrBusy first.
+	busyReleases int
 }
 
 var _ volume.Lender = (*lender)(nil)
 
 func newLender(residencies map[volume.ID]int64) *lender {
-	return &lender{residencies: residencies, loans: map[volume.ID]volume.LoanRequest{}}
+	return &lender{residencies: residencies, loans: map[volume.ID]volume.LoanRequest{}, left: map[volume.ID]bool{}}
 }
 
 func (l *lender) Lend(_ context.Context, r volume.LoanRequest) (volume.Loan, error) {
@@ -53,7 +63,7 @@ func (l *lender) Lend(_ context.Context, r volume.LoanRequest) (volume.Loan, err
 	}
 	return volume.Loan{
 		Move: r.Move, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:lend.0." + string(r.Volume)},
-		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30,
+		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30, Tracked: l.tracked,
 	}, nil
 }
 
@@ -78,11 +88,48 @@ func (l *lender) Reclaim(_ context.Context, id volume.ID, m volume.MoveID) error
 func (l *lender) Loans(context.Context) (map[volume.ID]volume.MoveID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.looks++
 	out := map[volume.ID]volume.MoveID{}
 	for id, r := range l.loans {
 		out[id] = r.Move
 	}
 	return out, nil
+}
+
+func (l *lender) Loan(_ context.Context, id volume.ID) (volume.MoveID, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, served := l.loans[id]
+	return r.Move, served, nil
+}
+
+func (l *lender) InUse(_ context.Context, id volume.ID) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, lent := l.loans[id]
+	return lent && !l.left[id], nil
+}
+
+func (l *lender) Release(_ context.Context, id volume.ID, m volume.MoveID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busyReleases > 0 {
+		l.busyReleases--
+		return fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
+	}
+	l.released = append(l.released, m)
+	if !l.left[id] {
+		l.early = append(l.early, m)
+	}
+	delete(l.loans, id)
+	return nil
+}
+
+// leave ends the other node's session.
+func (l *lender) leave(id volume.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left[id] = true
 }
 
 // loan returns what is lent of a volume.

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/records"
@@ -26,11 +27,12 @@ type loanKey struct {
 // reconcile brings the loans of one volume to what its objects ask for. again is
 // when to look once more though nothing has changed; 0 is never.
 func (s *Source) reconcile(ctx context.Context, id volume.ID) (again time.Duration, err error) {
-	all, err := s.objects(ctx)
+	// Each of hundreds of moves reports every few seconds, so that one report must not
+	// cost a look at all of them, nor at all volumes of the journal.
+	asked, err := s.objects(ctx, client.MatchingFields{volumeIndex: string(id)})
 	if err != nil {
 		return 0, err
 	}
-	asked := slices.DeleteFunc(all, func(o v1alpha1.CacheMigration) bool { return o.Spec.VolumeName != string(id) })
 	slices.SortFunc(asked, func(a, b v1alpha1.CacheMigration) int { return cmp.Compare(a.Spec.Generation, b.Spec.Generation) })
 	var errs []error
 	for i := range asked {
@@ -88,9 +90,9 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 }
 
 func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts, error) {
-	loans, err := s.Lender.Loans(ctx)
+	served, _, err := s.Lender.Loan(ctx, volume.ID(obj.Spec.VolumeName))
 	if err != nil {
-		return facts{}, fmt.Errorf("loans of this node: %w", err)
+		return facts{}, err
 	}
 	deadline := obj.Spec.Deadline
 	return facts{
@@ -99,7 +101,7 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil || obj.Status.Progress.ServedFrom == v1alpha1.ServedFromOrigin ||
 			!deadline.IsZero() && !s.Clock.Now().Before(deadline.Time),
 		state:  obj.Status.Source.State,
-		served: loans[volume.ID(obj.Spec.VolumeName)].UID == string(obj.UID),
+		served: served.UID == string(obj.UID),
 	}, nil
 }
 
@@ -137,6 +139,7 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,
 			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes,
 		}
+		answerTracked(a, loan.Tracked)
 	})
 }
 
@@ -171,6 +174,7 @@ func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key loan
 	}
 	return s.Lender.Lend(ctx, volume.LoanRequest{
 		Move: m, Volume: volume.ID(obj.Spec.VolumeName), UID: obj.Spec.VolumeUID, Generation: obj.Spec.SourceGeneration,
+		Purpose: volume.MovePurpose(obj.Spec.Purpose), Request: obj.Spec.PrewarmRequest,
 		To: obj.Spec.DestinationNode, Initiator: initiator, Credentials: cred,
 	})
 }
@@ -230,11 +234,10 @@ func (s *Source) answer(ctx context.Context, m volume.MoveID, state v1alpha1.Loa
 
 // forgotten ends the loan of a volume that no object speaks of.
 func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.CacheMigration) (again time.Duration, err error) {
-	loans, err := s.Lender.Loans(ctx)
+	m, served, err := s.Lender.Loan(ctx, id)
 	if err != nil {
-		return 0, fmt.Errorf("loans of this node: %w", err)
+		return 0, err
 	}
-	m, served := loans[id]
 	if !served || slices.ContainsFunc(asked, func(o v1alpha1.CacheMigration) bool { return idOf(&o) == m }) {
 		s.mu.Lock()
 		defer s.mu.Unlock()

@@ -33,6 +33,9 @@ const (
 	backoff  = 20 * time.Millisecond
 )
 
+// PrewarmName returns the name of the object of a prewarming.
+func PrewarmName(id volume.ID, generation int64) string { return Name(id, generation) + "-prewarm" }
+
 // Name returns the name of the object of a move: one per volume and ownership.
 func Name(id volume.ID, generation int64) string {
 	return string(id) + "-" + strconv.FormatInt(generation, 10)
@@ -55,6 +58,10 @@ func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigrat
 		Spec: v1alpha1.CacheMigrationSpec{
 			VolumeName: string(r.Volume), VolumeUID: r.Fence.UID, Generation: r.Fence.Generation, DestinationNode: r.Fence.Node,
 		},
+	}
+	if r.Purpose == volume.PurposePrewarm {
+		obj.Name = PrewarmName(r.Volume, r.Fence.Generation)
+		obj.Spec.Purpose, obj.Spec.PrewarmRequest = v1alpha1.MigrationPrewarm, r.Request
 	}
 	if r.Bandwidth > 0 {
 		obj.Spec.BandwidthBytesPerSecond = ptr.To(r.Bandwidth)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -24,6 +23,9 @@ import (
 // sourceField is the selectable field by which a node watches the moves away from
 // it alone.
 const sourceField = "spec.sourceNode"
+
+// volumeIndex finds the moves of one volume among those of this node.
+const volumeIndex = "nearflash.volume"
 
 // Defaults of SourceConfig, and the bounds of the pause after a failure.
 const (
@@ -81,24 +83,16 @@ type missing struct {
 
 // NewSource returns the Source of a node. It works once Run runs.
 func NewSource(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, cfg SourceConfig) (*Source, error) {
-	watching := rest.CopyConfig(config)
-	watching.Timeout = 0 // it would end the watch again and again
-	c, err := cache.New(watching, cache.Options{
-		Scheme: scheme,
-		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.CacheMigration{}: {Field: fields.OneTermEqualSelector(sourceField, cfg.Node)},
-		},
-	})
+	c, informer, err := migrations(ctx, config, scheme, sourceField, cfg.Node)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.IndexField(ctx, &v1alpha1.CacheMigration{}, volumeIndex, volumeOf); err != nil {
 		return nil, fmt.Errorf("watch of CacheMigrations: %w", err)
 	}
 	s := &Source{
 		SourceConfig: cfg.withDefaults(), cache: c, keys: map[string]loanKey{}, missing: map[volume.ID]missing{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volume.ID](minBackoff, maxBackoff)),
-	}
-	informer, err := c.GetInformer(ctx, &v1alpha1.CacheMigration{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, fmt.Errorf("watch of CacheMigrations: %w", err)
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    s.changed,
@@ -189,9 +183,18 @@ func (s *Source) enqueueAll(ctx context.Context) {
 	}
 }
 
-func (s *Source) objects(ctx context.Context) ([]v1alpha1.CacheMigration, error) {
+// volumeOf is what volumeIndex is made of.
+func volumeOf(o client.Object) []string {
+	if move, ok := o.(*v1alpha1.CacheMigration); ok {
+		return []string{move.Spec.VolumeName}
+	}
+	return nil
+}
+
+// objects are the moves from this node, with options those of a volume.
+func (s *Source) objects(ctx context.Context, opts ...client.ListOption) ([]v1alpha1.CacheMigration, error) {
 	var list v1alpha1.CacheMigrationList
-	if err := s.cache.List(ctx, &list); err != nil {
+	if err := s.cache.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list of CacheMigrations: %w", err)
 	}
 	return list.Items, nil

@@ -87,7 +87,9 @@ func (s *Sampler) count(vs *volumeState, v Volume, status *devmapper.CacheStatus
 	vs.Credit = leftCredit(done, vs.Credit, accesses)
 	changed = next.Activation != vs.Cache.Activation || next.Last != vs.Cache.Last || next.Total != vs.Cache.Total
 	vs.Cache = next
-	dirty := status.Dirty > 0
+	// A table that is just being swapped in has not read its map yet, and says that
+	// nothing is cached, nor dirty.
+	dirty := status.Dirty > 0 || status.CacheUsed == 0 && vs.Dirty
 	if !dirty || vs.Clean.IsZero() {
 		vs.Clean = now
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -57,6 +58,8 @@ type Sampler struct {
 	// lock is held while it is full; unlike a mutex it can be waited for with a
 	// context.
 	lock chan struct{}
+	// begun counts the passes that were begun.
+	begun atomic.Int64
 
 	// All below is guarded by lock.
 	state   state
@@ -80,10 +83,11 @@ type windows struct {
 }
 
 // Open loads the totals of earlier runs. If their file is corrupt they begin at
-// zero; the file is kept, and the first pass says so.
+// zero; the file is kept, and the first pass says so. Those of a newer version are
+// kept for it, and nothing is saved here.
 func Open(c Config) (*Sampler, error) {
 	store, st, err := openState(c.Dir)
-	if err != nil && !errors.Is(err, journal.ErrCorrupt) {
+	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
 		return nil, err
 	}
 	return &Sampler{
@@ -176,16 +180,50 @@ func (s *Sampler) Scrape(ctx context.Context) Snapshot {
 // than ctx allows.
 func (s *Sampler) Final(ctx context.Context, id volume.ID) {
 	log := klog.FromContext(ctx)
+	asked := s.begun.Load()
 	if err := s.acquire(ctx); err != nil {
 		log.Info("Last counts of the volume not taken", "volume", id, "reason", err.Error())
 		return
 	}
 	defer s.release()
-	s.pass(ctx, 0)
+	s.passSince(ctx, asked)
 	s.save()
 	if err := s.withSaveError(s.last).Err; err != nil {
 		log.Info("Last counts of the volume may be incomplete", "volume", id, "reason", err.Error())
 	}
+}
+
+// Count takes a pass now. Unlike Final it does not wait for a disk.
+func (s *Sampler) Count(ctx context.Context) {
+	asked := s.begun.Load()
+	if err := s.acquire(ctx); err != nil {
+		return
+	}
+	defer s.release()
+	s.passSince(ctx, asked)
+}
+
+// passSince takes a pass, unless one was begun and done since asked passes had been
+// begun: that has what was counted until then. A pass reads all volumes, and all
+// volumes of a node may leave it at the same time. The caller holds the lock.
+func (s *Sampler) passSince(ctx context.Context, asked int64) {
+	if s.begun.Load() == asked || s.last.Err != nil {
+		s.pass(ctx, 0)
+	}
+}
+
+// DirtySince is when the cache of a volume was last seen without a dirty block, also
+// by a plugin before this one: nothing that is dirty is older. It is zero if that is
+// not known.
+func (s *Sampler) DirtySince(ctx context.Context, id volume.ID) time.Time {
+	if err := s.acquire(ctx); err != nil {
+		return time.Time{}
+	}
+	defer s.release()
+	if vs := s.state.Volumes[id]; vs != nil {
+		return vs.Clean
+	}
+	return time.Time{}
 }
 
 func (s *Sampler) acquire(ctx context.Context) error {
@@ -225,6 +263,7 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 	if age := began.Sub(s.last.Time); age >= 0 && age < fresh {
 		return
 	}
+	s.begun.Add(1)
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	// The journal first: if a table is swapped meanwhile, counters of the new one

@@ -320,6 +320,16 @@ func TestDirtySince(t *testing.T) {
 	m.restart()
 	m.dirty("v", 4)
 	want("after a restart", noon.Add(time.Minute))
+	if got := m.sampler.DirtySince(t.Context(), "v"); !got.Equal(noon.Add(time.Minute)) {
+		t.Errorf("asked for: dirty since %v", got)
+	}
+	swapped := m.status["nf-v"]
+	m.status["nf-v"] = devmapper.CacheStatus{ChunkSectors: 256, CacheTotal: 100, Features: []string{"metadata2", "writethrough"}}
+	m.step(time.Minute)
+	m.scrape()
+	m.status["nf-v"] = swapped
+	m.step(time.Minute)
+	want("after a swap that was seen half way", noon.Add(time.Minute))
 	m.dirty("v", 0)
 	m.step(time.Minute)
 	want("flushed", time.Time{})

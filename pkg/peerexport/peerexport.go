@@ -85,6 +85,16 @@ func (e *Exporter) Unexport(ctx context.Context, name string) error {
 	return nil
 }
 
+// InUse tells whether an initiator has a session with an export now; one that is not
+// there has none.
+func (e *Exporter) InUse(_ context.Context, name string) (bool, error) {
+	in, err := e.Tree.InUse(e.target(name).IQN)
+	if err != nil {
+		return false, fmt.Errorf("sessions of the export of volume %s: %w", name, err)
+	}
+	return in, nil
+}
+
 // List returns the names of what this node exports, in order. Halves of exports
 // that a crash has left are among them.
 func (e *Exporter) List(context.Context) ([]string, error) {

@@ -36,6 +36,8 @@ type View struct {
 	Mirror  bool
 	Copies  int64
 	Stripes int
+	// Degraded says which part of the mirror is missing or out of date, or is empty.
+	Degraded string
 	// CapacityBytes, FreeBytes and ResidencyBytes are known while VG is not empty:
 	// the space of all devices, what no logical volume takes, and what clean
 	// caches of volumes that left the node take.
@@ -85,11 +87,14 @@ func NewManager(c Config, l lvm.Client, api client.Client, residency ResidencyBy
 // View returns the state of the pool as of the last reconciliation.
 func (m *Manager) View() View { return *m.view.Load() }
 
+// VolumeGroupPrefix is what the names of all nodes' volume groups begin with.
+const VolumeGroupPrefix = "nearflash-"
+
 // VolumeGroup is the name of a node's volume group. It carries the node, since
 // two nodes may share a kernel and SSDs may change machines.
 func VolumeGroup(node string) string {
 	sum := sha256.Sum256([]byte(node))
-	return "nearflash-" + hex.EncodeToString(sum[:5])
+	return VolumeGroupPrefix + hex.EncodeToString(sum[:5])
 }
 
 // Reconcile makes the pool what the node's CachePool says, and reports on it. An
@@ -174,6 +179,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
 		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
+		o.view.Degraded = m.mirror(ctx, vg, f.MissingPVs)
 	}
 	return o
 }
@@ -226,7 +232,7 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 	}
 	for _, path := range paths {
 		d := DeviceFacts{Path: path}
-		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.Device == path && pv.VG == vg }); !d.InPool {
+		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.VG == vg && canonical(pv.Device) == path }); !d.InPool {
 			d.Problem = m.problem(ctx, path)
 		}
 		if size, err := blockdev.Size(path); err == nil {
@@ -235,6 +241,15 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 		f.Devices = append(f.Devices, d)
 	}
 	return f, nil
+}
+
+// canonical resolves the name that LVM gives a device: one of the device mapper has a
+// link in /dev/mapper for a name.
+func canonical(device string) string {
+	if real, err := filepath.EvalSymlinks(device); err == nil {
+		return real
+	}
+	return device
 }
 
 // problem says why a device that is not in the pool must not be taken.

@@ -83,7 +83,8 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 		return err
 	}
 	if want.Static != nil {
-		want.Mode, want.Cache, want.AcceptNodeLoss, want.WarmStart = have.Mode, have.Cache, have.AcceptNodeLoss, have.WarmStart
+		want.Mode, want.Cache, want.AcceptNodeLoss = have.Mode, have.Cache, have.AcceptNodeLoss
+		want.DirtyBound, want.WarmStart = have.DirtyBound, have.WarmStart
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

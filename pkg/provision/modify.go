@@ -46,6 +46,12 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	if want.Cache != have.Cache {
 		spec.CacheSize = want.Cache.String()
 	}
+	if b := want.DirtyBound; b != have.DirtyBound {
+		text := spec.MaxDirtyBytes
+		if records.SetDirtyBound(spec, b); b.Max == have.DirtyBound.Max {
+			spec.MaxDirtyBytes = text
+		}
+	}
 	if want.WarmStart != have.WarmStart {
 		spec.WarmStart = records.ObjectWarmStart(want.WarmStart)
 	}

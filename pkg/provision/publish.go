@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -99,6 +98,14 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, nod
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("access to volume %s: %w", v.ID, err)
 	}
+	restored, err := s.restoreOwner(ctx, obj, v, access)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if restored {
+		// The record knows the admission now, so that this comes once.
+		return s.publishOn(ctx, obj, node, grant)
+	}
 	c, err := decideClaim(v, node, access.Generation)
 	if err != nil {
 		return volume.Publication{}, err
@@ -144,11 +151,10 @@ func (s *Service) checkInitiators(ctx context.Context, v volume.Volume, node, in
 
 // revoke ends every admission but that of keep. One that is in use under a
 // generation that the record does not know is not touched: the record is older
-// than the data then, and the writes of that host must reach the origin first.
+// than the data then, and the writes of that host must reach the origin first. (Of a
+// volume that may be writeback, restoreOwner has made the record know it.)
 func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Access, keep string) error {
-	unknown := func(e backend.Export) bool { return e.Generation > v.Fence.Generation && e.LoggedIn }
-	if i := slices.IndexFunc(access.Exports, unknown); i >= 0 {
-		e := access.Exports[i]
+	if e, unknown := unknownExport(v, access); unknown && e.LoggedIn {
 		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record knows only %d (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
 	}

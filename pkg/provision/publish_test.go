@@ -2,6 +2,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -266,31 +267,13 @@ func testStaleGeneration(t *testing.T, _ *rest.Config, f *fixture) {
 		f.fail = nil
 		f.storage.Step = nil
 		_, err := f.storage.Export(context.WithoutCancel(t.Context()), f.id, backend.Grant{Initiator: iqnB, Credentials: *chap, Generation: 7})
-		return err
+		return errors.Join(err, f.storage.Unexport(context.WithoutCancel(t.Context()), f.id, iqnB))
 	}
 	p, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
 	if err != nil || p.Fence.Generation != 8 {
 		t.Fatalf("got %+v, %v; want generation 8", p, err)
 	}
 	f.wantOwner(t, nodeA, 8, true)
-	f.wantExports(t, iqnA)
-}
-
-// testRestoredRecord: the record is older than the storage server's knowledge.
-func testRestoredRecord(t *testing.T, _ *rest.Config, f *fixture) {
-	f.create(t)
-	if _, err := f.storage.Export(t.Context(), f.id, backend.Grant{Initiator: iqnB, Credentials: *chap, Generation: 5}); err != nil {
-		t.Fatal(err)
-	}
-	f.storage.Login(f.id, iqnB, true)
-	_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
-	wantError(t, err, volume.ErrFenced)
-	if !strings.Contains(err.Error(), iqnB) || !strings.Contains(err.Error(), "generation 5") {
-		t.Errorf("the error names neither user nor generation: %v", err)
-	}
-	f.wantExports(t, iqnB)
-	f.storage.Login(f.id, iqnB, false)
-	f.publish(t, nodeA, 6)
 	f.wantExports(t, iqnA)
 }
 

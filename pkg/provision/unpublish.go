@@ -63,6 +63,17 @@ func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error
 // has flushed them since. It is for every volume safe to call, and needed only
 // when Unpublish could not do it. Errors: ErrUnavailable, ErrBackend.
 func (s *Service) Settle(ctx context.Context, id volume.ID) error {
+	if s.backend == nil {
+		return nil
+	}
+	// Mostly nobody is admitted, and then the record need not be asked.
+	access, err := s.backend.Access(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && len(access.Exports) == 0 {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("access to volume %s: %w", id, err)
+	}
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
@@ -89,6 +100,9 @@ func (s *Service) settle(ctx context.Context, obj *v1alpha1.CachedVolume) error 
 	}
 	if err != nil {
 		return fmt.Errorf("access to volume %s: %w", v.ID, err)
+	}
+	if restored, err := s.restoreOwner(ctx, obj, v, access); restored || err != nil {
+		return err // somebody has to flush after all
 	}
 	return s.revoke(ctx, v, access, "")
 }

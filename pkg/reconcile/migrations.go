@@ -66,7 +66,35 @@ func (m *migrations) expire(ctx context.Context, obj *v1alpha1.CacheMigration) (
 	if left := ended.Add(m.retention()).Sub(m.now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
+	// Without its object, the request would look like one that nobody has seen.
+	if err := m.fulfil(ctx, obj); err != nil {
+		return ctrl.Result{}, err
+	}
 	return ctrl.Result{}, m.remove(ctx, obj, "ended")
+}
+
+// fulfil takes back the request that a Prewarm has carried out, if its volume still
+// makes it.
+func (m *migrations) fulfil(ctx context.Context, obj *v1alpha1.CacheMigration) error {
+	if obj.Spec.Purpose != v1alpha1.MigrationPrewarm {
+		return nil
+	}
+	v, err := records.Load(ctx, m.Client, volume.ID(obj.Spec.VolumeName))
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case string(v.UID) != obj.Spec.VolumeUID || v.Spec.PrewarmRequest != obj.Spec.PrewarmRequest:
+		return nil
+	}
+	base := v.DeepCopy()
+	v.Spec.PrewarmNode, v.Spec.PrewarmRequest = "", ""
+	err = m.Client.Patch(ctx, v, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return records.Error("write CachedVolume "+v.Name, err)
 }
 
 func (m *migrations) retention() time.Duration {
@@ -90,7 +118,11 @@ func (m *migrations) supersede(ctx context.Context, obj *v1alpha1.CacheMigration
 	}
 	generation := ptr.Deref(now.Status.Generation, 0)
 	if generation <= obj.Spec.Generation {
-		return nil
+		if obj.Spec.PrewarmRequest == now.Spec.PrewarmRequest || obj.Spec.Purpose != v1alpha1.MigrationPrewarm {
+			return nil
+		}
+		// Its destination may not run, and another one is to have the name.
+		return m.moves.Finish(ctx, volume.MoveID{Name: obj.Name, UID: string(obj.UID)}, volume.MoveEnded, "the request was taken back")
 	}
 	klog.FromContext(ctx).Info("Ending the migration of a volume that moved on", "owner", now.Status.OwnerNode, "generation", generation)
 	return m.moves.Finish(ctx, volume.MoveID{Name: obj.Name, UID: string(obj.UID)}, volume.MoveEnded,
@@ -135,7 +167,7 @@ func endings() predicate.Predicate {
 	}
 }
 
-// handovers lets volumes pass that got another generation, or went.
+// handovers lets volumes pass that got another generation or request, or went.
 func handovers() predicate.Predicate {
 	return predicate.Funcs{
 		// Every migration has an event of its own when the informers start.
@@ -143,7 +175,7 @@ func handovers() predicate.Predicate {
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.CachedVolume)
 			after, also := e.ObjectNew.(*v1alpha1.CachedVolume)
-			return ok && also && (before.UID != after.UID || ptr.Deref(before.Status.Generation, 0) != ptr.Deref(after.Status.Generation, 0))
+			return ok && also && (before.UID != after.UID || before.Spec.PrewarmRequest != after.Spec.PrewarmRequest || ptr.Deref(before.Status.Generation, 0) != ptr.Deref(after.Status.Generation, 0))
 		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}

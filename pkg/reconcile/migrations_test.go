@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,57 @@ func (c *cluster) testExpiry(t *testing.T) {
 	if c.migration(t, fresh) == nil {
 		t.Error("a migration that has just ended is gone")
 	}
+}
+
+// testFulfilled: a request for a copy does not outlive the object that shows that it was
+// carried out; a later one does.
+func (c *cluster) testFulfilled(t *testing.T) {
+	for id, request := range map[volume.ID]string{"fulfilled": "r1", "asked-again": "r2"} {
+		c.create(t, id)
+		v := c.load(t, id)
+		v.Spec.PrewarmNode, v.Spec.PrewarmRequest = "node-b", request
+		c.must(t, c.client.Update(t.Context(), v))
+		m := &v1alpha1.CacheMigration{
+			ObjectMeta: metav1.ObjectMeta{Name: string(id) + "-1-prewarm"},
+			Spec: v1alpha1.CacheMigrationSpec{
+				VolumeName: string(id), VolumeUID: string(v.UID), Generation: 1, DestinationNode: "node-b", SourceNode: "node-a", SourceGeneration: 1,
+				Purpose: v1alpha1.MigrationPrewarm, PrewarmRequest: "r1", DestinationPublicKey: strings.Repeat("A", 43) + "=",
+			},
+		}
+		c.must(t, c.client.Create(t.Context(), m))
+		m.Status.Outcome, m.Status.CompletionTime = v1alpha1.MigrationCompleted, metav1.NewTime(time.Now().Add(-2*time.Hour))
+		c.must(t, c.client.Status().Update(t.Context(), m))
+		eventually(t, "the migration goes", func() bool { return c.migration(t, m) == nil })
+		want := request
+		if request == m.Spec.PrewarmRequest {
+			want = ""
+		}
+		if s := c.load(t, id).Spec; s.PrewarmRequest != want || (s.PrewarmNode == "") != (want == "") {
+			t.Errorf("%s: request %q for node %q is left, want %q", id, s.PrewarmRequest, s.PrewarmNode, want)
+		}
+	}
+}
+
+// testTakenBack: a copy whose request is taken back ends, also if its destination is down.
+func (c *cluster) testTakenBack(t *testing.T) {
+	const id = "taken-back"
+	c.create(t, id)
+	v := c.load(t, id)
+	v.Spec.PrewarmNode, v.Spec.PrewarmRequest = "node-b", "r1"
+	c.must(t, c.client.Update(t.Context(), v))
+	m := &v1alpha1.CacheMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: id + "-1-prewarm"},
+		Spec: v1alpha1.CacheMigrationSpec{
+			VolumeName: id, VolumeUID: string(v.UID), Generation: 1, DestinationNode: "node-b", SourceNode: "node-a", SourceGeneration: 1,
+			Purpose: v1alpha1.MigrationPrewarm, PrewarmRequest: "r1", DestinationPublicKey: strings.Repeat("A", 43) + "=",
+		},
+	}
+	c.must(t, c.client.Create(t.Context(), m))
+	never(t, "a copy that is asked for was ended", func() bool { return c.migration(t, m).Status.Outcome != "" })
+	v = c.load(t, id)
+	v.Spec.PrewarmNode, v.Spec.PrewarmRequest = "", ""
+	c.must(t, c.client.Update(t.Context(), v))
+	eventually(t, "the copy ends", func() bool { return c.migration(t, m).Status.Outcome == v1alpha1.MigrationEnded })
 }
 
 // testPeerGone: the new owner need not wait for a node that left the cluster.

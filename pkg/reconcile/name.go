@@ -17,30 +17,17 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// name keeps the names of a record's PersistentVolume and claim, which metrics and
-// events carry. It writes when they differ and not else; a name that the informer
-// has not seen yet follows with its event.
-func (r *Reconciler) name(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	pv, err := r.persistentVolume(ctx, obj.Name)
-	if err != nil {
-		return err
+// setClaim keeps the name of a volume's claim, which metrics and events carry beside
+// that of the PersistentVolume. A name that the informer has not seen yet follows
+// with its event.
+func (r *Reconciler) setClaim(ctx context.Context, id volume.ID, ref *v1alpha1.ClaimReference) error {
+	if ref == nil {
+		return nil
 	}
-	name := ""
-	if pv != nil {
-		name = pv.Name
-	}
-	if obj.Status.PersistentVolumeName != name {
-		err = records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
-			now.Status.PersistentVolumeName = name
-			return nil
-		})
-	}
-	if ref := claimOf(pv); ref != nil && (obj.Spec.ClaimRef == nil || *obj.Spec.ClaimRef != *ref) {
-		err = errors.Join(err, records.UpdateObject(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
-			now.Spec.ClaimRef = ref
-			return nil
-		}))
-	}
+	err := records.UpdateObject(ctx, r.Client, id, func(now *v1alpha1.CachedVolume) error {
+		now.Spec.ClaimRef = ref
+		return nil
+	})
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}

@@ -42,9 +42,6 @@ import (
 // lockedRetry is when a volume is looked at again that a CSI call holds.
 const lockedRetry = time.Second
 
-// listPage is the number of objects asked for at once.
-const listPage = 500
-
 // Volumes are the acts that finish a volume; provision.Service has them. Each is
 // safe to call for every volume and judges the record anew.
 type Volumes interface {
@@ -83,11 +80,13 @@ func (c Config) clock() clock.PassiveClock {
 
 func (c Config) now() time.Time { return c.clock().Now() }
 
-// Reconciler finishes volumes. informed answers from informers and only says
-// when the API server itself need not be asked.
+// Reconciler finishes volumes. What informers show decides whether there is
+// anything to do; what is done is judged by the API server's own answer (states.md,
+// "Many nodes, many volumes").
 type Reconciler struct {
 	Config
 	informed client.Reader
+	census   census
 }
 
 // Reconcile implements reconcile.Reconciler for the CachedVolume of req.
@@ -97,33 +96,109 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		klog.FromContext(ctx).V(2).Info("Not a volume of this driver", "reason", err.Error())
 		return ctrl.Result{}, nil
 	}
+	d, err := r.due(ctx, id)
+	if d.nothing() {
+		return ctrl.Result{}, err
+	}
 	unlock, ok := r.Locks.TryLock(string(id))
 	if !ok {
-		return ctrl.Result{RequeueAfter: lockedRetry}, nil
+		return ctrl.Result{RequeueAfter: lockedRetry}, err
 	}
 	defer unlock()
-	err = r.finish(ctx, id)
+	again, actErr := r.act(ctx, id, d)
+	err = errors.Join(err, actErr)
 	if errors.Is(err, volume.ErrBusy) {
 		klog.FromContext(ctx).V(2).Info("Coming back", "reason", err.Error())
 		return ctrl.Result{RequeueAfter: lockedRetry}, nil
 	}
-	return ctrl.Result{}, err
+	return ctrl.Result{RequeueAfter: again}, err
 }
 
-// finish does all that is due. One part that fails does not hold up the others.
-func (r *Reconciler) finish(ctx context.Context, id volume.ID) error {
-	obj, err := records.Load(ctx, r.Client, id)
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil
+// due is what informers show that is to be done for a volume.
+type due struct {
+	// detach: the record looks attached, and no node is entitled to the volume.
+	detach bool
+	// gone are nodes that may have left the cluster and that the record names.
+	gone []string
+	// rename and claim: the record lacks the names of its PersistentVolume.
+	rename bool
+	name   string
+	claim  *v1alpha1.ClaimReference
+	// settle: nobody may be admitted any more.
+	settle bool
+	// retire: no PersistentVolume needs the record.
+	retire bool
+}
+
+func (d due) nothing() bool {
+	return !d.writes() && d.claim == nil && !d.settle && !d.retire
+}
+
+// writes tells whether the status of the record is to be written.
+func (d due) writes() bool { return d.detach || d.rename || len(d.gone) > 0 }
+
+// due looks at a volume as informers show it. With an error, it is what is known to
+// be due in spite of it.
+func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
+	obj := &v1alpha1.CachedVolume{}
+	err := r.informed.Get(ctx, types.NamespacedName{Name: string(id)}, obj)
+	if apierrors.IsNotFound(err) {
+		return due{}, nil
 	}
 	if err != nil {
-		return err
+		return due{}, fmt.Errorf("look for CachedVolume %s: %w", id, err)
 	}
-	err = errors.Join(r.detached(ctx, obj), r.prune(ctx, obj), r.name(ctx, obj))
-	if released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+	d := due{
+		detach: leftBehind(obj),
+		settle: released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty && obj.Spec.Static == nil,
+	}
+	var errs []error
+	for _, name := range residentNodes(obj) {
+		exists, err := nodeExists(ctx, r.informed, name)
+		if err == nil && !exists {
+			d.gone = append(d.gone, name)
+		}
+		errs = append(errs, err)
+	}
+	pv, err := r.persistentVolume(ctx, obj.Name)
+	if err != nil {
+		return d, errors.Join(append(errs, err)...)
+	}
+	d.retire = pv == nil && mayRetire(obj)
+	if pv != nil {
+		d.name = pv.Name
+	}
+	d.rename = obj.Status.PersistentVolumeName != d.name
+	if ref := claimOf(pv); ref != nil && (obj.Spec.ClaimRef == nil || *obj.Spec.ClaimRef != *ref) {
+		d.claim = ref
+	}
+	return d, errors.Join(errs...)
+}
+
+// mayRetire tells whether a record might be one that nothing but a PersistentVolume
+// needs.
+func mayRetire(obj *v1alpha1.CachedVolume) bool {
+	switch {
+	case obj.Status.Publication == v1alpha1.PublicationPublished:
+		return false
+	case obj.Spec.Static != nil:
+		return obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty
+	}
+	return obj.DeletionTimestamp != nil
+}
+
+// act does what is due. One part that fails does not hold up the others.
+func (r *Reconciler) act(ctx context.Context, id volume.ID, d due) (again time.Duration, err error) {
+	err = errors.Join(r.write(ctx, id, d), r.setClaim(ctx, id, d.claim))
+	if d.settle {
 		err = errors.Join(err, r.Volumes.Settle(ctx, id))
 	}
-	return errors.Join(err, r.retire(ctx, obj))
+	if d.retire {
+		var retireErr error
+		again, retireErr = r.retire(ctx, id)
+		err = errors.Join(err, retireErr)
+	}
+	return again, err
 }
 
 // released tells whether the volume had an owner who is not entitled any more.
@@ -131,34 +206,48 @@ func released(obj *v1alpha1.CachedVolume) bool {
 	return obj.Status.Publication == v1alpha1.PublicationReleased
 }
 
-// detached takes back what a node left behind.
-func (r *Reconciler) detached(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	if !leftBehind(obj) {
+// write brings the status of the record up to date, in one write.
+func (r *Reconciler) write(ctx context.Context, id volume.ID, d due) error {
+	if !d.writes() {
 		return nil
 	}
-	return records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
-		if !leftBehind(now) {
-			return nil
+	gone, err := r.gone(ctx, d.gone)
+	writeErr := records.UpdateStatus(ctx, r.Client, id, func(now *v1alpha1.CachedVolume) error {
+		r.detach(now)
+		prune(now, gone)
+		if d.rename {
+			now.Status.PersistentVolumeName = d.name
 		}
-		message := "not attached"
-		if now.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
-			message = fmt.Sprintf("not attached; node %s may hold unflushed writes", now.Status.OwnerNode)
-		}
-		set := func(kind string, status metav1.ConditionStatus, reason string) {
-			meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
-				Type: kind, Status: status, Reason: reason, Message: message,
-				ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
-			})
-		}
-		if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCached) {
-			set(v1alpha1.ConditionCached, metav1.ConditionFalse, v1alpha1.ReasonDetached)
-		}
-		if saysApplied(now) {
-			set(v1alpha1.ConditionApplied, metav1.ConditionUnknown, v1alpha1.ReasonNotAttached)
-		}
-		now.Status.Cache = v1alpha1.CacheStatus{}
 		return nil
 	})
+	if errors.Is(writeErr, volume.ErrNotFound) {
+		writeErr = nil
+	}
+	return errors.Join(err, writeErr)
+}
+
+// detach takes back what a node left behind.
+func (r *Reconciler) detach(now *v1alpha1.CachedVolume) {
+	if !leftBehind(now) {
+		return
+	}
+	message := "not attached"
+	if now.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+		message = fmt.Sprintf("not attached; node %s may hold unflushed writes", now.Status.OwnerNode)
+	}
+	set := func(kind string, status metav1.ConditionStatus, reason string) {
+		meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+			ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
+		})
+	}
+	if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCached) {
+		set(v1alpha1.ConditionCached, metav1.ConditionFalse, v1alpha1.ReasonDetached)
+	}
+	if saysApplied(now) {
+		set(v1alpha1.ConditionApplied, metav1.ConditionUnknown, v1alpha1.ReasonNotAttached)
+	}
+	now.Status.Cache = v1alpha1.CacheStatus{}
 }
 
 // leftBehind tells whether a volume that no node is entitled to looks attached.
@@ -173,35 +262,36 @@ func saysApplied(obj *v1alpha1.CachedVolume) bool {
 	return c != nil && c.Status != metav1.ConditionUnknown
 }
 
+// gone returns those of the nodes that have left the cluster.
+func (r *Reconciler) gone(ctx context.Context, nodes []string) ([]string, error) {
+	var gone []string
+	var errs []error
+	for _, name := range nodes {
+		// The informer may lag behind a node that has just come.
+		exists, err := nodeExists(ctx, r.Client, name)
+		if err == nil && !exists {
+			gone = append(gone, name)
+		}
+		errs = append(errs, err)
+	}
+	if len(gone) > 0 {
+		klog.FromContext(ctx).Info("Dropping residencies of nodes that left the cluster", "nodes", gone)
+	}
+	return gone, errors.Join(errs...)
+}
+
 // prune drops the residencies of nodes that left the cluster, and the warm source if
 // it is one of them, so that the new owner does not wait for its answer. Nothing
 // else is dropped here: a residency of an older generation is its node's to give
 // up, which may be about to lend it. The list informs; should the node come back,
 // its own journal decides about its caches.
-func (r *Reconciler) prune(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	var gone []string
-	for _, name := range residentNodes(obj) {
-		exists, err := r.nodeExists(ctx, name)
-		if err != nil {
-			return err
-		}
-		if !exists {
-			gone = append(gone, name)
-		}
-	}
-	if len(gone) == 0 {
-		return nil
-	}
-	klog.FromContext(ctx).Info("Dropping residencies of nodes that left the cluster", "nodes", gone)
-	return records.UpdateStatus(ctx, r.Client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
-		now.Status.Residency = slices.DeleteFunc(now.Status.Residency, func(e v1alpha1.Residency) bool {
-			return slices.Contains(gone, e.NodeName)
-		})
-		if slices.Contains(gone, now.Status.WarmSource.NodeName) {
-			now.Status.WarmSource = v1alpha1.WarmSource{}
-		}
-		return nil
+func prune(now *v1alpha1.CachedVolume, gone []string) {
+	now.Status.Residency = slices.DeleteFunc(now.Status.Residency, func(e v1alpha1.Residency) bool {
+		return slices.Contains(gone, e.NodeName)
 	})
+	if slices.Contains(gone, now.Status.WarmSource.NodeName) {
+		now.Status.WarmSource = v1alpha1.WarmSource{}
+	}
 }
 
 // residentNodes returns the nodes that a record says keep caches of the volume.
@@ -216,55 +306,26 @@ func residentNodes(obj *v1alpha1.CachedVolume) []string {
 	return nodes
 }
 
-func (r *Reconciler) nodeExists(ctx context.Context, name string) (bool, error) {
-	for _, reader := range []client.Reader{r.informed, r.Client} {
-		node := &metav1.PartialObjectMetadata{}
-		node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-		err := reader.Get(ctx, types.NamespacedName{Name: name}, node)
-		if err == nil {
-			return true, nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("read Node %s: %w", name, err)
-		}
+func nodeExists(ctx context.Context, reader client.Reader, name string) (bool, error) {
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	err := reader.Get(ctx, types.NamespacedName{Name: name}, node)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("read Node %s: %w", name, err)
 	}
-	return false, nil
+	return err == nil, nil
 }
 
 // retire forgets a record whose PersistentVolume is gone, if nothing else needs
 // it. The data of a volume that nearflash made is not touched: only DeleteVolume
-// says that nobody wants it.
-func (r *Reconciler) retire(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	if obj.Spec.Static == nil && obj.DeletionTimestamp == nil {
-		return nil
-	}
-	used, err := r.used(ctx, obj.Name)
-	if used || err != nil {
-		return err
-	}
-	return r.Volumes.Retire(ctx, volume.ID(obj.Name))
-}
-
-// used tells whether a PersistentVolume has the handle.
-func (r *Reconciler) used(ctx context.Context, handle string) (bool, error) {
-	if known, err := r.persistentVolume(ctx, handle); err != nil || known != nil {
-		return known != nil, err
-	}
+// says that nobody wants it. again is when to look once more.
+func (r *Reconciler) retire(ctx context.Context, id volume.ID) (again time.Duration, err error) {
 	// The informer may lag behind; a record must not be forgotten for that.
-	page := &corev1.PersistentVolumeList{}
-	for {
-		if err := r.Client.List(ctx, page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
-			return false, fmt.Errorf("list PersistentVolumes: %w", err)
-		}
-		for i := range page.Items {
-			if r.handle(&page.Items[i]) == handle {
-				return true, nil
-			}
-		}
-		if page.Continue == "" {
-			return false, nil
-		}
+	used, again, err := r.census.uses(ctx, r.now(), string(id), r.handles)
+	if used || again > 0 || err != nil {
+		return again, err
 	}
+	return 0, r.Volumes.Retire(ctx, id)
 }
 
 // handle returns the ID of the volume of a PersistentVolume, "" if it is another

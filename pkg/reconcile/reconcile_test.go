@@ -221,6 +221,8 @@ func TestReconcile(t *testing.T) {
 	t.Run("migration of a former owner", c.testSuperseded)
 	t.Run("migration without its volume", c.testWithoutVolume)
 	t.Run("migration that ended", c.testExpiry)
+	t.Run("request that was fulfilled", c.testFulfilled)
+	t.Run("request that was taken back", c.testTakenBack)
 	t.Run("names", c.testNames)
 	t.Run("names of a static volume", c.testStaticNames)
 	t.Run("static volume", c.testStatic)

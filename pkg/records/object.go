@@ -41,6 +41,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
 		WarmStart:      ObjectWarmStart(spec.WarmStart),
 	}
+	SetDirtyBound(&out, spec.DirtyBound)
 	if spec.Static != nil {
 		out.Static = &v1alpha1.ISCSISource{
 			Portals: slices.Clone(spec.Static.Portals),
@@ -76,6 +77,11 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		}
 		out.Cache = size
 	}
+	bound, err := dirtyBound(in)
+	if err != nil {
+		return volume.Spec{}, fmt.Errorf("spec.maxDirtyBytes of CachedVolume %s: %w", obj.Name, err)
+	}
+	out.DirtyBound = bound
 	if in.Static != nil {
 		out.Static = &volume.ISCSI{Portals: slices.Clone(in.Static.Portals), IQN: in.Static.IQN, LUN: int(ptr.Deref(in.Static.LUN, 0))}
 	}
@@ -83,6 +89,25 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
 	}
 	return out, nil
+}
+
+// SetDirtyBound writes a bound in the form of the API, in which zero is absent.
+func SetDirtyBound(spec *v1alpha1.CachedVolumeSpec, b volume.DirtyBound) {
+	spec.MaxDirtyBytes, spec.MaxDirtyAgeSeconds = b.Max.String(), nil
+	if b.Age != 0 {
+		spec.MaxDirtyAgeSeconds = ptr.To(int32(b.Age / time.Second)) // the API bounds it to a week
+	}
+}
+
+// dirtyBound reads what SetDirtyBound writes.
+func dirtyBound(in v1alpha1.CachedVolumeSpec) (volume.DirtyBound, error) {
+	b := volume.DirtyBound{Age: time.Duration(ptr.Deref(in.MaxDirtyAgeSeconds, 0)) * time.Second}
+	if in.MaxDirtyBytes == "" {
+		return b, nil
+	}
+	var err error
+	b.Max, err = volume.ParseSize(in.MaxDirtyBytes)
+	return b, err
 }
 
 // ObjectWarmStart returns the form of a WarmStart in the API, in which zero is
@@ -151,7 +176,9 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		PV:             obj.Status.PersistentVolumeName,
 		SpecGeneration: obj.Generation,
 		FlushRequest:   obj.Spec.FlushRequest,
+		Prewarm:        prewarmOf(obj.Spec),
 		FlushDone:      obj.Status.Flush.Request,
+		Abandoned:      len(untold(obj)) > 0,
 	}, nil
 }
 
@@ -172,6 +199,10 @@ func Difference(a, b volume.Spec) string {
 		return "chunkSizeBytes"
 	case a.AcceptNodeLoss != b.AcceptNodeLoss:
 		return "acceptDirtyLoss"
+	case a.DirtyBound.Max != b.DirtyBound.Max:
+		return "maxDirtyBytes"
+	case a.DirtyBound.Age != b.DirtyBound.Age:
+		return "maxDirtyAgeSeconds"
 	case orPeer(a.WarmStart.From) != orPeer(b.WarmStart.From):
 		return "warmStart.from"
 	case a.WarmStart.Bandwidth != b.WarmStart.Bandwidth:
@@ -190,4 +221,12 @@ func Difference(a, b volume.Spec) string {
 		return "static.portals"
 	}
 	return ""
+}
+
+// prewarmOf is the request to copy the cache beforehand, nil if there is none.
+func prewarmOf(s v1alpha1.CachedVolumeSpec) *volume.Prewarm {
+	if s.PrewarmNode == "" {
+		return nil
+	}
+	return &volume.Prewarm{Node: s.PrewarmNode, Request: s.PrewarmRequest}
 }

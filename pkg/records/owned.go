@@ -21,8 +21,12 @@ import (
 // alone: a cluster may have many more.
 const ownerField = "status.ownerNode"
 
-// Owned are the records of the volumes that one node owns, kept by a watch. What
-// it shows may be a moment old.
+// prewarmField is the selectable field by which a node watches the requests to warm
+// it beforehand.
+const prewarmField = "spec.prewarmNode"
+
+// Owned are the records of the volumes that one node owns, or is to be warmed for,
+// kept by a watch. What it shows may be a moment old.
 type Owned struct {
 	cache   cache.Cache
 	changed chan struct{}
@@ -30,10 +34,20 @@ type Owned struct {
 
 // NewOwned returns the records of node's volumes. They appear once Run runs.
 func NewOwned(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, node string) (*Owned, error) {
+	return newOwned(ctx, config, scheme, ownerField, node)
+}
+
+// NewPrewarms returns the records of the volumes that ask for their cache on node
+// before they move. They appear once Run runs.
+func NewPrewarms(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, node string) (*Owned, error) {
+	return newOwned(ctx, config, scheme, prewarmField, node)
+}
+
+func newOwned(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, field, node string) (*Owned, error) {
 	c, err := cache.New(config, cache.Options{
 		Scheme: scheme,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.CachedVolume{}: {Field: fields.OneTermEqualSelector(ownerField, node)},
+			&v1alpha1.CachedVolume{}: {Field: fields.OneTermEqualSelector(field, node)},
 		},
 	})
 	if err != nil {
@@ -47,6 +61,7 @@ func NewOwned(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, 
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { o.signal() },
 		UpdateFunc: o.updated,
+		DeleteFunc: func(any) { o.signal() },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch of CachedVolumes: %w", err)

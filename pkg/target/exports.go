@@ -12,6 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/target/exportstate"
 	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/target/lvol"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Account is what an initiator proves who it is with.
@@ -141,6 +142,7 @@ func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Reco
 	v = active
 	want := lio.Target{
 		IQN: s.cfg.iqn(v.Name), Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
+		Product: volume.UnitProduct(rec.Generation()),
 		// Only a thin volume: there it gives room back and reads as zeros after.
 		Unmap:   v.Thin,
 		Portals: s.cfg.Portals,

@@ -62,12 +62,15 @@ func (Credentials) GoString() string { return "[redacted]" }
 // MarshalJSON keeps credentials out of structured logs and records.
 func (Credentials) MarshalJSON() ([]byte, error) { return []byte(`"[redacted]"`), nil }
 
-// Origin is an attached device. Paths and DevNos have the same order and at
-// least one element.
+// Origin is an attached device. Paths, DevNos and Products have the same order and
+// at least one element.
 type Origin struct {
 	// Paths are device nodes such as /dev/sda; DevNos are "major:minor".
 	Paths, DevNos []string
-	SizeBytes     int64
+	// Products are the product identifications that the paths showed when they
+	// appeared.
+	Products  []string
+	SizeBytes int64
 	// LogicalBlock is the logical block size in bytes.
 	LogicalBlock int
 	// WWID identifies the device; all paths have the same. It may be empty for

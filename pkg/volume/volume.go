@@ -82,8 +82,11 @@ type Spec struct {
 	ChunkBytes int64
 	// AcceptNodeLoss is the consent that writeback needs.
 	AcceptNodeLoss bool
-	WarmStart      WarmStart
-	Claim          *Claim
+	// DirtyBound bounds what a writeback cache holds unflushed (I7). It has no effect
+	// in other modes.
+	DirtyBound DirtyBound
+	WarmStart  WarmStart
+	Claim      *Claim
 }
 
 // Fence identifies one ownership of a volume. The UID tells volumes of the
@@ -115,6 +118,17 @@ type Volume struct {
 	// FlushRequest is the last flush that was asked for, FlushDone the last that
 	// was reported done; either may be "".
 	FlushRequest, FlushDone string
+	// Prewarm asks a node to copy the cache beforehand; nil if none is asked.
+	Prewarm *Prewarm
+	// Abandoned says that unflushed writes were given up, and that no pod has been
+	// told of it yet.
+	Abandoned bool
+}
+
+// Prewarm is a request to copy the cache of an attached volume to another node.
+type Prewarm struct {
+	// Node is the node that shall have the copy, Request the name of the request.
+	Node, Request string
 }
 
 // FlushPending tells whether a flush was asked for that has not been reported.
@@ -153,7 +167,7 @@ type Provisioner interface {
 	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
 	Expand(ctx context.Context, id ID, size int64) (int64, error)
 	// Modify makes of the volume what decide makes of its spec, of which only Mode,
-	// Cache, AcceptNodeLoss and WarmStart may change. decide is called again if somebody else
+	// Cache, AcceptNodeLoss, DirtyBound and WarmStart may change. decide is called again if somebody else
 	// has changed the volume meanwhile. On return the change is in effect: on the
 	// record, and on the node where the volume is attached. Errors: ErrNotFound,
 	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.
@@ -186,6 +200,13 @@ type PublishRequest struct {
 	FSType       string
 	MountOptions []string
 	ReadOnly     bool
+	// Pod is the zero value if Kubernetes does not say which it is.
+	Pod Pod
+}
+
+// Pod names a pod.
+type Pod struct {
+	Namespace, Name, UID string
 }
 
 // Stats is the use of a volume as its pod sees it.
@@ -282,6 +303,12 @@ type Records interface {
 	// ReportApplied records how far node is with what is asked for. It does
 	// nothing if another node owns the volume by now.
 	ReportApplied(ctx context.Context, id ID, node string, r AppliedReport) error
+	// ReportAbandoned tells of unflushed writes that were given up (I2) and of which no
+	// pod was told: by events on the volume and its claim, and once there is a pod also
+	// on the pod, after which the record says that it was told. Repeating it does no
+	// harm. pod is nil before the volume is shown to one. Errors: ErrFenced if the
+	// record shows another owner or generation than f; ErrNotFound, ErrUnavailable.
+	ReportAbandoned(ctx context.Context, id ID, f Fence, pod *Pod) error
 	// ReportFlushed records that f's node has carried out a flush request;
 	// ErrFenced if the record shows another owner or generation.
 	ReportFlushed(ctx context.Context, id ID, f Fence, request string) error

@@ -41,10 +41,38 @@ type MoveID struct {
 	Name, UID string
 }
 
+// MovePurpose says why a cache is copied.
+type MovePurpose string
+
+// The purposes.
+const (
+	// PurposeMove, also the zero value, follows a volume to its new owner.
+	PurposeMove MovePurpose = "Move"
+	// PurposePrewarm copies the cache of an attached volume before it moves.
+	PurposePrewarm MovePurpose = "Prewarm"
+)
+
+// Tracked tells which parts of a cache's data were written to since its node began to
+// note that (states.md, A node that is warmed beforehand).
+type Tracked struct {
+	// ID names the record: another one began at another time.
+	ID string `json:"id"`
+	// AreaBytes is the length of a part.
+	AreaBytes int64 `json:"areaBytes"`
+	// Changed has one bit for each part, the first in the lowest bit of the first byte;
+	// nil while the record goes on.
+	Changed []byte `json:"changed,omitempty"`
+}
+
 // MoveRequest asks the node that holds a residency to lend it.
 type MoveRequest struct {
 	Volume ID
-	// Fence is the new owner's.
+	// Purpose is PurposeMove, unless the cache is asked for while it is in use. Then
+	// Request is the one of the record.
+	Purpose MovePurpose
+	Request string
+	// Fence is the new owner's. For a prewarming it has the generation of the present
+	// owner and the node that asks.
 	Fence Fence
 	// Source is the residency; nil for a fill from the origin, which asks nobody.
 	Source *WarmSource
@@ -65,6 +93,9 @@ type Loan struct {
 	// ChunkSectors, MetaBytes and DataBytes are the geometry of the lent cache.
 	ChunkSectors         uint64
 	MetaBytes, DataBytes int64
+	// Tracked names the record of writes that goes with a prewarming, and in a move
+	// says what it has become; nil if there is none.
+	Tracked *Tracked
 }
 
 // ServedFrom says where a fill reads at the moment.
@@ -112,8 +143,11 @@ type Moves interface {
 	// object is success.
 	Finish(ctx context.Context, id MoveID, o MoveOutcome, message string) error
 	// Lent tells whether the source still serves the move: false when its node has
-	// said that it does not, or the object is gone.
+	// said that it does not, or the object is gone. It is cheap, and is asked again and
+	// again; what is not known counts as lent. Errors: ErrUnavailable.
 	Lent(ctx context.Context, id MoveID) (bool, error)
+	// Ended tells whether a prewarming of that request was begun and has ended.
+	Ended(ctx context.Context, r MoveRequest) (bool, error)
 }
 
 // LoanRequest is a move as the node that holds the residency sees it.
@@ -123,6 +157,9 @@ type LoanRequest struct {
 	UID    string
 	// Generation is that of the residency.
 	Generation int64
+	// Purpose and Request are those of the MoveRequest.
+	Purpose MovePurpose
+	Request string
 	// To is the node that asks, Initiator its name.
 	To, Initiator string
 	Credentials   Credentials
@@ -139,6 +176,14 @@ type Lender interface {
 	Reclaim(ctx context.Context, id ID, m MoveID) error
 	// Loans returns the moves that this node serves, by volume.
 	Loans(ctx context.Context) (map[ID]MoveID, error)
+	// Loan returns the move that this node serves with one volume, whatever the number
+	// of others.
+	Loan(ctx context.Context, id ID) (m MoveID, served bool, err error)
+	// InUse tells whether the other node has a session with the loan of a volume now.
+	InUse(ctx context.Context, id ID) (bool, error)
+	// Release ends the loan of a move, and leaves the residency to a later repair.
+	// Absent is success. Errors: ErrBusy.
+	Release(ctx context.Context, id ID, m MoveID) error
 }
 
 // HotSet names the blocks of a volume that were hottest, without their content.

@@ -25,7 +25,7 @@ const scraper = "prometheus"
 // installAccount makes the controller's account, and one that scrapes, with the
 // permissions that the chart gives them, and what the controller writes of the
 // scheduling webhook, from the rendering that is kept beside the chart's tests.
-func installAccount(t *testing.T, api client.Client) {
+func installAccount(t testing.TB, api client.Client) {
 	t.Helper()
 	if err := api.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -58,13 +57,18 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, config *rest.Config) error {
-	log := klog.FromContext(ctx)
-	ctrl.SetLogger(log)
 	storage, closeStorage, err := storageServer(cfg.Target)
 	if err != nil {
 		return err
 	}
 	defer closeStorage()
+	return serve(ctx, cfg, config, storage)
+}
+
+// serve is run with a storage server, nil for none.
+func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend.Backend) error {
+	log := klog.FromContext(ctx)
+	ctrl.SetLogger(log)
 	if err := waitForAPI(ctx, config); err != nil {
 		return fmt.Errorf("preflight: %w", err)
 	}
@@ -170,7 +174,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 			o.Cache = nil
 			return client.New(config, o)
 		},
-		Cache:                   cache.Options{ByObject: scheduling.CacheOptions()},
+		Cache:                   cacheOptions(),
 		BaseContext:             func() context.Context { return ctx },
 		LeaderElection:          cfg.LeaderElect,
 		LeaderElectionID:        leaseName,

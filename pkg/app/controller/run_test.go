@@ -51,7 +51,7 @@ type app struct {
 }
 
 // scrapeToken returns a token of an account with the chart's role for it.
-func scrapeToken(t *testing.T, config *rest.Config) string {
+func scrapeToken(t testing.TB, config *rest.Config) string {
 	t.Helper()
 	admin := rest.CopyConfig(config)
 	admin.Impersonate = rest.ImpersonationConfig{}
@@ -67,7 +67,13 @@ func scrapeToken(t *testing.T, config *rest.Config) string {
 	return answer.Status.Token
 }
 
-func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
+func startApp(t testing.TB, config *rest.Config, change func(*Config)) *app {
+	t.Helper()
+	return startWith(t, config, change, func(ctx context.Context, cfg Config) error { return run(ctx, cfg, config) })
+}
+
+// startWith starts a controller by begin; config is only for its tokens.
+func startWith(t testing.TB, config *rest.Config, change func(*Config), begin func(context.Context, Config) error) *app {
 	t.Helper()
 	cfg := Config{
 		Endpoint: "unix://" + filepath.Join(t.TempDir(), "csi.sock"), Version: "v9",
@@ -81,7 +87,7 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &app{webhook: cfg.Scheduling.Address, url: "http://" + cfg.HealthAddress, metrics: "https://" + cfg.Metrics.Address + "/metrics", token: scrapeToken(t, config), stop: cancel, result: make(chan error, 1)}
-	go func() { a.result <- run(ctx, cfg, config) }()
+	go func() { a.result <- begin(ctx, cfg) }()
 	var err error
 	if a.conn, err = grpc.NewClient(cfg.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		t.Fatal(err)
@@ -95,7 +101,7 @@ func startApp(t *testing.T, config *rest.Config, change func(*Config)) *app {
 }
 
 // end stops the controller and wants it to end without an error.
-func (a *app) end(t *testing.T) {
+func (a *app) end(t testing.TB) {
 	t.Helper()
 	a.stop()
 	if err := <-a.result; err != nil {
@@ -103,7 +109,7 @@ func (a *app) end(t *testing.T) {
 	}
 }
 
-func (a *app) get(t *testing.T, path string) (code int, body string) {
+func (a *app) get(t testing.TB, path string) (code int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url+path, nil)
 	if err != nil {
@@ -114,7 +120,7 @@ func (a *app) get(t *testing.T, path string) (code int, body string) {
 
 // scrape returns the metrics once they are served, and wants nobody to get them
 // without a token.
-func (a *app) scrape(t *testing.T) string {
+func (a *app) scrape(t testing.TB) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.metrics, nil)
 	if err != nil {
@@ -136,7 +142,7 @@ func (a *app) scrape(t *testing.T) string {
 }
 
 // answer returns status and body, or 0 and an error's text.
-func answer(t *testing.T, client *http.Client, req *http.Request) (code int, body string) {
+func answer(t testing.TB, client *http.Client, req *http.Request) (code int, body string) {
 	t.Helper()
 	resp, err := client.Do(req)
 	if err != nil {
@@ -150,7 +156,7 @@ func answer(t *testing.T, client *http.Client, req *http.Request) (code int, bod
 	return resp.StatusCode, string(text)
 }
 
-func (a *app) waitFor(t *testing.T, path string, want int) (body string) {
+func (a *app) waitFor(t testing.TB, path string, want int) (body string) {
 	t.Helper()
 	code := 0
 	for range 600 {
@@ -174,11 +180,7 @@ func TestRun(t *testing.T) {
 	admin := apiserver.Start(t)
 	api := apiserver.Client(t, admin)
 	installAccount(t, api)
-	config := rest.CopyConfig(admin)
-	config.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:" + namespace + ":nearflash-controller",
-		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
-	}
+	config := account(admin)
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
 	if err := api.Create(t.Context(), pool); err != nil {
 		t.Fatal(err)
@@ -194,6 +196,17 @@ func TestRun(t *testing.T) {
 		defer a.end(t)
 		a.waitFor(t, "/readyz", http.StatusOK)
 	})
+	t.Run("scale", func(t *testing.T) { testScale(t, admin, config) })
+}
+
+// account reaches the API server with the permissions of the chart.
+func account(admin *rest.Config) *rest.Config {
+	config := rest.CopyConfig(admin)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":nearflash-controller",
+		Groups:   []string{"system:serviceaccounts", "system:authenticated"},
+	}
+	return config
 }
 
 func testStatic(t *testing.T, config *rest.Config, api client.Client) {
@@ -314,18 +327,24 @@ func testAway(t *testing.T, config *rest.Config) {
 	a.waitFor(t, "/healthz", http.StatusOK)
 }
 
-func eventually(t *testing.T, what string, done func() bool) {
+func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for range 300 {
+	within(t, 30*time.Second, what, done)
+}
+
+func within(t testing.TB, limit time.Duration, what string, done func() bool) {
+	t.Helper()
+	const pause = 100 * time.Millisecond
+	for range limit / pause {
 		if done() {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(pause)
 	}
 	t.Fatalf("waited in vain until %s", what)
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {

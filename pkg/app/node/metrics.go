@@ -34,7 +34,7 @@ func observed(ctx context.Context, dir string, entries *journal.Store[attach.Ent
 		out := make([]observe.Volume, len(list))
 		for i, e := range list {
 			out[i] = observe.Volume{
-				ID: e.ID, Attached: e.State != attach.StateResident, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base,
+				ID: e.ID, Attached: e.State != attach.StateResident && e.State != attach.StatePrewarm, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base,
 				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}
@@ -85,7 +85,8 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
-	c.Fills, c.Loans, c.Moves = p.fillMetrics, p.attacher.Loans, p.moveCounts
+	c.Fills, c.Loans, c.Moves, c.Bypasses = p.fillMetrics, p.attacher.Loans, p.moveCounts, p.bypasses.Load
+	c.Brakes = p.brakeMetrics
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return prometheus.Gatherers{registry, calls.Gatherer()}
@@ -96,6 +97,15 @@ func (p *plugin) fillMetrics() []metrics.Fill {
 	var out []metrics.Fill
 	for _, f := range p.attacher.Fills() {
 		out = append(out, metrics.Fill{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
+	}
+	return out
+}
+
+// brakeMetrics are the volumes with a dirty bound.
+func (p *plugin) brakeMetrics() []metrics.Brake {
+	var out []metrics.Brake
+	for _, b := range p.attacher.Brakings() {
+		out = append(out, metrics.Brake{Volume: b.ID, Bytes: b.Bytes, Age: b.Age, Held: b.Held, Drained: b.Drained, Count: b.Brakes})
 	}
 	return out
 }

@@ -56,6 +56,9 @@ const (
 	// tuneEvery is the pause between two comparisons of attached volumes with their
 	// records. A change of a record is seen at once.
 	tuneEvery = 15 * time.Second
+	// bypassEvery is the pause between two looks for SSDs that fail (states.md, The
+	// cache device fails).
+	bypassEvery = 5 * time.Second
 	// bootIDFile tells one run of the kernel from another.
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -68,13 +71,20 @@ type plugin struct {
 	pool      *pool.Manager
 	attacher  *attach.Attacher
 	owned     *records.Owned
+	requested *records.Owned
 	sampler   *observe.Sampler
 	reporter  *observe.Reporter
 	locks     *keylock.Set
 	// loans answers the moves that ask for this node's caches; nil if it lends none.
 	loans *moves.Source
+	// watchMoves knows what the lenders of this node's caches say.
+	watchMoves func(context.Context) error
+	// api reads from the API server itself.
+	api client.Client
 	// moveCounts counts the ends of moves.
 	moveCounts *metrics.Moves
+	// bypasses counts the volumes that were led past a failing cache.
+	bypasses atomic.Uint64
 }
 
 // findings are what the preflight said last.
@@ -125,6 +135,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func run(ctx context.Context, cfg Config, config *rest.Config) error {
+	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	p, err := newPlugin(ctx, cfg, config)
 	if err != nil {
@@ -146,10 +157,15 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
+	group.Go(func() error { p.attacher.RunBypass(ctx, bypassEvery); return nil })
+	group.Go(func() error { p.attacher.RunBrakes(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
+	group.Go(func() error { return p.requested.Run(ctx) })
+	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
 	if p.loans != nil {
-		group.Go(func() error { return p.loans.Run(ctx) })
+		group.Go(func() error { return p.serveLoans(ctx, stopped) })
 	}
+	group.Go(func() error { return p.watchMoves(ctx) })
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
 	calls := rpc.NewCallMetrics(driver.Name)
 	group.Go(func() error { return p.serveCSI(ctx, calls) })
@@ -174,7 +190,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	api, recorder, err := apiClients(ctx, config, scheme)
+	api, recorder, err := apiClients(ctx, config, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -185,9 +201,18 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
+	requested, err := records.NewPrewarms(ctx, watching, scheme, cfg.NodeName)
+	if err != nil {
+		return nil, err
+	}
 	runner := hostexec.New()
 	dm, lv := devmapper.New(runner), lvm.New(runner)
-	p := &plugin{cfg: cfg, findings: &findings{}, locks: &keylock.Set{}, owned: owned, moveCounts: &metrics.Moves{}}
+	borrowed := moves.NewDestination(api, recorder, clock.RealClock{})
+	watchMoves, err := borrowed.Watch(ctx, watching, scheme, cfg.NodeName)
+	if err != nil {
+		return nil, err
+	}
+	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
@@ -216,10 +241,11 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
-		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{}), FS: mount.New(runner),
-		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Meter: p.sampler,
-		Moves: moves.NewDestination(api, recorder, clock.RealClock{}), HotSets: records.NewHotSets(api),
+		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner),
+		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
+		Moves: borrowed, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
+		Bypassed:     func() { p.bypasses.Add(1) },
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
 	})
@@ -233,7 +259,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 
 // apiClients returns a client that reads from the API server itself (the fence
 // must not be judged by what an informer remembers) and an event recorder.
-func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (client.WithWatch, events.EventRecorder, error) {
+func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, node string) (client.WithWatch, events.EventRecorder, error) {
 	api, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)
@@ -242,12 +268,12 @@ func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: set.EventsV1()})
+	broadcaster := events.NewBroadcaster(signedEvents{EventSink: &events.EventSinkImpl{Interface: set.EventsV1()}, instance: eventInstance(node)})
 	if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
 		return nil, nil, fmt.Errorf("events: %w", err)
 	}
 	context.AfterFunc(ctx, broadcaster.Shutdown)
-	return api, broadcaster.NewRecorder(scheme, "nearflash-node"), nil
+	return api, broadcaster.NewRecorder(scheme, component), nil
 }
 
 // residencyBytes sums what clean caches of volumes that left the node occupy.
@@ -256,7 +282,7 @@ func residencyBytes(entries *journal.Store[attach.Entry]) pool.ResidencyBytes {
 		list, err := entries.List()
 		var sum int64
 		for _, e := range list {
-			if e.State == attach.StateResident {
+			if e.State == attach.StateResident || e.State == attach.StatePrewarm {
 				sum += e.CacheBytes()
 			}
 		}

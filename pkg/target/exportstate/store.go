@@ -2,8 +2,8 @@
 // that says who may log in. It is the wanted state; the kernel's target tree is
 // made equal to it (after a reboot, after a crash, and in every call).
 //
-// A file is replaced atomically (temporary file, fsync, rename, fsync of the
-// directory) and readable for root only: it holds CHAP passwords.
+// A file is replaced durably (package durable) and readable for root only: it holds CHAP
+// passwords.
 package exportstate
 
 import (
@@ -15,13 +15,14 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+
+	"github.com/nearflash/nearflash/pkg/durable"
 )
 
 const (
-	version    = 1
-	suffix     = ".json"
-	tempPrefix = ".tmp-"
-	lockFile   = ".lock"
+	version  = 1
+	suffix   = ".json"
+	lockFile = ".lock"
 )
 
 // ErrLocked says that another process uses the directory.
@@ -62,6 +63,15 @@ func (r Record) Initiators() []string {
 	return out
 }
 
+// Generation is the highest one among the exports, 0 if there are none.
+func (r Record) Generation() int64 {
+	out := int64(0)
+	for _, e := range r.Exports {
+		out = max(out, e.Generation)
+	}
+	return out
+}
+
 // Store is a directory of records. Calls for different volumes may run at the same
 // time.
 type Store struct {
@@ -83,7 +93,7 @@ func Open(dir string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrLocked, dir, err), lock.Close())
 	}
 	s := &Store{dir: dir, lock: lock}
-	if err := s.removeTemporary(); err != nil {
+	if err := durable.Sweep(dir); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return s, nil
@@ -92,21 +102,6 @@ func Open(dir string) (*Store, error) {
 // Close gives the directory free.
 func (s *Store) Close() error {
 	return s.lock.Close()
-}
-
-func (s *Store) removeTemporary() error {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), tempPrefix) {
-			if err := os.Remove(filepath.Join(s.dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func (s *Store) path(volume string) string {
@@ -149,7 +144,7 @@ func (s *Store) List() ([]string, error) {
 }
 
 // Save replaces the record of a volume durably; one without exports is removed.
-func (s *Store) Save(r Record) (err error) {
+func (s *Store) Save(r Record) error {
 	if len(r.Exports) == 0 {
 		return s.Delete(r.Volume)
 	}
@@ -158,48 +153,8 @@ func (s *Store) Save(r Record) (err error) {
 	if err != nil {
 		return fmt.Errorf("encode state of volume %s: %w", r.Volume, err)
 	}
-	tmp, err := os.CreateTemp(s.dir, tempPrefix+"*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ignoreNotExist(os.Remove(tmp.Name())))
-		}
-	}()
-	_, werr := tmp.Write(append(b, '\n'))
-	if err := errors.Join(werr, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), s.path(r.Volume)); err != nil {
-		return err
-	}
-	return s.sync()
+	return durable.WriteFile(s.path(r.Volume), append(b, '\n'))
 }
 
 // Delete removes the record of a volume durably; without one it does nothing.
-func (s *Store) Delete(volume string) error {
-	err := os.Remove(s.path(volume))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.sync()
-}
-
-func (s *Store) sync() error {
-	d, err := os.Open(s.dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
+func (s *Store) Delete(volume string) error { return durable.Remove(s.path(volume)) }

@@ -16,6 +16,10 @@ const (
 
 	lunDir = "lun_0"
 
+	// kernelProduct is the product that the kernel names for a block device by itself
+	// (drivers/target/target_core_iblock.c).
+	kernelProduct = "IBLOCK"
+
 	// sessionDepth is the number of commands one session may have in flight. The
 	// backstore takes 128; open-iscsi asks for 128 at most by default.
 	sessionDepth = "128"
@@ -38,6 +42,9 @@ type Target struct {
 	Device string
 	// Serial is the unit serial: at least 25 lower-case hexadecimal digits.
 	Serial string
+	// Product is what the unit names as its product, at most 16 characters; empty
+	// leaves the kernel's own. Kernels before 5.0 cannot be told.
+	Product string
 	// Unmap offers discard to initiators.
 	Unmap bool
 	// ReadOnly opens the device for reading only and lets no initiator write.

@@ -72,10 +72,43 @@ func (t *Tree) backstoreMatches(want Target) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	other, err := t.otherProduct(dir, want)
+	if err != nil {
+		return false, err
+	}
 	// The kernel answers "T10 VPD Unit Serial Number: ...", and "readonly: 1" among
 	// other things (drivers/target/target_core_iblock.c).
-	return enabled == "1" && device == want.Device && strings.HasSuffix(serial, ": "+want.Serial) &&
+	return enabled == "1" && !other && device == want.Device && strings.HasSuffix(serial, ": "+want.Serial) &&
 		strings.Contains(info, "readonly: 1") == want.ReadOnly, nil
+}
+
+// productPath is the attribute with the product identification.
+const productPath = "/wwn/product_id"
+
+// otherProduct tells a backstore that was made for another product of ours. One with
+// the kernel's own was made before there were any: whoever uses it is not disturbed.
+func (t *Tree) otherProduct(dir string, want Target) (bool, error) {
+	if want.Product == "" {
+		return false, nil
+	}
+	now, err := t.fs.Read(dir + productPath)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return now != want.Product && now != kernelProduct, err
+}
+
+// setProduct names the product. The kernel takes it as long as nobody can see the
+// unit.
+func (t *Tree) setProduct(dir string, want Target) error {
+	if want.Product == "" {
+		return nil
+	}
+	err := t.fs.Write(dir+productPath, want.Product)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (t *Tree) createBackstore(ctx context.Context, want Target) error {
@@ -84,6 +117,9 @@ func (t *Tree) createBackstore(ctx context.Context, want Target) error {
 		if err := t.mkdir(d); err != nil {
 			return err
 		}
+	}
+	if err := t.setProduct(dir, want); err != nil {
+		return fmt.Errorf("product %s: %w", want.Product, err)
 	}
 	readonly := "0"
 	if want.ReadOnly {
@@ -253,6 +289,23 @@ func (t *Tree) LoggedIn(iqn, initiator string) (bool, error) {
 		return false, err
 	}
 	return strings.Contains(info, "TARG_SESS_STATE_LOGGED_IN"), nil
+}
+
+// InUse says whether any initiator has a session with the target now.
+func (t *Tree) InUse(iqn string) (bool, error) {
+	acls, err := t.list(tpgDir(iqn) + "/acls")
+	if err != nil {
+		return false, err
+	}
+	for _, acl := range acls {
+		if !acl.Dir {
+			continue
+		}
+		if in, err := t.LoggedIn(iqn, acl.Name); in || err != nil {
+			return in, err
+		}
+	}
+	return false, nil
 }
 
 // Targets lists the names of targets that start with prefix.

@@ -22,7 +22,7 @@ const (
 func target() lio.Target {
 	return lio.Target{
 		IQN: iqn, Backstore: "v1", Device: "/dev/vg/nf-v1", Serial: strings.Repeat("0123456789abcdef", 2),
-		Unmap: true, Portals: []string{portal},
+		Product: "nf-1", Unmap: true, Portals: []string{portal},
 		ACLs: []lio.ACL{{Initiator: nodeA, Username: "user", Password: "password-of-a"}},
 	}
 }
@@ -73,6 +73,37 @@ func wantEmpty(t *testing.T, tree *lio.Tree) {
 	}
 }
 
+// product is the attribute of the target's backstore.
+const product = "core/iblock_26110/v1/wwn/product_id"
+
+// TestProduct: a unit that is in use keeps the product that it has, unless that is
+// one of ours for something else.
+func TestProduct(t *testing.T) {
+	k := liotest.New()
+	tree := lio.NewTree(k)
+	old := target()
+	old.Product = ""
+	if err := tree.Ensure(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	before := len(k.Changes())
+	if err := tree.Ensure(t.Context(), target()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{}, k.Changes()[before:]); diff != "" {
+		t.Errorf("a unit in use was changed (-want +got):\n%s", diff)
+	}
+	if err := tree.Remove(t.Context(), iqn, "v1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Ensure(t.Context(), target()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.Read(product); err != nil || got != "nf-1" {
+		t.Errorf("product %q, %v", got, err)
+	}
+}
+
 func TestEnsureConverges(t *testing.T) {
 	cases := map[string]func(*lio.Target){
 		"other initiator":      func(w *lio.Target) { w.ACLs[0].Initiator = nodeB },
@@ -83,6 +114,7 @@ func TestEnsureConverges(t *testing.T) {
 		"another volume there": func(w *lio.Target) { w.Serial = strings.Repeat("f", 32) },
 		"no discard":           func(w *lio.Target) { w.Unmap = false },
 		"read-only":            func(w *lio.Target) { w.ReadOnly = true },
+		"other product":        func(w *lio.Target) { w.Product = "nf-2" },
 	}
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,6 +133,9 @@ func TestEnsureConverges(t *testing.T) {
 				if err != nil || dev != want.Device {
 					t.Errorf("login through %s: %q, %v", p, dev, err)
 				}
+			}
+			if got, err := k.Read(product); err != nil || got != want.Product {
+				t.Errorf("product %q, %v; want %q", got, err, want.Product)
 			}
 			if k.Writable(iqn, want.ACLs[0].Initiator) == want.ReadOnly {
 				t.Errorf("writable is %v", !want.ReadOnly)

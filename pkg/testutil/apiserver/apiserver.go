@@ -30,18 +30,18 @@ const (
 // Start runs a control plane until the end of the test and returns how to reach
 // it as administrator. It takes some seconds: call it once per package. A test
 // without the binaries fails: skipped, it would prove nothing.
-func Start(t *testing.T) *rest.Config {
+func Start(t testing.TB) *rest.Config {
 	t.Helper()
 	return start(t, filepath.Join(root(t), "deploy", "helm", "nearflash", "crds"))
 }
 
 // StartBare is Start without the CRDs.
-func StartBare(t *testing.T) *rest.Config {
+func StartBare(t testing.TB) *rest.Config {
 	t.Helper()
 	return start(t)
 }
 
-func start(t *testing.T, crds ...string) *rest.Config {
+func start(t testing.TB, crds ...string) *rest.Config {
 	t.Helper()
 	assets := os.Getenv(AssetsVariable)
 	if assets == "" {
@@ -69,7 +69,7 @@ func start(t *testing.T, crds ...string) *rest.Config {
 
 // Client returns a client that reads from the API server itself and knows the
 // types of Kubernetes and of nearflash.
-func Client(t *testing.T, cfg *rest.Config) client.WithWatch {
+func Client(t testing.TB, cfg *rest.Config) client.WithWatch {
 	t.Helper()
 	scheme, err := kube.NewScheme()
 	if err != nil {
@@ -83,7 +83,7 @@ func Client(t *testing.T, cfg *rest.Config) client.WithWatch {
 }
 
 // root is the directory of go.mod: tests run in the directory of their package.
-func root(t *testing.T) string {
+func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {

@@ -41,6 +41,10 @@ type Config struct {
 	Records string
 	// LockDir is where iscsiadm locks that database, /run/lock/iscsi.
 	LockDir string
+	// InitiatorName is the name that sessions log in with, the one that targets are
+	// told to let in. Empty is the name that iscsid was started with, which is another
+	// node's too where nodes share a kernel, and so an iscsid.
+	InitiatorName string
 }
 
 // Initiator is transport.Transport over iSCSI.
@@ -50,6 +54,7 @@ type Initiator struct {
 	dev     string
 	records string
 	lockDir string
+	name    string
 
 	mu    sync.Mutex
 	locks map[string]*sync.Mutex
@@ -71,7 +76,7 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	if c.LockDir == "" {
 		c.LockDir = "/run/lock/iscsi"
 	}
-	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, locks: map[string]*sync.Mutex{}}
+	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName, locks: map[string]*sync.Mutex{}}
 }
 
 // lock serialises the work on one target: units of several volumes may share its
@@ -197,7 +202,7 @@ func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, porta
 			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
 		}
 	}
-	return editRecord(path, recordSettings(t, cred))
+	return editRecord(path, i.recordSettings(t, cred))
 }
 
 // recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or
@@ -345,6 +350,7 @@ func (i *Initiator) Rescan(_ context.Context, t transport.Target) error {
 // Exit statuses of iscsiadm, usr/iscsi_err.h of open-iscsi.
 const (
 	errTrans          = 4
+	errDatabase       = 6
 	errTransTimeout   = 8
 	errTargetNotFound = 19 // the login was refused for good
 	errSessionExists  = 15
@@ -365,6 +371,14 @@ func exitCode(err error) int {
 // waits for the lock of the database, and the two tries of a login.
 const commandTimeout = 60 * time.Second
 
+// databaseTries is how often a command is repeated that met a record just going away,
+// databasePause the pause before the second repetition, and what each following is
+// longer by.
+const (
+	databaseTries = 10
+	databasePause = 20 * time.Millisecond
+)
+
 // iscsiadm runs one command. It is not ended with ctx: killed at the wrong moment
 // it leaves the lock of the database behind, and every later one would wait for
 // that lock in vain.
@@ -379,6 +393,12 @@ func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...st
 	defer cancel()
 	args = append([]string{"--mode", "node", "--targetname", iqn, "--portal", portal}, args...)
 	res, err := i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
+	// It goes through the records of all targets, and fails when one that it is not
+	// asked for goes away meanwhile: other volumes leave at the same time.
+	for try := 0; exitCode(err) == errDatabase && try < databaseTries; try++ {
+		time.Sleep(time.Duration(try) * databasePause)
+		res, err = i.run.Run(ctx, hostexec.Command("iscsiadm", args...))
+	}
 	if err == nil {
 		return res.Stdout, nil
 	}

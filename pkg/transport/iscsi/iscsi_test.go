@@ -69,6 +69,7 @@ func (h *host) unit(n, lun, name, wwid string, sectors string) {
 	h.t.Helper()
 	dir := "sys/devices/platform/host" + n + "/session" + n + "/target" + n + ":0:0/" + n + ":0:0:" + lun
 	h.write(dir+"/wwid", wwid+"\n")
+	h.write(dir+"/model", "product of "+name+" \n")
 	h.write(dir+"/delete", "")
 	h.write(dir+"/rescan", "")
 	h.write(dir+"/block/"+name+"/dev", "8:"+n+"\n")
@@ -100,7 +101,8 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Paths) != 1 || o.Paths[0] != "/dev/sda" || o.DevNos[0] != "8:3" || o.SizeBytes != 1<<20 || o.LogicalBlock != 512 || o.WWID != "naa.1" {
+	if len(o.Paths) != 1 || o.Paths[0] != "/dev/sda" || o.DevNos[0] != "8:3" || o.SizeBytes != 1<<20 || o.LogicalBlock != 512 || o.WWID != "naa.1" ||
+		len(o.Products) != 1 || o.Products[0] != "product of sda" {
 		t.Errorf("origin = %+v", o)
 	}
 	for _, line := range h.run.Lines() {
@@ -201,6 +203,60 @@ func TestPatience(t *testing.T) {
 				t.Errorf("%s is not left to open-iscsi:\n%s", tc.absent, b)
 			}
 		})
+	}
+}
+
+// Nodes that share a kernel share an iscsid, whose name would be that of all of them.
+func TestRecordNamesTheInitiator(t *testing.T) {
+	const own = "iqn.2026-11.io.nearflash.test:node-b"
+	cases := map[string]struct{ name, record, want string }{
+		"own name":     {own, "iface.initiatorname = iqn.1993-08.org.debian:other\n", "iface.initiatorname = " + own + "\n"},
+		"none in it":   {own, "", "iface.initiatorname = " + own + "\n"},
+		"iscsid's own": {"", "iface.initiatorname = <empty>\n", "iface.initiatorname = <empty>\n"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.i = New(h.run, Config{Sysfs: filepath.Join(h.dir, "sys"), Records: filepath.Join(h.dir, "nodes"), LockDir: filepath.Join(h.dir, "lock"), InitiatorName: tc.name})
+			h.write("nodes/"+iqn+"/192.0.2.1,3260", tc.record+"# END RECORD\n")
+			h.run.On("iscsiadm").Fail(errTransTimeout, "timed out")
+			if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); !errors.Is(err, transport.ErrUnreachable) {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(filepath.Join(h.dir, "nodes", iqn, "192.0.2.1,3260"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Count(string(b), "iface.initiatorname") != 1 || !strings.Contains(string(b), tc.want) {
+				t.Errorf("want %q in the record:\n%s", tc.want, b)
+			}
+		})
+	}
+}
+
+// A login that met the record of another volume just going away is repeated: for a
+// warm start the failure would be for good.
+func TestLoginBesideOthersThatLeave(t *testing.T) {
+	h := newHost(t)
+	h.write("nodes/"+iqn+"/192.0.2.1,3260", "# END RECORD\n")
+	h.run.On("iscsiadm").Fail(errDatabase, "iscsiadm: iface iter could not stat").Times(3)
+	h.run.On("iscsiadm").Do(func(context.Context, hostexectest.Call) (string, error) {
+		h.session("1", "192.0.2.1", "3260")
+		h.unit("1", "0", "sda", "naa.1", "2048")
+		return "", nil
+	}).Once()
+	if o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || len(o.Paths) != 1 {
+		t.Errorf("got %+v, %v", o, err)
+	}
+}
+
+// A database that is broken is not asked for ever.
+func TestBrokenDatabase(t *testing.T) {
+	h := newHost(t)
+	h.write("nodes/"+iqn+"/192.0.2.1,3260", "# END RECORD\n")
+	h.run.On("iscsiadm").Fail(errDatabase, "iscsiadm: database failure").Times(1 + databaseTries)
+	if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); exitCode(err) != errDatabase {
+		t.Errorf("got %v", err)
 	}
 }
 

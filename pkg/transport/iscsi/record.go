@@ -68,13 +68,16 @@ func (p patience) settings() []setting {
 
 // recordSettings are the settings of a path. Without credentials what the record
 // has stays.
-func recordSettings(t transport.Target, cred *transport.Credentials) []setting {
+func (i *Initiator) recordSettings(t transport.Target, cred *transport.Credentials) []setting {
 	out := append([]setting{
 		// Sessions are this driver's to make; after a reboot nothing may log in
 		// before its volume has been looked at.
 		{"node.startup", "manual"},
 		{"node.session.scan", "manual"},
 	}, patienceOf(t).settings()...)
+	if i.name != "" {
+		out = append(out, setting{"iface.initiatorname", i.name})
+	}
 	if cred == nil {
 		return out
 	}

@@ -201,6 +201,7 @@ func addPath(o *transport.Origin, u unit) error {
 	}
 	o.Paths = append(o.Paths, "/dev/"+u.block)
 	o.DevNos = append(o.DevNos, readLine(block, "dev"))
+	o.Products = append(o.Products, readLine(u.dir, "model"))
 	return nil
 }
 

@@ -130,6 +130,8 @@ The probe fails when the sidecar claims leadership that it could not renew.
     - --csi-address=/csi/csi.sock
     - --timeout={{ .root.Values.controller.sidecars.timeout }}
     - --retry-interval-max={{ .root.Values.controller.sidecars.retryIntervalMax }}
+    - --kube-api-qps={{ .root.Values.controller.sidecars.kubeAPIQPS }}
+    - --kube-api-burst={{ .root.Values.controller.sidecars.kubeAPIBurst }}
     - --leader-election
     - --leader-election-namespace=$(NAMESPACE)
     - --http-endpoint=:{{ .port }}

@@ -32,6 +32,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("scheduling", c.testScheduling)
 	t.Run("node account", c.testNodeAccount)
 	t.Run("controller account", c.testControllerAccount)
+	t.Run("check", c.testCheck)
 	t.Run("uninstall", c.testUninstall)
 }
 

@@ -23,7 +23,7 @@ type config interface {
 
 // TestFlags gives the rendered arguments to the programs' own reading of them.
 func TestFlags(t *testing.T) {
-	for _, name := range []string{"static", "target", "production", "monitoring"} {
+	for _, name := range snapshotValues {
 		t.Run(name, func(t *testing.T) {
 			seen := map[string]bool{}
 			for _, c := range containers(t, name) {

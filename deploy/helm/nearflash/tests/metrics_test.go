@@ -346,6 +346,9 @@ func TestMetricsText(t *testing.T) {
 	collector.Fills = func() []metrics.Fill {
 		return []metrics.Fill{{Volume: sample.ID, TotalBytes: 2, HydratedBytes: 1, From: volume.FromPeer}}
 	}
+	collector.Brakes = func() []metrics.Brake {
+		return []metrics.Brake{{Volume: sample.ID, Bytes: 2, Age: time.Minute, Count: 1}}
+	}
 	collector.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
 	registry.MustRegister(metrics.BuildInfo("node"), collector)
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)

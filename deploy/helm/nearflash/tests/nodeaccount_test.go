@@ -28,7 +28,9 @@ func (c *cluster) testNodeAccount(t *testing.T) {
 	t.Run("pools", func(t *testing.T) { c.testNodePools(t, nodeA, nodeB) })
 	t.Run("volume status", func(t *testing.T) { c.testNodeVolumeStatus(t, nodeA, nodeB) })
 	t.Run("migrations", func(t *testing.T) { c.testNodeMigrations(t, nodeA, nodeB) })
-	t.Run("hot sets", func(t *testing.T) { testNodeHotSets(t, nodeA) })
+	t.Run("hot sets", func(t *testing.T) { c.testNodeHotSets(t, nodeA, nodeB) })
+	t.Run("events", func(t *testing.T) { c.testNodeEvents(t, nodeA, nodeB) })
+	t.Run("every field of a status", func(t *testing.T) { c.testNodeEveryField(t, nodeA) })
 	t.Run("anything else", func(t *testing.T) { c.testNodeElse(t, nodeA) })
 	t.Run("token without a node", func(t *testing.T) {
 		unbound := c.as(t, c.token(t, "nearflash-node", nil))
@@ -40,13 +42,15 @@ func (c *cluster) testNodeAccount(t *testing.T) {
 		volume.Status.Conditions = cachedCondition()
 		forbidden(t, "write a status", unbound.Status().Update(ctx, volume))
 		forbidden(t, "ask for a cache", unbound.Create(ctx, newMigration("unbound", 1, "", "node-a")))
+		forbidden(t, "record a hot set", unbound.Create(ctx, newHotSet(volume)))
+		forbidden(t, "send an event", unbound.Create(ctx, newEvent("node-a")))
 	})
 }
 
 // waitForPolicies waits until every policy refuses something.
 func (c *cluster) waitForPolicies(t *testing.T, node client.Client) {
 	t.Helper()
-	stored := c.storedVolume(t, "probe", ownedStatus("node-a", 1))
+	stored, foreign := c.storedVolume(t, "probe", ownedStatus("node-a", 1)), c.storedVolume(t, "foreign", ownedStatus("node-z", 1))
 	err := eventually(t.Context(), "wait for the admission policies", func(ctx context.Context) error {
 		volume := stored.DeepCopy()
 		volume.Status.OwnerNode = "node-z"
@@ -54,6 +58,8 @@ func (c *cluster) waitForPolicies(t *testing.T, node client.Client) {
 			node.Create(ctx, newPool("node-z"), client.DryRunAll),
 			node.Status().Update(ctx, volume, client.DryRunAll),
 			node.Create(ctx, newMigration("probe", 1, "", "node-z"), client.DryRunAll),
+			node.Create(ctx, newHotSet(foreign), client.DryRunAll),
+			node.Create(ctx, newEvent("node-z"), client.DryRunAll),
 		} {
 			if !apierrors.IsForbidden(err) {
 				return errors.Join(errNotRefused, err)
@@ -121,7 +127,9 @@ func (c *cluster) testNodeElse(t *testing.T, node client.Client) {
 	spec.Spec.CacheMode = v1alpha1.CacheModeNone
 	forbidden(t, "change a spec", node.Update(ctx, spec))
 	forbidden(t, "change its Node", node.Patch(ctx, newNode("node-a"), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"x":"y"}}}`))))
-	forbidden(t, "read its Node", node.Get(ctx, client.ObjectKey{Name: "node-a"}, &corev1.Node{}))
+	allowed(t, "read its Node", client.IgnoreNotFound(node.Get(ctx, client.ObjectKey{Name: "node-a"}, &corev1.Node{})))
+	forbidden(t, "list Nodes", node.List(ctx, &corev1.NodeList{}))
+	forbidden(t, "say that its Node is up", node.Status().Patch(ctx, newNode("node-a"), client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running"}}`))))
 	forbidden(t, "read the CHAP secret", node.Get(ctx, client.ObjectKeyFromObject(c.chapSecret(t)), &corev1.Secret{}))
 	forbidden(t, "list claims", node.List(ctx, &corev1.PersistentVolumeClaimList{}))
 	forbidden(t, "list pods", node.List(ctx, &corev1.PodList{}))
@@ -141,6 +149,10 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 	before.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, DirtyBytes: new(int64(0))}
 	before.PersistentVolumeName = "pvc-1"
 	before.WarmSource = v1alpha1.WarmSource{NodeName: "node-b", Generation: 2}
+	before.Abandoned = []v1alpha1.AbandonedWrites{
+		{Generation: 1, NodeName: "node-z", Consent: consent("admin"), Told: told("first")},
+		{Generation: 2, NodeName: "node-z", Consent: consent("admin")},
+	}
 	tests := map[string]struct {
 		node        client.Client
 		change      func(*v1alpha1.CachedVolumeStatus)
@@ -160,6 +172,16 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"owner takes the warm source":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, true},
 		"other takes the warm source":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, false},
 		"owner changes the warm source": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource.NodeName = "node-c" }, false},
+		"owner tells a pod of a loss":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[1].Told = told("db-0") }, true},
+		"other tells a pod of a loss":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[1].Told = told("db-0") }, false},
+		"owner tells another pod":       {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[0].Told = told("db-0") }, false},
+		"owner has told nobody":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[0].Told = v1alpha1.ToldPod{} }, false},
+		"owner changes a loss":          {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[1].Consent = consent("me") }, false},
+		"owner forgets a loss":          {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned = s.Abandoned[:1] }, false},
+		"owner forgets all losses":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned = nil }, false},
+		"owner gives writes up": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.Abandoned = append(s.Abandoned, v1alpha1.AbandonedWrites{Generation: 3, NodeName: "node-a", Consent: consent("me")})
+		}, false},
 		"owner names the volume":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
 		"other names the volume":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "pv" }, false},
 		"owner removes the name":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.PersistentVolumeName = "" }, false},
@@ -178,8 +200,16 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"own residency added in front": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
 			s.Residency = append([]v1alpha1.Residency{residency("node-a", 3)}, s.Residency...)
 		}, true},
-		"own residency removed":          {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[1:] }, true},
-		"own residency from the future":  {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 4 }, false},
+		"own residency removed":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[1:] }, true},
+		"own residency from the future": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 4 }, false},
+		"own residency made the latest": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 3 }, false},
+		"own residency used just now":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].LastUsedTime = metav1.Now() }, false},
+		"own residency with its size": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.Residency = append(s.Residency, v1alpha1.Residency{NodeName: "node-a", Generation: 3, SizeBytes: new(int64(1))})
+		}, true},
+		"stranger claims a residency": {c.as(t, c.podToken(t, "nearflash-node", "node-e")), func(s *v1alpha1.CachedVolumeStatus) {
+			s.Residency = append(s.Residency, residency("node-e", 3))
+		}, false},
 		"residency of another removed":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[:1] }, false},
 		"every residency removed":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = nil }, false},
 		"residency of another changed":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[1].Generation = 3 }, false},
@@ -210,6 +240,14 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		claimed.Status = ownedStatus("node-a", 1)
 		forbidden(t, "make itself the owner", nodeA.Status().Update(t.Context(), claimed, client.DryRunAll))
 	})
+}
+
+func consent(by string) v1alpha1.LossConsent {
+	return v1alpha1.LossConsent{Time: metav1.Unix(1, 0), By: by, Given: "--accept-data-loss"}
+}
+
+func told(pod string) v1alpha1.ToldPod {
+	return v1alpha1.ToldPod{Time: metav1.Unix(2, 0), Namespace: "shop", Name: pod}
 }
 
 // storedVolume stores a volume with a status, as the controller would.

@@ -3,6 +3,7 @@ package charttest
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -53,17 +54,58 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 	allowed(t, "list migrations", nodeA.List(ctx, &v1alpha1.CacheMigrationList{}))
 	forbidden(t, "delete what another asked for", nodeA.Delete(ctx, stored))
 	allowed(t, "withdraw what it asked for", nodeB.Delete(ctx, stored))
+
+	ahead := newMigration("moved", 2, "node-a", "node-b")
+	ahead.Name += "-prewarm"
+	ahead.Spec.Purpose, ahead.Spec.PrewarmRequest, ahead.Spec.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", ahead.Spec.Generation
+	allowed(t, "ask for a copy beforehand", nodeB.Create(ctx, ahead))
+	forbidden(t, "clear away another's copy that goes on", nodeC.Delete(ctx, ahead))
+	allowed(t, "end it", nodeB.Status().Patch(ctx, ahead.DeepCopy(), mergePatch(`{"status":{"outcome":"Ended"}}`)))
+	allowed(t, "clear away another's copy that has ended", nodeC.Delete(ctx, ahead))
+	testMigrationMetadata(t, nodeB)
 }
 
-func testNodeHotSets(t *testing.T, node client.Client) {
-	ctx := t.Context()
-	hot := &v1alpha1.CacheHotSet{VolumeUID: "uid", Blocks: []byte{1}}
-	hot.Name = "moved"
-	allowed(t, "record a hot set", node.Create(ctx, hot))
-	allowed(t, "record another", node.Patch(ctx, hot, mergePatch(`{"blocks":"Ag=="}`)))
-	allowed(t, "read it", node.Get(ctx, client.ObjectKeyFromObject(hot), hot))
-	forbidden(t, "list hot sets", node.List(ctx, &v1alpha1.CacheHotSetList{}))
-	forbidden(t, "delete a hot set", node.Delete(ctx, hot))
+// testMigrationMetadata: nobody but its volume decides how long an object stays.
+func testMigrationMetadata(t *testing.T, nodeB client.Client) {
+	owner := metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "CachedVolume", Name: "meta", UID: "uid"}
+	tests := map[string]struct {
+		change      func(*v1alpha1.CacheMigration)
+		wantAllowed bool
+	}{
+		"its volume's":     {func(m *v1alpha1.CacheMigration) { m.OwnerReferences = []metav1.OwnerReference{owner} }, true},
+		"with a finalizer": {func(m *v1alpha1.CacheMigration) { m.Finalizers = []string{"example.org/keep"} }, false},
+		"of another volume": {func(m *v1alpha1.CacheMigration) {
+			m.OwnerReferences = []metav1.OwnerReference{owner}
+			m.OwnerReferences[0].Name = "x"
+		}, false},
+		"of another UID": {func(m *v1alpha1.CacheMigration) {
+			m.OwnerReferences = []metav1.OwnerReference{owner}
+			m.OwnerReferences[0].UID = "x"
+		}, false},
+		"of another kind": {func(m *v1alpha1.CacheMigration) {
+			m.OwnerReferences = []metav1.OwnerReference{owner}
+			m.OwnerReferences[0].Kind = "CachePool"
+		}, false},
+		"its volume's and more": {func(m *v1alpha1.CacheMigration) {
+			m.OwnerReferences = []metav1.OwnerReference{owner, {APIVersion: "v1", Kind: "Node", Name: "node-b", UID: "n"}}
+		}, false},
+		"holding its volume": {func(m *v1alpha1.CacheMigration) {
+			m.OwnerReferences = []metav1.OwnerReference{owner}
+			m.OwnerReferences[0].BlockOwnerDeletion = new(true)
+		}, false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := newMigration("meta", 2, "node-a", "node-b")
+			tc.change(m)
+			err := nodeB.Create(t.Context(), m, client.DryRunAll)
+			if tc.wantAllowed {
+				allowed(t, "create it", err)
+			} else {
+				forbidden(t, "create it", err)
+			}
+		})
+	}
 }
 
 func mergePatch(text string) client.Patch {

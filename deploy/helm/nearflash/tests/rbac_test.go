@@ -23,7 +23,7 @@ type grant struct {
 const metricsReader = "ClusterRole/nearflash-metrics-reader"
 
 func wantGrants() map[string][]grant {
-	const controller, scheduling = "nearflash-controller", "nearflash-scheduling"
+	const controller, scheduling, check = "nearflash-controller", "nearflash-scheduling", "nearflash-check"
 	return map[string][]grant{
 		metricsReader: {
 			{"/metrics", "get", "for whoever scrapes; nobody has it unless podMonitor.enabled"},
@@ -77,17 +77,30 @@ func wantGrants() map[string][]grant {
 		"Role/" + scheduling: {
 			{"/secrets " + scheduling, "get update", "the webhook's certificate"},
 		},
+		"ClusterRole/" + check: {
+			{"storage.k8s.io/csidrivers csi.nearflash.io", "get", "whether the driver is known, and fences"},
+			{"storage.k8s.io/csinodes", "get", "whether kubelets know the driver"},
+			{"nearflash.io/cachedvolumes", "list", "whether the definition is there"},
+			{"nearflash.io/cachepools", "list", "what each node says of its SSDs and kernel"},
+			{"nearflash.io/cachemigrations", "list", "whether the definition is there"},
+			{"nearflash.io/cachehotsets", "list", "whether the definition is there"},
+		},
+		"Role/" + check: {
+			{"coordination.k8s.io/leases", "get", "whether controller and sidecars have leaders"},
+			{"apps/daemonsets nearflash-node", "get", "on how many nodes the plugin is ready"},
+			{"/pods", "list", "on which nodes"},
+		},
 		"ClusterRole/nearflash-node": {
 			{"nearflash.io/cachedvolumes", "get list watch", "no create, update or delete: a node must not make or forget a volume"},
 			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, residency, conditions; limited by admission policy"},
 			{"nearflash.io/cachemigrations", "get list watch create delete", "it asks for caches of its volumes and lends its own; limited by admission policy"},
 			{"nearflash.io/cachemigrations/status", "patch", "each side of a migration reports; limited by admission policy"},
-			{"nearflash.io/cachehotsets", "get create update patch", "a hint that outlives the node; a wrong one costs time alone"},
+			{"nearflash.io/cachehotsets", "get create update patch", "a hint that outlives the node; limited by admission policy"},
 			{"nearflash.io/cachepools", "get list watch create update", "its own pool; limited by admission policy; an administrator's spec stays"},
 			{"nearflash.io/cachepools/status", "update patch", "its own pool; limited by admission policy"},
+			{"/nodes", "get", "whether its own node is shut down, so that it gives up what it lends"},
 			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},
-			{"/events", "create patch", "core events"},
-			{"events.k8s.io/events", "create patch", "events of the new API"},
+			{"events.k8s.io/events", "create patch", "what it does, for people; limited by admission policy"},
 			{"authentication.k8s.io/tokenreviews", "create", "who a client of /metrics is"},
 			{"authorization.k8s.io/subjectaccessreviews", "create", "whether it may get /metrics"},
 		},
@@ -142,8 +155,11 @@ func TestRoleBindings(t *testing.T) {
 			continue
 		}
 		account := "nearflash-controller"
-		if strings.HasSuffix(role, "-node") {
+		switch {
+		case strings.HasSuffix(role, "-node"):
 			account = "nearflash-node"
+		case strings.HasSuffix(role, "-check"):
+			account = "nearflash-check"
 		}
 		want[role] = "ServiceAccount/" + namespace + "/" + account
 	}

@@ -3,10 +3,16 @@ package charttest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/driver"
 )
 
 // TestBadValues gives each case one wrong value and wants helm to name its place.
@@ -40,6 +46,15 @@ func TestBadValues(t *testing.T) {
 		"class name":                     {append([]string{"--set", "storageClasses[0].name=Fast"}, class[2:]...), "'/storageClasses/0/name'"},
 		"class parameter not text":       {append([]string{"--set", "storageClasses[0].parameters.cacheSize=10"}, class...), "'/storageClasses/0/parameters/cacheSize'"},
 		"class with the chart's keys":    {append([]string{"--set", `storageClasses[0].parameters.csi\.storage\.k8s\.io/node-stage-secret-name=x`}, class...), "'/storageClasses/0/parameters'"},
+		"class parameter unknown":        {append([]string{"--set", "storageClasses[0].parameters.cacheMod=none"}, class...), "additional properties 'cacheMod' not allowed"},
+		"class mode":                     {append([]string{"--set", "storageClasses[0].parameters.cacheMode=fast"}, class...), "'/storageClasses/0/parameters/cacheMode'"},
+		"class without consent":          {append([]string{"--set", "storageClasses[0].parameters.cacheMode=writeback"}, class...), "missing property 'acceptDirtyLoss'"},
+		"class size":                     {append([]string{"--set", "storageClasses[0].parameters.cacheSize=ten"}, class...), "'/storageClasses/0/parameters/cacheSize'"},
+		"class chunk":                    {append([]string{"--set", "storageClasses[0].parameters.chunkSize=big"}, class...), "'/storageClasses/0/parameters/chunkSize'"},
+		"class dirty bound":              {append([]string{"--set", "storageClasses[0].parameters.maxDirtyAge=5d"}, class...), "'/storageClasses/0/parameters/maxDirtyAge'"},
+		"class filesystem":               {append([]string{"--set", "storageClasses[0].parameters.fsType=btrfs"}, class...), "'/storageClasses/0/parameters/fsType'"},
+		"class provisioning":             {append([]string{"--set", "storageClasses[0].parameters.provisioning=fat"}, class...), "'/storageClasses/0/parameters/provisioning'"},
+		"class backend":                  {append(slices.Clone(class), "--set", "storageClasses[0].parameters.backend=nfs"), "'/storageClasses/0/parameters/backend'"},
 		"reclaim policy":                 {append([]string{"--set", "storageClasses[0].reclaimPolicy=Recycle"}, class...), "'/storageClasses/0/reclaimPolicy'"},
 		"binding mode":                   {append([]string{"--set", "storageClasses[0].volumeBindingMode=Late"}, class...), "'/storageClasses/0/volumeBindingMode'"},
 		"mount options in one string":    {append([]string{"--set", `storageClasses[0].mountOptions[0]=noatime\,nodiratime`}, class...), "'/storageClasses/0/mountOptions/0'"},
@@ -86,6 +101,11 @@ func TestBadValues(t *testing.T) {
 		"unknown threshold":              {[]string{"--set", "metrics.alerts.thresholds.wear=1"}, "'/metrics/alerts/thresholds'"},
 		"threshold in percent":           {[]string{"--set", "metrics.alerts.thresholds.wearRatio=80"}, "'/metrics/alerts/thresholds/wearRatio'"},
 		"runbook with a fragment":        {[]string{"--set", "metrics.alerts.runbookURL=https://example.com/x#y"}, "'/metrics/alerts/runbookURL'"},
+		"budget that blocks drains":      {[]string{"--set", "controller.podDisruptionBudget.maxUnavailable=0"}, "'/controller/podDisruptionBudget/maxUnavailable'"},
+		"budget with a minimum":          {[]string{"--set", "controller.podDisruptionBudget.minAvailable=1"}, "'/controller/podDisruptionBudget': additional properties 'minAvailable' not allowed"},
+		"spread over nothing":            {[]string{"--set", "controller.topologySpreadConstraints[0].maxSkew=1"}, "'/controller/topologySpreadConstraints/0'"},
+		"spread with a selector":         {[]string{"--set-json", `controller.topologySpreadConstraints=[{"topologyKey":"a","maxSkew":1,"whenUnsatisfiable":"DoNotSchedule","labelSelector":{}}]`}, "'/controller/topologySpreadConstraints/0': additional properties 'labelSelector' not allowed"},
+		"spread that may be broken":      {[]string{"--set-json", `controller.topologySpreadConstraints=[{"topologyKey":"a","maxSkew":1,"whenUnsatisfiable":"Maybe"}]`}, "'/controller/topologySpreadConstraints/0/whenUnsatisfiable'"},
 		"old Kubernetes":                 {[]string{"--kube-version", "1.33.0"}, "incompatible with Kubernetes"},
 	}
 	for name, tc := range tests {
@@ -98,6 +118,35 @@ func TestBadValues(t *testing.T) {
 				t.Errorf("error does not contain %q:\n%v", tc.want, err)
 			}
 		})
+	}
+}
+
+// TestSchemaKnowsTheDriver wants the parameters of classes in the schema to be those
+// that the driver accepts: no fewer, which would refuse what works, and no more.
+func TestSchemaKnowsTheDriver(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chartDir, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	type node struct {
+		Properties map[string]json.RawMessage
+		Items      struct{ Properties map[string]json.RawMessage }
+	}
+	unmarshal := func(text []byte) node {
+		var n node
+		if err := json.Unmarshal(text, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	root := unmarshal(text)
+	for list, want := range map[string][]string{"storageClasses": driver.ClassParameters(), "volumeAttributesClasses": driver.MutableParameters()} {
+		parameters := unmarshal(unmarshal(root.Properties[list]).Items.Properties["parameters"])
+		got := slices.Sorted(maps.Keys(parameters.Properties))
+		slices.Sort(want)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("parameters of %s (-driver +schema):\n%s", list, diff)
+		}
 	}
 }
 

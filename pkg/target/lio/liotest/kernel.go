@@ -93,7 +93,7 @@ var templates = []struct {
 	content []string
 }{
 	{"core/iblock_*/*", []string{
-		"control=", "udev_path=", "enable=0", "info=", "wwn/", "wwn/vpd_unit_serial=T10 VPD Unit Serial Number: ",
+		"control=", "udev_path=", "enable=0", "info=", "wwn/", "wwn/vpd_unit_serial=T10 VPD Unit Serial Number: ", "wwn/product_id=IBLOCK",
 		"attrib/", "attrib/emulate_tpu=0", "attrib/emulate_tpws=0",
 	}},
 	{"iscsi", []string{"discovery_auth/", "lio_version=4"}},
@@ -257,6 +257,8 @@ func (k *Kernel) Write(p, value string) error {
 	case n.dir:
 		return fail("open", p, syscall.EISDIR)
 	case strings.HasPrefix(p, "core/") && base == "enable" && dev.children["control"].value == "":
+		return fail("write", p, syscall.EINVAL)
+	case base == "product_id" && k.linked(k.root, path.Dir(path.Dir(p))):
 		return fail("write", p, syscall.EINVAL)
 	case base == "vpd_unit_serial":
 		value = "T10 VPD Unit Serial Number: " + value

@@ -1,0 +1,252 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// shape is what decides the logical volumes of a new cache.
+type shape struct {
+	id                   volume.ID
+	fence                volume.Fence
+	mode                 volume.CacheMode
+	metaBytes, dataBytes int64
+	// originBytes is the size of the origin, which is only noted.
+	originBytes int64
+	// fill tells that the cache begins with a fill, which has metadata of its own.
+	fill bool
+	// keep tells that the data volume is there, with what was copied beforehand.
+	keep bool
+}
+
+func (e *Entry) shape(keep bool) shape {
+	return shape{id: e.ID, fence: e.Fence, mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
+}
+
+func (w shape) tags() []string {
+	tags := cacheTags(w.fence, w.mode)
+	if w.originBytes > 0 {
+		tags = append(tags, originTag(w.originBytes))
+	}
+	return tags
+}
+
+func originTag(bytes int64) string { return tagOrigin + strconv.FormatInt(bytes, 10) }
+
+// early are logical volumes that were made before it was certain what is needed.
+type early struct {
+	shape shape
+	cache cacheVolumes
+	err   error
+}
+
+// beginAllocate makes the volumes of a new cache from what the record says, while the
+// origin and the peer are asked: that is mostly waiting. The returned function waits
+// for the result, nil if there is none. The journal already says Staging, so that
+// whoever finds the volumes wipes them.
+func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *early) {
+	e, view := s.entry, a.Pool.View()
+	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 {
+		return func() *early { return nil }
+	}
+	g, err := planGeometry(s.rec.Spec, s.rec.Spec.CapacityBytes, view.ExtentBytes)
+	if err != nil {
+		return func() *early { return nil } // the same error comes again
+	}
+	// The entry belongs to the fill meanwhile.
+	out := &early{shape: shape{id: e.ID, fence: e.Fence, mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+		defer cancel()
+		out.cache, out.err = a.allocate(cctx, out.shape)
+	}()
+	return func() *early {
+		<-done
+		return out
+	}
+}
+
+// earlyUse is what early volumes are good for.
+type earlyUse string
+
+const (
+	earlyNone     earlyUse = "None"     // there are none
+	earlyFail     earlyUse = "Fail"     // the SSD did not answer in time: it is not asked twice
+	earlyAsIs     earlyUse = "AsIs"     // they are what is needed
+	earlyAddFill  earlyUse = "AddFill"  // the metadata of a fill are missing
+	earlyDropFill earlyUse = "DropFill" // the metadata of a fill are too many
+	earlyAnew     earlyUse = "Anew"     // they are removed, and others are made
+)
+
+func (got *early) use(want shape) earlyUse {
+	if got == nil {
+		return earlyNone
+	}
+	made := got.shape
+	made.fill, made.originBytes = want.fill, want.originBytes
+	switch {
+	case errors.Is(got.err, context.DeadlineExceeded):
+		return earlyFail
+	case got.err != nil || made != want:
+		return earlyAnew
+	case want.fill && !got.shape.fill:
+		return earlyAddFill
+	case !want.fill && got.shape.fill:
+		return earlyDropFill
+	}
+	return earlyAsIs
+}
+
+// newVolumes returns the logical volumes of a new cache: those that were made early, as
+// far as they are what is needed now.
+func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (cacheVolumes, error) {
+	want, got := s.entry.shape(keep), s.early
+	s.early = nil
+	use := got.use(want)
+	if err := a.noteOrigin(ctx, got, want, use); err != nil {
+		return cacheVolumes{}, err
+	}
+	switch use {
+	case earlyFail:
+		return cacheVolumes{}, got.err
+	case earlyAsIs:
+		return got.cache, nil
+	case earlyAddFill:
+		return a.allocateFill(ctx, want)
+	case earlyDropFill:
+		got.cache.fill, got.cache.facts.Fill = lvm.LV{}, false
+		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(want.id))
+	case earlyAnew:
+		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
+		if err := a.removeCacheVolumes(ctx, want.id); err != nil {
+			return cacheVolumes{}, err
+		}
+	case earlyNone:
+	}
+	return a.allocate(ctx, want)
+}
+
+// noteOrigin corrects the size of the origin on early volumes that are kept: the record
+// may have it in other units than the storage server.
+func (a *Attacher) noteOrigin(ctx context.Context, got *early, want shape, use earlyUse) error {
+	if use == earlyNone || use == earlyFail || use == earlyAnew || got.shape.originBytes == want.originBytes {
+		return nil
+	}
+	old := []string{originTag(got.shape.originBytes)}
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{originTag(want.originBytes)}, old, got.cache.names()...)
+}
+
+// allocate makes the cache's logical volumes, evicting the oldest residencies
+// when the pool is full.
+func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) {
+	a.alloc.Lock()
+	defer a.alloc.Unlock()
+	view, tags := a.Pool.View(), w.tags()
+	if w.keep {
+		if err := a.keepData(ctx, w.id, tags); err != nil {
+			return cacheVolumes{}, err
+		}
+	}
+	specs := w.specs(view, tags)
+	err := a.createAll(ctx, specs)
+	if errors.Is(err, lvm.ErrNoSpace) {
+		// How much is free is worth a question only now.
+		err = a.makeRoomAndCreate(ctx, w.id, specs)
+	}
+	if err != nil {
+		return cacheVolumes{}, err
+	}
+	return a.blankVolumes(ctx, view.VG, w.id, true)
+}
+
+// blankVolumes returns new logical volumes after their metadata were made blank: the
+// kernel formats metadata only when the superblock is all zeroes; what a former volume
+// left there would otherwise be taken for a map. The metadata of the cache are blank
+// from end to end, because a loan shows all of them. meta is false for those that were
+// made blank before.
+func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, meta bool) (cacheVolumes, error) {
+	lvs, err := a.LVM.LVs(ctx, vg)
+	if err != nil {
+		return cacheVolumes{}, err
+	}
+	c := pickCache(lvs, id)
+	if !c.facts.Whole || !c.active() {
+		return c, fmt.Errorf("new logical volumes of volume %s are not active", id)
+	}
+	if meta {
+		if err := blockdev.ZeroHead(ctx, c.meta.DevPath(), c.meta.SizeBytes); err != nil {
+			return c, err
+		}
+	}
+	if c.fill.Name != "" {
+		return c, blockdev.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
+	}
+	return c, nil
+}
+
+// allocateFill adds the metadata of a fill to new volumes.
+func (a *Attacher) allocateFill(ctx context.Context, w shape) (cacheVolumes, error) {
+	a.alloc.Lock()
+	defer a.alloc.Unlock()
+	view := a.Pool.View()
+	w.keep = true
+	if err := a.createAll(ctx, w.specs(view, w.tags())[1:]); err != nil {
+		return cacheVolumes{}, err
+	}
+	return a.blankVolumes(ctx, view.VG, w.id, false)
+}
+
+// specs lists the logical volumes that are to be made.
+func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
+	// The map over the same SSDs as the data: it counts after a flush of the devices
+	// that it is on, and of no others (states.md, Names on the host).
+	specs := []lvm.CreateSpec{{VG: view.VG, Name: metaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
+	if w.fill {
+		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: fillLV(w.id), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
+	}
+	if w.keep {
+		return specs
+	}
+	return append(specs, w.dataSpec(view, tags))
+}
+
+func (w shape) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
+	return lvm.CreateSpec{VG: view.VG, Name: dataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
+}
+
+func (a *Attacher) createAll(ctx context.Context, specs []lvm.CreateSpec) error {
+	for _, spec := range specs {
+		if err := a.LVM.CreateLV(ctx, spec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRoomAndCreate makes logical volumes for which the pool has no space as it is.
+func (a *Attacher) makeRoomAndCreate(ctx context.Context, id volume.ID, specs []lvm.CreateSpec) error {
+	view := a.Pool.View()
+	need, names := int64(0), make([]string, len(specs))
+	for i, spec := range specs {
+		need += view.Copies * spec.SizeBytes
+		names[i] = spec.Name
+	}
+	if err := a.LVM.RemoveLVs(ctx, view.VG, names...); err != nil {
+		return err
+	}
+	if err := a.makeRoom(ctx, id, view.VG, need); err != nil {
+		return err
+	}
+	return a.createAll(ctx, specs)
+}

@@ -1,0 +1,259 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// RunBypass leads volumes past caches that fail, until ctx ends.
+func (a *Attacher) RunBypass(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	said := ""
+	for {
+		err := a.Bypass(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			said = ""
+		case err.Error() != said:
+			said = err.Error()
+			klog.FromContext(ctx).Error(err, "Caches could not be examined, or one that fails could not be left; it is tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// Bypass examines the caches of all attached volumes once, and takes the steps of
+// states.md, The cache device fails. While none of them fails, that takes two
+// commands, once in a while a third, and a few reads of the SSD for each. It is not for concurrent use.
+func (a *Attacher) Bypass(ctx context.Context) error {
+	entries, err := a.Journal.List()
+	problems := []error{err}
+	var known []*Entry
+	fill := false
+	for i := range entries {
+		// One that the journal denies may be live if a step was killed.
+		if e := &entries[i]; e.State == StateStaged && (e.Cached() || e.Bypass != "" || e.DataBytes > 0) {
+			known = append(known, e)
+			fill = fill || e.Fill != nil
+		}
+	}
+	a.ssd.keep(known)
+	if len(known) == 0 {
+		return err
+	}
+	problems = append(problems, a.writeProbe(ctx))
+	look, err := a.lookAtCaches(ctx, fill)
+	if err != nil {
+		return errors.Join(append(problems, err)...)
+	}
+	unreadable := a.unreadable(ctx, known, look.infos)
+	for _, e := range known {
+		f := a.bypassFacts(e, look, unreadable[e.ID])
+		why := f.broken()
+		if !f.LiveCache {
+			why = ""
+		}
+		a.ssd.note(e.ID, why)
+		if decideBypass(f) == bypassNothing {
+			continue
+		}
+		if err := a.bypassOne(ctx, e.ID, unreadable[e.ID], fill); err != nil {
+			problems = append(problems, fmt.Errorf("volume %s: %w", e.ID, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// cacheLook is what one look at the kernel shows of all caches.
+type cacheLook struct {
+	status map[string]devmapper.CacheStatus
+	clones map[string]devmapper.CloneStatus
+	infos  map[string]devmapper.Info
+}
+
+func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, err error) {
+	if l.status, err = a.DM.StatusAll(ctx); err != nil {
+		return l, err
+	}
+	if l.infos, err = a.DM.Info(ctx, "nf-"); err != nil || !fill {
+		return l, err
+	}
+	l.clones, err = a.DM.CloneStatusAll(ctx)
+	return l, err
+}
+
+func (a *Attacher) bypassFacts(e *Entry, l cacheLook, unreadable string) bypassFacts {
+	f := bypassFacts{Entry: e, Unreadable: unreadable, Staked: a.ssd.staked(e.ID)}
+	f.Status, f.LiveCache = l.status[topName(e.ID)]
+	f.LiveOrigin = l.infos[topName(e.ID)].HasLive && !f.LiveCache
+	if c, found := l.clones[dataName(e.ID)]; found {
+		f.Clone = &c
+	}
+	return f
+}
+
+// bypassOne takes the step of one volume under its lock, with what is so by then.
+// A volume that a request works on is looked at again.
+func (a *Attacher) bypassOne(ctx context.Context, id volume.ID, unreadable string, fill bool) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil {
+		return err
+	}
+	look, err := a.lookAtCaches(ctx, fill)
+	if err != nil {
+		return err
+	}
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("volume", id))
+	f := a.bypassFacts(e, look, unreadable)
+	switch decideBypass(f) {
+	case bypassSwap:
+		return a.bypass(ctx, f)
+	case bypassReport:
+		return a.reportBypass(ctx, e)
+	case bypassStake:
+		return a.reportStake(ctx, f)
+	case bypassHealed:
+		return a.reportHealed(ctx, e)
+	case bypassNothing:
+	}
+	return nil
+}
+
+// bypass leads a running pod past its cache, in the order of states.md.
+func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
+	e, log := f.Entry, klog.FromContext(ctx)
+	if e.Bypass == "" {
+		e.Bypass = f.broken()
+	}
+	log.Error(nil, "Cache device fails, the volume goes on without its cache", "cause", e.Bypass)
+	table, err := a.DM.Table(ctx, topName(e.ID))
+	if err != nil {
+		return err
+	}
+	cache, ok := table.Cache()
+	if !ok || cache.Mode != devmapper.Writethrough {
+		return fmt.Errorf("%w: the cache that fails is in mode %q although the journal says %s: it is kept", volume.ErrUnavailable, cache.Mode, e.Mode)
+	}
+	if err := a.disown(ctx, e); err != nil {
+		return err
+	}
+	faultBypassUnmarked.Hit()
+	a.finalCount(ctx, e.ID)
+	if e.Fill != nil {
+		// A peer that is lost just now must not hold up the swap.
+		a.fills.begin(e.ID)
+	}
+	// The journal must deny the cache before the pod can write past it (I3).
+	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false
+	e.NoCacheBefore = a.Now().Add(deviceRest)
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultBypassDenied.Hit()
+	// The origin by the table itself: nothing else needs to answer.
+	if err := a.reload(ctx, topName(e.ID), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
+		return err
+	}
+	faultBypassSwapped.Hit()
+	a.ssd.note(e.ID, "")
+	if a.Bypassed != nil {
+		a.Bypassed()
+	}
+	reported := a.reportBypass(ctx, e)
+	faultBypassReported.Hit()
+	return errors.Join(reported, a.sweepBroken(ctx, e))
+}
+
+// disown makes sure that nobody flushes the cache when the journal is lost: tags
+// that say writeback and a record that says dirty would have it written over newer
+// data. One of the two is enough.
+func (a *Attacher) disown(ctx context.Context, e *Entry) error {
+	if !e.Marked {
+		return nil
+	}
+	err := a.takeBackMark(ctx, e)
+	if err == nil {
+		return nil
+	}
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if tagErr := a.tagMode(cctx, e, volume.ModeWritethrough); tagErr != nil {
+		return errors.Join(err, tagErr)
+	}
+	return nil
+}
+
+// sweepBroken removes what is left of the cache. The volume works without that,
+// and repair goes on with what the SSD refuses.
+func (a *Attacher) sweepBroken(ctx context.Context, e *Entry) error {
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if err := a.sweep(cctx, e); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed cache could not be removed; it will be")
+	}
+	return nil
+}
+
+// reportBypass tells of a bypass, and journals that it did.
+func (a *Attacher) reportBypass(ctx context.Context, e *Entry) error {
+	r := volume.CacheReport{Reason: v1alpha1.ReasonCacheDeviceError, Warning: true, Message: fmt.Sprintf(
+		"%s: the volume goes on without its cache on node %s, nothing is lost; another cache is tried when the pool is ready, not before %s",
+		e.Bypass, a.Node, e.NoCacheBefore.UTC().Format(time.RFC3339))}
+	if err := a.Records.Report(ctx, e.ID, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("report of the bypass: %w", err)
+	}
+	faultBypassTold.Hit()
+	e.Bypass = ""
+	return a.save(ctx, e, e.State)
+}
+
+// reportStake tells of unflushed writes on an SSD that fails, once.
+func (a *Attacher) reportStake(ctx context.Context, f bypassFacts) error {
+	if f.Staked {
+		return nil
+	}
+	e := f.Entry
+	dirty := fmt.Sprintf("%d bytes of its writes", f.Status.DirtyBytes())
+	if f.Status.Fail {
+		dirty = "an unknown part of its writes"
+	}
+	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheDeviceError, Warning: true, Message: fmt.Sprintf(
+		"%s: %s may be on the SSD of node %s alone, so that the volume cannot go on without its cache; those that the SSD does not give back are lost",
+		f.broken(), dirty, a.Node)}
+	klog.FromContext(ctx).Error(nil, "Cache device fails with unflushed writes on it", "cause", f.broken(), "dirtyBytes", f.Status.DirtyBytes())
+	if err := a.Records.Report(ctx, e.ID, r); err != nil {
+		return fmt.Errorf("report of what is at stake: %w", err)
+	}
+	a.ssd.stake(e.ID, true)
+	return nil
+}
+
+// reportHealed takes that back.
+func (a *Attacher) reportHealed(ctx context.Context, e *Entry) error {
+	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "the cache device answers again on node " + a.Node}
+	if err := a.Records.Report(ctx, e.ID, r); err != nil {
+		return fmt.Errorf("report of the cache: %w", err)
+	}
+	a.ssd.stake(e.ID, false)
+	return nil
+}

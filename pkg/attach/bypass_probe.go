@@ -1,0 +1,246 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// probeTimeout is how long a pass waits for the SSDs.
+	probeTimeout = 3 * time.Second
+	// probeBytes is the size of a read; every logical block size divides it.
+	probeBytes = 4 << 10
+	// probeStep is the size of a stripe, so that the reads at its first multiples hit
+	// every device of a striped volume; probeSteps bounds them.
+	probeStep, probeSteps = 64 << 10, 8
+	// commitEvery is the pause between two writes to every SSD.
+	commitEvery = time.Minute
+	// commitKey stands for all volumes among those that are being probed.
+	commitKey = volume.ID("*")
+)
+
+// ssdMemory is what is remembered of failing SSDs between two passes. It is lost
+// with the process, which costs a pass and a report.
+type ssdMemory struct {
+	mu *sync.Mutex
+	// broken is why a cache fails.
+	broken map[volume.ID]string
+	// stakes are the volumes whose owners were told what is at stake.
+	stakes map[volume.ID]bool
+	// probing are the volumes whose SSD has not answered yet.
+	probing map[volume.ID]bool
+	// stripes is over how many devices the pool has spread caches.
+	stripes int
+	// committed is when the metadata were written last; one pass at a time has it.
+	committed time.Time
+}
+
+func newSSDMemory() ssdMemory {
+	return ssdMemory{mu: &sync.Mutex{}, broken: map[volume.ID]string{}, stakes: map[volume.ID]bool{}, probing: map[volume.ID]bool{}}
+}
+
+// keep forgets all volumes but these.
+func (s *ssdMemory) keep(entries []*Entry) {
+	known := map[volume.ID]bool{}
+	for _, e := range entries {
+		known[e.ID] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.broken, func(id volume.ID, _ string) bool { return !known[id] })
+	maps.DeleteFunc(s.stakes, func(id volume.ID, _ bool) bool { return !known[id] })
+}
+
+func (s *ssdMemory) note(id volume.ID, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if why == "" {
+		delete(s.broken, id)
+		return
+	}
+	s.broken[id] = why
+}
+
+func (s *ssdMemory) why(id volume.ID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.broken[id]
+}
+
+func (s *ssdMemory) stake(id volume.ID, told bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stakes[id] = told
+}
+
+func (s *ssdMemory) staked(id volume.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stakes[id]
+}
+
+// begin claims the probe of a volume; one that still waits for its SSD is not
+// joined by others.
+func (s *ssdMemory) begin(id volume.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.probing[id] {
+		return false
+	}
+	s.probing[id] = true
+	return true
+}
+
+func (s *ssdMemory) end(id volume.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.probing, id)
+}
+
+// spread returns the largest number of devices that the pool had.
+func (s *ssdMemory) spread(stripes int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stripes = max(s.stripes, stripes, 1)
+	return s.stripes
+}
+
+// writeProbe makes the kernel write to every cache's SSD, with what is its own: an
+// SSD that takes no writes any more still answers reads, and fails the pod's writes
+// without a word in the status while the map does not change. It does not wait long:
+// the status tells what came of it, now or in a later pass.
+func (a *Attacher) writeProbe(ctx context.Context) error {
+	now := a.Now()
+	if age := now.Sub(a.ssd.committed); age >= 0 && age < commitEvery || !a.ssd.begin(commitKey) {
+		return nil
+	}
+	a.ssd.committed = now
+	done := make(chan error, 1)
+	go func() {
+		defer a.ssd.end(commitKey)
+		done <- a.DM.CommitAll(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(probeTimeout):
+		return nil
+	}
+}
+
+// probed is what the SSD of a volume answered.
+type probed struct {
+	id  volume.ID
+	why string
+}
+
+// unreadable reads a few blocks of every cache, and says of those that cannot be
+// read why. An SSD that does not answer in time says nothing.
+func (a *Attacher) unreadable(ctx context.Context, entries []*Entry, infos map[string]devmapper.Info) map[volume.ID]string {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	stripes := a.ssd.spread(a.Pool.View().Stripes)
+	answers, waiting := make(chan probed, len(entries)), 0
+	for _, e := range entries {
+		top, found := infos[topName(e.ID)]
+		if !found || !e.Cached() || !a.ssd.begin(e.ID) {
+			continue
+		}
+		waiting++
+		go func() {
+			defer a.ssd.end(e.ID)
+			answers <- probed{e.ID, probeCache(a.Sysfs, top, stripes)}
+		}()
+	}
+	out := map[volume.ID]string{}
+	for range waiting {
+		select {
+		case p := <-answers:
+			if p.why != "" {
+				out[p.id] = p.why
+			}
+		case <-ctx.Done():
+			return out
+		}
+	}
+	return out
+}
+
+// probeCache reads the logical volumes below a top device.
+func probeCache(sysfs string, top devmapper.Info, stripes int) string {
+	for _, dev := range cacheDevices(sysfs, fmt.Sprintf("dm-%d", top.Minor)) {
+		if err := probeDevice("/dev/"+dev, stripes); err != nil {
+			return "the SSD cannot be read: " + err.Error()
+		}
+	}
+	return ""
+}
+
+// cacheDevices returns the names of the devices below dev that are not ours: the
+// logical volumes of the cache. The origin and what a fill reads from are left out.
+func cacheDevices(sysfs, dev string) []string {
+	lower, err := os.ReadDir(filepath.Join(sysfs, "block", dev, "slaves"))
+	if err != nil {
+		return nil // it is gone
+	}
+	var out []string
+	for _, l := range lower {
+		name, err := os.ReadFile(filepath.Join(sysfs, "block", l.Name(), "dm", "name"))
+		if err != nil {
+			continue // no device of the device mapper: a path to the origin
+		}
+		switch s := strings.TrimSpace(string(name)); {
+		case !strings.HasPrefix(s, "nf-"):
+			out = append(out, l.Name())
+		case strings.HasSuffix(s, "-data"):
+			out = append(out, cacheDevices(sysfs, l.Name())...)
+		}
+	}
+	return out
+}
+
+// probeDevice reads the beginning of each stripe and the end of a device past the
+// page cache. An error must come twice: what the drive mends by itself is none.
+func probeDevice(path string, stripes int) error {
+	f, err := blockdev.OpenDirect(path)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil // removed meanwhile
+	case err != nil:
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	size, err := blockdev.Size(path)
+	if err != nil {
+		return nil // as above
+	}
+	offsets := []int64{max(size-probeBytes, 0) / probeBytes * probeBytes}
+	for i := range min(stripes, probeSteps) {
+		if at := int64(i) * probeStep; at+probeBytes <= size {
+			offsets = append(offsets, at)
+		}
+	}
+	buf := blockdev.AlignedBuffer(probeBytes)
+	for _, at := range offsets {
+		if _, err := f.ReadAt(buf, at); err == nil {
+			continue
+		}
+		if _, err := f.ReadAt(buf, at); err != nil {
+			return err
+		}
+	}
+	return nil
+}

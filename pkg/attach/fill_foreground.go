@@ -1,0 +1,100 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+)
+
+const (
+	// copyBeside is how much a clone copies at a time beside the pod's I/O, which waits
+	// behind it: the clone begins nothing while any I/O is under way, but finishes what
+	// it has begun (dm-clone-target.c, do_hydration).
+	copyBeside = 128 << 10
+	// copyAlone is how much while there is none: several copies under way hide the time
+	// that each takes on the network.
+	copyAlone = 2 << 20
+	// copyUnit is the most that one of them copies, as large as kcopyd reads at once.
+	copyUnit = 512 << 10
+	// quietRate is how many I/Os per second of the pod still count as none.
+	quietRate = 10
+)
+
+// copyAtATime is how many bytes a clone may have under way, for a pod that made so many
+// I/Os in the time since the last look, and a bandwidth in bytes per second (0 is no
+// limit), which one look must not exceed by much.
+func copyAtATime(ios uint64, elapsed time.Duration, bandwidth int64) int64 {
+	if elapsed <= 0 || float64(ios) > quietRate*elapsed.Seconds() {
+		return copyBeside
+	}
+	if bandwidth > 0 {
+		return min(copyAlone, max(copyBeside, int64(float64(bandwidth)*fillTick.Seconds())))
+	}
+	return copyAlone
+}
+
+// regions is a number of bytes in regions, at least one.
+func (f *Fill) regions(bytes int64) uint64 {
+	return max(uint64(bytes)/sectorSize/f.RegionSectors, 1)
+}
+
+// yield makes the copy give way to the pod's I/O. A clone begins with copyBeside; when
+// the I/O is not measured, it stays so. What fails here must not keep a lost peer from
+// being replaced, so that it is logged.
+func (a *Attacher) yield(ctx context.Context, e *Entry, memo *fillMemo, active int) {
+	log := klog.FromContext(ctx).WithValues("volume", e.ID)
+	st, err := a.DM.StatsAll(ctx, topName(e.ID))
+	top, measured := st[topName(e.ID)]
+	if err != nil || !measured {
+		log.V(4).Info("The pod's I/O is not known", "err", err)
+		return
+	}
+	now, ios := a.Now(), top.Read.Operations+top.Write.Operations
+	want := int64(copyBeside)
+	if !memo.iosAt.IsZero() && ios >= memo.ios {
+		want = copyAtATime(ios-memo.ios, now.Sub(memo.iosAt), a.copyLimit(e.Fill.Bandwidth, active))
+	}
+	memo.ios, memo.iosAt = ios, now
+	if want == memo.atATime {
+		return
+	}
+	err = a.DM.Message(ctx, dataName(e.ID), 0, "hydration_threshold", strconv.FormatUint(e.Fill.regions(want), 10))
+	switch {
+	case err == nil:
+		memo.atATime = want
+	case !errors.Is(err, devmapper.ErrNotExist):
+		log.Error(err, "The copy could not be told how much to copy at a time")
+	}
+}
+
+// forgetDevice is called when the devices of a fill may not be those that were looked
+// at last.
+func (m *fillMemo) forgetDevice() { m.known, m.atATime, m.calm = false, 0, false }
+
+// fillCalm is the pause between two looks at copies that need not be held back: each is
+// a process, which takes processor time that the pods have a use for.
+const fillCalm = 2 * time.Second
+
+// remembered returns the clones as they were seen last, nil if it is time to look again.
+func (f *fillMemory) remembered(now time.Time) map[string]devmapper.CloneStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, m := range f.m {
+		if !m.calm || now.Sub(m.at) > fillCalm {
+			return nil
+		}
+	}
+	return f.clones
+}
+
+// remember keeps what was seen.
+func (f *fillMemory) remember(clones map[string]devmapper.CloneStatus) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clones = clones
+}

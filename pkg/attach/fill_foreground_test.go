@@ -1,0 +1,77 @@
+package attach
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+)
+
+func TestCopyAtATime(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ios       uint64
+		elapsed   time.Duration
+		bandwidth int64
+		want      int64
+	}{
+		"nothing":            {ios: 0, elapsed: fillTick, want: copyAlone},
+		"now and then":       {ios: 4, elapsed: fillTick, want: copyAlone},
+		"a pod at work":      {ios: 5, elapsed: fillTick, want: copyBeside},
+		"a long look":        {ios: 20, elapsed: 2 * time.Second, want: copyAlone},
+		"a look at once":     {ios: 1, elapsed: time.Millisecond, want: copyBeside},
+		"no time has passed": {ios: 0, elapsed: 0, want: copyBeside},
+		"the default limit":  {elapsed: fillTick, bandwidth: 64 << 20, want: copyAlone},
+		"a low limit":        {elapsed: fillTick, bandwidth: 1 << 20, want: 419430},
+		"a lower one":        {elapsed: fillTick, bandwidth: 1 << 10, want: copyBeside},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := copyAtATime(tc.ios, tc.elapsed, tc.bandwidth); got != tc.want {
+				t.Errorf("got %d bytes, want %d", got, tc.want)
+			}
+		})
+	}
+	if got := (&Fill{RegionSectors: 64}).regions(copyBeside); got != 4 {
+		t.Errorf("%d regions of 32 KiB", got)
+	}
+	if got := (&Fill{RegionSectors: 2048}).regions(copyBeside); got != 1 {
+		t.Errorf("%d regions of 1 MiB: without one there is no copy", got)
+	}
+}
+
+// TestFillsRemembered: clones are looked at again at once if a copy is near its bandwidth
+// or has just begun, and in time if none is.
+func TestFillsRemembered(t *testing.T) {
+	now := time.Now()
+	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+	f := a.fills
+	f.begin("v")
+	if f.remembered(now) != nil {
+		t.Error("a fill that has just begun was not looked at")
+	}
+	f.remember(map[string]devmapper.CloneStatus{"nf-v-data": {}})
+	e := &Entry{ID: "v", Fill: &Fill{RegionSectors: 64, Bandwidth: 64 << 20}}
+	memo := f.memo("v")
+	look := func(hydrated uint64) bool {
+		now = now.Add(fillTick)
+		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: 1 << 20}, 1)
+		return f.remembered(now) != nil
+	}
+	const mib = 32 // regions
+	look(0)
+	look(1 * mib)
+	memo.speed = 14 << 20 // what the copy reached in a pulse
+	if !look(6 * mib) {
+		t.Error("a copy far below its bandwidth is looked at again and again")
+	}
+	if now = now.Add(2*fillCalm + fillTick); f.remembered(now) != nil {
+		t.Error("it was not looked at for too long")
+	}
+	if look(1000 * mib) {
+		t.Error("a copy beyond its bandwidth is let run")
+	}
+	look(1001 * mib)
+	f.begin("w")
+	if f.remembered(now) != nil {
+		t.Error("another fill has begun, and was not looked at")
+	}
+}

@@ -1,0 +1,141 @@
+package attach
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// prewarmStep is what a node does about a request to be warmed beforehand.
+type prewarmStep string
+
+const (
+	// prewarmNothing: it is done, under way, not for this node now, or the volume is in
+	// use here.
+	prewarmNothing prewarmStep = "Nothing"
+	// prewarmBegin asks the owner, after what this node has of the volume is wiped.
+	prewarmBegin prewarmStep = "Begin"
+	// prewarmResume goes on with a copy that another process began.
+	prewarmResume prewarmStep = "Resume"
+)
+
+// prewarmFacts are what decidePrewarm rests on.
+type prewarmFacts struct {
+	Entry  *Entry
+	Record volume.Volume
+	Node   string
+	// Running is true while this process copies.
+	Running bool
+}
+
+// decidePrewarm is the table of states.md, A node that is warmed beforehand, in its
+// order.
+func decidePrewarm(f prewarmFacts) prewarmStep {
+	e, r := f.Entry, f.Record
+	switch {
+	case !prewarmAsked(r, f.Node):
+		return prewarmNothing
+	case e == nil:
+		return prewarmBegin
+	case e.State == StateResident && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
+		(r.WarmSource == nil || r.WarmSource.Node != f.Node):
+		return prewarmBegin // a stale residency
+	case e.State != StatePrewarm || f.Running:
+		return prewarmNothing
+	case e.Fence.UID != r.Fence.UID || e.Fence.Generation != r.Fence.Generation || e.Prewarm == nil || e.Prewarm.Request != r.Prewarm.Request:
+		return prewarmBegin
+	case e.Prewarm.Copying && e.Prewarm.Tracking == "":
+		return prewarmBegin // the answer was lost with the process
+	case e.Prewarm.Copying:
+		return prewarmResume
+	}
+	return prewarmNothing
+}
+
+// prewarmAsked tells whether a record asks this node to copy the cache of another one.
+func prewarmAsked(r volume.Volume, node string) bool {
+	w := r.Spec.WarmStart.From
+	return r.Prewarm != nil && r.Prewarm.Node == node && r.Published && r.Fence.Node != node && r.Fence.Generation > 0 &&
+		!r.Deleting && r.Spec.Mode != volume.ModeNone && (w == volume.WarmPeer || w == "")
+}
+
+// prewarmCancelled tells whether nobody asks for a copy any more. A volume that is on
+// its way to this node, or attached nowhere for the moment, is no reason: stage decides
+// about the copy.
+func prewarmCancelled(e *Entry, rec volume.Volume, node string) bool {
+	asked := rec.Prewarm != nil && rec.Prewarm.Node == node && rec.Prewarm.Request == e.Prewarm.Request
+	return rec.Fence.UID != e.Fence.UID || !asked && rec.Fence.Generation == e.Fence.Generation
+}
+
+// prewarmWanted tells whether copied data can still be of use: the volume is where it
+// was, or comes to this node just now.
+func prewarmWanted(e *Entry, rec volume.Volume, node string, now time.Time, ttl time.Duration) bool {
+	f := rec.Fence
+	switch {
+	case e.Prewarm == nil || f.UID != e.Fence.UID || rec.Spec.Mode == volume.ModeNone:
+		return false
+	case !e.Prewarm.Copying && ttl > 0 && now.Sub(e.UpdatedAt) > ttl:
+		return false
+	}
+	return f.Generation == e.Fence.Generation || f == volume.Fence{UID: e.Fence.UID, Generation: e.Fence.Generation + 1, Node: node}
+}
+
+// prewarmKept tells whether stage may keep data that were copied beforehand, until the
+// loan shows what they are worth. Once anything was activated they are the cache's.
+func prewarmKept(e *Entry, f volume.Fence) bool {
+	if e == nil || e.Prewarm == nil || e.Activated || e.Fence.UID != f.UID {
+		return false
+	}
+	return e.State == StatePrewarm && e.Fence.Generation == f.Generation-1 || e.State == StateStaging && e.Fence == f
+}
+
+// unfit says why data that were copied beforehand are of no use for a loan, or "".
+// What it lets pass is right as far as chunks were copied and not changed since.
+func unfit(p *Prewarm, l volume.Loan) string {
+	chunk := int64(l.ChunkSectors) * sectorSize
+	t := l.Tracked
+	switch {
+	case t == nil || t.Changed == nil:
+		return "the old node has no record of the writes since"
+	case p.Tracking == "" || t.ID != p.Tracking:
+		return "the old node's record of writes began at another time"
+	case p.ChunkSectors != l.ChunkSectors || p.LentBytes != l.DataBytes:
+		return fmt.Sprintf("the cache has %d bytes in chunks of %d sectors now, it had %d in chunks of %d", l.DataBytes, l.ChunkSectors, p.LentBytes, p.ChunkSectors)
+	case chunk <= 0 || t.AreaBytes <= 0 || t.AreaBytes%chunk != 0:
+		return fmt.Sprintf("writes are told apart in parts of %d bytes, which are no whole chunks", t.AreaBytes)
+	case int64(len(t.Changed))*8 < (l.DataBytes+t.AreaBytes-1)/t.AreaBytes:
+		return fmt.Sprintf("the record of writes has %d bytes, which is too short", len(t.Changed))
+	}
+	return ""
+}
+
+// unchanged returns the runs of chunks that were copied and in whose part nothing was
+// written since, in sectors of the data, for a record that is not unfit.
+func unchanged(copied bitmap, l volume.Loan) []cachemap.Range {
+	var out []cachemap.Range
+	chunk := int64(l.ChunkSectors) * sectorSize
+	for c := range l.DataBytes / chunk {
+		if !copied.has(uint64(c)) || bitmap(l.Tracked.Changed).has(uint64(c*chunk/l.Tracked.AreaBytes)) {
+			continue
+		}
+		start := uint64(c) * l.ChunkSectors
+		if n := len(out); n > 0 && out[n-1].Start+out[n-1].Length == start {
+			out[n-1].Length += l.ChunkSectors
+			continue
+		}
+		out = append(out, cachemap.Range{Start: start, Length: l.ChunkSectors})
+	}
+	return out
+}
+
+// bitmap has one bit for each of a row of things, the first in the lowest bit of the
+// first byte.
+type bitmap []byte
+
+func newBitmap(n uint64) bitmap { return make(bitmap, (n+7)/8) }
+
+func (b bitmap) has(i uint64) bool { return i/8 < uint64(len(b)) && b[i/8]>>(i%8)&1 == 1 }
+
+func (b bitmap) set(i uint64) { b[i/8] |= 1 << (i % 8) }

@@ -1,0 +1,340 @@
+package attach
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// requested is the record of a volume that node a owns under generation 5, and whose
+// cache is asked for on node b.
+func requested(opts ...func(*volume.Volume)) volume.Volume {
+	v := volume.Volume{
+		ID: "v", Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}, Published: true,
+		Spec:    volume.Spec{Mode: volume.ModeWritethrough, WarmStart: volume.WarmStart{From: volume.WarmPeer}},
+		Prewarm: &volume.Prewarm{Node: "b", Request: "r1"},
+	}
+	for _, o := range opts {
+		o(&v)
+	}
+	return v
+}
+
+// ahead is what node b has of it.
+func ahead(opts ...func(*Entry)) *Entry {
+	e := &Entry{
+		ID: "v", State: StatePrewarm, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
+		Prewarm: &Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, LentBytes: 1 << 20, Copying: true},
+	}
+	for _, o := range opts {
+		o(e)
+	}
+	return e
+}
+
+func TestDecidePrewarm(t *testing.T) {
+	resident := func(generation int64) func(*Entry) {
+		return func(e *Entry) { e.State, e.Fence.Generation, e.Prewarm = StateResident, generation, nil }
+	}
+	cases := map[string]struct {
+		entry   *Entry
+		record  volume.Volume
+		running bool
+		want    prewarmStep
+	}{
+		"asked":            {record: requested(), want: prewarmBegin},
+		"nobody asks":      {record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: prewarmNothing},
+		"another node":     {record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: prewarmNothing},
+		"released":         {record: requested(func(v *volume.Volume) { v.Published = false }), want: prewarmNothing},
+		"own volume":       {record: requested(func(v *volume.Volume) { v.Fence.Node = "b" }), want: prewarmNothing},
+		"never published":  {record: requested(func(v *volume.Volume) { v.Fence.Generation = 0 }), want: prewarmNothing},
+		"deleting":         {record: requested(func(v *volume.Volume) { v.Deleting = true }), want: prewarmNothing},
+		"uncached":         {record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }), want: prewarmNothing},
+		"warmStart off":    {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
+		"warmStart origin": {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
+		"stale residency":  {record: requested(), entry: ahead(resident(4)), want: prewarmBegin},
+		"lent residency": {record: requested(), entry: ahead(resident(4), func(e *Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
+			want: prewarmNothing},
+		"residency that the owner may begin with": {entry: ahead(resident(4)), want: prewarmNothing,
+			record: requested(func(v *volume.Volume) { v.WarmSource = &volume.WarmSource{Node: "b", Generation: 4} })},
+		"staged here":             {record: requested(), entry: ahead(func(e *Entry) { e.State = StateStaged }), want: prewarmNothing},
+		"running":                 {record: requested(), entry: ahead(), running: true, want: prewarmNothing},
+		"of a process that ended": {record: requested(), entry: ahead(), want: prewarmResume},
+		"the answer was lost":     {record: requested(), entry: ahead(func(e *Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
+		"done":                    {record: requested(), entry: ahead(func(e *Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
+		"another request":         {record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), entry: ahead(), want: prewarmBegin},
+		"moved on":                {record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), entry: ahead(), want: prewarmBegin},
+		"another volume":          {record: requested(func(v *volume.Volume) { v.Fence.UID = "w" }), entry: ahead(), want: prewarmBegin},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			got := decidePrewarm(prewarmFacts{Entry: tc.entry, Record: tc.record, Node: "b", Running: tc.running})
+			if got != tc.want {
+				t.Errorf("step %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestPrewarmWanted(t *testing.T) {
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	done := func(e *Entry) { e.Prewarm.Copying = false }
+	old := func(e *Entry) { e.UpdatedAt = now.Add(-2 * time.Hour) }
+	cases := map[string]struct {
+		entry  *Entry
+		record volume.Volume
+		want   bool
+	}{
+		"where it was":   {entry: ahead(done), record: requested(), want: true},
+		"old":            {entry: ahead(done, old), record: requested()},
+		"old, copying":   {entry: ahead(old), record: requested(), want: true},
+		"comes here":     {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "b"} }), want: true},
+		"went elsewhere": {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "c"} })},
+		"came back":      {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 7, Node: "b"} })},
+		"another volume": {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence.UID = "w" })},
+		"uncached":       {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone })},
+		"gone":           {entry: ahead(done)},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			tc.entry.UpdatedAt = latest(tc.entry.UpdatedAt, now.Add(-3*time.Hour), now)
+			if got := prewarmWanted(tc.entry, tc.record, "b", now, time.Hour); got != tc.want {
+				t.Errorf("wanted: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// latest is t, unless it is before least: then other.
+func latest(t, least, other time.Time) time.Time {
+	if t.Before(least) {
+		return other
+	}
+	return t
+}
+
+func TestPrewarmCancelled(t *testing.T) {
+	cases := map[string]struct {
+		record volume.Volume
+		want   bool
+	}{
+		"asked":            {record: requested()},
+		"taken back":       {record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: true},
+		"for another node": {record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: true},
+		"attached nowhere": {record: requested(func(v *volume.Volume) { v.Published = false })},
+		"taken back because the volume comes": {record: requested(func(v *volume.Volume) {
+			v.Prewarm, v.Fence = nil, volume.Fence{UID: "u", Generation: 6, Node: "b"}
+		})},
+		"gone": {want: true},
+	}
+	for name, tc := range cases {
+		if got := prewarmCancelled(ahead(), tc.record, "b"); got != tc.want {
+			t.Errorf("%s: cancelled %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+// TestStageKeepsWhatWasCopied: only what was copied under the generation before, from
+// the node that the record says, survives the decision.
+func TestStageKeepsWhatWasCopied(t *testing.T) {
+	fence := volume.Fence{UID: "u", Generation: 6, Node: "b"}
+	staging := func(e *Entry) {
+		e.State, e.Fence, e.Fill = StateStaging, fence, &Fill{From: &volume.WarmSource{Node: "a", Generation: 5}}
+	}
+	cases := map[string]struct {
+		entry  *Entry
+		record func(*volume.Volume)
+		keep   bool
+		wipe   bool
+	}{
+		"copied":                     {entry: ahead(), keep: true},
+		"a stage that was killed":    {entry: ahead(staging), record: func(v *volume.Volume) { v.WarmSource = nil }, keep: true},
+		"it had activated something": {entry: ahead(staging, func(e *Entry) { e.Activated = true }), wipe: true},
+		"an older copy":              {entry: ahead(func(e *Entry) { e.Fence.Generation = 4 }), wipe: true},
+		"another volume":             {entry: ahead(func(e *Entry) { e.Fence.UID = "w" }), wipe: true},
+		"no residency":               {entry: ahead(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
+		"warmStart off":              {entry: ahead(), record: func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }, wipe: true},
+		"an orphan":                  {wipe: true},
+		"uncached by now":            {entry: ahead(), record: func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }, wipe: true},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			rec := requested(func(v *volume.Volume) { v.Fence, v.WarmSource = fence, &volume.WarmSource{Node: "a", Generation: 5} })
+			if tc.record != nil {
+				tc.record(&rec)
+			}
+			plan := decideStage(stageFacts{Entry: tc.entry, Fence: fence, Record: rec, Node: "b", SameBoot: true, Cache: cacheFacts{Partial: true}})
+			if plan.Refuse != nil || plan.Keep != tc.keep || plan.Wipe != tc.wipe {
+				t.Errorf("keep %t, wipe %t, refuse %v; want keep %t, wipe %t", plan.Keep, plan.Wipe, plan.Refuse, tc.keep, tc.wipe)
+			}
+		})
+	}
+}
+
+func TestLendableLive(t *testing.T) {
+	staged := func(opts ...func(*Entry)) *Entry {
+		e := &Entry{ID: "v", State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}}
+		for _, o := range opts {
+			o(e)
+		}
+		return e
+	}
+	cases := map[string]struct {
+		entry  *Entry
+		record volume.Volume
+		want   string
+	}{
+		"asked":            {entry: staged(), record: requested()},
+		"not here":         {record: requested(), want: "in use here"},
+		"resident":         {entry: staged(func(e *Entry) { e.State = StateResident }), record: requested(), want: "in use here"},
+		"flushing":         {entry: staged(func(e *Entry) { e.State = StateFlushing }), record: requested(), want: "in use here"},
+		"uncached":         {entry: staged(func(e *Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
+		"other generation": {entry: staged(func(e *Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},
+		"filling":          {entry: staged(func(e *Entry) { e.Fill = &Fill{} }), record: requested(), want: "itself being filled"},
+		"moved on":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), want: "at generation 6"},
+		"released":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Published = false }), want: "at generation 5"},
+		"nobody asks":      {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: "nobody has asked"},
+		"another node":     {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: "nobody has asked"},
+		"another request":  {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), want: "nobody has asked"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := volume.LoanRequest{Volume: "v", UID: "u", Generation: 5, To: "b", Request: "r1", Purpose: volume.PurposePrewarm}
+			err := lendableLive(tc.entry, tc.record, r, "a")
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// loaned is a loan of 32 chunks, whose writes are told apart in pairs of chunks.
+func loaned(opts ...func(*volume.Loan)) volume.Loan {
+	l := volume.Loan{ChunkSectors: 64, DataBytes: 1 << 20, Tracked: &volume.Tracked{ID: "t1", AreaBytes: 64 << 10, Changed: make([]byte, 2)}}
+	for _, o := range opts {
+		o(&l)
+	}
+	return l
+}
+
+func TestUnfit(t *testing.T) {
+	cases := map[string]struct {
+		loan volume.Loan
+		want string
+	}{
+		"fits":              {loan: loaned()},
+		"no record":         {loan: loaned(func(l *volume.Loan) { l.Tracked = nil }), want: "no record"},
+		"it goes on":        {loan: loaned(func(l *volume.Loan) { l.Tracked.Changed = nil }), want: "no record"},
+		"another record":    {loan: loaned(func(l *volume.Loan) { l.Tracked.ID = "t2" }), want: "began at another time"},
+		"other chunks":      {loan: loaned(func(l *volume.Loan) { l.ChunkSectors = 128 }), want: "the cache has"},
+		"other size":        {loan: loaned(func(l *volume.Loan) { l.DataBytes *= 2 }), want: "the cache has"},
+		"uneven areas":      {loan: loaned(func(l *volume.Loan) { l.Tracked.AreaBytes = 48 << 10 }), want: "no whole chunks"},
+		"no areas":          {loan: loaned(func(l *volume.Loan) { l.Tracked.AreaBytes = 0 }), want: "no whole chunks"},
+		"areas are missing": {loan: loaned(func(l *volume.Loan) { l.Tracked.Changed = make([]byte, 1) }), want: "too short"},
+	}
+	for name, tc := range cases {
+		got := unfit(ahead().Prewarm, tc.loan)
+		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+	if got := unfit(&Prewarm{ChunkSectors: 64, LentBytes: 1 << 20}, loaned(func(l *volume.Loan) { l.Tracked.ID = "" })); got == "" {
+		t.Error("a copy without a record fits")
+	}
+}
+
+func TestUnchanged(t *testing.T) {
+	bits := func(n uint64, set ...uint64) bitmap {
+		b := newBitmap(n)
+		for _, i := range set {
+			b.set(i)
+		}
+		return b
+	}
+	cases := map[string]struct {
+		copied, changed bitmap
+		want            []cachemap.Range
+	}{
+		"nothing copied":  {changed: bits(16)},
+		"all changed":     {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bitmap{0xff, 0xff}},
+		"nothing changed": {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 32 * 64}}},
+		"one area": {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bits(16, 3), want: []cachemap.Range{
+			{Start: 0, Length: 6 * 64}, {Start: 8 * 64, Length: 24 * 64}}},
+		"some chunks": {copied: bits(32, 0, 1, 5, 31), changed: bits(16, 0), want: []cachemap.Range{
+			{Start: 5 * 64, Length: 64}, {Start: 31 * 64, Length: 64}}},
+		"a short file": {copied: bitmap{0x81}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 64}, {Start: 7 * 64, Length: 64}}},
+	}
+	for name, tc := range cases {
+		got := unchanged(tc.copied, loaned(func(l *volume.Loan) { l.Tracked.Changed = tc.changed }))
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestTrackedWritesSurviveTheWay: each area that was written to, and no other, is one
+// whose chunks are not kept.
+func TestTrackedWritesSurviveTheWay(t *testing.T) {
+	w := devmapper.Written{AreaSectors: 128, Areas: make([]bool, 16)}
+	for _, i := range []int{0, 7, 8, 15} {
+		w.Areas[i] = true
+	}
+	tracked := trackedWrites("t1", w)
+	kept := unchanged(bitmap{0xff, 0xff, 0xff, 0xff}, loaned(func(l *volume.Loan) { l.Tracked = tracked }))
+	for area, written := range w.Areas {
+		has := slices.ContainsFunc(kept, func(r cachemap.Range) bool {
+			at := uint64(area) * w.AreaSectors
+			return at < r.Start+r.Length && r.Start < at+w.AreaSectors
+		})
+		if has == written {
+			t.Errorf("area %d: written %t, kept %t", area, written, has)
+		}
+	}
+}
+
+func TestCopiedFile(t *testing.T) {
+	b := encodeCopied("t1", bitmap{1, 2, '\n', 4})
+	if diff := cmp.Diff(bitmap{1, 2, '\n', 4}, decodeCopied(b, "t1")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := decodeCopied(b, "t2"); got != nil {
+		t.Errorf("of another record: %v", got)
+	}
+	if got := decodeCopied(encodeCopied("", bitmap{1}), ""); got != nil {
+		t.Errorf("of no record: %v", got)
+	}
+	for i := range b {
+		if got := decodeCopied(b[:i], "t1"); got != nil {
+			t.Errorf("cut off at %d: %v", i, got)
+		}
+		broken := slices.Clone(b)
+		broken[i] ^= 0x10
+		if got := decodeCopied(broken, "t1"); got != nil {
+			t.Errorf("broken at %d: %v", i, got)
+		}
+	}
+}
+
+func TestCopyRuns(t *testing.T) {
+	m := cachemap.Map{ChunkSectors: 512, CacheBlocks: 100, Entries: []cachemap.Entry{
+		{Cache: 0, Level: 1}, {Cache: 1, Level: 1}, {Cache: 2, Level: 1}, {Cache: 3, Level: 1}, {Cache: 4, Level: 1}, {Cache: 10, Level: 9}, {Cache: 11, Level: 9},
+		{Cache: 12, Level: 2}, {Cache: 99, Level: 63},
+	}}
+	copied := newBitmap(20)
+	copied.set(1)
+	want := []copyRun{{10, 3}, {0, 1}, {2, 3}}
+	if diff := cmp.Diff(want, copyRuns(m, 20, copied), cmp.AllowUnexported(copyRun{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	m.ChunkSectors = 1 << 20
+	if got := copyRuns(m, 2, nil); len(got) != 2 {
+		t.Errorf("chunks larger than a piece: %v", got)
+	}
+}

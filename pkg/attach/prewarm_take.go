@@ -1,0 +1,113 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// takeAhead judges what was copied beforehand, now that the loan is known: keep tells
+// to take the logical volume over, and have which runs of it are right. What is of no
+// use is removed.
+func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
+	e := s.entry
+	if e.Prewarm == nil {
+		return nil, false, nil
+	}
+	log := klog.FromContext(ctx).WithValues("volume", e.ID)
+	why := "the cache does not begin from the node that it was copied from"
+	if m != nil && m == s.head.peer {
+		if why = unfit(e.Prewarm, s.head.loan); why == "" && roundUp(e.Prewarm.LentBytes, max(a.Pool.View().ExtentBytes, 1)) != e.DataBytes {
+			why = "the cache is to have another size"
+		}
+	}
+	if why == "" {
+		why, err = a.aheadProblem(ctx, e)
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	if why == "" {
+		copied := a.readCopied(e.ID, e.Prewarm.Tracking)
+		have = unchanged(copied, s.head.loan)
+		bytes := uint64(0)
+		for _, r := range have {
+			bytes += r.Length * sectorSize
+		}
+		log.Info("Copy made beforehand is used", "bytes", bytes)
+		return have, true, nil
+	}
+	log.Info("Copy made beforehand is of no use", "reason", why)
+	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
+		return nil, false, err
+	}
+	a.dropPrewarm(ctx, e)
+	e.Prewarm = nil
+	return nil, false, a.save(ctx, e, e.State)
+}
+
+// aheadProblem says why the logical volume is not the one that was copied to, or "".
+func (a *Attacher) aheadProblem(ctx context.Context, e *Entry) (string, error) {
+	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	if err != nil {
+		return "", err
+	}
+	lv := pickCache(lvs, e.ID).data
+	f, _ := parseTags(lv.Tags)
+	switch {
+	case lv.Name == "":
+		return "its logical volume is gone", nil
+	case f.UID != e.Fence.UID || f.Node != a.Node || f.Generation != e.Fence.Generation && f.Generation != e.Fence.Generation-1:
+		return "its logical volume is tagged for another ownership", nil
+	case lv.SizeBytes != e.DataBytes:
+		return fmt.Sprintf("its logical volume has %d bytes, not %d", lv.SizeBytes, e.DataBytes), nil
+	}
+	return "", nil
+}
+
+// keepData makes the logical volume that was copied to the one of this ownership.
+func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) error {
+	vg := a.Pool.View().VG
+	// Of a stage that was killed.
+	if err := a.LVM.RemoveLVs(ctx, vg, metaLV(id), fillLV(id)); err != nil {
+		return err
+	}
+	if err := a.LVM.Activate(ctx, vg, dataLV(id)); err != nil {
+		return err
+	}
+	lvs, err := a.LVM.LVs(ctx, vg)
+	if err != nil {
+		return err
+	}
+	var old []string
+	for _, t := range pickCache(lvs, id).data.Tags {
+		if strings.HasPrefix(t, "nearflash.") && !slices.Contains(tags, t) {
+			old = append(old, t)
+		}
+	}
+	if err := a.LVM.ChangeTags(ctx, vg, tags, old, dataLV(id)); err != nil {
+		return err
+	}
+	faultPrewarmTaken.Hit()
+	return nil
+}
+
+// checkPrewarm wipes copied data that can be of no use any more.
+func (a *Attacher) checkPrewarm(ctx context.Context, e *Entry) error {
+	rec, err := a.Records.Get(ctx, e.ID)
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	if err == nil && prewarmWanted(e, rec, a.Node, a.Now(), a.Warm.ResidencyTTL) {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Data copied beforehand are stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
+	return a.wipe(ctx, e.ID, e)
+}

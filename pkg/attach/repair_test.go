@@ -1,0 +1,178 @@
+package attach
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// asked is volume.Records that counts the questions and knows what the watch knows.
+type asked struct {
+	volume.Records
+	known map[volume.ID]volume.Volume
+	n     int
+	clean []volume.ID
+}
+
+func (a *asked) MarkClean(_ context.Context, id volume.ID, f volume.Fence) error {
+	if v := a.known[id]; v.Fence == f {
+		a.clean = append(a.clean, id)
+	}
+	return nil
+}
+
+func (a *asked) Get(_ context.Context, id volume.ID) (volume.Volume, error) {
+	a.n++
+	v, found := a.known[id]
+	if !found {
+		return v, volume.ErrNotFound
+	}
+	return v, nil
+}
+
+// watched is OwnedRecords.
+type watched []volume.Volume
+
+func (w watched) List(context.Context) ([]volume.Volume, error) { return w, nil }
+
+func (w watched) Changed() <-chan struct{} { return nil }
+
+// withoutPool is a node without SSDs.
+type withoutPool struct{}
+
+func (withoutPool) View() pool.View { return pool.View{} }
+
+// TestRepairAsks: residencies that the watch shows to be of use are not asked for, be
+// there one or many; of others the API server itself has the word.
+func TestRepairAsks(t *testing.T) {
+	const node = "node-a"
+	residency := func(id volume.ID) Entry {
+		return Entry{
+			ID: id, State: StateResident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: time.Now(),
+			Fence: volume.Fence{UID: "uid-" + string(id), Generation: 1, Node: node},
+		}
+	}
+	record := func(e Entry) volume.Volume {
+		return volume.Volume{ID: e.ID, Fence: e.Fence, Spec: volume.Spec{Mode: volume.ModeWritethrough}}
+	}
+	for _, n := range []int{1, 50} {
+		entries, err := journal.Open[Entry](t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var own watched
+		rec := &asked{known: map[volume.ID]volume.Volume{}}
+		save := func(e Entry) {
+			if err := entries.Save(string(e.ID), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range n {
+			e := residency(volume.ID("vol-" + string(rune('a'+i%26)) + string(rune('a'+i/26))))
+			save(e)
+			own = append(own, record(e))
+		}
+		lent := residency("lent") // the volume has another owner, who may ask for it
+		save(lent)
+		v := record(lent)
+		v.Fence.Generation, v.Fence.Node = 2, "node-b"
+		v.WarmSource = &volume.WarmSource{Node: node, Generation: 1}
+		rec.known["lent"] = v
+		a := New(Config{Node: node}, Deps{Journal: entries, Records: rec, Owned: own, Pool: withoutPool{}, Locks: &keylock.Set{}})
+		if err := a.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if rec.n != 1 {
+			t.Errorf("%d residencies: %d records were asked for, want that of the volume with another owner alone", n+1, rec.n)
+		}
+		if list, err := entries.List(); err != nil || len(list) != n+1 {
+			t.Errorf("%d residencies of %d are left, %v", len(list), n+1, err)
+		}
+	}
+}
+
+// TestRepairTakesBackMark: a record that was restored says that a flushed volume may be
+// dirty; the residency is the proof that it is not, also while a watch shows all records.
+func TestRepairTakesBackMark(t *testing.T) {
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := volume.Fence{UID: "u", Generation: 4, Node: "node-a"}
+	known := map[volume.ID]volume.Volume{}
+	var own watched
+	for id, clean := range map[volume.ID]bool{"flushed": true, "not": false} {
+		e := Entry{ID: id, State: StateResident, Mode: volume.ModeWriteback, Clean: clean, Fence: f, UpdatedAt: time.Now()}
+		if err := entries.Save(string(id), e); err != nil {
+			t.Fatal(err)
+		}
+		v := volume.Volume{ID: id, Fence: f, PossiblyDirty: true, Spec: volume.Spec{Mode: volume.ModeWriteback}}
+		known[id], own = v, append(own, v)
+	}
+	for _, o := range []OwnedRecords{own, nil} {
+		rec := &asked{known: known}
+		a := New(Config{Node: "node-a"}, Deps{Journal: entries, Records: rec, Owned: o, Pool: withoutPool{}, Locks: &keylock.Set{}})
+		if err := a.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(rec.clean, []volume.ID{"flushed"}) {
+			t.Errorf("reported clean: %v", rec.clean)
+		}
+	}
+}
+
+// TestResidentsOrder: the residency that its volume left first is the first to go, also
+// if something was noted about it later.
+func TestResidentsOrder(t *testing.T) {
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	a := New(Config{Node: "node-a"},
+		Deps{Journal: entries, Pool: withoutPool{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
+	// An older version wrote this one, before all others.
+	if err := entries.Save("ancient", Entry{ID: "ancient", State: StateResident, Mode: volume.ModeWritethrough, UpdatedAt: now.Add(-time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	step := func(id volume.ID, from State) {
+		t.Helper()
+		now = now.Add(time.Minute)
+		e := &Entry{ID: id, State: from, Mode: volume.ModeWritethrough}
+		if from == StateResident {
+			if e, err = a.load(id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := a.save(t.Context(), e, StateResident); err != nil {
+			t.Fatal(err)
+		}
+	}
+	order := func() (ids []volume.ID) {
+		all, err := a.residents("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range all {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	step("first", StateReleasing)
+	step("second", StateReleasing)
+	step("first", StateResident) // its hot set is recorded
+	step("ancient", StateResident)
+	if got, want := order(), []volume.ID{"ancient", "first", "second"}; !slices.Equal(got, want) {
+		t.Errorf("order %v, want %v", got, want)
+	}
+	step("first", StateReleasing) // used again
+	if got, want := order(), []volume.ID{"ancient", "second", "first"}; !slices.Equal(got, want) {
+		t.Errorf("order after another use %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,159 @@
+package attach
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// commitTimeout is what a loan waits for the map; the borrower waits ten seconds for
+// the loan.
+const commitTimeout = time.Second
+
+// Track is a record of the writes to a cache's data that the kernel keeps.
+type Track struct {
+	// ID is the tag of the record in the kernel.
+	ID string `json:"id"`
+	// AreaSectors is the length of the parts that are told apart.
+	AreaSectors uint64 `json:"areaSectors"`
+}
+
+// lendableLive says why a cache in use may not be lent, nil if it may.
+func lendableLive(e *Entry, rec volume.Volume, r volume.LoanRequest, node string) error {
+	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: node}); {
+	case e == nil || e.State != StateStaged || !e.Cached() || !e.Activated || e.Fence != want:
+		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here", volume.ErrNotFound, r.Volume, r.Generation)
+	case e.Fill != nil:
+		return fmt.Errorf("%w: the cache of volume %s is itself being filled", volume.ErrUnavailable, r.Volume)
+	case rec.Fence != want || !rec.Published:
+		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; node %q asks for generation %d",
+			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.To, r.Generation)
+	case rec.Prewarm == nil || *rec.Prewarm != volume.Prewarm{Node: r.To, Request: r.Request}:
+		return fmt.Errorf("%w: nobody has asked for the cache of volume %s on node %q", volume.ErrFenced, r.Volume, r.To)
+	}
+	return nil
+}
+
+// lendLive exports a cache in use, after the kernel has begun to note what is written
+// to its data: what the borrower reads is never older than the record.
+func (a *Attacher) lendLive(ctx context.Context, e *Entry, r volume.LoanRequest) (volume.Loan, error) {
+	again := e.Lent != nil
+	if err := a.track(ctx, e, r.Move); err != nil {
+		return volume.Loan{}, err
+	}
+	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	if err != nil {
+		return volume.Loan{}, err
+	}
+	c := pickCache(lvs, e.ID)
+	if !c.facts.Whole || c.facts.Fence != e.Fence {
+		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
+	}
+	if err := a.commitMap(ctx, e.ID); err != nil {
+		klog.FromContext(ctx).Error(err, "The map that is lent may lack what was cached last", "volume", e.ID)
+	}
+	loan, err := a.export(ctx, e, c, r, again, true)
+	if err != nil {
+		return loan, err
+	}
+	loan.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * sectorSize}
+	klog.FromContext(ctx).Info("Cache in use lent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
+	return loan, nil
+}
+
+// commitMap makes the kernel write the map of a cache in use, which it does only
+// when somebody flushes (schedule_commit in drivers/md/dm-cache-target.c). An origin that
+// does not answer holds up nobody but the flush.
+func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
+	info, found, err := a.top(ctx, id)
+	if err != nil || !found {
+		return err
+	}
+	f, err := blockdev.Open(info.DevPath(), unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- errors.Join(f.Sync(), f.Close()) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(commitTimeout):
+		return fmt.Errorf("%w: flush of volume %s does not end", volume.ErrUnavailable, id)
+	}
+}
+
+// track begins the record of writes; that of the same loan goes on.
+func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
+	if e.Lent != nil && *e.Lent == m && e.Track != nil {
+		if _, err := a.DM.WrittenAreas(ctx, dataName(e.ID), e.Track.ID); err == nil {
+			return nil
+		}
+	}
+	t, err := a.DM.Table(ctx, dataName(e.ID))
+	if err != nil {
+		return err
+	}
+	e.Lent = &m
+	e.Track = &Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultPrewarmAsked.Hit()
+	if err := a.DM.TrackWrites(ctx, dataName(e.ID), e.Track.ID, e.Track.AreaSectors); err != nil {
+		return fmt.Errorf("%w: writes to the cache of volume %s cannot be noted: %w", volume.ErrUnavailable, e.ID, err)
+	}
+	faultPrewarmTracked.Hit()
+	return nil
+}
+
+// noteWrites journals which parts of the data were written to, when nobody can write
+// any more and before the record goes with the data device. Without a record there
+// is nothing to note: everything counts as changed.
+func (a *Attacher) noteWrites(ctx context.Context, e *Entry) error {
+	if e.Track == nil {
+		return nil
+	}
+	if err := a.remove(ctx, e.ID, topName(e.ID)); err != nil {
+		return err
+	}
+	faultPrewarmQuiet.Hit()
+	w, err := a.DM.WrittenAreas(ctx, dataName(e.ID), e.Track.ID)
+	switch {
+	case err == nil && w.AreaSectors == e.Track.AreaSectors:
+		e.Tracked = trackedWrites(e.Track.ID, w)
+	case errors.Is(err, devmapper.ErrNotExist):
+		klog.FromContext(ctx).Info("The record of writes is gone", "volume", e.ID)
+	default:
+		klog.FromContext(ctx).Error(err, "The record of writes cannot be read", "volume", e.ID)
+	}
+	e.Track = nil
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultPrewarmNoted.Hit()
+	return nil
+}
+
+// trackedWrites is the journal's form of what the kernel has noted.
+func trackedWrites(id string, w devmapper.Written) *volume.Tracked {
+	t := &volume.Tracked{ID: id, AreaBytes: int64(w.AreaSectors) * sectorSize, Changed: make([]byte, (len(w.Areas)+7)/8)}
+	for i, written := range w.Areas {
+		if written {
+			t.Changed[i/8] |= 1 << (i % 8)
+		}
+	}
+	return t
+}

@@ -1,0 +1,196 @@
+package moves
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// leaveTimeout is how long the other node has for leaving a loan.
+	leaveTimeout = 4 * time.Second
+	// leavePoll is the pause between two looks at a loan that is being left.
+	leavePoll = 100 * time.Millisecond
+)
+
+// handing is a loan that is given up.
+type handing struct {
+	id   volume.ID
+	move volume.MoveID
+	// object is the one of the move; nil if it is gone.
+	object *v1alpha1.CacheMigration
+}
+
+// tells whether the destination reads from this node, so that it has to be told.
+func (h handing) tells() bool {
+	return h.object != nil && h.object.Status.Outcome == "" && h.object.DeletionTimestamp == nil &&
+		h.object.Status.Progress.ServedFrom != v1alpha1.ServedFromOrigin
+}
+
+// left is how much is still to be copied, and known whether that is known.
+func (h handing) left() (bytes int64, known bool) {
+	if h.object == nil || h.object.Status.Progress.TotalBytes == nil {
+		return 0, false
+	}
+	p := h.object.Status.Progress
+	return *p.TotalBytes - ptr.Deref(p.HydratedBytes, 0), true
+}
+
+// rank puts what no pod reads through behind everything else, and what has no
+// progress yet before it.
+func (h handing) rank() int {
+	_, known := h.left()
+	switch {
+	case h.object == nil || h.object.Spec.Purpose == v1alpha1.MigrationPrewarm:
+		return 2
+	case known:
+		return 1
+	}
+	return 0
+}
+
+// inOrder sorts loans as they are given up (states.md, A node that is shut down).
+func inOrder(loans []handing) {
+	slices.SortFunc(loans, func(a, b handing) int {
+		leftA, _ := a.left()
+		leftB, _ := b.left()
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(leftB, leftA), cmp.Compare(a.id, b.id))
+	})
+}
+
+// HandOver gives all loans up because the node is shut down for the given reason:
+// each destination is told, one after the other, and each export ends when its
+// destination has left it. It may run when Run has returned, and lasts until ctx ends
+// at most; what it has not come to goes on until the kernel stops.
+func (s *Source) HandOver(ctx context.Context, reason string) error {
+	loans, err := s.handings(ctx)
+	if err != nil || len(loans) == 0 {
+		return err
+	}
+	log := klog.FromContext(ctx)
+	log.Info("Loans are given up", "loans", len(loans), "reason", reason)
+	began := s.Clock.Now()
+	var wg sync.WaitGroup
+	errs := make([]error, len(loans))
+	for i, h := range loans {
+		if h.tells() {
+			errs[i] = s.giveUp(ctx, h.move, reason)
+		}
+		if errs[i] == nil {
+			wg.Go(func() { errs[i] = s.handOver(ctx, h) })
+		}
+	}
+	wg.Wait()
+	for i, h := range loans {
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("loan of volume %s: %w", h.id, errs[i])
+		}
+	}
+	log.Info("Loans were given up", "took", s.Clock.Now().Sub(began))
+	return errors.Join(errs...)
+}
+
+// giveUp tells the destination of a move. Nobody else writes the source's part, so
+// that one request is enough; time is short, and there may be many moves.
+func (s *Source) giveUp(ctx context.Context, m volume.MoveID, reason string) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": m.UID}, // of no later move of that name
+		"status":   map[string]any{"source": map[string]any{"state": v1alpha1.LoanReleased, "message": message(reason)}},
+	})
+	if err != nil {
+		return err
+	}
+	obj := &v1alpha1.CacheMigration{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
+	err = s.Client.Status().Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone, which says the same
+	}
+	return records.Error("write status of CacheMigration "+m.Name, err)
+}
+
+// handings are the loans of this node in the order in which they are given up. They
+// are read from the API server itself: this process watches nothing any more.
+func (s *Source) handings(ctx context.Context) ([]handing, error) {
+	served, err := s.Lender.Loans(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("loans of this node: %w", err)
+	}
+	if len(served) == 0 {
+		return nil, nil
+	}
+	var list v1alpha1.CacheMigrationList
+	if err := s.Client.List(ctx, &list, client.MatchingFields{sourceField: s.Node}); err != nil {
+		return nil, fmt.Errorf("list of CacheMigrations: %w", err)
+	}
+	objects := map[volume.MoveID]*v1alpha1.CacheMigration{}
+	for i := range list.Items {
+		objects[idOf(&list.Items[i])] = &list.Items[i]
+	}
+	var out []handing
+	for id, m := range served {
+		out = append(out, handing{id: id, move: m, object: objects[m]})
+	}
+	inOrder(out)
+	return out, nil
+}
+
+// handOver ends one loan when its destination has left it, or has had its time.
+func (s *Source) handOver(ctx context.Context, h handing) error {
+	log := klog.FromContext(ctx).WithValues("volume", h.id, "move", h.move.Name)
+	left, err := s.awaitLeft(ctx, h.id)
+	if ctx.Err() != nil {
+		return ctx.Err() // the kernel serves on
+	}
+	if err != nil {
+		log.Error(err, "Whether the other node has left the loan is not known")
+	}
+	for {
+		err := s.Lender.Release(ctx, h.id, h.move)
+		if err == nil {
+			log.Info("Loan is given up", "left", left)
+			return nil
+		}
+		if !errors.Is(err, volume.ErrBusy) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(leavePoll):
+		}
+	}
+}
+
+// awaitLeft waits until the other node has no session with a loan any more, and
+// tells whether that is so.
+func (s *Source) awaitLeft(ctx context.Context, id volume.ID) (left bool, err error) {
+	wait, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	for {
+		used, err := s.Lender.InUse(wait, id)
+		if err == nil && !used {
+			return true, nil
+		}
+		select {
+		case <-wait.Done():
+			return false, err
+		case <-time.After(leavePoll):
+		}
+	}
+}

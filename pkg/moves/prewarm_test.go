@@ -1,0 +1,62 @@
+package moves_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/moves"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// testPrewarm: the record of writes goes from node to node, and a request is carried out
+// once.
+func testPrewarm(t *testing.T, f *fixture) {
+	f.source()
+	f.lender.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20}
+	r := f.request()
+	r.Purpose, r.Request, r.Fence.Generation = volume.PurposePrewarm, "r1", 1
+	wantEnded := func(r volume.MoveRequest, want bool) {
+		t.Helper()
+		ended, err := f.b.Ended(t.Context(), r)
+		must(t, err)
+		if ended != want {
+			t.Errorf("request %q has ended: %t, want %t", r.Request, ended, want)
+		}
+	}
+	wantEnded(r, false)
+	m, loan, err := f.b.Begin(t.Context(), r)
+	must(t, err)
+	if diff := cmp.Diff(f.lender.tracked, loan.Tracked); diff != "" {
+		t.Errorf("record of writes (-want +got):\n%s", diff)
+	}
+	asked, _ := f.lender.loan(f.id)
+	if asked.Purpose != volume.PurposePrewarm || asked.Request != "r1" || asked.Generation != 1 {
+		t.Errorf("request %+v", asked)
+	}
+	if m.Name != moves.PrewarmName(f.id, 1) {
+		t.Errorf("name %s", m.Name)
+	}
+	wantEnded(r, false)
+	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
+	f.wantState(m, v1alpha1.LoanReleased)
+	wantEnded(r, true)
+	other := r
+	other.Request = "r2"
+	wantEnded(other, false)
+	other = r
+	other.Fence.UID = "another volume"
+	wantEnded(other, false)
+
+	// The move itself, beside the object of the copy.
+	f.lender.mu.Lock()
+	f.lender.residencies[f.id] = 1
+	f.lender.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20, Changed: bytes.Repeat([]byte{0x81}, 1024)}
+	f.lender.mu.Unlock()
+	_, loan = f.mustBegin()
+	if diff := cmp.Diff(f.lender.tracked, loan.Tracked); diff != "" {
+		t.Errorf("record of writes (-want +got):\n%s", diff)
+	}
+}

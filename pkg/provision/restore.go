@@ -1,0 +1,91 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// ReasonRecordRestored is the reason of the Warning event that a record was older
+// than what the storage server knows, and now shows the owner that the server admits.
+const ReasonRecordRestored = "RecordRestored"
+
+const actionRestore = "Restore"
+
+// restoreOwner brings a record that is older than the truth up to the ownership that
+// the storage server still admits, if that one may hold unflushed writes: its node
+// flushes them then, or has them given up, as after any other loss
+// (states.md, A record that is older than the truth). restored tells that obj has
+// changed. Errors: ErrFenced if nobody knows which node it is.
+func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, v volume.Volume, access backend.Access) (restored bool, err error) {
+	e, unknown := unknownExport(v, access)
+	if !unknown || v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss {
+		return false, nil
+	}
+	node, err := s.nodeOf(ctx, e.Initiator)
+	if err != nil {
+		return false, err
+	}
+	if node == "" {
+		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host",
+			volume.ErrFenced, e.Initiator, v.ID, e.Generation)
+	}
+	before := v.Fence
+	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+		status.OwnerNode, status.Generation = node, ptr.To(e.Generation)
+		status.Publication, status.DirtyState = v1alpha1.PublicationReleased, v1alpha1.DirtyStatePossiblyDirty
+		status.WarmSource = v1alpha1.WarmSource{}
+	})
+	if err != nil {
+		return false, err
+	}
+	records.Emit(ctx, s.client, s.events, obj, records.Event{
+		Warning: true, Reason: ReasonRecordRestored, Action: actionRestore,
+		Note: fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup?). That node may hold unflushed writes.",
+			before.Generation, before.Node, node, e.Generation),
+	})
+	return true, nil
+}
+
+// unknownExport is the admission of the highest generation, if the record does not
+// know of it.
+func unknownExport(v volume.Volume, access backend.Access) (e backend.Export, unknown bool) {
+	for _, one := range access.Exports {
+		if one.Generation > max(v.Fence.Generation, e.Generation) {
+			e, unknown = one, true
+		}
+	}
+	return e, unknown
+}
+
+// nodeOf returns the one node whose plugin has reported an initiator name, "" if
+// there is none or more than one. Errors: ErrUnavailable.
+func (s *Service) nodeOf(ctx context.Context, initiator string) (string, error) {
+	node := ""
+	page := v1alpha1.CachePoolList{}
+	for {
+		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
+			return "", records.Error("list CachePools", err)
+		}
+		for i := range page.Items {
+			if !strings.EqualFold(page.Items[i].Status.InitiatorIQN, initiator) {
+				continue
+			}
+			if node != "" {
+				return "", nil
+			}
+			node = page.Items[i].Name
+		}
+		if page.Continue == "" {
+			return node, nil
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package provision
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// testRestoredRecord: the record is older than the storage server's knowledge. What
+// cannot be dirty waits for the end of the session alone.
+func testRestoredRecord(t *testing.T, _ *rest.Config, f *fixture) {
+	s := spec()
+	s.Mode, s.AcceptNodeLoss = volume.ModeWritethrough, false
+	if _, err := f.svc.Create(t.Context(), f.id, s); err != nil {
+		t.Fatal(err)
+	}
+	f.admitUnknown(t, iqnB, 5)
+	f.storage.Login(f.id, iqnB, true)
+	_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
+	wantError(t, err, volume.ErrFenced)
+	if !strings.Contains(err.Error(), iqnB) || !strings.Contains(err.Error(), "generation 5") {
+		t.Errorf("the error names neither user nor generation: %v", err)
+	}
+	f.wantExports(t, iqnB)
+	f.storage.Login(f.id, iqnB, false)
+	f.publish(t, nodeA, 6)
+	f.wantExports(t, iqnA)
+}
+
+// admitUnknown lets an initiator in behind the record's back, as it looks when the
+// record comes from an old backup.
+func (f *fixture) admitUnknown(t *testing.T, initiator string, generation int64) {
+	t.Helper()
+	if _, err := f.storage.Export(t.Context(), f.id, backend.Grant{Initiator: initiator, Credentials: *chap, Generation: generation}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testRestoredDirty: the owner that a restored record has forgotten may hold
+// unflushed writes, logged in or not. It becomes the owner again, as one that was lost.
+func testRestoredDirty(t *testing.T, _ *rest.Config, f *fixture) {
+	for i, loggedIn := range []bool{false, true} {
+		base := int64(10 * (i + 1))
+		f.create(t)
+		f.publish(t, nodeA, 1) // the backup is of now, the mark included
+		f.mark(t, true)
+		if err := f.storage.Unexport(t.Context(), f.id, iqnA); err != nil {
+			t.Fatal(err)
+		}
+		f.admitUnknown(t, iqnB, base)
+		f.storage.Login(f.id, iqnB, loggedIn)
+		_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
+		wantError(t, err, volume.ErrFenced)
+		if !strings.Contains(err.Error(), nodeB) || !strings.Contains(err.Error(), "abandon") {
+			t.Errorf("the error names neither the node nor the remedy: %v", err)
+		}
+		f.wantOwner(t, nodeB, base, false)
+		f.wantExports(t, iqnB)
+		if got := <-f.events.Events; !strings.Contains(got, "Warning "+ReasonRecordRestored) {
+			t.Errorf("event %q", got)
+		}
+		<-f.events.Events // the same on the claim
+		f.publish(t, nodeB, base)
+		f.unpublish(t, nodeB)
+		<-f.events.Events
+		<-f.events.Events
+		f.storage.Login(f.id, iqnB, false)
+		f.mark(t, false)
+		f.publish(t, nodeA, base+1)
+		f.wantExports(t, iqnA)
+		f.unpublish(t, nodeA)
+		if err := f.svc.Delete(t.Context(), f.id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// testRestoredSettle: the same is found without anybody who wants the volume.
+func testRestoredSettle(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	f.unpublish(t, nodeA)
+	f.admitUnknown(t, iqnB, 4)
+	for range 2 {
+		if err := f.svc.Settle(t.Context(), f.id); err != nil {
+			t.Fatal(err)
+		}
+		f.wantOwner(t, nodeB, 4, false)
+		f.wantExports(t, iqnB)
+	}
+	f.mark(t, false)
+	if err := f.svc.Settle(t.Context(), f.id); err != nil {
+		t.Fatal(err)
+	}
+	f.wantExports(t)
+	f.admitUnknown(t, "iqn.1993-08.org.debian:01:unknown", 6)
+	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
+	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	f.admitUnknown(t, iqnA, 8) // the name of two nodes: nobody is guessed
+	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
+	f.wantOwner(t, nodeB, 4, false)
+	f.wantExports(t, iqnA)
+}
+
+// testRestoredMark: a mark of an ownership before the last one says nothing.
+func testRestoredMark(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	f.mark(t, true)
+	f.unpublish(t, nodeA)
+	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	f.admitUnknown(t, iqnB, 3)
+	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(t, nodeB, 4)
+}

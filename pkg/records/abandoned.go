@@ -1,0 +1,106 @@
+package records
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// ReasonWritesAbandoned is the reason of the Warning event that a volume goes on
+	// without writes that had been acknowledged.
+	ReasonWritesAbandoned = "WritesAbandoned"
+
+	actionAbandon = "Abandon"
+)
+
+// untold returns the losses of which no pod was told.
+func untold(obj *v1alpha1.CachedVolume) []v1alpha1.AbandonedWrites {
+	var out []v1alpha1.AbandonedWrites
+	for _, a := range obj.Status.Abandoned {
+		if a.Told.Time.IsZero() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// ReportAbandoned implements volume.Records. The events come before the note that
+// they were sent: killed between the two, it tells twice.
+func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) error {
+	obj, err := Load(ctx, r.client, id)
+	if err != nil {
+		return err
+	}
+	if Fence(obj) != f {
+		return fencedError(obj, f)
+	}
+	losses := untold(obj)
+	if len(losses) == 0 {
+		return nil
+	}
+	for _, a := range losses {
+		r.tell(ctx, obj, LossNote(a), pod)
+	}
+	if pod == nil {
+		return nil
+	}
+	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		for i := range obj.Status.Abandoned {
+			a := &obj.Status.Abandoned[i]
+			if slices.ContainsFunc(losses, func(l v1alpha1.AbandonedWrites) bool { return equality.Semantic.DeepEqual(l, *a) }) {
+				a.Told = v1alpha1.ToldPod{Time: metav1.NewTime(r.clock.Now()), Namespace: pod.Namespace, Name: pod.Name}
+			}
+		}
+		return nil
+	})
+}
+
+// tell sends the events of one loss. Before there is a pod they are on what there is;
+// the pod's own says the same.
+func (r *Records) tell(ctx context.Context, obj *v1alpha1.CachedVolume, note string, pod *volume.Pod) {
+	if pod == nil || pod.Name == "" {
+		Emit(ctx, r.client, r.events, obj, Event{Warning: true, Reason: ReasonWritesAbandoned, Action: actionAbandon, Note: note})
+		return
+	}
+	self := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "CachedVolume", Name: obj.Name, UID: obj.UID}
+	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)}
+	r.events.Eventf(ref, self, corev1.EventTypeWarning, ReasonWritesAbandoned, actionAbandon, "%s", truncate(note, maxEventNote))
+}
+
+// LossNote says for people what was given up.
+func LossNote(a v1alpha1.AbandonedWrites) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "The writes that node %s had not flushed (generation %d) were given up at %s", a.NodeName, a.Generation, stamp(a.Consent.Time))
+	if a.Consent.By != "" {
+		fmt.Fprintf(&b, " by %s", a.Consent.By)
+	}
+	if a.Consent.Given != "" {
+		fmt.Fprintf(&b, " (%s)", a.Consent.Given)
+	}
+	b.WriteString(": acknowledged writes may be lost")
+	seen := a.LastSeen
+	if !seen.SinceTime.IsZero() {
+		fmt.Fprintf(&b, ", none of them from before %s", stamp(seen.SinceTime))
+	}
+	if seen.DirtyBytes != nil {
+		fmt.Fprintf(&b, "; %d bytes were unflushed when the node was last heard of, at %s", *seen.DirtyBytes, stamp(seen.ObservedTime))
+	}
+	b.WriteString(". The volume goes on with what the storage server had: check the data before you trust them.")
+	return b.String()
+}
+
+func stamp(t metav1.Time) string { return t.UTC().Format(time.RFC3339) }

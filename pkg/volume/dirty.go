@@ -1,0 +1,18 @@
+package volume
+
+import "time"
+
+// DirtyBound bounds the unflushed writes of a writeback cache (states.md, I7). The
+// zero value bounds nothing.
+type DirtyBound struct {
+	// Max is the most that may be dirty: bytes, or a percentage of the cache.
+	Max Size
+	// Age is how long something may have been dirty before all of it is flushed.
+	Age time.Duration
+}
+
+// IsZero reports whether nothing is bounded.
+func (b DirtyBound) IsZero() bool { return b == DirtyBound{} }
+
+// Bytes is the most that may be dirty in a cache of that size; 0 is no bound.
+func (b DirtyBound) Bytes(cacheBytes int64) int64 { return b.Max.Of(cacheBytes) }
