@@ -24,6 +24,10 @@ test: test-unit test-kernel test-cluster ## Run all test rings but kind.
 verify: ## Regenerate, lint and check everything that is generated or linted.
 	hack/verify/all.sh
 
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities; asks a database on the network (NEARFLASH_VULNDB).
+	hack/vulncheck.sh
+
 ##@ Test rings
 
 .PHONY: test-unit
@@ -38,6 +42,18 @@ test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
 .PHONY: test-cluster
 test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster.
 	hack/cluster-ring.sh
+
+.PHONY: e2e-upstream
+e2e-upstream: ## Kubernetes' own suite of storage tests, on a two-node lab cluster.
+	hack/upstream-ring.sh
+
+.PHONY: e2e-kind
+e2e-kind: ## The e2e suite on kind, on this machine's own kernel: needs root, Docker and dm-cache.
+	hack/kind/ring.sh
+
+.PHONY: e2e-kind-guest
+e2e-kind-guest: ## The same in a guest of the lab that runs Docker and kind; slow, the specs labelled smoke.
+	hack/kind/guest.sh
 
 ##@ Lab
 
@@ -59,6 +75,10 @@ build: ## Build all commands into _output/bin.
 .PHONY: images
 images: ## Build the container images as archives, without a registry.
 	$(LAB) artifacts images
+
+.PHONY: release
+release: ## Make everything that a release consists of, in _output/release (VERSION=v1.2.3).
+	go run ./hack/release
 
 .PHONY: generate
 generate: ## Regenerate deepcopy code, CRDs, protobuf code, snapshots and reference docs.

@@ -11,7 +11,7 @@ out=_output/cluster-ring
 rm -rf "$out" && mkdir -p "$out"
 labels="${LABELS:-!slow}"
 # The parts take about the same time.
-heavy='faults || crash || metrics || lost'
+heavy='faults || crash || metrics || lost || migrate || pool'
 parts=("$heavy" "!($heavy)")
 checkout="$(pwd | cksum | cut -d' ' -f1)"
 
@@ -19,6 +19,8 @@ go build -o "$out/lab" ./hack/lab
 go test -tags e2e -c -o "$out/e2e.test" ./e2e
 CGO_ENABLED=0 go build -o "$out/kubectl-nearflash" ./cmd/kubectl-nearflash
 export NEARFLASH_KUBECTL_PLUGIN="$PWD/$out/kubectl-nearflash"
+CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$out/checker-agent" ./e2e/checker/agent
+export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS

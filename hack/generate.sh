@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerates what is generated: deepcopy code, CRDs and their reference, protocol
-# buffer code, the chart's snapshots and the reference of its values.
+# buffer code, the chart's snapshots, its README and the reference of its values.
 #
 #   hack/generate.sh           renew the files
 #   hack/generate.sh --check   print how they differ, change nothing, fail if they do
@@ -32,6 +32,7 @@ SNAPSHOTS_OUT="$out/$CHART/tests/snapshots" go test -count=1 -run '^TestSnapshot
 rm "$out/log"
 
 go run ./hack/valuesdoc "$CHART" >"$out/docs/reference/helm-values.md"
+go run ./hack/valuesdoc -readme "$CHART" >"$out/$CHART/README.md"
 go run ./hack/kubectldoc >"$out/docs/reference/kubectl.md"
 go run ./hack/metricsdoc >"$out/docs/reference/metrics.md"
 

@@ -4,9 +4,9 @@
 set -u
 cp kernel.test /var/tmp/kernel.test # the shared folder is slow to run from
 start=$SECONDS
-/var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout 25m > /tmp/out 2>&1
+/var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout "${LIMIT:-25m}" > /tmp/out 2>&1
 rc=$?
-grep -aE '^ *--- |^(PASS|FAIL|panic)' /tmp/out
+grep -aE '^ *--- |^(PASS|FAIL|panic|campaign)' /tmp/out
 if ((rc != 0)); then cat /tmp/out; fi
 if ((rc == 0)) && [[ $RUN == ^TestKernel* ]] && ! grep -aq '^--- PASS' /tmp/out; then
   echo "no kernel test passed"

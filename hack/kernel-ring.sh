@@ -2,6 +2,8 @@
 # Ring 2: tests with build tag "kernel", run as root on real device-mapper, LVM
 # and iSCSI: each package in a throw-away guest of its own, all at the same time.
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
+# SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
+# LIMIT is the time that a guest has, 30m without.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/_output/kernel-ring
@@ -18,9 +20,20 @@ for p in "${packages[@]}"; do
     jobs+=("$p $RUN ^\$")
     continue
   fi
-  mapfile -t long < <(sed -n 's/^func \(TestKernelKill[A-Za-z]*\)(t .*/\1/p' "$p"/*_test.go)
-  for t in "${long[@]}"; do jobs+=("$p ^$t\$ ^\$"); done
-  jobs+=("$p ^TestKernel $( ((${#long[@]})) && echo '^TestKernelKill' || echo '^$')")
+  # The longest have a guest each; the others, which wait most of the time, are dealt
+  # to as many guests as there are dozens of them.
+  hands=()
+  i=0
+  mapfile -t tests < <(sed -nE 's/^func (TestKernel[A-Za-z0-9]*)\(t .*/\1/p' "$p"/*_test.go)
+  for t in "${tests[@]}"; do
+    if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
+      jobs+=("$p ^$t\$ ^\$")
+    else
+      hand=$((i++ % ((${#tests[@]} + 11) / 12)))
+      hands[hand]+="${hands[hand]:+|}$t"
+    fi
+  done
+  for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
 done
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
@@ -53,7 +66,8 @@ trap 'exit 143' TERM
 
 for i in "${!jobs[@]}"; do
   read -r _ run skip <<<"${jobs[i]}"
-  "$out/lab" guest run --timeout 30m --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" "$out/$i" > "$out/$i/log" 2>&1 &
+  "$out/lab" guest run --timeout "${LIMIT:-30m}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" \
+    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$i" > "$out/$i/log" 2>&1 &
   pids+=($!)
 done
 failed=0

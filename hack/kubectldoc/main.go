@@ -44,7 +44,7 @@ const permissions = `
 | to | an account needs |
 |---|---|
 | look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
-| change mode or size, flush, drop | patch ` + "`cachedvolumes`" + ` |
+| change mode or size, flush, drop, migrate | patch ` + "`cachedvolumes`" + ` |
 | abandon | patch ` + "`cachedvolumes/status`" + ` |
 | doctor | also get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 

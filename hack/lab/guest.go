@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -46,6 +47,7 @@ The exit status is the command's.`,
 	f := cmd.Flags()
 	f.IntVar(&r.Disks, "disks", 3, "number of empty disks")
 	f.Int64Var(&r.DiskMiB, "disk-size", 1024, "size of each disk in MiB (sparse)")
+	f.StringVar(&r.Root, "root", "", "ext4 image below the guest's root, with the modules of the guest kernel (default: that of tests of one kernel)")
 	f.IntVar(&r.MemoryMiB, "memory", 1024, "the guest's memory in MiB")
 	f.StringArrayVar(&r.Env, "env", nil, "NAME=VALUE for the command (repeatable)")
 	f.DurationVar(&limit, "timeout", 15*time.Minute, "kill the guest after this time")
@@ -75,7 +77,7 @@ func runGuest(ctx context.Context, o *options, r cluster.Run, limit time.Duratio
 	if err != nil {
 		return err
 	}
-	r.Kernel, r.Root = set.Kernel, set.NodeRoot
+	r.Kernel, r.Root = set.Kernel, cmp.Or(r.Root, set.NodeRoot)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	code, err := lab.RunGuest(ctx, r, os.Stdout, os.Stderr)

@@ -98,6 +98,20 @@ func newImages(o *options) *cobra.Command {
 			}
 			return lab.LoadImages(cmd.Context(), parts.Images)
 		},
+	}, &cobra.Command{
+		Use:   "add ARCHIVE...",
+		Short: "Load archives of other images on both nodes",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			if err := lab.MustBeUp(); err != nil {
+				return err
+			}
+			return lab.AddImages(cmd.Context(), args)
+		},
 	})
 	return cmd
 }

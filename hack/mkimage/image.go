@@ -30,6 +30,8 @@ type Spec struct {
 	// Entrypoint and Cmd are as in the OCI image configuration.
 	Entrypoint []string
 	Cmd        []string
+	// User is "UID:GID"; empty is root.
+	User string
 	// Layers from the lowest to the highest.
 	Layers []*Layer
 }
@@ -41,7 +43,7 @@ func Image(spec Spec) (v1.Image, error) {
 	img, err := mutate.ConfigFile(img, &v1.ConfigFile{
 		Architecture: "amd64",
 		OS:           "linux",
-		Config:       v1.Config{Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, Env: []string{searchPath}},
+		Config:       v1.Config{Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, User: spec.User, Env: []string{searchPath}},
 		RootFS:       v1.RootFS{Type: "layers"},
 	})
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -40,18 +41,35 @@ func FileLayer(path, digest string) (*Layer, error) {
 	return &Layer{digest: hash, size: info.Size(), open: open}, nil
 }
 
+// LinkLayer is a layer of symbolic links and of directories that everybody may write
+// to: links maps the path in the image to what it points to.
+func LinkLayer(links map[string]string, dirs ...string) (*Layer, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, dir := range dirs {
+		header := &tar.Header{Typeflag: tar.TypeDir, Name: cleanName(dir) + "/", Mode: 0o1777, ModTime: layerTime()}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		header := &tar.Header{
+			Typeflag: tar.TypeSymlink, Name: cleanName(name), Linkname: links[name], Mode: 0o777, ModTime: layerTime(),
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+	}
+	return memoryLayer(w, &buf)
+}
+
 // ProgramLayer is a layer with files on the top of the file system, all
 // executable and owned by root. files maps the path in the image to the path on
 // the host.
 func ProgramLayer(files map[string]string) (*Layer, error) {
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	sort.Strings(names)
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		data, err := os.ReadFile(files[name])
 		if err != nil {
 			return nil, err
@@ -66,6 +84,11 @@ func ProgramLayer(files map[string]string) (*Layer, error) {
 			return nil, err
 		}
 	}
+	return memoryLayer(w, &buf)
+}
+
+// memoryLayer ends a layer that has been written into a buffer.
+func memoryLayer(w *tar.Writer, buf *bytes.Buffer) (*Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}

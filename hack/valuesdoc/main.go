@@ -1,18 +1,23 @@
 // Command valuesdoc writes the reference of the chart's values, in Markdown, from
-// the schema's descriptions and the defaults in values.yaml.
+// the schema's descriptions and the defaults in values.yaml; or the README of the
+// chart, which ends with it.
 //
 //	go run ./hack/valuesdoc CHART > docs/reference/helm-values.md
+//	go run ./hack/valuesdoc -readme CHART > CHART/README.md
 package main
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"text/template"
 
 	"sigs.k8s.io/yaml"
 )
@@ -24,37 +29,45 @@ const head = `# Helm values
 Unknown keys are errors. A key that ends with ` + "`[]`" + ` stands for every entry of a list.
 `
 
+// readme is what the chart's README says before the values.
+//
+//go:embed readme.md.tmpl
+var readme string
+
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: valuesdoc CHART")
+	asReadme := flag.Bool("readme", false, "write the README of the chart")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: valuesdoc [-readme] CHART")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Stdout); err != nil {
+	if err := run(flag.Arg(0), *asReadme, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "valuesdoc:", err)
 		os.Exit(1)
 	}
 }
 
-func run(chart string, out io.Writer) error {
-	text, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
-	if err != nil {
-		return err
-	}
+func run(chart string, asReadme bool, out io.Writer) error {
 	var root schema
-	if err := json.Unmarshal(text, &root); err != nil {
-		return fmt.Errorf("values.schema.json: %w", err)
-	}
-	if text, err = os.ReadFile(filepath.Join(chart, "values.yaml")); err != nil {
+	if err := read(chart, "values.schema.json", &root); err != nil {
 		return err
 	}
 	var defaults map[string]any
-	if err := yaml.Unmarshal(text, &defaults); err != nil {
-		return fmt.Errorf("values.yaml: %w", err)
+	if err := read(chart, "values.yaml", &defaults); err != nil {
+		return err
 	}
 	d := &document{defs: root.Defs}
-	d.WriteString(head)
+	level := "##"
+	if asReadme {
+		level = "###"
+		if err := d.readme(chart); err != nil {
+			return err
+		}
+	} else {
+		d.WriteString(head)
+	}
 	for _, top := range root.Properties {
-		fmt.Fprintf(d, "\n## %s\n\n", top.name)
+		fmt.Fprintf(d, "\n%s %s\n\n", level, top.name)
 		if len(top.Properties) > 0 {
 			d.WriteString(top.Description + "\n\n")
 		}
@@ -63,8 +76,43 @@ func run(chart string, out io.Writer) error {
 			return err
 		}
 	}
-	_, err = out.Write(d.Bytes())
+	_, err := out.Write(d.Bytes())
 	return err
+}
+
+// read reads a JSON or YAML file of the chart.
+func read(chart, name string, into any) error {
+	text, err := os.ReadFile(filepath.Join(chart, name))
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(name, ".json") {
+		err = json.Unmarshal(text, into)
+	} else {
+		err = yaml.Unmarshal(text, into)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// readme writes what stands before the values, with facts of Chart.yaml.
+func (d *document) readme(chart string) error {
+	var facts struct{ KubeVersion string }
+	if err := read(chart, "Chart.yaml", &facts); err != nil {
+		return err
+	}
+	// ">=1.34.0-0" admits pre-releases of 1.34.0; people need not read that.
+	version, found := strings.CutPrefix(strings.TrimSuffix(facts.KubeVersion, ".0-0"), ">=")
+	if !found {
+		return fmt.Errorf("kubeVersion %q of Chart.yaml is not of the form >=VERSION", facts.KubeVersion)
+	}
+	t, err := template.New("readme").Option("missingkey=error").Parse(readme)
+	if err != nil {
+		return err
+	}
+	return t.Execute(d, map[string]string{"KubeVersion": version + " or newer"})
 }
 
 // schema is the part of JSON Schema that the chart's schema uses.

@@ -52,7 +52,7 @@ check_tools() {
 
 check_tidy() {
   local dir rc=0
-  for dir in . hack/tools/lint hack/tools/proto; do
+  for dir in . hack/tools/lint hack/tools/proto hack/tools/vuln; do
     (cd "$dir" && go mod tidy -diff 2>&1 | grep -v '^go: downloading'; exit "${PIPESTATUS[0]}") || { echo "in $dir"; rc=1; }
   done
   return $rc

@@ -59,12 +59,25 @@ func (g *guest) startUdev(ctx context.Context) error {
 	if _, err := output(ctx, "udevadm", "trigger", "--subsystem-match=block", "--subsystem-match=misc"); err != nil {
 		return err
 	}
-	if _, err := output(ctx, "udevadm", "settle", "--timeout=10"); err != nil {
-		return err
+	// It also asks the device manager whether it answers, and waits for that no longer
+	// than it likes: too short where many guests boot at the same time.
+	deadline := time.Now().Add(settleLimit)
+	for {
+		_, err := output(ctx, "udevadm", "settle", fmt.Sprintf("--timeout=%d", int(settleLimit.Seconds())))
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 	g.step("udev")
 	return nil
 }
+
+// settleLimit is how long the devices that are there may take to be seen.
+const settleLimit = 2 * time.Minute
 
 // startISCSI names this host as an initiator and runs the initiator's daemon.
 func (g *guest) startISCSI(ctx context.Context, initiator string) error {

@@ -29,10 +29,20 @@ const (
 	Cluster Group = "cluster"
 	// Images are the project's own images as complete archives for any engine.
 	Images Group = "images"
+	// Upstream is Kubernetes' own suite of tests and the images that its pods run.
+	Upstream Group = "upstream"
+	// Kind is what a cluster made by kind needs: Images, and archives of the sidecars
+	// and of what test pods run.
+	Kind Group = "kind"
+	// KindGuest is a guest with a Docker engine, a node image for it and the kind
+	// program; a group for `make e2e-kind-guest`, with Kernel, Envtest, Helm and Kind.
+	KindGuest Group = "kind-guest"
 )
 
 // Groups returns all groups.
-func Groups() []Group { return []Group{Envtest, Helm, Prometheus, Kernel, Cluster, Images} }
+func Groups() []Group {
+	return []Group{Envtest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}
+}
 
 // Options say what is needed and where it is kept.
 type Options struct {
@@ -49,14 +59,17 @@ type Options struct {
 	// it the content of a file whose size, mode and time are as recorded is taken
 	// for good.
 	CheckContent bool
+	// Version is that of the Images: what their programs say and their tag. Empty is
+	// a development build with the tag "dev".
+	Version string
 }
 
 // Set is where the artifacts are. Fields of groups that were not asked for are
 // empty. All files are read-only for the caller.
 type Set struct {
 	// Bin maps the name of a program to its path: kube-apiserver, kubectl, etcd
-	// (Envtest); helm (Helm); prometheus, promtool (Prometheus); those of Envtest
-	// and Helm and kube-controller-manager, kube-scheduler, kubelet (Cluster).
+	// (Envtest); helm (Helm); prometheus, promtool (Prometheus); e2e.test (Upstream);
+	// those of Envtest and Helm and kube-controller-manager, kube-scheduler, kubelet (Cluster).
 	Bin map[string]string
 	// Kernel is the User-Mode Linux program (Kernel, Cluster).
 	Kernel string
@@ -70,8 +83,16 @@ type Set struct {
 	// They leave out the layer that NodeBase has: only `ctr -n k8s.io images import`
 	// in a guest with that root can load them.
 	DriverImages []string
-	// FullImages are complete archives of the images built from this checkout (Images).
+	// FullImages are complete archives of the images built from this checkout (Images,
+	// Kind).
 	FullImages []string
+	// UpstreamImages are complete archives of the images that e2e.test asks for
+	// (Upstream).
+	UpstreamImages []string
+	// OtherImages are complete archives of the other images of a cluster (Kind).
+	OtherImages []string
+	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
+	KindGuest string
 }
 
 // Ensure returns the artifacts of the asked groups, verified. What is absent or
@@ -105,6 +126,8 @@ func Ensure(ctx context.Context, opt Options) (*Set, error) {
 type builder struct {
 	checkout string
 	store    *store
+	// version is that of the full images.
+	version string
 }
 
 func newBuilder(opt Options) (*builder, error) {
@@ -133,7 +156,9 @@ func newBuilder(opt Options) (*builder, error) {
 	if progress == nil {
 		progress = func(string, ...any) {}
 	}
-	return &builder{checkout: checkout, store: &store{root: cache, progress: progress, checkContent: opt.CheckContent}}, nil
+	return &builder{
+		checkout: checkout, store: &store{root: cache, progress: progress, checkContent: opt.CheckContent}, version: opt.Version,
+	}, nil
 }
 
 // task is one artifact of a plan.
@@ -178,18 +203,20 @@ func (t *task) wait(ctx context.Context) error {
 }
 
 // plan is what is to be made. The steps of a lane run one after the other, the
-// lanes side by side: one keeps the processors busy, one the network, and one
-// waits for both.
+// lanes side by side: one keeps the processors busy, one the network and then what
+// the linker leaves idle, and one waits for both.
 type plan struct {
 	// tools are what the user of the artifacts calls. What builds call is
 	// installed only when something is built.
 	tools []hostTool
 
 	envtest, kube, sidecars       *task
-	helm, prometheus              *task
+	helm, prometheus, upstream    *task
 	nodeRoot, nodeTools, workload *task
 	kernel, nodeBase              *task
 	driverImages, fullImages      *imageStep
+	otherImages                   *archiveStep
+	kindPrograms, kindGuest       *task
 
 	goLane, debianLane, guestLane []step
 }
@@ -212,25 +239,29 @@ func (p *plan) run(ctx context.Context, s *store) error {
 }
 
 // plan lists the artifacts of the groups in the order in which the longest
-// chain (kubelet and sidecars, then the node base) ends first.
+// chain (sidecars, then the node base) ends first.
 func (b *builder) plan(groups []Group) (*plan, error) {
 	for _, g := range groups {
 		if !slices.Contains(Groups(), g) {
 			return nil, fmt.Errorf("unknown artifact group %q, known are %v", g, Groups())
 		}
 	}
+	if slices.Contains(groups, KindGuest) {
+		groups = append(slices.Clone(groups), Kernel, Envtest, Helm, Kind)
+	}
 	cluster := slices.Contains(groups, Cluster)
 	want := func(g Group) bool { return cluster || slices.Contains(groups, g) }
 	p := &plan{}
 	if want(Envtest) {
-		if err := b.planPrograms(p, &p.envtest, "envtest", envtestPrograms()); err != nil {
+		if err := b.planPrograms(p, &p.goLane, &p.envtest, "envtest", envtestPrograms()); err != nil {
 			return nil, err
 		}
 	}
 	if want(Kernel) {
 		b.planKernel(p)
 	}
-	if cluster || slices.Contains(groups, Images) {
+	full := slices.Contains(groups, Images) || slices.Contains(groups, Kind)
+	if cluster || full {
 		p.nodeTools = newTask(b.layerRecipe("node-tools", nodeToolsTree()))
 		p.addTask(&p.debianLane, p.nodeTools, b.store)
 	}
@@ -239,17 +270,32 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 			return nil, err
 		}
 	}
-	if slices.Contains(groups, Images) {
+	if full {
 		p.fullImages = b.fullImages(p.nodeTools)
 		p.goLane = append(p.goLane, p.fullImages.run)
 	}
+	if slices.Contains(groups, Kind) {
+		if err := b.planKind(p); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(groups, KindGuest) {
+		if err := b.planKindGuest(p); err != nil {
+			return nil, err
+		}
+	}
 	if want(Helm) {
-		if err := b.planPrograms(p, &p.helm, "helm", helmPrograms()); err != nil {
+		if err := b.planPrograms(p, &p.debianLane, &p.helm, "helm", helmPrograms()); err != nil {
 			return nil, err
 		}
 	}
 	if slices.Contains(groups, Prometheus) {
-		if err := b.planPrograms(p, &p.prometheus, "prometheus", prometheusPrograms()); err != nil {
+		if err := b.planPrograms(p, &p.goLane, &p.prometheus, "prometheus", prometheusPrograms()); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(groups, Upstream) {
+		if err := b.planUpstream(p); err != nil {
 			return nil, err
 		}
 	}
@@ -260,13 +306,13 @@ func (p *plan) addTask(lane *[]step, t *task, s *store) {
 	*lane = append(*lane, func(ctx context.Context) error { return t.run(ctx, s) })
 }
 
-func (b *builder) planPrograms(p *plan, slot **task, name string, programs []goProgram) error {
+func (b *builder) planPrograms(p *plan, lane *[]step, slot **task, name string, programs []goProgram) error {
 	r, err := b.programs(name, programs)
 	if err != nil {
 		return err
 	}
 	*slot = newTask(r)
-	p.addTask(&p.goLane, *slot, b.store)
+	p.addTask(lane, *slot, b.store)
 	return nil
 }
 
@@ -277,25 +323,66 @@ func (b *builder) planKernel(p *plan) {
 	p.addTask(&p.guestLane, p.kernel, b.store)
 }
 
-func (b *builder) planCluster(p *plan) error {
-	p.tools = append(p.tools, networkTools()...)
-	if err := b.planPrograms(p, &p.kube, "kube", kubePrograms()); err != nil {
-		return err
+// planSidecars plans the sidecars and the layer of what test pods run, once.
+func (b *builder) planSidecars(p *plan) error {
+	if p.sidecars != nil {
+		return nil
 	}
-	if err := b.planPrograms(p, &p.sidecars, "sidecars", sidecarPrograms()); err != nil {
-		return err
+	b.planWorkload(p)
+	return b.planPrograms(p, &p.goLane, &p.sidecars, "sidecars", sidecarPrograms())
+}
+
+// planWorkload plans the layer of what test pods run, once.
+func (b *builder) planWorkload(p *plan) {
+	if p.workload != nil {
+		return
 	}
 	p.workload = newTask(b.layerRecipe("workload", workloadTree()))
 	p.addTask(&p.debianLane, p.workload, b.store)
+}
 
-	needs := []*task{p.nodeRoot, p.kernel, p.kube, p.sidecars, p.nodeTools, p.workload}
-	var keys []string
+func (b *builder) planUpstream(p *plan) error {
+	b.planWorkload(p)
+	r, err := b.upstreamRecipe(p.workload)
+	if err != nil {
+		return err
+	}
+	p.upstream = newTask(r, p.workload)
+	p.addTask(&p.goLane, p.upstream, b.store)
+	return nil
+}
+
+func (b *builder) planKind(p *plan) error {
+	if err := b.planSidecars(p); err != nil {
+		return err
+	}
+	p.otherImages = &archiveStep{
+		builder: b, sidecars: p.sidecars, workload: p.workload, dir: filepath.Join(b.checkout, "_output", "kind-images"),
+	}
+	p.guestLane = append(p.guestLane, p.otherImages.run)
+	return nil
+}
+
+func (b *builder) planCluster(p *plan) error {
+	p.tools = append(p.tools, networkTools()...)
+	if err := b.planSidecars(p); err != nil {
+		return err
+	}
+	if err := b.planPrograms(p, &p.goLane, &p.kube, "kube", kubePrograms()); err != nil {
+		return err
+	}
+	needs := []*task{p.nodeRoot, p.kernel, p.sidecars, p.nodeTools, p.workload}
+	keys := []string{p.kube.recipe.key()}
 	for _, t := range needs {
 		keys = append(keys, t.recipe.key())
 	}
+	kubelet := func(ctx context.Context) (string, error) {
+		err := p.kube.wait(ctx)
+		return p.kube.file("kubelet"), err
+	}
 	base, err := b.nodeBaseRecipe(keys, func() nodeBaseParts {
 		return nodeBaseParts{
-			nodeRoot: p.nodeRoot.dir, kernel: p.kernel.dir, kube: p.kube.dir,
+			nodeRoot: p.nodeRoot.dir, kernel: p.kernel.dir, kubelet: kubelet,
 			sidecars: p.sidecars.dir, nodeTools: p.nodeTools.dir, workload: p.workload.dir,
 		}
 	})
@@ -318,7 +405,7 @@ func (p *plan) set(groups []Group) *Set {
 		programs []goProgram
 	}{
 		{p.envtest, envtestPrograms()}, {p.kube, kubePrograms()}, {p.helm, helmPrograms()},
-		{p.prometheus, prometheusPrograms()},
+		{p.prometheus, prometheusPrograms()}, {p.upstream, upstreamTests()},
 	} {
 		if part.task == nil {
 			continue
@@ -336,14 +423,26 @@ func (p *plan) set(groups []Group) *Set {
 	if p.driverImages != nil {
 		s.DriverImages = p.driverImages.archives
 	}
+	if p.upstream != nil {
+		for _, image := range upstreamImages() {
+			s.UpstreamImages = append(s.UpstreamImages, p.upstream.file(image.archive))
+		}
+	}
 	if p.fullImages != nil {
 		s.FullImages = p.fullImages.archives
+	}
+	if p.kindGuest != nil {
+		s.KindGuest = p.kindGuest.dir
+	}
+	if p.otherImages != nil {
+		s.OtherImages = p.otherImages.archives
 	}
 	return s
 }
 
 // Dir returns the directory of a group, for callers that want one: the programs
-// of Envtest, Helm and Prometheus, the kernel, the archives of Images.
+// of Envtest, Helm, Prometheus and Upstream, the kernel, the archives of Images, the
+// other archives of Kind.
 func (s *Set) Dir(g Group) (string, error) {
 	path := ""
 	switch g {
@@ -353,11 +452,22 @@ func (s *Set) Dir(g Group) (string, error) {
 		path = s.Bin["helm"]
 	case Prometheus:
 		path = s.Bin["prometheus"]
+	case Upstream:
+		path = s.Bin["e2e.test"]
 	case Kernel:
 		path = s.Kernel
 	case Images:
 		if len(s.FullImages) > 0 {
 			path = s.FullImages[0]
+		}
+	case KindGuest:
+		path = filepath.Join(s.KindGuest, kindRootFile)
+		if s.KindGuest == "" {
+			path = ""
+		}
+	case Kind:
+		if len(s.OtherImages) > 0 {
+			path = s.OtherImages[0]
 		}
 	case Cluster:
 		return "", errors.New("the cluster group has no single directory")

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs as the first program of a guest whose root becomes the node base image:
-# installs kubelet and the containerd configuration, imports all images that do
-# not change with the checkout. /host is the directory of the bake on the host;
+# installs the containerd configuration, imports all images that do not change with
+# the checkout. /host is the directory of the bake on the host;
 # the last line of /host/result is "ok" when everything went well.
 set -eu
 shopt -s inherit_errexit nullglob
@@ -26,7 +26,6 @@ mount -t cgroup2 none /sys/fs/cgroup
 modprobe overlay
 hostname bake
 
-install -m 0755 /host/kubelet /usr/bin/kubelet
 mkdir -p /etc/containerd /etc/cni/net.d /etc/kubernetes /var/lib/kubelet
 install -m 0644 /host/containerd-config.toml /etc/containerd/config.toml
 

@@ -41,7 +41,10 @@ const containerdConfig = `version = 3
 
 // nodeBaseParts are the directories of the artifacts that a node base is made of.
 type nodeBaseParts struct {
-	nodeRoot, kernel, kube, sidecars, nodeTools, workload string
+	nodeRoot, kernel, sidecars, nodeTools, workload string
+	// kubelet waits until the program is there. It is the last one that is built, and
+	// the images are imported meanwhile.
+	kubelet func(ctx context.Context) (string, error)
 }
 
 // nodeBaseRecipe is the root file system of a cluster node: the node root with
@@ -79,6 +82,17 @@ func (b *builder) buildNodeBase(ctx context.Context, dir string, parts nodeBaseP
 	if err != nil {
 		return err
 	}
+	// The journal must be empty before debugfs writes.
+	if err := checkFilesystem(ctx, image); err != nil {
+		return err
+	}
+	kubelet, err := parts.kubelet(ctx)
+	if err != nil {
+		return err
+	}
+	if err := installProgram(ctx, image, kubelet, "/usr/bin/kubelet"); err != nil {
+		return err
+	}
 	if err := checkFilesystem(ctx, image); err != nil {
 		return err
 	}
@@ -102,9 +116,6 @@ func (b *builder) writeBakeInputs(ctx context.Context, work string, parts nodeBa
 			return fmt.Errorf("image %s: %w", spec.Name, err)
 		}
 		fmt.Fprintln(&names, spec.Name)
-	}
-	if err := linkOrCopy(filepath.Join(parts.kube, "kubelet"), filepath.Join(work, "kubelet")); err != nil {
-		return err
 	}
 	for name, file := range map[string]struct {
 		text string
@@ -172,6 +183,37 @@ func bakeLogs(work string) string {
 		fmt.Fprintf(&out, "%s:\n%s\n", name, tail(string(data), errorTail))
 	}
 	return out.String()
+}
+
+// installProgram puts a program of the host into the file system of an image.
+func installProgram(ctx context.Context, image, program, path string) error {
+	var commands strings.Builder
+	fmt.Fprintf(&commands, "write %s %s\n", program, path)
+	for field, value := range map[string]string{"mode": "0100755", "uid": "0", "gid": "0"} {
+		fmt.Fprintf(&commands, "set_inode_field %s %s %s\n", path, field, value)
+	}
+	cmd := newCommand(ctx, findTool("debugfs"), "-w", "-f", "-", image)
+	cmd.Stdin = strings.NewReader(commands.String())
+	if _, err := run(ctx, cmd); err != nil {
+		return fmt.Errorf("install %s: %w", path, err)
+	}
+	// debugfs succeeds whatever its commands did.
+	copied := filepath.Join(filepath.Dir(image), filepath.Base(path))
+	defer func() { _ = os.Remove(copied) }()
+	if _, err := run(ctx, newCommand(ctx, findTool("debugfs"), "-R", fmt.Sprintf("dump %s %s", path, copied), image)); err != nil {
+		return fmt.Errorf("install %s: %w", path, err)
+	}
+	want, err := hashFile(program)
+	if err != nil {
+		return err
+	}
+	switch got, err := hashFile(copied); {
+	case err != nil:
+		return fmt.Errorf("install %s: %w", path, err)
+	case got != want:
+		return fmt.Errorf("install %s: what was written is not what is read", path)
+	}
+	return nil
 }
 
 // checkFilesystem leaves a clean file system: the journal replayed, nothing to

@@ -23,7 +23,8 @@ func Command() *cobra.Command {
 		Use:   "artifacts [GROUP...]",
 		Short: "Build or verify what the lab and the tests run, and print the paths",
 		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, prometheus (and promtool), kernel (guest kernel and root),\n" +
-			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives).",
+			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives),\n" +
+			"upstream (Kubernetes' own tests and the images of their pods).",
 		ValidArgs:    groupNames(),
 		Args:         cobra.OnlyValidArgs,
 		SilenceUsage: true,
@@ -123,7 +124,8 @@ func printSet(w io.Writer, set *Set) error {
 	add("kernel", set.Kernel)
 	add("node-root", set.NodeRoot)
 	add("node-base", set.NodeBase)
-	for _, archive := range slices.Concat(set.DriverImages, set.FullImages) {
+	add("kind-guest", set.KindGuest)
+	for _, archive := range slices.Concat(set.DriverImages, set.FullImages, set.OtherImages) {
 		add("image", archive)
 	}
 	for _, line := range lines {

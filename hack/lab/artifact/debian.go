@@ -11,13 +11,14 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/nearflash/nearflash/hack/images"
 )
 
 const (
-	// suite is the Debian release of all guest software. It is the first whose
-	// user-mode-linux starts on CPUs with AMX and whose thin-provisioning-tools
-	// keep the cache's hints.
-	suite = "forky"
+	// suite is the Debian release of all guest software, that of the images too. It
+	// is the first whose user-mode-linux starts on CPUs with AMX.
+	suite = images.Suite
 	// hostKeyring is what the debian-archive-keyring package installs.
 	hostKeyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	// mirrorEnv overrides the mirror of the host's own apt configuration.
@@ -36,6 +37,8 @@ type tree struct {
 	// variant is mmdebstrap's: "minbase" has apt, "essential" does not.
 	variant  string
 	packages []string
+	// drop begins the names of files that an image layer of the tree leaves out.
+	drop []string
 }
 
 // debootstrapOptions are the same for all trees. The release file of a testing
@@ -57,8 +60,7 @@ func debootstrapOptions() []string {
 // inputs is the part of the tree that goes into an artifact's key. The mirror
 // is not in it: it serves the same signed suite wherever it is.
 func (t tree) inputs() []string {
-	in := append([]string{suite, t.variant}, t.packages...)
-	return append(in, debootstrapOptions()...)
+	return slices.Concat([]string{suite, t.variant}, t.packages, debootstrapOptions(), t.drop)
 }
 
 // debootstrap makes the tree as target, a directory or a .tar file. It runs in

@@ -1,6 +1,7 @@
 package artifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/nearflash/nearflash/hack/images"
 	"github.com/nearflash/nearflash/hack/mkimage"
 )
 
@@ -22,21 +24,6 @@ const (
 	versionModule = "github.com/nearflash/nearflash/pkg/version"
 )
 
-// driverProgram is one of the project's own images.
-type driverProgram struct {
-	name string
-	// hostTools says that the program calls the tools of the node-tools layer.
-	hostTools bool
-}
-
-func driverPrograms() []driverProgram {
-	return []driverProgram{
-		{name: "nearflash-controller"},
-		{name: "nearflash-node", hostTools: true},
-		{name: "nearflash-target", hostTools: true},
-	}
-}
-
 // imageStep builds the project's own images. They are not in the shared cache:
 // they change with every edit, and the Go build cache makes them cheap.
 type imageStep struct {
@@ -46,6 +33,9 @@ type imageStep struct {
 	dir string
 	// tags are the Go build tags.
 	tags string
+	// version is stamped into the programs and is the tag of the images; empty is
+	// that of a development build.
+	version string
 	// full includes the node-tools layer in the archives.
 	full     bool
 	archives []string
@@ -62,7 +52,7 @@ func (b *builder) labImages(nodeTools *task) *imageStep {
 // fullImages are for everybody else.
 func (b *builder) fullImages(nodeTools *task) *imageStep {
 	return &imageStep{
-		builder: b, nodeTools: nodeTools, dir: filepath.Join(b.checkout, "_output", "images"), full: true,
+		builder: b, nodeTools: nodeTools, dir: filepath.Join(b.checkout, "_output", "images"), full: true, version: b.version,
 	}
 }
 
@@ -88,10 +78,10 @@ func (s *imageStep) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range driverPrograms() {
+	for _, p := range images.All() {
 		archive, err := s.writeImage(p, below)
 		if err != nil {
-			return fmt.Errorf("image of %s: %w", p.name, err)
+			return fmt.Errorf("image of %s: %w", p.Name, err)
 		}
 		s.archives = append(s.archives, archive)
 	}
@@ -102,58 +92,88 @@ func (s *imageStep) run(ctx context.Context) error {
 // not link again what has not changed.
 func (s *imageStep) buildPrograms(ctx context.Context) error {
 	args := []string{"build", "-trimpath", "-tags", s.tags,
-		"-ldflags", linkerFlags(driverStamp(ctx, s.builder.checkout)), "-o", filepath.Join(s.dir, "bin") + "/"}
-	for _, p := range driverPrograms() {
-		args = append(args, "./cmd/"+p.name)
+		"-ldflags", linkerFlags(driverStamp(ctx, s.builder.checkout, s.version)), "-o", filepath.Join(s.dir, "bin") + "/"}
+	for _, p := range images.All() {
+		args = append(args, "./cmd/"+p.Name)
 	}
-	_, err := run(ctx, goCommand(ctx, s.builder.checkout, args...))
+	_, err := run(ctx, GoCommand(ctx, s.builder.checkout, args...))
 	return err
 }
 
 // driverStamp returns the linker's settings for the build identity. A tree
 // without git history (a source archive) is stamped as such by the defaults of
 // the version package.
-func driverStamp(ctx context.Context, checkout string) []string {
-	commit, err := run(ctx, newCommand(ctx, "git", "-C", checkout, "rev-parse", "--short=12", "HEAD"))
-	if err != nil {
-		return nil
+func driverStamp(ctx context.Context, checkout, version string) []string {
+	var id string
+	if commit, err := run(ctx, newCommand(ctx, "git", "-C", checkout, "rev-parse", "--short=12", "HEAD")); err == nil {
+		id = strings.TrimSpace(string(commit))
 	}
-	id := strings.TrimSpace(string(commit))
-	return []string{versionModule + ".Version=v0.0.0-dev." + id, versionModule + ".Commit=" + id}
+	return Stamp(cmp.Or(version, devVersion(id)), id)
 }
 
-func (s *imageStep) writeImage(p driverProgram, below *mkimage.Layer) (string, error) {
+func devVersion(commit string) string {
+	if commit == "" {
+		return ""
+	}
+	return "v0.0.0-dev." + commit
+}
+
+// Stamp returns the settings of the Go linker (-X) that tell a program its version and
+// its commit; what is empty is left as the version package has it.
+func Stamp(version, commit string) []string {
+	var vars []string
+	for _, v := range []struct{ name, value string }{{"Version", version}, {"Commit", commit}} {
+		if v.value != "" {
+			vars = append(vars, versionModule+"."+v.name+"="+v.value)
+		}
+	}
+	return vars
+}
+
+func (s *imageStep) writeImage(p images.Image, below *mkimage.Layer) (string, error) {
 	var layers []*mkimage.Layer
-	if p.hostTools {
+	if p.HostTools {
 		layers = append(layers, below)
 	}
-	spec, err := programImage(imageRegistry+p.name+":"+driverTag, p.name, filepath.Join(s.dir, "bin", p.name), layers...)
+	tag := cmp.Or(s.version, driverTag)
+	spec, err := programImage(imageRegistry+p.Name+":"+tag, p.Name, filepath.Join(s.dir, "bin", p.Name), layers...)
 	if err != nil {
 		return "", err
 	}
-	archive := filepath.Join(s.dir, p.name+".tar")
-	unchanged, err := s.sameImage(archive, spec)
+	spec.User = p.User
+	archive := filepath.Join(s.dir, p.Name+".tar")
+	if s.full {
+		return archive, writeDockerArchive(archive, spec)
+	}
+	unchanged, err := sameImage(archive, spec)
 	if err != nil || unchanged {
 		return archive, err
 	}
-	if s.full {
-		err = mkimage.WriteDockerArchive(archive, spec)
-	} else {
-		digest, digestErr := below.Digest()
-		if digestErr != nil {
-			return "", digestErr
-		}
-		err = mkimage.WriteOCIArchive(archive, spec, func(h v1.Hash) bool { return h == digest })
-	}
+	digest, err := below.Digest()
 	if err != nil {
 		return "", err
 	}
-	return archive, s.rememberImage(archive, spec)
+	if err := mkimage.WriteOCIArchive(archive, spec, func(h v1.Hash) bool { return h == digest }); err != nil {
+		return "", err
+	}
+	return archive, rememberImage(archive, spec)
+}
+
+// writeDockerArchive writes an archive for any engine, unless it is there.
+func writeDockerArchive(archive string, spec mkimage.Spec) error {
+	unchanged, err := sameImage(archive, spec)
+	if err != nil || unchanged {
+		return err
+	}
+	if err := mkimage.WriteDockerArchive(archive, spec); err != nil {
+		return err
+	}
+	return rememberImage(archive, spec)
 }
 
 // sameImage says whether the archive holds the image already: archives of the
 // full images are large, and whoever loads archives may skip unchanged ones.
-func (s *imageStep) sameImage(archive string, spec mkimage.Spec) (bool, error) {
+func sameImage(archive string, spec mkimage.Spec) (bool, error) {
 	recorded, err := os.ReadFile(archive + ".digest")
 	if errors.Is(err, os.ErrNotExist) || !exists(archive) {
 		return false, nil
@@ -165,7 +185,7 @@ func (s *imageStep) sameImage(archive string, spec mkimage.Spec) (bool, error) {
 	return string(recorded) == digest, err
 }
 
-func (s *imageStep) rememberImage(archive string, spec mkimage.Spec) error {
+func rememberImage(archive string, spec mkimage.Spec) error {
 	digest, err := imageDigest(spec)
 	if err != nil {
 		return err
@@ -182,5 +202,6 @@ func imageDigest(spec mkimage.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return digest.String(), nil
+	// The name is in the archive and not in the digest.
+	return spec.Name + "@" + digest.String(), nil
 }

@@ -28,14 +28,6 @@ func copyFile(src, dst string) error {
 	return out.Close()
 }
 
-// linkOrCopy avoids a copy within one file system.
-func linkOrCopy(src, dst string) error {
-	if err := os.Link(src, dst); err == nil {
-		return nil
-	}
-	return copyFile(src, dst)
-}
-
 // copySparse copies a file and leaves its holes out.
 func copySparse(ctx context.Context, src, dst string) error {
 	_, err := run(ctx, newCommand(ctx, "cp", "--sparse=always", "--reflink=auto", src, dst))

@@ -25,6 +25,8 @@ type goProgram struct {
 	stamp func(version string) []string
 	// tags are build tags; empty for none.
 	tags string
+	// test makes the tests of the package, not the package, the program.
+	test bool
 }
 
 func envtestPrograms() []goProgram {
@@ -151,7 +153,7 @@ func linkerFlags(vars []string) string {
 // programInputs returns what decides the content of the programs: the pinned
 // versions with their checksums, the flags, and the compiler.
 func programInputs(checkout string, programs []goProgram) ([]string, error) {
-	inputs := []string{runtime.Version(), runtime.GOARCH}
+	inputs := []string{runtime.Version(), runtime.GOARCH, goFlags}
 	for _, p := range programs {
 		flags, err := p.ldflags(checkout)
 		if err != nil {
@@ -199,18 +201,25 @@ func (b *builder) buildProgram(ctx context.Context, p goProgram, dir string) err
 		return err
 	}
 	return b.store.step(ctx, fmt.Sprintf("build %s %s", p.name, version), func(ctx context.Context) error {
-		cmd := goCommand(ctx, filepath.Join(b.checkout, p.dir),
-			"build", "-trimpath", "-tags", p.tags, "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)
+		verb := []string{"build"}
+		if p.test {
+			verb = []string{"test", "-c", "-vet=off"} // with it, all that it needs would be looked at too
+		}
+		cmd := GoCommand(ctx, filepath.Join(b.checkout, p.dir), append(verb, "-trimpath", "-tags", p.tags, "-ldflags", flags, "-o", filepath.Join(dir, p.name), p.pkg)...)
 		_, err := run(ctx, cmd)
 		return err
 	})
 }
 
-// goCommand prepares a go command whose result does not depend on the caller's
+// goFlags are for every build. The programs are stripped, so that the compiler's
+// debugging information, a tenth of its work, would be thrown away.
+const goFlags = "-buildvcs=false -mod=readonly -gcflags=all=-dwarf=false"
+
+// GoCommand prepares a go command whose result does not depend on the caller's
 // workspace, flags or C compiler.
-func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+func GoCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := newCommand(ctx, "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false -mod=readonly")
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS="+goFlags)
 	return cmd
 }

@@ -22,7 +22,9 @@ type hostTool struct {
 func treeTools() []hostTool { return []hostTool{{"mmdebstrap", "mmdebstrap"}, {"gpgv", "gpgv"}} }
 
 // imageTools make and check an ext4 image.
-func imageTools() []hostTool { return []hostTool{{"mke2fs", "e2fsprogs"}, {"e2fsck", "e2fsprogs"}} }
+func imageTools() []hostTool {
+	return []hostTool{{"mke2fs", "e2fsprogs"}, {"e2fsck", "e2fsprogs"}, {"debugfs", "e2fsprogs"}}
+}
 
 // kernelTools make the guest kernel find its libc.
 func kernelTools() []hostTool { return []hostTool{{"patchelf", "patchelf"}} }

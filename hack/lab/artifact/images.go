@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearflash/nearflash/hack/images"
 	labplan "github.com/nearflash/nearflash/hack/lab/internal/plan"
 	"github.com/nearflash/nearflash/hack/mkimage"
 )
@@ -31,17 +32,20 @@ const (
 )
 
 // nodeToolsTree is what nearflash-node and nearflash-target call.
-func nodeToolsTree() tree {
-	return tree{variant: "essential", packages: []string{
-		"dmsetup", "e2fsprogs", "kmod", "lvm2", "mount", "open-iscsi", "procps", "thin-provisioning-tools",
-		"util-linux", "xfsprogs",
-	}}
-}
+func nodeToolsTree() tree { return tree{variant: "essential", packages: images.NodeTools()} }
 
 // workloadTree is what test pods call: shell, coreutils, fio, and tools that
-// look at block devices and file systems.
+// look at block devices and file systems. Of the packages that come with them, most
+// files are needed by nothing of that, and unpacking each takes a guest a moment.
 func workloadTree() tree {
-	return tree{variant: "essential", packages: []string{"bash", "coreutils", "e2fsprogs", "fio", "mount", "util-linux"}}
+	return tree{
+		variant: "essential", packages: []string{"bash", "coreutils", "e2fsprogs", "fio", "mount", "util-linux"},
+		drop: []string{
+			"usr/bin/perl", "usr/lib/x86_64-linux-gnu/perl-base/", "usr/share/perl5/", "usr/bin/python3", "usr/lib/python3",
+			"usr/lib/systemd/", "usr/lib/x86_64-linux-gnu/systemd/", "usr/lib/x86_64-linux-gnu/gconv/",
+			"usr/share/zoneinfo/", "usr/share/lintian/", "usr/share/terminfo/", "var/lib/dpkg/",
+		},
+	}
 }
 
 // layerRecipe is a Debian tree as an image layer.
@@ -59,7 +63,8 @@ func (b *builder) buildLayer(ctx context.Context, name string, t tree, dir strin
 		return err
 	}
 	layer := filepath.Join(dir, layerFile)
-	if err := normalize(raw, layer); err != nil {
+	unwanted := func(name string) bool { return unwantedInImage(name) || hasPrefix(name, t.drop) }
+	if err := normalize(raw, layer, unwanted); err != nil {
 		return err
 	}
 	sum, err := hashFile(layer)
@@ -72,7 +77,7 @@ func (b *builder) buildLayer(ctx context.Context, name string, t tree, dir strin
 	return removeWork(dir, "raw.tar", "tmp", "keyring", "keyring.deb")
 }
 
-func normalize(raw, layer string) error {
+func normalize(raw, layer string, unwanted func(name string) bool) error {
 	in, err := os.Open(raw)
 	if err != nil {
 		return err
@@ -83,7 +88,7 @@ func normalize(raw, layer string) error {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	if err := mkimage.NormalizeTar(in, out, unwantedInImage); err != nil {
+	if err := mkimage.NormalizeTar(in, out, unwanted); err != nil {
 		return err
 	}
 	return out.Close()
@@ -95,16 +100,15 @@ const layerRevision = "layer 2"
 // unwantedInImage names what a container engine provides, what only matters on
 // a booted system, and what differs from one installation to the next.
 func unwantedInImage(name string) bool {
-	for _, prefix := range []string{
+	return strings.HasSuffix(name, ".pyc") || hasPrefix(name, []string{
 		"dev/", "run/", "tmp/", "boot/", "var/log/", "var/cache/", "var/lib/apt/", "etc/apt/",
 		"usr/share/doc/", "usr/share/man/", "usr/share/locale/", "usr/share/info/", "usr/share/i18n/", "usr/lib/udev/hwdb.",
 		"etc/machine-id", "etc/hostname", "etc/resolv.conf", "etc/iscsi/initiatorname.iscsi",
-	} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return strings.HasSuffix(name, ".pyc")
+	})
+}
+
+func hasPrefix(name string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
 // debianLayer opens the layer of a layer artifact.
@@ -120,7 +124,7 @@ func debianLayer(dir string) (*mkimage.Layer, error) {
 // is a directory for the one program that has to be built.
 func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseParts) ([]mkimage.Spec, error) {
 	pause := filepath.Join(work, "pause")
-	build := goCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", pause, "./"+filepath.Dir(pauseSource))
+	build := GoCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", pause, "./"+filepath.Dir(pauseSource))
 	if _, err := run(ctx, build); err != nil {
 		return nil, err
 	}
@@ -128,30 +132,47 @@ func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseP
 	if err != nil {
 		return nil, err
 	}
-	specs := []mkimage.Spec{spec}
-	for _, p := range sidecarPrograms() {
-		version, err := p.version(b.checkout)
-		if err != nil {
-			return nil, err
-		}
-		spec, err := programImage(imageRegistry+p.name+":"+version, p.name, filepath.Join(parts.sidecars, p.name))
+	sidecars, err := b.sidecarImages(parts.sidecars)
+	if err != nil {
+		return nil, err
+	}
+	specs := append([]mkimage.Spec{spec}, sidecars...)
+	for _, t := range []struct{ image, dir string }{
+		{nodeToolsImage, parts.nodeTools}, {workloadImage, parts.workload},
+	} {
+		spec, err := debianImage(t.image, t.dir)
 		if err != nil {
 			return nil, err
 		}
 		specs = append(specs, spec)
 	}
-	for _, t := range []struct{ image, dir string }{
-		{nodeToolsImage, parts.nodeTools}, {workloadImage, parts.workload},
-	} {
-		layer, err := debianLayer(t.dir)
+	return specs, nil
+}
+
+// sidecarImages are the images of the sidecars in a directory of programs.
+func (b *builder) sidecarImages(dir string) ([]mkimage.Spec, error) {
+	var specs []mkimage.Spec
+	for _, p := range sidecarPrograms() {
+		version, err := p.version(b.checkout)
 		if err != nil {
 			return nil, err
 		}
-		specs = append(specs, mkimage.Spec{
-			Name: t.image, Cmd: []string{"/usr/bin/sleep", "infinity"}, Layers: []*mkimage.Layer{layer},
-		})
+		spec, err := programImage(imageRegistry+p.name+":"+version, p.name, filepath.Join(dir, p.name))
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, spec)
 	}
 	return specs, nil
+}
+
+// debianImage is an image of a layer artifact alone.
+func debianImage(name, dir string) (mkimage.Spec, error) {
+	layer, err := debianLayer(dir)
+	if err != nil {
+		return mkimage.Spec{}, err
+	}
+	return mkimage.Spec{Name: name, Cmd: []string{"/usr/bin/sleep", "infinity"}, Layers: []*mkimage.Layer{layer}}, nil
 }
 
 // programImage is an image FROM scratch with one static program.

@@ -33,18 +33,32 @@ func TestPlanGroups(t *testing.T) {
 		"kernel": {
 			groups:    []Group{Kernel},
 			wantTasks: []string{"kernel", "node-root"},
-			wantTools: []string{"e2fsck", "gpgv", "mke2fs", "mmdebstrap", "patchelf"},
+			wantTools: []string{"debugfs", "e2fsck", "gpgv", "mke2fs", "mmdebstrap", "patchelf"},
 		},
 		"images": {
 			groups:    []Group{Images},
 			wantTasks: []string{"full images", "node-tools"}, wantTools: []string{"gpgv", "mmdebstrap"},
+		},
+		"upstream": {
+			groups: []Group{Upstream}, wantTasks: []string{"upstream", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
+		},
+		"kind": {
+			groups:    []Group{Kind},
+			wantTasks: []string{"full images", "node-tools", "other images", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
+		},
+		"kind guest": {
+			groups: []Group{KindGuest},
+			wantTasks: []string{
+				"envtest", "full images", "helm", "kernel", "kind-guest", "kind-programs", "kube", "node-root", "node-tools", "other images", "sidecars", "workload",
+			},
+			wantTools: []string{"bc", "bison", "debugfs", "e2fsck", "flex", "gcc", "gpgv", "jq", "make", "mke2fs", "mmdebstrap", "patchelf", "xz"},
 		},
 		"cluster": {
 			groups: []Group{Cluster},
 			wantTasks: []string{
 				"envtest", "helm", "kernel", "kube", "lab images", "node-base", "node-root", "node-tools", "sidecars", "workload",
 			},
-			wantTools: []string{"e2fsck", "gpgv", "ip", "mke2fs", "mmdebstrap", "nft", "patchelf"},
+			wantTools: []string{"debugfs", "e2fsck", "gpgv", "ip", "mke2fs", "mmdebstrap", "nft", "patchelf"},
 		},
 		"unknown": {groups: []Group{"x"}, wantErr: "known are"},
 	}
@@ -76,7 +90,8 @@ func TestPlanGroups(t *testing.T) {
 // tasks returns the tasks that the plan has.
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc([]*task{
-		p.envtest, p.kube, p.sidecars, p.helm, p.prometheus, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase,
+		p.envtest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
+		p.kindGuest,
 	}, func(t *task) bool { return t == nil })
 }
 
@@ -104,6 +119,9 @@ func taskNames(p *plan) []string {
 	}
 	if p.fullImages != nil {
 		names = append(names, "full images")
+	}
+	if p.otherImages != nil {
+		names = append(names, "other images")
 	}
 	slices.Sort(names)
 	return names

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 
+	"github.com/nearflash/nearflash/hack/lab/artifact"
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 )
 
@@ -49,9 +49,8 @@ func (l *Lab) install(ctx context.Context, pkg, file string) (changed bool, err 
 		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
 	out := filepath.Join(dir, filepath.Base(pkg))
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)
-	cmd.Dir = l.Checkout
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	// As the artifacts, so that what these share with it is not compiled again.
+	cmd := artifact.GoCommand(ctx, l.Checkout, "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return false, fmt.Errorf("build %s: %w: %s", pkg, err, msg)
 	}

@@ -108,9 +108,9 @@ const importScript = `set -e
 done=/var/lib/lab-images
 mkdir -p $done
 for name in "$@"; do
-	[ -e $done/$name ] && continue
+	[ -e "$done/${name##*/}" ] && continue
 	ctr -n k8s.io images import "` + agentapi.ImageDir + `/$name"
-	touch $done/$name
+	touch "$done/${name##*/}"
 done
 `
 
@@ -120,6 +120,11 @@ func (l *Lab) loadImages(ctx context.Context, s state, n plan.Node) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
+	return l.importImages(ctx, s, n, names)
+}
+
+// importImages makes a node load archives, named relative to where they are staged.
+func (l *Lab) importImages(ctx context.Context, s state, n plan.Node, names []string) error {
 	var out bytes.Buffer
 	req := agentapi.ExecRequest{Argv: append([]string{"bash", "-c", importScript, "import"}, names...)}
 	code, err := l.agent(n, s.Token).Exec(ctx, req, &out, &out)
@@ -133,18 +138,47 @@ func (l *Lab) loadImages(ctx context.Context, s state, n plan.Node) error {
 	return nil
 }
 
-// LoadImages loads archives on both nodes and, when the driver is installed,
-// rolls out its pods with them.
-func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
-	unlock, err := l.Lock(ctx, lockWait)
+// otherImages is where archives are staged that are not the driver's.
+const otherImages = "other"
+
+// AddImages loads archives of other images than the driver's on both nodes.
+func (l *Lab) AddImages(ctx context.Context, archives []string) error {
+	s, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := l.load()
+	dir := filepath.Join(l.Paths.Images(), otherImages)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("images: %w", err)
+	}
+	var names []string
+	for _, archive := range archives {
+		sum, err := fileDigest(archive)
+		if err != nil {
+			return err
+		}
+		name := stagedName(archive, sum)
+		if err := replaceFile(archive, filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		names = append(names, filepath.Join(otherImages, name))
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	for _, n := range plan.Workers() {
+		g.Go(func() error { return l.importImages(gctx, s, n, names) })
+	}
+	return g.Wait()
+}
+
+// LoadImages loads archives on both nodes and, when the driver is installed,
+// rolls out its pods with them.
+func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
+	s, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
+	defer unlock()
 	if err := l.stageImages(archives); err != nil {
 		return err
 	}

@@ -95,15 +95,11 @@ func (l *Lab) Heal(ctx context.Context) error {
 }
 
 func (l *Lab) recut(ctx context.Context, change func([]netns.Cut) []netns.Cut) error {
-	unlock, err := l.Lock(ctx, lockWait)
+	s, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := l.load()
-	if err != nil {
-		return err
-	}
 	s.Cuts = change(s.Cuts)
 	if err := l.NS.Apply(s.Cuts); err != nil {
 		return err

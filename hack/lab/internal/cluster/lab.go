@@ -135,6 +135,20 @@ func (l *Lab) save(s state) error {
 	return os.Rename(tmp, l.Paths.State())
 }
 
+// lockState locks the lab and reads its state, for a command that changes a lab that is
+// up.
+func (l *Lab) lockState(ctx context.Context) (s state, unlock func(), err error) {
+	unlock, err = l.Lock(ctx, lockWait)
+	if err != nil {
+		return state{}, nil, err
+	}
+	if s, err = l.load(); err != nil {
+		unlock()
+		return state{}, nil, err
+	}
+	return s, unlock, nil
+}
+
 // Lock keeps other commands from changing the lab until the returned function is
 // called. While another command holds it, it waits for at most that long, then
 // returns [ErrBusy].

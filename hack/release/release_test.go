@@ -1,0 +1,259 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/mod/semver"
+)
+
+const root = "../.."
+
+func TestVersionOf(t *testing.T) {
+	tests := map[string]struct{ described, commit, after, want, wantErr string }{
+		"tag":                       {described: "v0.2.0-0-gabc123", after: "v0.2.0", want: "v0.2.0"},
+		"changed after the tag":     {described: "v0.2.0-0-gabc123-dirty", after: "v0.2.0", want: "v0.2.1-dev.0.gabc123.dirty"},
+		"commits after the tag":     {described: "v0.2.9-12-gabc123", after: "v0.2.9", want: "v0.2.10-dev.12.gabc123"},
+		"pre-release":               {described: "v0.3.0-rc.1-0-gabc123", after: "v0.3.0-rc.1", want: "v0.3.0-rc.1"},
+		"commits after pre-release": {described: "v0.3.0-rc.1-4-gabc123", after: "v0.3.0-rc.1", want: "v0.3.0-rc.1.dev.4.gabc123"},
+		"no tag":                    {commit: "0123456789ab", want: "v0.0.0-dev.0123456789ab"},
+		"no git":                    {want: "v0.0.0-dev"},
+		"another tag":               {described: "v2-0-gabc123", wantErr: "want a tag"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := versionOf(tc.described, tc.commit)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("got %q, %v, want an error with %q", got, err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil || got != tc.want {
+				t.Fatalf("got %q, %v, want %q", got, err, tc.want)
+			}
+			if !validVersion(got) {
+				t.Errorf("%q is no version", got)
+			}
+			if semver.Compare(got, tc.after) < 0 {
+				t.Errorf("%s sorts before %s, which it follows", got, tc.after)
+			}
+		})
+	}
+	for _, bad := range []string{"0.2.0", "v0.2", "v0.2.0+build", "latest", ""} {
+		if validVersion(bad) {
+			t.Errorf("%q passes", bad)
+		}
+	}
+}
+
+// TestPluginArchives wants the names that deploy/krew/nearflash.yaml downloads.
+func TestPluginArchives(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "deploy/krew/nearflash.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for _, m := range regexp.MustCompile(`/(kubectl-nearflash_[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
+		want = append(want, strings.ReplaceAll(m[1], "{{ .TagName }}", "v1.2.3"))
+	}
+	var got []string
+	for _, p := range releasePrograms()[0].platforms {
+		got = append(got, archiveName("kubectl-nearflash", "v1.2.3", p)+".tar.gz")
+	}
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("the release makes %q, krew downloads %q", got, want)
+	}
+}
+
+func TestWriteArchive(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "source")
+	if err := os.WriteFile(source, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var archives [2][]byte
+	for i := range archives {
+		path := filepath.Join(dir, "archive")
+		if err := writeArchive(path, time.Unix(1000, 0), []packed{{name: "program", path: source, mode: 0o755}}); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if archives[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+		// Neither the time of the file nor its mode may show.
+		if err := os.Chtimes(source, time.Unix(5, 0), time.Unix(5, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(archives[0], archives[1]) {
+		t.Error("the same content gives two archives")
+	}
+	out, err := exec.Command("tar", "-tvzf", filepath.Join(dir, "archive")).Output()
+	if err != nil || !regexp.MustCompile(`^-rwxr-xr-x .* program\n$`).Match(out) {
+		t.Errorf("tar reads %q, %v", out, err)
+	}
+}
+
+// TestChart packs the real chart and wants its images to have the release's tag.
+func TestChart(t *testing.T) {
+	helm := cmp.Or(os.Getenv("HELM"), "helm")
+	r := release{root: root, out: t.TempDir(), version: "v1.2.3-rc.1"}
+	if err := r.chart(t.Context(), helm); err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(r.out, "nearflash-1.2.3-rc.1.tgz")
+	out, err := exec.Command(helm, "template", "nearflash", archive, "--kube-version", "1.36.0").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, want := range []string{"nearflash-node:v1.2.3-rc.1\n", "nearflash-controller:v1.2.3-rc.1\n", "app.kubernetes.io/version: \"v1.2.3-rc.1\"", "helm.sh/chart: nearflash-1.2.3-rc.1\n"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the packed chart renders no %q", want)
+		}
+	}
+	if strings.Contains(string(out), ":dev") {
+		t.Error("the packed chart names images of a development build")
+	}
+	files, err := exec.Command("tar", "-tzf", archive).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"nearflash/README.md", "nearflash/values.schema.json", "nearflash/crds/nearflash.io_cachedvolumes.yaml"} {
+		if !strings.Contains(string(files), want+"\n") {
+			t.Errorf("the packed chart lacks %s", want)
+		}
+	}
+	if strings.Contains(string(files), "nearflash/tests/") {
+		t.Error("the packed chart has the tests of the chart")
+	}
+}
+
+func TestDebianPackages(t *testing.T) {
+	const status = "Package: lvm2\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2:2.03.31-2+b1\nDescription: tools\n more: text\n\n" +
+		"Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n\nPackage: kmod\nStatus: install ok installed\nArchitecture: amd64\nVersion: 34\n"
+	got, err := debianPackages(strings.NewReader(status))
+	want := []component{
+		{"lvm2", "2:2.03.31-2+b1", "pkg:deb/debian/lvm2@2%3A2.03.31-2%2Bb1?arch=amd64&distro=forky"},
+		{"kmod", "34", "pkg:deb/debian/kmod@34?arch=amd64&distro=forky"},
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+}
+
+// testImage writes an image with a list of packages and this test's own program.
+func testImage(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layer bytes.Buffer
+	out := tar.NewWriter(&layer)
+	for name, text := range map[string][]byte{
+		"var/lib/dpkg/status": []byte("Package: kmod\nStatus: install ok installed\nArchitecture: amd64\nVersion: 34\n"),
+		"program":             program,
+	} {
+		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Write(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "program.tar")
+	if err := tarball.WriteToFile(path, nil, image); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestBill makes the bill of an image and of a program, and the checksums, and reads
+// them as others do.
+func TestBill(t *testing.T) {
+	r := release{out: t.TempDir(), version: "v1.2.3", made: time.Unix(1000, 0).UTC()}
+	if err := r.bill.addImage("program", testImage(t)); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.bill.addProgram("program_v1.2.3_linux_amd64", self); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.bill.addImage("other", testImage(t)); err == nil {
+		t.Error("an image without its program passes")
+	}
+	if err := r.writeBill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.out, "nearflash_v1.2.3.spdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc spdxDocument
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{doc.ID: true}
+	purls := map[string]int{}
+	for _, p := range doc.Packages {
+		if ids[p.ID] || !regexp.MustCompile(`^SPDXRef-[a-zA-Z0-9.-]+$`).MatchString(p.ID) {
+			t.Errorf("identifier %q is there twice, or is none", p.ID)
+		}
+		ids[p.ID] = true
+		for _, ref := range p.Refs {
+			purls[strings.SplitN(ref.Locator, "@", 2)[0]]++
+		}
+	}
+	for _, want := range []string{"pkg:deb/debian/kmod", "pkg:golang/stdlib", "pkg:golang/github.com/google/go-containerregistry"} {
+		if purls[want] != 1 {
+			t.Errorf("%s is there %d times, want once", want, purls[want])
+		}
+	}
+	for _, rel := range doc.Relationships {
+		if !ids[rel.From] || !ids[rel.To] {
+			t.Errorf("%v relates what is not there", rel)
+		}
+	}
+	if err := r.checksums(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check := exec.Command("sha256sum", "--check", "--strict", sumsFile)
+	check.Dir = r.out
+	if out, err := check.CombinedOutput(); err != nil || string(out) != "nearflash_v1.2.3.spdx.json: OK\n" {
+		t.Errorf("sha256sum: %v: %s", err, out)
+	}
+}
