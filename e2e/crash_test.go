@@ -21,7 +21,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-var _ = Describe("A node that loses power", Label("crash"), func() {
+var _ = Describe("A node that loses power", Label("crash", "lab"), func() {
 	It("comes back with everything that was acknowledged", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		modes := []v1alpha1.CacheMode{v1alpha1.CacheModeWritethrough, v1alpha1.CacheModeWriteback}
@@ -79,17 +79,8 @@ var _ = Describe("A node that loses power", Label("crash"), func() {
 		Expect(err).NotTo(HaveOccurred())
 
 		By("killing the node and taking the volume from it by force")
-		Expect(powerOff(ctx, nodeA)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(outOfService(ctx, nodeA, false)).To(Succeed())
-			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
-			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
-		}, NodeTimeout(2*late))
-		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
-		pod := &corev1.Pod{}
-		pod.Namespace, pod.Name = s.name, v.pod
-		Expect(k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0))).To(Succeed())
-		Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
+		loseNode(ctx)
+		v.takeFromLostNode(ctx)
 		Expect(v.begin(ctx, nodeB)).To(Succeed())
 		_, err = k.AwaitEvent(ctx, v.pod, late, func(e cluster.Event) bool {
 			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "fenced")
@@ -114,6 +105,28 @@ func powerOff(ctx context.Context, node string) error {
 		return err
 	}
 	return k.Lab.Kill(ctx, node)
+}
+
+// loseNode powers node A off for as long as the spec takes, and says so to Kubernetes:
+// the controller may run there.
+func loseNode(ctx context.Context) {
+	GinkgoHelper()
+	Expect(powerOff(ctx, nodeA)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+	}, NodeTimeout(2*late))
+	Expect(outOfService(ctx, nodeA, true)).To(Succeed())
+}
+
+// takeFromLostNode removes the pod by force and waits until the volume is detached.
+func (v *vol) takeFromLostNode(ctx context.Context) {
+	GinkgoHelper()
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = v.space.name, v.pod
+	Expect(k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0))).To(Succeed())
+	Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
 }
 
 // outOfService adds or removes the taint by which an administrator says that a

@@ -29,7 +29,7 @@ const faultDir = "/var/lib/nearflash/faults"
 // The plugin of one node is killed at the points of a cold start while that of
 // the other is killed at those of a stop and a warm start: a kill is mostly
 // waiting for the kubelet.
-var _ = Describe("A node plugin that is killed between any two steps", Label("faults"), func() {
+var _ = Describe("A node plugin that is killed between any two steps", Label("faults", "lab"), func() {
 	It("converges, loses nothing and leaks nothing", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		DeferCleanup(disarm, NodeTimeout(soon))

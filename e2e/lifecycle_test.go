@@ -18,7 +18,7 @@ import (
 
 // Each mode is tried with all kinds at the same time: most of a volume's life is
 // waiting for a sidecar or the kubelet.
-var _ = DescribeTable("A volume's life", Label("lifecycle"),
+var _ = DescribeTable("A volume's life", Label("lifecycle", "smoke"),
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
 		g, gctx := errgroup.WithContext(ctx)
@@ -110,7 +110,7 @@ func growInUse(ctx context.Context, v *vol, sum string) (string, error) {
 	return v.write(ctx, offsetNew, 8)
 }
 
-var _ = Describe("A pod's wishes", Label("lifecycle"), func() {
+var _ = Describe("A pod's wishes", Label("lifecycle", "smoke"), func() {
 	It("are met: mount options, fsGroup, a read-write-once-pod claim", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{

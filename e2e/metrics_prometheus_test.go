@@ -31,7 +31,7 @@ import (
 // prometheusVariable names the program; hack/cluster-ring.sh sets it.
 const prometheusVariable = "NEARFLASH_PROMETHEUS"
 
-var _ = Describe("Prometheus", Label("metrics"), func() {
+var _ = Describe("Prometheus", Label("metrics", "lab"), func() {
 	It("scrapes every plugin, and the chart's alerts fire and resolve", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())

@@ -31,7 +31,7 @@ const (
 	byteName = "nearflash_volume_io_bytes_total"
 )
 
-var _ = Describe("The metrics of a volume", Label("metrics"), func() {
+var _ = Describe("The metrics of a volume", Label("metrics", "lab"), func() {
 	It("count exactly what a pod does", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-var _ = DescribeTable("A pod that moves to another node", Label("move"),
+var _ = DescribeTable("A pod that moves to another node", Label("move", "smoke"),
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "moving", mode: mode, kind: ext4})
@@ -55,7 +55,7 @@ func (v *vol) awaitCacheGone(ctx context.Context, node, uuid string) error {
 	})
 }
 
-var _ = Describe("A storage server that reboots", Label("storage"), func() {
+var _ = Describe("A storage server that reboots", Label("storage", "lab"), func() {
 	It("holds up I/O and fails none", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		var vols []*vol

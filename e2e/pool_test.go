@@ -15,7 +15,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-var _ = Describe("A full pool", Label("pool"), func() {
+var _ = Describe("A full pool", Label("pool", "lab"), func() {
 	It("gives up the oldest residency first, and then attaches uncached", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
@@ -80,7 +80,7 @@ func poolOf(ctx context.Context, node string) (*v1alpha1.CachePool, error) {
 	return &pool, err
 }
 
-var _ = Describe("A volume that cannot be cached", Label("fallback"), func() {
+var _ = Describe("A volume that cannot be cached", Label("fallback", "lab"), func() {
 	It("is attached uncached while the node has no pool", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "poolless", mode: v1alpha1.CacheModeWritethrough, kind: ext4})

@@ -17,7 +17,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-var _ = Describe("A LUN that exists already", Label("static"), func() {
+var _ = Describe("A LUN that exists already", Label("static", "lab"), func() {
 	It("is attached through a cache with CHAP, and left as it is", func(ctx SpecContext) {
 		// Cleanups run backwards: the LUN goes after the space that uses it.
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))

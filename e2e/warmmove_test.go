@@ -78,7 +78,7 @@ const largeSet = 32
 // slowly makes a fill last long enough to be disturbed.
 var slowly = map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Mi"}
 
-var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove", "lost"),
+var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove", "lost", "lab"),
 	func(ctx SpecContext, lose func(context.Context) error, restore func(context.Context) error) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "lost", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
@@ -117,7 +117,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 	Entry("its SSD fails", func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
 )
 
-var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"), func() {
+var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost", "lab"), func() {
 	It("starts from its hot set", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
@@ -130,14 +130,7 @@ var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"
 		Expect(v.awaitHotSet(ctx)).To(Succeed())
 
 		By("losing the node that has the residency")
-		Expect(powerOff(ctx, nodeA)).To(Succeed())
-		DeferCleanup(func(ctx SpecContext) {
-			Expect(outOfService(ctx, nodeA, false)).To(Succeed())
-			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
-			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
-		}, NodeTimeout(2*late))
-		// The controller may run there.
-		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
+		loseNode(ctx)
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		cm, err := v.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
@@ -364,7 +357,7 @@ func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum
 	return nil
 }
 
-var _ = Describe("The plugins of both nodes", Label("warmmove", "lost"), func() {
+var _ = Describe("The plugins of both nodes", Label("warmmove", "lost", "lab"), func() {
 	It("may be replaced during a move", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "upgrade", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})

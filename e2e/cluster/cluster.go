@@ -30,14 +30,21 @@ type Options struct {
 	// LabCommand is the lab program with its first arguments; empty means that
 	// the cluster is not a lab.
 	LabCommand string
+	// StorageContainer is the container of a container engine in which the storage
+	// server runs, for a cluster that is not a lab; empty if there is none.
+	StorageContainer string
 	// WorkloadImage is the image of all pods.
 	WorkloadImage string
 }
 
 // DefaultOptions reads what `hack/lab run` puts into the environment: the lab
-// program and the lab's identity.
+// program and the lab's identity; or what hack/kind-ring.sh puts there: the
+// container of the storage server.
 func DefaultOptions() Options {
-	o := Options{LabCommand: os.Getenv("NEARFLASH_LAB"), WorkloadImage: "nearflash.local/workload:1"}
+	o := Options{
+		LabCommand: os.Getenv("NEARFLASH_LAB"), StorageContainer: os.Getenv("NEARFLASH_STORAGE_CONTAINER"),
+		WorkloadImage: "nearflash.local/workload:1",
+	}
 	if id := os.Getenv("NEARFLASH_LAB_ID"); o.LabCommand != "" && id != "" {
 		o.LabCommand += " --name " + id
 	}

@@ -23,10 +23,15 @@ func (c *Cluster) Exec(ctx context.Context, namespace, pod, container, script st
 
 // ExecStream is Exec with the output written as it comes.
 func (c *Cluster) ExecStream(ctx context.Context, namespace, pod, container, script string, stdout io.Writer) error {
+	return c.ExecPipe(ctx, namespace, pod, container, script, nil, stdout)
+}
+
+// ExecPipe is ExecStream with standard input, which may be nil for none.
+func (c *Cluster) ExecPipe(ctx context.Context, namespace, pod, container, script string, stdin io.Reader, stdout io.Writer) error {
 	url := c.Clients.CoreV1().RESTClient().Post().
 		Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: container, Command: []string{"bash", "-c", script}, Stdout: true, Stderr: true,
+			Container: container, Command: []string{"bash", "-c", script}, Stdin: stdin != nil, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
 	ws, err := remotecommand.NewWebSocketExecutor(c.REST, http.MethodGet, url.String())
 	if err != nil {
@@ -43,7 +48,7 @@ func (c *Cluster) ExecStream(ctx context.Context, namespace, pod, container, scr
 		return fmt.Errorf("exec in %s: %w", pod, err)
 	}
 	var stderr bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: &stderr}); err != nil {
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
 		return fmt.Errorf("exec in %s: %w: %s", pod, err, tail(stderr.String()))
 	}
 	return nil

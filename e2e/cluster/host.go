@@ -22,6 +22,9 @@ type Host interface {
 // ErrNoLab is returned for what only a lab can do.
 var ErrNoLab = errors.New("this cluster is not a lab (NEARFLASH_LAB is not set: use `lab run`)")
 
+// ErrNoStorage is returned when it is not known where the storage server runs.
+var ErrNoStorage = errors.New("no storage server to look at (neither NEARFLASH_LAB nor NEARFLASH_STORAGE_CONTAINER is set)")
+
 // Lab drives the lab program.
 type Lab struct{ command []string }
 
@@ -53,6 +56,36 @@ func (l *Lab) Cut(ctx context.Context, a, b string) error {
 	return err
 }
 
+// CutOneWay drops what goes from one machine to another.
+func (l *Lab) CutOneWay(ctx context.Context, from, to string) error {
+	_, err := l.do(ctx, nil, "net", "cut", from, to, "--one-way")
+	return err
+}
+
+// KillControl kills programs of the control plane, or all of it.
+func (l *Lab) KillControl(ctx context.Context, programs ...string) error {
+	_, err := l.do(ctx, nil, append([]string{"control", "kill"}, programs...)...)
+	return err
+}
+
+// StartControl starts what does not run of the control plane.
+func (l *Lab) StartControl(ctx context.Context) error {
+	_, err := l.do(ctx, nil, "control", "start")
+	return err
+}
+
+// SaveEtcd makes a backup of the cluster's objects.
+func (l *Lab) SaveEtcd(ctx context.Context, name string) error {
+	_, err := l.do(ctx, nil, "control", "save", name)
+	return err
+}
+
+// RestoreEtcd restarts the control plane with the objects of a backup.
+func (l *Lab) RestoreEtcd(ctx context.Context, name string) error {
+	_, err := l.do(ctx, nil, "control", "restore", name)
+	return err
+}
+
 // Heal ends all cuts.
 func (l *Lab) Heal(ctx context.Context) error {
 	_, err := l.do(ctx, nil, "net", "heal")
@@ -71,19 +104,34 @@ func (l *Lab) do(ctx context.Context, stdin []byte, args ...string) (string, err
 }
 
 // podHost is a Host for any other cluster: the node plugin's container is
-// privileged and sees the node's devices and the kubelet's mounts.
+// privileged and sees the node's devices and the kubelet's mounts. The storage
+// server is looked at in its container.
 type podHost struct{ *Cluster }
 
 // Run implements Host.
 func (h podHost) Run(ctx context.Context, machine, script string) (string, error) {
 	if machine == StorageMachine {
-		return "", ErrNoLab
+		return h.inStorage(ctx, script)
 	}
 	pod, err := h.NodePlugin(ctx, machine)
 	if err != nil {
 		return "", err
 	}
 	return h.Exec(ctx, pod.Namespace, pod.Name, "", script)
+}
+
+// inStorage runs a script in the storage server's container.
+func (h podHost) inStorage(ctx context.Context, script string) (string, error) {
+	if h.StorageContainer == "" {
+		return "", ErrNoStorage
+	}
+	cmd := exec.CommandContext(ctx, "docker", "exec", h.StorageContainer, "bash", "-c", script)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("script in container %s: %w: %s", h.StorageContainer, err, tail(stderr.String()))
+	}
+	return stdout.String(), nil
 }
 
 // tail returns the last line or two of a tool's output, for an error text.

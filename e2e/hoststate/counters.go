@@ -75,6 +75,6 @@ func Table(ctx context.Context, r Runner, machine, handle string) (string, error
 // CacheUUID returns the LVM UUID of a volume's cache data, "" if the node has
 // none: a cache that was wiped and made anew has another one.
 func CacheUUID(ctx context.Context, r Runner, machine, handle string) (string, error) {
-	out, err := r.Run(ctx, machine, "lvs --noheadings -o lv_uuid -S 'lv_name="+handle+".data'")
+	out, err := r.Run(ctx, machine, "lvs --noheadings -o lv_uuid -S 'lv_name="+handle+".data && vg_name="+poolVG(machine)+"'")
 	return strings.TrimSpace(out), err
 }

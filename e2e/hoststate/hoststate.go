@@ -18,10 +18,18 @@ type Runner interface {
 	Run(ctx context.Context, machine, script string) (string, error)
 }
 
-// nodeScript prints one "kind name" per line.
+// poolVG is the volume group of a node's pool. Where nodes share a kernel, each
+// sees the groups of all of them.
+func poolVG(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "nearflash-" + hex.EncodeToString(sum[:5])
+}
+
+// nodeScript prints one "kind name" per line. Of the groups of pools it shows the
+// one in $pool alone.
 const nodeScript = `
 dmsetup info -c --noheadings -o name 2>/dev/null | grep -v '^No devices' | sed 's/^/dm /'
-lvs --noheadings -o vg_name,lv_name --separator / 2>/dev/null | tr -d ' ' | sed 's/^/lv /'
+lvs --noheadings -o vg_name,lv_name --separator / -S "vg_name=$pool || vg_name!~\"^nearflash-[0-9a-f]+\$\"" 2>/dev/null | tr -d ' ' | sed 's/^/lv /'
 awk '$5 ~ "^/var/lib/kubelet/" && $0 ~ /csi/ {print "mount " $5 " of " $10}' /proc/self/mountinfo
 cat /sys/class/iscsi_session/session*/targetname 2>/dev/null | sed 's/^/session /'
 for d in /etc/iscsi/nodes /var/lib/iscsi/nodes; do ls $d 2>/dev/null | sed 's/^/record /'; done
@@ -50,7 +58,7 @@ func (i Item) String() string { return i.Machine + ": " + i.Kind + " " + i.Name 
 
 // Node lists what is on a worker.
 func Node(ctx context.Context, r Runner, machine string) ([]Item, error) {
-	return read(ctx, r, machine, nodeScript)
+	return read(ctx, r, machine, "pool="+poolVG(machine)+nodeScript)
 }
 
 // Storage lists what is on a storage server.

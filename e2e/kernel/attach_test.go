@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -97,6 +98,44 @@ func (d *disk) lifecycle(mode volume.CacheMode) {
 	check(t, file, data, mib)
 	mustPass(t, "unpublish", d.n.Unpublish(ctx, d.req.ID, published))
 	d.unstage()
+}
+
+// TestKernelAbandonedIsTold: of writes that were given up, volume and claim are told when
+// the volume is staged, and the first pod when it has the volume; the second pod is not.
+func TestKernelAbandonedIsTold(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "told", 64*mib, cached(volume.ModeWritethrough, 32*mib))
+	d.req.Block = true
+	ctx, id := t.Context(), d.req.ID
+	mustPass(t, "give up", d.rec.update(id, func(rec *fileRecord) error { rec.Volume.Abandoned = true; return nil }))
+	want := func(pods ...string) {
+		t.Helper()
+		rec, err := d.rec.load(id)
+		mustPass(t, "read the record", err)
+		if !slices.Equal(rec.Told, pods) {
+			t.Errorf("told were %q, want %q", rec.Told, pods)
+		}
+	}
+	d.stage()
+	want("")
+	for i, pod := range []string{"db-0", "db-0", "db-1"} {
+		mustPass(t, "publish", d.n.Publish(ctx, volume.PublishRequest{
+			ID: id, StagingPath: d.req.StagingPath, TargetPath: filepath.Join(d.n.dir, pod), Block: true, Pod: volume.Pod{Name: pod},
+		}))
+		if i == 0 {
+			want("", "db-0")
+		}
+	}
+	want("", "db-0")
+	for _, pod := range []string{"db-0", "db-1"} {
+		mustPass(t, "unpublish", d.n.Unpublish(ctx, id, filepath.Join(d.n.dir, pod)))
+	}
+	d.unstage()
+	d.stage() // nothing to tell any more
+	want("", "db-0")
+	d.unstage()
+	d.remove()
 }
 
 // TestKernelWarmRestart: what was hot before unstage is served by the SSD after

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -30,10 +31,21 @@ type order struct {
 	Repair bool
 	// Tune does what the record asks of the attached volume.
 	Tune bool
+	// Bypass looks for caches that fail.
+	Bypass bool
 	// Lender is the state of the node that lends; then Dir is that of another node,
 	// which stages, or with Fill leads the fill to its end.
 	Lender string
 	Fill   bool
+	// Other is the state of the other node of a pair, if Dir is that of the one whose
+	// folder has the records.
+	Other string
+	// Prewarm makes that node copy what the record asks for.
+	Prewarm bool
+	// Brake keeps the dirty bounds for a while.
+	Brake bool
+	// Rescue is the origin to which the volume's cache is rescued, without the node.
+	Rescue string
 }
 
 // child is a node plugin in a process of its own, to be killed at a fault point.
@@ -45,13 +57,28 @@ func child() int {
 	}
 	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret}
 	ctx := context.Background()
+	if o.Rescue != "" {
+		if out, err := rescueCommand(ctx, "--temp-dir", o.Dir, "--volume", string(o.Req.ID), "--origin", o.Rescue); err != nil {
+			fmt.Fprintln(os.Stderr, out, err)
+			return 4
+		}
+		return 0
+	}
 	n, err := o.open(ctx)
 	if err == nil {
 		switch {
+		case o.Brake:
+			bctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			n.RunBrakes(bctx)
+			cancel()
+		case o.Prewarm:
+			err = n.copyAhead(ctx, o.Req.ID)
 		case o.Fill:
 			err = n.fillUp(ctx, o.Req.ID)
 		case o.Repair:
 			err = n.Repair(ctx)
+		case o.Bypass:
+			err = n.Bypass(ctx)
 		case o.Tune:
 			err = n.tune(ctx, o.Req.ID)
 		case o.Unstage:
@@ -68,6 +95,10 @@ func child() int {
 }
 
 func (o order) open(ctx context.Context) (*node, error) {
+	if o.Other != "" {
+		n, _, err := openPair(ctx, o.Dir, o.Other)
+		return n, err
+	}
 	if o.Lender == "" {
 		return openNode(ctx, o.Dir, onOneSSD(), fileRecords{filepath.Join(o.Dir, "records")})
 	}
@@ -113,9 +144,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prewarm.", "bypass.", "brake.", "rescue."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillTune, TestKernelKillFill
+				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")
@@ -182,11 +213,16 @@ func (d *disk) dieAndRecover(point string, seed uint64) {
 }
 
 // writeDirty writes data, with writeback until some of them are only in the
-// cache: dm-cache takes a block in when it has been written a few times.
+// cache: dm-cache takes a block in when it has been written a few times. They stay
+// there: without a threshold dm-cache writes nothing back of its own accord, which it
+// does otherwise after a second without I/O.
 func (d *disk) writeDirty(file string, data []byte) {
 	d.m.t.Helper()
 	rec, err := d.rec.load(d.req.ID)
 	mustPass(d.m.t, "record", err)
+	if rec.Volume.Spec.Mode == volume.ModeWriteback {
+		d.m.must("dmsetup", "message", "nf-"+string(d.req.ID), "0", "migration_threshold", "0")
+	}
 	for range 200 {
 		write(d.m.t, file, data, 0, true)
 		st, found := d.cache()

@@ -4,7 +4,9 @@ package kernel
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -39,6 +41,27 @@ func openDirect(t *testing.T, path string) *os.File {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
 	mustPass(t, "open", err)
 	return f
+}
+
+// sameDevices compares two devices past the page cache: what was once read of an
+// origin stays there while the cache above it writes.
+func sameDevices(t *testing.T, a, b string) {
+	t.Helper()
+	fa, fb := openDirect(t, a), openDirect(t, b)
+	defer func() { _, _ = fa.Close(), fb.Close() }()
+	pa, pb := aligned(mib), aligned(mib)
+	for at := int64(0); ; {
+		n, err := fa.ReadAt(pa, at)
+		m, err2 := fb.ReadAt(pb, at)
+		if n != m || !bytes.Equal(pa[:n], pb[:m]) {
+			t.Fatalf("%s and %s differ at or after offset %d", a, b, at)
+		}
+		at += int64(n)
+		if errors.Is(err, io.EOF) && errors.Is(err2, io.EOF) {
+			break
+		}
+		mustPass(t, "read", errors.Join(err, err2))
+	}
 }
 
 // write writes past the page cache; sync makes the device flush.

@@ -33,6 +33,11 @@ type pair struct {
 	requests map[string]volume.MoveRequest
 	outcomes []volume.MoveOutcome
 	from     volume.ServedFrom
+	// released tells that the lender has said that it serves no more.
+	released bool
+	// unchanged makes every loan say that nothing was written to its cache since the
+	// record of writes began.
+	unchanged bool
 }
 
 func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
@@ -44,17 +49,20 @@ func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, 
 		return m, nil, nil
 	}
 	cred := volume.Credentials{Username: m.Name, Password: rand.Text()[:16]}
-	loan, err := p.lender().Lend(ctx, volume.LoanRequest{
-		Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, To: r.Fence.Node, Initiator: p.initiator, Credentials: cred,
-	})
-	if err != nil {
+	request := volume.LoanRequest{
+		Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
+		To: r.Fence.Node, Initiator: p.initiator, Credentials: cred,
+	}
+	if _, err := p.lender().Lend(ctx, request); err != nil {
 		return m, nil, err
 	}
 	// The answer may be lost, and the lender be asked once more.
-	if loan, err = p.lender().Lend(ctx, volume.LoanRequest{
-		Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, To: r.Fence.Node, Initiator: p.initiator, Credentials: cred,
-	}); err != nil {
+	loan, err := p.lender().Lend(ctx, request)
+	if err != nil {
 		return m, nil, err
+	}
+	if p.unchanged && loan.Tracked != nil {
+		clear(loan.Tracked.Changed)
 	}
 	loan.Credentials = cred
 	return m, &loan, nil
@@ -80,7 +88,20 @@ func (p *pair) Finish(ctx context.Context, m volume.MoveID, o volume.MoveOutcome
 	return err
 }
 
-func (p *pair) Lent(context.Context, volume.MoveID) (bool, error) { return true, nil }
+func (p *pair) Ended(context.Context, volume.MoveRequest) (bool, error) { return false, nil }
+
+func (p *pair) Lent(context.Context, volume.MoveID) (bool, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.released, nil
+}
+
+// release says for the lender that it serves no more.
+func (p *pair) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.released = true
+}
 
 func onOtherSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices: []string{ssdTwo}} }
 
@@ -266,7 +287,7 @@ func TestKernelMoveSourceLost(t *testing.T) {
 
 // resumeLoad goes on with what an ended load has written.
 func resumeLoad(l *load, path string) *load {
-	n := &load{t: l.t, path: path, blocks: l.blocks, versions: l.versions, done: make(chan error, 1)}
+	n := &load{t: l.t, path: path, blocks: l.blocks, versions: l.versions, done: make(chan error, 1), unsure: l.unsure}
 	go func() { n.done <- n.run() }()
 	return n
 }

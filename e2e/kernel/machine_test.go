@@ -55,8 +55,10 @@ type machine struct {
 	run       hostexec.Runner
 	initiator string
 	portals   []string
-	svc       *target.Service
-	store     *exportstate.Store
+	// state is the folder of the storage server's service.
+	state string
+	svc   *target.Service
+	store *exportstate.Store
 }
 
 // newMachine makes empty disks and starts a storage server. At the end of the
@@ -80,7 +82,8 @@ func newMachine(t *testing.T, portals ...string) *machine {
 	m.must("vgcreate", storageVG, storageDisk)
 	m.must("lvcreate", "--yes", "--type", "thin-pool", "--zero", "y", "--size", "900m", "--name", "pool", storageVG)
 	t.Cleanup(m.tearDown)
-	m.start(filepath.Join(t.TempDir(), "target"))
+	m.state = filepath.Join(t.TempDir(), "target")
+	m.start(m.state)
 	return m
 }
 
@@ -126,15 +129,20 @@ func (m *machine) tearDown() {
 		m.try("iscsiadm", "--mode", "session", "--logout")
 		m.try("dmsetup", "remove_all", "--force")
 	}
-	m.svc.Close()
-	if err := m.store.Close(); err != nil {
-		m.t.Error(err)
-	}
+	m.stop()
 	m.clearLIO()
 	m.must("vgremove", "--yes", "--force", storageVG)
 	m.must("pvremove", "--yes", storageDisk)
 	for _, d := range []string{ssdOne, ssdTwo} {
 		m.must("wipefs", "--all", "--force", d)
+	}
+}
+
+// stop ends the storage server's service; the kernel goes on serving.
+func (m *machine) stop() {
+	m.svc.Close()
+	if err := m.store.Close(); err != nil {
+		m.t.Error(err)
 	}
 }
 

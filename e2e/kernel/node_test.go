@@ -65,7 +65,7 @@ func openNode(ctx context.Context, dir string, spec v1alpha1.CachePoolSpec, rec 
 // openNodeAs starts a plugin for one of several nodes that share this kernel.
 func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSpec, rec volume.Records, moves volume.Moves) (*node, error) {
 	owned, _ := rec.(attach.OwnedRecords)
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootOf(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -85,14 +85,24 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err := n.pool.Reconcile(ctx); err != nil {
 		return nil, err
 	}
-	n.Attacher = attach.New(attach.Config{Node: name, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
+	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run),
-		Journal: entries, Records: rec, Owned: owned, Pool: n.pool, Locks: &keylock.Set{},
+		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
 		CacheProblem: func(context.Context) string { return "" },
 	})
 	return n, nil
+}
+
+// bootOf is the kernel's boot id as the node with its state in dir sees it: powerLoss
+// makes it a new one.
+func bootOf(dir string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "boot"))
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err = os.ReadFile("/proc/sys/kernel/random/boot_id")
+	}
+	return strings.TrimSpace(string(b)), err
 }
 
 func onOneSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices: []string{ssdOne}} }
@@ -131,10 +141,31 @@ type fileRecord struct {
 	Report    volume.CacheReport
 	Reasons   []string
 	Applied   volume.AppliedReport
+	// Told are the pods that were told of writes that were given up, "" before there
+	// was one.
+	Told []string
+}
+
+// hidden is a file in the folder of the records while nobody can reach them.
+const hidden = ".hidden"
+
+// hide makes the records unreachable for everybody, or reachable again.
+func (r fileRecords) hide(now bool) error {
+	if now {
+		return os.WriteFile(filepath.Join(r.dir, hidden), nil, 0o600)
+	}
+	err := os.Remove(filepath.Join(r.dir, hidden))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (r fileRecords) load(id volume.ID) (fileRecord, error) {
 	var rec fileRecord
+	if _, err := os.Stat(filepath.Join(r.dir, hidden)); err == nil {
+		return rec, fmt.Errorf("%w: the records are out of reach", volume.ErrUnavailable)
+	}
 	b, err := os.ReadFile(filepath.Join(r.dir, string(id)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return rec, fmt.Errorf("%w: %s", volume.ErrNotFound, id)
@@ -211,6 +242,21 @@ func (r fileRecords) ReportApplied(_ context.Context, id volume.ID, _ string, re
 	return r.update(id, func(rec *fileRecord) error { rec.Applied = rep; return nil })
 }
 
+func (r fileRecords) ReportAbandoned(_ context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) error {
+	return r.update(id, func(rec *fileRecord) error {
+		switch {
+		case rec.Volume.Fence != f:
+			return volume.ErrFenced
+		case !rec.Volume.Abandoned:
+		case pod == nil:
+			rec.Told = append(rec.Told, "")
+		default:
+			rec.Told, rec.Volume.Abandoned = append(rec.Told, pod.Name), false
+		}
+		return nil
+	})
+}
+
 func (r fileRecords) ReportFlushed(_ context.Context, id volume.ID, f volume.Fence, request string) error {
 	return r.update(id, func(rec *fileRecord) error {
 		if rec.Volume.Fence != f {
@@ -239,6 +285,9 @@ func (r fileRecords) List(context.Context) ([]volume.Volume, error) {
 	}
 	var out []volume.Volume
 	for _, f := range files {
+		if f.Name() == ".tmp" || f.Name() == hidden {
+			continue // being written; no record
+		}
 		rec, err := r.load(volume.ID(f.Name()))
 		if err != nil {
 			return nil, err

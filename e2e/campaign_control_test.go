@@ -1,0 +1,140 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The kinds of disaster of the lab's campaign that come from the control plane and
+// from the clock.
+
+// controlKilled kills programs of the control plane under load, and starts them again.
+// The session with the pod goes through the API server.
+func controlKilled(programs ...string) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		if err := k.Lab.KillControl(ctx, programs...); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(1+w.r.IntN(10)) * time.Second)
+		if err := k.Lab.StartControl(ctx); err != nil {
+			return err
+		}
+		return k.AwaitDriver(ctx, late)
+	}
+}
+
+// controlKilledMove kills the control plane while the volume leaves a node, and again
+// while it comes to the other.
+func controlKilledMove(ctx context.Context, w *witness) error {
+	kill := controlKilled()
+	w.close()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.space.name, Name: w.pod}}
+	if err := k.API.Delete(ctx, pod); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
+	if err := kill(ctx, w); err != nil {
+		return err
+	}
+	if err := w.stop(ctx); err != nil {
+		return err
+	}
+	w.h.Drained()
+	if err := w.vol.begin(ctx, w.elsewhere()); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(w.r.IntN(5000)) * time.Millisecond)
+	if err := kill(ctx, w); err != nil {
+		return err
+	}
+	if err := w.awaitReady(ctx); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+// etcdRestored: the volume moves, is written to, and the cluster's objects come back
+// from a backup of before. The pod of before never gets the volume: somebody has to
+// make it anew, as after any such restore.
+func etcdRestored(ctx context.Context, w *witness) error {
+	const backup = "campaign"
+	if err := k.Lab.SaveEtcd(ctx, backup); err != nil {
+		return err
+	}
+	if err := k.AwaitDriver(ctx, late); err != nil {
+		return err
+	}
+	before, node := w.pod, w.node
+	// Saving may have ended the session.
+	if err := moved(ctx, w); err != nil {
+		return err
+	}
+	w.begin(ctx)
+	time.Sleep(time.Duration(1000+w.r.IntN(3000)) * time.Millisecond)
+	if err := w.rest(ctx); err != nil {
+		return err
+	}
+	if w.r.IntN(2) == 0 {
+		if err := w.s.Flush(); err != nil {
+			return err
+		}
+	}
+	w.close()
+	if err := k.Lab.RestoreEtcd(ctx, backup); err != nil {
+		return err
+	}
+	if err := k.AwaitDriver(ctx, late); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(w.r.IntN(20)) * time.Second)
+	w.pod, w.node = before, node
+	if err := mustNotServe(ctx, w); err != nil {
+		return err
+	}
+	if err := w.stop(ctx); err != nil {
+		return err
+	}
+	if err := w.start(ctx, []string{nodeA, nodeB}[w.r.IntN(2)]); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+var errServed = errors.New("a node serves a volume that was given to another one since")
+
+// mustNotServe fails if the pod of before the restore runs.
+func mustNotServe(ctx context.Context, w *witness) error {
+	_, ready, err := w.restarts(ctx)
+	if err != nil || !ready {
+		return err
+	}
+	// It may be what the backup says of it; then nothing answers in it.
+	if out, err := w.run(ctx, "head -c 4096 "+w.path()+" >/dev/null && cat /proc/sys/kernel/hostname"); err == nil {
+		return fmt.Errorf("%w: pod %s on %s (%s)", errServed, w.pod, w.node, out)
+	}
+	return nil
+}
+
+// clockSet sets the clock of the volume's node forward or back, under load, and back.
+func clockSet(ctx context.Context, w *witness) error {
+	by := []int{-600, 600, 7200, 3 * 86400}[w.r.IntN(4)]
+	set := func(by int) error {
+		_, err := k.Host.Run(ctx, w.node, fmt.Sprintf("date -s @$(($(date +%%s) + %d))", by))
+		return err
+	}
+	if err := set(by); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(5+w.r.IntN(10)) * time.Second)
+	if err := set(-by); err != nil {
+		return err
+	}
+	return k.AwaitDriver(ctx, late)
+}

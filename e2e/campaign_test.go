@@ -1,0 +1,345 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// labDisaster is one kind of disaster of the campaign in the lab. It begins and ends
+// with a pod that runs and a session with it; load tells whether it wants one.
+type labDisaster struct {
+	load bool
+	do   func(context.Context, *witness) error
+	// may is what it may take.
+	may checker.Loss
+}
+
+var labDisasters = map[string]labDisaster{
+	"node killed under load":        {true, func(ctx context.Context, w *witness) error { return w.reboot(ctx) }, checker.LossNode},
+	"node plugin killed":            {true, killProcess("nearflash-node"), checker.LossNothing},
+	"node plugin killed in unstage": {false, killedRestart("unstage."), checker.LossNothing},
+	"node plugin killed in stage":   {false, killedRestart("stage."), checker.LossNothing},
+	"controller killed, move":       {false, controllerLost, checker.LossNothing},
+	"target service killed":         {true, killProcess("nearflash-target"), checker.LossNothing},
+	"move":                          {false, moved, checker.LossNothing},
+	"lender cut off in a move":      {false, lenderCutOff, checker.LossNothing},
+	"node cut off from storage": {true, cutFor(func(w *witness) error {
+		return k.Lab.Cut(context.Background(), w.node, cluster.StorageMachine)
+	}), checker.LossNothing},
+	"storage cut off from node, one way": {true, cutFor(func(w *witness) error {
+		return k.Lab.CutOneWay(context.Background(), cluster.StorageMachine, w.node)
+	}), checker.LossNothing},
+	"node cut off from API": {true, cutFor(func(w *witness) error {
+		return k.Lab.Cut(context.Background(), w.node, "api")
+	}), checker.LossNothing},
+	"node cut off from API, one way": {true, cutFor(func(w *witness) error {
+		return k.Lab.CutOneWay(context.Background(), w.node, "api")
+	}), checker.LossNothing},
+	"API cut off from node, one way": {true, cutFor(func(w *witness) error {
+		return k.Lab.CutOneWay(context.Background(), "api", w.node)
+	}), checker.LossNothing},
+	"API server killed":          {true, controlKilled("kube-apiserver"), checker.LossNothing},
+	"control plane killed, move": {false, controlKilledMove, checker.LossNothing},
+	"etcd restored from backup":  {false, etcdRestored, checker.LossNothing},
+	"clock of a node set":        {true, clockSet, checker.LossNothing},
+	"storage server killed":      {true, storageKilled, checker.LossStorage},
+	"node given up with consent": {true, givenUp, checker.LossNode | checker.LossCache},
+}
+
+var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), func() {
+	It("breaks no promise and leaves nothing behind", func(ctx SpecContext) {
+		seed, n := campaignNumber("SEED", 1), campaignNumber("DISASTERS", 20)
+		kinds := slices.DeleteFunc(slices.Sorted(maps.Keys(labDisasters)), func(name string) bool { return !strings.Contains(name, os.Getenv("KINDS")) })
+		s := newSpace(ctx)
+		DeferCleanup(disarm, NodeTimeout(soon))
+		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Heal(ctx)).To(Succeed()) }, NodeTimeout(soon))
+		var ws []*witness
+		for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough} {
+			w, err := newWitness(ctx, s, mode, seed)
+			Expect(err).NotTo(HaveOccurred())
+			ws = append(ws, w)
+		}
+		r := ws[0].r
+		counts, blocks := map[string]int{}, map[string]map[checker.Verdict]int{}
+		var deck []string
+		for i := range n {
+			if len(deck) == 0 {
+				deck = slices.Clone(kinds)
+				r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
+			}
+			kind, w := deck[0], ws[i%2]
+			deck = deck[1:]
+			By(fmt.Sprintf("%d of %d: %s: %s", i+1, n, w.claim, kind))
+			report, err := w.suffer(ctx, labDisasters[kind], ws)
+			Expect(err).NotTo(HaveOccurred(), "seed %d, %s, %s", seed, w.claim, kind)
+			counts[kind]++
+			if blocks[kind] == nil {
+				blocks[kind] = map[checker.Verdict]int{}
+			}
+			for v, n := range report.Verdicts {
+				blocks[kind][v] += n
+			}
+		}
+		for _, w := range ws {
+			w.close()
+			Expect(w.stop(ctx)).To(Succeed())
+		}
+		for _, kind := range slices.Sorted(maps.Keys(counts)) {
+			GinkgoWriter.Printf("campaign: %-36s %3d disasters, blocks: %s\n", kind, counts[kind], checker.Report{Verdicts: blocks[kind]})
+		}
+		GinkgoWriter.Printf("campaign: seed %d, %d disasters, no violation\n", seed, n)
+	}, NodeTimeout(6*time.Hour))
+})
+
+func campaignNumber(name string, otherwise uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	Expect(err).NotTo(HaveOccurred(), name)
+	return n
+}
+
+// suffer is one disaster and its judgement. What it may take from one volume it may
+// take from the other, whose pod may be on the same node.
+func (w *witness) suffer(ctx context.Context, d labDisaster, all []*witness) (checker.Report, error) {
+	w.begin(ctx)
+	time.Sleep(time.Second)
+	if !d.load {
+		if err := w.rest(ctx); err != nil {
+			return checker.Report{}, err
+		}
+	}
+	if err := d.do(ctx, w); err != nil {
+		return checker.Report{}, err
+	}
+	if err := w.rest(ctx); err != nil {
+		return checker.Report{}, err
+	}
+	report, err := w.judge(d.may)
+	if err != nil {
+		return report, err
+	}
+	for _, other := range all {
+		if other == w {
+			continue
+		}
+		if err := other.revive(ctx); err != nil {
+			return report, err
+		}
+		if _, err := other.judge(d.may); err != nil {
+			return report, fmt.Errorf("the other volume: %w", err)
+		}
+	}
+	return report, nil
+}
+
+// revive opens a session again that a disaster may have ended.
+func (w *witness) revive(ctx context.Context) error {
+	w.close()
+	if err := w.awaitReady(ctx); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+func modeOf(m checker.Mode) v1alpha1.CacheMode { return v1alpha1.CacheMode(m) }
+
+// killProcess kills a program on the machine where it serves the volume.
+func killProcess(program string) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		machine := w.node
+		if program == "nearflash-target" {
+			machine = cluster.StorageMachine
+		}
+		_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
+		if err != nil {
+			return err
+		}
+		return k.AwaitDriver(ctx, late)
+	}
+}
+
+// again restarts the pod on a node and opens a session.
+func (w *witness) again(ctx context.Context, node string) error {
+	w.close()
+	if err := w.stop(ctx); err != nil {
+		return err
+	}
+	w.h.Drained()
+	if err := w.start(ctx, node); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+// killedRestart restarts the pod with the node plugin killed at a fault point.
+func killedRestart(prefix string) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		all := slices.DeleteFunc(points(prefix), func(p string) bool {
+			// Passed by every start and stop of a raw block volume with a cache.
+			return !slices.Contains([]string{
+				"stage.journaled", "stage.connected", "stage.activating", "stage.activated", "stage.staged",
+				"unstage.unmounted", "unstage.flushing", "unstage.flushed", "unstage.removed", "unstage.disconnected", "unstage.resident",
+			}, p)
+		})
+		point := all[w.r.IntN(len(all))]
+		w.close()
+		stop := func() error { return w.stop(ctx) }
+		if prefix == "unstage." {
+			err := killed(ctx, w.node, point, true, stop)
+			if err != nil {
+				return err
+			}
+		} else if err := stop(); err != nil {
+			return err
+		}
+		w.h.Drained()
+		begin := func() error { return w.vol.begin(ctx, w.node) }
+		var err error
+		if prefix == "stage." {
+			err = killed(ctx, w.node, point, false, begin)
+		} else {
+			err = begin()
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.awaitReady(ctx); err != nil {
+			return err
+		}
+		return w.open(ctx)
+	}
+}
+
+func moved(ctx context.Context, w *witness) error { return w.again(ctx, w.elsewhere()) }
+
+// controllerLost kills the controller while the volume moves.
+func controllerLost(ctx context.Context, w *witness) error {
+	pod, err := k.Controller(ctx)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- moved(ctx, w) }()
+	time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
+	if _, err := k.Host.Run(ctx, pod.Spec.NodeName, "kill -9 $(pidof nearflash-controller)"); err != nil {
+		<-done
+		return err
+	}
+	return <-done
+}
+
+// lenderCutOff moves the volume and cuts the nodes apart at once.
+func lenderCutOff(ctx context.Context, w *witness) error {
+	old := w.node
+	if err := moved(ctx, w); err != nil {
+		return err
+	}
+	w.begin(ctx)
+	if err := k.Lab.Cut(ctx, old, w.node); err != nil {
+		return err
+	}
+	time.Sleep(5 * time.Second)
+	return k.Lab.Heal(ctx)
+}
+
+// cutFor cuts for some seconds, under load.
+func cutFor(cut func(*witness) error) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		if err := cut(w); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(1+w.r.IntN(15)) * time.Second)
+		if err := k.Lab.Heal(ctx); err != nil {
+			return err
+		}
+		return k.AwaitDriver(ctx, late)
+	}
+}
+
+// storageKilled crashes the storage server and boots it again.
+func storageKilled(ctx context.Context, _ *witness) error {
+	if err := k.Lab.Kill(ctx, cluster.StorageMachine); err != nil {
+		return err
+	}
+	if err := k.Lab.Start(ctx, cluster.StorageMachine); err != nil {
+		return err
+	}
+	return k.AwaitDriver(ctx, late)
+}
+
+// givenUp loses the node, gives its writes up, goes on on the other node, and lets the
+// lost one return.
+func givenUp(ctx context.Context, w *witness) error {
+	lost, other := w.node, w.elsewhere()
+	w.s.Dying()
+	if err := powerOff(ctx, lost); err != nil {
+		return err
+	}
+	w.close()
+	back := func() error {
+		if err := outOfService(ctx, lost, false); err != nil {
+			return err
+		}
+		if err := k.Lab.Start(ctx, lost); err != nil {
+			return err
+		}
+		return k.AwaitDriver(ctx, late)
+	}
+	if err := outOfService(ctx, lost, true); err != nil {
+		return err
+	}
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = w.space.name, w.pod
+	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
+		return err
+	}
+	if err := k.AwaitDetached(ctx, w.Volume, late); err != nil {
+		return err
+	}
+	cv, err := k.CachedVolume(ctx, w.Volume)
+	if err != nil {
+		return err
+	}
+	if cv.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+		if _, err := shown(ctx, "abandon", "-n", w.space.name, w.claim, "--accept-data-loss", "--force"); err != nil {
+			return err
+		}
+	}
+	// The lost node may run the controller: it comes back before the pod is ready.
+	if err := w.vol.begin(ctx, other); err != nil {
+		return err
+	}
+	if err := w.awaitReady(ctx); err != nil {
+		return err
+	}
+	if cv.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+		if err := w.vol.awaitTold(ctx, lost, ptr.Deref(cv.Status.Generation, 0)); err != nil {
+			return err
+		}
+	}
+	if err := w.open(ctx); err != nil {
+		return err
+	}
+	return back()
+}

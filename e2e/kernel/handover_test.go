@@ -1,0 +1,147 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// noticed is less than the pause of a load whose lender goes away unannounced: the
+// initiator needs three seconds to find out, and then some.
+const noticed = 2500 * time.Millisecond
+
+// TestKernelHandOver: a lender that says that it goes is left while it still serves.
+// No path fails, and no access waits for a timeout.
+func TestKernelHandOver(t *testing.T) {
+	m := newMachine(t)
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		v := newMovers(t, m, "handover-"+string(mode), cached(mode, 64*mib))
+		v.stage()
+		v.warmUp(1)
+		l := startLoad(t, v.device(), 64*mib)
+		l.moving()
+		l.end()
+		// A byte a second: however slow the machine, there is something left to copy.
+		v.b.Warm.NodeBandwidth = 1
+		v.unstage()
+		v.publishTo(v.b, otherName)
+		v.stage()
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan struct{})
+		go func() { v.b.RunFills(ctx); close(ran) }()
+		// What the load does not touch, only the copy brings: most of what was warmed up.
+		all := l.blocks
+		l.blocks /= 32
+		again := resumeLoad(l, v.device())
+		again.moving()
+		if left := v.left(); left == 0 {
+			t.Fatalf("%s: nothing is left to copy", mode)
+		}
+		v.wantPath(0)
+		usual := time.Duration(again.longest.Swap(0))
+
+		v.b.Moves.(*pair).release()
+		t.Logf("%s: left after %s", mode, v.awaitLeft())
+		v.wantPath(0)
+		if left := v.left(); left == 0 {
+			t.Errorf("%s: it was left because everything was copied", mode)
+		}
+		v.endLoan()
+		again.moving()
+		again.moving()
+		v.wantPath(0)
+		pause := time.Duration(again.longest.Load())
+		t.Logf("%s: longest access %s, before it %s", mode, pause, usual)
+		if pause > noticed+usual { // the machine may be busy
+			t.Errorf("%s: an access took %s, before it %s at most", mode, pause, usual)
+		}
+		cancel()
+		<-ran
+		v.b.Warm.NodeBandwidth = 0
+		v.wantFilled()
+		again.end()
+		again.blocks = all
+		again.check(v.device())
+		v.unstage()
+
+		// The residency is stale, which the next start of the lender's plugin finds.
+		mustPass(t, "repair", v.a.Repair(t.Context()))
+		if e, err := v.a.Journal.Load(string(v.req.ID)); !errors.Is(err, journal.ErrNotFound) {
+			t.Errorf("%s: the old node still knows the volume: %+v, %v", mode, e, err)
+		}
+		v.ask(func(r *volume.Volume) { r.Spec.Mode = volume.ModeNone })
+		v.stage()
+		again.check(v.device())
+		v.unstage()
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	}
+}
+
+// wantPath fails unless the fill's path is up and has failed so many times.
+func (v *movers) wantPath(failures uint64) {
+	v.m.t.Helper()
+	st, err := v.b.DM.MultipathStatus(v.m.t.Context(), "nf-"+string(v.req.ID)+"-source")
+	mustPass(v.m.t, "path", err)
+	if len(st.Paths) != 1 || !st.HasPath() || st.Paths[0].Failures != failures {
+		v.m.t.Errorf("the path is %+v, want it up after %d failures", st, failures)
+	}
+}
+
+// awaitLeft waits until the borrower has no session with the loan, as the lender does
+// before it ends the export.
+func (v *movers) awaitLeft() time.Duration {
+	t := v.m.t
+	t.Helper()
+	began := time.Now()
+	used, err := v.a.InUse(t.Context(), v.req.ID)
+	mustPass(t, "session", err)
+	if !used {
+		t.Error("nobody used the loan")
+	}
+	for used && time.Since(began) < 10*time.Second {
+		time.Sleep(20 * time.Millisecond)
+		used, err = v.a.InUse(t.Context(), v.req.ID)
+		mustPass(t, "session", err)
+	}
+	if used {
+		t.Error("the loan was not left")
+	}
+	return time.Since(began)
+}
+
+// endLoan ends the only loan of the lender, and leaves the residency.
+func (v *movers) endLoan() {
+	t := v.m.t
+	t.Helper()
+	loans, err := v.a.Loans(t.Context())
+	mustPass(t, "loans", err)
+	move, lent := loans[v.req.ID]
+	if !lent || len(loans) != 1 {
+		t.Fatalf("loans %v", loans)
+	}
+	for range 2 { // repeating it is no error
+		mustPass(t, "release", v.a.Release(t.Context(), v.req.ID, move))
+	}
+	if loans, err = v.a.Loans(t.Context()); err != nil || len(loans) > 0 {
+		t.Errorf("loans %v, %v", loans, err)
+	}
+	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != attach.StateResident || e.Lent != nil {
+		t.Errorf("journal %+v, %v", e, err)
+	}
+	infos, err := v.a.DM.Info(t.Context(), "nf-"+string(v.req.ID)+"-lent")
+	if mustPass(t, "devices", err); len(infos) > 0 {
+		t.Errorf("left: %v", infos)
+	}
+	if _, err := v.b.DM.Table(t.Context(), "nf-"+string(v.req.ID)+"-path"); errors.Is(err, devmapper.ErrNotExist) {
+		t.Error("the fill has ended already")
+	}
+}

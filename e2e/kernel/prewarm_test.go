@@ -1,0 +1,295 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// copyAhead carries out a request to be warmed beforehand.
+func (n *node) copyAhead(ctx context.Context, id volume.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() { n.RunPrewarms(ctx); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	for {
+		e, err := n.Journal.Load(string(id))
+		if err == nil && e.State == attach.StatePrewarm && !e.Prewarm.Copying {
+			// The process does not end before it has said so.
+			time.Sleep(100 * time.Millisecond)
+			return nil
+		}
+		if err != nil && !errors.Is(err, journal.ErrNotFound) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the copy does not end: %+v, %w", e.Prewarm, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// askFor asks a node to copy the cache.
+func (v *movers) askFor(name string) {
+	v.m.t.Helper()
+	mustPass(v.m.t, "record", v.rec.update(v.req.ID, func(r *fileRecord) error {
+		r.Volume.Prewarm = &volume.Prewarm{Node: name, Request: fmt.Sprintf("request-%d", v.gen)}
+		return nil
+	}))
+}
+
+// left is how much of the volume's cache is still to be copied, in bytes.
+func (v *movers) left() int64 {
+	v.m.t.Helper()
+	e, err := v.n.Journal.Load(string(v.req.ID))
+	mustPass(v.m.t, "journal", err)
+	if e.Fill == nil {
+		v.m.t.Fatal("the cache is not being filled")
+	}
+	clones, err := v.n.DM.CloneStatusAll(v.m.t.Context())
+	mustPass(v.m.t, "clones", err)
+	st, found := clones["nf-"+string(v.req.ID)+"-data"]
+	if !found {
+		v.m.t.Fatal("the data device is no clone")
+	}
+	return int64(st.Regions-st.Hydrated) * int64(e.Fill.RegionSectors) * 512
+}
+
+// warmedMove copies the cache of A to B while it is written to, writes more, and moves
+// the volume. It returns what the volume must hold.
+func (v *movers) warmedMove() []byte {
+	t := v.m.t
+	v.stage()
+	data := v.warmUp(11)
+	v.askFor(otherName)
+	done := make(chan error, 1)
+	go func() { done <- v.b.copyAhead(t.Context(), v.req.ID) }()
+	put := func(seed uint64, at, n int64) {
+		late := pattern(seed, n)
+		write(t, v.device(), late, at, true)
+		copy(data[at:], late)
+	}
+	for i := range int64(8) { // while it is copied
+		put(uint64(20+i), i*mib+mib/2, mib/8)
+		time.Sleep(200 * time.Millisecond)
+	}
+	mustPass(t, "copy", <-done)
+	put(30, 12*mib, mib/2)
+	// What was not cached before takes the place of what was, or of nothing.
+	more := pattern(31, 4*mib)
+	write(t, v.device(), more, 64*mib, true)
+	for pass := range uint64(30) {
+		reads(t, v.device(), pass, 500, 16*mib)
+		check(t, v.device(), more, 64*mib)
+	}
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	return data
+}
+
+// TestKernelPrewarm: what was copied beforehand is there at once after the move, and
+// what was written since is not taken from it.
+func TestKernelPrewarm(t *testing.T) {
+	m := newMachine(t)
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		v := newMovers(t, m, "ahead-"+string(mode), cached(mode, 64*mib))
+		data := v.warmedMove()
+		left := v.left()
+		t.Logf("%s: %d KiB are left to copy", mode, left/1024)
+		if left == 0 || left > 12*mib {
+			t.Errorf("%s: %d bytes are left to copy, want some and at most %d", mode, left, 12*mib)
+		}
+		check(t, v.device(), data, 0)
+		check(t, v.device(), pattern(31, 4*mib), 64*mib)
+		v.wantFilled()
+		check(t, v.device(), data, 0)
+		check(t, v.device(), pattern(31, 4*mib), 64*mib)
+		v.unstage()
+		v.checkUncached(data)
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	}
+}
+
+// TestKernelPrewarmForgotten: the test above would see it if the record of writes were
+// not heeded.
+func TestKernelPrewarmForgotten(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "forgotten", cached(volume.ModeWritethrough, 64*mib))
+	v.b.Moves.(*pair).unchanged = true
+	data := v.warmedMove()
+	if err := compare(v.device(), data, 0); err == nil {
+		t.Error("no stale byte was seen although the record of writes was cleared")
+	} else {
+		t.Logf("as expected: %v", err)
+	}
+	v.unstage()
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+// TestKernelPrewarmUnused: whatever does not fit makes the move an ordinary one.
+func TestKernelPrewarmUnused(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "unused", cached(volume.ModeWritethrough, 64*mib))
+	v.stage()
+	data := v.warmUp(12)
+	v.askFor(otherName)
+	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	// The volume is attached anew: the record of writes ends with the device.
+	v.unstage()
+	v.stage()
+	late := pattern(13, mib)
+	write(t, v.device(), late, 0, true)
+	copy(data, late)
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	if left := v.left(); left < 15*mib {
+		t.Errorf("%d bytes are left to copy: a copy was used that may be stale", left)
+	}
+	check(t, v.device(), data, 0)
+	v.wantFilled()
+	check(t, v.device(), data, 0)
+	v.unstage()
+
+	// The volume goes elsewhere: the copy is wiped.
+	v.publishTo(v.a, nodeName)
+	v.stage()
+	v.wantFilled()
+	v.askFor(otherName)
+	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	v.unstage()
+	v.gen++
+	v.publishTo(v.a, nodeName)
+	mustPass(t, "repair", v.b.Repair(t.Context()))
+	if e, err := v.b.Journal.Load(string(v.req.ID)); err == nil {
+		t.Errorf("a copy of a generation that is over is kept: %+v", e)
+	}
+	v.stage()
+	check(t, v.device(), data, 0)
+	v.unstage()
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+// TestKernelPrewarmCutShort: the volume comes while it is still copied; what is there is
+// used, and the copy writes no more.
+func TestKernelPrewarmCutShort(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "short", cached(volume.ModeWriteback, 64*mib))
+	v.stage()
+	data := v.warmUp(14)
+	v.askFor(otherName)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { v.b.RunPrewarms(ctx); close(ended) }()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		e, err := v.b.Journal.Load(string(v.req.ID))
+		if err == nil && e.Prewarm.Tracking != "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the copy does not begin")
+		}
+	}
+	time.Sleep(2500 * time.Millisecond) // 16 MiB take four seconds
+	late := pattern(15, mib)
+	write(t, v.device(), late, 0, true)
+	copy(data, late)
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	left := v.left()
+	t.Logf("%d KiB are left to copy", left/1024)
+	check(t, v.device(), data, 0)
+	v.wantFilled()
+	check(t, v.device(), data, 0)
+	cancel()
+	<-ended
+	check(t, v.device(), data, 0)
+	v.unstage()
+	v.checkUncached(data)
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+// TestKernelKillPrewarm kills the plugins at every step of a copy beforehand and of the
+// move after it: what follows converges, and no byte is wrong (I3, I8).
+func TestKernelKillPrewarm(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "killahead", cached(volume.ModeWriteback, 32*mib))
+	passed := 0
+	for _, point := range faultpoint.List() {
+		if !strings.HasPrefix(point, "prewarm.") {
+			continue
+		}
+		v.killedPrewarm(point)
+		if passed++; t.Failed() {
+			t.Fatalf("killed at %s", point)
+		}
+	}
+	if passed < 14 {
+		t.Errorf("killed at %d points only", passed)
+	}
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+func (v *movers) killedPrewarm(point string) {
+	t := v.m.t
+	began := time.Now()
+	v.publishTo(v.a, nodeName)
+	v.stage()
+	v.wantFilled()
+	data := pattern(uint64(v.gen), 4*mib)
+	write(t, v.device(), data, 0, true)
+	v.heat(4 * mib)
+	v.askFor(otherName)
+	v.n = v.b
+	killed := v.killAt(point, order{Lender: v.a.dir, Prewarm: true})
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	v.n = v.a
+	late := pattern(uint64(v.gen)+1000, mib/2)
+	write(t, v.device(), late, mib, true)
+	copy(data[mib:], late)
+	if !killed {
+		killed = v.killAt(point, order{Unstage: true})
+		mustPass(t, "repair", retryBusy(t.Context(), v.a))
+	}
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	if !killed && !v.killAt(point, order{Lender: v.a.dir}) {
+		t.Fatalf("nothing passed %s", point)
+	}
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	v.stage()
+	left := v.left()
+	check(t, v.device(), data, 0)
+	if left == 0 || left > 3*mib {
+		t.Errorf("killed at %s: %d bytes were left to copy: the copy was not used, or all of it", point, left)
+	}
+	v.wantFilled()
+	check(t, v.device(), data, 0)
+	v.unstage()
+	loans, err := v.a.Loans(t.Context())
+	mustPass(t, "loans", err)
+	for id, lent := range loans {
+		mustPass(t, "reclaim", v.a.Reclaim(t.Context(), id, lent))
+	}
+	t.Logf("killed at %s: %s, %d KiB left to copy", point, time.Since(began).Round(time.Millisecond), left/1024)
+}

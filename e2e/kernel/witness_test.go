@@ -1,0 +1,201 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// witnessBlocks are the blocks that the checker writes, witnessHot those that it
+	// writes most: some fit into the cache, and not all.
+	witnessBlocks = 4096
+	witnessHot    = 768
+	witnessCache  = 8 * mib
+)
+
+// witness writes to a device and keeps its history.
+type witness struct {
+	t      *testing.T
+	h      *checker.History
+	s      *checker.Session
+	served chan error
+}
+
+func newWitness(t *testing.T, id volume.ID, mode volume.CacheMode) *witness {
+	return &witness{t: t, h: checker.NewHistory(string(id), witnessBlocks, checker.Mode(mode))}
+}
+
+// open begins to use a device.
+func (w *witness) open(path string) {
+	in, toServe := io.Pipe()
+	fromServe, out := io.Pipe()
+	w.served = make(chan error, 1)
+	go func() {
+		err := checker.Serve(checker.Options{Volume: w.h.Volume(), Path: path}, in, out)
+		_ = in.CloseWithError(io.ErrClosedPipe)
+		_ = out.CloseWithError(err)
+		w.served <- err
+	}()
+	w.s = checker.Start(w.h, toServe, fromServe)
+}
+
+// close ends the use of the device.
+func (w *witness) close() {
+	w.t.Helper()
+	mustPass(w.t, "witness", errors.Join(w.s.Close(), <-w.served))
+}
+
+// load is what the witness writes when nothing special is wanted.
+func (w *witness) load(r *rand.Rand) checker.Load {
+	return checker.Load{Rand: r, Batch: 8, FlushEvery: 1 + r.IntN(8), Hot: witnessHot, Pause: 2 * time.Millisecond}
+}
+
+// begin writes in the background until the returned function is called.
+func (w *witness) begin(l checker.Load) (end func()) {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.s.Run(ctx, l) }()
+	return func() {
+		w.t.Helper()
+		cancel()
+		mustPass(w.t, "load", <-done)
+	}
+}
+
+// write writes for a while.
+func (w *witness) write(l checker.Load, d time.Duration) {
+	w.t.Helper()
+	end := w.begin(l)
+	time.Sleep(d)
+	end()
+}
+
+// judge reads everything and decides.
+func (w *witness) judge(l checker.Loss) checker.Report {
+	w.t.Helper()
+	read, err := w.s.Read()
+	mustPass(w.t, "read", err)
+	r, err := w.h.Judge(l, read)
+	mustPass(w.t, "judge", err)
+	return r
+}
+
+// watched is a volume of two nodes with a witness.
+type watched struct {
+	*movers
+	*witness
+	mode volume.CacheMode
+}
+
+func newWatched(t *testing.T, m *machine, name string, mode volume.CacheMode) *watched {
+	t.Helper()
+	v := newMovers(t, m, name, cached(mode, witnessCache))
+	return &watched{movers: v, witness: newWitness(t, v.req.ID, mode), mode: mode}
+}
+
+// use stages the volume and opens it.
+func (w *watched) use() {
+	w.t.Helper()
+	w.stage()
+	w.open(w.device())
+}
+
+// leave closes and unstages the volume.
+func (w *watched) leave() {
+	w.t.Helper()
+	w.close()
+	w.unstage()
+	w.h.Drained()
+}
+
+// here returns the name of the node that has the volume, and the node that has not.
+func (w *watched) here() (name string, other *node) {
+	if w.n == w.a {
+		return nodeName, w.b
+	}
+	return otherName, w.a
+}
+
+// dirty writes until some of what was flushed is on the SSD alone.
+func (w *watched) dirty(l checker.Load) {
+	w.t.Helper()
+	for range 100 {
+		w.write(l, 200*time.Millisecond)
+		mustPass(w.t, "flush", w.s.Flush())
+		if st, found := w.cache(); found && st.Dirty > 4 {
+			return
+		}
+	}
+	w.t.Fatal("no block became dirty")
+}
+
+// warm writes and reads until most of the hot blocks are in the cache.
+func (w *watched) warm(l checker.Load) {
+	w.t.Helper()
+	for pass := range uint64(60) {
+		w.write(l, 100*time.Millisecond)
+		reads(w.t, w.device(), pass, 500, witnessHot*checker.BlockSize)
+		if w.hitRate(200, witnessHot*checker.BlockSize) > 0.9 {
+			return
+		}
+	}
+	w.t.Fatal("the hot blocks do not get hot")
+}
+
+// stop is the owner's unclean stop. Losing the SSD's write cache takes what was
+// written shortly before.
+func (w *watched) stop(ssdForgets bool, l checker.Load) {
+	w.t.Helper()
+	name, _ := w.here()
+	s := stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.ISCSI{w.req.Publication.Source}}
+	if e, err := w.n.Journal.Load(string(w.req.ID)); err == nil && e.Fill != nil && e.Fill.Peer != nil {
+		s.sources = append(s.sources, *e.Fill.Peer)
+	}
+	if l.FlushEvery = 0; ssdForgets {
+		// The map is on the SSD; what is written from here on may be not.
+		mustPass(w.t, "flush", w.s.Flush())
+		s.forgetful()
+		w.write(l, 100*time.Millisecond)
+		w.s.Dying()
+		s.cut()
+	} else {
+		end := w.begin(l)
+		time.Sleep(20 * time.Millisecond)
+		w.s.Dying()
+		s.cut()
+		end()
+	}
+	w.close()
+	s.vanish()
+	w.restart()
+}
+
+// restart starts the plugins of both nodes anew.
+func (w *watched) restart() {
+	w.t.Helper()
+	onA := w.n == w.a
+	a, b, err := openPair(w.t.Context(), w.a.dir, w.b.dir)
+	mustPass(w.t, "nodes", err)
+	w.a, w.b = a, b
+	if w.n = b; onA {
+		w.n = a
+	}
+}
+
+// end removes the volume.
+func (w *watched) end() {
+	w.t.Helper()
+	// The volume is deleted by the records that are in a's folder.
+	w.n = w.a
+	w.remove()
+	mustPass(w.t, "repair", errors.Join(w.a.Repair(w.t.Context()), w.b.Repair(w.t.Context())))
+}
