@@ -1,13 +1,18 @@
 #!/bin/bash
-# Runs inside the guest: the kernel tests of one package. Their whole output is
-# printed when one fails.
+# Runs inside the guest: the kernel tests of one package. When one fails,
+# its output is printed, and then the output of all.
 set -u
 cp kernel.test /var/tmp/kernel.test # the shared folder is slow to run from
 start=$SECONDS
 /var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout "${LIMIT:-25m}" > /tmp/out 2>&1
 rc=$?
 grep -aE '^ *--- |^(PASS|FAIL|panic|campaign)' /tmp/out
-if ((rc != 0)); then cat /tmp/out; fi
+if ((rc != 0)); then
+  echo "== what the failed tests said"
+  awk '/^=== RUN +[^\/]*$/ { said = "" } { said = said $0 "\n" } /^(--- FAIL|panic)/ { printf "%s", said; said = "" }' /tmp/out
+  echo "== everything"
+  cat /tmp/out
+fi
 if ((rc == 0)) && [[ $RUN == ^TestKernel* ]] && ! grep -aq '^--- PASS' /tmp/out; then
   echo "no kernel test passed"
   rc=1

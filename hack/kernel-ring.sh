@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Ring 2: tests with build tag "kernel", run as root on real device-mapper, LVM
-# and iSCSI: each package in a throw-away guest of its own, all at the same time.
+# and iSCSI, in throw-away guests, GUESTS of them at the same time (three for each
+# processor without: many more make each so slow that tests wait in vain).
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
 # LIMIT is the time that a guest has, 30m without.
@@ -15,6 +16,7 @@ go build -o "$out/lab" ./hack/lab
 "$out/lab" artifacts kernel > /dev/null
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
+rest=()
 for p in "${packages[@]}"; do
   if [[ -n ${RUN:-} ]]; then
     jobs+=("$p $RUN ^\$")
@@ -33,8 +35,9 @@ for p in "${packages[@]}"; do
       hands[hand]+="${hands[hand]:+|}$t"
     fi
   done
-  for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
+  for hand in "${hands[@]}"; do rest+=("$p ^($hand)\$ ^\$"); done
 done
+jobs+=("${rest[@]}") # the longest begin first
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
   mkdir "$out/$i"
@@ -51,12 +54,12 @@ done
 room=$(df --output=avail -B1G /dev/shm 2>/dev/null | tail -1 || echo 0)
 ((room < 8)) || export TMPDIR=/dev/shm
 
-pids=()
+declare -A running=() # process -> job
 finish() {
   local rc=$?
   trap - EXIT INT TERM
   # The lab program ends its guest when it is told to end.
-  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+  for pid in "${!running[@]}"; do kill "$pid" 2>/dev/null || true; done
   wait || true
   exit "$rc"
 }
@@ -64,19 +67,29 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-for i in "${!jobs[@]}"; do
-  read -r _ run skip <<<"${jobs[i]}"
+start() {
+  local run skip
+  read -r _ run skip <<<"${jobs[$1]}"
   "$out/lab" guest run --timeout "${LIMIT:-30m}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" \
-    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$i" > "$out/$i/log" 2>&1 &
-  pids+=($!)
-done
-failed=0
-for i in "${!jobs[@]}"; do
-  rc=0
-  wait "${pids[i]}" || rc=$?
+    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$1" > "$out/$1/log" 2>&1 &
+  running[$!]=$1
+}
+failed=()
+# Waits until one has ended, and prints what it said.
+reap() {
+  local pid rc=0
+  wait -n -p pid "${!running[@]}" || rc=$?
+  local i=${running[$pid]}
+  unset "running[$pid]"
   echo "== ${jobs[i]}: exit status $rc"
   cat "$out/$i/log"
-  ((rc == 0)) || failed=1
+  ((rc == 0)) || failed+=("$i")
+}
+slots=${GUESTS:-$((3 * $(nproc)))}
+for i in "${!jobs[@]}"; do
+  while ((${#running[@]} >= slots)); do reap; done
+  start "$i"
 done
-pids=()
-exit "$failed"
+while ((${#running[@]})); do reap; done
+for i in "${failed[@]}"; do echo "failed: ${jobs[i]}"; done
+((${#failed[@]} == 0))
