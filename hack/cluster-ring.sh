@@ -32,33 +32,11 @@ selected() {
 }
 
 # part N FILTER: a lab, the specs, the end of the lab. It runs in a shell of its
-# own; nothing is local, because the trap outlives the function.
+# own; nothing is local, because a trap outlives the function.
 part() {
   lab=("$out/lab" --name "ring-$checkout-$1")
   filter="$2"
-  child=
-  stop() {
-    local rc=$?
-    trap - EXIT
-    trap '' INT TERM
-    if [[ -n $child ]]; then
-      kill "$child" 2>/dev/null || true
-      wait "$child" || true
-    fi
-    if ((rc != 0)); then "${lab[@]}" logs --tail 80 || true; fi
-    "${lab[@]}" down || rc=1
-    exit "$rc"
-  }
-  # In the background, because a trap waits for what runs in the foreground.
-  run() {
-    "$@" &
-    child=$!
-    wait "$child"
-    child=
-  }
-  trap stop EXIT
-  trap 'exit 130' INT
-  trap 'exit 143' TERM
+  . hack/lab-part.sh
   run "${lab[@]}" up
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

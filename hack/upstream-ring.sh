@@ -14,29 +14,7 @@ go build -o "$out/lab" ./hack/lab
 go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 tests="$("$out/lab" artifacts --print-dir upstream)"
 lab=("$out/lab" --name "upstream-$(pwd | cksum | cut -d' ' -f1)")
-child=
-stop() {
-  local rc=$?
-  trap - EXIT
-  trap '' INT TERM
-  if [[ -n $child ]]; then
-    kill "$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  if ((rc != 0)); then "${lab[@]}" logs --tail 80 || true; fi
-  "${lab[@]}" down || rc=1
-  exit "$rc"
-}
-# In the background, because a trap waits for what runs in the foreground.
-run() {
-  "$@" &
-  child=$!
-  wait "$child"
-  child=
-}
-trap stop EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+. hack/lab-part.sh
 run "${lab[@]}" up
 run "${lab[@]}" images add "$tests"/*.tar
 run "${lab[@]}" run -- "$out/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \

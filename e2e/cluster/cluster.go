@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // DefaultOptions reads what `hack/lab run` puts into the environment: the lab
-// program and the lab's identity; or what hack/kind-ring.sh puts there: the
+// program and the lab's identity; or what hack/kind/ring.sh puts there: the
 // container of the storage server.
 func DefaultOptions() Options {
 	o := Options{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -232,10 +233,8 @@ func TestKernelDirtyBound(t *testing.T) {
 func (d *disk) wantOpen(bound int64) {
 	d.m.t.Helper()
 	for range 600 {
-		if d.open() {
-			if st, _ := d.cache(); st.CacheUsed > 0 && int64(st.DirtyBytes()) <= bound/2 {
-				return
-			}
+		if st, _ := d.cache(); isOpen(st) && st.CacheUsed > 0 && int64(st.DirtyBytes()) <= bound/2 {
+			return
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -243,10 +242,8 @@ func (d *disk) wantOpen(bound int64) {
 	d.m.t.Fatalf("the volume stays in mode %s, policy %s, with %d dirty blocks", st.Mode(), st.Policy, st.Dirty)
 }
 
-// open tells whether the volume's live table is what is asked for.
-func (d *disk) open() bool {
-	d.m.t.Helper()
-	st, _ := d.cache()
+// isOpen tells whether a volume's live table is what is asked for.
+func isOpen(st devmapper.CacheStatus) bool {
 	return string(st.Mode()) == "writeback" && st.Policy == "smq"
 }
 
@@ -258,7 +255,7 @@ func (d *disk) opened(bound int64) {
 		off := d.n.brakesOn(d.m.t)
 		d.wantOpen(bound)
 		off()
-		if d.open() {
+		if st, _ := d.cache(); isOpen(st) {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,16 +62,14 @@ func (g *guest) startUdev(ctx context.Context) error {
 	}
 	// It also asks the device manager whether it answers, and waits for that no longer
 	// than it likes: too short where many guests boot at the same time.
-	deadline := time.Now().Add(settleLimit)
-	for {
-		_, err := output(ctx, "udevadm", "settle", fmt.Sprintf("--timeout=%d", int(settleLimit.Seconds())))
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil || time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(100 * time.Millisecond)
+	settle := []string{"udevadm", "settle", fmt.Sprintf("--timeout=%d", int(settleLimit.Seconds()))}
+	var failure error
+	err := waitFor(ctx, "the device manager", settleLimit, func() bool {
+		_, failure = output(ctx, settle...)
+		return failure == nil
+	})
+	if err != nil {
+		return errors.Join(err, failure)
 	}
 	g.step("udev")
 	return nil

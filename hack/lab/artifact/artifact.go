@@ -86,9 +86,6 @@ type Set struct {
 	// FullImages are complete archives of the images built from this checkout (Images,
 	// Kind).
 	FullImages []string
-	// UpstreamImages are complete archives of the images that e2e.test asks for
-	// (Upstream).
-	UpstreamImages []string
 	// OtherImages are complete archives of the other images of a cluster (Kind).
 	OtherImages []string
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
@@ -423,11 +420,6 @@ func (p *plan) set(groups []Group) *Set {
 	if p.driverImages != nil {
 		s.DriverImages = p.driverImages.archives
 	}
-	if p.upstream != nil {
-		for _, image := range upstreamImages() {
-			s.UpstreamImages = append(s.UpstreamImages, p.upstream.file(image.archive))
-		}
-	}
 	if p.fullImages != nil {
 		s.FullImages = p.fullImages.archives
 	}
@@ -461,9 +453,8 @@ func (s *Set) Dir(g Group) (string, error) {
 			path = s.FullImages[0]
 		}
 	case KindGuest:
-		path = filepath.Join(s.KindGuest, kindRootFile)
-		if s.KindGuest == "" {
-			path = ""
+		if s.KindGuest != "" {
+			return s.KindGuest, nil
 		}
 	case Kind:
 		if len(s.OtherImages) > 0 {

@@ -60,12 +60,7 @@ func (s *imageStep) run(ctx context.Context) error {
 	if err := s.nodeTools.wait(ctx); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(s.dir, "bin"), 0o755); err != nil {
-		return err
-	}
-	unlock, err := flock(ctx, filepath.Join(s.dir, ".lock"), func() {
-		s.builder.store.progress("%s: in use by another process, waiting", s.dir)
-	})
+	unlock, err := s.builder.lockFolder(ctx, s.dir)
 	if err != nil {
 		return err
 	}
@@ -86,6 +81,17 @@ func (s *imageStep) run(ctx context.Context) error {
 		s.archives = append(s.archives, archive)
 	}
 	return nil
+}
+
+// lockFolder makes a folder of the checkout for whoever calls unlock; other processes
+// wait for it.
+func (b *builder) lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	return flock(ctx, filepath.Join(dir, ".lock"), func() {
+		b.store.progress("%s: in use by another process, waiting", dir)
+	})
 }
 
 // buildPrograms builds into a directory that stays, so that the go command does

@@ -223,3 +223,9 @@ func GoCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS="+goFlags)
 	return cmd
 }
+
+// moduleDir is where the source of a module lies, of the version in a tool's go.mod.
+func (b *builder) moduleDir(ctx context.Context, tool, module string) (string, error) {
+	dir, err := run(ctx, GoCommand(ctx, filepath.Join(b.checkout, tool), "list", "-m", "-f", "{{.Dir}}", module))
+	return strings.TrimSpace(string(dir)), err
+}

@@ -124,8 +124,7 @@ func debianLayer(dir string) (*mkimage.Layer, error) {
 // is a directory for the one program that has to be built.
 func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseParts) ([]mkimage.Spec, error) {
 	pause := filepath.Join(work, "pause")
-	build := GoCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", pause, "./"+filepath.Dir(pauseSource))
-	if _, err := run(ctx, build); err != nil {
+	if err := b.buildPause(ctx, pause); err != nil {
 		return nil, err
 	}
 	spec, err := programImage(pauseImage, "pause", pause)
@@ -147,6 +146,12 @@ func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseP
 		specs = append(specs, spec)
 	}
 	return specs, nil
+}
+
+// buildPause builds the program of every pod's sandbox.
+func (b *builder) buildPause(ctx context.Context, to string) error {
+	_, err := run(ctx, GoCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", to, "./"+filepath.Dir(pauseSource)))
+	return err
 }
 
 // sidecarImages are the images of the sidecars in a directory of programs.

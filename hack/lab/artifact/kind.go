@@ -3,7 +3,6 @@ package artifact
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -25,12 +24,7 @@ func (s *archiveStep) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
-		return err
-	}
-	unlock, err := flock(ctx, filepath.Join(s.dir, ".lock"), func() {
-		s.builder.store.progress("%s: in use by another process, waiting", s.dir)
-	})
+	unlock, err := s.builder.lockFolder(ctx, s.dir)
 	if err != nil {
 		return err
 	}

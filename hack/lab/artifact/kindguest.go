@@ -93,14 +93,13 @@ func (b *builder) buildKindGuest(ctx context.Context, p *plan, version, dir stri
 		return err
 	}
 	pause, first := filepath.Join(work, "pause"), filepath.Join(work, "guest-init")
-	build := GoCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", pause, "./"+filepath.Dir(pauseSource))
-	if _, err := run(ctx, build); err != nil {
+	if err := b.buildPause(ctx, pause); err != nil {
 		return err
 	}
 	if err := os.WriteFile(first, []byte(guestInit), 0o755); err != nil {
 		return err
 	}
-	kind, err := run(ctx, GoCommand(ctx, filepath.Join(b.checkout, kindToolDir), "list", "-m", "-f", "{{.Dir}}", kindModule))
+	kind, err := b.moduleDir(ctx, kindToolDir, kindModule)
 	if err != nil {
 		return err
 	}
@@ -109,7 +108,7 @@ func (b *builder) buildKindGuest(ctx context.Context, p *plan, version, dir stri
 		cmd.Dir, cmd.Stdin = work, strings.NewReader(kindGuestScript)
 		cmd.Env = append(cmd.Env,
 			"PROGRAMS="+p.kindPrograms.dir, "LINUX="+p.kernel.file(kernelFile), "ENVTEST="+p.envtest.dir, "KUBE="+p.kube.dir,
-			"KIND="+strings.TrimSpace(string(kind)), "VERSION="+version, "PAUSE="+pause, "INIT="+first, "SIZE="+rootSize)
+			"KIND="+kind, "VERSION="+version, "PAUSE="+pause, "INIT="+first, "SIZE="+rootSize)
 		_, err := run(ctx, cmd)
 		return err
 	})

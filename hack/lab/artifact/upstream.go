@@ -118,11 +118,11 @@ func (b *builder) buildUpstreamImages(ctx context.Context, dir, workload string)
 	layers := map[imageContent][]*mkimage.Layer{
 		fromBusybox: busybox, fromAgnhost: append(slices.Clone(busybox), program), fromDebian: {debian},
 	}
-	module, err := run(ctx, GoCommand(ctx, filepath.Join(b.checkout, agnhost().dir), "list", "-m", "-f", "{{.Dir}}", agnhost().module))
+	module, err := b.moduleDir(ctx, agnhost().dir, agnhost().module)
 	if err != nil {
 		return err
 	}
-	names, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "test/utils/image/manifest.go"))
+	names, err := os.ReadFile(filepath.Join(module, "test/utils/image/manifest.go"))
 	if err != nil {
 		return err
 	}

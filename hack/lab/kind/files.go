@@ -8,12 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nearflash/nearflash/hack/lab/internal/driver"
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
-	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
-
-// configDir is where the storage server's container has its files.
-const configDir = "/etc/nearflash-target"
 
 // storage is what a storage server's container is told.
 type storage struct{ address, server, group, device string }
@@ -65,41 +62,18 @@ func (s storage) write(dir string) error {
 	return nil
 }
 
-// configuration is nearflash-target's, in JSON, which is YAML. The keys are those of
-// deploy/target/config.example.yaml.
-func (s storage) configuration() map[string]any {
-	type m = map[string]any
-	return m{
-		"listen": fmt.Sprintf("%s:%d", s.address, plan.TargetPort),
-		"tls": m{
-			"certFile": configDir + "/tls.crt", "keyFile": configDir + "/tls.key", "clientCAFile": configDir + "/client-ca.crt",
-			"allowedClientNames": []string{pki.TargetClientName},
-		},
-		"serverID": s.server, "volumeGroup": s.group, "thinPool": plan.ThinPool, "lvmDevices": []string{s.device},
-		"portals":  []string{fmt.Sprintf("%s:%d", s.address, plan.PortalPort)},
-		"stateDir": "/var/lib/nearflash-target",
-	}
+// configuration is nearflash-target's: the devices of the machine are not its own.
+func (s storage) configuration() driver.M {
+	c := driver.TargetConfiguration(s.address, s.server, s.group)
+	c["lvmDevices"] = []string{s.device}
+	return c
 }
 
-// values are the chart's; all else is the chart's default. The devices of the pools
-// are not among them: they differ between the nodes, and stand in CachePool objects.
-func (s storage) values(ca []byte, client pki.Pair) map[string]any {
-	type m = map[string]any
-	return m{
-		"logLevel": 4,
-		"target": m{
-			"address": fmt.Sprintf("%s:%d", s.address, plan.TargetPort),
-			"tls":     m{"ca": string(ca), "cert": string(client.Cert), "key": string(client.Key)},
-		},
-		// The API server reaches the scheduling webhook on every network that way.
-		"controller": m{"hostNetwork": true},
-		"storageClasses": []m{
-			{"name": "nearflash", "default": true, "parameters": m{
-				"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "1Gi",
-			}},
-			{"name": "nearflash-writeback", "parameters": m{
-				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "1Gi", "acceptDirtyLoss": "node-loss",
-			}},
-		},
-	}
+// values are the chart's. The devices of the pools are not among them: they differ
+// between the nodes, and stand in CachePool objects.
+func (s storage) values(ca []byte, client pki.Pair) driver.M {
+	v := driver.ChartValues(s.address, string(ca), string(client.Cert), string(client.Key))
+	// The API server reaches the scheduling webhook on every network that way.
+	v["controller"] = driver.M{"hostNetwork": true}
+	return v
 }

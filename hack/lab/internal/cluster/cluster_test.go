@@ -16,7 +16,6 @@ import (
 
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
-	"github.com/nearflash/nearflash/pkg/target"
 )
 
 func newTestLab(t *testing.T, id string) *Lab {
@@ -107,25 +106,6 @@ func TestLastLines(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-// The storage server refuses unknown keys, so its own reader is the judge.
-func TestTargetConfiguration(t *testing.T) {
-	b, err := targetConfiguration()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "config.yaml")
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := target.LoadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cfg.Listen != "10.88.0.20:9443" || !slices.Equal(cfg.TLS.AllowedClientNames, []string{pki.TargetClientName}) {
-		t.Errorf("got %+v", cfg)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/driver"
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
@@ -34,27 +35,36 @@ const (
 // ErrImport is returned when a node does not take an image.
 var ErrImport = errors.New("image import failed")
 
-// stageImages copies the archives to where all guests see them. The name of a
-// staged archive holds its digest, so that a node knows what it has.
-func (l *Lab) stageImages(archives []string) error {
-	if err := os.MkdirAll(l.Paths.Images(), 0o700); err != nil {
-		return fmt.Errorf("images: %w", err)
+// stage copies archives to a folder that all guests see, and returns their names in
+// it: each holds its content's digest, so that a node knows what it has.
+func stage(dir string, archives []string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("images: %w", err)
 	}
-	var names []string
+	names := make([]string, 0, len(archives))
 	for _, archive := range archives {
 		sum, err := fileDigest(archive)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		name := stagedName(archive, sum)
 		names = append(names, name)
-		staged := filepath.Join(l.Paths.Images(), name)
+		staged := filepath.Join(dir, name)
 		if _, err := os.Stat(staged); err == nil {
 			continue
 		}
 		if err := replaceFile(archive, staged); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	return names, nil
+}
+
+// stageImages stages the driver's images instead of those that were staged before.
+func (l *Lab) stageImages(archives []string) error {
+	names, err := stage(l.Paths.Images(), archives)
+	if err != nil {
+		return err
 	}
 	have, err := l.stagedImages()
 	if err != nil {
@@ -148,25 +158,21 @@ func (l *Lab) AddImages(ctx context.Context, archives []string) error {
 		return err
 	}
 	defer unlock()
-	dir := filepath.Join(l.Paths.Images(), otherImages)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("images: %w", err)
+	names, err := stage(filepath.Join(l.Paths.Images(), otherImages), archives)
+	if err != nil {
+		return err
 	}
-	var names []string
-	for _, archive := range archives {
-		sum, err := fileDigest(archive)
-		if err != nil {
-			return err
-		}
-		name := stagedName(archive, sum)
-		if err := replaceFile(archive, filepath.Join(dir, name)); err != nil {
-			return err
-		}
-		names = append(names, filepath.Join(otherImages, name))
+	for i, name := range names {
+		names[i] = filepath.Join(otherImages, name)
 	}
-	g, gctx := errgroup.WithContext(ctx)
+	return onWorkers(ctx, func(ctx context.Context, n plan.Node) error { return l.importImages(ctx, s, n, names) })
+}
+
+// onWorkers does something on all workers at the same time.
+func onWorkers(ctx context.Context, do func(context.Context, plan.Node) error) error {
+	g, ctx := errgroup.WithContext(ctx)
 	for _, n := range plan.Workers() {
-		g.Go(func() error { return l.importImages(gctx, s, n, names) })
+		g.Go(func() error { return do(ctx, n) })
 	}
 	return g.Wait()
 }
@@ -182,11 +188,8 @@ func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
 	if err := l.stageImages(archives); err != nil {
 		return err
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	for _, n := range plan.Workers() {
-		g.Go(func() error { return l.loadImages(gctx, s, n) })
-	}
-	if err := g.Wait(); err != nil || !s.Driver {
+	err = onWorkers(ctx, func(ctx context.Context, n plan.Node) error { return l.loadImages(ctx, s, n) })
+	if err != nil || !s.Driver {
 		return err
 	}
 	return l.installDriver(ctx, s)
@@ -239,29 +242,10 @@ func (l *Lab) writeValues() error {
 
 // chartValues are the chart's values for a lab; all else is the chart's default.
 func chartValues(ca, cert, key string, images []string) map[string]any {
-	type m = map[string]any
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
-	roll := m{imageAnnotation: hex.EncodeToString(sum[:8])}
-	storage := plan.Storage()
-	return m{
-		"logLevel": 4,
-		"target": m{
-			"address": fmt.Sprintf("%s:%d", storage.IP, plan.TargetPort),
-			"tls":     m{"ca": ca, "cert": cert, "key": key},
-		},
-		"node": m{
-			"pool":           m{"devices": []string{plan.SecondDisk}},
-			"faultDir":       FaultDir,
-			"podAnnotations": roll,
-		},
-		"controller": m{"podAnnotations": roll},
-		"storageClasses": []m{
-			{"name": "nearflash", "default": true, "parameters": m{
-				"backend": "iscsi", "cacheMode": "writethrough", "cacheSize": "1Gi",
-			}},
-			{"name": "nearflash-writeback", "parameters": m{
-				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "1Gi", "acceptDirtyLoss": "node-loss",
-			}},
-		},
-	}
+	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
+	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
+	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir, "podAnnotations": roll}
+	values["controller"] = driver.M{"podAnnotations": roll}
+	return values
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/driver"
 	"github.com/nearflash/nearflash/hack/lab/internal/node"
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
@@ -20,11 +21,7 @@ import (
 // Files that the storage server's guest has.
 const (
 	targetProgram = "nearflash-target" // in the share
-	targetConfig  = "/etc/nearflash-target/config.yaml"
-	targetCert    = "/etc/nearflash-target/tls.crt"
-	targetKey     = "/etc/nearflash-target/tls.key"
-	targetCA      = "/etc/nearflash-target/client-ca.crt"
-	targetState   = "/var/lib/nearflash-target"
+	targetConfig  = driver.ConfigDir + "/config.yaml"
 	// FaultDir is where a test arms fault points, in every guest.
 	FaultDir = "/var/lib/nearflash/faults"
 	faultEnv = "NEARFLASH_FAULT_DIR"
@@ -127,35 +124,15 @@ func (l *Lab) storageConfig(s state) (*agentapi.Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := targetConfiguration()
-	if err != nil {
-		return nil, err
-	}
-	return &agentapi.Storage{
-		Delay: s.Sizes.StorageDelay,
-		Files: map[string][]byte{targetConfig: config, targetCert: cert, targetKey: key, targetCA: ca},
-	}, nil
-}
-
-// targetConfiguration is nearflash-target's configuration file, in JSON, which
-// is YAML. The keys are those of deploy/target/config.example.yaml.
-func targetConfiguration() ([]byte, error) {
 	storage := plan.Storage()
-	type m = map[string]any
-	b, err := json.MarshalIndent(m{
-		"listen": fmt.Sprintf("%s:%d", storage.IP, plan.TargetPort),
-		"tls": m{
-			"certFile": targetCert, "keyFile": targetKey, "clientCAFile": targetCA,
-			"allowedClientNames": []string{pki.TargetClientName},
-		},
-		"serverID": storage.Name, "volumeGroup": plan.VolumeGroup, "thinPool": plan.ThinPool,
-		"portals":  []string{fmt.Sprintf("%s:%d", storage.IP, plan.PortalPort)},
-		"stateDir": targetState,
-	}, "", "  ")
+	config, err := json.MarshalIndent(driver.TargetConfiguration(storage.IP, storage.Name, plan.VolumeGroup), "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", targetProgram, err)
 	}
-	return b, nil
+	return &agentapi.Storage{
+		Delay: s.Sizes.StorageDelay,
+		Files: map[string][]byte{targetConfig: config, driver.CertFile: cert, driver.KeyFile: key, driver.CAFile: ca},
+	}, nil
 }
 
 func readFiles(files map[string]*[]byte) error {
