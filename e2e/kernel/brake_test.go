@@ -188,7 +188,7 @@ func TestKernelDirtyBound(t *testing.T) {
 	off := n.brakesOn(t)
 	l := startLoad(t, d.device(), 16*mib)
 	watch := d.watchDirty()
-	stopped := d.watchProgress(2 * time.Second)
+	stopped := d.watchProgress(10 * time.Second) // far more than a busy machine takes
 	d.fio(25)
 	d.fioVerified()
 	l.moving()
@@ -205,7 +205,7 @@ func TestKernelDirtyBound(t *testing.T) {
 		t.Errorf("without a bound only %d samples in a row were above it: the load proves nothing", freeAbove)
 	}
 	if stalls > 0 {
-		t.Errorf("for %d spans of two seconds no write ended", stalls)
+		t.Errorf("for %d spans of ten seconds no write ended", stalls)
 	}
 	if b.Brakes == 0 || b.Drained == 0 || tables["writeback/smq"] == 0 {
 		t.Errorf("the brake did not work and rest: %+v, %v", b, tables)
@@ -332,8 +332,9 @@ func TestKernelDirtyAge(t *testing.T) {
 	span := watch.longestDirty()
 	b := n.braking(d.req.ID)
 	t.Logf("dirty for %v at a time; %+v", span, b)
-	// A flush takes its time, which the machine and the load decide.
-	if allowed := age + watch.longest("writethrough/cleaner") + 3*time.Second; span > allowed || span < age/2 {
+	// A flush takes its time, which the machine and the load decide; and the moment in
+	// which a volume is clean may lie between two samples.
+	if allowed := 2*(age+watch.longest("writethrough/cleaner")) + 3*time.Second; span > allowed || span < age/2 {
 		t.Errorf("the volume was dirty for %v, want %v to %v", span, age/2, allowed)
 	}
 	if cleaned := watch.becameClean(); cleaned < 2 || b.Brakes < 2 || b.Held > 0 {

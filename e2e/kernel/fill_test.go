@@ -163,7 +163,7 @@ func (v *movers) publishTo(n *node, name string) {
 
 // fillUp leads a fill to its end.
 func (n *node) fillUp(ctx context.Context, id volume.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	go n.RunFills(ctx)
 	for {

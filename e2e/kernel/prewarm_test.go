@@ -18,7 +18,7 @@ import (
 
 // copyAhead carries out a request to be warmed beforehand.
 func (n *node) copyAhead(ctx context.Context, id volume.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	ended := make(chan struct{})
 	go func() { n.RunPrewarms(ctx); close(ended) }()
