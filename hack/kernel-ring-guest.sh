@@ -4,7 +4,8 @@
 set -u
 cp kernel.test /var/tmp/kernel.test # the shared folder is slow to run from
 start=$SECONDS
-/var/tmp/kernel.test -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout "${LIMIT:-25m}" > /tmp/out 2>&1
+# What follows a failed test in this kernel would fail for what that has left.
+/var/tmp/kernel.test -test.failfast -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout "${LIMIT:-25m}" > /tmp/out 2>&1
 rc=$?
 grep -aE '^ *--- |^(PASS|FAIL|panic|campaign)' /tmp/out
 if ((rc != 0)); then

@@ -16,28 +16,28 @@ go build -o "$out/lab" ./hack/lab
 "$out/lab" artifacts kernel > /dev/null
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
-rest=()
+long=()
 for p in "${packages[@]}"; do
   if [[ -n ${RUN:-} ]]; then
     jobs+=("$p $RUN ^\$")
     continue
   fi
   # The longest have a guest each; the others, which wait most of the time, are dealt
-  # to as many guests as there are dozens of them.
+  # to guests for about six of them, which begin first.
   hands=()
   i=0
   mapfile -t tests < <(sed -nE 's/^func (TestKernel[A-Za-z0-9]*)\(t .*/\1/p' "$p"/*_test.go)
   for t in "${tests[@]}"; do
     if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
-      jobs+=("$p ^$t\$ ^\$")
+      long+=("$p ^$t\$ ^\$")
     else
-      hand=$((i++ % ((${#tests[@]} + 11) / 12)))
+      hand=$((i++ % ((${#tests[@]} + 7) / 8)))
       hands[hand]+="${hands[hand]:+|}$t"
     fi
   done
-  for hand in "${hands[@]}"; do rest+=("$p ^($hand)\$ ^\$"); done
+  for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
 done
-jobs+=("${rest[@]}") # the longest begin first
+jobs+=("${long[@]}")
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
   mkdir "$out/$i"
