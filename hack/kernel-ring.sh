@@ -4,7 +4,8 @@
 # processor without: many more make each so slow that tests wait in vain).
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
-# LIMIT is the time that a guest has, 30m without.
+# LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
+# disks in MiB.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/_output/kernel-ring
@@ -18,15 +19,15 @@ go build -o "$out/lab" ./hack/lab
 jobs=()
 long=()
 for p in "${packages[@]}"; do
+  mapfile -t tests < <(sed -nE 's/^func (TestKernel[A-Za-z0-9]*)\(t .*/\1/p' "$p"/*_test.go)
   if [[ -n ${RUN:-} ]]; then
-    jobs+=("$p $RUN ^\$")
+    ! printf '%s\n' "${tests[@]}" | grep -qE "${RUN%%/*}" || jobs+=("$p $RUN ^\$")
     continue
   fi
   # The longest have a guest each; the others, which wait most of the time, are dealt
   # to guests for about six of them, which begin first.
   hands=()
   i=0
-  mapfile -t tests < <(sed -nE 's/^func (TestKernel[A-Za-z0-9]*)\(t .*/\1/p' "$p"/*_test.go)
   for t in "${tests[@]}"; do
     if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
       long+=("$p ^$t\$ ^\$")
@@ -38,6 +39,7 @@ for p in "${packages[@]}"; do
   for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
 done
 jobs+=("${long[@]}")
+((${#jobs[@]})) || { echo "no test matches ${RUN:-}" >&2; exit 1; }
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
   mkdir "$out/$i"
@@ -70,7 +72,7 @@ trap 'exit 143' TERM
 start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
-  "$out/lab" guest run --timeout "${LIMIT:-30m}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" \
+  "$out/lab" guest run --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" \
     --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$1" > "$out/$1/log" 2>&1 &
   running[$!]=$1
 }

@@ -114,8 +114,9 @@ start() {
   shift
   docker run --detach --name "$name-$part" --privileged --volume /dev:/dev --volume /lib/modules:/lib/modules:ro "$@" >/dev/null
 }
-# Its address is known once it runs; the server begins when it has its files.
-start storage --network kind --volume "$out/files/storage:/etc/nearflash-target:ro" --entrypoint bash "$image" \
+# Its address is known once it runs; the server begins when it has its files. No udev
+# works for LVM in a container, which makes its links itself then.
+start storage --network kind --env DM_DISABLE_UDEV=1 --volume "$out/files/storage:/etc/nearflash-target:ro" --entrypoint bash "$image" \
   -c 'until [[ -e /etc/nearflash-target/config.yaml ]]; do sleep 0.2; done; exec /nearflash-target --config /etc/nearflash-target/config.yaml --v=2'
 docker exec "$name-storage" bash -ec "vgcreate --devices $(printf %q "${device[storage]}") $name ${device[storage]}
   lvcreate --devices ${device[storage]} --yes --type thin-pool --zero y --extents 75%FREE --name pool $name" >/dev/null
