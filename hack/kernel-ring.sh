@@ -21,7 +21,7 @@ long=()
 for p in "${packages[@]}"; do
   mapfile -t tests < <(sed -nE 's/^func (TestKernel[A-Za-z0-9]*)\(t .*/\1/p' "$p"/*_test.go)
   if [[ -n ${RUN:-} ]]; then
-    ! printf '%s\n' "${tests[@]}" | grep -qE "${RUN%%/*}" || jobs+=("$p $RUN ^\$")
+    ! grep -qE "${RUN%%/*}" <<<"$(printf '%s\n' "${tests[@]}")" || jobs+=("$p $RUN ^\$")
     continue
   fi
   # The longest have a guest each; the others, which wait most of the time, are dealt
