@@ -8,17 +8,20 @@ stop() {
   trap - EXIT
   trap '' INT TERM
   if [[ -n $child ]]; then
-    kill "$child" 2>/dev/null || true
+    kill -- "-$child" 2>/dev/null || true
     wait "$child" || true
   fi
   if ((rc != 0)); then "${lab[@]}" logs --tail 80 || true; fi
   "${lab[@]}" down || rc=1
   exit "$rc"
 }
-# In the background, because a trap waits for what runs in the foreground.
+# In the background, because a trap waits for what runs in the foreground; in a process
+# group of its own, because ginkgo does not end the processes that it has started.
 run() {
+  set -m
   "$@" &
   child=$!
+  set +m
   wait "$child"
   child=
 }

@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out="$PWD/_output/upstream"
-rm -rf "$out" && mkdir -p "$out"
+rm -rf "$out" && mkdir -p "$out/tmp"
 go build -o "$out/lab" ./hack/lab
 go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 tests="$("$out/lab" artifacts --print-dir upstream)"
@@ -28,7 +28,8 @@ if [[ ${SUBSET:-} == true ]]; then
 'subPath should support file as subpath|volume-modify .* should (modify volume with no VAC|recover from invalid)))'
   least=13
 fi
-run "${lab[@]}" run -- "$out/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \
+# The tests leave temporary files.
+run "${lab[@]}" run -- env TMPDIR="$out/tmp" "$out/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \
   --focus="$focus" --label-filter="${LABELS:-Feature: isSubsetOf {VolumeAttributesClass\} && !Disruptive && !Serial}" \
   --output-dir="$out" --json-report=report.json "$tests/e2e.test" -- \
   --provider=skeleton --repo-root="$PWD" --storage.testdriver="$PWD/e2e/upstream/testdriver.yaml" --report-dir="$out"
