@@ -221,6 +221,7 @@ func ratio(hits0, misses0, hits1, misses1 uint64) float64 {
 // volume is attached uncached (I6).
 func TestKernelPoolFull(t *testing.T) {
 	m := newMachine(t)
+	copies := lvmCopies(t)
 	n := m.node(t.TempDir(), onOneSSD()) // 1 GiB
 	var disks []*disk
 	for i := range 4 {
@@ -255,6 +256,17 @@ func TestKernelPoolFull(t *testing.T) {
 		d.unstage()
 		d.remove()
 	}
+	if more := lvmCopies(t); !slices.Equal(more, copies) {
+		t.Errorf("LVM keeps copies of the pool's metadata: %q, before %q", more, copies)
+	}
+}
+
+// lvmCopies are the files in which LVM keeps older metadata of the node's pool.
+func lvmCopies(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/etc/lvm/*/" + pool.VolumeGroup(nodeName) + "*")
+	mustPass(t, "copies", err)
+	return files
 }
 
 // TestKernelUncached: without a pool a volume works all the same (I6).

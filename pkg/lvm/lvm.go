@@ -221,12 +221,27 @@ func (t *tools) execOn(ctx context.Context, devices []string, name string, args 
 		return nil, ErrNoDevices
 	}
 	args = append([]string{"--devices", strings.Join(devices, ",")}, args...)
+	if changesGroup(name) {
+		args = append(args, "--autobackup", "n")
+	}
 	cmd := hostexec.Command(name, args...)
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(WithReportedErrors(cmd, res, err))
 	}
 	return res.Stdout, nil
+}
+
+// changesGroup tells whether a command changes a group's metadata. LVM then writes two
+// copies of them to /etc/lvm and keeps the older ones for thirty days (lvm.conf(5),
+// section backup): with hundreds of caches that come and go, gigabytes in a container
+// that nobody would look into, and each change looks through all of them.
+func changesGroup(command string) bool {
+	switch command {
+	case "vgcreate", "vgextend", "lvcreate", "lvchange", "lvextend", "lvremove":
+		return true
+	}
+	return false
 }
 
 // classify gives an error of LVM one of this package's sentinels; LVM's exit

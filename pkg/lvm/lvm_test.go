@@ -140,6 +140,41 @@ func TestStripesFallBackToLinear(t *testing.T) {
 	}
 }
 
+// Whatever changes a group leaves no copy of its metadata in the container.
+func TestNoCopies(t *testing.T) {
+	run, c := client(t)
+	for _, tool := range []string{"vgcreate", "vgextend", "lvcreate", "lvchange", "lvremove"} {
+		run.On(tool)
+	}
+	run.On("lvs").Return(golden(t, "lvs.json"))
+	ctx := t.Context()
+	lvs, err := c.LVs(ctx, "vg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"create": c.CreateVG(ctx, "vg", []string{"/dev/a"}), "extend": c.ExtendVG(ctx, "vg", []string{"/dev/b"}),
+		"allocate": c.CreateLV(ctx, CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20}), "activate": c.Activate(ctx, "vg", "x"),
+		"tag": c.ChangeTags(ctx, "vg", []string{"a"}, nil, "x"), "remove": c.RemoveLVs(ctx, "vg", lvs[0].Name),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	changed := 0
+	for _, line := range run.Lines() {
+		if strings.HasPrefix(line, "lvs ") {
+			continue
+		}
+		if changed++; !strings.HasSuffix(line, " --autobackup n") {
+			t.Errorf("%q would keep copies", line)
+		}
+	}
+	if changed != 6 {
+		t.Errorf("%d changes, want 6: %q", changed, run.Lines())
+	}
+}
+
 func TestSignatures(t *testing.T) {
 	got, err := parseSignatures([]byte(golden(t, "wipefs-pv.json")))
 	if err != nil || len(got) != 1 || got[0] != "LVM2_member" {
