@@ -53,7 +53,7 @@ func (t *tools) VG(ctx context.Context, name string) (VG, error) {
 // CreateVG implements Client. Without --yes, and with nobody to ask, vgcreate
 // declines to wipe a signature and fails.
 func (t *tools) CreateVG(ctx context.Context, name string, devices []string) error {
-	if _, err := t.exec(ctx, "vgcreate", append([]string{name}, devices...)...); err != nil {
+	if err := t.change(ctx, nil, "vgcreate", append([]string{name}, devices...)...); err != nil {
 		return fmt.Errorf("create volume group %s: %w", name, err)
 	}
 	return nil
@@ -61,7 +61,7 @@ func (t *tools) CreateVG(ctx context.Context, name string, devices []string) err
 
 // ExtendVG implements Client.
 func (t *tools) ExtendVG(ctx context.Context, name string, devices []string) error {
-	if _, err := t.exec(ctx, "vgextend", append([]string{name}, devices...)...); err != nil {
+	if err := t.change(ctx, nil, "vgextend", append([]string{name}, devices...)...); err != nil {
 		return fmt.Errorf("extend volume group %s: %w", name, err)
 	}
 	return nil
@@ -105,20 +105,20 @@ func (t *tools) createLV(ctx context.Context, spec CreateSpec) error {
 	case spec.Stripes > 1:
 		args = append(args, "--stripes", strconv.Itoa(spec.Stripes), "--stripesize", bytesArg(stripeBytes))
 	}
+	var config []string
 	if !spec.Mirror {
 		// As in package devmapper: nothing waits for a link that udev makes, and
 		// LVM tries again to remove what udev has open. A mirror is made in steps
 		// that do wait for each other.
-		args = append(args, "--config", "activation/udev_sync=0")
+		config = append(config, "activation{udev_sync=0}")
 	}
-	_, err := t.exec(ctx, "lvcreate", append(args, spec.VG)...)
-	return err
+	return t.change(ctx, config, "lvcreate", append(args, spec.VG)...)
 }
 
 // Activate implements Client.
 func (t *tools) Activate(ctx context.Context, vg string, names ...string) error {
 	args := append([]string{"--activate", "y"}, full(vg, names)...)
-	if _, err := t.exec(ctx, "lvchange", args...); err != nil {
+	if err := t.change(ctx, nil, "lvchange", args...); err != nil {
 		return fmt.Errorf("activate logical volumes of %s: %w", vg, err)
 	}
 	return nil
@@ -140,7 +140,7 @@ func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	if _, err := t.exec(ctx, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
+	if err := t.change(ctx, nil, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
 		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
 	}
 	return nil
@@ -150,7 +150,7 @@ func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) 
 func (t *tools) Refresh(ctx context.Context, vg string, names ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	if _, err := t.exec(ctx, "lvchange", append([]string{"--refresh"}, full(vg, names)...)...); err != nil {
+	if err := t.change(ctx, nil, "lvchange", append([]string{"--refresh"}, full(vg, names)...)...); err != nil {
 		return fmt.Errorf("refresh logical volumes of %s: %w", vg, err)
 	}
 	return nil
@@ -165,7 +165,7 @@ func (t *tools) ChangeTags(ctx context.Context, vg string, add, remove []string,
 	for _, tag := range remove {
 		args = append(args, "--deltag", tag)
 	}
-	if _, err := t.exec(ctx, "lvchange", append(args, full(vg, names)...)...); err != nil {
+	if err := t.change(ctx, nil, "lvchange", append(args, full(vg, names)...)...); err != nil {
 		return fmt.Errorf("tags of logical volumes of %s: %w", vg, err)
 	}
 	return nil
@@ -178,7 +178,7 @@ func (t *tools) RemoveLVs(ctx context.Context, vg string, names ...string) error
 		return err
 	}
 	for _, name := range present {
-		if _, err := t.exec(ctx, "lvremove", "--yes", vg+"/"+name); err != nil {
+		if err := t.change(ctx, nil, "lvremove", "--yes", vg+"/"+name); err != nil {
 			return fmt.Errorf("remove logical volume %s/%s: %w", vg, name, err)
 		}
 	}
@@ -211,37 +211,31 @@ func (t *tools) list() []string {
 	return nil
 }
 
-// exec runs an LVM command on the client's devices.
-func (t *tools) exec(ctx context.Context, name string, args ...string) ([]byte, error) {
-	return t.execOn(ctx, t.list(), name, args...)
+// noCopies: at each change of a group LVM writes two copies of its metadata to
+// /etc/lvm, and keeps the older ones for thirty days (lvm.conf(5), section backup). With
+// hundreds of caches that come and go these would be gigabytes, in a container that
+// nobody would look into, and each change looks through all of them.
+const noCopies = "backup{backup=0 archive=0}"
+
+// change runs a command that changes a group. config is in the form of lvm.conf.
+func (t *tools) change(ctx context.Context, config []string, name string, args ...string) error {
+	config = append(slices.Clone(config), noCopies)
+	_, err := t.execOn(ctx, t.list(), name, append(args, "--config", strings.Join(config, " "))...)
+	return err
 }
 
+// execOn runs a command of LVM on devices.
 func (t *tools) execOn(ctx context.Context, devices []string, name string, args ...string) ([]byte, error) {
 	if len(devices) == 0 {
 		return nil, ErrNoDevices
 	}
 	args = append([]string{"--devices", strings.Join(devices, ",")}, args...)
-	if changesGroup(name) {
-		args = append(args, "--autobackup", "n")
-	}
 	cmd := hostexec.Command(name, args...)
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(WithReportedErrors(cmd, res, err))
 	}
 	return res.Stdout, nil
-}
-
-// changesGroup tells whether a command changes a group's metadata. LVM then writes two
-// copies of them to /etc/lvm and keeps the older ones for thirty days (lvm.conf(5),
-// section backup): with hundreds of caches that come and go, gigabytes in a container
-// that nobody would look into, and each change looks through all of them.
-func changesGroup(command string) bool {
-	switch command {
-	case "vgcreate", "vgextend", "lvcreate", "lvchange", "lvextend", "lvremove":
-		return true
-	}
-	return false
 }
 
 // classify gives an error of LVM one of this package's sentinels; LVM's exit

@@ -134,7 +134,7 @@ func TestErrorsOfLVM(t *testing.T) {
 func TestStripesFallBackToLinear(t *testing.T) {
 	run, c := client(t)
 	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
-	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --config activation/udev_sync=0 vg").Once()
+	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b vg --config activation{udev_sync=0} backup{backup=0 archive=0}").Once()
 	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); err != nil {
 		t.Error(err)
 	}
@@ -166,7 +166,7 @@ func TestNoCopies(t *testing.T) {
 		if strings.HasPrefix(line, "lvs ") {
 			continue
 		}
-		if changed++; !strings.HasSuffix(line, " --autobackup n") {
+		if changed++; !strings.HasSuffix(line, "backup{backup=0 archive=0}") {
 			t.Errorf("%q would keep copies", line)
 		}
 	}
