@@ -211,25 +211,26 @@ func (t *tools) list() []string {
 	return nil
 }
 
-// noCopies: at each change of a group LVM writes two copies of its metadata to
-// /etc/lvm, and keeps the older ones for thirty days (lvm.conf(5), section backup). With
-// hundreds of caches that come and go these would be gigabytes, in a container that
-// nobody would look into, and each change looks through all of them.
-const noCopies = "backup{backup=0 archive=0}"
-
 // change runs a command that changes a group. config is in the form of lvm.conf.
 func (t *tools) change(ctx context.Context, config []string, name string, args ...string) error {
-	config = append(slices.Clone(config), noCopies)
-	_, err := t.execOn(ctx, t.list(), name, append(args, "--config", strings.Join(config, " "))...)
+	_, err := t.execOn(ctx, t.list(), config, name, args...)
 	return err
 }
 
+// noCopies: LVM writes two copies of a group's metadata to /etc/lvm, at each change and
+// when a command that reads does not find them, and keeps the older ones for thirty days
+// (lvm.conf(5), section backup). With hundreds of caches that come and go these would be
+// gigabytes, in a container that nobody would look into.
+const noCopies = "backup{backup=0 archive=0}"
+
 // execOn runs a command of LVM on devices.
-func (t *tools) execOn(ctx context.Context, devices []string, name string, args ...string) ([]byte, error) {
+func (t *tools) execOn(ctx context.Context, devices, config []string, name string, args ...string) ([]byte, error) {
 	if len(devices) == 0 {
 		return nil, ErrNoDevices
 	}
+	config = append(slices.Clone(config), noCopies)
 	args = append([]string{"--devices", strings.Join(devices, ",")}, args...)
+	args = append(args, "--config", strings.Join(config, " "))
 	cmd := hostexec.Command(name, args...)
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {

@@ -60,7 +60,7 @@ func WithReportedErrors(cmd hostexec.Cmd, res hostexec.Result, err error) error 
 
 func (t *tools) report(ctx context.Context, devices []string, tool, columns string, args ...string) (report, error) {
 	fixed := []string{"--reportformat", "json", "--units", "b", "--nosuffix", "--options", columns}
-	out, err := t.execOn(ctx, devices, tool, append(fixed, args...)...)
+	out, err := t.execOn(ctx, devices, nil, tool, append(fixed, args...)...)
 	if err != nil {
 		return report{}, err
 	}
