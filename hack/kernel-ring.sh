@@ -24,8 +24,8 @@ for p in "${packages[@]}"; do
     ! grep -qE "${RUN%%/*}" <<<"$(printf '%s\n' "${tests[@]}")" || jobs+=("$p $RUN ^\$")
     continue
   fi
-  # The longest have a guest each; the others, which wait most of the time, are dealt
-  # to guests for about six of them, which begin first.
+  # The longest have a guest each and begin first; the others, which wait most of the
+  # time, are dealt to guests for about six of them.
   hands=()
   i=0
   for t in "${tests[@]}"; do
@@ -38,7 +38,7 @@ for p in "${packages[@]}"; do
   done
   for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
 done
-jobs+=("${long[@]}")
+jobs=("${long[@]}" "${jobs[@]}")
 ((${#jobs[@]})) || { echo "no test matches ${RUN:-}" >&2; exit 1; }
 for i in "${!jobs[@]}"; do
   read -r p _ <<<"${jobs[i]}"
