@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -157,12 +158,7 @@ func TestKernelBypass(t *testing.T) {
 		{"the data fail", func() func() { d.failVolume(nodeName, "data"); return func() {} }, true},
 	}
 	for i, way := range ways {
-		for range 100 {
-			l.moving()
-			if st, _ := d.cache(); st.CacheUsed > 20 {
-				break
-			}
-		}
+		l.until(d, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 20 })
 		l.tolerant.Store(way.hurts)
 		restore := way.fail()
 		d.awaitBypassed()
@@ -331,12 +327,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 	d.stage()
 	d.tune()
 	l := startLoad(t, d.device(), 64*mib)
-	for range 100 {
-		l.moving()
-		if st, _ := d.cache(); st.Dirty > 0 {
-			break
-		}
-	}
+	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 0 })
 	m.swapTable(frail, frailTable(m, "error"))
 	l.moving()
 	d.awaitMirror(func() bool { return n.pool.View().Degraded != "" })

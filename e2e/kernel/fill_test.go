@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -253,12 +254,7 @@ func TestKernelMoveSourceLost(t *testing.T) {
 		v := newMovers(t, m, "lost-"+string(mode), cached(mode, 64*mib))
 		v.stage()
 		l := startLoad(t, v.device(), 64*mib)
-		for range 100 {
-			l.moving()
-			if st, _ := v.cache(); st.CacheUsed > 100 {
-				break
-			}
-		}
+		l.until(v.disk, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 100 })
 		l.end()
 		v.unstage()
 		v.publishTo(v.b, otherName)

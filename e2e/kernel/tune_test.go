@@ -224,6 +224,17 @@ func (l *load) check(path string) {
 	}
 }
 
+// until lets the load go on, for a while, until the cache under it is as wanted.
+func (l *load) until(d *disk, is func(devmapper.CacheStatus) bool) {
+	l.t.Helper()
+	for range 100 {
+		l.moving()
+		if st, _ := d.cache(); is(st) {
+			return
+		}
+	}
+}
+
 // moving waits until the load has gone on, and made blocks hot.
 func (l *load) moving() {
 	l.t.Helper()
@@ -262,12 +273,7 @@ func TestKernelTune(t *testing.T) {
 	d.stage()
 	d.tune()
 	l := startLoad(t, d.device(), 64*mib)
-	for range 100 {
-		l.moving()
-		if st, _ := d.cache(); st.CacheUsed > 20 {
-			break
-		}
-	}
+	l.until(d, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 20 })
 	steps := []struct {
 		name   string
 		change func(*volume.Volume)
