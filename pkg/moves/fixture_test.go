@@ -143,10 +143,10 @@ func must(t *testing.T, err error) {
 
 func (f *fixture) eventually(what string, ok func() bool) {
 	f.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			f.t.Fatalf("not within 30 s: %s", what)
+			f.t.Fatalf("not within a minute: %s", what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

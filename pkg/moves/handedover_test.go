@@ -27,6 +27,9 @@ import (
 
 // The tests of this file are about a source that is shut down; TestMoves runs them.
 
+// leaveTimeout is how long the other node has for leaving a loan.
+const leaveTimeout = 4 * time.Second
+
 const shutdownReason = "node a is shutting down"
 
 // watched runs a watch of B's moves until the test ends, and returns the number of
@@ -63,7 +66,7 @@ func (f *fixture) borrowed(name string, p *volume.MoveProgress, deaf bool) volum
 	id, fence := f.volume(name)
 	r := f.request()
 	r.Volume, r.Fence = id, fence
-	ctx, cancel := context.WithTimeout(f.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	m, _, err := f.b.Begin(ctx, r)
 	must(f.t, err)
@@ -131,7 +134,8 @@ func testHandOver(t *testing.T, f *fixture) {
 	f.lender.busyReleases = 2
 	began := time.Now()
 	must(t, s.HandOver(t.Context(), shutdownReason))
-	if took := time.Since(began); took > 3*time.Second {
+	// Whoever needs longer than this on a slow machine is ended early, which is looked at below.
+	if took := time.Since(began); took > leaveTimeout {
 		t.Errorf("it took %s, though everybody left", took)
 	}
 	for name, m := range ids {
@@ -167,7 +171,7 @@ func testHandOverUnheard(t *testing.T, f *fixture) {
 	stop()
 	began := time.Now()
 	must(t, s.HandOver(t.Context(), shutdownReason))
-	if took := time.Since(began); took < 4*time.Second || took > 7*time.Second {
+	if took := time.Since(began); took < leaveTimeout || took > 10*leaveTimeout {
 		t.Errorf("waited for %s", took)
 	}
 	if !slices.Contains(f.lender.released, m) || !slices.Contains(f.lender.released, other) || !slices.Equal(f.lender.early, []volume.MoveID{m}) {
@@ -178,7 +182,7 @@ func testHandOverUnheard(t *testing.T, f *fixture) {
 	stop = f.source()
 	m = f.borrowed("hu-late", nil, true)
 	stop()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout*3/4)
 	defer cancel()
 	if err := s.HandOver(ctx, shutdownReason); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hu-late") {
 		t.Errorf("got %v", err)
@@ -194,7 +198,7 @@ func testHandOverKilled(t *testing.T, f *fixture) {
 	s, stop := f.runSource()
 	m := f.borrowed("hk", nil, true)
 	stop()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout*3/4)
 	defer cancel()
 	if err := s.HandOver(ctx, shutdownReason); err == nil {
 		t.Fatal("not interrupted")

@@ -51,7 +51,7 @@ func testReleaseOnDeletion(t *testing.T, f *fixture) {
 func testReleaseOnDeadline(t *testing.T, f *fixture) {
 	f.source()
 	r := f.request()
-	r.Deadline = time.Now().Add(3 * time.Second)
+	r.Deadline = time.Now().Add(6 * time.Second)
 	m, _, err := f.b.Begin(t.Context(), r)
 	must(t, err)
 	f.wantState(m, v1alpha1.LoanLent)

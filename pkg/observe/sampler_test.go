@@ -275,7 +275,7 @@ func TestFinalIsDurable(t *testing.T) {
 	m.hang = true
 	began := time.Now()
 	m.sampler.Final(ctx, "v")
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("Final took %v", took)
 	}
 }

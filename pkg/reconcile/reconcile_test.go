@@ -156,7 +156,7 @@ func (c *cluster) exists(t *testing.T, id volume.ID) bool {
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for range 400 {
+	for range 1200 { // a minute
 		if done() {
 			return
 		}

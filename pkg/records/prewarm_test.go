@@ -46,7 +46,7 @@ func testPrewarms(t *testing.T, cfg *rest.Config) {
 	}
 	want := func(request string) {
 		t.Helper()
-		deadline := time.After(20 * time.Second)
+		deadline := time.After(time.Minute)
 		for {
 			list, err := seen.List(ctx)
 			must(t, err)

@@ -351,7 +351,7 @@ func TestClientReportsUnfinishedWork(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	ca.issue("controller")
 	c := connect(t, ca.client(serve(t, svc, ca, logr.Discard()), "controller"))
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	_, err := c.CreateVolume(ctx, "v1", 8*mib, targetclient.Thick)
 	close(gate)
