@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -344,9 +346,16 @@ func within(t testing.TB, limit time.Duration, what string, done func() bool) {
 	t.Fatalf("waited in vain until %s", what)
 }
 
+// addresses counts what freeAddress has given.
+var addresses atomic.Uint32
+
+// freeAddress is an address that nobody takes before it is listened on: it has an IP
+// of the loopback network of its own, which no connection begins at.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	own := uint32(os.Getpid())<<8 + addresses.Add(1)
+	ip := net.IPv4(127, byte(own>>16)|1, byte(own>>8), byte(own))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(ip.String(), "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
