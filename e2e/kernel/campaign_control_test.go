@@ -3,7 +3,6 @@
 package kernel
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -126,7 +125,7 @@ func (c *campaign) stageAtOnce() {
 	tries := []*try{{n: from, req: old}, {n: other, req: c.req}, {n: from, req: c.req}, {n: other, req: old}, {n: other, req: c.req}, {n: from, req: old}}
 	var all sync.WaitGroup
 	for _, t := range tries {
-		all.Go(func() { t.err = stageLocked(c.t.Context(), t.n, t.req) })
+		all.Go(func() { t.err = t.n.Stage(c.t.Context(), t.req) })
 	}
 	all.Wait()
 	for _, t := range tries {
@@ -136,19 +135,6 @@ func (c *campaign) stageAtOnce() {
 		}
 	}
 	c.again(checker.LossNothing)
-}
-
-// stageLocked stages as the CSI layer does: one request for a volume at a time.
-func stageLocked(ctx context.Context, n *node, req volume.StageRequest) error {
-	for {
-		unlock, ok := n.Locks.TryLock(string(req.ID))
-		if !ok {
-			time.Sleep(time.Millisecond)
-			continue
-		}
-		defer unlock()
-		return n.Stage(ctx, req)
-	}
 }
 
 // flushed lets repair bring the volume down.

@@ -166,7 +166,7 @@ func (v *movers) publishTo(n *node, name string) {
 func (n *node) fillUp(ctx context.Context, id volume.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	go n.RunFills(ctx)
+	defer n.runFills(ctx)()
 	for {
 		e, err := n.Journal.Load(string(id))
 		if err != nil || e.Fill == nil {
@@ -259,8 +259,7 @@ func TestKernelMoveSourceLost(t *testing.T) {
 		v.unstage()
 		v.publishTo(v.b, otherName)
 		v.stage()
-		ctx, cancel := context.WithCancel(t.Context())
-		go v.b.RunFills(ctx)
+		stop := v.b.runFills(t.Context())
 		again := resumeLoad(l, v.device())
 		again.moving()
 		mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
@@ -269,7 +268,7 @@ func TestKernelMoveSourceLost(t *testing.T) {
 		v.wantFilled()
 		again.end()
 		again.check(v.device())
-		cancel()
+		stop()
 		v.unstage()
 		v.ask(func(r *volume.Volume) { r.Spec.Mode = volume.ModeNone })
 		v.stage()
@@ -467,10 +466,9 @@ func TestKernelKillGather(t *testing.T) {
 		if !v.killAt(point, order{Lender: v.a.dir, Fill: true}) {
 			t.Fatalf("no fill passed %s", point)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		go v.b.RunFills(ctx)
+		stop := v.b.runFills(t.Context())
 		check(t, v.device(), data, 0)
-		cancel()
+		stop()
 		v.unstage()
 		v.stage()
 		check(t, v.device(), data, 0)

@@ -3,7 +3,6 @@
 package kernel
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -30,9 +29,7 @@ func TestKernelHandOver(t *testing.T) {
 		v.unstage()
 		v.publishTo(v.b, otherName)
 		v.stage()
-		ctx, cancel := context.WithCancel(t.Context())
-		ran := make(chan struct{})
-		go func() { v.b.RunFills(ctx); close(ran) }()
+		stop := v.b.runFills(t.Context())
 		// What the load does not touch, only the copy brings: most of what was warmed up.
 		all := l.blocks
 		l.blocks /= 32
@@ -57,8 +54,7 @@ func TestKernelHandOver(t *testing.T) {
 		// Whoever waits for a lender that is gone waits until the path fails, which it has
 		// not; how long anything takes on a busy machine says nothing.
 		t.Logf("%s: longest access %s, before it %s", mode, time.Duration(again.longest.Load()), usual)
-		cancel()
-		<-ran
+		stop()
 		v.b.Warm.NodeBandwidth = 0
 		v.wantFilled()
 		again.end()
