@@ -51,6 +51,10 @@ test-upstream: ## A fixed part of Kubernetes' own suite of storage tests, on a t
 e2e-upstream: ## The whole of that suite that the driver selects.
 	hack/upstream-ring.sh
 
+.PHONY: e2e-docs
+e2e-docs: ## The commands of the documents, typed in their order on a two-node lab cluster.
+	LABELS=docs hack/cluster-ring.sh
+
 .PHONY: e2e-kind
 e2e-kind: ## The e2e suite on kind, on this machine's own kernel: needs root, Docker and dm-cache.
 	hack/kind/ring.sh

@@ -102,19 +102,9 @@ func (c *Checker) knows(line string) bool {
 	return c.checked()[word] != nil || slices.Contains(system, word) || strings.HasPrefix(word, "hack/") && strings.HasSuffix(word, ".sh")
 }
 
-// script checks the commands of a block. Where prompts are shown, what stands on
-// other lines is output.
+// script checks the commands of a block.
 func (c *Checker) script(text string) {
-	if strings.HasPrefix(text, "$ ") {
-		var shown []string
-		for line := range strings.Lines(text) {
-			if typed, ok := strings.CutPrefix(line, "$ "); ok {
-				shown = append(shown, typed)
-			}
-		}
-		text = strings.Join(shown, "")
-	}
-	found, err := commands(text)
+	found, err := commands(typed(text))
 	if err != nil {
 		c.problem("the shell does not understand this: %v", err)
 		return
@@ -122,6 +112,21 @@ func (c *Checker) script(text string) {
 	for _, cmd := range found {
 		c.command(cmd)
 	}
+}
+
+// typed is what a block gives to type: where prompts are shown, what stands on other
+// lines is output.
+func typed(text string) string {
+	if !strings.HasPrefix(text, "$ ") {
+		return text
+	}
+	var shown strings.Builder
+	for line := range strings.Lines(text) {
+		if command, ok := strings.CutPrefix(line, "$ "); ok {
+			shown.WriteString(command)
+		}
+	}
+	return shown.String()
 }
 
 func (c *Checker) command(cmd command) {

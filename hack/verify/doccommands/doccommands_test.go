@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 const root = "../../.."
@@ -183,5 +185,22 @@ func TestRightDocuments(t *testing.T) {
 				t.Errorf("found %q, want nothing", problems)
 			}
 		})
+	}
+}
+
+func TestScripts(t *testing.T) {
+	got, err := Scripts(strings.Join([]string{
+		"Say `kubectl get cvol` and", "", "    $ kubectl get cvol   # all", "    NAME   MODE", "    $ kubectl get cpool", "",
+		"or", "", "    kubectl nearflash list [flags]", "", "    cacheMode: none", "", "```sh", "kubectl apply -f - <<'EOF'", "kind: Pod", "EOF", "echo a | grep a", "```",
+	}, "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Script{
+		{Line: 3, Commands: []string{"kubectl get cvol", "kubectl get cpool"}},
+		{Line: 14, Commands: []string{"kubectl apply -f - <<'EOF'\nkind: Pod\nEOF", "echo a | grep a"}},
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("scripts (-want +got):\n%s", diff)
 	}
 }

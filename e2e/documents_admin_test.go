@@ -1,0 +1,164 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// Documents about nodes, the storage server and the chart.
+var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
+	It("prepare SSDs", func(ctx SpecContext) {
+		// A loop device is a blank disk of the node that no pool wants.
+		device, err := k.Host.Run(ctx, nodeA, "truncate --size 64M /run/blank.img && losetup --find --show /run/blank.img")
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func(ctx SpecContext) {
+			_, err := k.Host.Run(ctx, nodeA, "losetup --detach "+strings.TrimSpace(device)+" && rm /run/blank.img")
+			Expect(err).NotTo(HaveOccurred())
+		}, NodeTimeout(soon))
+		w := &walk{path: "docs/how-to/prepare-ssds.md", words: append(usual(), word{`/dev/disk/by-id/nvme-EXAMPLE`, strings.TrimSpace(device)})}
+		pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "worker-7"}}
+		w.steps = map[string]step{
+			"lsblk":      {on: nodeA},
+			"ls -l":      {left: "the lab's disks have no names by id"},
+			"wipefs":     {on: nodeA},
+			"blkdiscard": {on: nodeA},
+			"kubectl apply": {after: func(ctx context.Context) {
+				DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) }, NodeTimeout(late))
+			}},
+			"kubectl nearflash doctor": {before: func(ctx context.Context) {
+				Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) // of a node that there is not
+			}},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(specLimit))
+
+	It("make the certificates of a storage server", func(ctx SpecContext) {
+		w := &walk{path: "docs/how-to/storage-server.md", words: usual()}
+		w.steps = map[string]step{
+			"vgcreate": {left: ofServer}, "lvcreate": {left: ofServer}, "make build": {left: ownRing}, "install ": {left: ofServer},
+			"nearflash-target": {left: ofServer}, "systemctl": {left: ofServer},
+			"kubectl create namespace": {instead: "kubectl create namespace nearflash --dry-run=server --save-config 2>&1 | grep -E 'created|already exists'", why: "there is one"},
+			"kubectl create secret":    {instead: "kubectl create secret generic nearflash-target-client -n nearflash --from-file=ca.crt=ca.crt --from-file=tls.crt=client.crt --from-file=tls.key=client.key --dry-run=server", why: "the driver has its own"},
+			"helm install":             {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
+			"openssl x509": {after: func(ctx context.Context) {
+				w.mustType(ctx, "for c in server client; do if test -e $c.crt; then openssl verify -CAfile ca.crt $c.crt; fi; done")
+			}},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(specLimit))
+
+	It("monitor the driver", func(ctx SpecContext) {
+		w := &walk{path: "docs/how-to/monitoring.md", words: usual()}
+		w.steps = map[string]step{
+			"helm upgrade": {left: "the cluster has no definitions of the Prometheus operator; the chart's tests render these values"},
+			"kubectl create clusterrolebinding": {after: func(ctx context.Context) {
+				binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "prometheus-nearflash"}}
+				Expect(k.DeleteAndWait(ctx, binding, soon)).To(Succeed())
+			}},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(specLimit))
+
+	It("upgrade the driver, and go back; uninstall it, and install it again", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
+		r := newRelease(ctx)
+		served := func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }
+		words := append(v.words(), word{`\bREVISION\b`, r.revision}, word{`\bnearflash CHART\b`, r.name + " " + chart()})
+		(&walk{path: "docs/how-to/upgrade.md", s: s, words: words, steps: map[string]step{
+			"helm upgrade": {after: served}, "helm rollback": {after: served},
+		}}).follow(ctx)
+		w := &walk{path: "docs/how-to/uninstall.md", s: s, words: words}
+		const forGood = "it ends every volume of the cluster for good"
+		w.steps = map[string]step{
+			"helm install": {after: served}, "vgs": {left: forGood}, "kubectl get cachedvolumes": {left: forGood}, "kubectl delete": {left: forGood}, "rm ": {left: forGood},
+		}
+		w.follow(ctx)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+	}, NodeTimeout(3*specLimit))
+
+	It("recover from the loss of a node, and give its writes up", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		var lost []*vol
+		for _, name := range []string{"data", "other"} {
+			v, err := s.volume(ctx, volumeSpec{name: name, mode: v1alpha1.CacheModeWriteback, kind: block, size: "64Mi", cacheSize: "32Mi"})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(v.start(ctx, nodeA)).To(Succeed())
+			_, err = v.write(ctx, 0, 8)
+			Expect(err).NotTo(HaveOccurred())
+			lost = append(lost, v)
+		}
+		away(ctx)
+		taken := func(ctx context.Context) {
+			for _, v := range lost {
+				v.takeFromLostNode(ctx)
+				Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+					if cv.Status.Publication != v1alpha1.PublicationReleased || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+						return "it is not released with unflushed writes"
+					}
+					return ""
+				})).To(Succeed())
+			}
+		}
+		w := &walk{path: "docs/how-to/recover-after-node-loss.md", s: s, words: lost[0].words()}
+		w.steps = map[string]step{
+			"kubectl nearflash doctor":                                    {instead: "kubectl nearflash doctor | grep " + nodeA, why: "it finds errors, which is its exit status"},
+			"kubectl taint nodes NODE node.kubernetes.io/out-of-service=": {after: taken},
+			"kubectl get cvol -w":                                         {watch: true},
+		}
+		w.follow(ctx)
+		Expect(lost[0].start(ctx, nodeB)).To(Succeed())
+		Expect(lost[0].awaitTold(ctx, nodeA, 1)).To(Succeed())
+
+		v := lost[1]
+		w = &walk{path: "docs/how-to/abandon-writes.md", s: s, words: append([]word{{`-n shop data`, "-n shop other"}, {`\bdb-0\b`, "other-2"}}, v.words()...)}
+		w.steps = map[string]step{
+			"kubectl nearflash doctor": {instead: "kubectl nearflash doctor | grep " + nodeA, why: "it finds errors, which is its exit status"},
+			"kubectl nearflash abandon": {after: func(ctx context.Context) {
+				Expect(v.start(ctx, nodeB)).To(Succeed())
+				Expect(v.awaitTold(ctx, nodeA, 1)).To(Succeed())
+			}},
+			"kubectl patch": {left: "the plugin has written the same"},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(2*specLimit))
+})
+
+// away powers node A off until the spec ends, and waits until Kubernetes says so.
+func away(ctx context.Context) {
+	GinkgoHelper()
+	Expect(powerOff(ctx, nodeA)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+	}, NodeTimeout(2*late))
+	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		var n corev1.Node
+		if err := k.API.Get(ctx, client.ObjectKey{Name: nodeA}, &n); err != nil {
+			return "", err
+		}
+		for _, c := range n.Status.Conditions {
+			if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+				return "", nil
+			}
+		}
+		return "node " + nodeA + " still counts as ready", nil
+	})).To(Succeed())
+}

@@ -1,0 +1,220 @@
+//go:build e2e
+
+// The commands of the documents, typed by a reader who follows them.
+
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// Why commands are left out.
+const (
+	ownLab   = "the suite runs in a lab already"
+	ownRing  = "it is a test ring itself, or a part of one"
+	checked  = "commands of documents are checked by go test ./hack/verify/doccommands"
+	ofServer = "the lab's storage server was set up by the same steps, with its own disks and names"
+)
+
+// followed are the documents whose commands the specs of this file run.
+var followed = []string{
+	"README.md", "docs/troubleshooting.md",
+	"docs/how-to/abandon-writes.md", "docs/how-to/change-a-cache.md", "docs/how-to/choose-a-mode.md", "docs/how-to/monitoring.md",
+	"docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md", "docs/how-to/recover-after-node-loss.md",
+	"docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
+	"docs/how-to/volume-attributes-class.md", "docs/reference/kubectl.md", "docs/tutorial/first-volume.md", "docs/tutorial/warm-move.md",
+}
+
+// notFollowed are the others, with the reason.
+var notFollowed = map[string]string{
+	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
+	"docs/explanation/compatibility.md":        "make e2e-upstream is a ring itself, and the definitions are those of docs/how-to/upgrade.md",
+	"docs/how-to/kind.md":                      ownRing,
+	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
+	"docs/reference/campaigns.md":              ownRing,
+}
+
+var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
+	It("have their commands run by these specs, or a reason", func() {
+		var listed []string
+		for path := range notFollowed {
+			listed = append(listed, path)
+		}
+		Expect(documents()).To(ConsistOf(append(listed, followed...)))
+	})
+
+	It("teach the first volume", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		w := &walk{path: "docs/tutorial/first-volume.md", s: s, words: usual()}
+		w.steps = map[string]step{
+			"make demo": {left: "hack/demo is a ring of its own"}, "go run ./hack/lab run": {left: ownLab}, "exit": {left: ownLab}, "go run ./hack/lab down": {left: ownLab},
+			"kubectl apply": {after: func(ctx context.Context) { s.adopt(ctx, "first") }},
+			"kubectl get cvol -o jsonpath": {after: func(ctx context.Context) {
+				w.again(ctx, "kubectl apply")
+				w.again(ctx, "kubectl wait")
+			}},
+			"kubectl exec first -- sha256sum": {after: func(context.Context) {
+				Expect(w.shown("kubectl exec first -- sha256sum")).To(Equal(w.shown("kubectl exec first -- bash")))
+			}},
+			"kubectl get pvc first --watch": {watch: true},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(2*specLimit))
+
+	It("teach the warm move, and the death of its source", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		w := &walk{path: "docs/tutorial/warm-move.md", s: s, words: usual()}
+		var v *vol
+		moved := func(generation int64) func(context.Context) {
+			return func(ctx context.Context) {
+				_, err := v.awaitMoved(ctx, generation)
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}
+		w.steps = map[string]step{
+			"make ": {left: ownLab}, "go run ./hack/lab run": {left: ownLab}, "exit": {left: ownLab}, "export PATH": {left: "the plugin is on the PATH"},
+			"kubectl apply":                       {after: func(ctx context.Context) { v = s.adopt(ctx, "moving") }},
+			"kubectl nearflash migrations moving": {watch: true, after: moved(2)},
+			"go run ./hack/lab kill": {after: func(ctx context.Context) {
+				w.mustType(ctx, "kubectl exec deploy/moving -- sh -c 'cat /data/file | wc -c'")
+			}},
+			"go run ./hack/lab start": {after: func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(2*specLimit))
+
+	It("help to look at a volume and to change its cache", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		words := append(v.words(), word{`\b20Gi\b`, "96Mi"})
+		type steps = map[string]step
+		watch := step{watch: true}
+		mode := func(m string) func(context.Context) {
+			return func(ctx context.Context) {
+				_, err := shown(ctx, "mode", "-n", s.name, v.claim, m)
+				Expect(err).NotTo(HaveOccurred())
+			}
+		}
+		for path, steps := range map[string]steps{
+			"README.md": {
+				"make ": {left: ownLab}, "helm install": {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
+				"kubectl nearflash top -n shop -w": watch,
+			},
+			"docs/troubleshooting.md": {"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"}},
+			"docs/how-to/change-a-cache.md": {
+				"kubectl nearflash resize -n shop data 20Gi": {before: mode("writethrough")},
+				"kubectl nearflash drop":                     {instead: "kubectl nearflash drop -n shop data --yes", why: "nobody is there to answer", after: mode("writethrough")},
+			},
+			"docs/how-to/choose-a-mode.md":    {"kubectl nearflash top": watch},
+			"docs/how-to/size-a-cache.md":     {},
+			"docs/how-to/read-the-metrics.md": {},
+		} {
+			(&walk{path: path, s: s, words: words, steps: steps}).follow(ctx)
+		}
+	}, NodeTimeout(2*specLimit))
+
+	It("describe the kubectl plugin", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
+		w.steps = map[string]step{
+			"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+			"cat >~/.local": {before: func(ctx context.Context) {
+				w.mustType(ctx, "mkdir -p bin share/bash-completion/completions")
+			}},
+			"kubectl nearflash drop": {after: func(ctx context.Context) {
+				w.mustType(ctx, "kubectl nearflash mode -n shop data writethrough")
+			}},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(2*specLimit))
+
+	It("change the cache by a VolumeAttributesClass", func(ctx SpecContext) {
+		const path = "docs/how-to/volume-attributes-class.md"
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "orders", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		w := &walk{path: path, s: s, words: v.words()}
+		class := &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "cache-fast"}}
+		w.steps = map[string]step{
+			"kubectl patch pvc orders": {
+				before: func(ctx context.Context) {
+					text, err := os.ReadFile(filepath.Join(checkout(), path))
+					Expect(err).NotTo(HaveOccurred())
+					_, manifest, _ := strings.Cut(string(text), "or by hand:\n")
+					manifest, _, _ = strings.Cut(manifest, "\n\n   Kubernetes")
+					w.mustType(ctx, "kubectl apply -f - <<'END'\n"+strings.ReplaceAll(manifest, "\n       ", "\n")+"\nEND")
+					DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, class, soon)).To(Succeed()) }, NodeTimeout(late))
+				},
+				after: func(ctx context.Context) { Expect(v.awaitAttributes(ctx, class.Name)).To(Succeed()) },
+			},
+			"kubectl get pvc orders": {after: func(context.Context) {
+				Expect(w.shown("kubectl get pvc orders")).To(Equal(class.Name))
+			}},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(2*specLimit))
+
+	It("move a node out", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: ext4, cacheSize: "64Mi"})
+		Expect(err).NotTo(HaveOccurred())
+		w := &walk{path: "docs/how-to/move-a-node-out.md", s: s, words: v.words()}
+		DeferCleanup(func(ctx SpecContext) { w.mustType(ctx, "kubectl uncordon "+nodeA+" "+nodeB) }, NodeTimeout(soon))
+		w.steps = map[string]step{
+			// A pod of a Deployment, which a drain may end; on node A.
+			"kubectl nearflash doctor": {before: func(ctx context.Context) {
+				w.mustType(ctx, "kubectl cordon "+nodeB)
+				w.deploy(ctx, v.claim)
+				w.mustType(ctx, "kubectl uncordon "+nodeB)
+			}},
+			"kubectl drain":                      {after: func(ctx context.Context) { w.mustType(ctx, "kubectl rollout status deployment/work --timeout=4m") }},
+			"kubectl nearflash migrations -A -w": {watch: true},
+		}
+		w.follow(ctx)
+		Expect(v.awaitOwner(ctx, nodeB, 2)).To(Succeed())
+		w.mustType(ctx, "kubectl delete deployment work")
+	}, NodeTimeout(2*specLimit))
+})
+
+// workload is a Deployment of one pod with a claim.
+const workload = `kubectl apply -f - <<'END'
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: work}
+spec:
+  strategy: {type: Recreate}
+  selector: {matchLabels: {app: work}}
+  template:
+    metadata: {labels: {app: work}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: work
+          image: nearflash.local/workload:1
+          command: [sh, -c, "head -c 16M /dev/urandom >/data/blob && sync && sleep infinity"]
+          volumeMounts: [{name: data, mountPath: /data}]
+      volumes: [{name: data, persistentVolumeClaim: {claimName: CLAIM-NAME}}]
+END
+kubectl rollout status deployment/work --timeout=4m`
+
+// deploy runs a pod with the claim that may be drained.
+func (w *walk) deploy(ctx context.Context, claim string) {
+	GinkgoHelper()
+	w.mustType(ctx, strings.ReplaceAll(workload, "CLAIM-NAME", claim))
+}
