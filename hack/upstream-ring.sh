@@ -37,3 +37,23 @@ run "${lab[@]}" run -- env TMPDIR="$out/tmp" "$out/ginkgo" --procs="${PROCS:-4}"
 passed=$(tr ',{' '\n\n' <"$out/report.json" | awk '/"LeafNodeType":/ { it = /"It"/ } it && /"State": *"passed"/ { n++ } END { print n + 0 }')
 echo "$passed tests passed"
 ((passed >= least)) || { echo "at least $least were to run" >&2; exit 1; }
+
+# left prints what there is of the tests' volumes, in the API and on the machines.
+left() {
+  local machine found
+  "${lab[@]}" run -- kubectl get cachedvolumes,cachemigrations,cachehotsets,persistentvolumes,volumeattachments -o name || echo "the API server does not answer"
+  for machine in node-a node-b storage; do
+    found=$("${lab[@]}" exec "$machine" -- sh -c \
+      'dmsetup ls; lvs --noheadings --options lv_name; ls /var/lib/nearflash/volumes /sys/class/iscsi_session /sys/kernel/config/target/iscsi; mount; true' 2>/dev/null) ||
+      found="pvc-?, as it does not answer"
+    grep -E 'pvc-|^session' <<<"$found" | sed "s/^/$machine: /" || true
+  done
+}
+# A node gives up the caches of a volume that is gone in its own time.
+for ((i = 0; ; i++)); do
+  rest=$(left)
+  [[ -n $rest ]] || break
+  ((i < 60)) || { printf 'left of the tests:\n%s\n' "$rest" >&2; exit 1; }
+  sleep 5
+done
+echo "nothing is left of them"
