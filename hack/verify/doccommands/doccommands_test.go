@@ -132,6 +132,7 @@ func TestWrongDocuments(t *testing.T) {
 		"container":              {"    kubectl logs x -c nearflash-plugin\n", `the chart has no container "nearflash-plugin"`},
 		"helm command":           {"    helm instal x deploy/helm/nearflash\n", `helm has no command "instal"`},
 		"helm flag":              {"    helm install x deploy/helm/nearflash --now\n", "helm install has no flag --now"},
+		"helm get flag":          {"    helm get values x --now\n", "helm get values has no flag --now"},
 		"helm value":             {"    helm upgrade nearflash deploy/helm/nearflash --reuse-values --set node.pool.device=/dev/sdb\n", "additional properties 'device' not allowed"},
 		"chart":                  {"    helm install x deploy/helm/nearflsh\n", "there is no chart in deploy/helm/nearflsh"},
 		"values":                 {"```yaml\nnode:\n  pools: []\n```\n", "additional properties 'pools' not allowed"},

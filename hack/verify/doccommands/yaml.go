@@ -137,7 +137,7 @@ func (c *Checker) helm(cmd command) {
 		return
 	}
 	path := args[:1]
-	if args[0] == "show" && len(args) > 1 {
+	if slices.Contains([]string{"get", "show"}, args[0]) && len(args) > 1 {
 		path = args[:2]
 	}
 	h, err := c.ask(c.Helm, path...)
