@@ -3,9 +3,11 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -49,6 +51,9 @@ type vol struct {
 	user, group int64
 	// set is the working set in MiB, if it is larger than usual.
 	set int
+
+	// patience bounds how long the start and the end of a pod may take, late if it is 0.
+	patience time.Duration
 
 	// pod and node are where the volume is in use; starts counts the pods.
 	pod, node string
@@ -111,16 +116,16 @@ func (v *vol) start(ctx context.Context, node string) error {
 }
 
 func (v *vol) awaitReady(ctx context.Context) error {
-	return k.AwaitPodReady(ctx, v.space.name, v.pod, late)
+	return k.AwaitPodReady(ctx, v.space.name, v.pod, cmp.Or(v.patience, late))
 }
 
 // stop deletes the pod and waits until the volume is detached.
 func (v *vol) stop(ctx context.Context) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: v.pod}}
-	if err := k.DeleteAndWait(ctx, pod, late); err != nil {
+	if err := k.DeleteAndWait(ctx, pod, cmp.Or(v.patience, late)); err != nil {
 		return err
 	}
-	return k.AwaitDetached(ctx, v.Volume, late)
+	return k.AwaitDetached(ctx, v.Volume, cmp.Or(v.patience, late))
 }
 
 // restart ends the pod and runs another on the node.

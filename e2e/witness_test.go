@@ -173,6 +173,9 @@ func newWitness(ctx context.Context, s *space, mode checker.Mode, seed uint64) (
 	if err != nil {
 		return nil, err
 	}
+	// A killed control plane's back-offs add up: two minutes of the attach-detach
+	// controller, five of external-attacher, five of a container that was killed often.
+	v.patience = 15 * time.Minute
 	w := &witness{vol: v, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
 	DeferCleanup(func() { w.close() })
 	if err := w.start(ctx, nodeA); err != nil {
