@@ -26,7 +26,7 @@ func controlKilled(programs ...string) func(context.Context, *witness) error {
 		if err := k.Lab.StartControl(ctx); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, late)
+		return k.AwaitDriver(ctx, backedOff)
 	}
 }
 
@@ -68,7 +68,7 @@ func etcdRestored(ctx context.Context, w *witness) error {
 	if err := k.Lab.SaveEtcd(ctx, backup); err != nil {
 		return err
 	}
-	if err := k.AwaitDriver(ctx, late); err != nil {
+	if err := k.AwaitDriver(ctx, backedOff); err != nil {
 		return err
 	}
 	before, node := w.pod, w.node
@@ -90,7 +90,7 @@ func etcdRestored(ctx context.Context, w *witness) error {
 	if err := k.Lab.RestoreEtcd(ctx, backup); err != nil {
 		return err
 	}
-	if err := k.AwaitDriver(ctx, late); err != nil {
+	if err := k.AwaitDriver(ctx, backedOff); err != nil {
 		return err
 	}
 	time.Sleep(time.Duration(w.r.IntN(20)) * time.Second)
@@ -136,5 +136,5 @@ func clockSet(ctx context.Context, w *witness) error {
 	if err := set(-by); err != nil {
 		return err
 	}
-	return k.AwaitDriver(ctx, late)
+	return k.AwaitDriver(ctx, backedOff)
 }

@@ -175,7 +175,7 @@ func killProcess(program string) func(context.Context, *witness) error {
 		if err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, late)
+		return k.AwaitDriver(ctx, backedOff)
 	}
 }
 
@@ -273,7 +273,7 @@ func cutFor(cut func(*witness) error) func(context.Context, *witness) error {
 		if err := k.Lab.Heal(ctx); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, late)
+		return k.AwaitDriver(ctx, backedOff)
 	}
 }
 
@@ -285,7 +285,7 @@ func storageKilled(ctx context.Context, _ *witness) error {
 	if err := k.Lab.Start(ctx, cluster.StorageMachine); err != nil {
 		return err
 	}
-	return k.AwaitDriver(ctx, late)
+	return k.AwaitDriver(ctx, backedOff)
 }
 
 // givenUp loses the node, gives its writes up, goes on on the other node, and lets the
@@ -304,7 +304,7 @@ func givenUp(ctx context.Context, w *witness) error {
 		if err := k.Lab.Start(ctx, lost); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, late)
+		return k.AwaitDriver(ctx, backedOff)
 	}
 	if err := outOfService(ctx, lost, true); err != nil {
 		return err
@@ -314,7 +314,7 @@ func givenUp(ctx context.Context, w *witness) error {
 	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
 		return err
 	}
-	if err := k.AwaitDetached(ctx, w.Volume, late); err != nil {
+	if err := k.AwaitDetached(ctx, w.Volume, backedOff); err != nil {
 		return err
 	}
 	cv, err := k.CachedVolume(ctx, w.Volume)

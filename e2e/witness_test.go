@@ -28,6 +28,11 @@ const (
 	witnessBlocks, witnessHot = 4096, 768
 )
 
+// backedOff bounds what a campaign waits for: the back-offs of a control plane that is
+// killed again and again add up, two minutes of the attach-detach controller, five of
+// external-attacher, five of a container that ended often.
+const backedOff = 15 * time.Minute
+
 // witness is a raw block volume whose history is kept here.
 type witness struct {
 	*vol
@@ -144,10 +149,10 @@ func (w *witness) reboot(ctx context.Context) error {
 		return err
 	}
 	w.close()
-	if err := errors.Join(k.Lab.Start(ctx, w.node), k.AwaitDriver(ctx, late)); err != nil {
+	if err := errors.Join(k.Lab.Start(ctx, w.node), k.AwaitDriver(ctx, backedOff)); err != nil {
 		return err
 	}
-	err = cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+	err = cluster.Await(ctx, backedOff, func(ctx context.Context) (string, error) {
 		if n, ready, err := w.restarts(ctx); err != nil || n == before || !ready {
 			return "pod " + w.pod + " has not restarted", err
 		}
@@ -173,9 +178,7 @@ func newWitness(ctx context.Context, s *space, mode checker.Mode, seed uint64) (
 	if err != nil {
 		return nil, err
 	}
-	// A killed control plane's back-offs add up: two minutes of the attach-detach
-	// controller, five of external-attacher, five of a container that was killed often.
-	v.patience = 15 * time.Minute
+	v.patience = backedOff
 	w := &witness{vol: v, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
 	DeferCleanup(func() { w.close() })
 	if err := w.start(ctx, nodeA); err != nil {
