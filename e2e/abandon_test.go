@@ -32,12 +32,7 @@ var _ = Describe("Unflushed writes of a node that is lost for good", Label("cras
 		v.takeFromLostNode(ctx)
 
 		// The record may still be written to, which the command takes for a node that is back.
-		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
-			if cv.Status.Publication != v1alpha1.PublicationReleased || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
-				return "it is not released with unflushed writes"
-			}
-			return ""
-		})).To(Succeed())
+		Expect(v.awaitStranded(ctx)).To(Succeed())
 
 		By("giving them up")
 		_, errOut, status, err := plugin(ctx, "abandon", "-n", s.name, v.claim, "--force")
@@ -74,6 +69,17 @@ var _ = Describe("Unflushed writes of a node that is lost for good", Label("cras
 		Expect(v.awaitNothingOn(ctx, nodeA)).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
+
+// awaitStranded waits until the record says that the volume was taken from its node
+// with unflushed writes.
+func (v *vol) awaitStranded(ctx context.Context) error {
+	return v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+		if cv.Status.Publication != v1alpha1.PublicationReleased || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+			return "it is not released with unflushed writes"
+		}
+		return ""
+	})
+}
 
 // awaitTold waits until the record has the writes of an ownership that were given up,
 // with everything that is to be known of them, and the pod and its claim have been told.

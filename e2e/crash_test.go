@@ -107,9 +107,8 @@ func powerOff(ctx context.Context, node string) error {
 	return k.Lab.Kill(ctx, node)
 }
 
-// loseNode powers node A off for as long as the spec takes, and says so to Kubernetes:
-// the controller may run there.
-func loseNode(ctx context.Context) {
+// keepOff powers node A off for as long as the spec takes.
+func keepOff(ctx context.Context) {
 	GinkgoHelper()
 	Expect(powerOff(ctx, nodeA)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) {
@@ -117,6 +116,13 @@ func loseNode(ctx context.Context) {
 		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
 		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
 	}, NodeTimeout(2*late))
+}
+
+// loseNode powers node A off for as long as the spec takes, and says so to Kubernetes:
+// the controller may run there.
+func loseNode(ctx context.Context) {
+	GinkgoHelper()
+	keepOff(ctx)
 	Expect(outOfService(ctx, nodeA, true)).To(Succeed())
 }
 

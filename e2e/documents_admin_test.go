@@ -29,14 +29,12 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		}, NodeTimeout(soon))
 		w := &walk{path: "docs/how-to/prepare-ssds.md", words: append(usual(), word{`/dev/disk/by-id/nvme-EXAMPLE`, strings.TrimSpace(device)})}
 		pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "worker-7"}}
+		DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) }, NodeTimeout(late))
 		w.steps = map[string]step{
 			"lsblk":      {on: nodeA},
 			"ls -l":      {left: "the lab's disks have no names by id"},
 			"wipefs":     {on: nodeA},
 			"blkdiscard": {on: nodeA},
-			"kubectl apply": {after: func(ctx context.Context) {
-				DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) }, NodeTimeout(late))
-			}},
 			"kubectl nearflash doctor": {before: func(ctx context.Context) {
 				Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) // of a node that there is not
 			}},
@@ -73,9 +71,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 
 	It("upgrade the driver, and go back; uninstall it, and install it again", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: ext4, cacheSize: "64Mi"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
+		v := s.inUse(ctx, "data", v1alpha1.CacheModeWriteback)
 		sum, err := v.write(ctx, 0, workingSet)
 		Expect(err).NotTo(HaveOccurred())
 		r := newRelease(ctx)
@@ -108,17 +104,13 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		taken := func(ctx context.Context) {
 			for _, v := range lost {
 				v.takeFromLostNode(ctx)
-				Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
-					if cv.Status.Publication != v1alpha1.PublicationReleased || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
-						return "it is not released with unflushed writes"
-					}
-					return ""
-				})).To(Succeed())
+				Expect(v.awaitStranded(ctx)).To(Succeed())
 			}
 		}
 		w := &walk{path: "docs/how-to/recover-after-node-loss.md", s: s, words: lost[0].words()}
+		doctor := step{instead: "(kubectl nearflash doctor || true) | grep " + nodeA, why: "it finds errors, which is its exit status"}
 		w.steps = map[string]step{
-			"kubectl nearflash doctor":                                    {instead: "(kubectl nearflash doctor || true) | grep " + nodeA, why: "it finds errors, which is its exit status"},
+			"kubectl nearflash doctor":                                    doctor,
 			"kubectl taint nodes NODE node.kubernetes.io/out-of-service=": {after: taken},
 			"kubectl get cvol -w":                                         {watch: true},
 		}
@@ -129,7 +121,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		v := lost[1]
 		w = &walk{path: "docs/how-to/abandon-writes.md", s: s, words: append([]word{{`-n shop data`, "-n shop other"}, {`\bdb-0\b`, "other-2"}}, v.words()...)}
 		w.steps = map[string]step{
-			"kubectl nearflash doctor": {instead: "(kubectl nearflash doctor || true) | grep " + nodeA, why: "it finds errors, which is its exit status"},
+			"kubectl nearflash doctor": doctor,
 			"kubectl nearflash abandon": {after: func(ctx context.Context) {
 				Expect(v.start(ctx, nodeB)).To(Succeed())
 				Expect(v.awaitTold(ctx, nodeA, 1)).To(Succeed())
@@ -143,12 +135,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 // away powers node A off until the spec ends, and waits until Kubernetes says so.
 func away(ctx context.Context) {
 	GinkgoHelper()
-	Expect(powerOff(ctx, nodeA)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) {
-		Expect(outOfService(ctx, nodeA, false)).To(Succeed())
-		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
-		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
-	}, NodeTimeout(2*late))
+	keepOff(ctx)
 	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		var n corev1.Node
 		if err := k.API.Get(ctx, client.ObjectKey{Name: nodeA}, &n); err != nil {

@@ -76,16 +76,13 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		s := newSpace(ctx)
 		w := &walk{path: "docs/tutorial/warm-move.md", s: s, words: usual()}
 		var v *vol
-		moved := func(generation int64) func(context.Context) {
-			return func(ctx context.Context) {
-				_, err := v.awaitMoved(ctx, generation)
-				Expect(err).NotTo(HaveOccurred())
-			}
-		}
 		w.steps = map[string]step{
 			"make ": {left: ownLab}, "go run ./hack/lab run": {left: ownLab}, "exit": {left: ownLab}, "export PATH": {left: "the plugin is on the PATH"},
-			"kubectl apply":                       {after: func(ctx context.Context) { v = s.adopt(ctx, "moving") }},
-			"kubectl nearflash migrations moving": {watch: true, after: moved(2)},
+			"kubectl apply": {after: func(ctx context.Context) { v = s.adopt(ctx, "moving") }},
+			"kubectl nearflash migrations moving": {watch: true, after: func(ctx context.Context) {
+				_, err := v.awaitMoved(ctx, 2)
+				Expect(err).NotTo(HaveOccurred())
+			}},
 			"go run ./hack/lab kill": {after: func(ctx context.Context) {
 				w.mustType(ctx, "kubectl exec deploy/moving -- sh -c 'cat /data/file | wc -c'")
 			}},
@@ -96,9 +93,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 
 	It("help to look at a volume and to change its cache", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
+		v := s.inUse(ctx, "data", v1alpha1.CacheModeWritethrough)
 		words := append(v.words(), word{`\b20Gi\b`, "96Mi"})
 		watch := step{watch: true}
 		cached := func(ctx context.Context) {
@@ -128,9 +123,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 
 	It("describe the kubectl plugin", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
+		v := s.inUse(ctx, "data", v1alpha1.CacheModeWritethrough)
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
 			"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
@@ -150,9 +143,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		class := &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "cache-fast"}}
 		DeferCleanup(func(ctx SpecContext) { Expect(k.DeleteAndWait(ctx, class, late)).To(Succeed()) }, NodeTimeout(2*late))
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "orders", mode: v1alpha1.CacheModeWritethrough, kind: ext4, cacheSize: "64Mi"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
+		v := s.inUse(ctx, "orders", v1alpha1.CacheModeWritethrough)
 		w := &walk{path: path, s: s, words: v.words()}
 		w.steps = map[string]step{
 			"kubectl patch pvc orders": {

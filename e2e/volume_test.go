@@ -83,6 +83,11 @@ func (s *space) claim(ctx context.Context, v *vol, spec cluster.ClaimSpec) error
 	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
 		return fmt.Errorf("claim %s: %w", v.claim, err)
 	}
+	return s.awaitBound(ctx, v)
+}
+
+// awaitBound waits until the claim of a volume is bound, and makes it one of the space.
+func (s *space) awaitBound(ctx context.Context, v *vol) error {
 	var err error
 	if v.Volume, err = k.AwaitBound(ctx, s.name, v.claim, soon); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/hack/verify/doccommands"
 )
 
@@ -72,7 +73,7 @@ func usual() []word {
 	}
 }
 
-// of are the words for a claim of a space.
+// words are the usual ones and those for the claim of a volume.
 func (v *vol) words() []word {
 	return append(usual(), word{`\b(shop|NAMESPACE)\b`, v.space.name}, word{`\bCLAIM\b`, v.claim}, word{`\bVOLUME\b`, v.Handle})
 }
@@ -81,9 +82,7 @@ func (v *vol) words() []word {
 func (w *walk) follow(ctx context.Context) {
 	GinkgoHelper()
 	w.prepare(ctx)
-	text, err := os.ReadFile(filepath.Join(checkout(), w.path))
-	Expect(err).NotTo(HaveOccurred())
-	scripts, err := doccommands.Scripts(string(text))
+	scripts, err := scriptsOf(w.path)
 	Expect(err).NotTo(HaveOccurred(), w.path)
 	Expect(scripts).NotTo(BeEmpty(), "%s has no commands", w.path)
 	w.used = map[string]bool{}
@@ -217,33 +216,40 @@ func (w *walk) command(ctx context.Context, command string) (string, error) {
 func (s *space) adopt(ctx context.Context, claim string) *vol {
 	GinkgoHelper()
 	v := &vol{space: s, claim: claim}
-	var err error
-	v.Volume, err = k.AwaitBound(ctx, s.name, claim, soon)
+	Expect(s.awaitBound(ctx, v)).To(Succeed())
+	return v
+}
+
+// inUse makes a volume, and a pod that uses it on node A.
+func (s *space) inUse(ctx context.Context, name string, mode v1alpha1.CacheMode) *vol {
+	GinkgoHelper()
+	v, err := s.volume(ctx, volumeSpec{name: name, mode: mode, kind: ext4, cacheSize: "64Mi"})
 	Expect(err).NotTo(HaveOccurred())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.volumes = append(s.volumes, v)
-	remember(v.Volume)
+	Expect(v.start(ctx, nodeA)).To(Succeed())
 	return v
 }
 
 // checkout is the root of the source tree.
 func checkout() string { return filepath.Join(chart(), "..", "..", "..") }
 
+// scriptsOf are the commands of a document, by its path from the root of the checkout.
+func scriptsOf(path string) ([]doccommands.Script, error) {
+	text, err := os.ReadFile(filepath.Join(checkout(), path))
+	if err != nil {
+		return nil, err
+	}
+	return doccommands.Scripts(string(text))
+}
+
 // documents are those that have commands, from the root of the checkout.
 func documents() []string {
 	GinkgoHelper()
-	root := checkout()
 	found := []string{"README.md"}
-	Expect(fs.WalkDir(os.DirFS(root), "docs", func(path string, entry fs.DirEntry, err error) error {
+	Expect(fs.WalkDir(os.DirFS(checkout()), "docs", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".md" {
 			return err
 		}
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			return err
-		}
-		scripts, err := doccommands.Scripts(string(text))
+		scripts, err := scriptsOf(path)
 		if len(scripts) > 0 {
 			found = append(found, path)
 		}

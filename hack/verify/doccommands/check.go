@@ -68,7 +68,7 @@ func (c *Checker) Document(ctx context.Context, name, text string) ([]string, er
 func (c *Checker) block(b block) {
 	c.span = b.info == infoSpan
 	switch first, _, _ := strings.Cut(b.text, "\n"); {
-	case b.info == "sh" || b.info == "bash" || b.info == "console":
+	case c.isScript(b):
 		c.script(b.text)
 	case b.info == "promql":
 		c.promql(b.text)
@@ -79,11 +79,21 @@ func (c *Checker) block(b block) {
 			c.script(b.text)
 		}
 	case usagePattern.MatchString(b.text):
-	case strings.HasPrefix(first, "$ ") || c.knows(first):
-		c.script(b.text)
 	case b.info == infoIndented && c.looksLikeValues(b.text):
 		c.yaml(b.text)
 	}
+}
+
+// isScript says whether a block, which is no span, is something to type.
+func (c *Checker) isScript(b block) bool {
+	switch b.info {
+	case "sh", "bash", "console":
+		return true
+	case infoSpan, "promql", "yaml":
+		return false
+	}
+	first, _, _ := strings.Cut(b.text, "\n")
+	return !usagePattern.MatchString(b.text) && (strings.HasPrefix(first, "$ ") || c.knows(first))
 }
 
 var (

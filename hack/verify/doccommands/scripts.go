@@ -21,9 +21,7 @@ func Scripts(text string) ([]Script, error) {
 	var found []Script
 	var c Checker
 	for _, b := range blocks(text) {
-		first, _, _ := strings.Cut(b.text, "\n")
-		fenced := b.info == "sh" || b.info == "bash" || b.info == "console"
-		if b.info == infoSpan || !fenced && (usagePattern.MatchString(b.text) || !strings.HasPrefix(first, "$ ") && !c.knows(first)) {
+		if !c.isScript(b) {
 			continue
 		}
 		commands, err := statements(typed(b.text))
@@ -37,7 +35,7 @@ func Scripts(text string) ([]Script, error) {
 
 // statements are the statements of a script as the shell's own syntax writes them.
 func statements(script string) ([]string, error) {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
+	file, err := parseShell(script)
 	if err != nil {
 		return nil, err
 	}

@@ -19,9 +19,13 @@ type command struct {
 	stdin string
 }
 
+func parseShell(script string) (*syntax.File, error) {
+	return syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
+}
+
 // commands parses a script.
 func commands(script string) ([]command, error) {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(script), "")
+	file, err := parseShell(script)
 	if err != nil {
 		return nil, err
 	}
