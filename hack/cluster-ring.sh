@@ -37,6 +37,8 @@ part() {
   lab=("$out/lab" --name "ring-$checkout-$1")
   filter="$2"
   . hack/lab-part.sh
+  # What a run has left that was ended with its machine.
+  run "${lab[@]}" down
   run "${lab[@]}" up
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

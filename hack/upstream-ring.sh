@@ -16,6 +16,8 @@ go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 tests="$("$out/lab" artifacts --print-dir upstream)"
 lab=("$out/lab" --name "upstream-$(pwd | cksum | cut -d' ' -f1)")
 . hack/lab-part.sh
+# What a run has left that was ended with its machine.
+run "${lab[@]}" down
 run "${lab[@]}" up
 run "${lab[@]}" images add "$tests"/*.tar
 driver='External.Storage.*csi.nearflash.io.*Testpattern: '

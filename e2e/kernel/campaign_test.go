@@ -265,7 +265,8 @@ func (c *campaign) killMove() {
 	for point == "fill.gathered" || point == "fill.left" {
 		point = c.point("fill.")
 	}
-	o := order{Lender: c.a.dir}
+	// Every other one begins before it is asked to.
+	o := order{Lender: c.a.dir, Prepare: c.gen%2 == 0}
 	if !c.killAt(point, o) {
 		o.Fill = true
 		c.killAt(point, o)

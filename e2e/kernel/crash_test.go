@@ -37,6 +37,8 @@ type order struct {
 	// which stages, or with Fill leads the fill to its end.
 	Lender string
 	Fill   bool
+	// Prepare lets the node begin the stage before it is asked for.
+	Prepare bool
 	// Other is the state of the other node of a pair, if Dir is that of the one whose
 	// folder has the records.
 	Other string
@@ -84,6 +86,9 @@ func child() int {
 		case o.Unstage:
 			err = unstage(ctx, n, o.Req)
 		default:
+			if o.Prepare {
+				n.Prepare(ctx)
+			}
 			err = n.Stage(ctx, o.Req)
 		}
 	}
@@ -144,7 +149,7 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prewarm.", "bypass.", "brake.", "rescue."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue."} {
 			if strings.HasPrefix(point, other) {
 				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass
 			}

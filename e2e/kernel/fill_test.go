@@ -338,7 +338,7 @@ func TestKernelKillFill(t *testing.T) {
 			if mode == volume.ModeWritethrough && !slices.Contains(activePoints, point) {
 				continue
 			}
-			v.killedMove(point)
+			v.killedMove(point, order{})
 			passed[point] = true
 			if t.Failed() {
 				t.Fatalf("%s, killed at %s", mode, point)
@@ -362,7 +362,7 @@ func from(w volume.WarmFrom) func(*volume.Volume) {
 }
 
 // killedMove moves a volume from A to B with one kill, and back without.
-func (v *movers) killedMove(point string) {
+func (v *movers) killedMove(point string, o order) {
 	t := v.m.t
 	began := time.Now()
 	v.publishTo(v.a, nodeName)
@@ -374,7 +374,7 @@ func (v *movers) killedMove(point string) {
 	v.heat(4 * mib)
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	o := order{Lender: v.a.dir}
+	o.Lender = v.a.dir
 	if !v.killAt(point, o) {
 		o.Fill = true
 		if !v.killAt(point, o) {

@@ -127,7 +127,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	run := hostexec.New()
 	lv := lvm.New(run)
 	n := &node{dir: dir}
-	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills")}
+	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
 	}

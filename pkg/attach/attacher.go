@@ -49,7 +49,8 @@ type Locker interface {
 // them. They may be a moment old: whatever rests on a fence reads Records.
 type OwnedRecords interface {
 	List(ctx context.Context) ([]volume.Volume, error)
-	// Changed receives when something that was asked for has changed.
+	// Changed returns a new channel that receives when something that was asked for
+	// has changed.
 	Changed() <-chan struct{}
 }
 
@@ -114,6 +115,8 @@ type WarmConfig struct {
 	Deadline time.Duration
 	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
 	ResidencyTTL time.Duration
+	// Settle is how long a copy waits for the start of the pod.
+	Settle time.Duration
 	// HotSetEvery is the pause between two hot sets of an attached volume.
 	HotSetEvery time.Duration
 }
@@ -128,6 +131,7 @@ func (c WarmConfig) withDefaults() WarmConfig {
 	// Long enough for a plugin that is just being replaced, or whose node is busy.
 	set(&c.Patience, 10*time.Second)
 	set(&c.Deadline, 30*time.Minute)
+	set(&c.Settle, 5*time.Second)
 	set(&c.HotSetEvery, 30*time.Minute)
 	return c
 }
@@ -181,8 +185,9 @@ type Attacher struct {
 	// holds no more.
 	tuned    map[volume.ID]*tuned
 	detached sync.Map
-	// fills is RunFills' memory.
-	fills *fillMemory
+	// fills is RunFills' memory, and prepares that of RunPrepares.
+	fills    *fillMemory
+	prepares prepares
 	// prewarms are the copies under way.
 	prewarms prewarms
 	// ssd is Bypass's memory.

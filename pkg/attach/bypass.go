@@ -161,7 +161,7 @@ func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
 	a.finalCount(ctx, e.ID)
 	if e.Fill != nil {
 		// A peer that is lost just now must not hold up the swap.
-		a.fills.begin(e.ID)
+		a.fills.begin(e.ID, time.Time{})
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false

@@ -53,6 +53,7 @@ var (
 	faultBrakeSwapped   = faultpoint.New("brake.swapped")
 
 	faultStageTaken    = faultpoint.New("stage.taken")
+	faultPrepareDone   = faultpoint.New("prepare.done")
 	faultFillLent      = faultpoint.New("fill.lent")
 	faultFillConnected = faultpoint.New("fill.connected")
 	faultFillRestored  = faultpoint.New("fill.restored")

@@ -145,7 +145,7 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 	e := s.entry
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)
 	defer cancel()
-	req := a.moveRequest(s, s.plan.Warm.Peer)
+	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
 	id, loan, err := a.Moves.Begin(lctx, req)
 	e.Fill.Move = id
 	if err != nil {
@@ -179,9 +179,9 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 }
 
 // moveRequest is what the volume's owner asks of a move.
-func (a *Attacher) moveRequest(s *staging, from *volume.WarmSource) volume.MoveRequest {
-	r := volume.MoveRequest{Volume: s.req.ID, Fence: s.req.Publication.Fence, Source: from, Patience: a.Warm.Patience}
-	r.Bandwidth, r.Deadline = a.warmLimits(s.rec.Spec.WarmStart)
+func (a *Attacher) moveRequest(rec volume.Volume, f volume.Fence, from *volume.WarmSource) volume.MoveRequest {
+	r := volume.MoveRequest{Volume: rec.ID, Fence: f, Source: from, Patience: a.Warm.Patience}
+	r.Bandwidth, r.Deadline = a.warmLimits(rec.Spec.WarmStart)
 	return r
 }
 
@@ -235,7 +235,7 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 	if err := a.writeMap(e.ID, m); err != nil {
 		return nil, err
 	}
-	req := a.moveRequest(s, nil)
+	req := a.moveRequest(s.rec, e.Fence, nil)
 	e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
 	id, _, err := a.Moves.Begin(ctx, req)
 	if err != nil {
@@ -394,7 +394,7 @@ func (a *Attacher) resumeFill(ctx context.Context, s *staging) error {
 	if e.Fill == nil || a.Moves == nil {
 		return nil
 	}
-	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s, nil))
+	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s.rec, e.Fence, nil))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Fill that goes on is not shown", "volume", e.ID)
 	}

@@ -15,6 +15,8 @@ type fillFacts struct {
 	OnOrigin, PathFailed, Expired, GivenUp bool
 	// Ahead is true if more was copied than the bandwidth allows.
 	Ahead bool
+	// Settling is true while the copy waits for the start of the pod.
+	Settling bool
 }
 
 // fillStep is one step of the fill in states.md, The warm move.
@@ -57,7 +59,7 @@ func decideFill(f fillFacts) fillStep {
 		return fillSwap
 	case f.Ahead && f.Status.HydrationEnabled():
 		return fillRest
-	case f.Ahead:
+	case f.Ahead, f.Settling:
 		return fillNothing
 	case !f.Status.HydrationEnabled():
 		return fillHydrate

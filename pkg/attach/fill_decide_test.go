@@ -102,6 +102,8 @@ func TestDecideFill(t *testing.T) {
 		"begins":                      {func(f *fillFacts) { f.Status.Features = []string{"no_hydration"} }, fillHydrate},
 		"ahead":                       {func(f *fillFacts) { f.Ahead = true }, fillRest},
 		"ahead and resting":           {func(f *fillFacts) { f.Ahead, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
+		"the pod is being started":    {func(f *fillFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
+		"complete before it could":    {func(f *fillFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, fillSwap},
 		"path lost":                   {func(f *fillFacts) { f.PathFailed = true }, fillGather},
 		"path lost during a stage":    {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateStaging }, fillGather},
 		"path lost during an unstage": {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateFlushing }, fillGather},

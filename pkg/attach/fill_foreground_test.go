@@ -44,7 +44,7 @@ func TestFillsRemembered(t *testing.T) {
 	now := time.Now()
 	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
 	f := a.fills
-	f.begin("v")
+	f.begin("v", now)
 	if f.remembered(now) != nil {
 		t.Error("a fill that has just begun was not looked at")
 	}
@@ -70,7 +70,7 @@ func TestFillsRemembered(t *testing.T) {
 		t.Error("a copy beyond its bandwidth is let run")
 	}
 	look(1001 * mib)
-	f.begin("w")
+	f.begin("w", now)
 	if f.remembered(now) != nil {
 		t.Error("another fill has begun, and was not looked at")
 	}

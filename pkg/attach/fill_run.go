@@ -50,6 +50,8 @@ type fillMemory struct {
 
 type fillMemo struct {
 	state FillState
+	// since is when the pod's start began; zero if that is long ago.
+	since time.Time
 	// known is true when onOrigin is.
 	known, onOrigin bool
 	// credit are the bytes that may be copied; at is when it was reckoned up, and
@@ -84,11 +86,12 @@ func (f *fillMemory) forget(id volume.ID) {
 	delete(f.m, id)
 }
 
-// begin makes RunFills look at a volume.
-func (f *fillMemory) begin(id volume.ID) {
+// begin makes RunFills look at a volume, whose pod is being started since then; zero if
+// it is not.
+func (f *fillMemory) begin(id volume.ID, since time.Time) {
 	f.mu.Lock()
 	if f.m[id] == nil {
-		f.m[id] = &fillMemo{state: FillState{ID: id}}
+		f.m[id] = &fillMemo{state: FillState{ID: id}, since: since}
 	}
 	f.mu.Unlock()
 	f.poke()
@@ -157,7 +160,7 @@ func (a *Attacher) findFills(ctx context.Context) {
 	}
 	for i := range entries {
 		if e := &entries[i]; e.Fill != nil && e.State != StateResident && e.Cached() {
-			a.fills.begin(e.ID)
+			a.fills.begin(e.ID, time.Time{})
 		}
 	}
 }
@@ -172,6 +175,9 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 	look, err := a.lookAtFills(ctx, ids)
 	if err != nil {
 		log.Error(err, "State of the fills is not known")
+		return len(ids)
+	}
+	if look.settling {
 		return len(ids)
 	}
 	var wg sync.WaitGroup
@@ -196,18 +202,19 @@ type fillLook struct {
 	// infos are of all devices; nil if nothing but the progress is of interest.
 	infos  map[string]devmapper.Info
 	active int
+	// settling is true if there is nothing to do yet but to see that the paths are
+	// there; the rest is not known then.
+	settling bool
+}
+
+// settling tells a fill whose pod is being started.
+func (a *Attacher) settling(memo *fillMemo) bool {
+	return memo != nil && a.Now().Sub(memo.since) < a.Warm.Settle
 }
 
 // lookAtFills needs one command while nothing happens but copying, and that now and then.
 func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook, err error) {
-	l.active, l.paths = len(ids), map[string]devmapper.MultipathStatus{}
-	if l.clones = a.fills.remembered(a.Now()); l.clones == nil {
-		if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
-			return l, err
-		}
-		l.fresh = true
-		a.fills.remember(l.clones)
-	}
+	l.active, l.paths, l.settling = len(ids), map[string]devmapper.MultipathStatus{}, true
 	for _, id := range ids {
 		switch st, err := a.DM.MultipathStatus(ctx, sourceName(id)); {
 		case err == nil:
@@ -215,6 +222,18 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 		case !errors.Is(err, devmapper.ErrNotExist) && !errors.Is(err, devmapper.ErrParse):
 			return l, err
 		}
+		path, waits := l.paths[sourceName(id)]
+		l.settling = l.settling && waits && path.HasPath() && a.settling(a.fills.memo(id))
+	}
+	if l.settling {
+		return l, nil
+	}
+	if l.clones = a.fills.remembered(a.Now()); l.clones == nil {
+		if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
+			return l, err
+		}
+		l.fresh = true
+		a.fills.remember(l.clones)
 	}
 	plain := true
 	for _, id := range ids {
@@ -294,6 +313,9 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 	f.OnOrigin = memo.onOrigin
 	if look.fresh {
 		f.Ahead = a.reckon(e, memo, f.Status, look.active)
+	}
+	if f.Settling = a.settling(memo); f.Settling {
+		memo.calm = true
 	}
 	a.yield(ctx, e, memo, look.active)
 	path, waits := look.paths[sourceName(e.ID)]

@@ -85,12 +85,13 @@ func (a *Attacher) RunPrewarms(ctx context.Context) {
 	if a.Requested == nil || a.warmProblemConfigured() != "" {
 		return
 	}
+	changed := a.Requested.Changed()
 	for {
 		a.stepPrewarms(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.Requested.Changed():
+		case <-changed:
 		case <-time.After(prewarmEvery):
 		}
 	}

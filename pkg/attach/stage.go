@@ -31,6 +31,10 @@ type staging struct {
 	head head
 	// early are the volumes of a new cache, nil if none were made yet.
 	early *early
+	// shaped is the size of the origin for which cache is what the plan needs, 0 if it
+	// is not yet, and data the number of the data device over it, "" if there is none.
+	shaped int64
+	data   string
 }
 
 // Stage implements volume.Attacher.
@@ -69,26 +73,21 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 // build makes the top device according to the plan.
 func (a *Attacher) build(ctx context.Context, s *staging) error {
 	id := s.req.ID
-	// What another fence left, or a call that was killed half way: the parts
-	// below a top device that is not there would keep the cache from its wipe.
-	if err := a.removeDevices(ctx, id); err != nil {
+	prepared, err := a.takePrepared(ctx, s)
+	if err != nil {
 		return err
 	}
-	if err := a.leaveEarlier(ctx, s); err != nil {
-		return err
+	wait := func() {}
+	if !prepared {
+		if wait, err = a.begin(ctx, s); err != nil {
+			return err
+		}
 	}
-	if s.plan.Wipe {
-		a.wipeForStage(ctx, s)
-	}
-	if err := a.saveIntent(ctx, s); err != nil {
-		return err
-	}
-	faultStageJournaled.Hit()
-	allocated, found := a.beginAllocate(ctx, s), a.beginFill(ctx, s)
-	var err error
 	s.origin, err = a.connect(ctx, s)
-	found()
-	s.early = allocated()
+	wait()
+	if err == nil {
+		err = a.checkPrepared(ctx, s)
+	}
 	if err != nil {
 		return err
 	}
@@ -117,13 +116,39 @@ func (a *Attacher) build(ctx context.Context, s *staging) error {
 		return err
 	}
 	if s.entry.Fill != nil {
-		a.fills.begin(id)
+		a.fills.begin(id, a.Now())
 		if err := removeFiles(a.copiedFile(id)); err != nil {
 			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
 		}
 	}
 	faultStageStaged.Hit()
 	return nil
+}
+
+// begin ends what the volume left here, writes the journal, and begins to make the
+// logical volumes and to ask where the cache may begin from. The returned function waits
+// for both; until then the entry belongs to them.
+func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err error) {
+	// What another fence left, or a call that was killed half way: the parts
+	// below a top device that is not there would keep the cache from its wipe.
+	if err := a.removeDevices(ctx, s.req.ID); err != nil {
+		return nil, err
+	}
+	if err := a.leaveEarlier(ctx, s); err != nil {
+		return nil, err
+	}
+	if s.plan.Wipe {
+		a.wipeForStage(ctx, s)
+	}
+	if err := a.saveIntent(ctx, s); err != nil {
+		return nil, err
+	}
+	faultStageJournaled.Hit()
+	allocated, found := a.beginAllocate(ctx, s), a.beginFill(ctx, s)
+	return func() {
+		found()
+		s.early = allocated()
+	}, nil
 }
 
 // leaveEarlier ends what an earlier stay of the volume on this node has outside of
@@ -232,7 +257,7 @@ var errMark = errors.New("the volume's record could not be marked")
 
 // makeCache provides the cache and makes it active.
 func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
-	if err := a.prepareCache(ctx, s); err != nil {
+	if err := a.shapeCache(ctx, s); err != nil {
 		return err
 	}
 	faultStageAllocated.Hit()
@@ -243,6 +268,18 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 	return a.activate(ctx, s)
 }
 
+// shapeCache provides the cache once.
+func (a *Attacher) shapeCache(ctx context.Context, s *staging) error {
+	if s.shaped > 0 {
+		return nil
+	}
+	err := a.prepareCache(ctx, s)
+	if err == nil {
+		s.shaped = int64(s.origin.Sectors) * sectorSize
+	}
+	return err
+}
+
 // undoFill takes back a fill that did not become active, so that the same stage can
 // begin cold. The journal forgets it first.
 func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error {
@@ -250,6 +287,7 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 		return err
 	}
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
+	s.shaped, s.data = 0, ""
 	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
 	if err := a.save(ctx, s.entry, StateStaging); err != nil {
 		return err
@@ -315,12 +353,14 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	data, err := a.createDataDevice(ctx, e, s.cache, s.origin)
-	if err != nil {
-		return err
+	if s.data == "" {
+		var err error
+		if s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin); err != nil {
+			return err
+		}
 	}
 	faultStageDataDevice.Hit()
-	return a.createTop(ctx, e, a.cacheTable(e, s.cache.meta, data, s.origin, false))
+	return a.createTop(ctx, e, a.cacheTable(e, s.cache.meta, s.data, s.origin, false))
 }
 
 // adopt keeps an active top device and ends a flush that was under way.
@@ -333,7 +373,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	e.Abandoned = s.rec.Abandoned
 	if e.Fill != nil {
-		a.fills.begin(e.ID)
+		a.fills.begin(e.ID, time.Time{})
 	}
 	if e.Activation == "" {
 		a.beginCounting(ctx, e)

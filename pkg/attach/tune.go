@@ -41,6 +41,7 @@ type tuned struct {
 // looks at all of them every now and then, and at once when Deps.Owned says that
 // a record has changed, or a volume was staged.
 func (a *Attacher) RunTune(ctx context.Context, every time.Duration) {
+	changed := a.Owned.Changed()
 	for {
 		pause := every
 		busy, err := a.Tune(ctx)
@@ -53,7 +54,7 @@ func (a *Attacher) RunTune(ctx context.Context, every time.Duration) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.Owned.Changed():
+		case <-changed:
 		case <-a.staged:
 		case <-time.After(pause):
 		}

@@ -54,7 +54,7 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, create.ID)
+	unlock, err := lock(ctx, c.locks, create.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -95,7 +95,7 @@ func (c *Controller) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, id)
+	unlock, err := lock(ctx, c.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -112,7 +112,7 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, pub.ID)
+	unlock, err := lock(ctx, c.locks, pub.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -130,7 +130,7 @@ func (c *Controller) ControllerUnpublishVolume(ctx context.Context, req *csi.Con
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, id)
+	unlock, err := lock(ctx, c.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -169,7 +169,7 @@ func (c *Controller) ControllerExpandVolume(ctx context.Context, req *csi.Contro
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, id)
+	unlock, err := lock(ctx, c.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}

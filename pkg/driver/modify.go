@@ -128,7 +128,7 @@ func (c *Controller) ControllerModifyVolume(ctx context.Context, req *csi.Contro
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(c.locks, id)
+	unlock, err := lock(ctx, c.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}

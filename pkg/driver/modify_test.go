@@ -220,7 +220,7 @@ func TestModifyCodes(t *testing.T) {
 	if _, err := volumes.Create(t.Context(), "v", writethrough()); err != nil {
 		t.Fatal(err)
 	}
-	unlock, _ := locks.TryLock("busy")
+	unlock, _ := locks.Lock(t.Context(), "busy")
 	defer unlock()
 	tests := map[string]struct {
 		id     string

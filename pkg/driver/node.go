@@ -56,7 +56,7 @@ func (n *Node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(n.locks, stage.ID)
+	unlock, err := lock(ctx, n.locks, stage.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -74,7 +74,7 @@ func (n *Node) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolume
 	if err := errors.Join(err, required("staging_target_path", req.GetStagingTargetPath())); err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(n.locks, id)
+	unlock, err := lock(ctx, n.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -91,7 +91,7 @@ func (n *Node) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolume
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(n.locks, pub.ID)
+	unlock, err := lock(ctx, n.locks, pub.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -112,7 +112,7 @@ func (n *Node) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVo
 	if err := errors.Join(err, required("target_path", req.GetTargetPath())); err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(n.locks, id)
+	unlock, err := lock(ctx, n.locks, id)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -130,7 +130,7 @@ func (n *Node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(n.locks, exp.ID)
+	unlock, err := lock(ctx, n.locks, exp.ID)
 	if err != nil {
 		return nil, statusFor(err)
 	}

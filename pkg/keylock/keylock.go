@@ -1,33 +1,84 @@
-// Package keylock holds one lock per key and never waits for it.
+// Package keylock holds one lock per key, for requests and for work in the background.
 //
 // A CSI caller repeats a request whose answer it missed. Were the repetition
 // queued behind the first one, requests would pile up for a volume whose device
-// hangs; so it is refused, and the caller comes back by its own back-off.
+// hangs; so it is refused, and the caller comes back by its own back-off. Work in the
+// background is short, as a rule: one request waits for its end, because the caller's
+// back-off is longer, and a pod is waiting.
 package keylock
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // Set is a set of held keys. The zero Set holds none and is ready for use.
 type Set struct {
 	mu   sync.Mutex
-	held map[string]struct{}
+	held map[string]*holder
 }
 
-// TryLock takes the lock of key. ok is false if it is held; otherwise the
-// caller gives it back with unlock, which may be called more than once.
+type holder struct {
+	request bool
+	// next is closed when the lock is handed to the request that waits for it; nil
+	// while none does.
+	next   chan struct{}
+	handed bool
+}
+
+// TryLock takes the lock of key for work in the background, and never waits. ok is
+// false if it is held; otherwise the caller gives it back with unlock, which may be
+// called more than once.
 func (s *Set) TryLock(key string) (unlock func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, busy := s.held[key]; busy {
+	if s.held[key] != nil {
 		return nil, false
 	}
-	if s.held == nil {
-		s.held = map[string]struct{}{}
+	return s.take(key, &holder{}), true
+}
+
+// Lock takes the lock of key for a request. It waits for work in the background until
+// ctx ends, and never for another request, be that one at work or waiting itself.
+func (s *Set) Lock(ctx context.Context, key string) (unlock func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held[key]
+	switch {
+	case h == nil:
+		return s.take(key, &holder{request: true}), true
+	case h.request || h.next != nil:
+		return nil, false
 	}
-	s.held[key] = struct{}{}
+	h.next = make(chan struct{})
+	s.mu.Unlock()
+	select {
+	case <-ctx.Done():
+	case <-h.next:
+	}
+	s.mu.Lock()
+	if !h.handed {
+		h.next = nil
+		return nil, false
+	}
+	return s.take(key, &holder{request: true}), true
+}
+
+// take notes the holder; s.mu is held.
+func (s *Set) take(key string, h *holder) (unlock func()) {
+	if s.held == nil {
+		s.held = map[string]*holder{}
+	}
+	s.held[key] = h
 	return sync.OnceFunc(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.held, key)
-	}), true
+		if h.next == nil {
+			delete(s.held, key)
+			return
+		}
+		// The key stays held until the request that waits has noticed.
+		h.handed = true
+		close(h.next)
+	})
 }

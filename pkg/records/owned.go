@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -28,8 +29,10 @@ const prewarmField = "spec.prewarmNode"
 // Owned are the records of the volumes that one node owns, or is to be warmed for,
 // kept by a watch. What it shows may be a moment old.
 type Owned struct {
-	cache   cache.Cache
-	changed chan struct{}
+	cache cache.Cache
+
+	mu      sync.Mutex
+	changed []chan struct{}
 }
 
 // NewOwned returns the records of node's volumes. They appear once Run runs.
@@ -53,7 +56,7 @@ func newOwned(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, 
 	if err != nil {
 		return nil, fmt.Errorf("watch of CachedVolumes: %w", err)
 	}
-	o := &Owned{cache: c, changed: make(chan struct{}, 1)}
+	o := &Owned{cache: c}
 	informer, err := c.GetInformer(ctx, &v1alpha1.CachedVolume{}, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch of CachedVolumes: %w", err)
@@ -88,14 +91,25 @@ func (o *Owned) updated(before, after any) {
 }
 
 func (o *Owned) signal() {
-	select {
-	case o.changed <- struct{}{}:
-	default: // somebody will look anyway
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, c := range o.changed {
+		select {
+		case c <- struct{}{}:
+		default: // somebody will look anyway
+		}
 	}
 }
 
-// Changed receives when something that was asked for has changed.
-func (o *Owned) Changed() <-chan struct{} { return o.changed }
+// Changed returns a new channel that receives when something that was asked for has
+// changed.
+func (o *Owned) Changed() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	c := make(chan struct{}, 1)
+	o.changed = append(o.changed, c)
+	return c
+}
 
 // List returns the records; none before the watch has begun. A record that
 // cannot be read as a volume is left out, and logged.

@@ -36,6 +36,7 @@ func testPrewarms(t *testing.T, cfg *rest.Config) {
 	})
 	defer wg.Wait()
 	defer cancel()
+	changed := seen.Changed()
 	ask := func(f *fixture, node, request string) {
 		t.Helper()
 		obj, err := records.Load(ctx, f.api, f.id)
@@ -58,7 +59,7 @@ func testPrewarms(t *testing.T, cfg *rest.Config) {
 				return
 			}
 			select {
-			case <-seen.Changed():
+			case <-changed:
 			case <-deadline:
 				t.Fatalf("request %q is not seen: %v", request, list)
 			}

@@ -160,6 +160,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunBypass(ctx, bypassEvery); return nil })
 	group.Go(func() error { p.attacher.RunBrakes(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
+	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
 	if p.loans != nil {

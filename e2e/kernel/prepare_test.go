@@ -1,0 +1,179 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// prepared moves a warm volume from A to B, whose plugin begins before it is asked to.
+func (v *movers) prepared(seed uint64) []byte {
+	t := v.m.t
+	t.Helper()
+	v.publishTo(v.a, nodeName)
+	v.stage()
+	data := v.warmUp(seed)
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.b.Prepare(t.Context())
+	e, err := v.b.Journal.Load(string(v.req.ID))
+	mustPass(t, "journal", err)
+	switch {
+	case e.State != attach.StateStaging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil:
+		t.Fatalf("prepared: %+v", e)
+	case e.Source.IQN != "":
+		t.Errorf("the origin's address is known before the request: %+v", e.Source)
+	}
+	return data
+}
+
+// asked is how often B has asked for a loan of the volume's present ownership.
+func (v *movers) asked() int {
+	p := v.b.Moves.(*pair)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, r := range p.requests {
+		if r.Fence == v.req.Publication.Fence && r.Source != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// gone wants nothing of the volume on B, nor lent by A.
+func (v *movers) gone() {
+	t := v.m.t
+	t.Helper()
+	if e, err := v.b.Journal.Load(string(v.req.ID)); !errors.Is(err, journal.ErrNotFound) {
+		t.Errorf("the journal has %+v, %v", e, err)
+	}
+	infos, err := v.b.DM.Info(t.Context(), "nf-"+string(v.req.ID))
+	mustPass(t, "devices", err)
+	if len(infos) > 0 {
+		t.Errorf("devices are left: %v", infos)
+	}
+	lvs, err := v.b.LVM.LVs(t.Context(), v.b.pool.View().VG)
+	mustPass(t, "logical volumes", err)
+	if len(lvs) > 0 {
+		t.Errorf("logical volumes are left: %v", lvs)
+	}
+	loans, err := v.a.Loans(t.Context())
+	mustPass(t, "loans", err)
+	if len(loans) > 0 {
+		t.Errorf("A still lends %v", loans)
+	}
+}
+
+// TestKernelPrepare: a stage that was begun before it was asked for ends like any other.
+func TestKernelPrepare(t *testing.T) {
+	m := newMachine(t)
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		v := newMovers(t, m, "prepare-"+string(mode), cached(mode, 64*mib))
+		data := v.prepared(1)
+		v.b.Prepare(t.Context()) // nothing is done twice
+		v.stage()
+		if n := v.asked(); n != 1 {
+			t.Errorf("%s: the loan was asked for %d times", mode, n)
+		}
+		if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
+			t.Errorf("%s: hit rate of the first 1000 reads: %.3f", mode, rate)
+		}
+		late := pattern(2, 4*mib)
+		write(t, v.device(), late, 6*mib, true)
+		copy(data[6*mib:], late)
+		v.wantFilled()
+		check(t, v.device(), data, 0)
+		v.b.Prepare(t.Context()) // an attached volume is left alone
+		check(t, v.device(), data, 0)
+		v.unstage()
+		v.checkUncached(data)
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+		v.gone()
+	}
+}
+
+// TestKernelPrepareInVain: what was prepared is of no use to the stage, or none comes.
+func TestKernelPrepareInVain(t *testing.T) {
+	m := newMachine(t)
+	cases := map[string]func(v *movers, data []byte){
+		"the origin has another size": func(v *movers, data []byte) {
+			v.ask(func(r *volume.Volume) { r.Spec.CapacityBytes = v.size })
+			v.stage()
+			check(t, v.device(), data, 0)
+			v.wantFilled()
+			check(t, v.device(), data, 0)
+			v.unstage()
+		},
+		"the plugin was started anew": func(v *movers, data []byte) {
+			a, b, err := openPair(t.Context(), v.a.dir, v.b.dir)
+			mustPass(t, "nodes", err)
+			v.a, v.b, v.n = a, b, b
+			b.Prepare(t.Context())
+			v.stage()
+			if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
+				t.Errorf("hit rate of the first 1000 reads: %.3f", rate)
+			}
+			v.wantFilled()
+			check(t, v.device(), data, 0)
+			v.unstage()
+		},
+		"the mode is another one": func(v *movers, data []byte) { v.checkUncached(data) },
+		"the volume goes elsewhere": func(v *movers, data []byte) {
+			v.publishTo(v.a, nodeName)
+			mustPass(t, "repair", v.b.Repair(t.Context()))
+			v.gone()
+			v.stage()
+			check(t, v.device(), data, 0)
+			v.unstage()
+		},
+		"the pod does not come": func(v *movers, data []byte) {
+			v.ask(func(r *volume.Volume) { r.Published = false })
+			mustPass(t, "repair", v.b.Repair(t.Context()))
+			v.gone()
+			v.ask(func(r *volume.Volume) { r.Published = true })
+			v.stage()
+			check(t, v.device(), data, 0)
+			v.unstage()
+		},
+	}
+	for name, then := range cases {
+		v := newMovers(t, m, "vain", cached(volume.ModeWriteback, 64*mib))
+		if name == "the origin has another size" {
+			v.ask(func(r *volume.Volume) { r.Spec.CapacityBytes = 96 * mib })
+		}
+		then(v, v.prepared(3))
+		if t.Failed() {
+			t.Fatal(name)
+		}
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+		v.gone()
+	}
+}
+
+// TestKernelKillPrepare kills the plugin at every step that it takes before it is asked to.
+func TestKernelKillPrepare(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "killprepare", cached(volume.ModeWriteback, 32*mib))
+	points := []string{"stage.journaled", "fill.lent", "fill.connected", "fill.restored", "fill.path", "fill.source", "fill.clone", "prepare.done"}
+	for _, point := range points {
+		if !slices.Contains(faultpoint.List(), point) {
+			t.Fatalf("there is no fault point %s", point)
+		}
+		v.killedMove(point, order{Prepare: true})
+		if t.Failed() {
+			t.Fatalf("killed at %s", point)
+		}
+	}
+	v.remove()
+	mustPass(t, "repair", v.b.Repair(t.Context()))
+}

@@ -1,0 +1,248 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// prepareEvery is the pause between two looks that nothing has woken.
+	prepareEvery = 30 * time.Second
+	// preparesAtATime bounds how many volumes are prepared beside each other. The
+	// stages of the others do without.
+	preparesAtATime = 4
+)
+
+// prepares are the stages that this process has begun before they were asked for
+// (states.md, The warm move). They are lost with it, which leaves what a killed stage
+// leaves.
+type prepares struct {
+	mu sync.Mutex
+	m  map[volume.ID]*staging
+	// under counts those that are under way; their volumes are locked.
+	under map[volume.ID]bool
+}
+
+func (p *prepares) put(id volume.ID, s *staging) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.m == nil {
+		p.m = map[volume.ID]*staging{}
+	}
+	p.m[id] = s
+}
+
+func (p *prepares) take(id volume.ID) *staging {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.m[id]
+	delete(p.m, id)
+	return s
+}
+
+// begin tells whether one more may begin; end must follow.
+func (p *prepares) begin(id volume.ID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.under[id] || len(p.under) >= preparesAtATime {
+		return false
+	}
+	if p.under == nil {
+		p.under = map[volume.ID]bool{}
+	}
+	p.under[id] = true
+	return true
+}
+
+func (p *prepares) end(id volume.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.under, id)
+}
+
+// keep forgets the others.
+func (p *prepares) keep(ids map[volume.ID]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.m {
+		if !ids[id] {
+			delete(p.m, id)
+		}
+	}
+}
+
+// mayPrepare tells whether the stage of a volume may begin before it is asked for: it
+// is going to begin from a peer, and nothing of the volume is here that it would have to
+// judge.
+func mayPrepare(e *Entry, rec volume.Volume, node string) bool {
+	switch {
+	case !rec.Published || rec.Fence.Node != node || rec.Deleting || rec.WarmSource == nil || rec.Spec.CapacityBytes <= 0:
+		return false
+	case e != nil:
+		return e.State == StateResident && e.Fence != rec.Fence && !outdated(rec.Fence, e.Fence)
+	}
+	return true
+}
+
+// worthPreparing tells whether a plan is one for which that pays.
+func (p stagePlan) worthPreparing() bool {
+	return p.Refuse == nil && p.Cache == planCreate && p.Warm != nil && p.Warm.Peer != nil && !p.Keep
+}
+
+// RunPrepares begins the stages of volumes that come with a cache, as soon as their
+// records name this node, until ctx ends.
+func (a *Attacher) RunPrepares(ctx context.Context) {
+	if a.Owned == nil || a.warmProblemConfigured() != "" {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	changed := a.Owned.Changed()
+	for {
+		a.beginPrepares(ctx, &wg)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-time.After(prepareEvery):
+		}
+	}
+}
+
+// Prepare begins the stages that are due now, and waits until they are ready.
+func (a *Attacher) Prepare(ctx context.Context) {
+	var wg sync.WaitGroup
+	a.beginPrepares(ctx, &wg)
+	wg.Wait()
+}
+
+func (a *Attacher) beginPrepares(ctx context.Context, wg *sync.WaitGroup) {
+	for _, rec := range a.toPrepare(ctx) {
+		if !a.prepares.begin(rec.ID) {
+			continue
+		}
+		wg.Go(func() {
+			defer a.prepares.end(rec.ID)
+			if err := a.prepare(ctx, rec); err != nil && ctx.Err() == nil {
+				klog.FromContext(ctx).Error(err, "Stage could not be prepared", "volume", rec.ID)
+			}
+		})
+	}
+}
+
+// toPrepare are the volumes whose stage may be begun, as the watch shows them.
+func (a *Attacher) toPrepare(ctx context.Context) []volume.Volume {
+	recs, err := a.Owned.List(ctx)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("No stage is prepared", "reason", err.Error())
+		return nil
+	}
+	var due []volume.Volume
+	owned := map[volume.ID]bool{}
+	for _, rec := range recs {
+		owned[rec.ID] = true
+		if rec.WarmSource == nil {
+			continue
+		}
+		// An entry that cannot be read is the stage's to complain of.
+		if e, err := a.load(rec.ID); err == nil && mayPrepare(e, rec, a.Node) {
+			due = append(due, rec)
+		}
+	}
+	a.prepares.keep(owned)
+	return due
+}
+
+// prepare takes the steps of a stage for which the address of the origin is not needed:
+// it leaves what a stage leaves that was killed before it connected the origin.
+func (a *Attacher) prepare(ctx context.Context, rec volume.Volume) error {
+	unlock, ok := a.Locks.TryLock(string(rec.ID))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	facts, cache, err := a.gatherStage(ctx, volume.StageRequest{ID: rec.ID, Publication: volume.Publication{Fence: rec.Fence}})
+	if err != nil {
+		return err
+	}
+	plan := decideStage(facts)
+	if facts.TopActive || !mayPrepare(facts.Entry, facts.Record, a.Node) || !plan.worthPreparing() {
+		return nil
+	}
+	s := &staging{plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
+	s.req.ID, s.req.Publication.Fence = rec.ID, rec.Fence
+	wait, err := a.begin(ctx, s)
+	if err != nil {
+		return err
+	}
+	wait()
+	if s.plan.Cache != planCreate {
+		return nil // the old cache could not be wiped
+	}
+	s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
+	if err := a.prepareDevices(ctx, s); err != nil {
+		return err
+	}
+	faultPrepareDone.Hit()
+	a.prepares.put(rec.ID, s)
+	klog.FromContext(ctx).V(2).Info("Stage prepared", "volume", rec.ID, "generation", rec.Fence.Generation, "data", s.data != "")
+	return nil
+}
+
+// prepareDevices makes the cache and its data device for an origin of the size that the
+// record says.
+func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
+	if s.head.peer == nil {
+		return nil // who else it begins from is the origin
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if err := a.shapeCache(ctx, s); err != nil {
+		return err
+	}
+	if s.entry.Fill == nil || s.entry.Fill.Peer == nil {
+		return nil
+	}
+	var err error
+	s.data, err = a.createDataDevice(ctx, s.entry, s.cache, s.origin)
+	return err
+}
+
+// takePrepared goes on with a stage that was prepared, if nothing has happened to the
+// volume since, and the request asks for the same.
+func (a *Attacher) takePrepared(ctx context.Context, s *staging) (ok bool, err error) {
+	p := a.prepares.take(s.req.ID)
+	switch {
+	case p == nil || s.entry == nil || s.entry.State != StateStaging:
+		return false, nil
+	case p.entry.Fence != s.req.Publication.Fence || !p.entry.UpdatedAt.Equal(s.entry.UpdatedAt):
+		return false, nil
+	case !s.plan.worthPreparing() || *s.plan.Warm.Peer != *p.plan.Warm.Peer || s.plan.Mode != p.plan.Mode:
+		return false, nil
+	}
+	s.plan, s.entry, s.cache, s.head, s.early, s.shaped, s.data = p.plan, p.entry, p.cache, p.head, p.early, p.shaped, p.data
+	s.entry.Source = s.req.Publication.Source
+	return true, a.save(ctx, s.entry, StateStaging)
+}
+
+// checkPrepared gives up what was prepared for an origin of another size.
+func (a *Attacher) checkPrepared(ctx context.Context, s *staging) error {
+	if s.shaped == 0 || s.shaped == int64(s.origin.Sectors)*sectorSize {
+		return nil
+	}
+	klog.FromContext(ctx).Info("Cache is made anew for the origin's size", "volume", s.req.ID, "bytes", int64(s.origin.Sectors)*sectorSize)
+	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+		return err
+	}
+	s.shaped, s.data, s.cache, s.early = 0, "", cacheVolumes{}, nil
+	if err := a.removeCacheVolumes(ctx, s.req.ID); err != nil {
+		return fmt.Errorf("cache of volume %s for another size: %w", s.req.ID, err)
+	}
+	return nil
+}
