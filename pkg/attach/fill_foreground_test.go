@@ -75,3 +75,19 @@ func TestFillsRemembered(t *testing.T) {
 		t.Error("another fill has begun, and was not looked at")
 	}
 }
+
+// TestFillsNearTheEnd: the end of a copy is not noticed seconds later.
+func TestFillsNearTheEnd(t *testing.T) {
+	now := time.Now()
+	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+	const perLook, total = 100, 1200 // regions
+	e, memo := &Entry{ID: "v", Fill: &Fill{RegionSectors: 64}}, &fillMemo{}
+	for hydrated := uint64(0); hydrated < total; hydrated += perLook {
+		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
+		looks := float64(total-hydrated) / perLook
+		if near := looks*fillTick.Seconds() < fillCalm.Seconds(); hydrated > 0 && memo.calm == near {
+			t.Errorf("%.0f looks before the end: calm %t", looks, memo.calm)
+		}
+		now = now.Add(fillTick)
+	}
+}

@@ -31,7 +31,7 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 	memo.at = now
 	limit := a.copyLimit(e.Fill.Bandwidth, active)
 	if limit == 0 {
-		memo.pulse, memo.calm = 0, elapsed > 0
+		memo.pulse, memo.calm = 0, elapsed > 0 && !s.nearEnd()
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
@@ -46,8 +46,14 @@ func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, ac
 	}
 	memo.pulsed = 0
 	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
-	memo.calm = memo.pulse == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2
+	memo.calm = memo.pulse == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
 	return memo.credit < 0
+}
+
+// nearEnd tells whether the copy is going to be whole before the next look at a calm one:
+// until the swap every read of the pod takes the longer way.
+func (s *FillState) nearEnd() bool {
+	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(fillCalm.Seconds()*float64(s.Rate))
 }
 
 // pulse is how long a copy of the given speed may run for the credit that it has, and
