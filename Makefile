@@ -35,6 +35,13 @@ test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
 		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./...
 
+.PHONY: test-versions
+test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is supported, and of the newest.
+	for assets in envtest-oldest envtest-newest; do \
+		KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir $$assets)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
+			PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... || exit 1; \
+	done
+
 .PHONY: test-kernel
 test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
 	hack/kernel-ring.sh

@@ -17,6 +17,9 @@ const (
 	// preparesAtATime bounds how many volumes are prepared beside each other. The
 	// stages of the others do without.
 	preparesAtATime = 4
+	// prepareTimeout bounds one of them: its volume is locked, and the stage may find a
+	// way that is shorter.
+	prepareTimeout = time.Minute
 )
 
 // prepares are the stages that this process has begun before they were asked for
@@ -129,7 +132,9 @@ func (a *Attacher) beginPrepares(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		wg.Go(func() {
 			defer a.prepares.end(rec.ID)
-			if err := a.prepare(ctx, rec); err != nil && ctx.Err() == nil {
+			bounded, cancel := context.WithTimeout(ctx, prepareTimeout)
+			defer cancel()
+			if err := a.prepare(bounded, rec); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Stage could not be prepared", "volume", rec.ID)
 			}
 		})

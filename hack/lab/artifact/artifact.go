@@ -2,7 +2,6 @@ package artifact
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +16,11 @@ type Group string
 const (
 	// Envtest is what API tests need: kube-apiserver, etcd and kubectl in one directory.
 	Envtest Group = "envtest"
+	// EnvtestOldest and EnvtestNewest are the same with the kube-apiserver of the oldest
+	// Kubernetes that the chart supports, and of the newest that it is tried with; groups
+	// for `make test-versions`.
+	EnvtestOldest Group = "envtest-oldest"
+	EnvtestNewest Group = "envtest-newest"
 	// Helm is the helm program.
 	Helm Group = "helm"
 	// Prometheus is prometheus and promtool.
@@ -41,7 +45,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return []Group{Envtest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}
+	return []Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}
 }
 
 // Options say what is needed and where it is kept.
@@ -62,34 +66,6 @@ type Options struct {
 	// Version is that of the Images: what their programs say and their tag. Empty is
 	// a development build with the tag "dev".
 	Version string
-}
-
-// Set is where the artifacts are. Fields of groups that were not asked for are
-// empty. All files are read-only for the caller.
-type Set struct {
-	// Bin maps the name of a program to its path: kube-apiserver, kubectl, etcd
-	// (Envtest); helm (Helm); prometheus, promtool (Prometheus); e2e.test (Upstream);
-	// those of Envtest and Helm and kube-controller-manager, kube-scheduler, kubelet (Cluster).
-	Bin map[string]string
-	// Kernel is the User-Mode Linux program (Kernel, Cluster).
-	Kernel string
-	// NodeRoot is an ext4 image with the software of a guest but no container
-	// image and no kubelet, a backing file for a COW root (Kernel, Cluster).
-	NodeRoot string
-	// NodeBase is NodeRoot with kubelet, containerd's configuration and all images
-	// that do not come from this checkout (Cluster).
-	NodeBase string
-	// DriverImages are archives of the images built from this checkout (Cluster).
-	// They leave out the layer that NodeBase has: only `ctr -n k8s.io images import`
-	// in a guest with that root can load them.
-	DriverImages []string
-	// FullImages are complete archives of the images built from this checkout (Images,
-	// Kind).
-	FullImages []string
-	// OtherImages are complete archives of the other images of a cluster (Kind).
-	OtherImages []string
-	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
-	KindGuest string
 }
 
 // Ensure returns the artifacts of the asked groups, verified. What is absent or
@@ -208,6 +184,7 @@ type plan struct {
 	tools []hostTool
 
 	envtest, kube, sidecars       *task
+	envtestOldest, envtestNewest  *task
 	helm, prometheus, upstream    *task
 	nodeRoot, nodeTools, workload *task
 	kernel, nodeBase              *task
@@ -251,6 +228,17 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	p := &plan{}
 	if want(Envtest) {
 		if err := b.planPrograms(p, &p.goLane, &p.envtest, "envtest", envtestPrograms()); err != nil {
+			return nil, err
+		}
+	}
+	for _, other := range []struct {
+		group Group
+		slot  **task
+	}{{EnvtestOldest, &p.envtestOldest}, {EnvtestNewest, &p.envtestNewest}} {
+		if !slices.Contains(groups, other.group) {
+			continue
+		}
+		if err := b.planPrograms(p, &p.goLane, other.slot, string(other.group), otherEnvtest(other.group)); err != nil {
 			return nil, err
 		}
 	}
@@ -392,79 +380,4 @@ func (b *builder) planCluster(p *plan) error {
 	p.driverImages = b.labImages(p.nodeTools)
 	p.goLane = append(p.goLane, p.driverImages.run)
 	return nil
-}
-
-// set collects the paths after a successful run.
-func (p *plan) set(groups []Group) *Set {
-	s := &Set{Bin: map[string]string{}}
-	for _, part := range []struct {
-		task     *task
-		programs []goProgram
-	}{
-		{p.envtest, envtestPrograms()}, {p.kube, kubePrograms()}, {p.helm, helmPrograms()},
-		{p.prometheus, prometheusPrograms()}, {p.upstream, upstreamTests()},
-	} {
-		if part.task == nil {
-			continue
-		}
-		for _, program := range part.programs {
-			s.Bin[program.name] = part.task.file(program.name)
-		}
-	}
-	if p.kernel != nil {
-		s.Kernel, s.NodeRoot = p.kernel.file(kernelFile), p.nodeRoot.file(nodeRootFile)
-	}
-	if p.nodeBase != nil {
-		s.NodeBase = p.nodeBase.file(nodeBaseFile)
-	}
-	if p.driverImages != nil {
-		s.DriverImages = p.driverImages.archives
-	}
-	if p.fullImages != nil {
-		s.FullImages = p.fullImages.archives
-	}
-	if p.kindGuest != nil {
-		s.KindGuest = p.kindGuest.dir
-	}
-	if p.otherImages != nil {
-		s.OtherImages = p.otherImages.archives
-	}
-	return s
-}
-
-// Dir returns the directory of a group, for callers that want one: the programs
-// of Envtest, Helm, Prometheus and Upstream, the kernel, the archives of Images, the
-// other archives of Kind.
-func (s *Set) Dir(g Group) (string, error) {
-	path := ""
-	switch g {
-	case Envtest:
-		path = s.Bin["kube-apiserver"]
-	case Helm:
-		path = s.Bin["helm"]
-	case Prometheus:
-		path = s.Bin["prometheus"]
-	case Upstream:
-		path = s.Bin["e2e.test"]
-	case Kernel:
-		path = s.Kernel
-	case Images:
-		if len(s.FullImages) > 0 {
-			path = s.FullImages[0]
-		}
-	case KindGuest:
-		if s.KindGuest != "" {
-			return s.KindGuest, nil
-		}
-	case Kind:
-		if len(s.OtherImages) > 0 {
-			path = s.OtherImages[0]
-		}
-	case Cluster:
-		return "", errors.New("the cluster group has no single directory")
-	}
-	if path == "" {
-		return "", fmt.Errorf("group %q was not asked for", g)
-	}
-	return filepath.Dir(path), nil
 }

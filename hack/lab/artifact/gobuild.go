@@ -40,6 +40,13 @@ func envtestPrograms() []goProgram {
 	}
 }
 
+// otherEnvtest are the same but for the API server: the other two go with any.
+func otherEnvtest(g Group) []goProgram {
+	programs := envtestPrograms()
+	programs[0].dir = map[Group]string{EnvtestOldest: "hack/tools/kube-oldest", EnvtestNewest: "hack/tools/kube-newest"}[g]
+	return programs
+}
+
 func kubePrograms() []goProgram {
 	return []goProgram{
 		kubeProgram("kube-controller-manager"), kubeProgram("kube-scheduler"), kubeProgram("kubelet"),

@@ -1,10 +1,13 @@
 package artifact
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/mod/semver"
 )
 
 // checkoutRoot is the tree that this test is part of.
@@ -28,6 +31,7 @@ func TestPlanGroups(t *testing.T) {
 	}{
 		"none":    {},
 		"envtest": {groups: []Group{Envtest}, wantTasks: []string{"envtest"}},
+		"others":  {groups: []Group{EnvtestOldest, EnvtestNewest}, wantTasks: []string{"envtest-newest", "envtest-oldest"}},
 		"helm":    {groups: []Group{Helm}, wantTasks: []string{"helm"}},
 		"metrics": {groups: []Group{Prometheus}, wantTasks: []string{"prometheus"}},
 		"kernel": {
@@ -90,7 +94,7 @@ func TestPlanGroups(t *testing.T) {
 // tasks returns the tasks that the plan has.
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc([]*task{
-		p.envtest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
+		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
 		p.kindGuest,
 	}, func(t *task) bool { return t == nil })
 }
@@ -168,7 +172,7 @@ func TestFaultPointsOnlyInLabImages(t *testing.T) {
 }
 
 func TestProgramVersions(t *testing.T) {
-	for _, p := range slices.Concat(envtestPrograms(), kubePrograms(), sidecarPrograms(), helmPrograms(), prometheusPrograms()) {
+	for _, p := range slices.Concat(envtestPrograms(), otherEnvtest(EnvtestOldest), otherEnvtest(EnvtestNewest), kubePrograms(), sidecarPrograms(), helmPrograms(), prometheusPrograms()) {
 		version, err := p.version(checkoutRoot)
 		if err != nil {
 			t.Error(err)
@@ -177,6 +181,33 @@ func TestProgramVersions(t *testing.T) {
 		if !strings.HasPrefix(version, "v") {
 			t.Errorf("%s: version %q", p.name, version)
 		}
+	}
+}
+
+// TestOldestIsTheCharts: what is proven to be the oldest Kubernetes is what the chart says.
+func TestOldestIsTheCharts(t *testing.T) {
+	chart, err := os.ReadFile(filepath.Join(checkoutRoot, "deploy/helm/nearflash/Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := otherEnvtest(EnvtestOldest)[0].version(checkoutRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	minor := strings.Join(strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)[:2], ".")
+	if want := `kubeVersion: ">=` + minor + `.0-0"`; !strings.Contains(string(chart), want) {
+		t.Errorf("the API server of %s is tested, and the chart does not say %s", version, want)
+	}
+	newest, err := otherEnvtest(EnvtestNewest)[0].version(checkoutRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab, err := envtestPrograms()[0].version(checkoutRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if semver.Compare(version, lab) >= 0 || semver.Compare(lab, newest) >= 0 {
+		t.Errorf("oldest %s, lab %s, newest %s", version, lab, newest)
 	}
 }
 
@@ -205,6 +236,8 @@ func TestSetDir(t *testing.T) {
 		Bin:        map[string]string{"kube-apiserver": "/c/e/kube-apiserver", "helm": "/c/h/helm", "prometheus": "/c/p/prometheus"},
 		Kernel:     "/c/k/linux",
 		FullImages: []string{"/o/images/a.tar"},
+
+		EnvtestOldest: "/c/o", EnvtestNewest: "/c/n",
 	}
 	cases := map[string]struct {
 		set     *Set
@@ -213,6 +246,8 @@ func TestSetDir(t *testing.T) {
 		wantErr bool
 	}{
 		"envtest":       {set, Envtest, "/c/e", false},
+		"oldest":        {set, EnvtestOldest, "/c/o", false},
+		"newest":        {set, EnvtestNewest, "/c/n", false},
 		"helm":          {set, Helm, "/c/h", false},
 		"prometheus":    {set, Prometheus, "/c/p", false},
 		"kernel":        {set, Kernel, "/c/k", false},

@@ -1,0 +1,7 @@
+//go:build tools
+
+package kubenewest
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+)

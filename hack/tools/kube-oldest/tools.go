@@ -1,0 +1,7 @@
+//go:build tools
+
+package kubeoldest
+
+import (
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+)
