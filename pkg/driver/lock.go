@@ -11,7 +11,7 @@ import (
 // lockPatience is how long a request waits for work in the background on its volume.
 // A refusal costs the pod at least kubelet's first pause, half a second, and each one
 // after it twice as much.
-const lockPatience = 3 * time.Second
+const lockPatience = 10 * time.Second
 
 // Locker is the per-volume lock that is shared with whatever else works on
 // volumes in this process; keylock.Set is one.
