@@ -32,13 +32,17 @@ type cluster struct {
 	scheme     *runtime.Scheme
 }
 
+// patience is for what a busy machine does late: within 20 s, which envtest allows by
+// default, an API server does not always start there.
+const patience = 2 * time.Minute
+
 // startCluster starts etcd and kube-apiserver for the length of the test.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: name a folder with etcd and kube-apiserver, as `make test-unit` does")
 	}
-	env := &envtest.Environment{ControlPlaneStopTimeout: 30 * time.Second}
+	env := &envtest.Environment{ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience}
 	config, err := env.Start()
 	if err != nil {
 		t.Fatal(err)
@@ -123,11 +127,11 @@ func (c *cluster) as(t *testing.T, token string) client.Client {
 	return user
 }
 
-// eventually repeats a check for up to 30 s: admission policies become active a
-// moment after they are stored.
+// eventually repeats a check: admission policies become active a moment after they are
+// stored.
 func eventually(ctx context.Context, what string, check func(context.Context) error) error {
 	var last error
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		last = check(ctx)
 		return last == nil, nil
 	})
