@@ -281,8 +281,18 @@ func look(ctx context.Context, vols []*vol, token string) state {
 	st := state{tables: map[string]map[string]string{}, counted: map[string]figures{}, pods: map[string]string{}}
 	for _, v := range vols {
 		Expect(v.awaitMetrics(ctx, token)).To(Succeed())
-		f, err := v.scrape(ctx, token)
-		Expect(err).NotTo(HaveOccurred())
+		var f figures
+		Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+			var err error
+			if f, err = v.scrape(ctx, token); err != nil {
+				return err.Error(), nil
+			}
+			// The kernel counts I/O from the plugin's first look on.
+			if err := f.notBehind(f); err != nil {
+				return err.Error(), nil
+			}
+			return "", nil
+		})).To(Succeed())
 		st.tables[v.claim], st.counted[v.claim] = v.tables(ctx), f
 		var pod corev1.Pod
 		Expect(k.API.Get(ctx, client.ObjectKey{Namespace: v.space.name, Name: v.pod}, &pod)).To(Succeed())
