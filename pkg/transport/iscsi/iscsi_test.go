@@ -174,7 +174,7 @@ func TestPatience(t *testing.T) {
 		"fail fast": {
 			target: transport.Target{Portals: portals[:1], IQN: iqn, FailFast: true},
 			want: map[string]string{
-				"node.session.timeo.replacement_timeout": "1", "node.session.initial_login_retry_max": "1", "node.conn[0].timeo.login_timeout": "2",
+				"node.session.timeo.replacement_timeout": "1", "node.session.initial_login_retry_max": "1", "node.conn[0].timeo.login_timeout": "5",
 				"node.conn[0].timeo.logout_timeout": "1", "node.conn[0].timeo.noop_out_interval": "1", "node.conn[0].timeo.noop_out_timeout": "1",
 				"node.session.err_timeo.abort_timeout": "1", "node.session.err_timeo.lu_reset_timeout": "1", "node.session.err_timeo.tgt_reset_timeout": "1",
 			},

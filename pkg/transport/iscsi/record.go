@@ -39,8 +39,10 @@ func patienceOf(t transport.Target) patience {
 	}
 	switch {
 	case t.FailFast:
+		// A session that is lost is given up at once. A login may take its time: one is
+		// 1.4 s at rest in a guest of the lab, and more than 4 s were seen under load.
 		const least = time.Second // of open-iscsi
-		return patience{replacement: least, logins: 1, login: 2 * least, logout: least, interval: least, answer: least, reset: least}
+		return patience{replacement: least, logins: 1, login: 5 * least, logout: least, interval: least, answer: least, reset: least}
 	case len(t.Portals) > 1:
 		p.replacement = replacementMulti
 	}
