@@ -434,25 +434,33 @@ var _ = Describe("Many volumes that leave a node at once", Label("warmmove"), fu
 var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
 	It("prefers the node that has its cache", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "anywhere", mode: v1alpha1.CacheModeWritethrough, kind: ext4, size: "64Mi", cacheSize: "100%"})
+		v, err := s.volume(ctx, volumeSpec{name: "anywhere", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
+		v.set = largeSet
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, largeSet)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.warmUp(ctx)).To(Succeed())
 		for _, node := range []string{nodeA, nodeB} {
-			Expect(v.start(ctx, node)).To(Succeed())
+			if node == nodeB {
+				By("leaving a node before the cache is whole there")
+				Expect(v.start(ctx, nodeB)).To(Succeed())
+				Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+			}
 			Expect(v.stop(ctx)).To(Succeed())
-			Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
-				for _, r := range cv.Status.Residency {
-					if r.NodeName == node && r.Generation == ptr.Deref(cv.Status.Generation, 0) {
-						return ""
-					}
-				}
-				return "no residency on " + node
-			})).To(Succeed())
+			Expect(v.awaitRecord(ctx, residentOn(node))).To(Succeed())
+			cv, err := k.CachedVolume(ctx, v.Volume)
+			Expect(err).NotTo(HaveOccurred())
+			for _, r := range cv.Status.Residency {
+				Expect(r.Content == v1alpha1.ResidencyPartial).To(Equal(r.NodeName == nodeB), "%+v", r)
+			}
 			Expect(v.start(ctx, "")).To(Succeed())
 			pod := &corev1.Pod{}
 			Expect(k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: v.pod}, pod)).To(Succeed())
 			Expect(pod.Spec.NodeName).To(Equal(node))
 			Expect(fmt.Sprint(pod.Spec.Affinity)).To(ContainSubstring(node), "the preference must be written on the pod")
 			v.node = node
+			Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 			Expect(v.stop(ctx)).To(Succeed())
 		}
 	}, NodeTimeout(specLimit))

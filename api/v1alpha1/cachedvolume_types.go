@@ -251,6 +251,19 @@ type ClaimReference struct {
 	Name string `json:"name,omitempty"`
 }
 
+// ResidencyContent says how much of a residency is there.
+//
+// +kubebuilder:validation:Enum=Whole;Partial
+type ResidencyContent string
+
+const (
+	// ResidencyWhole is a cache that other nodes may begin with too.
+	ResidencyWhole ResidencyContent = "Whole"
+	// ResidencyPartial is one that the volume left before it was copied whole. Pods
+	// prefer the node, which goes on from there; no other node begins with it.
+	ResidencyPartial ResidencyContent = "Partial"
+)
+
 // Residency is a clean cache that a node keeps after the volume left it.
 type Residency struct {
 	// nodeName is the node that keeps the cache.
@@ -275,6 +288,10 @@ type Residency struct {
 	// lastUsedTime is when the volume left the node.
 	// +optional
 	LastUsedTime metav1.Time `json:"lastUsedTime,omitempty,omitzero"`
+
+	// content says how much of the cache is there. Empty is Whole.
+	// +optional
+	Content ResidencyContent `json:"content,omitempty"`
 }
 
 // CacheStatus is what the owner last reported of the attached volume's cache. It

@@ -232,12 +232,7 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultUnstageResident.Hit()
-	if e.Fill != nil {
-		// Nobody but this node can go on with it.
-		a.reportDown(ctx, e, nil)
-		return nil
-	}
-	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes()})
+	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil})
 	return nil
 }
 

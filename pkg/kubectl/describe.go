@@ -290,7 +290,11 @@ func consequences(v *volume, node nodeState, f warmFacts) []string {
 		out = append(out, "The storage server has every acknowledged write: losing a node or an SSD loses none.")
 	}
 	if warm := warmOn(v); warm != none && !v.attached() {
-		out = append(out, fmt.Sprintf("A pod that starts on %s finds a warm cache; on any other node it %s.", warm, elsewhere(v, node, f)))
+		what := "a warm cache"
+		if !keptWhole(v) {
+			what = "a cache that is warm in part"
+		}
+		out = append(out, fmt.Sprintf("A pod that starts on %s finds %s; on any other node it %s.", warm, what, elsewhere(v, node, f)))
 	}
 	if c := v.condition(v1alpha1.ConditionCached); v.attached() && c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonModeNone {
 		out = append(out, fmt.Sprintf("The pod works without a cache now (%s): %s", c.Reason, remedyFor(c.Reason, owner)))

@@ -215,6 +215,7 @@ func TestDescribeWarmth(t *testing.T) {
 	from := func(f v1alpha1.WarmStartFrom) func(*v1alpha1.CachedVolume) {
 		return func(v *v1alpha1.CachedVolume) { v.Spec.WarmStart.From = f }
 	}
+	inPart := func(v *v1alpha1.CachedVolume) { v.Status.Residency[0].Content = v1alpha1.ResidencyPartial }
 	earlier := func(v *v1alpha1.CachedVolume) { v.Status.Residency[0].Generation = 2 }
 	source := func(v *v1alpha1.CachedVolume) {
 		v.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-a", Generation: 2}
@@ -227,6 +228,8 @@ func TestDescribeWarmth(t *testing.T) {
 		"peer":                      {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{node("node-a", true)}, "on any other node it begins with that cache too, read"},
 		"peer that is away":         {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{node("node-a", false)}, "on any other node it starts cold."},
 		"peer that is away, listed": {[]func(*v1alpha1.CachedVolume){released("node-a"), kept}, []client.Object{hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
+		"in part":                   {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, inPart}, nil, "node-a: 1Gi, warm in part, generation 3"},
+		"in part, elsewhere":        {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, inPart}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "finds a cache that is warm in part; on any other node it begins with the blocks that were hottest, read"},
 		"origin":                    {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOrigin)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
 		"off":                       {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOff)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it starts cold."},
 		"a source":                  {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier, source}, nil, "Warm source:       node-a, generation 2\nKept on:           node-a: 1Gi, kept for node-b, generation 2"},

@@ -100,9 +100,22 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 // stale is what a residency is that nobody can use.
 const stale = "stale, will be wiped"
 
+// inPart tells whether a residency is one that its own node alone can use.
+func inPart(v *volume, r v1alpha1.Residency) bool {
+	return fresh(v, r) && r.Content == v1alpha1.ResidencyPartial
+}
+
+// keptWhole tells whether what is kept is of use to other nodes too.
+func keptWhole(v *volume) bool {
+	return !slices.ContainsFunc(v.Status.Residency, func(r v1alpha1.Residency) bool { return inPart(v, r) })
+}
+
 // keptFor says what a residency is good for.
 func keptFor(v *volume, r v1alpha1.Residency, moves []move) string {
-	if fresh(v, r) {
+	switch {
+	case inPart(v, r):
+		return "warm in part"
+	case fresh(v, r):
 		return "warm"
 	}
 	if i := slices.IndexFunc(moves, func(m move) bool { return m.borrows(r) }); i >= 0 {
@@ -149,7 +162,7 @@ func (m move) words(now time.Time) string {
 // owner keeps it.
 func elsewhere(v *volume, owner nodeState, f warmFacts) string {
 	switch from := warmFrom(v); {
-	case from == v1alpha1.WarmStartPeer && owner.ready:
+	case from == v1alpha1.WarmStartPeer && owner.ready && keptWhole(v):
 		return "begins with that cache too, read over the network until it is copied"
 	case from != v1alpha1.WarmStartOff && f.hot != nil:
 		return "begins with the blocks that were hottest, read from the storage server"

@@ -212,7 +212,7 @@ func warmSource(obj *v1alpha1.CachedVolume, node string, c claim) v1alpha1.WarmS
 		return v1alpha1.WarmSource{}
 	}
 	for _, r := range status.Residency {
-		if r.NodeName == status.OwnerNode && r.Generation == before {
+		if r.NodeName == status.OwnerNode && r.Generation == before && r.Content != v1alpha1.ResidencyPartial {
 			return v1alpha1.WarmSource{NodeName: r.NodeName, Generation: r.Generation}
 		}
 	}

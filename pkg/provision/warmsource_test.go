@@ -37,6 +37,9 @@ func TestWarmSource(t *testing.T) {
 		"one of many": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
 			o.Status.Residency = []v1alpha1.Residency{residency(nodeB, 2), residency("node-c", 1), residency(nodeA, 3)}
 		}, want: ofA},
+		"never whole": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
+			o.Status.Residency[0].Content = v1alpha1.ResidencyPartial
+		}},
 		"claimed by a node that was not the owner": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
 			o.Status.Residency = []v1alpha1.Residency{residency("node-c", 3)}
 		}},

@@ -127,10 +127,14 @@ func (r *Records) SetResidency(ctx context.Context, id volume.ID, node string, r
 }
 
 func (r *Records) residency(node string, res volume.Residency) v1alpha1.Residency {
-	return v1alpha1.Residency{
+	out := v1alpha1.Residency{
 		NodeName:     node,
 		Generation:   res.Generation,
 		SizeBytes:    ptr.To(res.SizeBytes),
 		LastUsedTime: metav1.NewTime(r.clock.Now()),
 	}
+	if res.Partial {
+		out.Content = v1alpha1.ResidencyPartial
+	}
+	return out
 }

@@ -213,9 +213,9 @@ func testResidency(t *testing.T, f *fixture) {
 	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1, SizeBytes: 5}))
 	must(t, f.rec.SetResidency(t.Context(), f.id, "node-b", &volume.Residency{Generation: 2, SizeBytes: 6}))
 	f.clock.SetTime(start.Add(time.Hour))
-	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 3, SizeBytes: 7}))
+	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 3, SizeBytes: 7, Partial: true}))
 	list := f.load(t).Status.Residency
-	if len(list) != 2 || list[0].NodeName != nodeA || list[0].Generation != 3 || *list[0].SizeBytes != 7 ||
+	if len(list) != 2 || list[0].NodeName != nodeA || list[0].Generation != 3 || *list[0].SizeBytes != 7 || list[0].Content != v1alpha1.ResidencyPartial || list[1].Content != "" ||
 		!list[0].LastUsedTime.Time.Equal(start.Add(time.Hour)) || !list[1].LastUsedTime.Time.Equal(start) {
 		t.Errorf("residency %+v", list)
 	}

@@ -48,7 +48,7 @@ func TestOfRecord(t *testing.T) {
 		},
 		"residencies of this generation": {
 			record: record("writeback", func(v *v1alpha1.CachedVolume) {
-				v.Status.Residency = []v1alpha1.Residency{{NodeName: "a", Generation: 3}, {NodeName: "b", Generation: 2}}
+				v.Status.Residency = []v1alpha1.Residency{{NodeName: "a", Generation: 3, Content: v1alpha1.ResidencyPartial}, {NodeName: "b", Generation: 2}}
 			}),
 			want: &Cache{Bytes: 10 * gib, Residents: []string{"a"}},
 		},

@@ -249,6 +249,8 @@ type Attacher interface {
 type Residency struct {
 	Generation int64
 	SizeBytes  int64
+	// Partial is true if only this node can use it: a fill was not over.
+	Partial bool
 }
 
 // CacheReport says what a volume's cache is doing on a node.
