@@ -265,8 +265,9 @@ func (c *campaign) killMove() {
 	for point == "fill.gathered" || point == "fill.left" {
 		point = c.point("fill.")
 	}
-	// Every other one begins before it is asked to.
-	o := order{Lender: c.a.dir, Prepare: c.gen%2 == 0}
+	// Every other one begins before it is asked to, and of these every other one is
+	// asked meanwhile.
+	o := order{Lender: c.a.dir, Prepare: c.gen%2 == 0, Announce: c.gen%4 == 0}
 	if !c.killAt(point, o) {
 		o.Fill = true
 		c.killAt(point, o)

@@ -39,6 +39,8 @@ type order struct {
 	Fill   bool
 	// Prepare lets the node begin the stage before it is asked for.
 	Prepare bool
+	// Announce has it know of the request meanwhile.
+	Announce bool
 	// Other is the state of the other node of a pair, if Dir is that of the one whose
 	// folder has the records.
 	Other string
@@ -87,7 +89,11 @@ func child() int {
 			err = unstage(ctx, n, o.Req)
 		default:
 			if o.Prepare {
-				n.Prepare(ctx)
+				var announce *volume.StageRequest
+				if o.Announce {
+					announce = &o.Req
+				}
+				n.prepare(ctx, announce)
 			}
 			err = n.Stage(ctx, o.Req)
 		}

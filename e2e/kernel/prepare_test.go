@@ -3,18 +3,47 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// prepared moves a warm volume from A to B, whose plugin begins before it is asked to.
-func (v *movers) prepared(seed uint64) []byte {
+// prepare begins the stages that are due. If announce is not nil, that request is known
+// to wait for the end of it.
+func (n *node) prepare(ctx context.Context, announce *volume.StageRequest) {
+	over := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(over)
+	if announce != nil {
+		wg.Go(func() {
+			// It is heard of once the volume is locked, which nobody outside can see.
+			for {
+				select {
+				case <-over:
+					return
+				case <-time.After(20 * time.Millisecond):
+					n.Announce(*announce)
+				}
+			}
+		})
+	}
+	n.Prepare(ctx)
+}
+
+// prepared moves a warm volume from A to B, whose plugin begins before it is asked to,
+// or while the request waits.
+func (v *movers) prepared(seed uint64, announced bool) []byte {
 	t := v.m.t
 	t.Helper()
 	v.publishTo(v.a, nodeName)
@@ -22,16 +51,29 @@ func (v *movers) prepared(seed uint64) []byte {
 	data := v.warmUp(seed)
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	v.b.Prepare(t.Context())
+	var req *volume.StageRequest
+	if announced {
+		req = &v.req
+	}
+	v.b.prepare(t.Context(), req)
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	switch {
-	case e.State != attach.StateStaging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil:
+	if e.State != attach.StateStaging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil {
 		t.Fatalf("prepared: %+v", e)
-	case e.Source.IQN != "":
-		t.Errorf("the origin's address is known before the request: %+v", e.Source)
+	}
+	if known, connected := e.Source.IQN != "", v.connected(); known != announced || connected != announced {
+		t.Errorf("announced: %t; the journal has the origin's address: %t; it is connected: %t", announced, known, connected)
 	}
 	return data
+}
+
+// connected tells whether the origin is there as the request names it.
+func (v *movers) connected() bool {
+	v.m.t.Helper()
+	src := v.req.Publication.Source
+	_, found, err := v.b.Transport.Lookup(v.m.t.Context(), transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN})
+	mustPass(v.m.t, "look for the origin", err)
+	return found
 }
 
 // asked is how often B has asked for a loan of the volume's present ownership.
@@ -65,6 +107,9 @@ func (v *movers) gone() {
 	if len(lvs) > 0 {
 		t.Errorf("logical volumes are left: %v", lvs)
 	}
+	if v.connected() {
+		t.Error("the origin is still connected")
+	}
 	loans, err := v.a.Loans(t.Context())
 	mustPass(t, "loans", err)
 	if len(loans) > 0 {
@@ -77,7 +122,7 @@ func TestKernelPrepare(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "prepare-"+string(mode), cached(mode, 64*mib))
-		data := v.prepared(1)
+		data := v.prepared(1, mode == volume.ModeWriteback)
 		v.b.Prepare(t.Context()) // nothing is done twice
 		v.stage()
 		if n := v.asked(); n != 1 {
@@ -150,7 +195,8 @@ func TestKernelPrepareInVain(t *testing.T) {
 		if name == "the origin has another size" {
 			v.ask(func(r *volume.Volume) { r.Spec.CapacityBytes = 96 * mib })
 		}
-		then(v, v.prepared(3))
+		// Where no stage follows there is more to bring down if one was announced.
+		then(v, v.prepared(3, name != "the plugin was started anew"))
 		if t.Failed() {
 			t.Fatal(name)
 		}
@@ -164,12 +210,12 @@ func TestKernelPrepareInVain(t *testing.T) {
 func TestKernelKillPrepare(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killprepare", cached(volume.ModeWriteback, 32*mib))
-	points := []string{"stage.journaled", "fill.lent", "fill.connected", "fill.restored", "fill.path", "fill.source", "fill.clone", "prepare.done"}
+	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "fill.lent", "fill.connected", "fill.restored", "fill.path", "fill.source", "fill.clone", "prepare.done"}
 	for _, point := range points {
 		if !slices.Contains(faultpoint.List(), point) {
 			t.Fatalf("there is no fault point %s", point)
 		}
-		v.killedMove(point, order{Prepare: true})
+		v.killedMove(point, order{Prepare: true, Announce: strings.HasPrefix(point, "prepare.")})
 		if t.Failed() {
 			t.Fatalf("killed at %s", point)
 		}

@@ -52,8 +52,11 @@ var (
 	faultBypassReported = faultpoint.New("bypass.reported")
 	faultBrakeSwapped   = faultpoint.New("brake.swapped")
 
+	faultPrepareAnnounced = faultpoint.New("prepare.announced")
+	faultPrepareConnected = faultpoint.New("prepare.connected")
+	faultPrepareDone      = faultpoint.New("prepare.done")
+
 	faultStageTaken    = faultpoint.New("stage.taken")
-	faultPrepareDone   = faultpoint.New("prepare.done")
 	faultFillLent      = faultpoint.New("fill.lent")
 	faultFillConnected = faultpoint.New("fill.connected")
 	faultFillRestored  = faultpoint.New("fill.restored")

@@ -128,7 +128,9 @@ func (a *Attacher) findHead(ctx context.Context, s *staging) {
 			return
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
+		s.own.Lock()
 		a.dropFill(ctx, s.entry, volume.MoveFailed, err.Error())
+		s.own.Unlock()
 	}
 	h, err := a.loadHotSet(ctx, s.req)
 	switch {
@@ -147,14 +149,17 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 	defer cancel()
 	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
 	id, loan, err := a.Moves.Begin(lctx, req)
-	e.Fill.Move = id
+	err = s.note(func(e *Entry) error {
+		e.Fill.Move = id
+		if err != nil {
+			return err
+		}
+		e.Fill.Peer, e.Fill.PeerOffset, e.Fill.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
+		e.Fill.Bandwidth, e.Fill.Deadline = req.Bandwidth, req.Deadline
+		s.head.loan = *loan
+		return a.save(ctx, e, e.State)
+	})
 	if err != nil {
-		return nil, err
-	}
-	e.Fill.Peer, e.Fill.PeerOffset, e.Fill.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
-	e.Fill.Bandwidth, e.Fill.Deadline = req.Bandwidth, req.Deadline
-	s.head.loan = *loan
-	if err := a.save(ctx, e, e.State); err != nil {
 		return nil, err
 	}
 	faultFillLent.Hit()

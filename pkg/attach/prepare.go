@@ -28,8 +28,9 @@ const (
 type prepares struct {
 	mu sync.Mutex
 	m  map[volume.ID]*staging
-	// under counts those that are under way; their volumes are locked.
-	under map[volume.ID]bool
+	// under are those that are under way; their volumes are locked. What is announced
+	// of a volume meanwhile goes through the channel, which holds one request.
+	under map[volume.ID]chan volume.StageRequest
 }
 
 func (p *prepares) put(id volume.ID, s *staging) {
@@ -50,17 +51,28 @@ func (p *prepares) take(id volume.ID) *staging {
 }
 
 // begin tells whether one more may begin; end must follow.
-func (p *prepares) begin(id volume.ID) bool {
+func (p *prepares) begin(id volume.ID) (announced <-chan volume.StageRequest, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.under[id] || len(p.under) >= preparesAtATime {
-		return false
+	if p.under[id] != nil || len(p.under) >= preparesAtATime {
+		return nil, false
 	}
 	if p.under == nil {
-		p.under = map[volume.ID]bool{}
+		p.under = map[volume.ID]chan volume.StageRequest{}
 	}
-	p.under[id] = true
-	return true
+	ch := make(chan volume.StageRequest, 1)
+	p.under[id] = ch
+	return ch, true
+}
+
+// announce never waits. Nobody listens unless the volume is being prepared.
+func (p *prepares) announce(req volume.StageRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.under[req.ID] <- req:
+	default:
+	}
 }
 
 func (p *prepares) end(id volume.ID) {
@@ -118,6 +130,9 @@ func (a *Attacher) RunPrepares(ctx context.Context) {
 	}
 }
 
+// Announce implements volume.Attacher.
+func (a *Attacher) Announce(req volume.StageRequest) { a.prepares.announce(req) }
+
 // Prepare begins the stages that are due now, and waits until they are ready.
 func (a *Attacher) Prepare(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -127,14 +142,15 @@ func (a *Attacher) Prepare(ctx context.Context) {
 
 func (a *Attacher) beginPrepares(ctx context.Context, wg *sync.WaitGroup) {
 	for _, rec := range a.toPrepare(ctx) {
-		if !a.prepares.begin(rec.ID) {
+		announced, ok := a.prepares.begin(rec.ID)
+		if !ok {
 			continue
 		}
 		wg.Go(func() {
 			defer a.prepares.end(rec.ID)
 			bounded, cancel := context.WithTimeout(ctx, prepareTimeout)
 			defer cancel()
-			if err := a.prepare(bounded, rec); err != nil && ctx.Err() == nil {
+			if err := a.prepare(bounded, rec, announced); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Stage could not be prepared", "volume", rec.ID)
 			}
 		})
@@ -165,8 +181,9 @@ func (a *Attacher) toPrepare(ctx context.Context) []volume.Volume {
 }
 
 // prepare takes the steps of a stage for which the address of the origin is not needed:
-// it leaves what a stage leaves that was killed before it connected the origin.
-func (a *Attacher) prepare(ctx context.Context, rec volume.Volume) error {
+// it leaves what a stage leaves that was killed before it connected the origin. If the
+// request comes meanwhile, it is what a stage leaves that was killed after that.
+func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-chan volume.StageRequest) error {
 	unlock, ok := a.Locks.TryLock(string(rec.ID))
 	if !ok {
 		return nil
@@ -186,18 +203,63 @@ func (a *Attacher) prepare(ctx context.Context, rec volume.Volume) error {
 	if err != nil {
 		return err
 	}
+	connected := a.connectAnnounced(ctx, s, announced)
+	defer connected()
 	wait()
 	if s.plan.Cache != planCreate {
 		return nil // the old cache could not be wiped
 	}
-	s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 	if err := a.prepareDevices(ctx, s); err != nil {
 		return err
 	}
+	connected()
 	faultPrepareDone.Hit()
 	a.prepares.put(rec.ID, s)
 	klog.FromContext(ctx).V(2).Info("Stage prepared", "volume", rec.ID, "generation", rec.Fence.Generation, "data", s.data != "")
 	return nil
+}
+
+// connectAnnounced connects the origin while the stage is prepared, once the request is
+// announced that has its address and credentials: with a storage server that is not
+// next door that takes as long as all the rest. The returned function waits for a
+// connection that has begun, and lets none begin any more.
+func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <-chan volume.StageRequest) (wait func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-over:
+		case <-ctx.Done():
+		case req := <-announced:
+			if req.Publication.Fence != s.req.Publication.Fence {
+				return
+			}
+			if err := a.connectEarly(ctx, s, req); err != nil {
+				// The stage meets the same, and says so.
+				klog.FromContext(ctx).V(2).Info("Origin is not connected beforehand", "volume", req.ID, "reason", err.Error())
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(over)
+		<-done
+	})
+}
+
+// connectEarly has the journal know the session before there is one.
+func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.StageRequest) error {
+	if err := s.note(func(e *Entry) error {
+		e.Source = req.Publication.Source
+		return a.save(ctx, e, StateStaging)
+	}); err != nil {
+		return err
+	}
+	faultPrepareAnnounced.Hit()
+	_, err := a.Transport.Connect(ctx, target(req.Publication.Source), credentials(req.Credentials))
+	if err == nil {
+		faultPrepareConnected.Hit()
+	}
+	return err
 }
 
 // prepareDevices makes the cache and its data device for an origin of the size that the
@@ -208,15 +270,17 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if err := a.shapeCache(ctx, s); err != nil {
+	return s.note(func(e *Entry) (err error) {
+		s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
+		if err := a.shapeCache(ctx, s); err != nil {
+			return err
+		}
+		if e.Fill == nil || e.Fill.Peer == nil {
+			return nil
+		}
+		s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin)
 		return err
-	}
-	if s.entry.Fill == nil || s.entry.Fill.Peer == nil {
-		return nil
-	}
-	var err error
-	s.data, err = a.createDataDevice(ctx, s.entry, s.cache, s.origin)
-	return err
+	})
 }
 
 // takePrepared goes on with a stage that was prepared, if nothing has happened to the

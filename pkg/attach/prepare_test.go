@@ -142,18 +142,22 @@ func TestToPrepare(t *testing.T) {
 	if due := a.toPrepare(t.Context()); len(due) != 1 || due[0].ID != "v" {
 		t.Errorf("to be prepared: %v", due)
 	}
-	if !a.prepares.begin("v") || a.prepares.begin("v") {
+	begin := func(id volume.ID) bool {
+		_, ok := a.prepares.begin(id)
+		return ok
+	}
+	if !begin("v") || begin("v") {
 		t.Error("a volume is prepared twice at the same time")
 	}
 	for i := range preparesAtATime - 1 {
-		if !a.prepares.begin(volume.ID(rune('a' + i))) {
+		if !begin(volume.ID(rune('a' + i))) {
 			t.Errorf("only %d volumes are prepared at a time", i+1)
 		}
 	}
-	if a.prepares.begin("one more") {
+	if begin("one more") {
 		t.Error("there is no bound of how many are prepared at a time")
 	}
-	if a.prepares.end("v"); !a.prepares.begin("one more") {
+	if a.prepares.end("v"); !begin("one more") {
 		t.Error("the end of one lets no other begin")
 	}
 	a.prepares.put("v", &staging{})
@@ -166,6 +170,30 @@ func TestToPrepare(t *testing.T) {
 	a.prepares.put("v", &staging{})
 	if a.toPrepare(t.Context()) != nil || a.prepares.take("v") == nil {
 		t.Error("a watch that does not answer takes away what was prepared")
+	}
+}
+
+// TestAnnounce: only the stage of a volume that is being prepared is heard of, and
+// nobody who announces one waits.
+func TestAnnounce(t *testing.T) {
+	a := New(Config{Node: "a"}, Deps{})
+	req := volume.StageRequest{ID: "v", FSType: "ext4"}
+	a.Announce(req)
+	announced, _ := a.prepares.begin("v")
+	if len(announced) > 0 {
+		t.Error("what was announced before it began is heard of")
+	}
+	for range 3 {
+		a.Announce(req)
+		a.Announce(volume.StageRequest{ID: "other"})
+	}
+	if got := <-announced; got.FSType != "ext4" || len(announced) > 0 {
+		t.Errorf("announced: %+v, and %d more", got, len(announced))
+	}
+	a.prepares.end("v")
+	a.Announce(req)
+	if len(announced) > 0 {
+		t.Error("what was announced after its end is heard of")
 	}
 }
 

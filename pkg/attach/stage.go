@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -35,6 +36,15 @@ type staging struct {
 	// is not yet, and data the number of the data device over it, "" if there is none.
 	shaped int64
 	data   string
+	// own is held by who changes or journals the entry while two may.
+	own sync.Mutex
+}
+
+// note changes the entry while two may.
+func (s *staging) note(change func(*Entry) error) error {
+	s.own.Lock()
+	defer s.own.Unlock()
+	return change(s.entry)
 }
 
 // Stage implements volume.Attacher.

@@ -6,8 +6,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
+	"github.com/nearflash/nearflash/pkg/volume/volumetest"
 )
 
 // TestLockWaitsForBackground: kubelet would come again half a second later, and a pod is
@@ -40,4 +45,30 @@ func TestLockWaitsForBackground(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStageIsAnnounced: what works on the volume in the background knows of the request
+// that waits for it.
+func TestStageIsAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks, a := &keylock.Set{}, volumetest.NewAttacher()
+		release, _ := locks.TryLock("v")
+		defer release()
+		_, err := NewNode(a, locks, "node-1", 0).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+			VolumeId: "v", StagingTargetPath: "/staging", PublishContext: encodePublication(volume.Publication{
+				Fence:  volume.Fence{UID: "u", Generation: 1, Node: "node-1"},
+				Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:v"},
+			}),
+			VolumeCapability: &csi.VolumeCapability{
+				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+				AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+			},
+		})
+		if status.Code(err) != codes.Aborted || len(a.Staged()) > 0 {
+			t.Errorf("a busy volume: %v, staged: %v", err, a.Staged())
+		}
+		if got := a.Announced(); len(got) != 1 || got[0] != "v" {
+			t.Errorf("announced: %v", got)
+		}
+	})
 }

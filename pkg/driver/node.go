@@ -56,6 +56,7 @@ func (n *Node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
+	n.attacher.Announce(stage)
 	unlock, err := lock(ctx, n.locks, stage.ID)
 	if err != nil {
 		return nil, statusFor(err)

@@ -226,6 +226,9 @@ type Stats struct {
 // All methods are idempotent, and each may be called again after the process
 // was killed between any two of its steps (I8).
 type Attacher interface {
+	// Announce tells that Stage is going to be called with req, once whoever works on
+	// the volume has let go of it. It returns at once.
+	Announce(req StageRequest)
 	// Stage attaches the volume through its cache. Only the fence (I1, I2) or
 	// an unreachable origin fails it; a cache that cannot be had is reported on
 	// the record and the volume attached without (I6).

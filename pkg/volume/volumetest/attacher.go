@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -18,6 +19,7 @@ type Attacher struct {
 	staged map[volume.ID]string
 	// published are the target paths by volume.
 	published map[volume.ID]map[string]bool
+	announced []volume.ID
 }
 
 var _ volume.Attacher = (*Attacher)(nil)
@@ -36,6 +38,20 @@ func (a *Attacher) Staged() []volume.ID {
 		out = append(out, id)
 	}
 	return out
+}
+
+// Announce implements volume.Attacher.
+func (a *Attacher) Announce(req volume.StageRequest) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.announced = append(a.announced, req.ID)
+}
+
+// Announced lists the volumes whose stages were announced.
+func (a *Attacher) Announced() []volume.ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.announced)
 }
 
 // Stage implements volume.Attacher.
