@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs inside the guest: the kernel tests of one package. When one fails,
-# its output is printed, and then the output of all.
+# its output is printed, and then the output of all; with VERBOSE=true always.
 set -u
 cp kernel.test /var/tmp/kernel.test # the shared folder is slow to run from
 start=$SECONDS
@@ -12,6 +12,9 @@ if ((rc != 0)); then
   echo "== what the failed tests said"
   awk '/^=== RUN +[^\/]*$/ { said = "" } { said = said $0 "\n" } /^(--- FAIL|panic)/ { printf "%s", said; said = "" }' /tmp/out
   echo "== everything"
+  cat /tmp/out
+fi
+if ((rc == 0)) && [[ ${VERBOSE:-} == true ]]; then
   cat /tmp/out
 fi
 if ((rc == 0)) && [[ $RUN == ^TestKernel* ]] && ! grep -aq '^--- PASS' /tmp/out; then

@@ -57,7 +57,7 @@ func TestKernelManyVolumes(t *testing.T) {
 	for _, n := range []int{20, 200} {
 		t.Run(fmt.Sprintf("%d volumes", n), func(t *testing.T) {
 			if n > 20 && testing.Short() {
-				t.Skip("takes many minutes: SHORT=false DISK=4096 RUN='^TestKernelManyVolumes$' hack/kernel-ring.sh")
+				t.Skip("takes many minutes: VERBOSE=true SHORT=false DISK=4096 RUN='^TestKernelManyVolumes$' hack/kernel-ring.sh")
 			}
 			manyVolumes(t, n)
 		})
