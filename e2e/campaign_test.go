@@ -278,7 +278,9 @@ func cutFor(cut func(*witness) error) func(context.Context, *witness) error {
 }
 
 // storageKilled crashes the storage server and boots it again.
-func storageKilled(ctx context.Context, _ *witness) error {
+func storageKilled(ctx context.Context, w *witness) error {
+	w.h.StorageStops()
+	defer w.h.StorageIsBack()
 	if err := k.Lab.Kill(ctx, cluster.StorageMachine); err != nil {
 		return err
 	}

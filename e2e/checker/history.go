@@ -18,7 +18,9 @@ type History struct {
 	mode   Mode
 	blocks []block
 	last   uint64
-	where  map[uint64]int64 // the block of each write that was not answered
+	// stopping is true while the storage server may lose power at any moment.
+	stopping bool
+	where    map[uint64]int64 // the block of each write that was not answered
 }
 
 // NewHistory begins with a volume that has never been written to.
@@ -57,7 +59,28 @@ func (h *History) Issue(at int64) uint64 {
 // Ack notes that a write was acknowledged. Writes of one block are acknowledged in
 // their order.
 func (h *History) Ack(seq uint64) error {
-	return h.answer(seq, func(b block) block { return b.ack(seq, h.mode) })
+	return h.answer(seq, func(b block) block {
+		if b = b.ack(seq, h.mode); h.stopping {
+			b = b.stop()
+		}
+		return b
+	})
+}
+
+// StorageStops notes that the storage server is about to lose power under load, and
+// StorageIsBack that it has. What is acknowledged between the two may be of before.
+func (h *History) StorageStops() {
+	h.mu.Lock()
+	h.stopping = true
+	h.mu.Unlock()
+	h.each(block.stop)
+}
+
+// StorageIsBack is the end of what StorageStops began.
+func (h *History) StorageIsBack() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopping = false
 }
 
 // Fail notes that a write returned an error while its user lives on.

@@ -77,6 +77,14 @@ func (b block) ack(seq uint64, m Mode) block {
 	return b.forget()
 }
 
+// stop notes that the storage server may have lost power since the newest write was
+// acknowledged. The kernel does not notice: a flush that is acknowledged afterwards
+// proves nothing about that write.
+func (b block) stop() block {
+	b.below, b.split = b.oldest(LossStorage), true
+	return b
+}
+
 // fail notes that a write returned an error.
 func (b block) fail() block {
 	b.failed = true

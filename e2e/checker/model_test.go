@@ -18,6 +18,7 @@ func (h *told) ack(seq uint64, m Mode) *told     { h.b, h.m = h.b.ack(seq, m), m
 func (h *told) written(seq uint64, m Mode) *told { return h.issue(seq).ack(seq, m) }
 func (h *told) failed(seq uint64) *told          { h.issue(seq); h.b = h.b.fail(); return h }
 func (h *told) flushed(m Mode) *told             { h.b = h.b.flush(m); return h }
+func (h *told) stopped() *told                   { h.b = h.b.stop(); return h }
 func (h *told) drained(m Mode) *told             { h.b = h.b.drain(m); return h }
 func (h *told) seen(l Loss, seq uint64) *told    { h.b = h.b.observe(l, h.m, seq); return h }
 
@@ -79,6 +80,14 @@ func TestModel(t *testing.T) {
 			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: Acknowledged}},
 		"until the next write there": {history().written(1, wt).flushed(wt).written(2, wt).seen(LossStorage, 2).written(3, wt), LossNothing,
 			map[uint64]Verdict{1: Stale, 2: Stale, 3: Acknowledged}},
+		"a flush after the server's loss of power": {history().written(1, wt).flushed(wt).written(2, wt).stopped().flushed(wt), LossStorage,
+			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: Acknowledged}},
+		"a write and a flush after it": {history().written(1, wt).flushed(wt).written(2, wt).stopped().written(3, wt).flushed(wt), LossStorage,
+			map[uint64]Verdict{1: Stale, 2: Stale, 3: Acknowledged}},
+		"the end of unstage after it": {history().written(1, wb).drained(wb).written(2, wb).stopped().drained(wb), LossStorage,
+			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: Acknowledged}},
+		"flushed before it": {history().written(1, wt).flushed(wt).stopped().flushed(wt), LossStorage,
+			map[uint64]Verdict{0: Stale, 1: Acknowledged}},
 		"writeback that was writethrough": {history().written(1, wt).written(2, wb), LossNode | LossCache,
 			map[uint64]Verdict{0: Stale, 1: LostByContract, 2: Acknowledged}},
 		"writethrough that was writeback, drained between": {history().written(1, wb).drained(wb).written(2, wt), LossCache,
@@ -115,6 +124,31 @@ func TestPure(t *testing.T) {
 				t.Errorf("write %d is %s, want %s", seq, got, want)
 			}
 		}
+	}
+}
+
+// TestStorageStops: of what is acknowledged while the storage server may lose power, a
+// later flush proves nothing; of what comes after it, it does.
+func TestStorageStops(t *testing.T) {
+	h := NewHistory(testVolume, 3, Writethrough)
+	write := func(at int64) {
+		t.Helper()
+		if err := h.Ack(h.Issue(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(0)
+	h.StorageStops()
+	write(1)
+	h.StorageIsBack()
+	write(2)
+	h.Flushed()
+	r, err := h.Judge(LossStorage, []Content{whole(0), whole(0), whole(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.String(); got != "lost by contract 2, stale 1" || len(r.Violations) != 1 || r.Violations[0].Block != 2 {
+		t.Errorf("report %q, violations %v", got, r.Violations)
 	}
 }
 
