@@ -179,8 +179,7 @@ func TestKernelWarmRestart(t *testing.T) {
 func (d *disk) writeElsewhere(data []byte) {
 	d.m.t.Helper()
 	ctx := d.m.t.Context()
-	src := d.req.Publication.Source
-	at := transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN}
+	at := d.target()
 	o, err := d.n.Transport.Connect(ctx, at, &transport.Credentials{Username: chapUser, Password: chapWord})
 	mustPass(d.m.t, "connect", err)
 	write(d.m.t, o.Paths[0], data, 0, true)
@@ -392,8 +391,7 @@ func TestKernelMultipath(t *testing.T) {
 	d := m.volume(n, "paths", 64*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
-	src := d.req.Publication.Source
-	o, found, err := n.Transport.Lookup(t.Context(), transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN})
+	o, found, err := n.Transport.Lookup(t.Context(), d.target())
 	if err != nil || !found || len(o.Paths) != 2 {
 		t.Fatalf("paths: %+v, %t, %v", o, found, err)
 	}
@@ -437,8 +435,7 @@ func TestKernelSuperseded(t *testing.T) {
 	d.req.Block = true
 	d.stage()
 	d.writeDirty(d.device(), pattern(7, 4*mib))
-	src := d.req.Publication.Source
-	o, found, err := n.Transport.Lookup(t.Context(), transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN})
+	o, found, err := n.Transport.Lookup(t.Context(), d.target())
 	if err != nil || !found {
 		t.Fatal(found, err)
 	}

@@ -89,11 +89,7 @@ func child() int {
 			err = unstage(ctx, n, o.Req)
 		default:
 			if o.Prepare {
-				var announce *volume.StageRequest
-				if o.Announce {
-					announce = &o.Req
-				}
-				n.prepare(ctx, announce)
+				n.prepare(ctx, o.Req, o.Announce)
 			}
 			err = n.Stage(ctx, o.Req)
 		}

@@ -14,18 +14,17 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
-	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// prepare begins the stages that are due. If announce is not nil, that request is known
-// to wait for the end of it.
-func (n *node) prepare(ctx context.Context, announce *volume.StageRequest) {
+// prepare begins the stages that are due. With announced, req is known to wait for the
+// end of it.
+func (n *node) prepare(ctx context.Context, req volume.StageRequest, announced bool) {
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(over)
-	if announce != nil {
+	if announced {
 		wg.Go(func() {
 			// It is heard of once the volume is locked, which nobody outside can see.
 			for {
@@ -33,7 +32,7 @@ func (n *node) prepare(ctx context.Context, announce *volume.StageRequest) {
 				case <-over:
 					return
 				case <-time.After(20 * time.Millisecond):
-					n.Announce(*announce)
+					n.Announce(req)
 				}
 			}
 		})
@@ -51,27 +50,22 @@ func (v *movers) prepared(seed uint64, announced bool) []byte {
 	data := v.warmUp(seed)
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	var req *volume.StageRequest
-	if announced {
-		req = &v.req
-	}
-	v.b.prepare(t.Context(), req)
+	v.b.prepare(t.Context(), v.req, announced)
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
 	if e.State != attach.StateStaging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil {
 		t.Fatalf("prepared: %+v", e)
 	}
-	if known, connected := e.Source.IQN != "", v.connected(); known != announced || connected != announced {
+	if known, connected := e.Source.IQN != "", v.hasOrigin(); known != announced || connected != announced {
 		t.Errorf("announced: %t; the journal has the origin's address: %t; it is connected: %t", announced, known, connected)
 	}
 	return data
 }
 
-// connected tells whether the origin is there as the request names it.
-func (v *movers) connected() bool {
+// hasOrigin tells whether the origin is there as the request names it.
+func (v *movers) hasOrigin() bool {
 	v.m.t.Helper()
-	src := v.req.Publication.Source
-	_, found, err := v.b.Transport.Lookup(v.m.t.Context(), transport.Target{Portals: src.Portals, IQN: src.IQN, LUN: src.LUN})
+	_, found, err := v.b.Transport.Lookup(v.m.t.Context(), v.target())
 	mustPass(v.m.t, "look for the origin", err)
 	return found
 }
@@ -107,7 +101,7 @@ func (v *movers) gone() {
 	if len(lvs) > 0 {
 		t.Errorf("logical volumes are left: %v", lvs)
 	}
-	if v.connected() {
+	if v.hasOrigin() {
 		t.Error("the origin is still connected")
 	}
 	loans, err := v.a.Loans(t.Context())
