@@ -125,7 +125,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	run := hostexec.New()
-	lv := lvm.New(run)
+	lv := lvm.New(run, filepath.Join(dir, "devices"))
 	n := &node{dir: dir}
 	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {

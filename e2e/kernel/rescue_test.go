@@ -227,7 +227,7 @@ func (d *disk) refusals(origin string) {
 		t.Errorf("another volume: %v", err)
 	}
 
-	l := lvm.New(d.m.run)
+	l := lvm.New(d.m.run, t.TempDir())
 	l.SetDevices([]string{ssdOne})
 	r := &rescue.Rescuer{
 		DM: d.n.DM, LVM: l, Tools: cachetools.Tools{Run: d.m.run}, VG: pool.VolumeGroup(nodeName), Records: d.rec, Dir: t.TempDir(), Now: time.Now,

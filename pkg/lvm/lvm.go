@@ -23,12 +23,15 @@ const stripeBytes = 64 << 10
 type tools struct {
 	run     hostexec.Runner
 	devices atomic.Pointer[[]string]
+	// links is the only place where LVM looks for devices.
+	links string
 }
 
 var _ Client = (*tools)(nil)
 
-// New returns a Client that has no devices yet.
-func New(run hostexec.Runner) Client { return &tools{run: run} }
+// New returns a Client that has no devices yet. links is a directory of its own, in which
+// the devices get links; it is made when it is needed.
+func New(run hostexec.Runner, links string) Client { return &tools{run: run, links: links} }
 
 // SetDevices implements Client.
 func (t *tools) SetDevices(paths []string) {
@@ -53,7 +56,7 @@ func (t *tools) VG(ctx context.Context, name string) (VG, error) {
 // CreateVG implements Client. Without --yes, and with nobody to ask, vgcreate
 // declines to wipe a signature and fails.
 func (t *tools) CreateVG(ctx context.Context, name string, devices []string) error {
-	if err := t.change(ctx, nil, "vgcreate", append([]string{name}, devices...)...); err != nil {
+	if err := t.change(ctx, nil, "vgcreate", append([]string{name}, t.linksOf(devices)...)...); err != nil {
 		return fmt.Errorf("create volume group %s: %w", name, err)
 	}
 	return nil
@@ -61,7 +64,7 @@ func (t *tools) CreateVG(ctx context.Context, name string, devices []string) err
 
 // ExtendVG implements Client.
 func (t *tools) ExtendVG(ctx context.Context, name string, devices []string) error {
-	if err := t.change(ctx, nil, "vgextend", append([]string{name}, devices...)...); err != nil {
+	if err := t.change(ctx, nil, "vgextend", append([]string{name}, t.linksOf(devices)...)...); err != nil {
 		return fmt.Errorf("extend volume group %s: %w", name, err)
 	}
 	return nil
@@ -228,15 +231,19 @@ func (t *tools) execOn(ctx context.Context, devices, config []string, name strin
 	if len(devices) == 0 {
 		return nil, ErrNoDevices
 	}
-	config = append(slices.Clone(config), noCopies)
-	args = append([]string{"--devices", strings.Join(devices, ",")}, args...)
+	links, look, err := t.link(devices)
+	if err != nil {
+		return nil, err
+	}
+	config = append(slices.Clone(config), noCopies, look)
+	args = append([]string{"--devices", strings.Join(links, ",")}, args...)
 	args = append(args, "--config", strings.Join(config, " "))
 	cmd := hostexec.Command(name, args...)
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(WithReportedErrors(cmd, res, err))
 	}
-	return res.Stdout, nil
+	return t.unlink(res.Stdout), nil
 }
 
 // classify gives an error of LVM one of this package's sentinels; LVM's exit

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,16 +27,17 @@ func golden(t testing.TB, name string) string {
 	return string(b)
 }
 
-func client(t *testing.T) (*hostexectest.Fake, Client) {
+// client returns a client of two devices, and the directory of its links.
+func client(t *testing.T) (*hostexectest.Fake, Client, string) {
 	t.Helper()
-	run := hostexectest.New(t)
-	c := New(run)
+	run, links := hostexectest.New(t), t.TempDir()
+	c := New(run, links)
 	c.SetDevices([]string{"/dev/a", "/dev/b"})
-	return run, c
+	return run, c, links
 }
 
 func TestReports(t *testing.T) {
-	run, c := client(t)
+	run, c, links := client(t)
 	run.On("lvs").Return(golden(t, "lvs.json"))
 	lvs, err := c.LVs(t.Context(), "nearflash-0123456789")
 	if err != nil {
@@ -59,7 +62,7 @@ func TestReports(t *testing.T) {
 	if lv := byName["pvc-b.data"]; lv.SegType != "raid1" || lv.SyncPercent != 100 {
 		t.Errorf("a mirror: %+v", lv)
 	}
-	if want := "--devices /dev/a,/dev/b"; !strings.Contains(run.Lines()[0], want) {
+	if want := fmt.Sprintf("--devices %s/dev/a,%[1]s/dev/b", links); !strings.Contains(run.Lines()[0], want) {
 		t.Errorf("%q lacks %q: LVM would look at origins", run.Lines()[0], want)
 	}
 
@@ -74,7 +77,7 @@ func TestReports(t *testing.T) {
 		t.Errorf("group with a missing device: %+v, %v", part, err)
 	}
 
-	run.On("pvs").Return(golden(t, "pvs.json"))
+	run.On("pvs").Return(strings.ReplaceAll(golden(t, "pvs.json"), "/dev/", links+"/dev/"))
 	pvs, err := c.PVs(t.Context(), []string{"/dev/ubdb", "/dev/ubdc"})
 	if err != nil || len(pvs) != 2 || pvs[0].Device != "/dev/ubdb" || pvs[0].VG != "nearflash-0123456789" || pvs[0].Missing {
 		t.Errorf("physical volumes: %+v, %v", pvs, err)
@@ -82,7 +85,7 @@ func TestReports(t *testing.T) {
 }
 
 func TestMissingGroup(t *testing.T) {
-	run, c := client(t)
+	run, c, _ := client(t)
 	// With a JSON report LVM's words are in the report, not on stderr.
 	run.On("lvs").Do(failWithReport(golden(t, "lvs-nosuch.json")))
 	if _, err := c.LVs(t.Context(), "nosuch"); !errors.Is(err, ErrNotFound) {
@@ -95,7 +98,7 @@ func TestMissingGroup(t *testing.T) {
 	if _, err := c.VG(t.Context(), "nosuch"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("VG: %v, want ErrNotFound", err)
 	}
-	if _, err := New(run).VG(t.Context(), "x"); !errors.Is(err, ErrNoDevices) {
+	if _, err := New(run, t.TempDir()).VG(t.Context(), "x"); !errors.Is(err, ErrNoDevices) {
 		t.Errorf("without devices: %v, want ErrNoDevices", err)
 	}
 }
@@ -132,17 +135,19 @@ func TestErrorsOfLVM(t *testing.T) {
 }
 
 func TestStripesFallBackToLinear(t *testing.T) {
-	run, c := client(t)
-	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
-	run.On("lvcreate --devices /dev/a,/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b vg --config activation{udev_sync=0} backup{backup=0 archive=0}").Once()
+	run, c, links := client(t)
+	create := fmt.Sprintf("lvcreate --devices %s/dev/a,%[1]s/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b", links)
+	run.On(create+" --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
+	run.On(create + " vg --config activation{udev_sync=0} backup{backup=0 archive=0}").Once()
 	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); err != nil {
 		t.Error(err)
 	}
 }
 
-// No command leaves a copy of a group's metadata in the container.
-func TestNoCopies(t *testing.T) {
-	run, c := client(t)
+// No command leaves a copy of a group's metadata in the container, and none looks for
+// devices below /dev, where there are several names for each volume.
+func TestSettingsOfAll(t *testing.T) {
+	run, c, links := client(t)
 	for _, tool := range []string{"vgcreate", "vgextend", "lvcreate", "lvchange", "lvremove"} {
 		run.On(tool)
 	}
@@ -162,12 +167,31 @@ func TestNoCopies(t *testing.T) {
 		}
 	}
 	for _, line := range run.Lines() {
-		if !strings.HasSuffix(line, "backup{backup=0 archive=0}") {
-			t.Errorf("%q would keep copies", line)
+		if want := fmt.Sprintf("backup{backup=0 archive=0} devices{scan=[%q] obtain_device_list_from_udev=0}", links); !strings.HasSuffix(line, want) {
+			t.Errorf("%q lacks %q", line, want)
+		}
+	}
+	for tool, want := range map[string]string{"vgcreate": " vg " + links + "/dev/a ", "vgextend": " vg " + links + "/dev/b "} {
+		if !slices.ContainsFunc(run.Lines(), func(line string) bool { return strings.HasPrefix(line, tool) && strings.Contains(line, want) }) {
+			t.Errorf("no %s of%s in %q", tool, want, run.Lines())
 		}
 	}
 	if len(run.Lines()) != 8 {
 		t.Errorf("%d commands, want 8: %q", len(run.Lines()), run.Lines())
+	}
+}
+
+// What is at the place of a link is not taken for the device.
+func TestLinkElsewhere(t *testing.T) {
+	_, c, links := client(t)
+	if err := os.Mkdir(filepath.Join(links, "dev"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/z", filepath.Join(links, "dev", "b")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.LVs(t.Context(), "vg"); err == nil || !strings.Contains(err.Error(), `leads to "/dev/z"`) {
+		t.Errorf("a link to another device: %v", err)
 	}
 }
 

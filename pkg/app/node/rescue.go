@@ -97,8 +97,14 @@ func (c *Rescue) Run(ctx context.Context) error {
 	if err := c.validate(); err != nil {
 		return err
 	}
+	// Of a name that nobody can know: the directory for temporary files is everybody's.
+	links, err := os.MkdirTemp(c.temp, "nearflash-devices-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(links) }()
 	run := hostexec.New()
-	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run), Tools: cachetools.Tools{Run: run}, Dir: c.temp, Now: time.Now}
+	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

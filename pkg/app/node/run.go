@@ -207,7 +207,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	runner := hostexec.New()
-	dm, lv := devmapper.New(runner), lvm.New(runner)
+	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
 	borrowed := moves.NewDestination(api, recorder, clock.RealClock{})
 	watchMoves, err := borrowed.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
