@@ -44,6 +44,10 @@ type stageFacts struct {
 	PoolProblem, KernelProblem string
 	// WarmProblem says why no cache can begin from elsewhere, or is empty.
 	WarmProblem string
+	// Prepared is true when this process has prepared this very stage and nothing has
+	// happened to the volume since. What it has made on the SSD was never activated;
+	// Cache is empty then.
+	Prepared bool
 	// CacheProblem says why the SSD does not tell what it holds of this volume
 	// although the pool is there, or is empty.
 	CacheProblem string

@@ -170,8 +170,9 @@ func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, 
 }
 
 // gatherStage collects what decideStage needs. A pool that cannot be read is a
-// fact, not an error (I6).
-func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (stageFacts, cacheVolumes, error) {
+// fact, not an error (I6). If the stage was prepared, nothing on the SSD can ever have
+// been activated since, and it is not looked at; prepared is nil otherwise.
+func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, prepared *staging) (stageFacts, cacheVolumes, error) {
 	rec, err := a.Records.Get(ctx, req.ID)
 	if err != nil {
 		return stageFacts{}, cacheVolumes{}, err
@@ -188,6 +189,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (st
 		Entry: e, SameBoot: e != nil && e.Boot == a.Boot,
 		TopActive: active, TopOurs: active && info.UUID == dmUUID(req.Publication.Fence, "top"),
 		Fence: req.Publication.Fence, Record: rec, Node: a.Node,
+		Prepared: prepared.precedes(e, req.Publication.Fence),
 	}
 	if view := a.Pool.View(); !view.Ready {
 		f.PoolProblem = view.Problem
@@ -195,7 +197,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest) (st
 	f.KernelProblem = a.CacheProblem(ctx)
 	f.WarmProblem = a.warmProblem(ctx)
 	var c cacheVolumes
-	if f.PoolProblem == "" {
+	if f.PoolProblem == "" && !f.Prepared {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 		defer cancel()
 		if c, err = a.findCache(cctx, req.ID); err != nil {

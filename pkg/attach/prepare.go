@@ -189,7 +189,7 @@ func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-c
 		return nil
 	}
 	defer unlock()
-	facts, cache, err := a.gatherStage(ctx, volume.StageRequest{ID: rec.ID, Publication: volume.Publication{Fence: rec.Fence}})
+	facts, cache, err := a.gatherStage(ctx, volume.StageRequest{ID: rec.ID, Publication: volume.Publication{Fence: rec.Fence}}, nil)
 	if err != nil {
 		return err
 	}
@@ -283,21 +283,22 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	})
 }
 
-// takePrepared goes on with a stage that was prepared, if nothing has happened to the
-// volume since, and the request asks for the same.
-func (a *Attacher) takePrepared(ctx context.Context, s *staging) (ok bool, err error) {
-	p := a.prepares.take(s.req.ID)
-	switch {
-	case p == nil || s.entry == nil || s.entry.State != StateStaging:
-		return false, nil
-	case p.entry.Fence != s.req.Publication.Fence || !p.entry.UpdatedAt.Equal(s.entry.UpdatedAt):
-		return false, nil
-	case !s.plan.worthPreparing() || *s.plan.Warm.Peer != *p.plan.Warm.Peer || s.plan.Mode != p.plan.Mode:
-		return false, nil
-	}
+// precedes tells whether the journal's entry is the one that the prepared stage, which
+// may be nil, has written last.
+func (s *staging) precedes(e *Entry, f volume.Fence) bool {
+	return s != nil && e != nil && e.State == StateStaging && s.entry.Fence == f && s.entry.UpdatedAt.Equal(e.UpdatedAt)
+}
+
+// fits tells whether a prepared stage is the one that is planned now.
+func (s *staging) fits(p stagePlan) bool {
+	return p.worthPreparing() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Mode == s.plan.Mode
+}
+
+// resume continues with a stage that was prepared.
+func (a *Attacher) resume(ctx context.Context, s, p *staging) error {
 	s.plan, s.entry, s.cache, s.head, s.early, s.shaped, s.data = p.plan, p.entry, p.cache, p.head, p.early, p.shaped, p.data
 	s.entry.Source = s.req.Publication.Source
-	return true, a.save(ctx, s.entry, StateStaging)
+	return a.save(ctx, s.entry, StateStaging)
 }
 
 // checkPrepared gives up what was prepared for an origin of another size.

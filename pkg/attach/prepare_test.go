@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -71,58 +73,103 @@ func TestWorthPreparing(t *testing.T) {
 	}
 }
 
-// TestTakePrepared: what was prepared is taken only by the stage that it is for.
-func TestTakePrepared(t *testing.T) {
-	plan := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: &volume.WarmSource{Node: "b", Generation: 4}}}
-	cold := plan
-	cold.Warm = nil
-	elsewhere := plan
-	elsewhere.Warm = &warmPlan{Peer: &volume.WarmSource{Node: "c", Generation: 4}}
-	dirty := plan
-	dirty.Mode = volume.ModeWriteback
-	source := volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}
+type (
+	countedLVs struct {
+		lvm.Client
+		asked int
+	}
+	oneRecord struct {
+		volume.Records
+		volume.Volume
+	}
+	anyMoves struct{ volume.Moves }
+	anyTools struct{ MetadataTools }
+	lostPool struct{}
+)
+
+func (lostPool) View() pool.View { return pool.View{Problem: "no device is there"} }
+
+func (l *countedLVs) LVs(context.Context, string) ([]lvm.LV, error) {
+	l.asked++
+	return nil, nil
+}
+
+func (r oneRecord) Get(context.Context, volume.ID) (volume.Volume, error) { return r.Volume, nil }
+
+// TestPreparedIsTaken: only the stage that it was prepared for goes on with it, and that
+// alone does without a look at the SSD.
+func TestPreparedIsTaken(t *testing.T) {
+	peer := &volume.WarmSource{Node: "b", Generation: 4}
+	prepared := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: peer}}
+	type world struct {
+		fence volume.Fence
+		rec   volume.Volume
+		entry *Entry
+		pool  PoolView
+	}
 	for name, tc := range map[string]struct {
-		change func(s *staging)
-		want   bool
+		change func(w *world)
+		taken  bool
+		looks  int
 	}{
-		"the same":                          {func(*staging) {}, true},
-		"of a later ownership":              {func(s *staging) { s.req.Publication.Fence = fence6 }, false},
-		"the journal was written since":     {func(s *staging) { s.entry.UpdatedAt = s.entry.UpdatedAt.Add(time.Second) }, false},
-		"the journal's entry is gone":       {func(s *staging) { s.entry = nil }, false},
-		"it is being wiped":                 {func(s *staging) { s.entry.State = StateWiping }, false},
-		"another plan":                      {func(s *staging) { s.plan = cold }, false},
-		"from elsewhere":                    {func(s *staging) { s.plan = elsewhere }, false},
-		"in another mode":                   {func(s *staging) { s.plan = dirty }, false},
-		"refused: the record is another's":  {func(s *staging) { s.plan.Refuse = volume.ErrFenced }, false},
-		"what is found on the SSD is ready": {func(s *staging) { s.plan.Wipe = true }, true},
+		"the same":                          {func(*world) {}, true, 0},
+		"of a later ownership":              {func(w *world) { w.fence, w.rec.Fence = fence6, fence6 }, false, 1},
+		"the journal was written since":     {func(w *world) { w.entry.UpdatedAt = w.entry.UpdatedAt.Add(time.Second) }, false, 1},
+		"the journal's entry is gone":       {func(w *world) { w.entry = nil }, false, 1},
+		"it is being wiped":                 {func(w *world) { w.entry.State = StateWiping }, false, 1},
+		"it is to begin cold":               {func(w *world) { w.rec.Spec.WarmStart.From = volume.WarmOff }, false, 1},
+		"from elsewhere":                    {func(w *world) { w.rec.WarmSource = &volume.WarmSource{Node: "c", Generation: 4} }, false, 1},
+		"in another mode":                   {func(w *world) { w.rec.Spec.Mode = volume.ModeWriteback }, false, 1},
+		"refused: the record is another's":  {func(w *world) { w.rec.Fence = fence6 }, false, 1},
+		"the pool is gone":                  {func(w *world) { w.pool = lostPool{} }, false, 0},
+		"only the volume's size is another": {func(w *world) { w.rec.Spec.CapacityBytes *= 2 }, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			entries, err := journal.Open[Entry](t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
-			a := New(Config{Node: "a"}, Deps{Journal: entries})
-			e := &Entry{ID: "v", Fence: fence5, Mode: volume.ModeWritethrough}
-			if err := a.save(t.Context(), e, StateStaging); err != nil {
+			w := world{
+				fence: fence5, pool: readyPool{}, entry: &Entry{ID: "v", Fence: fence5, Mode: volume.ModeWritethrough},
+				rec: volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: peer, Spec: volume.Spec{Mode: volume.ModeWritethrough, CapacityBytes: 1 << 30}},
+			}
+			config := Config{Node: fence5.Node, Warm: WarmConfig{Dir: t.TempDir()}}
+			first := New(config, Deps{Journal: entries})
+			if err := first.save(t.Context(), w.entry, StateStaging); err != nil {
 				t.Fatal(err)
 			}
-			a.prepares.put("v", &staging{plan: plan, entry: e, data: "253:7"})
-			onDisk, err := a.load("v")
+			mine := *w.entry
+			tc.change(&w)
+			if w.entry == nil {
+				err = entries.Delete("v")
+			} else {
+				err = entries.Save("v", *w.entry)
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &staging{plan: plan, entry: onDisk}
-			s.req = volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence5, Source: source}}
-			tc.change(s)
-			ok, err := a.takePrepared(t.Context(), s)
-			if err != nil || ok != tc.want {
-				t.Fatalf("taken %t, %v; want %t", ok, err, tc.want)
+			ssd := &countedLVs{}
+			a := New(config, Deps{
+				Journal: entries, DM: noDevices{}, LVM: ssd, Records: oneRecord{Volume: w.rec}, Pool: w.pool, Moves: anyMoves{}, Tools: anyTools{},
+				CacheProblem: func(context.Context) string { return "" },
+			})
+			a.prepares.put("v", &staging{plan: prepared, entry: &mine, data: "253:7"})
+			req := volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: w.fence, Source: volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}}}
+			_, s, p, err := a.lookAndDecide(t.Context(), req)
+			if err != nil || (p != nil) != tc.taken || ssd.asked != tc.looks {
+				t.Fatalf("taken %t, %d looks at the SSD, %v; want %t, %d", p != nil, ssd.asked, err, tc.taken, tc.looks)
 			}
-			if now, err := a.load("v"); err != nil || ok && (s.data != "253:7" || now.Source.IQN != source.IQN) {
+			if _, _, again, err := a.lookAndDecide(t.Context(), req); again != nil || err != nil {
+				t.Errorf("taken twice, %v", err)
+			}
+			if p == nil {
+				return
+			}
+			if err := a.resume(t.Context(), s, p); err != nil {
+				t.Fatal(err)
+			}
+			if now, err := a.load("v"); err != nil || s.data != "253:7" || now.Source.IQN != "iqn.origin" {
 				t.Errorf("data device %q, journal %+v, %v", s.data, now, err)
-			}
-			if again, err := a.takePrepared(t.Context(), s); again || err != nil {
-				t.Errorf("taken twice: %t, %v", again, err)
 			}
 		})
 	}

@@ -49,11 +49,11 @@ func (s *staging) note(change func(*Entry) error) error {
 
 // Stage implements volume.Attacher.
 func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
-	facts, cache, err := a.gatherStage(ctx, req)
+	facts, s, prepared, err := a.lookAndDecide(ctx, req)
 	if err != nil {
 		return err
 	}
-	plan := decideStage(facts)
+	plan := s.plan
 	klog.FromContext(ctx).Info("Stage decided", "volume", req.ID, "plan", plan.Cache, "mode", plan.Mode,
 		"wipe", plan.Wipe, "reason", plan.Reason, "generation", req.Publication.Fence.Generation)
 	if plan.Refuse != nil {
@@ -63,11 +63,10 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 		// Before the mount, which may fail by what was lost.
 		a.tellAbandoned(ctx, req.ID, req.Publication.Fence, nil)
 	}
-	s := &staging{req: req, plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
 	if plan.Cache == planAdopt {
 		err = a.adopt(ctx, s)
 	} else {
-		err = a.build(ctx, s)
+		err = a.build(ctx, s, prepared)
 	}
 	if err != nil {
 		return err
@@ -80,18 +79,38 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	return nil
 }
 
-// build makes the top device according to the plan.
-func (a *Attacher) build(ctx context.Context, s *staging) error {
-	id := s.req.ID
-	prepared, err := a.takePrepared(ctx, s)
+// lookAndDecide begins a stage, from what was prepared of it if there is such a thing
+// and it is still what is needed: then the SSD is not asked again what it has.
+func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (f stageFacts, s, prepared *staging, err error) {
+	prepared = a.prepares.take(req.ID)
+	f, cache, err := a.gatherStage(ctx, req, prepared)
+	if err != nil {
+		return f, nil, nil, err
+	}
+	plan := decideStage(f)
+	if prepared != nil && (!f.Prepared || !prepared.fits(plan)) {
+		prepared = nil
+		if f.Prepared {
+			if f, cache, err = a.gatherStage(ctx, req, nil); err != nil {
+				return f, nil, nil, err
+			}
+			plan = decideStage(f)
+		}
+	}
+	return f, &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}, prepared, nil
+}
+
+// build makes the top device according to the plan, from what was prepared if that is
+// not nil.
+func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) {
+	id, wait := s.req.ID, func() {}
+	if prepared != nil {
+		err = a.resume(ctx, s, prepared)
+	} else {
+		wait, err = a.begin(ctx, s)
+	}
 	if err != nil {
 		return err
-	}
-	wait := func() {}
-	if !prepared {
-		if wait, err = a.begin(ctx, s); err != nil {
-			return err
-		}
 	}
 	s.origin, err = a.connect(ctx, s)
 	wait()
