@@ -5,6 +5,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -122,6 +124,7 @@ func TestKernelPrepare(t *testing.T) {
 		if n := v.asked(); n != 1 {
 			t.Errorf("%s: the loan was asked for %d times", mode, n)
 		}
+		v.wantOriginNoted()
 		if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
 			t.Errorf("%s: hit rate of the first 1000 reads: %.3f", mode, rate)
 		}
@@ -137,6 +140,25 @@ func TestKernelPrepare(t *testing.T) {
 		v.remove()
 		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 		v.gone()
+	}
+}
+
+// wantOriginNoted: the SSD alone tells how large the origin is, from which a rescue knows
+// whether it is given the right one.
+func (v *movers) wantOriginNoted() {
+	v.m.t.Helper()
+	want, noted := fmt.Sprintf("nearflash.origin=%d", v.size), 0
+	for line := range strings.Lines(v.m.must("lvs", "--noheadings", "--options", "lv_name,lv_tags", pool.VolumeGroup(otherName))) {
+		name, tags, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if !strings.HasPrefix(name, string(v.req.ID)+".") {
+			continue
+		}
+		if noted++; !slices.Contains(strings.Split(strings.TrimSpace(tags), ","), want) {
+			v.m.t.Errorf("%s has tags %s, want %s", name, tags, want)
+		}
+	}
+	if noted < 2 {
+		v.m.t.Errorf("%d logical volumes of volume %s", noted, v.req.ID)
 	}
 }
 

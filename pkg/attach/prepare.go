@@ -272,6 +272,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	defer cancel()
 	return s.note(func(e *Entry) (err error) {
 		s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
+		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
 		if err := a.shapeCache(ctx, s); err != nil {
 			return err
 		}
