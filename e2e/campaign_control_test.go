@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // The kinds of disaster of the lab's campaign that come from the control plane and
@@ -26,8 +28,36 @@ func controlKilled(programs ...string) func(context.Context, *witness) error {
 		if err := k.Lab.StartControl(ctx); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, backedOff)
+		return recovered(ctx)
 	}
+}
+
+// recovered waits until the whole driver is back. A pod whose containers ended with the
+// control plane again and again is made anew: its kubelet would wait for up to five minutes
+// before each further start.
+func recovered(ctx context.Context) error {
+	const patience = 20 * time.Second
+	err := k.AwaitDriver(ctx, patience)
+	for began := time.Now(); err != nil && ctx.Err() == nil && time.Since(began) < backedOff; err = k.AwaitDriver(ctx, patience) {
+		pods, listErr := k.DriverPods(ctx)
+		if listErr != nil {
+			continue // the API server may not be back either
+		}
+		for i := range pods {
+			if waitsToStart(&pods[i]) {
+				if err := k.API.Delete(ctx, &pods[i]); client.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+		}
+	}
+	return err
+}
+
+func waitsToStart(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
+	})
 }
 
 // controlKilledMove kills the control plane while the volume leaves a node, and again
@@ -68,7 +98,7 @@ func etcdRestored(ctx context.Context, w *witness) error {
 	if err := k.Lab.SaveEtcd(ctx, backup); err != nil {
 		return err
 	}
-	if err := k.AwaitDriver(ctx, backedOff); err != nil {
+	if err := recovered(ctx); err != nil {
 		return err
 	}
 	before, node := w.pod, w.node
@@ -90,7 +120,7 @@ func etcdRestored(ctx context.Context, w *witness) error {
 	if err := k.Lab.RestoreEtcd(ctx, backup); err != nil {
 		return err
 	}
-	if err := k.AwaitDriver(ctx, backedOff); err != nil {
+	if err := recovered(ctx); err != nil {
 		return err
 	}
 	time.Sleep(time.Duration(w.r.IntN(20)) * time.Second)
@@ -136,5 +166,5 @@ func clockSet(ctx context.Context, w *witness) error {
 	if err := set(-by); err != nil {
 		return err
 	}
-	return k.AwaitDriver(ctx, backedOff)
+	return recovered(ctx)
 }

@@ -175,7 +175,7 @@ func killProcess(program string) func(context.Context, *witness) error {
 		if err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, backedOff)
+		return recovered(ctx)
 	}
 }
 
@@ -273,7 +273,7 @@ func cutFor(cut func(*witness) error) func(context.Context, *witness) error {
 		if err := k.Lab.Heal(ctx); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, backedOff)
+		return recovered(ctx)
 	}
 }
 
@@ -287,7 +287,7 @@ func storageKilled(ctx context.Context, w *witness) error {
 	if err := k.Lab.Start(ctx, cluster.StorageMachine); err != nil {
 		return err
 	}
-	return k.AwaitDriver(ctx, backedOff)
+	return recovered(ctx)
 }
 
 // givenUp loses the node, gives its writes up, goes on on the other node, and lets the
@@ -306,7 +306,7 @@ func givenUp(ctx context.Context, w *witness) error {
 		if err := k.Lab.Start(ctx, lost); err != nil {
 			return err
 		}
-		return k.AwaitDriver(ctx, backedOff)
+		return recovered(ctx)
 	}
 	if err := outOfService(ctx, lost, true); err != nil {
 		return err

@@ -149,7 +149,7 @@ func (w *witness) reboot(ctx context.Context) error {
 		return err
 	}
 	w.close()
-	if err := errors.Join(k.Lab.Start(ctx, w.node), k.AwaitDriver(ctx, backedOff)); err != nil {
+	if err := errors.Join(k.Lab.Start(ctx, w.node), recovered(ctx)); err != nil {
 		return err
 	}
 	err = cluster.Await(ctx, backedOff, func(ctx context.Context) (string, error) {
