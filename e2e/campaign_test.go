@@ -235,6 +235,9 @@ func moved(ctx context.Context, w *witness) error { return w.again(ctx, w.elsewh
 
 // controllerLost kills the controller while the volume moves.
 func controllerLost(ctx context.Context, w *witness) error {
+	if err := recovered(ctx); err != nil { // nobody runs that could be killed in back-off
+		return err
+	}
 	pod, err := k.Controller(ctx)
 	if err != nil {
 		return err
