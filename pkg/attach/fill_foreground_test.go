@@ -76,6 +76,32 @@ func TestFillsRemembered(t *testing.T) {
 	}
 }
 
+// TestFillsSettle: a copy waits for the start of the pod also if the fill was found
+// while its volume was being prepared.
+func TestFillsSettle(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		begins []time.Time
+		want   bool
+	}{
+		"begun by the stage":                       {begins: []time.Time{now}, want: true},
+		"found in the journal":                     {begins: []time.Time{{}}},
+		"found, then begun":                        {begins: []time.Time{{}, now}, want: true},
+		"begun, then found":                        {begins: []time.Time{now, {}}, want: true},
+		"begun long ago, and again by a new pod's": {begins: []time.Time{now.Add(-time.Hour), now}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := New(Config{Warm: WarmConfig{Settle: time.Second}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+			for _, since := range tc.begins {
+				a.fills.begin("v", since)
+			}
+			if got := a.settling(a.fills.memo("v")); got != tc.want {
+				t.Errorf("settling: %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 // TestFillsNearTheEnd: the end of a copy is not noticed seconds later.
 func TestFillsNearTheEnd(t *testing.T) {
 	now := time.Now()

@@ -50,7 +50,8 @@ type fillMemory struct {
 
 type fillMemo struct {
 	state FillState
-	// since is when the pod's start began; zero if that is long ago.
+	// since is when the pod's start began; zero if that is long ago. The mutex of
+	// fillMemory guards it.
 	since time.Time
 	// known is true when onOrigin is.
 	known, onOrigin bool
@@ -87,11 +88,17 @@ func (f *fillMemory) forget(id volume.ID) {
 }
 
 // begin makes RunFills look at a volume, whose pod is being started since then; zero if
-// it is not.
+// it is not, or if that is not known. The journal names a fill long before its pod is
+// started, so that RunFills may have found it already.
 func (f *fillMemory) begin(id volume.ID, since time.Time) {
 	f.mu.Lock()
-	if f.m[id] == nil {
-		f.m[id] = &fillMemo{state: FillState{ID: id}, since: since}
+	memo := f.m[id]
+	if memo == nil {
+		memo = &fillMemo{state: FillState{ID: id}}
+		f.m[id] = memo
+	}
+	if !since.IsZero() {
+		memo.since = since
 	}
 	f.mu.Unlock()
 	f.poke()
@@ -209,7 +216,13 @@ type fillLook struct {
 
 // settling tells a fill whose pod is being started.
 func (a *Attacher) settling(memo *fillMemo) bool {
-	return memo != nil && a.Now().Sub(memo.since) < a.Warm.Settle
+	if memo == nil {
+		return false
+	}
+	a.fills.mu.Lock()
+	since := memo.since
+	a.fills.mu.Unlock()
+	return a.Now().Sub(since) < a.Warm.Settle
 }
 
 // lookAtFills needs one command while nothing happens but copying, and that now and then.
