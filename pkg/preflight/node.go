@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -39,9 +40,39 @@ type Node struct {
 	InitiatorNameFile string
 	// IscsidSocket is for tests; empty means iscsid's own.
 	IscsidSocket string
+	// Programs remembers what was found of programs; nil asks them each time.
+	Programs *Programs
 	// Exports prepares the kernel to export devices; for tests, nil means that of
 	// this machine.
 	Exports func(context.Context) error
+}
+
+// Programs remembers which programs could be used. They belong to the driver's image,
+// so that one that was found stays; one that was not is asked again. The zero value
+// knows of none.
+type Programs struct {
+	mu     sync.Mutex
+	usable map[string]bool
+}
+
+// ask returns what check says of a program, or nil if it has passed before.
+func (p *Programs) ask(name string, check func() error) error {
+	if p == nil {
+		return check()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.usable[name] {
+		return nil
+	}
+	err := check()
+	if err == nil {
+		if p.usable == nil {
+			p.usable = map[string]bool{}
+		}
+		p.usable[name] = true
+	}
+	return err
 }
 
 // modules are what the node plugin uses of the kernel. Loading may fail where
@@ -58,6 +89,25 @@ func (n Node) LoadModules(ctx context.Context) {
 		_, _ = n.Run.Run(ctx, hostexec.Command("modprobe", "--quiet", m)) // judged by the checks below
 	}
 }
+
+// Findings are what Node lacks, nil where it lacks nothing: for every volume, for
+// caches, and for warm moves.
+type Findings struct{ Essential, Cache, WarmMove error }
+
+// Examine makes all checks, with one look at the kernel's targets.
+func (n Node) Examine(ctx context.Context) Findings {
+	dm := n.DM
+	n.DM = oneLook{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
+	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx)}
+}
+
+// oneLook is a client that asks for the targets once.
+type oneLook struct {
+	devmapper.Client
+	targets func() (map[string]devmapper.Version, error)
+}
+
+func (o oneLook) Targets(context.Context) (map[string]devmapper.Version, error) { return o.targets() }
 
 // Essential checks what every volume needs, cached or not. Each error names the
 // missing thing and the remedy.
@@ -134,6 +184,10 @@ func (n Node) cacheTarget(ctx context.Context) error {
 var lvmVersion = regexp.MustCompile(`LVM version:\s+(\d+)\.(\d+)\.(\d+)`)
 
 func (n Node) lvm(ctx context.Context) error {
+	return n.Programs.ask("lvm", func() error { return n.lvmVersion(ctx) })
+}
+
+func (n Node) lvmVersion(ctx context.Context) error {
 	res, err := n.Run.Run(ctx, hostexec.Command("lvm", "version"))
 	if err != nil {
 		return fmt.Errorf("lvm2 cannot be used: %w; remedy: use the driver's own image, it has it", err)
@@ -155,10 +209,12 @@ func (n Node) lvm(ctx context.Context) error {
 }
 
 func (n Node) tool(ctx context.Context, name string, args ...string) error {
-	if _, err := n.Run.Run(ctx, hostexec.Command(name, args...)); err != nil {
-		return fmt.Errorf("%s cannot be used: %w; remedy: use the driver's own image, it has it", name, err)
-	}
-	return nil
+	return n.Programs.ask(name, func() error {
+		if _, err := n.Run.Run(ctx, hostexec.Command(name, args...)); err != nil {
+			return fmt.Errorf("%s cannot be used: %w; remedy: use the driver's own image, it has it", name, err)
+		}
+		return nil
+	})
 }
 
 // ErrInitiatorName means that the node has no iSCSI initiator name.

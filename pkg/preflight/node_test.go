@@ -136,6 +136,35 @@ func TestWarmMove(t *testing.T) {
 	}
 }
 
+// TestExamine: a look costs one question to the kernel, and of the programs only those
+// that could not be used are asked again.
+func TestExamine(t *testing.T) {
+	n, run, _ := goodNode(t)
+	n.Programs, n.Exports = &Programs{}, func(context.Context) error { return nil }
+	run.On("dmsetup targets").Return("cache v2.4.0\nclone v1.0.0\nlinear v1.5.0\nmultipath v1.15.0\nzero v1.2.0\n")
+	run.On("lvm version").Return("  LVM version:     2.03.31(2) (2025-02-27)\n")
+	run.On("iscsiadm --version")
+	run.On("cache_check -V")
+	run.On("cache_dump -V")
+	run.On("cache_restore -V").Fail(127, "not found")
+	for look, want := range []string{
+		"dmsetup targets, iscsiadm --version, lvm version, cache_check -V, cache_dump -V, cache_restore -V",
+		"dmsetup targets, cache_restore -V",
+	} {
+		before := len(run.Lines())
+		got := n.Examine(t.Context())
+		if err := errors.Join(got.Essential, got.Cache); err != nil {
+			t.Errorf("look %d: %v", look, err)
+		}
+		if got.WarmMove == nil || !strings.Contains(got.WarmMove.Error(), "cache_restore") {
+			t.Errorf("look %d: the missing program was found: %v", look, got.WarmMove)
+		}
+		if asked := strings.Join(run.Lines()[before:], ", "); asked != want {
+			t.Errorf("look %d asked for %q, want %q", look, asked, want)
+		}
+	}
+}
+
 func TestLoadModules(t *testing.T) {
 	n, run, _ := goodNode(t)
 	run.On("modprobe").Fail(1, "built in")

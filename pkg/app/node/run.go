@@ -100,9 +100,10 @@ func (f *findings) update(ctx context.Context, n preflight.Node) {
 			klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
 		}
 	}
-	set(&f.essential, n.Essential(ctx))
-	set(&f.cache, n.Cache(ctx))
-	set(&f.warm, n.WarmMove(ctx))
+	found := n.Examine(ctx)
+	set(&f.essential, found.Essential)
+	set(&f.cache, found.Cache)
+	set(&f.warm, found.WarmMove)
 }
 
 func read(p *atomic.Pointer[string]) string {
@@ -214,7 +215,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
 		// Nothing can be attached without it, and it is read only here.
