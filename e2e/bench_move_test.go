@@ -44,6 +44,7 @@ var _ = Describe("A warm move, measured", Label("bench", "slow", "lab"), Serial,
 			warm, cold, err := attachTimes(ctx, s, mib, 7)
 			Expect(err).NotTo(HaveOccurred())
 			say("| %d MiB | %s | %s | %s | %s |", mib, median(cold.total), median(warm.total), median(cold.stage), median(warm.stage))
+			say("%d MiB, deletion to first byte: cold %v, warm %v", mib, cold.total, warm.total)
 		}, NodeTimeout(20*time.Minute))
 	}
 
