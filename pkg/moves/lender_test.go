@@ -27,6 +27,8 @@ type lender struct {
 	running, most int
 	// killed makes the caller's process die after the loan, before the answer.
 	killed func()
+	// atWork is called before anything is lent.
+	atWork func()
 	// tracked is the record of writes of every loan.
 	tracked *volume.Tracked
 	// left are the loans that the other node has no session with; released those that
@@ -46,6 +48,9 @@ func newLender(residencies map[volume.ID]int64) *lender {
 func (l *lender) Lend(_ context.Context, r volume.LoanRequest) (volume.Loan, error) {
 	l.enter()
 	time.Sleep(l.delay)
+	if l.atWork != nil {
+		l.atWork()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--

@@ -1,6 +1,7 @@
 package moves_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -127,12 +128,34 @@ func testSourceReboots(t *testing.T, f *fixture) {
 
 // testFinishedIsNotLent: the destination gave up while the lender was at work.
 func testFinishedIsNotLent(t *testing.T, f *fixture) {
-	f.lender.delay = 2 * time.Second
+	ctx := expiring{Context: t.Context(), done: make(chan struct{})}
+	expire, gaveUp := sync.OnceFunc(func() { close(ctx.done) }), make(chan struct{})
+	f.lender.atWork = func() { expire(); <-gaveUp }
+	defer time.AfterFunc(time.Minute, expire).Stop()
 	f.source()
-	m, _, err := f.beginFor(time.Second)
-	if !errors.Is(err, volume.ErrUnavailable) {
-		t.Fatalf("got %v", err)
+	m, _, err := f.b.Begin(ctx, f.request())
+	lent := f.lender.calls()
+	close(gaveUp)
+	if !errors.Is(err, volume.ErrUnavailable) || lent > 0 {
+		t.Fatalf("got %v, after %d answers", err, lent)
 	}
 	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
 	f.wantState(m, v1alpha1.LoanReleased)
+}
+
+// expiring is a context whose deadline is what the test says.
+type expiring struct {
+	context.Context
+	done chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.done }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
 }
