@@ -136,7 +136,7 @@ func publishDirty(t *testing.T, m *machine, name string) checker.Report {
 	for tries := 0; errors.Is(err, volume.ErrFenced) && tries < 50; tries++ {
 		// The node returns and flushes by itself, in as many steps as the machine's
 		// load asks for; then the other one may have it.
-		mustPass(t, "repair", retryBusy(t.Context(), f.a))
+		mustPass(t, "repair", f.a.Repair(t.Context()))
 		pub, err = f.svc.Publish(t.Context(), f.id, otherName, &f.spec, nil)
 	}
 	mustPass(t, "publish elsewhere", err)
@@ -146,7 +146,7 @@ func publishDirty(t *testing.T, m *machine, name string) checker.Report {
 	r := w.judge(checker.LossNode)
 	w.close()
 	d.unstage()
-	mustPass(t, "repair", retryBusy(t.Context(), f.a))
+	mustPass(t, "repair", f.a.Repair(t.Context()))
 	mustPass(t, "unpublish", f.svc.Unpublish(t.Context(), f.id, otherName))
 	return r
 }

@@ -162,7 +162,7 @@ func (c *campaign) again(l checker.Loss) {
 // repair is what both plugins do when they start.
 func (c *campaign) repair() {
 	c.t.Helper()
-	mustPass(c.t, "repair", errors.Join(retryBusy(c.t.Context(), c.a), retryBusy(c.t.Context(), c.b)))
+	mustPass(c.t, "repair", errors.Join(c.a.Repair(c.t.Context()), c.b.Repair(c.t.Context())))
 }
 
 // goTo makes a node the owner of a volume that is not staged and that is clean, as the

@@ -5,7 +5,6 @@ package kernel
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -211,7 +210,7 @@ func (d *disk) dieAndRecover(point string, seed uint64) {
 		if !d.killAt(point, order{Unstage: true}) {
 			t.Fatalf("unstage did not pass %s", point)
 		}
-		mustPass(t, "repair", retryBusy(t.Context(), d.n))
+		mustPass(t, "repair", d.n.Repair(t.Context()))
 	}
 	d.unstage()
 	d.stage()
@@ -238,12 +237,4 @@ func (d *disk) writeDirty(file string, data []byte) {
 		}
 	}
 	d.m.t.Fatal("no block became dirty")
-}
-
-func retryBusy(ctx context.Context, n *node) error {
-	for {
-		if err := n.Repair(ctx); !errors.Is(err, volume.ErrBusy) {
-			return err
-		}
-	}
 }

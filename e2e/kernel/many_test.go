@@ -132,7 +132,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 			what string
 			do   func() error
 		}{
-			{"repair", func() error { return node.Repair(t.Context()) }},
+			{"repair", func() error { return node.Attacher.Repair(t.Context()) }},
 			{"comparison with the records", func() error { _, err := node.Tune(t.Context()); return err }},
 			{"look for failing SSDs", func() error { return node.Bypass(t.Context()) }},
 			{"scrape", func() error { return pass(len(disks)) }},
@@ -217,7 +217,7 @@ func residencies(t *testing.T, node *node, n int, rec askedRecords) {
 	}
 	rec.asked.Store(0)
 	began := time.Now()
-	mustPass(t, "repair", node.Repair(t.Context()))
+	mustPass(t, "repair", node.Attacher.Repair(t.Context()))
 	t.Logf("repair of %d residencies: %v, %d records asked for", n, time.Since(began).Round(time.Millisecond), rec.asked.Load())
 	if rec.asked.Load() > 0 {
 		t.Errorf("%d records were asked for to find that residencies are to be kept", rec.asked.Load())

@@ -269,7 +269,7 @@ func (v *movers) killedPrewarm(point string) {
 	copy(data[mib:], late)
 	if !killed {
 		killed = v.killAt(point, order{Unstage: true})
-		mustPass(t, "repair", retryBusy(t.Context(), v.a))
+		mustPass(t, "repair", v.a.Repair(t.Context()))
 	}
 	v.unstage()
 	v.publishTo(v.b, otherName)

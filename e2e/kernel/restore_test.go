@@ -196,8 +196,8 @@ func (f *fenced) flushed(mode volume.CacheMode) {
 	ctx := f.t.Context()
 	for range 20 {
 		mustPass(f.t, "settle", f.svc.Settle(ctx, f.id))
-		mustPass(f.t, "repair", retryBusy(ctx, f.b))
-		mustPass(f.t, "repair", retryBusy(ctx, f.a))
+		mustPass(f.t, "repair", f.b.Repair(ctx))
+		mustPass(f.t, "repair", f.a.Repair(ctx))
 		if f.record().Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty || !f.a.atRest(f.id) || !f.b.atRest(f.id) {
 			continue
 		}

@@ -1,0 +1,78 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// hold waits until nothing else works on the volume, as the CSI layer does not: there
+// the kubelet repeats its request.
+func (n *node) hold(ctx context.Context, id volume.ID) (unlock func(), err error) {
+	for {
+		if unlock, ok := n.Locks.TryLock(string(id)); ok {
+			return unlock, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("volume %s: %w", id, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// Stage, Unstage and Expand are the attacher's, with nothing else at work on the volume.
+func (n *node) Stage(ctx context.Context, req volume.StageRequest) error {
+	unlock, err := n.hold(ctx, req.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.Attacher.Stage(ctx, req)
+}
+
+func (n *node) Unstage(ctx context.Context, id volume.ID, path string) error {
+	unlock, err := n.hold(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return n.Attacher.Unstage(ctx, id, path)
+}
+
+func (n *node) Expand(ctx context.Context, id volume.ID, path string, block bool) (int64, error) {
+	unlock, err := n.hold(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	return n.Attacher.Expand(ctx, id, path, block)
+}
+
+// repairPass is as long as the attacher works on one volume in one pass (attach,
+// repairStep): one that took so long may have left the rest to the next.
+const repairPass = 5 * time.Second
+
+// Repair is the attacher's, repeated as the plugin does, until a pass was not held up.
+func (n *node) Repair(ctx context.Context) error {
+	for range 20 {
+		began := time.Now()
+		if err := n.Attacher.Repair(ctx); err != nil || time.Since(began) < repairPass {
+			return err
+		}
+	}
+	return errors.New("repair comes to no end")
+}
+
+// runFills leads fills on until stop, which waits for their end.
+func (n *node) runFills(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { n.RunFills(ctx); close(ended) }()
+	return func() { cancel(); <-ended }
+}
