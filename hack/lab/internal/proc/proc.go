@@ -148,7 +148,7 @@ func (t Table) List() ([]Record, error) {
 // Alive tells whether the recorded process itself still runs.
 func (r Record) Alive() bool {
 	st, err := readStat(r.PID)
-	return err == nil && st.start == r.StartTime && st.state != 'Z' && st.state != 'X'
+	return err == nil && st.start == r.StartTime && !st.over()
 }
 
 // Stop asks the process to end, waits up to grace for it, then kills what is
@@ -211,13 +211,17 @@ func (r Record) members() []int {
 // and the namespace tell such a stranger apart.
 func (r Record) matches(pid int) bool {
 	st, err := readStat(pid)
-	if err != nil || st.session != r.PID || st.start < r.StartTime || st.state == 'Z' || st.state == 'X' {
+	if err != nil || st.session != r.PID || st.start < r.StartTime || st.over() {
 		return false
 	}
 	if pid == r.PID && st.start != r.StartTime {
 		return false
 	}
 	ns, err := netnsOf(pid)
+	if errors.Is(err, os.ErrNotExist) {
+		// A process that ends leaves its namespaces before its sockets are closed.
+		return true
+	}
 	return err == nil && ns == r.Netns
 }
 

@@ -3,13 +3,18 @@ package proc
 import (
 	"errors"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestParseStat(t *testing.T) {
@@ -20,11 +25,15 @@ func TestParseStat(t *testing.T) {
 	}{
 		"plain": {
 			line: "42 (etcd) S 1 42 42 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 12345 1 1",
-			want: stat{state: 'S', ppid: 1, session: 42, start: 12345},
+			want: stat{state: 'S', ppid: 1, session: 42, threads: 1, start: 12345},
 		},
 		"name with blanks and parentheses": {
 			line: "7 (a ) S 9 (b) R 3 7 6 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 1 0 99 1 1",
-			want: stat{state: 'R', ppid: 3, session: 6, start: 99},
+			want: stat{state: 'R', ppid: 3, session: 6, threads: 1, start: 99},
+		},
+		"leader of threads that still end": {
+			line: "42 (etcd) Z 1 42 42 0 -1 4194560 1 0 0 0 5 6 0 0 20 0 9 0 12345 1 1",
+			want: stat{state: 'Z', ppid: 1, session: 42, threads: 9, start: 12345},
 		},
 		"short":   {line: "7 (a) R 3 7", wantErr: true},
 		"no name": {line: "7 a R 3 7", wantErr: true},
@@ -80,6 +89,72 @@ func TestStopEndsTheWholeSession(t *testing.T) {
 	}
 	if _, err := table.Get("sh"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("record after stop: %v, want none", err)
+	}
+}
+
+// listenOn is what a process of this test program listens on instead of testing.
+const listenOn = "NEARFLASH_TEST_LISTEN"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(listenOn); path != "" {
+		listen(path)
+	}
+	os.Exit(m.Run())
+}
+
+// listen listens at a port, with so many threads that their end takes a while, names
+// it in the file at path, and waits to be killed.
+func listen(path string) {
+	var threads sync.WaitGroup
+	for range 1000 {
+		threads.Add(1)
+		go func() {
+			runtime.LockOSThread()
+			threads.Done()
+			_ = unix.Pause()
+		}()
+	}
+	threads.Wait()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err == nil {
+		err = os.WriteFile(path, []byte(l.Addr().String()), 0o600)
+	}
+	if err != nil {
+		panic(err)
+	}
+	_ = unix.Pause()
+}
+
+// What a process held is free once Stop returns, also if its threads end after their
+// leader: the next etcd listens where the last one did.
+func TestStopFreesThePort(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	table := NewTable(dir)
+	for i := range 5 {
+		at := filepath.Join(dir, "address-"+strconv.Itoa(i))
+		rec, err := table.Start(here, Spec{
+			Name: "listener", Path: self, Env: append(os.Environ(), listenOn+"="+at), Log: filepath.Join(dir, "log"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var address []byte
+		poll(t.Context(), func() bool {
+			address, _ = os.ReadFile(at)
+			return len(address) > 0 || !rec.Alive()
+		})
+		if err := table.Stop(t.Context(), rec, 0); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", string(address))
+		if err != nil {
+			t.Fatalf("after the end of round %d: %v", i, err)
+		}
+		_ = l.Close()
 	}
 }
 

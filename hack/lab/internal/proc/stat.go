@@ -12,8 +12,14 @@ type stat struct {
 	state   byte
 	ppid    int
 	session int
+	threads int
 	start   uint64
 }
+
+// over tells whether nothing of the process runs any more. A leader of threads that
+// has ended is a zombie while its threads still end, and with them what the process
+// holds: a port stays bound until the last one is gone.
+func (s stat) over() bool { return (s.state == 'Z' || s.state == 'X') && s.threads <= 1 }
 
 func readStat(pid int) (stat, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -32,7 +38,7 @@ func parseStat(line string) (stat, error) {
 		return stat{}, fmt.Errorf("stat line %q has no command name", line)
 	}
 	f := strings.Fields(line[end+1:])
-	const state, ppid, session, start = 0, 1, 3, 19 // proc(5) fields 3, 4, 6, 22
+	const state, ppid, session, threads, start = 0, 1, 3, 17, 19 // proc(5) fields 3, 4, 6, 20, 22
 	if len(f) <= start || len(f[state]) != 1 {
 		return stat{}, fmt.Errorf("stat line %q has too few fields", line)
 	}
@@ -43,6 +49,9 @@ func parseStat(line string) (stat, error) {
 	}
 	if out.session, err = strconv.Atoi(f[session]); err != nil {
 		return stat{}, fmt.Errorf("session in stat line: %w", err)
+	}
+	if out.threads, err = strconv.Atoi(f[threads]); err != nil {
+		return stat{}, fmt.Errorf("number of threads in stat line: %w", err)
 	}
 	if out.start, err = strconv.ParseUint(f[start], 10, 64); err != nil {
 		return stat{}, fmt.Errorf("start time in stat line: %w", err)
