@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -30,7 +31,9 @@ func Error(doing string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		// Not the 404 of somebody who does not know such objects at all (a version that is
+		// not served, a proxy): that is no proof that a volume was deleted.
 		return fmt.Errorf("%s: %w: %w", doing, volume.ErrNotFound, err)
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("%s: %w: %w", doing, volume.ErrExists, err)
