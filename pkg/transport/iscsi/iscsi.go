@@ -53,6 +53,8 @@ type Initiator struct {
 	sysfs   sysfs
 	dev     string
 	records string
+	// swept is done once what a killed plugin left beside the records was removed.
+	swept   sync.Once
 	lockDir string
 	name    string
 
@@ -202,7 +204,12 @@ func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, porta
 			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
 		}
 	}
-	return editRecord(path, i.recordSettings(t, cred))
+	i.swept.Do(func() {
+		if err := sweep(filepath.Dir(i.records), i.records); err != nil {
+			klog.FromContext(ctx).Error(err, "What was left of initiator records was not removed")
+		}
+	})
+	return editRecord(path, filepath.Dir(i.records), i.recordSettings(t, cred))
 }
 
 // recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or

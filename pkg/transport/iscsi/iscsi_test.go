@@ -85,6 +85,7 @@ func at(portals ...string) transport.Target {
 func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	h := newHost(t)
 	record := "nodes/" + iqn + "/192.0.2.1,3260"
+	h.write("nodes/.nearflash-123", "node.session.auth.password = old")
 	h.run.On("iscsiadm --mode node --targetname " + iqn + " --portal 192.0.2.1:3260 --op new").Do(
 		func(context.Context, hostexectest.Call) (string, error) {
 			h.write(record, "# BEGIN RECORD 2.1.11\nnode.name = "+iqn+"\nnode.startup = automatic\nnode.session.auth.password = old\n# END RECORD\n")
@@ -125,6 +126,10 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(h.dir, record)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of the record: %v, %v", info.Mode(), err)
+	}
+	// What a killed plugin left is gone, and was: iscsiadm fails at it.
+	if left, err := filepath.Glob(filepath.Join(h.dir, "*", ".nearflash-*")); err != nil || len(left) > 0 {
+		t.Errorf("left beside the records: %v, %v", left, err)
 	}
 	// A second call finds everything and runs nothing.
 	h.run.Forget()

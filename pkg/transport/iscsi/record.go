@@ -91,9 +91,14 @@ func (i *Initiator) recordSettings(t transport.Target, cred *transport.Credentia
 	return out
 }
 
+// scratch is how the names of files begin that are about to be records.
+const scratch = ".nearflash-"
+
 // editRecord sets values in a record. The file is replaced, so that iscsid never
-// reads half of it, and only its owner can read it.
-func editRecord(path string, settings []setting) error {
+// reads half of it, and only its owner can read it. It is made in another folder of the
+// same filesystem: iscsiadm goes through all targets, and fails at a file where it
+// expects a target's folder.
+func editRecord(path, folder string, settings []setting) error {
 	for _, s := range settings {
 		if strings.ContainsAny(s.value, "\n\r") || s.value != strings.TrimSpace(s.value) {
 			// The value may be a secret and is not shown.
@@ -105,7 +110,7 @@ func editRecord(path string, settings []setting) error {
 		return fmt.Errorf("initiator record: %w", err)
 	}
 	text := applySettings(string(old), settings)
-	f, err := os.CreateTemp(filepath.Dir(filepath.Dir(path)), ".nearflash-*") // mode 0600
+	f, err := os.CreateTemp(folder, scratch+"*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("initiator record: %w", err)
 	}
@@ -120,6 +125,22 @@ func editRecord(path string, settings []setting) error {
 		return fmt.Errorf("initiator record: %w", errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
+}
+
+// sweep removes what a plugin that was killed left of records, with passwords in it: in
+// folder, and in that of the records, where earlier versions had it.
+func sweep(folder, records string) error {
+	var errs []error
+	for _, dir := range []string{folder, records} {
+		left, err := filepath.Glob(filepath.Join(dir, scratch+"*"))
+		errs = append(errs, err)
+		for _, path := range left {
+			if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // applySettings replaces lines "name = value" and adds missing ones before the
