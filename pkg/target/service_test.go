@@ -295,6 +295,15 @@ func TestMissingVolumeDoesNotKeepOthers(t *testing.T) {
 	}
 }
 
+// TestRestoreOfTheDeleted: a volume that was deleted while it waited for its repair is no
+// problem any more.
+func TestRestoreOfTheDeleted(t *testing.T) {
+	svc, _ := started(t)
+	if err := target.RestoreVolume(t.Context(), svc, "gone"); err != nil {
+		t.Errorf("a volume that nobody has recorded: %v", err)
+	}
+}
+
 func TestRepairTriesAgain(t *testing.T) {
 	m := newMachine(t)
 	svc, stop := m.start(t)

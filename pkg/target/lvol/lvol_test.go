@@ -67,6 +67,35 @@ func TestCreateExpandDelete(t *testing.T) {
 	}
 }
 
+// TestExpandInPieces: what a thick volume is given need not be in one piece.
+func TestExpandInPieces(t *testing.T) {
+	l := lvoltest.New(10)
+	m := open(t, l)
+	var vols []lvol.Volume
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		v, err := m.Create(t.Context(), name, 8*mib, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		vols = append(vols, v)
+	}
+	for _, v := range []lvol.Volume{vols[1], vols[3]} {
+		if err := m.Delete(t.Context(), v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, err := m.Expand(t.Context(), vols[0], 24*mib)
+	if err != nil || v.SizeBytes != 24*mib {
+		t.Fatalf("expand: %+v, %v", v, err)
+	}
+	if leaks := l.Leaks(); leaks != nil {
+		t.Errorf("old data is visible in %v", leaks)
+	}
+	if all, err := m.List(t.Context()); err != nil || len(all) != 3 {
+		t.Errorf("%d volumes are listed, want 3: %v", len(all), err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	l := lvoltest.New(8)
 	l.AddForeign("nf-alien")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -112,7 +113,12 @@ func (m *Manager) lvs(ctx context.Context, what string) ([]lvRow, error) {
 	}
 	var rows []lvRow
 	for _, part := range r.Report {
-		rows = append(rows, part.LV...)
+		for _, row := range part.LV {
+			// A column of segments makes a row of each segment (lvs(8), segtype).
+			if !slices.ContainsFunc(rows, func(r lvRow) bool { return r.LVUUID == row.LVUUID }) {
+				rows = append(rows, row)
+			}
+		}
 	}
 	return rows, nil
 }

@@ -235,7 +235,7 @@ func (l *LVM) report(a args) (any, error) {
 	case what == VG:
 		list := []rows{pool}
 		for _, v := range l.lvs {
-			list = append(list, v.row())
+			list = append(list, v.rows()...)
 		}
 		return section("lv", list...), nil
 	case what == VG+"/"+Pool:
@@ -255,8 +255,19 @@ func (l *LVM) report(a args) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return section("lv", v.row()), nil
+		return section("lv", v.rows()...), nil
 	}
+}
+
+// rows is a row of each segment: so does lvs with a column of segments.
+func (v *lv) rows() []rows {
+	list := []rows{v.row()}
+	for i := 1; i < len(v.extents); i++ {
+		if v.extents[i] != v.extents[i-1]+1 {
+			list = append(list, v.row())
+		}
+	}
+	return list
 }
 
 func (v *lv) row() rows {
