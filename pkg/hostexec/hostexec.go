@@ -15,8 +15,7 @@ import (
 )
 
 // killGrace is how long Run waits for the output pipes to close after the
-// process group has been killed. A process in uninterruptible sleep (a device
-// that no longer answers) cannot be killed; the caller must not hang with it.
+// process group has been killed, and for the end of a process that only looks.
 const killGrace = 5 * time.Second
 
 // ErrNotInstalled is wrapped by the error of [Runner].Run if the program does
@@ -34,6 +33,16 @@ type Cmd struct {
 	// Env is added to the environment of this process as KEY=VALUE. LC_ALL=C is
 	// always set and cannot be overridden: the output is parsed.
 	Env []string
+	// Looks tells that the program changes nothing. A process in uninterruptible sleep (a
+	// device that no longer answers) cannot be ended; Run does not wait for one that only
+	// looks. It waits for any other: what that is doing in the kernel must not go on behind
+	// whoever acts next.
+	Looks bool
+}
+
+// Look is Command for a program that changes nothing.
+func Look(name string, args ...string) Cmd {
+	return Cmd{Name: name, Args: args, Looks: true}
 }
 
 // Command is shorthand for a Cmd with a name and arguments only.
@@ -61,7 +70,7 @@ type Runner interface {
 	// Errors: *[ExitError] if the program ran and ended with a status other than
 	// zero or by a signal; [ErrNotInstalled] if it could not be found; the
 	// context's error (errors.Is works) if ctx ended first, in which case the
-	// whole process group was killed.
+	// whole process group was killed; one that only looks may still be about to end.
 	Run(ctx context.Context, cmd Cmd) (Result, error)
 }
 
@@ -120,13 +129,45 @@ func (runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
 	c.WaitDelay = killGrace
 
 	began := time.Now()
-	err := c.Run()
+	err := c.Start()
+	if err == nil {
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		if err = await(ctx, cmd, ended); errors.Is(err, errStuck) {
+			// The buffers are still the process's.
+			return Result{}, fmt.Errorf("%s: %w: %w", cmd, err, ctx.Err())
+		}
+	}
 	klog.FromContext(ctx).V(6).Info("Program ended", "command", cmd.String(), "duration", time.Since(began))
 	res := Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
 	if err == nil {
 		return res, nil
 	}
 	return res, classify(ctx, cmd, res.Stderr, err)
+}
+
+// errStuck: the kernel does not let go of a process that was killed.
+var errStuck = errors.New("the process cannot be ended, it waits for a device")
+
+// await waits for the end of a process; one that only looks is left behind when it does
+// not end although it was killed.
+func await(ctx context.Context, cmd Cmd, ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	var patience <-chan time.Time
+	if cmd.Looks {
+		// The pipes are closed after one killGrace.
+		patience = time.After(2 * killGrace)
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-patience:
+		return errStuck
+	}
 }
 
 func killGroup(pid int) error {
