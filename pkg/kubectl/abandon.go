@@ -36,7 +36,8 @@ back after all, it finds a newer owner and discards its cache.
 What was given up, when, and by whom is kept in status.abandoned of the CachedVolume, and the next pod is told by an event.
 
 While the node is Ready the writes can be had: this is refused without --force, which is for an SSD that is lost while its node lives. It is
-refused in any case while a pod runs with the volume there.`,
+refused in any case while a pod runs with the volume there. Of a node that is not Ready nobody can tell: make sure that the machine is off. One
+that is only cut off would flush when it is back.`,
 		Example:           `  kubectl nearflash abandon -n shop data --accept-data-loss`,
 		ValidArgsFunction: f.completeVolumes(0),
 		RunE:              run(o),

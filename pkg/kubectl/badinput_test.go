@@ -33,10 +33,10 @@ func strays() []client.Object {
 		}
 		return p
 	}
-	return []client.Object{
-		claim("pending", ""), claim("dangling", "pv-none"), claim("foreign", "pv-foreign"), claim("local", "pv-local"), claim("orphan", "pv-orphan"), claim("fresh", "pv-fresh"),
+	return append(bound("shop", "owner", "pv-owned"),
+		claim("restored", "pv-owned"), claim("pending", ""), claim("dangling", "pv-none"), claim("foreign", "pv-foreign"), claim("local", "pv-local"), claim("orphan", "pv-orphan"), claim("fresh", "pv-fresh"),
 		pv("pv-foreign", "ebs.csi.aws.com", nil), pv("pv-local", "", nil), pv("pv-orphan", driver, nil), pv("pv-fresh", driver, map[string]string{"iqn": "iqn.x"}),
-	}
+	)
 }
 
 // What is wrong is said in one line, with what to do.
@@ -50,6 +50,7 @@ func TestBadInput(t *testing.T) {
 		"list pod/x":               "\"pod/x\" does not name a volume: write the name of a claim, pv/NAME or cvol/NAME",
 		"list missing":             "there is no claim missing in namespace default: name its namespace with -n; `kubectl nearflash list -A` shows all volumes",
 		"list pending":             "claim pending is not bound (Pending): `kubectl describe pvc -n default pending` says what it waits for",
+		"list restored":            "claim restored names PersistentVolume pv-owned, which belongs to claim shop/owner",
 		"list dangling":            "there is no PersistentVolume pv-none: `kubectl get pv` lists them; a claim bound to it has lost its data",
 		"list foreign":             "PersistentVolume pv-foreign is of the CSI driver ebs.csi.aws.com, not of nearflash: name a claim whose StorageClass has the provisioner csi.nearflash.io",
 		"list local":               "PersistentVolume pv-local is of no CSI driver, not of nearflash: name a claim whose StorageClass has the provisioner csi.nearflash.io",

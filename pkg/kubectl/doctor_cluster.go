@@ -51,7 +51,7 @@ func (o *doctorOptions) checkDefinitions(ctx context.Context, d *diagnosis) bool
 		switch {
 		case apierrors.IsNotFound(err):
 			readable = readable && !essential(crdName)
-			d.add(sevError, object, "kubectl apply --server-side -f crds/ with the directory crds of the chart", "not in this cluster")
+			d.add(sevError, object, "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart", "not in this cluster")
 		case err != nil:
 			d.add(sevWarning, object, "run doctor with an account that may read CustomResourceDefinitions", "cannot be read: %v", err)
 		default:
@@ -69,7 +69,7 @@ func essential(crdName string) bool {
 
 // checkDefinition tells whether objects of the definition can be read.
 func checkDefinition(d *diagnosis, object string, crd *apiextensionsv1.CustomResourceDefinition) bool {
-	const remedy = "kubectl apply --server-side -f crds/ with the directory crds of the chart of this version"
+	const remedy = "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart of this version"
 	var served []string
 	for _, v := range crd.Spec.Versions {
 		if v.Served {
@@ -291,7 +291,7 @@ func poolRemedy(reason string) string {
 	case v1alpha1.ReasonDeviceNotBlank:
 		return "choose another device, or clear this one on the node with wipefs --all DEVICE if it holds nothing that you need"
 	case v1alpha1.ReasonDeviceMissing:
-		return "bring the SSD back, or remove the pool's volume group on the node so that it is made anew"
+		return "bring the SSD back, or make the pool anew (docs/how-to/prepare-ssds.md)"
 	case v1alpha1.ReasonTooFewDevices:
 		return "redundancy mirror needs two devices: add one, or choose redundancy none"
 	}

@@ -148,13 +148,13 @@ ok       moves: 0 moves under way, none failed in the last hour
 			objs: func(t *testing.T) []client.Object { return []client.Object{node("node-a", true)} },
 			wantOut: `
 error    crd/cachedvolumes.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 error    crd/cachehotsets.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 error    crd/cachemigrations.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 error    crd/cachepools.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 4 errors, 0 warnings
 `,
 			wantErr: "error: 4 problems found: see the findings marked error and their remedies\n",
@@ -169,7 +169,7 @@ error    crd/cachepools.nearflash.io: not in this cluster
 			},
 			wantOut: `
 error    crd/cachedvolumes.nearflash.io: lacks status.flush.request
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart of this version
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart of this version
 error    controller: no pod of the controller runs: no volume is made, attached or detached
          remedy: install the chart, or look at its Deployment: kubectl get deployments -A -l app.kubernetes.io/name=nearflash
 error    nodes: the node plugin runs on no node
@@ -229,9 +229,9 @@ ok       volumes: 6 volumes, none is stuck
 			},
 			wantOut: `
 error    crd/cachehotsets.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 error    crd/cachemigrations.nearflash.io: not in this cluster
-         remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart
+         remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart
 ok       crd/cachedvolumes.nearflash.io: serves v1alpha1 with all fields
 ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 ok       controller: 1 pod ready
@@ -378,25 +378,25 @@ func TestDoctorJSON(t *testing.T) {
             "severity": "error",
             "object": "crd/cachedvolumes.nearflash.io",
             "message": "not in this cluster",
-            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+            "remedy": "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart"
         },
         {
             "severity": "error",
             "object": "crd/cachehotsets.nearflash.io",
             "message": "not in this cluster",
-            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+            "remedy": "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart"
         },
         {
             "severity": "error",
             "object": "crd/cachemigrations.nearflash.io",
             "message": "not in this cluster",
-            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+            "remedy": "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart"
         },
         {
             "severity": "error",
             "object": "crd/cachepools.nearflash.io",
             "message": "not in this cluster",
-            "remedy": "kubectl apply --server-side -f crds/ with the directory crds of the chart"
+            "remedy": "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart"
         }
     ]
 }

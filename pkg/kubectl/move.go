@@ -36,7 +36,7 @@ type move struct {
 
 // errNoMigrations is what a cluster gets for an answer whose definitions are of an
 // older nearflash.
-var errNoMigrations = errors.New("this cluster has no CustomResourceDefinition of CacheMigrations: kubectl apply --server-side -f crds/ with the directory crds of the chart of this version")
+var errNoMigrations = errors.New("this cluster has no CustomResourceDefinition of CacheMigrations: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart of this version")
 
 // migrations returns all CacheMigrations.
 func (s *session) migrations(ctx context.Context) ([]v1alpha1.CacheMigration, error) {

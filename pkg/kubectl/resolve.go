@@ -164,7 +164,15 @@ func (s *session) fromClaim(ctx context.Context, claim string) (*volume, error) 
 	if pvc.Spec.VolumeName == "" {
 		return nil, fmt.Errorf("claim %s is not bound (%s): `kubectl describe pvc -n %s %s` says what it waits for", claim, pvc.Status.Phase, s.namespace, claim)
 	}
-	return s.fromPV(ctx, pvc.Spec.VolumeName)
+	v, err := s.fromPV(ctx, pvc.Spec.VolumeName)
+	if err != nil || v.PV.Spec.ClaimRef == nil {
+		return v, err
+	}
+	if ref := v.PV.Spec.ClaimRef; ref.Namespace != pvc.Namespace || ref.Name != pvc.Name || ref.UID != "" && ref.UID != pvc.UID {
+		// Of a manifest that was restored into another namespace, for example.
+		return nil, fmt.Errorf("claim %s names PersistentVolume %s, which belongs to claim %s/%s", claim, pvc.Spec.VolumeName, ref.Namespace, ref.Name)
+	}
+	return v, nil
 }
 
 func (s *session) fromPV(ctx context.Context, pvName string) (*volume, error) {

@@ -22,7 +22,7 @@ var ErrCRD = errors.New("the CustomResourceDefinitions of nearflash are missing 
 
 // crdRemedy is what every error about a definition ends with. Helm installs the
 // definitions of a chart once and never upgrades them.
-const crdRemedy = "remedy: kubectl apply --server-side -f crds/ with the directory crds of the chart of this version"
+const crdRemedy = "remedy: kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart of this version"
 
 // openAPI is what is read of the API server's OpenAPI v3 document of a group.
 type openAPI struct {
