@@ -37,8 +37,8 @@ const (
 // CachePoolSpec selects the devices of a pool.
 type CachePoolSpec struct {
 	// devices lists paths or globs of block devices, such as
-	// "/dev/disk/by-id/nvme-*". A device that carries any signature is
-	// refused, never wiped.
+	// "/dev/disk/by-id/nvme-MODEL_*". A device that carries any signature is
+	// refused, never wiped; so is a partition that only a glob matches.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32

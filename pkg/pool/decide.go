@@ -54,7 +54,7 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 	}
 	if f.MissingPVs > 0 {
 		return plan{Reason: v1alpha1.ReasonDeviceMissing, Message: fmt.Sprintf(
-			"%d device(s) of the pool's volume group are missing: bring them back, or remove the volume group so that the pool is made anew", f.MissingPVs)}
+			"%d device(s) of the pool's volume group are missing: bring them back, or make the pool anew (docs/how-to/prepare-ssds.md)", f.MissingPVs)}
 	}
 	if p, ok := tooFew(spec, len(used)+len(blank), refused); ok {
 		return p

@@ -6,9 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
-	"sort"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -213,7 +214,7 @@ func usable(devs []DeviceFacts) []string {
 
 // gather looks at every device that the spec matches.
 func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg string) (facts, error) {
-	paths, err := expand(spec.Devices)
+	paths, named, err := expand(spec.Devices)
 	if err != nil {
 		return facts{}, err
 	}
@@ -233,7 +234,7 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 	for _, path := range paths {
 		d := DeviceFacts{Path: path}
 		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.VG == vg && canonical(pv.Device) == path }); !d.InPool {
-			d.Problem = m.problem(ctx, path)
+			d.Problem = m.problem(ctx, path, named[path])
 		}
 		if size, err := blockdev.Size(path); err == nil {
 			d.SizeBytes = size
@@ -252,8 +253,18 @@ func canonical(device string) string {
 	return device
 }
 
-// problem says why a device that is not in the pool must not be taken.
-func (m *Manager) problem(ctx context.Context, path string) string {
+// problem says why a device that is not in the pool must not be taken. named is true if
+// the spec has its name, and not only a glob that matches it.
+func (m *Manager) problem(ctx context.Context, path string, named bool) string {
+	part, err := blockdev.IsPartition(path)
+	if err != nil {
+		return err.Error()
+	}
+	if part && !named {
+		// Of the system disk too: a BIOS boot partition holds a boot loader and carries no
+		// signature.
+		return "is a partition: only one that is named without a wildcard is taken"
+	}
 	blank, signature, err := m.lvm.Blank(ctx, path)
 	switch {
 	case err != nil:
@@ -265,26 +276,22 @@ func (m *Manager) problem(ctx context.Context, path string) string {
 }
 
 // expand resolves paths and globs to canonical device paths, each once: two
-// links to one device must not make two physical volumes of it.
-func expand(patterns []string) ([]string, error) {
-	found := map[string]bool{}
+// links to one device must not make two physical volumes of it. named are those that a
+// pattern without a wildcard leads to.
+func expand(patterns []string) (paths []string, named map[string]bool, err error) {
+	named = map[string]bool{}
 	for _, p := range patterns {
 		matches, err := filepath.Glob(p)
 		if err != nil {
-			return nil, fmt.Errorf("device pattern %q: %w", p, err)
+			return nil, nil, fmt.Errorf("device pattern %q: %w", p, err)
 		}
 		for _, match := range matches {
 			real, err := filepath.EvalSymlinks(match)
 			if err != nil {
-				return nil, fmt.Errorf("device %s: %w", match, err)
+				return nil, nil, fmt.Errorf("device %s: %w", match, err)
 			}
-			found[real] = true
+			named[real] = named[real] || !strings.ContainsAny(p, `*?[\`)
 		}
 	}
-	out := make([]string, 0, len(found))
-	for p := range found {
-		out = append(out, p)
-	}
-	sort.Strings(out)
-	return out, nil
+	return slices.Sorted(maps.Keys(named)), named, nil
 }
