@@ -279,63 +279,6 @@ func TestKernelUncached(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelDeviceRefused: a device with a signature is never taken.
-func TestKernelDeviceRefused(t *testing.T) {
-	m := newMachine(t)
-	m.must("mkfs.ext4", "-q", "-F", ssdTwo)
-	before := m.must("blkid", "-p", "-s", "UUID", "-o", "value", ssdTwo)
-	n, err := openNode(t.Context(), t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdTwo}}, fileRecords{})
-	mustPass(t, "open node", err)
-	if v := n.pool.View(); v.Ready || v.Problem == "" {
-		t.Errorf("a device with a filesystem was taken: %+v", v)
-	}
-	if after := m.must("blkid", "-p", "-s", "UUID", "-o", "value", ssdTwo); after != before {
-		t.Errorf("the filesystem was changed: %q, %q", before, after)
-	}
-}
-
-// TestKernelMirror: a mirrored pool on two devices holds caches.
-func TestKernelMirror(t *testing.T) {
-	m := newMachine(t)
-	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdOne, ssdTwo}, Redundancy: v1alpha1.RedundancyMirror})
-	d := m.volume(n, "mirror", 128*mib, cached(volume.ModeWriteback, 64*mib))
-	d.req.Block = true
-	d.stage()
-	d.wantReport(v1alpha1.ReasonCacheActive)
-	lvs, err := n.LVM.LVs(t.Context(), pool.VolumeGroup(nodeName))
-	mustPass(t, "lvs", err)
-	for _, lv := range lvs {
-		if lv.SegType != "raid1" {
-			t.Errorf("logical volume %s is %s, want raid1", lv.Name, lv.SegType)
-		}
-	}
-	data := pattern(4, 4*mib)
-	write(t, d.device(), data, 0, true)
-	d.unstage()
-	d.stage()
-	check(t, d.device(), data, 0)
-	d.unstage()
-	d.remove()
-}
-
-// TestKernelStripes: data are spread over two devices.
-func TestKernelStripes(t *testing.T) {
-	m := newMachine(t)
-	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdOne, ssdTwo}})
-	d := m.volume(n, "stripes", 128*mib, cached(volume.ModeWritethrough, 64*mib))
-	d.req.Block = true
-	d.stage()
-	lvs, err := n.LVM.LVs(t.Context(), pool.VolumeGroup(nodeName))
-	mustPass(t, "lvs", err)
-	for _, lv := range lvs {
-		if lv.Name == "stripes.data" && lv.SegType != "striped" {
-			t.Errorf("the data are %s, want striped", lv.SegType)
-		}
-	}
-	d.unstage()
-	d.remove()
-}
-
 // TestKernelFenced: a node whose generation the record has left behind attaches
 // nothing (I1).
 func TestKernelFenced(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -200,6 +201,38 @@ func TestKernelSecretsFull(t *testing.T) {
 	check(t, v.device(), data, 0)
 	v.unstage()
 	v.checkUncached(data)
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+// TestKernelSecretsDiscarded: dm-cache takes a chunk that was discarded in without a copy
+// of the origin, so that what the SSD held before would be read through it.
+func TestKernelSecretsDiscarded(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "discards", cached(volume.ModeWritethrough, 64*mib))
+	v.spill()
+	v.stage()
+	if n := secrets(t, v.a.dataVolume(t, nodeName, v.req.ID).DevPath()); n == 0 {
+		t.Fatal("the cache does not lie where the secret is: this test proves nothing")
+	}
+	discard := func() {
+		t.Helper()
+		if err := blockdev.Discard(t.Context(), v.device(), [][2]uint64{{0, 128 << 20}}); !errors.Is(err, unix.EOPNOTSUPP) {
+			t.Errorf("discard: %v, want that it is refused", err)
+		}
+		v.heat(16 * mib)
+		if st, _ := v.cache(); st.CacheUsed == 0 {
+			t.Fatal("nothing was promoted: this test proves nothing")
+		}
+		clean(t, "a volume that was discarded", v.device())
+	}
+	discard()
+	// A swap of the table sets the limits of the device anew.
+	v.ask(mode(volume.ModeWriteback))
+	v.tune()
+	v.wantCache("discards", volume.ModeWriteback, 64*mib)
+	discard()
+	v.unstage()
 	v.remove()
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 }

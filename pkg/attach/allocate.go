@@ -58,7 +58,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 {
 		return func() *early { return nil }
 	}
-	g, err := planGeometry(s.rec.Spec, s.rec.Spec.CapacityBytes, view.ExtentBytes)
+	g, err := planGeometry(s.rec.Spec, s.rec.Spec.CapacityBytes, allocationUnit(view))
 	if err != nil {
 		return func() *early { return nil } // the same error comes again
 	}
@@ -147,11 +147,26 @@ func (a *Attacher) noteOrigin(ctx context.Context, got *early, want shape, use e
 	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{originTag(want.originBytes)}, old, got.cache.names()...)
 }
 
+// lockPool waits until nobody else chooses space in the pool: what one stage counts as
+// free, another one must not take. It does not wait for an SSD that hangs longer than
+// ctx says (I6).
+func (a *Attacher) lockPool(ctx context.Context) (unlock func(), err error) {
+	select {
+	case a.alloc <- struct{}{}:
+		return func() { <-a.alloc }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("another volume is being given space in the pool: %w", ctx.Err())
+	}
+}
+
 // allocate makes the cache's logical volumes, evicting the oldest residencies
 // when the pool is full.
 func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) {
-	a.alloc.Lock()
-	defer a.alloc.Unlock()
+	unlock, err := a.lockPool(ctx)
+	if err != nil {
+		return cacheVolumes{}, err
+	}
+	defer unlock()
 	view, tags := a.Pool.View(), w.tags()
 	if w.keep {
 		if err := a.keepData(ctx, w.id, tags); err != nil {
@@ -159,7 +174,7 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) 
 		}
 	}
 	specs := w.specs(view, tags)
-	err := a.createAll(ctx, specs)
+	err = a.createAll(ctx, specs)
 	if errors.Is(err, lvm.ErrNoSpace) {
 		// How much is free is worth a question only now.
 		err = a.makeRoomAndCreate(ctx, w.id, specs)
@@ -197,8 +212,11 @@ func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, me
 
 // allocateFill adds the metadata of a fill to new volumes.
 func (a *Attacher) allocateFill(ctx context.Context, w shape) (cacheVolumes, error) {
-	a.alloc.Lock()
-	defer a.alloc.Unlock()
+	unlock, err := a.lockPool(ctx)
+	if err != nil {
+		return cacheVolumes{}, err
+	}
+	defer unlock()
 	view := a.Pool.View()
 	w.keep = true
 	if err := a.createAll(ctx, w.specs(view, w.tags())[1:]); err != nil {

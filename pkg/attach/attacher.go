@@ -178,7 +178,7 @@ type Attacher struct {
 	Deps
 	// alloc serialises the choice of space in the pool: what one stage counts
 	// as free must not be taken by another.
-	alloc sync.Mutex
+	alloc chan struct{}
 	// staged receives when a volume was attached or has grown.
 	staged chan struct{}
 	// tuned is Tune's memory; detached are the volumes that have left since, of which it
@@ -214,7 +214,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	c.Warm = c.Warm.withDefaults()
 	return &Attacher{
-		Config: c, Deps: d, staged: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
+		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(), brakes: brakes{m: map[volume.ID]*brake{}},
 	}
 }
@@ -239,7 +239,9 @@ func dataLV(id volume.ID) string     { return string(id) + ".data" }
 func metaLV(id volume.ID) string     { return string(id) + ".meta" }
 func fillLV(id volume.ID) string     { return string(id) + ".fill" }
 
-func dmUUID(f volume.Fence, part string) string { return "NEARFLASH-" + f.UID + "-" + part }
+const dmUUIDPrefix = "NEARFLASH-"
+
+func dmUUID(f volume.Fence, part string) string { return dmUUIDPrefix + f.UID + "-" + part }
 
 // load returns the journal entry, nil if there is none.
 func (a *Attacher) load(id volume.ID) (*Entry, error) {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -23,15 +27,14 @@ type geometry struct {
 }
 
 // planGeometry sizes a cache for a volume: a pure function of what was asked
-// for, the origin and the pool's extents. The cache is never larger than the
-// volume, and a whole number of chunks and extents.
-func planGeometry(spec volume.Spec, originBytes, extentBytes int64) (geometry, error) {
+// for, the origin and the pool's unit (allocationUnit). The cache is not larger than
+// the volume, but for a whole number of chunks and units.
+func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
 	want := min(spec.Cache.Of(originBytes), originBytes)
 	chunk := uint64(spec.ChunkBytes / sectorSize)
 	if chunk == 0 {
 		chunk = devmapper.AutoChunkSectors(want)
 	}
-	unit := max(extentBytes, 1)
 	data := roundUp(max(want, int64(chunk)*sectorSize), unit)
 	blocks := data / (int64(chunk) * sectorSize)
 	if blocks > devmapper.MaxCacheBlocks {
@@ -41,29 +44,45 @@ func planGeometry(spec volume.Spec, originBytes, extentBytes int64) (geometry, e
 	return geometry{chunkSectors: chunk, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(uint64(blocks)), unit)}, nil
 }
 
+// roundedMore is how much larger than planned a cache may be, as long as that is no more
+// than an eighth of it.
+const roundedMore = 64 << 20
+
+// fits tells whether a cache of that size may be where g was planned. It may be a little
+// larger: each pool rounds up to its own extents and number of SSDs, and what comes
+// from another node is not given up for that.
+func (g geometry) fits(dataBytes int64) bool {
+	return dataBytes <= g.dataBytes+min(g.dataBytes/8, roundedMore)
+}
+
 func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
+
+// allocationUnit is what LVM makes logical volumes of a pool in: an extent on each of
+// the SSDs that they are striped over. A volume of another size is made larger
+// (lvcreate(8), --stripes), and the kernel would cache in what the plan does not know.
+func allocationUnit(v pool.View) int64 {
+	unit := max(v.ExtentBytes, 1)
+	if !v.Mirror {
+		unit *= int64(max(v.Stripes, 1))
+	}
+	return unit
+}
 
 // prepareCache provides the logical volumes that the plan needs.
 func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	e := s.entry
 	if s.plan.Cache != planCreate {
-		if e.ChunkSectors == 0 {
-			// The journal was lost; the superblock still knows.
-			sb, err := readSuperblock(s.cache.meta.DevPath())
-			if err != nil {
-				return err
-			}
-			e.ChunkSectors = uint64(sb.DataBlockSectors)
-			e.DataBytes, e.MetaBytes = s.cache.data.SizeBytes, s.cache.meta.SizeBytes
+		if err := shapeFromSSD(e, s.cache); err != nil {
+			return err
 		}
 		return a.resumeFill(ctx, s)
 	}
-	view := a.Pool.View()
-	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, view.ExtentBytes)
+	unit := allocationUnit(a.Pool.View())
+	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, unit)
 	if err != nil {
 		return err
 	}
-	m, warm := a.shapeFill(ctx, s, &g, view.ExtentBytes)
+	m, warm := a.shapeFill(ctx, s, &g, unit)
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = g.chunkSectors, g.dataBytes, g.metaBytes
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
@@ -89,6 +108,25 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
 	}
 	faultFillRestored.Hit()
+	return nil
+}
+
+// shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
+// knows of it. The metadata of a fill tell that not everything was copied: what was not
+// is on the SSD whatever was there before, and comes from the origin.
+func shapeFromSSD(e *Entry, c cacheVolumes) error {
+	if e.ChunkSectors != 0 {
+		return nil
+	}
+	sb, err := readSuperblock(c.meta.DevPath())
+	if err != nil {
+		return err
+	}
+	e.ChunkSectors = uint64(sb.DataBlockSectors)
+	e.DataBytes, e.MetaBytes = c.data.SizeBytes, c.meta.SizeBytes
+	if c.fill.Name != "" && e.Fill == nil {
+		e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
+	}
 	return nil
 }
 
@@ -227,7 +265,7 @@ func (a *Attacher) cacheTable(e *Entry, meta lvm.LV, data string, o origin, clea
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a fill.
 func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolumes, o origin) (devno string, err error) {
-	if e.Fill != nil {
+	if e.Fill != nil && !e.Fill.Whole {
 		return a.createClone(ctx, e, c, o)
 	}
 	lv := c.data
@@ -236,8 +274,40 @@ func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolume
 }
 
 func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) error {
-	_, err := a.ensureDevice(ctx, topName(e.ID), dmUUID(e.Fence, "top"), t)
-	return err
+	top, err := a.ensureDevice(ctx, topName(e.ID), dmUUID(e.Fence, "top"), t)
+	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
+		return err
+	}
+	return blockdev.RefuseDiscards(top.DevNo())
+}
+
+// reloadTop swaps the table of a live top device for that of a cache.
+func (a *Attacher) reloadTop(ctx context.Context, e *Entry, t devmapper.Table) error {
+	if err := a.reload(ctx, topName(e.ID), t); err != nil {
+		return err
+	}
+	a.refuseDiscards(ctx, e)
+	return nil
+}
+
+// refuseDiscards refuses the discards of pods that have the device itself, as after each
+// load of a table.
+//
+// dm-cache takes a chunk that was discarded in without a copy of the origin
+// (mg_full_copy in drivers/md/dm-cache-target.c). Whoever reads it sees what the SSD
+// held before: a filesystem does not read what it has not written, a pod with the
+// device itself may.
+func (a *Attacher) refuseDiscards(ctx context.Context, e *Entry) {
+	if !e.Raw {
+		return
+	}
+	top, found, err := a.top(ctx, e.ID)
+	if err == nil && found {
+		err = blockdev.RefuseDiscards(top.DevNo())
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "The pod may discard blocks of its volume, and read what the SSD held before", "volume", e.ID)
+	}
 }
 
 // ensureDevice creates a device, replacing one that an interrupted call left.
@@ -255,6 +325,9 @@ type createFunc func(ctx context.Context, name, uuid string, t devmapper.Table) 
 func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
 	dev, err := create(ctx, name, uuid, t)
 	if errors.Is(err, devmapper.ErrExist) {
+		if err := a.notStranger(ctx, name, uuid); err != nil {
+			return devmapper.Info{}, err
+		}
 		if err := a.DM.Remove(ctx, name); err != nil {
 			return devmapper.Info{}, fmt.Errorf("replace device %s: %w", name, err)
 		}
@@ -266,8 +339,21 @@ func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid str
 	return dev, nil
 }
 
+// notStranger returns an error if the name is that of a part of another volume.
+func (a *Attacher) notStranger(ctx context.Context, name, uuid string) error {
+	infos, err := a.DM.Info(ctx, name)
+	if err != nil {
+		return err
+	}
+	part := uuid[strings.LastIndexByte(uuid, '-')+1:]
+	if info, found := infos[name]; found && stranger(info, part) {
+		return fmt.Errorf("%w: device %s belongs to another volume, whose handle gives the same name; one of the two can be on a node at a time", volume.ErrInUse, name)
+	}
+	return nil
+}
+
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
-// does nothing when the table is already as wanted.
+// does nothing when the table is already as wanted, and in use.
 func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) error {
 	next := devmapper.CacheTarget{Mode: liveMode(e.Mode), Policy: devmapper.PolicySMQ}
 	if cleaning {
@@ -292,7 +378,15 @@ func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMod
 	}
 	next := current
 	next.Mode, next.Policy = mode, policy
-	if next.Mode == current.Mode && next.Policy == current.Policy {
+	top, _, err := a.top(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	// A device that is suspended, or about to change its table, belongs to a swap that
+	// failed, or whose process was killed. Its cache may not have read its map, or not to
+	// the end, and says that nothing is dirty of what it does not know. Another resume of
+	// the same table is no way out: the kernel takes its mappings for loaded twice.
+	if next.Mode == current.Mode && next.Policy == current.Policy && !top.Suspended && !top.HasInactive {
 		return nil
 	}
 	return a.reloadCache(ctx, e, devmapper.Table{{Start: 0, Length: lines[0].Length, Target: next}}, count)
@@ -302,7 +396,7 @@ func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMod
 // counters of its own: some go on from the last commit, some begin at zero.
 func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table, count countFunc) error {
 	count(ctx, e.ID)
-	if err := a.reload(ctx, topName(e.ID), t); err != nil {
+	if err := a.reloadTop(ctx, e, t); err != nil {
 		return err
 	}
 	a.beginCounting(ctx, e)

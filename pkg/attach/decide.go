@@ -155,7 +155,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State]
 	switch {
-	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Cache.Fill:
+	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
 		return false
 	case bugAnyGeneration.On() && clean, bugCrashedCache.On() && current && f.Entry.Cached():
 		return true

@@ -192,6 +192,9 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		}
 		a.leavePeer(ctx, e)
 	}
+	if err := shapeFromSSD(e, c); err != nil {
+		return err
+	}
 	data, err := a.createDataDevice(ctx, e, c, o)
 	if err != nil {
 		return err
@@ -353,11 +356,11 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) er
 	if err != nil {
 		return fmt.Errorf("devices of volume %s: %w", id, err)
 	}
-	if _, exists := found[topName(id)]; exists && slices.Contains(names, topName(id)) {
+	if top, exists := found[topName(id)]; exists && !stranger(top, "top") && slices.Contains(names, topName(id)) {
 		a.finalCount(ctx, id)
 	}
 	for _, name := range names {
-		if _, exists := found[name]; !exists {
+		if info, exists := found[name]; !exists || stranger(info, partOf(id, name)) {
 			continue
 		}
 		if _, waits := found[sourceName(id)]; waits && name == dataName(id) {

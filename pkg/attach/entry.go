@@ -53,6 +53,8 @@ type Entry struct {
 	// Full is true if every chunk of the cache held a block of the volume when it was
 	// last flushed: then nothing of another volume is on its data.
 	Full bool `json:"full,omitempty"`
+	// Raw is true if pods have the volume as a block device, and no filesystem between.
+	Raw bool `json:"raw,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Fill is what the cache is being filled from; nil for a cache that is whole.
@@ -138,6 +140,9 @@ type Fill struct {
 	PeerSectors uint64 `json:"peerSectors,omitempty"`
 	// RegionSectors is the unit of the copy.
 	RegionSectors uint64 `json:"regionSectors,omitempty"`
+	// Whole is true once everything is copied and the SSD itself is below the cache: what
+	// else there is of the fill is about to be removed, and nothing may be made of it.
+	Whole bool `json:"whole,omitempty"`
 	// Bandwidth bounds the copy, in bytes per second. Deadline is when the peer need
 	// not serve any more.
 	Bandwidth int64     `json:"bandwidth,omitempty"`
@@ -150,7 +155,7 @@ func (f *Fill) again() *Fill {
 	if f == nil {
 		return nil
 	}
-	return &Fill{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth}
+	return &Fill{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole}
 }
 
 // Names are a volume's names in Kubernetes; each may be empty.

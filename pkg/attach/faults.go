@@ -66,6 +66,7 @@ var (
 	faultFillGathered  = faultpoint.New("fill.gathered")
 	faultFillLeft      = faultpoint.New("fill.left")
 	faultFillSwapped   = faultpoint.New("fill.swapped")
+	faultFillWhole     = faultpoint.New("fill.whole")
 	faultFillRemoved   = faultpoint.New("fill.removed")
 	faultFillReported  = faultpoint.New("fill.reported")
 

@@ -86,6 +86,9 @@ func (a *Attacher) writeMap(id volume.ID, m cachemap.Map) (err error) {
 
 // dumpMap reads the map of inactive metadata into the map file.
 func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*cachemap.Map, error) {
+	if a.Tools == nil || a.Warm.Dir == "" {
+		return nil, fmt.Errorf("%w: the map of volume %s cannot be read without its tools", volume.ErrUnavailable, id)
+	}
 	if err := a.Tools.Dump(ctx, device, a.mapFile(id)); err != nil {
 		return nil, fmt.Errorf("map of volume %s: %w", id, err)
 	}
@@ -179,6 +182,8 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 		return nil, fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, loan.ChunkSectors)
 	case m.Dirty > 0:
 		return nil, fmt.Errorf("%w: the lent map has %d dirty chunks", volume.ErrUnavailable, m.Dirty)
+	case m.End() > e.Fill.PeerSectors:
+		return nil, fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d sectors of data", volume.ErrUnavailable, m.End(), e.Fill.PeerSectors)
 	}
 	return m, nil
 }
@@ -205,13 +210,13 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 
 // shapeFill turns a head into a map and a geometry for the new cache. It returns
 // false if the cache begins cold.
-func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, extentBytes int64) (*cachemap.Map, bool) {
+func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
 	if m := s.head.peer; m != nil {
-		data := roundUp(int64(e.Fill.PeerSectors)*sectorSize, max(extentBytes, 1))
+		data := roundUp(int64(e.Fill.PeerSectors)*sectorSize, unit)
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
-		if data <= g.dataBytes {
-			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), max(extentBytes, 1))}
+		if g.fits(data) {
+			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), unit)}
 			e.Fill.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
 			return m, true
 		}
@@ -332,6 +337,21 @@ func (a *Attacher) dropFill(ctx context.Context, e *Entry, o volume.MoveOutcome,
 	e.Fill = nil
 }
 
+// undoFill takes back a fill that did not become active, so that the same stage can
+// begin cold. The journal forgets it first.
+func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error {
+	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+		return err
+	}
+	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
+	s.shaped, s.data = 0, ""
+	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
+	if err := a.save(ctx, s.entry, StateStaging); err != nil {
+		return err
+	}
+	return a.removeCacheVolumes(ctx, s.req.ID)
+}
+
 // endFill ends what a fill has outside of the device mapper and LVM. The volume's
 // data do not depend on it, so that what fails is logged: a peer lets go by its
 // deadline, and a session that is left is ended with the next fill or reboot.
@@ -378,6 +398,9 @@ func (a *Attacher) leavePeer(ctx context.Context, e *Entry) {
 // fillIsWhole tells whether the fill of an attached volume has copied everything:
 // the cache is whole then, whatever is still to be cleared away.
 func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
+	if e.Fill.Whole {
+		return true, nil
+	}
 	infos, err := a.DM.Info(ctx, dataName(e.ID))
 	if err != nil {
 		return false, err
@@ -396,7 +419,7 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
 // resumeFill shows again the fill of a cache that is activated again.
 func (a *Attacher) resumeFill(ctx context.Context, s *staging) error {
 	e := s.entry
-	if e.Fill == nil || a.Moves == nil {
+	if e.Fill == nil || e.Fill.Whole || a.Moves == nil {
 		return nil
 	}
 	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s.rec, e.Fence, nil))

@@ -353,8 +353,17 @@ func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
 	return a.sweepFill(ctx, e)
 }
 
-// sweepFill removes what a complete fill leaves, and lets the peer go.
+// sweepFill removes what a complete fill leaves, and lets the peer go. The journal says
+// so first: if the node stops before it knows of the end, the cache needs no clone, and
+// the clone's metadata are gone.
 func (a *Attacher) sweepFill(ctx context.Context, e *Entry) error {
+	if !e.Fill.Whole {
+		e.Fill.Whole = true
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
+	faultFillWhole.Hit()
 	if err := a.remove(ctx, e.ID, sourceName(e.ID), pathName(e.ID)); err != nil {
 		return err
 	}

@@ -159,14 +159,33 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	return c
 }
 
-// top reports the volume's top device.
+// top reports the volume's top device. A device of that name which is a part of another
+// volume is not it.
 func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, found bool, err error) {
 	infos, err := a.DM.Info(ctx, topName(id))
 	if err != nil {
 		return devmapper.Info{}, false, fmt.Errorf("devices of volume %s: %w", id, err)
 	}
 	info, found = infos[topName(id)]
+	if stranger(info, "top") {
+		return devmapper.Info{}, false, nil
+	}
 	return info, found && info.HasLive, nil
+}
+
+// stranger tells a device that is another part of another volume: the volume "db-data" and
+// the data device of the volume "db" have the same name.
+func stranger(info devmapper.Info, part string) bool {
+	return strings.HasPrefix(info.UUID, dmUUIDPrefix) && !strings.HasSuffix(info.UUID, "-"+part)
+}
+
+// partOf is the part that the device of that name is of volume id.
+func partOf(id volume.ID, name string) string {
+	part, below := strings.CutPrefix(name, topName(id)+"-")
+	if !below {
+		return "top"
+	}
+	return part
 }
 
 // gatherStage collects what decideStage needs. A pool that cannot be read is a

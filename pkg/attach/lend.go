@@ -104,7 +104,7 @@ func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volum
 	}
 	faultLendExported.Hit()
 	return volume.Loan{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: e.DataBytes,
+		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: c.data.SizeBytes,
 	}, nil
 }
 
@@ -132,7 +132,7 @@ func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table f
 // is shown (states.md, What the lender does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
 func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
-	meta, data, devno := uint64(c.meta.SizeBytes)/sectorSize, uint64(e.DataBytes)/sectorSize, c.data.DevNo()
+	meta, data, devno := uint64(c.meta.SizeBytes)/sectorSize, uint64(c.data.SizeBytes)/sectorSize, c.data.DevNo()
 	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.meta.DevNo()}}}
 	switch {
 	case live:
@@ -223,7 +223,7 @@ func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
 		}
 	}
 	faultReclaimExport.Hit()
-	if err := a.DM.Remove(ctx, lentName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, lentName(e.ID)); err != nil {
 		return err
 	}
 	faultReclaimDevice.Hit()

@@ -228,7 +228,7 @@ func (a *Attacher) borrowLive(ctx context.Context, e *Entry, req volume.MoveRequ
 	}
 	p.Tracking, p.ChunkSectors, p.LentBytes = loan.Tracked.ID, loan.ChunkSectors, loan.DataBytes
 	p.Peer, p.PeerOffset, p.Bandwidth, p.Deadline = &loan.Source, uint64(loan.MetaBytes)/sectorSize, req.Bandwidth, req.Deadline
-	e.ChunkSectors, e.DataBytes = loan.ChunkSectors, roundUp(loan.DataBytes, max(a.Pool.View().ExtentBytes, 1))
+	e.ChunkSectors, e.DataBytes = loan.ChunkSectors, roundUp(loan.DataBytes, allocationUnit(a.Pool.View()))
 	if err := a.save(ctx, e, e.State); err != nil {
 		return "", nil, err
 	}
@@ -279,6 +279,9 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *Entry, device, raw, text 
 		return nil, err
 	}
 	m, err := readMapFile(text)
+	if err == nil && int64(m.End())*sectorSize > e.Prewarm.LentBytes {
+		err = fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d bytes of data", volume.ErrUnavailable, m.End(), e.Prewarm.LentBytes)
+	}
 	if err == nil && m.ChunkSectors != e.Prewarm.ChunkSectors {
 		err = fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, e.Prewarm.ChunkSectors)
 	}
@@ -288,8 +291,11 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *Entry, device, raw, text 
 // allocateAhead makes the logical volume that the data are copied to, which has none
 // of them.
 func (a *Attacher) allocateAhead(ctx context.Context, e *Entry) error {
-	a.alloc.Lock()
-	defer a.alloc.Unlock()
+	unlock, err := a.lockPool(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	view := a.Pool.View()
 	if err := removeFiles(a.copiedFile(e.ID)); err != nil {
 		return err

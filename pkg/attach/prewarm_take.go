@@ -24,7 +24,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
 	if m != nil && m == s.head.peer {
-		if why = unfit(e.Prewarm, s.head.loan); why == "" && roundUp(e.Prewarm.LentBytes, max(a.Pool.View().ExtentBytes, 1)) != e.DataBytes {
+		if why = unfit(e.Prewarm, s.head.loan); why == "" && roundUp(e.Prewarm.LentBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}

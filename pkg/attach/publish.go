@@ -159,6 +159,7 @@ func (a *Attacher) growTop(ctx context.Context, e *Entry, o origin) error {
 		return t
 	})
 	if err == nil && e.Cached() {
+		a.refuseDiscards(ctx, e)
 		a.beginCounting(ctx, e) // saved by the caller
 	}
 	return err

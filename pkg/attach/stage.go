@@ -129,6 +129,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		}
 	}
 	faultStageTaken.Hit()
+	s.entry.Raw = s.req.Block
 	if s.plan.Cache != planUncached {
 		if err := a.buildCached(ctx, s); err != nil {
 			return err
@@ -307,21 +308,6 @@ func (a *Attacher) shapeCache(ctx context.Context, s *staging) error {
 		s.shaped = int64(s.origin.Sectors) * sectorSize
 	}
 	return err
-}
-
-// undoFill takes back a fill that did not become active, so that the same stage can
-// begin cold. The journal forgets it first.
-func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error {
-	if err := a.removeUpper(ctx, s.req.ID); err != nil {
-		return err
-	}
-	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.shaped, s.data = 0, ""
-	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
-	if err := a.save(ctx, s.entry, StateStaging); err != nil {
-		return err
-	}
-	return a.removeCacheVolumes(ctx, s.req.ID)
 }
 
 // fallBack turns the stage into an uncached one after a failure of the cache.

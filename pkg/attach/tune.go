@@ -144,7 +144,8 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	f.Status, f.LiveCache = status[topName(e.ID)]
 	top := infos[topName(e.ID)]
 	f.LiveOrigin = top.HasLive && !f.LiveCache
-	_, data := infos[dataName(e.ID)]
+	below, data := infos[dataName(e.ID)]
+	data = data && !stranger(below, "data")
 	_, path := infos[pathName(e.ID)]
 	f.Leftover = (data || path) && f.LiveOrigin
 	if f.LiveCache {
@@ -168,7 +169,7 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	if f.LiveCache && f.Status.OriginSectors > 0 {
 		bytes = int64(f.Status.OriginSectors) * sectorSize
 	}
-	want, err := planGeometry(rec.Spec, bytes, view.ExtentBytes)
+	want, err := planGeometry(rec.Spec, bytes, allocationUnit(view))
 	switch {
 	case bytes == 0:
 		f.Problem, f.ProblemReason = "the size of the origin is not known before the next attachment", v1alpha1.ReasonApplying

@@ -34,6 +34,8 @@ func (a *Attacher) tune(ctx context.Context, f tuneFacts, step tuneStep) (wait b
 				"the pool of node %s is degraded (%s): everything was flushed, and writes go through to the storage server until the mirror is whole", a.Node, f.Degraded)})
 		}
 		return false, err
+	case tuneMark:
+		return false, a.markDirty(ctx, e)
 	case tuneRestore:
 		return false, a.restore(ctx, e)
 	case tuneWriteback:
@@ -124,7 +126,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 	if err != nil {
 		return err
 	}
-	return a.reload(cctx, topName(e.ID), a.cacheTable(&next, c.meta, data, o, false))
+	return a.reloadTop(cctx, e, a.cacheTable(&next, c.meta, data, o, false))
 }
 
 // recordCache journals a cache that is live in writethrough mode.
@@ -278,14 +280,17 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 		return err
 	}
 	faultTuneGrown.Hit()
-	e.DataBytes = f.Want.dataBytes
+	e.DataBytes = c.data.SizeBytes
 	return a.save(ctx, e, e.State)
 }
 
 // extendData makes room in the pool and lengthens the data volume.
 func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
-	a.alloc.Lock()
-	defer a.alloc.Unlock()
+	unlock, err := a.lockPool(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	view := a.Pool.View()
 	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*(size-e.DataBytes)); err != nil {
 		return err

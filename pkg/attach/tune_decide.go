@@ -40,6 +40,7 @@ const (
 	tuneRecord    tuneStep = "Record"
 	tuneClean     tuneStep = "Clean"
 	tuneUnmark    tuneStep = "Unmark"
+	tuneMark      tuneStep = "Mark"
 	tuneRestore   tuneStep = "Restore"
 	tuneWriteback tuneStep = "Writeback"
 	tuneGrow      tuneStep = "Grow"
@@ -92,6 +93,10 @@ func decideUncached(f tuneFacts) tuneStep {
 // decideCached decides for a volume whose cache is live and journalled.
 func decideCached(f tuneFacts) tuneStep {
 	e, asked := f.Entry, f.Record.Spec.Mode
+	if e.Mode == volume.ModeWriteback && !f.Record.PossiblyDirty {
+		// Given up while the node was cut off and its pod went on, or restored.
+		return tuneMark
+	}
 	newCache := asked == volume.ModeNone || needsNewCache(f)
 	switch {
 	case e.Mode == volume.ModeWriteback:
@@ -123,7 +128,7 @@ func decideCached(f tuneFacts) tuneStep {
 func needsNewCache(f tuneFacts) bool {
 	e := f.Entry
 	switch {
-	case f.Want.dataBytes == 0 || f.Want.dataBytes == e.DataBytes:
+	case f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
 		return false
 	case f.Want.dataBytes < e.DataBytes:
 		return true

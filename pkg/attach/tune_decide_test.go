@@ -19,7 +19,7 @@ func runs(mode volume.CacheMode) *attached {
 			Fence: fence5, State: StateStaged, Mode: mode, Activated: mode != volume.ModeNone,
 			ChunkSectors: 256, DataBytes: 64 * mib, MetaBytes: 8 * mib, OriginBytes: 1024 * mib, Marked: mode == volume.ModeWriteback,
 		},
-		Record:     volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: mode}},
+		Record:     volume.Volume{Fence: fence5, Published: true, PossiblyDirty: mode == volume.ModeWriteback, Spec: volume.Spec{Mode: mode}},
 		LiveOrigin: mode == volume.ModeNone, LiveCache: mode != volume.ModeNone,
 	}}
 	if mode == volume.ModeNone {
@@ -66,6 +66,7 @@ func brokenSSD(f *tuneFacts)   { f.Broken, f.Problem = "input/output error", "in
 func degraded(f *tuneFacts)    { f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded" }
 func bypassed(f *tuneFacts)    { f.Entry.Bypass = "input/output error" }
 func bounded(f *tuneFacts)     { f.Record.Spec.DirtyBound.Max.Percent = 10 }
+func unmarked(f *tuneFacts)    { f.Record.PossiblyDirty = false }
 func failedCache(f *tuneFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
 func TestDecideTune(t *testing.T) {
@@ -119,6 +120,10 @@ func TestDecideTune(t *testing.T) {
 		"writeback live, never journalled as writethrough": {
 			runs(wt).live(back, smq), tuneRestore,
 		},
+
+		"writeback, given up meanwhile":               {runs(wb).with(unmarked), tuneMark},
+		"writeback, given up, another mode":           {runs(wb).asks(wt).with(unmarked), tuneMark},
+		"writeback that is not live yet and unmarked": {runs(wb).live(through, smq).with(unmarked), tuneMark},
 
 		"flush of writeback":               {runs(wb).with(flushAsked), tuneClean},
 		"flush of writeback, done":         {runs(wb).live(through, cleaner).with(flushDone), tuneRestore},

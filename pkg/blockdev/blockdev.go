@@ -3,6 +3,7 @@ package blockdev
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"unsafe"
@@ -84,6 +85,30 @@ func Discard(ctx context.Context, path string, ranges [][2]uint64) error {
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.BLKDISCARD, uintptr(unsafe.Pointer(&r))); errno != 0 {
 			return fmt.Errorf("discard %d bytes at %d of %s: %w", r[1], r[0], path, errno)
 		}
+	}
+	return nil
+}
+
+// IsPartition tells whether a block device is a partition of another one
+// (Documentation/ABI/stable/sysfs-block, partition).
+func IsPartition(path string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	_, err := os.Stat(fmt.Sprintf("/sys/dev/block/%d:%d/partition", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// RefuseDiscards makes the kernel answer EOPNOTSUPP to whoever discards blocks of a device
+// ("major:minor") through it (Documentation/ABI/stable/sysfs-block, discard_max_bytes).
+// The device mapper forgets it with the next table.
+func RefuseDiscards(devno string) error {
+	if err := os.WriteFile("/sys/dev/block/"+devno+"/queue/discard_max_bytes", []byte("0"), 0); err != nil {
+		return fmt.Errorf("refuse discards of device %s: %w", devno, err)
 	}
 	return nil
 }

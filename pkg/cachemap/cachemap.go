@@ -140,6 +140,14 @@ func (v *view) linear(sectors, from uint64) {
 	v.end, v.next, v.joined = v.end+sectors, from+sectors, true
 }
 
+// End is the sector of the cache where its last mapped chunk ends; 0 if none is mapped.
+func (m Map) End() uint64 {
+	if len(m.Entries) == 0 {
+		return 0
+	}
+	return (m.Entries[len(m.Entries)-1].Cache + 1) * m.ChunkSectors
+}
+
 // Unmapped returns the runs of a data device of dataSectors that hold no mapped
 // block, in ascending order, with what follows the last whole block.
 func (m Map) Unmapped(dataSectors uint64) []Range {

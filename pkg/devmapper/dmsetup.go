@@ -305,6 +305,7 @@ func parseTargets(text string) (map[string]Version, error) {
 
 func (d *dmsetup) exec(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := hostexec.Command("dmsetup", args...)
+	cmd.Looks = args[0] == "table" || args[0] == "status" || args[0] == "targets"
 	if stdin != nil {
 		cmd.Stdin = bytes.NewReader(stdin)
 	}

@@ -239,6 +239,7 @@ func (t *tools) execOn(ctx context.Context, devices, config []string, name strin
 	args = append([]string{"--devices", strings.Join(links, ",")}, args...)
 	args = append(args, "--config", strings.Join(config, " "))
 	cmd := hostexec.Command(name, args...)
+	cmd.Looks = name == "lvs" || name == "vgs" || name == "pvs"
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(WithReportedErrors(cmd, res, err))

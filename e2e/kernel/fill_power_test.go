@@ -1,0 +1,77 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestKernelFillStopped: the new owner stops uncleanly at the end of a fill, or in the
+// middle of one, and then with its journal lost. What was dirty is flushed, and what was
+// not copied is never read from the SSD (I5, I8).
+func TestKernelFillStopped(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "fillstop", cached(volume.ModeWriteback, 32*mib))
+	for _, point := range []string{"journal lost", "fill.swapped", "fill.whole", "fill.removed", "fill.reported"} {
+		v.stopFilling(point)
+		if t.Failed() {
+			t.Fatalf("stopped at %s", point)
+		}
+	}
+	v.remove()
+	mustPass(t, "repair", v.b.Repair(t.Context()))
+}
+
+func (v *movers) stopFilling(point string) {
+	t := v.m.t
+	v.publishTo(v.a, nodeName)
+	v.ask(from(volume.WarmOff))
+	v.stage()
+	v.ask(from(volume.WarmPeer))
+	data := pattern(uint64(v.gen), 4*mib)
+	write(t, v.device(), data, 0, true)
+	v.heat(4 * mib)
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	v.m.must("dmsetup", "message", "nf-"+string(v.req.ID), "0", "migration_threshold", "0")
+	late := pattern(uint64(v.gen)+1000, mib)
+	write(t, v.device(), late, 2*mib, true)
+	copy(data[2*mib:], late)
+	if st, _ := v.cache(); st.Dirty == 0 {
+		t.Fatal("nothing is dirty")
+	}
+	s := stopping{m: v.m, n: v.b, name: otherName, id: v.req.ID, sources: []volume.ISCSI{v.req.Publication.Source}}
+	e, err := v.b.Journal.Load(string(v.req.ID))
+	mustPass(t, "journal", err)
+	s.sources = append(s.sources, *e.Fill.Peer)
+	lost := point == "journal lost"
+	if !lost && !v.killAt(point, order{Lender: v.a.dir, Fill: true}) {
+		t.Fatalf("no fill passed %s", point)
+	}
+	s.cut()
+	s.vanish()
+	if lost {
+		mustPass(t, "journal", v.b.Journal.Delete(string(v.req.ID)))
+	}
+	v.a, v.b, err = openPair(t.Context(), v.a.dir, v.b.dir)
+	mustPass(t, "restart", err)
+	v.n = v.b
+	// What has no journal is kept until the volume comes again.
+	if err := errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())); (err != nil) != lost {
+		t.Fatalf("repair: %v", err)
+	}
+	v.stage()
+	check(t, v.device(), data, 0)
+	v.wantFilled()
+	check(t, v.device(), data, 0)
+	v.unstage()
+	loans, err := v.a.Loans(t.Context())
+	mustPass(t, "loans", err)
+	for id, lent := range loans {
+		mustPass(t, "reclaim", v.a.Reclaim(t.Context(), id, lent))
+	}
+}

@@ -1,0 +1,157 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func TestPlanGeometry(t *testing.T) {
+	const mib = 1 << 20
+	for name, tc := range map[string]struct {
+		view       pool.View
+		want       int64
+		data, meta int64 // in extents
+	}{
+		"one SSD":            {view: pool.View{Stripes: 1}, want: 68 * mib, data: 17, meta: 3},
+		"two SSDs":           {view: pool.View{Stripes: 2}, want: 68 * mib, data: 18, meta: 4},
+		"three SSDs":         {view: pool.View{Stripes: 3}, want: 68 * mib, data: 18, meta: 3},
+		"three, a whole row": {view: pool.View{Stripes: 3}, want: 72 * mib, data: 18, meta: 3},
+		"a mirror of two":    {view: pool.View{Stripes: 2, Mirror: true}, want: 68 * mib, data: 17, meta: 3},
+		"an unknown pool":    {want: 68 * mib, data: 17, meta: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.view.ExtentBytes = 4 * mib
+			g, err := planGeometry(volume.Spec{Cache: volume.Size{Bytes: tc.want}}, 1<<30, allocationUnit(tc.view))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g.dataBytes != tc.data*4*mib || g.metaBytes != tc.meta*4*mib {
+				t.Errorf("%d and %d extents, want %d and %d", g.dataBytes/(4*mib), g.metaBytes/(4*mib), tc.data, tc.meta)
+			}
+		})
+	}
+}
+
+func TestGeometryFits(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		planned, offered int64
+		want             bool
+	}{
+		{64 * mib, 64 * mib, true},
+		{64 * mib, 32 * mib, true},
+		{64 * mib, 72 * mib, true},
+		{64 * mib, 76 * mib, false},
+		{10 << 30, 10<<30 + 64*mib, true},
+		{10 << 30, 10<<30 + 68*mib, false},
+	} {
+		if got := (geometry{dataBytes: tc.planned}).fits(tc.offered); got != tc.want {
+			t.Errorf("%d bytes where %d are planned: %t", tc.offered, tc.planned, got)
+		}
+	}
+}
+
+// swaps is a device mapper with one cache in cleaner mode, or a part of another volume of
+// the same name. Other calls than those below are not expected.
+type swaps struct {
+	devmapper.Client
+	info  devmapper.Info
+	calls []string
+}
+
+func (s *swaps) Info(context.Context, string) (map[string]devmapper.Info, error) {
+	return map[string]devmapper.Info{s.info.Name: s.info}, nil
+}
+
+func (s *swaps) Table(context.Context, string) (devmapper.Table, error) {
+	return devmapper.Table{{Length: 8, Target: devmapper.CacheTarget{Mode: devmapper.Writethrough, Policy: devmapper.PolicyCleaner}}}, nil
+}
+
+func (s *swaps) Load(context.Context, string, devmapper.Table) error {
+	s.calls = append(s.calls, "load")
+	return nil
+}
+
+func (s *swaps) Resume(context.Context, string) error {
+	s.calls = append(s.calls, "resume")
+	return nil
+}
+
+func (s *swaps) Status(context.Context, string) (devmapper.CacheStatus, bool, error) {
+	return devmapper.CacheStatus{}, true, nil
+}
+
+func (s *swaps) StatsCreate(context.Context, string) error { return nil }
+
+func (s *swaps) Remove(_ context.Context, name string) error {
+	s.calls = append(s.calls, "remove "+name)
+	return nil
+}
+
+func (s *swaps) Create(context.Context, string, string, devmapper.Table) (devmapper.Info, error) {
+	return devmapper.Info{}, devmapper.ErrExist
+}
+
+func swapping(t *testing.T, info devmapper.Info) (*Attacher, *swaps) {
+	t.Helper()
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dm := &swaps{info: info}
+	return New(Config{}, Deps{Now: time.Now, Pool: withoutPool{}, DM: dm, Journal: entries}), dm
+}
+
+// TestSwapAgain: a cache whose table is as wanted, but not in use, or about to change, is
+// given its table again. What it says of dirty blocks proves nothing until then (I2).
+func TestSwapAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*devmapper.Info)
+		want   string
+	}{
+		"in use":          {change: func(*devmapper.Info) {}},
+		"suspended":       {change: func(i *devmapper.Info) { i.Suspended = true }, want: "load resume"},
+		"about to change": {change: func(i *devmapper.Info) { i.HasInactive = true }, want: "load resume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			info := devmapper.Info{Name: "nf-v", UUID: "NEARFLASH-uid-top", HasLive: true}
+			tc.change(&info)
+			a, dm := swapping(t, info)
+			if err := a.swapPolicy(t.Context(), &Entry{ID: "v", Mode: volume.ModeWriteback, State: StateFlushing}, true); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(dm.calls, " "); got != tc.want {
+				t.Errorf("calls %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestSameDeviceName: what belongs to the volume "db-data" is not taken for the data device
+// of the volume "db", nor the other way round.
+func TestSameDeviceName(t *testing.T) {
+	a, dm := swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-top", HasLive: true})
+	if err := a.removeDevices(t.Context(), "db"); err != nil || len(dm.calls) > 0 {
+		t.Errorf("devices of db removed: %v, %v", dm.calls, err)
+	}
+	e := &Entry{ID: "db", Mode: volume.ModeWritethrough}
+	if _, err := a.createDataDevice(t.Context(), e, cacheVolumes{}, origin{}); !errors.Is(err, volume.ErrInUse) || len(dm.calls) > 0 {
+		t.Errorf("data device of db: %v, %v", err, dm.calls)
+	}
+	if err := a.removeDevices(t.Context(), "db-data"); err != nil || !slices.Contains(dm.calls, "remove nf-db-data") {
+		t.Errorf("devices of db-data removed: %v, %v", dm.calls, err)
+	}
+	a, _ = swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-data", HasLive: true})
+	if _, found, err := a.top(t.Context(), "db-data"); err != nil || found {
+		t.Errorf("the data device of db is taken for the volume db-data: %t, %v", found, err)
+	}
+}
