@@ -402,7 +402,7 @@ type CachedVolumeStatus struct {
 	WarmSource WarmSource `json:"warmSource,omitempty,omitzero"`
 
 	// cache is what the owner last reported of the cache; absent while the volume
-	// is not attached.
+	// is not attached, unless the owner may hold unflushed writes.
 	// +optional
 	Cache CacheStatus `json:"cache,omitempty,omitzero"`
 

@@ -24,12 +24,12 @@ func TestKernelHandOver(t *testing.T) {
 		l := startLoad(t, v.device(), 64*mib)
 		l.moving()
 		l.end()
-		// A byte a second: however slow the machine, there is something left to copy.
+		// Nothing is copied before the lender leaves, and a byte a second after that: however
+		// slow the machine, there is something left to copy.
 		v.b.Warm.NodeBandwidth = 1
 		v.unstage()
 		v.publishTo(v.b, otherName)
 		v.stage()
-		stop := v.b.runFills(t.Context())
 		// What the load does not touch, only the copy brings: most of what was warmed up.
 		all := l.blocks
 		l.blocks /= 32
@@ -42,7 +42,9 @@ func TestKernelHandOver(t *testing.T) {
 		usual := time.Duration(again.longest.Swap(0))
 
 		v.b.Moves.(*pair).release()
+		stop := v.b.runFills(t.Context())
 		t.Logf("%s: left after %s", mode, v.awaitLeft())
+		stop()
 		v.wantPath(0)
 		if left := v.left(); left == 0 {
 			t.Errorf("%s: it was left because everything was copied", mode)
@@ -54,7 +56,6 @@ func TestKernelHandOver(t *testing.T) {
 		// Whoever waits for a lender that is gone waits until the path fails, which it has
 		// not; how long anything takes on a busy machine says nothing.
 		t.Logf("%s: longest access %s, before it %s", mode, time.Duration(again.longest.Load()), usual)
-		stop()
 		v.b.Warm.NodeBandwidth = 0
 		v.wantFilled()
 		again.end()

@@ -127,6 +127,11 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 // ControllerUnpublishVolume implements csi.ControllerServer.
 func (c *Controller) ControllerUnpublishVolume(ctx context.Context, req *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	id, err := parseVolumeID(req.GetVolumeId())
+	if err != nil && req.GetVolumeId() != "" {
+		// No volume can have such an ID, so it is published nowhere: a volume that could
+		// not be attached must not keep its VolumeAttachment for good.
+		return &csi.ControllerUnpublishVolumeResponse{}, nil
+	}
 	if err != nil {
 		return nil, statusFor(err)
 	}

@@ -13,6 +13,11 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
+// QPS and Burst bound the requests of a plugin to the API server, a second and at once.
+// client-go's defaults of 5 and 10 would make volumes wait for each other, and a node that
+// comes back for the volumes of its pods.
+const QPS, Burst = 50, 100
+
 // Config returns how to reach the API server: the file of the environment
 // variable KUBECONFIG if it is set, else as a pod does.
 func Config() (*rest.Config, error) {
@@ -21,6 +26,7 @@ func Config() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no way to the API server: %w; remedy: run in a pod with a service account, or set KUBECONFIG", err)
 	}
+	config.QPS, config.Burst = QPS, Burst
 	return config, nil
 }
 

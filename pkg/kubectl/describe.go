@@ -198,7 +198,7 @@ func (o *describeOptions) abandoned(w io.Writer, v *volume) {
 }
 
 func (o *describeOptions) cache(w io.Writer, v *volume) {
-	if !v.reported() {
+	if !v.lastSeen() {
 		line(w, "Cache", "none reported")
 		return
 	}

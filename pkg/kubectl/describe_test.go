@@ -208,6 +208,26 @@ Events: none
 
 // What is known of a residency, and what a pod finds on another node, depends on
 // who may still use it.
+// TestDescribeLastSeen: what a node reported of writes that it has not flushed stays to be
+// seen when it is gone, and only then.
+func TestDescribeLastSeen(t *testing.T) {
+	gone := func(v *v1alpha1.CachedVolume) { v.Status.Publication = v1alpha1.PublicationReleased }
+	unflushed := func(v *v1alpha1.CachedVolume) { v.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty }
+	clean := func(v *v1alpha1.CachedVolume) { v.Status.DirtyState = v1alpha1.DirtyStateClean }
+	for tc, c := range map[string]struct {
+		opts []func(*v1alpha1.CachedVolume)
+		want string
+	}{
+		"dirty": {[]func(*v1alpha1.CachedVolume){on("node-a"), dirty(512 * mib), unflushed, gone}, "Dirty:           512Mi, none of it older than 40s"},
+		"clean": {[]func(*v1alpha1.CachedVolume){on("node-a"), dirty(512 * mib), gone, clean}, "Cache:             none reported"},
+	} {
+		_, out, errOut := newRig(t, append(bound("shop", "data", "pvc-1", c.opts...), node("node-a", false))...).run("describe", "-n", "shop", "data")
+		if !strings.Contains(out, c.want) {
+			t.Errorf("%s: output has no %q:\n%s%s", tc, c.want, out, errOut)
+		}
+	}
+}
+
 func TestDescribeWarmth(t *testing.T) {
 	kept := func(v *v1alpha1.CachedVolume) {
 		v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 3, SizeBytes: ptr(gib), LastUsedTime: before(time.Hour)}}

@@ -60,6 +60,11 @@ func (v *volume) possiblyDirty() bool {
 // reported tells whether the owner reports a cache.
 func (v *volume) reported() bool { return v.attached() && v.Status.Cache.Mode != "" }
 
+// lastSeen tells whether there is a report of a cache that the owner may still have.
+func (v *volume) lastSeen() bool {
+	return v.reported() || v.possiblyDirty() && v.Status.Cache.Mode != ""
+}
+
 // capacity returns the size of the volume in bytes, 0 if it is not known.
 func (v *volume) capacity() int64 {
 	if c := v.Spec.CapacityBytes; c != nil && *c > 0 {

@@ -50,6 +50,8 @@ type fixture struct {
 	steps []string
 	// fail is asked before and after each step.
 	fail func(step string, done bool) error
+	// read, when set, is called once a record was read.
+	read func()
 }
 
 // newFixture returns a Service of its own for one test.
@@ -57,6 +59,13 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 	t.Helper()
 	f := &fixture{storage: backendtest.New(100 * gib), events: events.NewFakeRecorder(100), id: id}
 	f.client = interceptor.NewClient(apiserver.Client(t, cfg), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			err := c.Get(ctx, key, obj, opts...)
+			if _, ok := obj.(*v1alpha1.CachedVolume); ok && f.read != nil {
+				f.read()
+			}
+			return err
+		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 			return f.step("record", func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
 		},

@@ -24,6 +24,11 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 	if initiator == "" {
 		return volume.Publication{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
 	}
+	var access backend.Access
+	var accessErr error
+	if static == nil {
+		access, accessErr = s.look(ctx, id)
+	}
 	obj, err := s.publishable(ctx, id, static)
 	if err != nil {
 		return volume.Publication{}, err
@@ -34,17 +39,39 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 	if cred == nil || cred.Username == "" {
 		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
 	}
+	if accessErr != nil {
+		return volume.Publication{}, accessErr
+	}
 	grant := backend.Grant{Initiator: initiator, Credentials: *cred}
-	pub, err := s.publishOn(ctx, obj, node, grant)
+	pub, err := s.publishOn(ctx, obj, access, node, grant)
 	var stale *backend.StaleGenerationError
 	if errors.As(err, &stale) {
 		// Somebody was admitted after we had asked. The second try knows of it.
+		if access, err = s.look(ctx, id); err != nil {
+			return volume.Publication{}, err
+		}
 		if obj, err = records.Load(ctx, s.client, id); err != nil {
 			return volume.Publication{}, err
 		}
-		return s.publishOn(ctx, obj, node, grant)
+		return s.publishOn(ctx, obj, access, node, grant)
 	}
 	return pub, err
+}
+
+// look asks the storage server whom it admits to a volume. It comes before the record
+// is read: whoever is in the answer was in the record before that, so that the record
+// tells who must go; whoever another controller admits later is not in the answer, and
+// is left alone.
+func (s *Service) look(ctx context.Context, id volume.ID) (backend.Access, error) {
+	storage, err := s.storage(volume.ErrUnavailable)
+	if err != nil {
+		return backend.Access{}, err
+	}
+	access, err := storage.Access(ctx, id)
+	if err != nil {
+		return backend.Access{}, fmt.Errorf("access to volume %s: %w", id, err)
+	}
+	return access, nil
 }
 
 // publishable returns the record that is to be published, and makes that of a
@@ -84,19 +111,12 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
 }
 
-// publishOn publishes a volume of the storage server: others out, record, node in.
-func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, node string, grant backend.Grant) (volume.Publication, error) {
-	storage, err := s.storage(volume.ErrUnavailable)
-	if err != nil {
-		return volume.Publication{}, err
-	}
+// publishOn publishes a volume of the storage server, which admitted access before obj
+// was read: others out, record, node in.
+func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access backend.Access, node string, grant backend.Grant) (volume.Publication, error) {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return volume.Publication{}, err
-	}
-	access, err := storage.Access(ctx, v.ID)
-	if err != nil {
-		return volume.Publication{}, fmt.Errorf("access to volume %s: %w", v.ID, err)
 	}
 	restored, err := s.restoreOwner(ctx, obj, v, access)
 	if err != nil {
@@ -104,7 +124,7 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, nod
 	}
 	if restored {
 		// The record knows the admission now, so that this comes once.
-		return s.publishOn(ctx, obj, node, grant)
+		return s.publishOn(ctx, obj, access, node, grant)
 	}
 	c, err := decideClaim(v, node, access.Generation)
 	if err != nil {
@@ -124,7 +144,7 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, nod
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
-	source, err := storage.Export(ctx, v.ID, grant)
+	source, err := s.backend.Export(ctx, v.ID, grant)
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
 	}

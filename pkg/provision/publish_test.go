@@ -257,6 +257,47 @@ func testTwoWriters(t *testing.T, cfg *rest.Config, f *fixture) {
 	wantError(t, err, volume.ErrInUse)
 }
 
+// testLateAnswer: another controller, which has taken over, gives the volume away just
+// after this one has read the record. This one decides by what it has read, and must
+// not touch whom it did not read of.
+func testLateAnswer(t *testing.T, cfg *rest.Config, f *fixture) {
+	// Never dirty, so that nobody is spared for what he might have to flush.
+	never := spec()
+	never.Mode, never.AcceptNodeLoss = volume.ModeWritethrough, false
+	if _, err := f.svc.Create(t.Context(), f.id, never); err != nil {
+		t.Fatal(err)
+	}
+	other := newFixture(t, cfg, f.id)
+	other.storage = f.storage
+	other.svc = New(Config{Client: other.client, Backend: f.storage, Events: other.events})
+	for i, act := range []func() error{
+		func() error { return f.svc.Settle(t.Context(), f.id) },
+		func() error { return f.svc.Unpublish(t.Context(), f.id, nodeA) },
+		func() error {
+			_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
+			return err
+		},
+	} {
+		generation := int64(2*i + 1)
+		f.publish(t, nodeA, generation)
+		f.failOnce("unexport", false)
+		if err := f.svc.Unpublish(t.Context(), f.id, nodeA); err == nil {
+			t.Fatal("nothing failed")
+		}
+		f.wantExports(t, iqnA)
+		f.read = func() {
+			f.read = nil
+			other.publish(t, nodeB, generation+1)
+		}
+		if err := act(); err != nil && !errors.Is(err, volume.ErrBusy) || f.read != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+		f.wantOwner(t, nodeB, generation+1, true)
+		f.wantExports(t, iqnB)
+		f.unpublish(t, nodeB)
+	}
+}
+
 // testStaleGeneration: somebody was admitted between the question and the export.
 func testStaleGeneration(t *testing.T, _ *rest.Config, f *fixture) {
 	f.create(t)

@@ -34,6 +34,7 @@ func TestService(t *testing.T) {
 		"unpublish with failures":         testUnpublishConverges,
 		"unpublish of others":             testUnpublishOthers,
 		"two writers":                     testTwoWriters,
+		"late answer":                     testLateAnswer,
 		"stale generation":                testStaleGeneration,
 		"restored record":                 testRestoredRecord,
 		"restored record dirty":           testRestoredDirty,

@@ -38,7 +38,10 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	if err := s.release(ctx, obj); err != nil {
 		return err
 	}
-	return s.settle(ctx, obj)
+	if obj.Spec.Static != nil {
+		return nil
+	}
+	return s.Settle(ctx, id)
 }
 
 // release ends the owner's entitlement in the record.
@@ -59,20 +62,21 @@ func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error
 	return nil
 }
 
-// Settle ends the access of a node that was released with unflushed writes and
-// has flushed them since. It is for every volume safe to call, and needed only
-// when Unpublish could not do it. Errors: ErrUnavailable, ErrBackend.
+// Settle ends all access to a volume that nobody is entitled to and that nobody has
+// to flush. Unpublish does it as soon as it can; later, it is for a node that was
+// released with unflushed writes and has flushed them since. It is for every volume
+// safe to call. Errors: ErrUnavailable, ErrBackend, ErrFenced.
 func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 	if s.backend == nil {
 		return nil
 	}
 	// Mostly nobody is admitted, and then the record need not be asked.
-	access, err := s.backend.Access(ctx, id)
+	access, err := s.look(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && len(access.Exports) == 0 {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("access to volume %s: %w", id, err)
+		return err
 	}
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -81,25 +85,12 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	return s.settle(ctx, obj)
-}
-
-// settle ends all access to a volume that nobody is entitled to and that nobody
-// has to flush.
-func (s *Service) settle(ctx context.Context, obj *v1alpha1.CachedVolume) error {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return err
 	}
-	if v.Published || v.PossiblyDirty || v.Spec.Static != nil || s.backend == nil {
+	if v.Published || v.PossiblyDirty || v.Spec.Static != nil {
 		return nil
-	}
-	access, err := s.backend.Access(ctx, v.ID)
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("access to volume %s: %w", v.ID, err)
 	}
 	if restored, err := s.restoreOwner(ctx, obj, v, access); restored || err != nil {
 		return err // somebody has to flush after all

@@ -247,12 +247,21 @@ func (r *Reconciler) detach(now *v1alpha1.CachedVolume) {
 	if saysApplied(now) {
 		set(v1alpha1.ConditionApplied, metav1.ConditionUnknown, v1alpha1.ReasonNotAttached)
 	}
+	if lastSeen(now) {
+		return
+	}
 	now.Status.Cache = v1alpha1.CacheStatus{}
+}
+
+// lastSeen tells whether what the node said of its cache is still wanted: whoever gives
+// its unflushed writes up is told, and writes down, how many they were and since when.
+func lastSeen(obj *v1alpha1.CachedVolume) bool {
+	return obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
 }
 
 // leftBehind tells whether a volume that no node is entitled to looks attached.
 func leftBehind(obj *v1alpha1.CachedVolume) bool {
-	return released(obj) && (obj.Status.Cache.Mode != "" || saysApplied(obj) ||
+	return released(obj) && (obj.Status.Cache.Mode != "" && !lastSeen(obj) || saysApplied(obj) ||
 		meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached))
 }
 

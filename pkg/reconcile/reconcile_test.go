@@ -278,7 +278,10 @@ func (c *cluster) testCondition(t *testing.T) {
 	})
 	c.must(t, c.records.ReportApplied(t.Context(), id, nodeA, volume.AppliedReport{State: volume.AppliedDone, Reason: v1alpha1.ReasonApplied, SpecGeneration: 1}))
 	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
-		obj.Status.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheHealthy}
+		obj.Status.Cache = v1alpha1.CacheStatus{
+			Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheHealthy,
+			DirtyBytes: new(int64(4096)), DirtySinceTime: metav1.Unix(1, 0), ObservedTime: metav1.Unix(2, 0),
+		}
 		return nil
 	}))
 	never(t, "the state of a published volume was changed", func() bool {
@@ -292,11 +295,18 @@ func (c *cluster) testCondition(t *testing.T) {
 		cached := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionCached)
 		applied := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionApplied)
 		return cached != nil && cached.Status == metav1.ConditionFalse && cached.Reason == v1alpha1.ReasonDetached && cached.Message == message &&
-			applied != nil && applied.Status == metav1.ConditionUnknown && applied.Reason == v1alpha1.ReasonNotAttached && applied.Message == message &&
-			status.Cache == (v1alpha1.CacheStatus{})
+			applied != nil && applied.Status == metav1.ConditionUnknown && applied.Reason == v1alpha1.ReasonNotAttached && applied.Message == message
 	})
 	version := c.load(t, id).ResourceVersion
 	never(t, "a record that is right was written again", func() bool { return c.load(t, id).ResourceVersion != version })
+	// Who gives the writes up is to know how many they were.
+	if got := c.load(t, id).Status.Cache; got.DirtyBytes == nil || *got.DirtyBytes != 4096 || got.DirtySinceTime.IsZero() || got.ObservedTime.IsZero() {
+		t.Errorf("what was last seen of unflushed writes is gone: %+v", got)
+	}
+	c.must(t, c.records.MarkClean(t.Context(), id, fence))
+	eventually(t, "nothing is said of a cache that nobody has", func() bool {
+		return c.load(t, id).Status.Cache == (v1alpha1.CacheStatus{})
+	})
 }
 
 // testNames: a volume's record follows its PersistentVolume and its claim.

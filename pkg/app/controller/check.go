@@ -79,7 +79,6 @@ func (c *Check) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = apiQPS, apiBurst
 	scheme, err := kube.NewScheme()
 	if err != nil {
 		return err

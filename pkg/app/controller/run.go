@@ -36,9 +36,6 @@ import (
 const (
 	// leaseName is the lease that the leader of the reconcilers holds.
 	leaseName = "nearflash-controller"
-	// apiQPS and apiBurst bound the requests to the API server. client-go's
-	// defaults of 5 and 10 would make volumes wait for each other.
-	apiQPS, apiBurst = 50, 100
 	// apiPatience is how long the API server may take to answer, and to publish
 	// the definitions, when the controller starts; apiRetry is the pause between
 	// two questions.
@@ -52,7 +49,6 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = apiQPS, apiBurst
 	return run(ctx, cfg, config)
 }
 

@@ -19,6 +19,7 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 )
@@ -147,7 +148,7 @@ func BenchmarkScale(b *testing.B) {
 	admin := apiserver.Start(b)
 	installAccount(b, apiserver.Client(b, admin))
 	f, config := newFleet(b, admin), account(admin)
-	config.QPS, config.Burst = apiQPS, apiBurst
+	config.QPS, config.Burst = kube.QPS, kube.Burst
 	for _, e := range sizes {
 		b.Run(fmt.Sprintf("%d volumes", e.volumes), func(b *testing.B) {
 			f.t = b

@@ -178,6 +178,7 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"owner has told nobody":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[0].Told = v1alpha1.ToldPod{} }, false},
 		"owner changes a loss":          {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[1].Consent = consent("me") }, false},
 		"owner forgets a loss":          {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned = s.Abandoned[:1] }, false},
+		"owner repeats another loss":    {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned[0] = s.Abandoned[1] }, false},
 		"owner forgets all losses":      {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Abandoned = nil }, false},
 		"owner gives writes up": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
 			s.Abandoned = append(s.Abandoned, v1alpha1.AbandonedWrites{Generation: 3, NodeName: "node-a", Consent: consent("me")})
