@@ -38,7 +38,9 @@ func TestKernelDeviceRefused(t *testing.T) {
 
 // partition adds or deletes the kernel's first partition of a disk, without a table on it.
 func partition(op int32, disk string) error {
-	f, err := os.OpenFile(disk, os.O_RDWR, 0)
+	// Not for writing: when a disk is closed that was open for that, udev has the kernel
+	// read its table anew, which has no partition.
+	f, err := os.Open(disk)
 	if err != nil {
 		return err
 	}
@@ -51,21 +53,49 @@ func partition(op int32, disk string) error {
 	return nil
 }
 
+// partitioned returns the first partition of a disk, which it has until the test is over.
+func (m *machine) partitioned(disk string) string {
+	m.t.Helper()
+	part := disk + "1"
+	again := func(what string, act func() error) {
+		m.t.Helper()
+		err := act()
+		for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); err = act() {
+			time.Sleep(50 * time.Millisecond)
+		}
+		mustPass(m.t, what, err)
+	}
+	// The table of a disk that somebody has written to before may be about to be read; the
+	// kernel refuses that while a partition is open.
+	var held *os.File
+	again("add partition", func() error {
+		err := partition(unix.BLKPG_ADD_PARTITION, disk)
+		if err == nil || errors.Is(err, unix.EBUSY) {
+			held, err = os.Open(part)
+		}
+		return err
+	})
+	m.t.Cleanup(func() {
+		mustPass(m.t, "close partition", held.Close())
+		// udev looks at a device that was closed after writing, and holds it meanwhile.
+		again("delete partition", func() error {
+			err := partition(unix.BLKPG_DEL_PARTITION, disk)
+			if errors.Is(err, unix.ENXIO) {
+				return nil
+			}
+			return err
+		})
+	})
+	return part
+}
+
 // TestKernelPartitions: a glob takes no partition, also not a blank one; a name does.
 func TestKernelPartitions(t *testing.T) {
 	m := newMachine(t)
-	mustPass(t, "add partition", partition(unix.BLKPG_ADD_PARTITION, ssdTwo))
-	part := ssdTwo + "1"
+	part := m.partitioned(ssdTwo)
 	t.Cleanup(func() {
 		m.try("vgremove", "--yes", "--force", pool.VolumeGroup(nodeName))
 		m.try("pvremove", "--yes", part)
-		// udev looks at a device that was closed after writing, and holds it meanwhile.
-		err := partition(unix.BLKPG_DEL_PARTITION, ssdTwo)
-		for end := time.Now().Add(time.Minute); errors.Is(err, unix.EBUSY) && time.Now().Before(end); {
-			time.Sleep(50 * time.Millisecond)
-			err = partition(unix.BLKPG_DEL_PARTITION, ssdTwo)
-		}
-		mustPass(t, "delete partition", err)
 	})
 	open := func(devices ...string) pool.View {
 		t.Helper()
