@@ -161,7 +161,7 @@ func (c *cluster) testControllerAccount(t *testing.T) {
 	if err := c.admin.Create(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
-	allowed(t, "delete a pool", controller.Delete(ctx, pool))
+	forbidden(t, "delete a pool", controller.Delete(ctx, pool))
 	allowed(t, "read the CHAP secret", controller.Get(ctx, client.ObjectKeyFromObject(c.chapSecret(t)), &corev1.Secret{}))
 
 	forbidden(t, "read another secret", controller.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "x"}, &corev1.Secret{}))
