@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -40,12 +41,23 @@ var labDisasters = map[string]labDisaster{
 	"controller killed, move":       {false, controllerLost, checker.LossNothing},
 	"target service killed":         {true, killProcess("nearflash-target"), checker.LossNothing},
 	"move":                          {false, moved, checker.LossNothing},
-	"lender cut off in a move":      {false, lenderCutOff, checker.LossNothing},
+	"node killed in unstage":        {false, nodeKilledLeaving, checker.LossNode},
+	"node killed in stage":          {false, nodeKilledComing(false), checker.LossNode},
+	"node killed in a move":         {false, nodeKilledComing(true), checker.LossNode},
+	"lender cut off in a move": {false, lenderCutOff(func(lender, borrower string) error {
+		return k.Lab.Cut(context.Background(), lender, borrower)
+	}), checker.LossNothing},
+	"lender cut off in a move, one way": {false, lenderCutOff(func(lender, borrower string) error {
+		return k.Lab.CutOneWay(context.Background(), lender, borrower)
+	}), checker.LossNothing},
 	"node cut off from storage": {true, cutFor(func(w *witness) error {
 		return k.Lab.Cut(context.Background(), w.node, cluster.StorageMachine)
 	}), checker.LossNothing},
 	"storage cut off from node, one way": {true, cutFor(func(w *witness) error {
 		return k.Lab.CutOneWay(context.Background(), cluster.StorageMachine, w.node)
+	}), checker.LossNothing},
+	"node cut off from storage, one way": {true, cutFor(func(w *witness) error {
+		return k.Lab.CutOneWay(context.Background(), w.node, cluster.StorageMachine)
 	}), checker.LossNothing},
 	"node cut off from API": {true, cutFor(func(w *witness) error {
 		return k.Lab.Cut(context.Background(), w.node, "api")
@@ -64,6 +76,11 @@ var labDisasters = map[string]labDisaster{
 	"node given up with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 }
 
+// needCache are the disasters that mean nothing without a cache.
+var needCache = []string{
+	"node plugin killed in unstage", "node plugin killed in stage", "lender cut off in a move", "lender cut off in a move, one way",
+}
+
 var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), func() {
 	It("breaks no promise and leaves nothing behind", func(ctx SpecContext) {
 		seed, n := campaignNumber("SEED", 1), campaignNumber("DISASTERS", 20)
@@ -72,7 +89,7 @@ var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), fu
 		DeferCleanup(disarm, NodeTimeout(soon))
 		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Heal(ctx)).To(Succeed()) }, NodeTimeout(soon))
 		var ws []*witness
-		for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough} {
+		for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough, checker.None} {
 			w, err := newWitness(ctx, s, mode, seed)
 			Expect(err).NotTo(HaveOccurred())
 			ws = append(ws, w)
@@ -85,7 +102,10 @@ var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), fu
 				deck = slices.Clone(kinds)
 				r.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 			}
-			kind, w := deck[0], ws[i%2]
+			kind, w := deck[0], ws[i%uint64(len(ws))]
+			if w.mode == checker.None && slices.Contains(needCache, kind) {
+				w = ws[i/uint64(len(ws))%2]
+			}
 			deck = deck[1:]
 			By(fmt.Sprintf("%d of %d: %s: %s", i+1, n, w.claim, kind))
 			report, err := w.suffer(ctx, labDisasters[kind], ws)
@@ -252,18 +272,85 @@ func controllerLost(ctx context.Context, w *witness) error {
 	return <-done
 }
 
-// lenderCutOff moves the volume and cuts the nodes apart at once.
-func lenderCutOff(ctx context.Context, w *witness) error {
-	old := w.node
-	if err := moved(ctx, w); err != nil {
+// lenderCutOff moves the volume and cuts the nodes apart in the middle of the copy, which
+// goes on without the lender. One that was not under way proves nothing.
+func lenderCutOff(cut func(lender, borrower string) error) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		// What was copied in part is nobody's source.
+		if err := w.awaitWhole(ctx); err != nil {
+			return err
+		}
+		old := w.node
+		if err := moved(ctx, w); err != nil {
+			return err
+		}
+		if _, err := w.hydrated(ctx); err != nil {
+			return fmt.Errorf("nothing is being copied: %w", err)
+		}
+		w.begin(ctx)
+		if err := cut(old, w.node); err != nil {
+			return err
+		}
+		if err := w.awaitGathered(ctx); err != nil {
+			return err
+		}
+		return k.Lab.Heal(ctx)
+	}
+}
+
+// nodeKilledLeaving kills the node while the volume leaves it; it boots again.
+func nodeKilledLeaving(ctx context.Context, w *witness) error {
+	w.s.Dying()
+	w.close()
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name = w.space.name, w.pod
+	if err := k.API.Delete(ctx, pod); err != nil {
 		return err
 	}
-	w.begin(ctx)
-	if err := k.Lab.Cut(ctx, old, w.node); err != nil {
+	time.Sleep(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+	if err := powerOff(ctx, w.node); err != nil {
 		return err
 	}
-	time.Sleep(5 * time.Second)
-	return k.Lab.Heal(ctx)
+	if err := errors.Join(k.Lab.Start(ctx, w.node), recovered(ctx)); err != nil {
+		return err
+	}
+	if err := w.stop(ctx); err != nil {
+		return err
+	}
+	if err := w.start(ctx, w.node); err != nil {
+		return err
+	}
+	return w.open(ctx)
+}
+
+// nodeKilledComing kills the node that the volume comes to, the same one or the other
+// one, before its pod is ready; it boots again.
+func nodeKilledComing(move bool) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		w.close()
+		if err := w.stop(ctx); err != nil {
+			return err
+		}
+		w.h.Drained()
+		to := w.node
+		if move {
+			to = w.elsewhere()
+		}
+		if err := w.vol.begin(ctx, to); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(w.r.IntN(8000)) * time.Millisecond)
+		if err := powerOff(ctx, to); err != nil {
+			return err
+		}
+		if err := errors.Join(k.Lab.Start(ctx, to), recovered(ctx)); err != nil {
+			return err
+		}
+		if err := w.awaitReady(ctx); err != nil {
+			return err
+		}
+		return w.open(ctx)
+	}
 }
 
 // cutFor cuts for some seconds, under load.

@@ -264,12 +264,23 @@ func (v *vol) awaitGathered(ctx context.Context) error {
 	})
 }
 
+// awaitWhole waits until nothing is being copied into the volume's cache.
+func (v *vol) awaitWhole(ctx context.Context) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		table, err := v.dataTable(ctx)
+		if f := strings.Fields(table); err == nil && (len(f) < 3 || f[2] != "linear") {
+			return "the data device has the table " + table, nil
+		}
+		return "", err
+	})
+}
+
 // loadTime is how long a load runs, in seconds.
 const loadTime = 25
 
-// beginLoad reads and writes at random behind the working set, verifying every block,
-// and reads the working set itself, for a while. The returned function waits for the
-// end and returns the longest I/O, and any error.
+// beginLoad reads and writes at random behind the working set, from 64 MiB to 96,
+// verifying every block, and reads the working set itself, for a while. The returned
+// function waits for the end and returns the longest I/O, and any error.
 func (v *vol) beginLoad(ctx context.Context) func() (time.Duration, error) {
 	const common = " --filename=" + cluster.DevicePath + " --bs=4k --direct=1 --ioengine=libaio --time_based --output-format=terse --terse-version=3"
 	script := fmt.Sprintf("fio --name=load --offset=64m --size=32m --rw=randrw --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_backlog=64 --runtime=%[2]d%[1]s & a=$!; "+
@@ -293,7 +304,8 @@ func (v *vol) beginLoad(ctx context.Context) func() (time.Duration, error) {
 }
 
 // longestIO is the maximum of the total latencies that fio prints (fio(1), "Terse
-// output", version 3, microseconds): the reads' and the writes' of every job.
+// output", version 3, microseconds): the reads' and the writes' of every job. A job that
+// did nothing, as one does whose place is behind the end of the device, is an error.
 func longestIO(terse string) (time.Duration, error) {
 	longest, jobs := 0.0, 0
 	for line := range strings.Lines(terse) {
@@ -302,6 +314,9 @@ func longestIO(terse string) (time.Duration, error) {
 			continue
 		}
 		jobs++
+		if f[5] == "0" && f[46] == "0" {
+			return 0, fmt.Errorf("load: job %s read and wrote nothing", f[2])
+		}
 		for _, i := range []int{38, 79} {
 			us, err := strconv.ParseFloat(f[i], 64)
 			if err != nil {

@@ -36,6 +36,7 @@ const backedOff = 15 * time.Minute
 // witness is a raw block volume whose history is kept here.
 type witness struct {
 	*vol
+	mode   checker.Mode
 	h      *checker.History
 	s      *checker.Session
 	r      *rand.Rand
@@ -174,12 +175,17 @@ func (w *witness) elsewhere() string {
 
 // newWitness begins a history on a new volume.
 func newWitness(ctx context.Context, s *space, mode checker.Mode, seed uint64) (*witness, error) {
-	v, err := s.volume(ctx, volumeSpec{name: "witness-" + string(mode), mode: modeOf(mode), kind: block, size: "64Mi", cacheSize: "16Mi"})
+	spec := volumeSpec{name: "witness-" + string(mode), mode: modeOf(mode), kind: block, size: "64Mi"}
+	if mode != checker.None {
+		// What is copied takes long enough to be met in the middle.
+		spec.cacheSize, spec.parameters = "16Mi", slowly
+	}
+	v, err := s.volume(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	v.patience = backedOff
-	w := &witness{vol: v, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
+	w := &witness{vol: v, mode: mode, h: checker.NewHistory(v.Handle, witnessBlocks, mode), r: rand.New(rand.NewPCG(seed, 0))}
 	DeferCleanup(func() { w.close() })
 	if err := w.start(ctx, nodeA); err != nil {
 		return nil, err

@@ -19,8 +19,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// defaultDisasters is how many a campaign has without DISASTERS.
-const defaultDisasters = 20
+// defaultDisasters is how many a campaign has without DISASTERS: every kind, and some
+// in both modes.
+const defaultDisasters = 32
 
 // campaign is a series of disasters of two volumes, one in each mode that caches.
 type campaign struct {
@@ -48,6 +49,8 @@ var disasters = map[string]func(*campaign){
 	"node stopped under load":                  (*campaign).stopNode,
 	"node and SSD write cache stopped":         (*campaign).stopForgetful,
 	"node stopped during unstage":              (*campaign).stopUnstage,
+	"node stopped during stage":                (*campaign).stopStage,
+	"node stopped during a flush asked for":    (*campaign).stopFlush,
 	"node stopped during a fill":               (*campaign).stopFill,
 	"node given up with consent":               (*campaign).giveUp,
 	"SSD data fails for a while":               (*campaign).failSSD,
@@ -329,6 +332,26 @@ func (c *campaign) repairSometimes() {
 func (c *campaign) stopUnstage() {
 	c.close()
 	c.killAt(c.point("unstage."), c.order(order{Unstage: true}))
+	c.stopIdle()
+	c.repairSometimes()
+	c.again(checker.LossNode)
+}
+
+// stopStage: the node stops in the middle of a stage.
+func (c *campaign) stopStage() {
+	c.leave()
+	c.killAt(c.point("stage.", "wipe."), c.order(order{}))
+	c.stopIdle()
+	c.repairSometimes()
+	c.again(checker.LossNothing)
+}
+
+// stopFlush: the node stops in the middle of a flush that was asked for, with the volume
+// staged.
+func (c *campaign) stopFlush() {
+	c.ask(func(v *volume.Volume) { v.FlushRequest = fmt.Sprint("flush-", c.r.Uint64()) })
+	c.close()
+	c.killAt(c.point("tune.cleaner", "tune.cleaned", "reload."), c.order(order{Tune: true}))
 	c.stopIdle()
 	c.repairSometimes()
 	c.again(checker.LossNode)
