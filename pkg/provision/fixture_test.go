@@ -193,6 +193,30 @@ func (f *fixture) record(t *testing.T) volume.Volume {
 	return v
 }
 
+// report is what an owner says of its cache.
+func (f *fixture) report(t *testing.T) {
+	t.Helper()
+	err := records.UpdateStatus(t.Context(), f.client, f.id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Status.Cache = v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, DirtyBytes: new(int64(1)), ObservedTime: metav1.Unix(1, 0)}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantNoReport fails if the record says of the owner's cache what another node reported.
+func (f *fixture) wantNoReport(t *testing.T) {
+	t.Helper()
+	obj, err := records.Load(t.Context(), f.client, f.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := obj.Status.Cache; got != (v1alpha1.CacheStatus{}) {
+		t.Errorf("the record says of another node's cache: %+v", got)
+	}
+}
+
 func (f *fixture) wantOwner(t *testing.T, node string, generation int64, published bool) {
 	t.Helper()
 	v := f.record(t)

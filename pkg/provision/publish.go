@@ -60,8 +60,8 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 
 // look asks the storage server whom it admits to a volume. It comes before the record
 // is read: whoever is in the answer was in the record before that, so that the record
-// tells who must go; whoever another controller admits later is not in the answer, and
-// is left alone.
+// tells who must go; another node that another controller admits later is not in the
+// answer, and is left alone.
 func (s *Service) look(ctx context.Context, id volume.ID) (backend.Access, error) {
 	storage, err := s.storage(volume.ErrUnavailable)
 	if err != nil {
@@ -204,6 +204,7 @@ func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, no
 		status.Generation = ptr.To(c.Generation)
 		if c.NewOwner {
 			status.DirtyState = v1alpha1.DirtyStateClean
+			status.Cache = v1alpha1.CacheStatus{} // the old owner's
 		}
 	})
 }

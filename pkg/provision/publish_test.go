@@ -277,6 +277,7 @@ func testLateAnswer(t *testing.T, cfg *rest.Config, f *fixture) {
 			_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
 			return err
 		},
+		func() error { return f.svc.Unpublish(t.Context(), f.id, nodeB) },
 	} {
 		generation := int64(2*i + 1)
 		f.publish(t, nodeA, generation)
@@ -296,6 +297,19 @@ func testLateAnswer(t *testing.T, cfg *rest.Config, f *fixture) {
 		f.wantExports(t, iqnB)
 		f.unpublish(t, nodeB)
 	}
+}
+
+// testUnpublishDirty: a node that may hold unflushed writes keeps its access, so that its
+// volume is released also while the storage server does not answer.
+func testUnpublishDirty(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	f.mark(t, true)
+	f.storage.Step = func(string, bool) error { return errInjected }
+	f.unpublish(t, nodeA)
+	f.storage.Step = f.note
+	f.wantOwner(t, nodeA, 1, false)
+	f.wantExports(t, iqnA)
 }
 
 // testStaleGeneration: somebody was admitted between the question and the export.

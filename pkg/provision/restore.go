@@ -42,7 +42,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.OwnerNode, status.Generation = node, ptr.To(e.Generation)
 		status.Publication, status.DirtyState = v1alpha1.PublicationReleased, v1alpha1.DirtyStatePossiblyDirty
-		status.WarmSource = v1alpha1.WarmSource{}
+		status.WarmSource, status.Cache = v1alpha1.WarmSource{}, v1alpha1.CacheStatus{} // another node's
 	})
 	if err != nil {
 		return false, err

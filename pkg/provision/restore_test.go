@@ -48,6 +48,7 @@ func testRestoredDirty(t *testing.T, _ *rest.Config, f *fixture) {
 		f.create(t)
 		f.publish(t, nodeA, 1) // the backup is of now, the mark included
 		f.mark(t, true)
+		f.report(t)
 		if err := f.storage.Unexport(t.Context(), f.id, iqnA); err != nil {
 			t.Fatal(err)
 		}
@@ -60,6 +61,7 @@ func testRestoredDirty(t *testing.T, _ *rest.Config, f *fixture) {
 		}
 		f.wantOwner(t, nodeB, base, false)
 		f.wantExports(t, iqnB)
+		f.wantNoReport(t)
 		if got := <-f.events.Events; !strings.Contains(got, "Warning "+ReasonRecordRestored) {
 			t.Errorf("event %q", got)
 		}
@@ -69,8 +71,10 @@ func testRestoredDirty(t *testing.T, _ *rest.Config, f *fixture) {
 		<-f.events.Events
 		<-f.events.Events
 		f.storage.Login(f.id, iqnB, false)
+		f.report(t)
 		f.mark(t, false)
 		f.publish(t, nodeA, base+1)
+		f.wantNoReport(t)
 		f.wantExports(t, iqnA)
 		f.unpublish(t, nodeA)
 		if err := f.svc.Delete(t.Context(), f.id); err != nil {

@@ -35,6 +35,7 @@ func TestService(t *testing.T) {
 		"unpublish of others":             testUnpublishOthers,
 		"two writers":                     testTwoWriters,
 		"late answer":                     testLateAnswer,
+		"unpublish dirty":                 testUnpublishDirty,
 		"stale generation":                testStaleGeneration,
 		"restored record":                 testRestoredRecord,
 		"restored record dirty":           testRestoredDirty,

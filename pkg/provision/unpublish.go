@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -30,7 +33,7 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 		if obj.Spec.Static != nil {
 			return nil
 		}
-		return s.shutOutOther(ctx, obj, node)
+		return s.shutOutOther(ctx, id, node)
 	}
 	if obj.Status.OwnerNode == "" {
 		return nil
@@ -38,8 +41,8 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	if err := s.release(ctx, obj); err != nil {
 		return err
 	}
-	if obj.Spec.Static != nil {
-		return nil
+	if obj.Spec.Static != nil || obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+		return nil // without asking a storage server that may be as lost as the node
 	}
 	return s.Settle(ctx, id)
 }
@@ -112,16 +115,33 @@ func (s *Service) shutOut(ctx context.Context, id volume.ID, node string) error 
 }
 
 // shutOutOther ends the access of a node that is not the owner.
-func (s *Service) shutOutOther(ctx context.Context, obj *v1alpha1.CachedVolume, node string) error {
-	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) error {
+	other, err := s.initiator(ctx, node)
+	if err != nil || other == "" || s.backend == nil {
+		return err
+	}
+	access, err := s.look(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	other, err := s.initiator(ctx, node)
-	if err != nil || other == "" || other == owner {
+	if !slices.ContainsFunc(access.Exports, func(e backend.Export) bool { return strings.EqualFold(e.Initiator, other) }) {
+		return nil
+	}
+	obj, err := records.Load(ctx, s.client, id)
+	if err != nil {
 		return err
 	}
-	return s.shutOut(ctx, volume.ID(obj.Name), node)
+	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+	if err != nil || owner == other { // also if it has become the owner meanwhile
+		return err
+	}
+	if err := s.backend.Unexport(ctx, id, other); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
+	}
+	return nil
 }
 
 // Retire forgets a volume whose PersistentVolume is gone: a static one that

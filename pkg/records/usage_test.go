@@ -3,6 +3,7 @@ package records_test
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -38,6 +39,25 @@ func TestReportCache(t *testing.T) {
 	for range 2 {
 		must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", nil))
 		want("")
+	}
+	// What is known of unflushed writes is not forgotten because the cache cannot be read.
+	must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", &v1alpha1.CacheStatus{
+		Mode: v1alpha1.CacheModeWriteback, DirtyBytes: ptr.To(int64(4096)), DirtySinceTime: metav1.Unix(1, 0), ObservedTime: metav1.Unix(2, 0),
+	}))
+	fence := volume.Fence{UID: string(f.load(t).UID), Generation: 2, Node: "node-b"}
+	must(t, f.rec.MarkPossiblyDirty(t.Context(), f.id, fence))
+	failed := &v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWriteback, Health: v1alpha1.CacheFailed, ObservedTime: metav1.Unix(9, 0)}
+	for _, st := range []*v1alpha1.CacheStatus{nil, failed} {
+		must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", st))
+		got := f.load(t).Status.Cache
+		if got.DirtyBytes == nil || *got.DirtyBytes != 4096 || got.DirtySinceTime.Unix() != 1 || got.ObservedTime.Unix() != 2 || st != nil && got.Health != st.Health {
+			t.Errorf("after a report of %+v the cache is %+v", st, got)
+		}
+	}
+	must(t, f.rec.MarkClean(t.Context(), f.id, fence))
+	must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", failed))
+	if got := f.load(t).Status.Cache; got.DirtyBytes != nil {
+		t.Errorf("a clean volume has %d bytes", *got.DirtyBytes)
 	}
 	must(t, f.rec.ReportCache(t.Context(), "no-such-volume", nodeA, nil))
 	wantError(t, f.rec.ReportCache(t.Context(), "no-such-volume", nodeA, st), volume.ErrNotFound)

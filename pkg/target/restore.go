@@ -74,8 +74,12 @@ func (s *Service) restoreVolume(ctx context.Context, name string) error {
 	return doOnly(ctx, s, name, func(ctx context.Context) error {
 		v, err := s.vols.Get(ctx, name)
 		if errors.Is(err, lvol.ErrNotFound) {
-			if recorded, err := s.store.List(); err != nil || !slices.Contains(recorded, name) {
-				return err // deleted since it had a problem
+			recorded, listErr := s.store.List()
+			if listErr != nil {
+				return listErr
+			}
+			if !slices.Contains(recorded, name) { // deleted since it had a problem, perhaps not in the kernel
+				return s.forgetExports(ctx, name)
 			}
 			// Kept, not forgotten: the volume may be on a disk that is missing now.
 			return errors.Join(fmt.Errorf("recorded as exported, but the logical volume is missing: %w", err),

@@ -204,11 +204,6 @@ func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, porta
 			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
 		}
 	}
-	i.swept.Do(func() {
-		if err := sweep(filepath.Dir(i.records), i.records); err != nil {
-			klog.FromContext(ctx).Error(err, "What was left of initiator records was not removed")
-		}
-	})
 	return editRecord(path, filepath.Dir(i.records), i.recordSettings(t, cred))
 }
 
@@ -396,6 +391,12 @@ func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...st
 	if err := i.removeStaleLock(ctx); err != nil {
 		return nil, err
 	}
+	// It goes through the records, and fails where one of them is none.
+	i.swept.Do(func() {
+		if err := sweep(filepath.Dir(i.records), i.records); err != nil {
+			klog.FromContext(ctx).Error(err, "What was left of initiator records was not removed")
+		}
+	})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 	defer cancel()
 	args = append([]string{"--mode", "node", "--targetname", iqn, "--portal", portal}, args...)

@@ -86,8 +86,19 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	h := newHost(t)
 	record := "nodes/" + iqn + "/192.0.2.1,3260"
 	h.write("nodes/.nearflash-123", "node.session.auth.password = old")
+	h.write(".nearflash-124", "node.session.auth.password = old")
+	// What a killed plugin left is gone before iscsiadm runs, which fails at it.
+	wantSwept := func() {
+		t.Helper()
+		for _, dir := range []string{h.dir, filepath.Join(h.dir, "nodes")} {
+			if left, err := filepath.Glob(filepath.Join(dir, ".nearflash-*")); err != nil || len(left) > 0 {
+				t.Errorf("left beside the records: %v, %v", left, err)
+			}
+		}
+	}
 	h.run.On("iscsiadm --mode node --targetname " + iqn + " --portal 192.0.2.1:3260 --op new").Do(
 		func(context.Context, hostexectest.Call) (string, error) {
+			wantSwept()
 			h.write(record, "# BEGIN RECORD 2.1.11\nnode.name = "+iqn+"\nnode.startup = automatic\nnode.session.auth.password = old\n# END RECORD\n")
 			return "", nil
 		}).Once()
@@ -127,10 +138,7 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(h.dir, record)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode of the record: %v, %v", info.Mode(), err)
 	}
-	// What a killed plugin left is gone, and was: iscsiadm fails at it.
-	if left, err := filepath.Glob(filepath.Join(h.dir, "*", ".nearflash-*")); err != nil || len(left) > 0 {
-		t.Errorf("left beside the records: %v, %v", left, err)
-	}
+	wantSwept()
 	// A second call finds everything and runs nothing.
 	h.run.Forget()
 	if _, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), cred); err != nil || len(h.run.Lines()) != 0 {

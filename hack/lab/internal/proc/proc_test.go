@@ -122,7 +122,9 @@ func listen(path string) {
 	if err != nil {
 		panic(err)
 	}
-	_ = unix.Pause()
+	for { // the runtime's own signals end a pause
+		_ = unix.Pause()
+	}
 }
 
 // What a process held is free once Stop returns, also if its threads end after their
@@ -149,6 +151,9 @@ func TestStopFreesThePort(t *testing.T) {
 		})
 		if err := table.Stop(t.Context(), rec, 0); err != nil {
 			t.Fatal(err)
+		}
+		if len(address) == 0 {
+			t.Fatal("the listener did not start")
 		}
 		l, err := net.Listen("tcp", string(address))
 		if err != nil {
