@@ -236,3 +236,27 @@ func TestKernelSecretsDiscarded(t *testing.T) {
 	v.remove()
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 }
+
+// TestKernelSecretsReleased: what a node has lent is not left on its SSD once the borrower
+// has all of it.
+func TestKernelSecretsReleased(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "released", cached(volume.ModeWritethrough, 64*mib))
+	v.stage()
+	write(t, v.device(), secret(8*mib), 0, true)
+	v.heat(8 * mib)
+	v.unstage()
+	if n := secrets(t, ssdOne); n == 0 {
+		t.Fatal("the lender's SSD does not hold the data: this test proves nothing")
+	}
+	v.publishTo(v.b, otherName)
+	v.stage()
+	v.wantFilled()
+	if n := secrets(t, ssdTwo); n == 0 {
+		t.Fatal("the borrower's SSD does not hold the data: this test proves nothing")
+	}
+	clean(t, "the lender's SSD", ssdOne)
+	v.unstage()
+	v.remove()
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
