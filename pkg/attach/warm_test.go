@@ -14,7 +14,9 @@ func TestWanted(t *testing.T) {
 	now := time.Now()
 	f := volume.Fence{UID: "u", Generation: 3, Node: node}
 	next := volume.Fence{UID: "u", Generation: 4, Node: "node-b"}
-	source := func(generation int64) *volume.WarmSource { return &volume.WarmSource{Node: node, Generation: generation} }
+	source := func(generation int64) *volume.WarmSource {
+		return &volume.WarmSource{Node: node, Generation: generation}
+	}
 	for name, tc := range map[string]struct {
 		rest time.Duration
 		rec  volume.Volume

@@ -143,6 +143,7 @@ func testScale(t *testing.T, admin, config *rest.Config) {
 func BenchmarkScale(b *testing.B) {
 	sizes := []extent{
 		{nodes: 100, volumes: 1000, drained: 10, moves: 100, reports: 500, rest: 30 * time.Second},
+		{nodes: 300, volumes: 3000, drained: 30, moves: 300, reports: 500, rest: 30 * time.Second},
 		{nodes: 1000, volumes: 10000, drained: 100, moves: 1000, reports: 500, rest: 30 * time.Second},
 	}
 	admin := apiserver.Start(b)
