@@ -3,13 +3,17 @@
 package kernel
 
 import (
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -51,6 +55,51 @@ func TestKernelMapAfterData(t *testing.T) {
 			t.Errorf("%s has chunks and was never flushed", disk)
 		}
 	}
+	d.unstage()
+	d.remove()
+}
+
+// TestKernelFlushUnderLoad: a flush that is asked for ends although the pod never pauses,
+// and says until then how much is left.
+func TestKernelFlushUnderLoad(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "busy", 128*mib, cached(volume.ModeWriteback, 64*mib))
+	d.req.Block = true
+	d.stage()
+	d.tune()
+	l := startLoad(t, d.device(), 64*mib)
+	l.fast.Store(math.MaxInt64)
+	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 100 })
+	d.ask(func(v *volume.Volume) { v.FlushRequest = "one" })
+	var said []string
+	rounds := l.rounds.Load()
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		_, err := n.Tune(t.Context())
+		mustPass(t, "tune", err)
+		rec, err := d.rec.load(d.req.ID)
+		mustPass(t, "record", err)
+		if !rec.Volume.FlushPending() {
+			t.Logf("flushed in %s beside %d accesses", time.Since(began).Round(time.Millisecond), l.rounds.Load()-rounds)
+			break
+		}
+		if a := rec.Applied; a.Reason == v1alpha1.ReasonFlushing && !slices.Contains(said, a.Message) {
+			said = append(said, a.Message)
+		}
+		if time.Since(began) > 2*time.Minute {
+			t.Fatalf("the flush does not end: %+v", rec.Applied)
+		}
+	}
+	t.Logf("said: %q", said)
+	if len(said) == 0 {
+		t.Error("nothing was said of the flush while it lasted")
+	}
+	if l.rounds.Load() == rounds {
+		t.Error("the load stood still")
+	}
+	l.fast.Store(0)
+	l.end()
+	l.check(d.device())
 	d.unstage()
 	d.remove()
 }
