@@ -176,10 +176,21 @@ func (w *witness) suffer(ctx context.Context, d labDisaster, all []*witness) (ch
 // revive opens a session again that a disaster may have ended.
 func (w *witness) revive(ctx context.Context) error {
 	w.close()
-	if err := w.awaitReady(ctx); err != nil {
-		return err
-	}
-	return w.open(ctx)
+	return w.reopen(ctx)
+}
+
+// reopen begins a session once the pod runs. What the API server says of the pod of a node
+// that was killed may be of before: the first who notices is the kubelet that is asked.
+func (w *witness) reopen(ctx context.Context) error {
+	return cluster.Await(ctx, backedOff, func(ctx context.Context) (string, error) {
+		if err := w.awaitReady(ctx); err != nil {
+			return "", err
+		}
+		if err := w.open(ctx); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	})
 }
 
 func modeOf(m checker.Mode) v1alpha1.CacheMode { return v1alpha1.CacheMode(m) }
@@ -346,10 +357,7 @@ func nodeKilledComing(move bool) func(context.Context, *witness) error {
 		if err := errors.Join(k.Lab.Start(ctx, to), recovered(ctx)); err != nil {
 			return err
 		}
-		if err := w.awaitReady(ctx); err != nil {
-			return err
-		}
-		return w.open(ctx)
+		return w.reopen(ctx)
 	}
 }
 
