@@ -65,6 +65,10 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 			return fencedError(obj, f)
 		}
 		obj.Status.DirtyState = v1alpha1.DirtyStateClean
+		// The owner's next report may be a while off, or be as good as its last one.
+		if c := &obj.Status.Cache; c.DirtyBytes != nil {
+			c.DirtyBytes, c.DirtySinceTime = ptr.To(int64(0)), metav1.Time{}
+		}
 		return nil
 	})
 	if errors.Is(err, volume.ErrNotFound) {

@@ -55,6 +55,9 @@ func TestReportCache(t *testing.T) {
 		}
 	}
 	must(t, f.rec.MarkClean(t.Context(), f.id, fence))
+	if got := f.load(t).Status.Cache; *got.DirtyBytes != 0 || !got.DirtySinceTime.IsZero() {
+		t.Errorf("a volume that was flushed has %d dirty bytes since %s", *got.DirtyBytes, got.DirtySinceTime)
+	}
 	must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", failed))
 	if got := f.load(t).Status.Cache; got.DirtyBytes != nil {
 		t.Errorf("a clean volume has %d bytes", *got.DirtyBytes)
