@@ -69,18 +69,22 @@ func TestKernelFlushUnderLoad(t *testing.T) {
 	d.stage()
 	d.tune()
 	l := startLoad(t, d.device(), 64*mib)
-	l.fast.Store(math.MaxInt64)
 	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 100 })
+	l.fast.Store(math.MaxInt64)
+	if st, _ := d.cache(); st.Dirty == 0 {
+		t.Fatal("nothing is dirty: this test proves nothing")
+	}
 	d.ask(func(v *volume.Volume) { v.FlushRequest = "one" })
 	var said []string
-	rounds := l.rounds.Load()
+	rounds, took := l.rounds.Load(), time.Duration(0)
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		_, err := n.Tune(t.Context())
 		mustPass(t, "tune", err)
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		if !rec.Volume.FlushPending() {
-			t.Logf("flushed in %s beside %d accesses", time.Since(began).Round(time.Millisecond), l.rounds.Load()-rounds)
+			took = time.Since(began)
+			t.Logf("flushed in %s beside %d accesses", took.Round(time.Millisecond), l.rounds.Load()-rounds)
 			break
 		}
 		if a := rec.Applied; a.Reason == v1alpha1.ReasonFlushing && !slices.Contains(said, a.Message) {
@@ -91,7 +95,7 @@ func TestKernelFlushUnderLoad(t *testing.T) {
 		}
 	}
 	t.Logf("said: %q", said)
-	if len(said) == 0 {
+	if len(said) == 0 && took > 10*time.Second {
 		t.Error("nothing was said of the flush while it lasted")
 	}
 	if l.rounds.Load() == rounds {

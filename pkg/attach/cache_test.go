@@ -65,11 +65,21 @@ func TestGeometryFits(t *testing.T) {
 type swaps struct {
 	devmapper.Client
 	info  devmapper.Info
+	more  []devmapper.Info
 	calls []string
 }
 
 func (s *swaps) Info(context.Context, string) (map[string]devmapper.Info, error) {
-	return map[string]devmapper.Info{s.info.Name: s.info}, nil
+	infos := map[string]devmapper.Info{s.info.Name: s.info}
+	for _, i := range s.more {
+		infos[i.Name] = i
+	}
+	return infos, nil
+}
+
+func (s *swaps) Message(_ context.Context, name string, _ uint64, args ...string) error {
+	s.calls = append(s.calls, "message "+name)
+	return nil
 }
 
 func (s *swaps) Table(context.Context, string) (devmapper.Table, error) {
@@ -143,6 +153,9 @@ func TestSameDeviceName(t *testing.T) {
 	if err := a.removeDevices(t.Context(), "db"); err != nil || len(dm.calls) > 0 {
 		t.Errorf("devices of db removed: %v, %v", dm.calls, err)
 	}
+	if whole, err := a.fillIsWhole(t.Context(), &Entry{ID: "db", Fill: &Fill{}}); err != nil || whole {
+		t.Errorf("the fill of db is whole: %t, %v", whole, err)
+	}
 	e := &Entry{ID: "db", Mode: volume.ModeWritethrough}
 	if _, err := a.createDataDevice(t.Context(), e, cacheVolumes{}, origin{}); !errors.Is(err, volume.ErrInUse) || len(dm.calls) > 0 {
 		t.Errorf("data device of db: %v, %v", err, dm.calls)
@@ -153,5 +166,18 @@ func TestSameDeviceName(t *testing.T) {
 	a, _ = swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-data", HasLive: true})
 	if _, found, err := a.top(t.Context(), "db-data"); err != nil || found {
 		t.Errorf("the data device of db is taken for the volume db-data: %t, %v", found, err)
+	}
+	a, dm = swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-data", HasLive: true})
+	dm.more = []devmapper.Info{{Name: "nf-db-source", UUID: "NEARFLASH-other-top", HasLive: true}}
+	if err := a.removeDevices(t.Context(), "db"); err != nil || !slices.Equal(dm.calls, []string{"remove nf-db-data"}) {
+		t.Errorf("with the volume db-source on the node: %v, %v", dm.calls, err)
+	}
+}
+
+// TestShapeUnknown: a cache whose shape is not known, because the journal was lost, is not
+// judged.
+func TestShapeUnknown(t *testing.T) {
+	if needsNewCache(tuneFacts{Entry: &Entry{ID: "v", Mode: volume.ModeWriteback}, Want: geometry{chunkSectors: 64, dataBytes: 1 << 20}}) {
+		t.Error("it is to be replaced")
 	}
 }

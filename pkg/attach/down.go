@@ -192,8 +192,14 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		}
 		a.leavePeer(ctx, e)
 	}
-	if err := shapeFromSSD(e, c); err != nil {
-		return err
+	if e.ChunkSectors == 0 {
+		if err := shapeFromSSD(e, c); err != nil {
+			return err
+		}
+		// Before there is a device that a stage would adopt with what the journal says.
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
 	}
 	data, err := a.createDataDevice(ctx, e, c, o)
 	if err != nil {
@@ -363,7 +369,7 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) er
 		if info, exists := found[name]; !exists || stranger(info, partOf(id, name)) {
 			continue
 		}
-		if _, waits := found[sourceName(id)]; waits && name == dataName(id) {
+		if src, waits := found[sourceName(id)]; waits && !stranger(src, "source") && name == dataName(id) {
 			// Nobody reads any more: what the copy waits for may fail, or its
 			// device could not be removed.
 			if err := a.DM.Message(ctx, sourceName(id), 0, "fail_if_no_path"); err != nil {

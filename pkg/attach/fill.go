@@ -405,7 +405,7 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if _, found := infos[dataName(e.ID)]; !found {
+	if info, found := infos[dataName(e.ID)]; !found || stranger(info, "data") {
 		return false, nil // taken down already; what had been copied is not known
 	}
 	clones, err := a.DM.CloneStatusAll(ctx)

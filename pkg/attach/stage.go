@@ -399,10 +399,12 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if err := a.markDirty(ctx, e); err != nil {
 		return err
 	}
-	e.Activated, e.Clean = true, false
+	e.Activated, e.Clean, e.Raw = true, false, s.req.Block
 	if err := a.save(ctx, e, StateStaged); err != nil {
 		return err
 	}
+	// Whoever made the device may have been killed before.
+	a.refuseDiscards(ctx, e)
 	return a.swapPolicy(ctx, e, false)
 }
 

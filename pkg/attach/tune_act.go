@@ -132,6 +132,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 // recordCache journals a cache that is live in writethrough mode.
 func (a *Attacher) recordCache(ctx context.Context, e *Entry) error {
 	e.Mode, e.Activated, e.Clean = volume.ModeWritethrough, true, false
+	a.refuseDiscards(ctx, e) // whoever loaded the table may have been killed before
 	a.beginCounting(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err

@@ -128,7 +128,7 @@ func decideCached(f tuneFacts) tuneStep {
 func needsNewCache(f tuneFacts) bool {
 	e := f.Entry
 	switch {
-	case f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
+	case e.ChunkSectors == 0, f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
 		return false
 	case f.Want.dataBytes < e.DataBytes:
 		return true
