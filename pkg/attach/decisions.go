@@ -1,0 +1,43 @@
+package attach
+
+import "github.com/nearflash/nearflash/pkg/volume"
+
+// The decisions of docs/design/states.md and the facts that they rest on, for whoever
+// drives them without a host (e2e/model).
+type (
+	// StageFacts and StagePlan are those of "What stage decides".
+	StageFacts = stageFacts
+	// StagePlan is the decision.
+	StagePlan = stagePlan
+	// CacheFacts are what the SSD shows.
+	CacheFacts = cacheFacts
+	// DownFacts are those of "What unstage and repair decide".
+	DownFacts = downFacts
+	// DownAction is the decision.
+	DownAction = downAction
+)
+
+// The plans and actions.
+const (
+	PlanUncached = planUncached
+	PlanAdopt    = planAdopt
+	PlanReuse    = planReuse
+	PlanRecover  = planRecover
+	PlanCreate   = planCreate
+
+	DownNothing = downNothing
+	DownFlush   = downFlush
+	DownRecover = downRecover
+	DownRelease = downRelease
+	DownDetach  = downDetach
+	DownWipe    = downWipe
+)
+
+// DecideStage is the table "What stage decides".
+func DecideStage(f StageFacts) StagePlan { return decideStage(f) }
+
+// DecideDown is the table "What unstage and repair decide".
+func DecideDown(f DownFacts) DownAction { return decideDown(f) }
+
+// Superseded tells a record of a later ownership than known.
+func Superseded(record, known volume.Fence) bool { return superseded(record, known) }
