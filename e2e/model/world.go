@@ -45,7 +45,7 @@ type World struct {
 	// the loss of what a node has not flushed; what was acknowledged until then may be
 	// lost (Given).
 	Floor, Given Version
-	Left  Budget
+	Left         Budget
 }
 
 // Budget bounds how often each event may happen.
