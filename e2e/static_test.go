@@ -161,6 +161,7 @@ func (l *lun) volume(ctx context.Context, s *space, claim, password string) *vol
 				Driver: cluster.DriverName, VolumeHandle: s.name + "-" + claim, FSType: "ext4",
 				VolumeAttributes: map[string]string{
 					"portals": l.portal, "iqn": l.iqn, "lun": "0", "cacheMode": "writethrough", "cacheSize": "32Mi",
+					"formatIfBlank": "true", // it is made blank above
 				},
 				NodeStageSecretRef: &corev1.SecretReference{Namespace: s.name, Name: secret.Name},
 			}},

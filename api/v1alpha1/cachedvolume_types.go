@@ -43,6 +43,21 @@ const (
 	DirtyStatePossiblyDirty DirtyState = "PossiblyDirty"
 )
 
+// FilesystemState says whether the volume's filesystem was ever made.
+//
+// +kubebuilder:validation:Enum=NeverFormatted;Formatting;Formatted
+type FilesystemState string
+
+const (
+	// FilesystemNeverFormatted means that nothing was ever written to the volume.
+	FilesystemNeverFormatted FilesystemState = "NeverFormatted"
+	// FilesystemFormatting means that the owner may have begun to make a filesystem,
+	// which nobody has mounted yet.
+	FilesystemFormatting FilesystemState = "Formatting"
+	// FilesystemFormatted means that the volume has, or may have, content.
+	FilesystemFormatted FilesystemState = "Formatted"
+)
+
 // PublicationState says whether the owner may attach the volume now.
 //
 // +kubebuilder:validation:Enum=Published;Released
@@ -380,6 +395,11 @@ type CachedVolumeStatus struct {
 	// until its flush is proven.
 	// +optional
 	DirtyState DirtyState `json:"dirtyState,omitempty"`
+
+	// filesystem says whether the volume may be formatted: only while it is
+	// NeverFormatted or Formatting. Absent means Formatted.
+	// +optional
+	Filesystem FilesystemState `json:"filesystem,omitempty"`
 
 	// abandoned lists the writes that were given up, the newest last. What may be lost
 	// stays lost: nothing of the driver removes an entry but a ninth one.

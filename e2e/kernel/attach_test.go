@@ -393,7 +393,8 @@ func TestKernelSuperseded(t *testing.T) {
 }
 
 // TestKernelFormat: only a blank device is formatted, and an mkfs.xfs that was
-// interrupted is not taken for a filesystem.
+// interrupted is not taken for a filesystem: it is repeated if the record says that one
+// was under way, and an error otherwise.
 func TestKernelFormat(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
@@ -425,6 +426,13 @@ func TestKernelFormat(t *testing.T) {
 	write(t, d.device(), head, 0, true)
 	d.unstage()
 	d.req.Block = false
+	for _, state := range []volume.Formatted{volume.FormatNever, volume.FormatDone} {
+		d.filesystem(state)
+		if err := n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrInvalid) {
+			t.Errorf("stage of half an XFS, of which the record says %q: %v, want ErrInvalid", state, err)
+		}
+	}
+	d.filesystem(volume.FormatBegun)
 	d.stage()
 	mustPass(t, "write", os.WriteFile(filepath.Join(d.req.StagingPath, "x"), make([]byte, sector), 0o600))
 	d.unstage()

@@ -227,6 +227,16 @@ func (r fileRecords) MarkClean(_ context.Context, id volume.ID, f volume.Fence) 
 	})
 }
 
+func (r fileRecords) SetFormatted(_ context.Context, id volume.ID, f volume.Fence, state volume.Formatted) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f || !rec.Volume.Published {
+			return volume.ErrFenced
+		}
+		rec.Volume.Filesystem = state
+		return nil
+	})
+}
+
 func (r fileRecords) SetResidency(_ context.Context, id volume.ID, _ string, res *volume.Residency) error {
 	return r.update(id, func(rec *fileRecord) error { rec.Residency = res; return nil })
 }
@@ -323,7 +333,7 @@ func (m *machine) volume(n *node, name string, size int64, spec volume.Spec) *di
 		Credentials: &volume.Credentials{Username: chapUser, Password: chapWord},
 	}
 	spec.CapacityBytes = size
-	rec := fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName}, Published: true}}
+	rec := fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName}, Published: true, Filesystem: volume.FormatNever}}
 	if err := d.rec.store(id, rec); err != nil {
 		m.t.Fatal(err)
 	}

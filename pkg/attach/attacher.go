@@ -25,8 +25,13 @@ type PoolView interface {
 
 // Filesystem is what a node does with a filesystem on a device.
 type Filesystem interface {
-	// EnsureFormatted makes a filesystem on a blank device and never on any other.
-	EnsureFormatted(ctx context.Context, device, fsType string) error
+	// Probe reads what a device holds, past the page cache. Errors: whatever keeps it
+	// from knowing, ErrUnavailable for a read that failed.
+	Probe(ctx context.Context, device string) (volume.Content, error)
+	// Format makes a filesystem, whatever the device holds, and returns when it is on
+	// stable storage. Errors: ErrInvalid for a type that it does not make.
+	Format(ctx context.Context, device, fsType string) error
+	// Mount mounts what was formatted, after a check that repairs what is safe to repair.
 	Mount(ctx context.Context, device, target, fsType string, options []string) error
 	BindMount(ctx context.Context, source, target string, options []string) error
 	BindBlock(ctx context.Context, device, target string, options []string) error

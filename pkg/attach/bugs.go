@@ -11,4 +11,7 @@ var (
 	bugAnyGeneration = faultpoint.NewBug("any-generation")
 	// bugCrashedCache activates a writethrough cache after an unclean stop (I4).
 	bugCrashedCache = faultpoint.NewBug("crashed-cache")
+	// bugFormatUnread takes what cannot be read for blank, and formats it whatever the
+	// record says (The filesystem).
+	bugFormatUnread = faultpoint.NewBug("format-unread")
 )

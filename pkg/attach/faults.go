@@ -13,6 +13,8 @@ var (
 	faultStageDataDevice = faultpoint.New("stage.data-device")
 	faultStageActivated  = faultpoint.New("stage.activated")
 	faultStageStaged     = faultpoint.New("stage.staged")
+	faultFormatBegun     = faultpoint.New("format.begun")
+	faultFormatMade      = faultpoint.New("format.made")
 	faultStageFormatted  = faultpoint.New("stage.formatted")
 	faultStageMounted    = faultpoint.New("stage.mounted")
 

@@ -423,10 +423,8 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	if devno, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
 		return checkMounted(s.req.StagingPath, devno, info, err)
 	}
-	if !s.req.ReadOnly {
-		if err := a.FS.EnsureFormatted(ctx, info.DevPath(), s.req.FSType); err != nil {
-			return err
-		}
+	if err := a.ensureFilesystem(ctx, s, info.DevPath()); err != nil {
+		return err
 	}
 	faultStageFormatted.Hit()
 	if err := a.FS.Mount(ctx, info.DevPath(), s.req.StagingPath, s.req.FSType, s.req.MountOptions); err != nil {

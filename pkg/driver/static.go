@@ -15,12 +15,14 @@ const (
 	keyPortals = "portals"
 	keyIQN     = "iqn"
 	keyLUN     = "lun"
+	// keyFormat allows a blank unit to be formatted.
+	keyFormat = "formatIfBlank"
 )
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
 	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType,
+	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat,
 }
 
 // Bounds of the API type ISCSISource and of RFC 7143.
@@ -60,6 +62,7 @@ func parseVolumeContext(attributes map[string]string) (static *volume.Spec, fsTy
 		return nil, fsType, p.err()
 	}
 	spec := parseCache(p, attributes)
+	spec.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
 	spec.Static = &volume.ISCSI{
 		Portals: parsePortals(p, attributes[keyPortals]),
 		IQN:     parseIQN(p, attributes[keyIQN]),

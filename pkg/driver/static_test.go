@@ -10,6 +10,28 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// TestVolumeContextFormat: a blank unit of somebody else's is formatted only if the
+// PersistentVolume says so.
+func TestVolumeContextFormat(t *testing.T) {
+	for value, want := range map[string]bool{"": false, "false": false, "true": true} {
+		attributes := map[string]string{"portals": "192.0.2.1", "iqn": "iqn.2003-01.org.example:disk1"}
+		if value != "" {
+			attributes[keyFormat] = value
+		}
+		if spec, _, err := parseVolumeContext(attributes); err != nil || spec.FormatBlank != want {
+			t.Errorf("%q: %+v, %v", value, spec, err)
+		}
+		attributes[keyFormat] = "yes"
+		if _, _, err := parseVolumeContext(attributes); err == nil || !strings.Contains(err.Error(), `volumeAttribute formatIfBlank: "yes" is not accepted; accepted are true, false`) {
+			t.Errorf("yes: %v", err)
+		}
+	}
+	_, _, err := parseVolumeContext(map[string]string{keyFormat: "true"})
+	if err == nil || !strings.Contains(err.Error(), `volumeAttribute formatIfBlank: "true" is for a static volume`) {
+		t.Errorf("of a volume that was made by CreateVolume: %v", err)
+	}
+}
+
 // TestVolumeContextWarmStart: a static volume says how it starts; of a volume that was
 // made by CreateVolume the record does.
 func TestVolumeContextWarmStart(t *testing.T) {

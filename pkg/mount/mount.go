@@ -1,7 +1,7 @@
 // Package mount makes, mounts, grows and measures filesystems on a node, over
-// k8s.io/mount-utils. What it adds is caution: a device is formatted only if it
-// is blank, a mount is recognised by the number of its device, and an
-// interrupted mkfs is told from a filesystem.
+// k8s.io/mount-utils. What it adds is caution: what cannot be read is not taken for
+// blank, a mount is recognised by the number of its device, and an interrupted mkfs is
+// told from a filesystem.
 package mount
 
 import (
@@ -14,7 +14,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/klog/v2"
 	mountutils "k8s.io/mount-utils"
 	utilexec "k8s.io/utils/exec"
 
@@ -23,111 +22,15 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// DefaultFSType is used when nobody chose a filesystem.
-const DefaultFSType = "ext4"
-
 // Host works on the mount table of this process's mount namespace.
 type Host struct {
 	run     hostexec.Runner
-	mounter *mountutils.SafeFormatAndMount
+	mounter mountutils.Interface
 }
 
 // New returns a Host.
 func New(run hostexec.Runner) *Host {
-	return &Host{run: run, mounter: mountutils.NewSafeFormatAndMount(mountutils.New(""), utilexec.New())}
-}
-
-// mkfs are the commands for a blank device. Discards at that time would only
-// cost time: a new volume has nothing to discard.
-func mkfs(device, fsType string) (hostexec.Cmd, error) {
-	switch fsType {
-	case "ext4":
-		return hostexec.Command("mkfs.ext4", "-q", "-F", "-m0", "-E", "nodiscard", device), nil
-	case "xfs":
-		return hostexec.Command("mkfs.xfs", "-q", "-f", "-K", device), nil
-	}
-	return hostexec.Cmd{}, fmt.Errorf("%w: fsType %q: accepted are ext4, xfs", volume.ErrInvalid, fsType)
-}
-
-// EnsureFormatted makes a filesystem on a blank device and never on any other.
-// A device that carries another filesystem, or anything else, is an error that
-// wraps volume.ErrInvalid.
-func (h *Host) EnsureFormatted(ctx context.Context, device, fsType string) error {
-	fsType = orDefault(fsType)
-	cmd, err := mkfs(device, fsType)
-	if err != nil {
-		return err
-	}
-	found, err := h.mounter.GetDiskFormat(device)
-	if err != nil {
-		return fmt.Errorf("format of %s: %w", device, err)
-	}
-	if found == "xfs" {
-		unfinished, err := xfsInProgress(device)
-		if err != nil {
-			return err
-		}
-		if unfinished {
-			klog.FromContext(ctx).Info("An interrupted mkfs.xfs is repeated", "device", device)
-			found = ""
-		}
-	}
-	switch found {
-	case fsType:
-		return nil
-	case "":
-	default:
-		return fmt.Errorf("%w: the volume holds %q, fsType %s was asked for; it is left as it is", volume.ErrInvalid, found, fsType)
-	}
-	klog.FromContext(ctx).Info("Formatting", "device", device, "fsType", fsType)
-	if _, err := h.run.Run(ctx, cmd); err != nil {
-		return fmt.Errorf("format %s: %w", device, err)
-	}
-	return nil
-}
-
-// sbInProgress is the offset of sb_inprogress in the superblock of XFS
-// (fs/xfs/libxfs/xfs_format.h): mkfs sets it first and clears it last.
-const sbInProgress = 126
-
-func xfsInProgress(device string) (bool, error) {
-	f, err := os.Open(device)
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = f.Close() }()
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], sbInProgress); err != nil {
-		return false, fmt.Errorf("superblock of %s: %w", device, err)
-	}
-	return b[0] != 0, nil
-}
-
-func orDefault(fsType string) string {
-	if fsType == "" {
-		return DefaultFSType
-	}
-	return fsType
-}
-
-// Mount mounts a formatted device, after a check that repairs what is safe to
-// repair (fsck -a).
-func (h *Host) Mount(_ context.Context, device, target, fsType string, options []string) error {
-	if err := os.MkdirAll(target, 0o750); err != nil {
-		return fmt.Errorf("mount point: %w", err)
-	}
-	found, err := h.mounter.GetDiskFormat(device)
-	if err != nil {
-		return fmt.Errorf("format of %s: %w", device, err)
-	}
-	if found == "" {
-		// The library would format it.
-		return fmt.Errorf("%w: %s has no filesystem to mount", volume.ErrInvalid, device)
-	}
-	if err := h.mounter.FormatAndMount(device, target, orDefault(fsType), options); err != nil {
-		return fmt.Errorf("mount %s: %w", device, err)
-	}
-	return nil
+	return &Host{run: run, mounter: mountutils.New("")}
 }
 
 // BindMount shows a mounted directory at a second place.

@@ -34,7 +34,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 		return volume.Publication{}, err
 	}
 	if obj.Spec.Static != nil {
-		return s.publishStatic(ctx, obj, node)
+		return s.publishStatic(ctx, obj, node, static != nil && static.FormatBlank)
 	}
 	if cred == nil || cred.Username == "" {
 		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
@@ -96,7 +96,7 @@ func (s *Service) publishable(ctx context.Context, id volume.ID, static *volume.
 
 // publishStatic publishes a logical unit whose server nearflash does not
 // control: the record alone is the fence.
-func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume, node string) (volume.Publication, error) {
+func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume, node string, formatBlank bool) (volume.Publication, error) {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return volume.Publication{}, err
@@ -105,7 +105,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, c); err != nil {
+	if err := s.writeOwner(ctx, obj, node, c, formatBlank && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
@@ -140,7 +140,7 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	if err := s.revoke(ctx, v, access, keep); err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, c); err != nil {
+	if err := s.writeOwner(ctx, obj, node, c, access.Generation == 0 && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
@@ -194,19 +194,30 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Ac
 // the decision rests on. The warm source goes with the owner in one write: a crash
 // before it leaves the old owner and whatever that one had, a crash after it is
 // repeated as a publication to the owner, which changes nothing (states.md, "The
-// record", step 2, and "When a residency may be used").
-func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim) error {
+// record", step 2, and "When a residency may be used"). So does the state of the
+// filesystem of a volume that nobody ever had ("The filesystem").
+func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim, fresh bool) error {
 	source := warmSource(obj, node, c)
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
 		status.OwnerNode = node
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
+		if fresh {
+			status.Filesystem = v1alpha1.FilesystemNeverFormatted
+		}
 		if c.NewOwner {
 			status.DirtyState = v1alpha1.DirtyStateClean
 			status.Cache = v1alpha1.CacheStatus{} // the old owner's
 		}
 	})
+}
+
+// neverPublished tells whether the record is of a volume that it has never shown to
+// anybody. That the storage server has not either is for the caller to know.
+func neverPublished(obj *v1alpha1.CachedVolume) bool {
+	s := &obj.Status
+	return ptr.Deref(s.Generation, 0) == 0 && s.OwnerNode == "" && s.Publication == "" && s.Filesystem == ""
 }
 
 // warmSource returns what node may start from once the record shows it as the owner

@@ -179,6 +179,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Prewarm:        prewarmOf(obj.Spec),
 		FlushDone:      obj.Status.Flush.Request,
 		Abandoned:      len(untold(obj)) > 0,
+		Filesystem:     filesystem(obj.Status.Filesystem),
 	}, nil
 }
 
@@ -221,6 +222,25 @@ func Difference(a, b volume.Spec) string {
 		return "static.portals"
 	}
 	return ""
+}
+
+// filesystem reads what the API says; whatever is not known counts as formatted.
+func filesystem(s v1alpha1.FilesystemState) volume.Formatted {
+	switch s {
+	case v1alpha1.FilesystemNeverFormatted:
+		return volume.FormatNever
+	case v1alpha1.FilesystemFormatting:
+		return volume.FormatBegun
+	}
+	return volume.FormatDone
+}
+
+// objectFilesystem is the form of the API.
+func objectFilesystem(f volume.Formatted) v1alpha1.FilesystemState {
+	if f == volume.FormatDone {
+		return v1alpha1.FilesystemFormatted
+	}
+	return v1alpha1.FilesystemState(f)
 }
 
 // prewarmOf is the request to copy the cache beforehand, nil if there is none.

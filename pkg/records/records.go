@@ -77,6 +77,25 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 	return err
 }
 
+// SetFormatted implements volume.Records.
+func (r *Records) SetFormatted(ctx context.Context, id volume.ID, f volume.Fence, state volume.Formatted) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
+			return fencedError(obj, f)
+		}
+		next := objectFilesystem(state)
+		if was := filesystem(obj.Status.Filesystem); was == volume.FormatDone && state != was {
+			return fmt.Errorf("%w: volume %s is %s already, nobody makes it %s again", volume.ErrFenced, id, objectFilesystem(was), next)
+		}
+		obj.Status.Filesystem = next
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("%w: CachedVolume %s does not exist, so nothing could hold the state of its filesystem", volume.ErrFenced, id)
+	}
+	return err
+}
+
 // TakeWarmSource implements volume.Records. It does not ask whether f's node is
 // published: withdrawing costs warmth and nothing else.
 func (r *Records) TakeWarmSource(ctx context.Context, id volume.ID, f volume.Fence) error {

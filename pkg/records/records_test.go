@@ -113,6 +113,7 @@ func TestRecords(t *testing.T) {
 		"dirty mark":        testMark,
 		"dirty mark fenced": testMarkFenced,
 		"warm source":       testWarmSource,
+		"filesystem":        testFilesystem,
 		"hot set":           testHotSet,
 		"lost races":        testRaces,
 		"never ending race": testBusy,

@@ -87,6 +87,9 @@ type Spec struct {
 	DirtyBound DirtyBound
 	WarmStart  WarmStart
 	Claim      *Claim
+	// FormatBlank says of a static volume that it may be formatted if it is blank when it
+	// is published for the first time. It is not kept: Volume.Filesystem is.
+	FormatBlank bool
 }
 
 // Fence identifies one ownership of a volume. The UID tells volumes of the
@@ -123,6 +126,8 @@ type Volume struct {
 	// Abandoned says that unflushed writes were given up, and that no pod has been
 	// told of it yet.
 	Abandoned bool
+	// Filesystem says whether the volume may be formatted.
+	Filesystem Formatted
 }
 
 // Prewarm is a request to copy the cache of an attached volume to another node.
@@ -298,6 +303,10 @@ type Records interface {
 	// MarkClean records a proven flush by f's node; ErrFenced if the record
 	// shows another owner or generation; a missing record is success.
 	MarkClean(ctx context.Context, id ID, f Fence) error
+	// SetFormatted records how far the making of the filesystem is, FormatBegun or
+	// FormatDone. It fails with ErrFenced unless the record still shows f as published
+	// owner: nobody else may write to the volume.
+	SetFormatted(ctx context.Context, id ID, f Fence, state Formatted) error
 	// TakeWarmSource withdraws the record's WarmSource: f's node is about to
 	// activate the volume. It fails with ErrFenced unless the record still shows f.
 	TakeWarmSource(ctx context.Context, id ID, f Fence) error

@@ -82,6 +82,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
 		"OwnerNode":            {OwnerNode: "node-s"},
 		"Publication":          {Publication: v1alpha1.PublicationReleased},
 		"DirtyState":           {DirtyState: v1alpha1.DirtyStatePossiblyDirty},
+		"Filesystem":           {Filesystem: v1alpha1.FilesystemFormatting},
 		"Residency":            {Residency: []v1alpha1.Residency{{NodeName: "node-s", Generation: 1}}},
 		"WarmSource":           {WarmSource: v1alpha1.WarmSource{NodeName: "node-s", Generation: 1}},
 		"Cache":                {Cache: v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWritethrough}},

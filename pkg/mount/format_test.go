@@ -1,0 +1,68 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// blkid answers like blkid(8).
+type blkid struct {
+	status int
+	out    string
+}
+
+func (b blkid) Run(_ context.Context, cmd hostexec.Cmd) (hostexec.Result, error) {
+	if b.status != 0 {
+		return hostexec.Result{}, hostexec.NewExitError(cmd, b.status, nil)
+	}
+	return hostexec.Result{Stdout: []byte(b.out)}, nil
+}
+
+func TestIdentify(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer blkid
+		want   string
+		fails  bool
+	}{
+		"filesystem":                   {answer: blkid{out: "DEVNAME=/dev/x\nTYPE=ext4\n"}, want: "ext4"},
+		"filesystem and a boot sector": {answer: blkid{out: "DEVNAME=/dev/x\nPTTYPE=dos\nTYPE=xfs\n"}, want: "xfs"},
+		"partitions":                   {answer: blkid{out: "PTTYPE=gpt\n"}, want: "a table of partitions (gpt)"},
+		"nothing that it knows":        {answer: blkid{status: blkidNothing}},
+		"too much":                     {answer: blkid{status: blkidAmbiguous}, want: "more than one filesystem"},
+		"wrong use":                    {answer: blkid{status: 4}, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := New(tc.answer).identify(t.Context(), "/dev/x")
+			if got != tc.want || (err != nil) != tc.fails {
+				t.Errorf("got %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestProbeUnreadable: what cannot be read is an error, never blank. What blkid would
+// answer does not count.
+func TestProbeUnreadable(t *testing.T) {
+	c, err := New(blkid{status: blkidNothing}).Probe(t.Context(), t.TempDir()+"/no-such-device")
+	if !errors.Is(err, volume.ErrUnavailable) || c != (volume.Content{}) {
+		t.Errorf("got %+v, %v, want ErrUnavailable", c, err)
+	}
+}
+
+// TestMkfs: what is made can be mounted by the oldest kernel that is supported.
+func TestMkfs(t *testing.T) {
+	for fsType, want := range map[string]string{"ext4": "^orphan_file", "xfs": "options=" + xfsFeatures} {
+		cmd, err := mkfs("/dev/x", fsType)
+		if err != nil || !strings.Contains(cmd.String(), want) {
+			t.Errorf("%s: %q, %v, want %s in it", fsType, cmd, err, want)
+		}
+	}
+	if _, err := mkfs("/dev/x", "btrfs"); !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `"btrfs"`) {
+		t.Errorf("got %v, want ErrInvalid that names the type", err)
+	}
+}
