@@ -83,6 +83,9 @@ const (
 	ReasonKernelTargetMissing = "KernelTargetMissing"
 	ReasonCacheDeviceError    = "CacheDeviceError"
 	ReasonDropped             = "Dropped"
+	// ReasonBlockSizeTooLarge: the SSD's logical block is larger than the volume's, and a
+	// filesystem made for the smaller one does not work above the larger.
+	ReasonBlockSizeTooLarge = "BlockSizeTooLarge"
 	// ReasonMirrorDegraded: a writeback volume writes through while its pool has lost
 	// one of its copies.
 	ReasonMirrorDegraded = "MirrorDegraded"

@@ -109,13 +109,17 @@ func onOtherSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices
 // openPair starts the plugins of both nodes; they share records, which are in the
 // lender's folder.
 func openPair(ctx context.Context, lender, dir string) (a, b *node, err error) {
+	return openPairOn(ctx, lender, dir, onOneSSD(), onOtherSSD())
+}
+
+func openPairOn(ctx context.Context, lender, dir string, onA, onB v1alpha1.CachePoolSpec) (a, b *node, err error) {
 	rec := fileRecords{filepath.Join(lender, "records")}
 	// Each may be the other's lender.
 	fromA, fromB := newPair(), newPair()
-	if a, err = openNodeAs(ctx, nodeName, lender, onOneSSD(), rec, fromB); err != nil {
+	if a, err = openNodeAs(ctx, nodeName, lender, onA, rec, fromB); err != nil {
 		return nil, nil, err
 	}
-	if b, err = openNodeAs(ctx, otherName, dir, onOtherSSD(), rec, fromA); err != nil {
+	if b, err = openNodeAs(ctx, otherName, dir, onB, rec, fromA); err != nil {
 		return nil, nil, err
 	}
 	fromA.lender, fromB.lender = func() volume.Lender { return a }, func() volume.Lender { return b }

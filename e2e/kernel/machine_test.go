@@ -57,8 +57,10 @@ type machine struct {
 	portals   []string
 	// state is the folder of the storage server's service.
 	state string
-	svc   *target.Service
-	store *exportstate.Store
+	// storage is the disk of the storage server.
+	storage string
+	svc     *target.Service
+	store   *exportstate.Store
 }
 
 // newMachine makes empty disks and starts a storage server. At the end of the
@@ -66,11 +68,17 @@ type machine struct {
 // portals it has one.
 func newMachine(t *testing.T, portals ...string) *machine {
 	t.Helper()
+	return newMachineOn(t, storageDisk, portals...)
+}
+
+// newMachineOn is newMachine with another disk for the storage server.
+func newMachineOn(t *testing.T, storage string, portals ...string) *machine {
+	t.Helper()
 	if len(portals) == 0 {
 		portals = []string{portal}
 	}
-	m := &machine{t: t, run: hostexec.New(), portals: portals}
-	for _, d := range []string{ssdOne, ssdTwo, storageDisk} {
+	m := &machine{t: t, run: hostexec.New(), portals: portals, storage: storage}
+	for _, d := range []string{ssdOne, ssdTwo, storage} {
 		if _, err := os.Stat(d); err != nil || os.Geteuid() != 0 {
 			t.Fatalf("run as root in a throw-away guest with %s, whose content is destroyed: %v", d, err)
 		}
@@ -79,7 +87,7 @@ func newMachine(t *testing.T, portals ...string) *machine {
 	if m.initiator = guestInitiator(); m.initiator == "" {
 		t.Fatal("the guest has no initiator name")
 	}
-	m.must("vgcreate", storageVG, storageDisk)
+	m.must("vgcreate", storageVG, storage)
 	m.must("lvcreate", "--yes", "--type", "thin-pool", "--zero", "y", "--size", "900m", "--name", "pool", storageVG)
 	t.Cleanup(m.tearDown)
 	m.state = filepath.Join(t.TempDir(), "target")
@@ -106,7 +114,7 @@ func (m *machine) start(state string) {
 	ctx := context.Background() // the service outlives the test's own context until tearDown
 	cfg := target.Config{
 		ServerID: serverID, VolumeGroup: storageVG, ThinPool: "pool", DefaultProvisioning: target.Thin, MaxOvercommit: 10,
-		Portals: m.portals, StateDir: state, LVMDevices: []string{storageDisk},
+		Portals: m.portals, StateDir: state, LVMDevices: []string{m.storage},
 	}
 	if err := target.NewHost(m.run).Preflight(ctx); err != nil {
 		m.t.Fatal(err)
@@ -132,7 +140,7 @@ func (m *machine) tearDown() {
 	m.stop()
 	m.clearLIO()
 	m.must("vgremove", "--yes", "--force", storageVG)
-	m.must("pvremove", "--yes", storageDisk)
+	m.must("pvremove", "--yes", m.storage)
 	for _, d := range []string{ssdOne, ssdTwo} {
 		m.must("wipefs", "--all", "--force", d)
 	}

@@ -55,7 +55,7 @@ type early struct {
 // whoever finds the volumes wipes them.
 func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *early) {
 	e, view := s.entry, a.Pool.View()
-	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 {
+	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 || mayBeCoarse(view) {
 		return func() *early { return nil }
 	}
 	g, err := planGeometry(s.rec.Spec, s.rec.Spec.CapacityBytes, allocationUnit(view))

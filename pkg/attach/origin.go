@@ -18,6 +18,8 @@ type origin struct {
 	// DevNo is "major:minor", Path the node under /dev.
 	DevNo, Path string
 	Sectors     uint64
+	// LogicalBlock is the size of its logical blocks in bytes.
+	LogicalBlock int
 }
 
 // connect attaches the origin and, for several paths, joins them.
@@ -82,11 +84,11 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 	if !ok {
 		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, originName(id))
 	}
-	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize}, nil
+	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock}, nil
 }
 
 func single(o transport.Origin) origin {
-	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize}
+	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock}
 }
 
 // joinPaths puts a device over the paths: multipath over several, which queues
@@ -99,7 +101,7 @@ func (a *Attacher) joinPaths(ctx context.Context, id volume.ID, f volume.Fence, 
 	if err != nil {
 		return origin{}, err
 	}
-	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors}, nil
+	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors, LogicalBlock: o.LogicalBlock}, nil
 }
 
 func originTable(sectors uint64, devnos []string) devmapper.Table {

@@ -71,6 +71,9 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	if err != nil {
 		return err
 	}
+	if err := a.leaveCoarse(ctx, s); err != nil {
+		return err
+	}
 	if err := a.mountStaged(ctx, s); err != nil {
 		return err
 	}
@@ -116,6 +119,9 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 	wait()
 	if err == nil {
 		err = a.checkPrepared(ctx, s)
+	}
+	if err == nil {
+		err = a.checkPool(ctx, s)
 	}
 	if err != nil {
 		return err
@@ -313,8 +319,11 @@ func (a *Attacher) shapeCache(ctx context.Context, s *staging) error {
 // fallBack turns the stage into an uncached one after a failure of the cache.
 func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error {
 	reason := v1alpha1.ReasonCacheDeviceError
-	if errors.Is(cause, lvm.ErrNoSpace) {
+	switch {
+	case errors.Is(cause, lvm.ErrNoSpace):
 		reason = v1alpha1.ReasonPoolFull
+	case errors.Is(cause, errBlockSize):
+		reason = v1alpha1.ReasonBlockSizeTooLarge
 	}
 	klog.FromContext(ctx).Error(cause, "Cache cannot be had, attaching uncached", "volume", s.req.ID, "reason", reason)
 	if err := a.removeUpper(ctx, s.req.ID); err != nil {
@@ -375,6 +384,11 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 		}
 	}
 	faultStageDataDevice.Hit()
+	if s.plan.Cache != planRecover {
+		if err := a.checkData(s.data, s.origin); err != nil {
+			return err
+		}
+	}
 	return a.createTop(ctx, e, a.cacheTable(e, s.cache.meta, s.data, s.origin, false))
 }
 
@@ -443,37 +457,6 @@ func checkMounted(path, devno string, want devmapper.Info, err error) error {
 		return fmt.Errorf("%w: %s has device %s mounted, expected %s", volume.ErrInUse, path, devno, want.DevNo())
 	}
 	return nil
-}
-
-// reportStaged tells the record what the cache does. The volume works without
-// the report, so that a failure is only logged (I6).
-func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
-	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive,
-		Message: fmt.Sprintf("%s on node %s", s.began(), a.Node)}
-	if !s.entry.Cached() {
-		r = volume.CacheReport{Reason: s.plan.Reason, Message: s.plan.Message, Warning: s.plan.Reason != v1alpha1.ReasonModeNone}
-		if s.plan.Cache == planAdopt {
-			return
-		}
-	}
-	if err := a.Records.Report(ctx, s.req.ID, r); err != nil {
-		klog.FromContext(ctx).Error(err, "Cache state could not be reported", "volume", s.req.ID)
-	}
-	// The cache on this node is in use or gone: it is no residency any more.
-	if err := a.Records.SetResidency(ctx, s.req.ID, a.Node, nil); err != nil {
-		klog.FromContext(ctx).Error(err, "Residency could not be withdrawn", "volume", s.req.ID)
-	}
-}
-
-// began says in a word how the cache began.
-func (s *staging) began() string {
-	switch e := s.entry; {
-	case e.Fill == nil:
-		return string(s.plan.Cache)
-	case e.Fill.Peer != nil:
-		return "Warm move from node " + e.Fill.From.Node
-	}
-	return string(s.plan.Cache) + ", filled from the origin"
 }
 
 // credentials is the transport's form of a request's credentials.

@@ -150,6 +150,7 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	f.Leftover = (data || path) && f.LiveOrigin
 	if f.LiveCache {
 		f.Broken = cmp.Or(brokenCache(f.Status), a.ssd.why(e.ID))
+		f.Coarse = a.liveBlocks(e.ID, infos)
 	}
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
@@ -164,6 +165,10 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 		f.Problem, f.ProblemReason = view.Problem, v1alpha1.ReasonPoolMissing
 	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
 		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
+	case f.LiveOrigin:
+		if f.Problem = coarse(view.LogicalBlock, a.blocksOf(infos[originName(e.ID)].DevNo())); f.Problem != "" {
+			f.ProblemReason = v1alpha1.ReasonBlockSizeTooLarge
+		}
 	}
 	bytes := e.OriginBytes
 	if f.LiveCache && f.Status.OriginSectors > 0 {
@@ -299,6 +304,8 @@ func (a *Attacher) tuneFailed(ctx context.Context, f tuneFacts, m *tuned, step t
 	switch {
 	case errors.Is(err, lvm.ErrNoSpace):
 		r.Reason = v1alpha1.ReasonPoolFull
+	case errors.Is(err, errBlockSize):
+		r.Reason = v1alpha1.ReasonBlockSizeTooLarge
 	case errors.Is(err, volume.ErrInvalid):
 		r.Reason = v1alpha1.ReasonRejected
 	}

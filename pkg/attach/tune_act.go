@@ -126,6 +126,9 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkData(data, o); err != nil {
+		return err
+	}
 	return a.reloadTop(cctx, e, a.cacheTable(&next, c.meta, data, o, false))
 }
 
@@ -172,7 +175,10 @@ func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
 		return err
 	}
 	faultTuneUncached.Hit()
-	if f.Record.Spec.Mode == volume.ModeNone {
+	switch {
+	case f.Coarse != "":
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonBlockSizeTooLarge, Warning: true, Message: f.Coarse})
+	case f.Record.Spec.Mode == volume.ModeNone:
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while attached on node " + a.Node})
 	}
 	return a.sweep(ctx, e)

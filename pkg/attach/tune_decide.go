@@ -19,6 +19,8 @@ type tuneFacts struct {
 	Degraded string
 	// Broken says in which way the cache fails, or is empty.
 	Broken string
+	// Coarse says why the live cache's logical blocks are too large, or is empty.
+	Coarse string
 	// Leftover is true if the data device exists below a linear top device.
 	Leftover bool
 	// Want is the cache's shape by the record; the zero value when none is asked
@@ -103,7 +105,7 @@ func decideCached(f tuneFacts) tuneStep {
 		if asked != volume.ModeWriteback || newCache || f.flushDue() {
 			return tuneClean
 		}
-	case e.Marked && asked != volume.ModeWriteback:
+	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != ""):
 		return tuneUnmark
 	case newCache:
 		return tuneUncache
@@ -124,10 +126,13 @@ func decideCached(f tuneFacts) tuneStep {
 	return flushedOr(f, tuneDone)
 }
 
-// needsNewCache tells a size that the cache cannot take while it keeps its map.
+// needsNewCache tells a cache that cannot become what is asked for while it keeps its
+// map: another size, or an SSD that it must not be on.
 func needsNewCache(f tuneFacts) bool {
 	e := f.Entry
 	switch {
+	case f.Coarse != "":
+		return true
 	case e.ChunkSectors == 0, f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
 		return false
 	case f.Want.dataBytes < e.DataBytes:

@@ -59,6 +59,7 @@ func (s *attached) live(mode devmapper.CacheMode, policy devmapper.CachePolicy) 
 func flushAsked(f *tuneFacts)  { f.Record.FlushRequest = "t1" }
 func flushDone(f *tuneFacts)   { f.Record.FlushRequest, f.Entry.FlushDone = "t1", "t1" }
 func marked(f *tuneFacts)      { f.Entry.Marked = true }
+func tooCoarse(f *tuneFacts)   { f.Coarse = "4096, not 512" }
 func poolGone(f *tuneFacts)    { f.Problem = "no devices" }
 func leftover(f *tuneFacts)    { f.Leftover = true }
 func tinyMeta(f *tuneFacts)    { f.Entry.MetaBytes = 4 * mib }
@@ -99,6 +100,12 @@ func TestDecideTune(t *testing.T) {
 		"dropped, leftovers":             {runs(none).with(leftover), tuneSweep},
 		"cache asked for, no pool":       {runs(none).asks(wt).with(poolGone), tuneImpossible},
 		"no pool, but a flush to report": {runs(none).asks(wt).with(poolGone).with(flushAsked), tuneFlushed},
+
+		"writethrough, blocks too large":          {runs(wt).with(tooCoarse), tuneUncache},
+		"writeback, blocks too large":             {runs(wb).with(tooCoarse), tuneClean},
+		"blocks too large, cleaned, mark is left": {runs(wt).asks(wb).live(through, cleaner).with(marked).with(tooCoarse), tuneUnmark},
+		"blocks too large, cleaned, unmarked":     {runs(wt).asks(wb).live(through, cleaner).with(tooCoarse), tuneUncache},
+		"blocks too large, killed before journal": {runs(none).asks(wt).live(through, smq).with(sized).with(tooCoarse), tuneUncache},
 
 		"killed between load and journal":       {runs(none).asks(wt).live(through, smq).with(sized), tuneRecord},
 		"killed between journal and load":       {runs(none).live(through, smq).with(sized), tuneUncache},

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -92,15 +94,43 @@ func Discard(ctx context.Context, path string, ranges [][2]uint64) error {
 // IsPartition tells whether a block device is a partition of another one
 // (Documentation/ABI/stable/sysfs-block, partition).
 func IsPartition(path string) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return false, &os.PathError{Op: "stat", Path: path, Err: err}
+	devno, err := DevNo(path)
+	if err != nil {
+		return false, err
 	}
-	_, err := os.Stat(fmt.Sprintf("/sys/dev/block/%d:%d/partition", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+	_, err = os.Stat("/sys/dev/block/" + devno + "/partition")
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// LogicalBlock is the size of a device's logical blocks in bytes, the smallest unit that it
+// reads and writes. The device is given as "major:minor", sysfs is where sysfs is mounted.
+func LogicalBlock(sysfs, devno string) (int, error) {
+	dir := sysfs + "/dev/block/" + devno
+	text, err := os.ReadFile(dir + "/queue/logical_block_size")
+	if errors.Is(err, os.ErrNotExist) {
+		// A partition has the queue of its disk.
+		text, err = os.ReadFile(dir + "/../queue/logical_block_size")
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0, fmt.Errorf("logical block size of device %s: %w", devno, err)
+	}
+	return n, nil
+}
+
+// DevNo is the number of a block device as "major:minor".
+func DevNo(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)), nil
 }
 
 // RefuseDiscards makes the kernel answer EOPNOTSUPP to whoever discards blocks of a device

@@ -12,6 +12,8 @@ type DeviceFacts struct {
 	// Path is the device's canonical path.
 	Path      string
 	SizeBytes int64
+	// LogicalBlock is the size of its logical blocks in bytes, 0 if it is not known.
+	LogicalBlock int
 	// InPool is true for a physical volume of the pool's own volume group.
 	InPool bool
 	// Problem says why a device outside the pool must not be taken: a

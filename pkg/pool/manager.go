@@ -31,6 +31,9 @@ type View struct {
 	VG          string
 	Devices     []string
 	ExtentBytes int64
+	// LogicalBlock is the largest logical block of the devices, in bytes; 0 if that is
+	// not known.
+	LogicalBlock int
 	// Mirror asks for two copies of every logical volume, and Copies is how
 	// many bytes of the pool one byte of cache takes. Stripes is over how many
 	// devices cache data are spread; 1 or less is none.
@@ -154,7 +157,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		p = withoutTaking(p, f.VGExists)
 	}
 	o := outcome{reason: p.Reason, message: p.Message, devices: f.Devices}
-	o.view = View{Ready: p.Ready, Devices: usable(f.Devices)}
+	o.view = View{Ready: p.Ready, Devices: usable(f.Devices), LogicalBlock: logicalBlock(f.Devices)}
 	if !p.Ready {
 		o.view.Problem = p.Message
 	}
@@ -212,6 +215,17 @@ func usable(devs []DeviceFacts) []string {
 	return out
 }
 
+// logicalBlock is the largest logical block of the devices that the pool may use.
+func logicalBlock(devs []DeviceFacts) int {
+	n := 0
+	for _, d := range devs {
+		if d.InPool || d.Problem == "" {
+			n = max(n, d.LogicalBlock)
+		}
+	}
+	return n
+}
+
 // gather looks at every device that the spec matches.
 func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg string) (facts, error) {
 	paths, named, err := expand(spec.Devices)
@@ -238,6 +252,12 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 		}
 		if size, err := blockdev.Size(path); err == nil {
 			d.SizeBytes = size
+		}
+		if devno, err := blockdev.DevNo(path); err == nil {
+			d.LogicalBlock, err = blockdev.LogicalBlock("/sys", devno)
+			if err != nil {
+				klog.FromContext(ctx).Error(err, "Logical block size of a device is not known", "device", path)
+			}
 		}
 		f.Devices = append(f.Devices, d)
 	}

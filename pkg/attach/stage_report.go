@@ -1,0 +1,42 @@
+package attach
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// reportStaged tells the record what the cache does. The volume works without
+// the report, so that a failure is only logged (I6).
+func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
+	r := volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive,
+		Message: fmt.Sprintf("%s on node %s", s.began(), a.Node)}
+	if !s.entry.Cached() {
+		r = volume.CacheReport{Reason: s.plan.Reason, Message: s.plan.Message, Warning: s.plan.Reason != v1alpha1.ReasonModeNone}
+		if s.plan.Cache == planAdopt {
+			return
+		}
+	}
+	if err := a.Records.Report(ctx, s.req.ID, r); err != nil {
+		klog.FromContext(ctx).Error(err, "Cache state could not be reported", "volume", s.req.ID)
+	}
+	// The cache on this node is in use or gone: it is no residency any more.
+	if err := a.Records.SetResidency(ctx, s.req.ID, a.Node, nil); err != nil {
+		klog.FromContext(ctx).Error(err, "Residency could not be withdrawn", "volume", s.req.ID)
+	}
+}
+
+// began says in a word how the cache began.
+func (s *staging) began() string {
+	switch e := s.entry; {
+	case e.Fill == nil:
+		return string(s.plan.Cache)
+	case e.Fill.Peer != nil:
+		return "Warm move from node " + e.Fill.From.Node
+	}
+	return string(s.plan.Cache) + ", filled from the origin"
+}
