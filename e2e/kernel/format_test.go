@@ -247,4 +247,11 @@ func TestKernelFormatOnce(t *testing.T) {
 	d.wantFilesystem(volume.FormatDone)
 	d.unstage()
 	d.remove()
+
+	raw := m.volume(n, "raw", 64*mib, cached(volume.ModeNone, 0))
+	raw.req.Block = true
+	raw.stage()
+	raw.wantFilesystem(volume.FormatDone) // the pod may write where nobody looks
+	raw.unstage()
+	raw.remove()
 }

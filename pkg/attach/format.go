@@ -94,6 +94,15 @@ func (a *Attacher) ensureFilesystem(ctx context.Context, s *staging, device stri
 	return a.Records.SetFormatted(ctx, s.req.ID, fence, volume.FormatDone)
 }
 
+// handOutRaw says before a pod gets the device itself that the volume is not blank any
+// more: nobody sees where the pod writes.
+func (a *Attacher) handOutRaw(ctx context.Context, s *staging) error {
+	if s.rec.Filesystem == volume.FormatDone || s.req.ReadOnly {
+		return nil
+	}
+	return a.Records.SetFormatted(ctx, s.req.ID, s.req.Publication.Fence, volume.FormatDone)
+}
+
 // readContent reads what the device holds. If the cache's SSD fails that read and the
 // origin does not, the cache is left first, provided that it is proven clean.
 func (a *Attacher) readContent(ctx context.Context, s *staging, device string) (volume.Content, error) {

@@ -425,7 +425,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 // mountStaged formats and mounts a filesystem volume.
 func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	if s.req.Block {
-		return nil
+		return a.handOutRaw(ctx, s)
 	}
 	info, found, err := a.top(ctx, s.req.ID)
 	if err != nil {

@@ -56,6 +56,23 @@ func testFilesystemAdopted(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantFilesystem(t, volume.FormatDone)
 }
 
+// testFilesystemOutdated: the record comes from a backup of the time when nobody had
+// written. Whoever had the volume since may have.
+func testFilesystemOutdated(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	f.wantFilesystem(t, volume.FormatNever)
+	f.unpublish(t, nodeA)
+	if _, err := f.storage.Export(t.Context(), f.id, backend.Grant{Initiator: iqnB, Credentials: *chap, Generation: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.storage.Unexport(t.Context(), f.id, iqnB); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(t, nodeA, 3)
+	f.wantFilesystem(t, volume.FormatDone)
+}
+
 // testFilesystemStatic: nobody knows what a unit of somebody else's holds, but who wrote
 // the PersistentVolume, and only when it is published for the first time.
 func testFilesystemStatic(t *testing.T, _ *rest.Config, f *fixture) {

@@ -198,19 +198,31 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Ac
 // filesystem of a volume that nobody ever had ("The filesystem").
 func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim, fresh bool) error {
 	source := warmSource(obj, node, c)
+	jumped := c.Generation > ptr.Deref(obj.Status.Generation, 0)+1
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
 		status.OwnerNode = node
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
-		if fresh {
+		switch {
+		case fresh:
 			status.Filesystem = v1alpha1.FilesystemNeverFormatted
+		case jumped:
+			forgetBlank(status)
 		}
 		if c.NewOwner {
 			status.DirtyState = v1alpha1.DirtyStateClean
 			status.Cache = v1alpha1.CacheStatus{} // the old owner's
 		}
 	})
+}
+
+// forgetBlank is for a record that has missed an owner: that one may have written to a
+// volume of which the record says that nobody has (states.md, The filesystem).
+func forgetBlank(status *v1alpha1.CachedVolumeStatus) {
+	if status.Filesystem != "" {
+		status.Filesystem = v1alpha1.FilesystemFormatted
+	}
 }
 
 // neverPublished tells whether the record is of a volume that it has never shown to
