@@ -46,6 +46,10 @@ test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is s
 test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
 	hack/kernel-ring.sh
 
+.PHONY: test-million
+test-million: ## Caches of a million chunks: moves, deaths of the source, memory; part of no other target.
+	VERBOSE=true SHORT=false DISK=49152 MEMORY=4096 LIMIT=60m RUN='^TestKernelMillion$$' hack/kernel-ring.sh
+
 .PHONY: test-cluster
 test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster.
 	hack/cluster-ring.sh

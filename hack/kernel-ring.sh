@@ -5,7 +5,7 @@
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
-# disks in MiB; VERBOSE=true prints what tests say that pass.
+# disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=$PWD/_output/kernel-ring
@@ -72,7 +72,7 @@ trap 'exit 143' TERM
 start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
-  "$out/lab" guest run --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
+  "$out/lab" guest run --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --memory "${MEMORY:-1024}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
     --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$1" > "$out/$1/log" 2>&1 &
   running[$!]=$1
 }

@@ -139,6 +139,12 @@ type movers struct {
 
 func newMovers(t *testing.T, m *machine, name string, spec volume.Spec) *movers {
 	t.Helper()
+	return newMoversOf(t, m, name, 128*mib, spec)
+}
+
+// newMoversOf is newMovers with a volume of that size.
+func newMoversOf(t *testing.T, m *machine, name string, size int64, spec volume.Spec) *movers {
+	t.Helper()
 	a, b, err := openPair(t.Context(), t.TempDir(), t.TempDir())
 	mustPass(t, "nodes", err)
 	t.Cleanup(func() {
@@ -147,7 +153,7 @@ func newMovers(t *testing.T, m *machine, name string, spec volume.Spec) *movers 
 		m.try("pvremove", "--yes", ssdTwo)
 	})
 	spec.WarmStart = volume.WarmStart{From: volume.WarmPeer, Bandwidth: 4 * mib}
-	v := &movers{disk: m.volume(a, name, 128*mib, spec), a: a, b: b, gen: 1}
+	v := &movers{disk: m.volume(a, name, size, spec), a: a, b: b, gen: 1}
 	v.req.Block = true
 	return v
 }

@@ -28,7 +28,9 @@ const (
 
 	storageVG = "storage"
 	serverID  = "k1"
-	portal    = "127.0.0.1:3260"
+	// overcommit lets a volume be far larger than what is written to it.
+	overcommit = 100
+	portal     = "127.0.0.1:3260"
 	// The loopback interface has all of 127.0.0.0/8.
 	secondPortal = "127.0.0.2:3260"
 	nodeName     = "guest"
@@ -113,7 +115,7 @@ func (m *machine) start(state string) {
 	m.t.Helper()
 	ctx := context.Background() // the service outlives the test's own context until tearDown
 	cfg := target.Config{
-		ServerID: serverID, VolumeGroup: storageVG, ThinPool: "pool", DefaultProvisioning: target.Thin, MaxOvercommit: 10,
+		ServerID: serverID, VolumeGroup: storageVG, ThinPool: "pool", DefaultProvisioning: target.Thin, MaxOvercommit: overcommit,
 		Portals: m.portals, StateDir: state, LVMDevices: []string{m.storage},
 	}
 	if err := target.NewHost(m.run).Preflight(ctx); err != nil {
@@ -123,7 +125,7 @@ func (m *machine) start(state string) {
 	if m.store, err = exportstate.Open(state); err != nil {
 		m.t.Fatal(err)
 	}
-	vols, err := lvol.Open(ctx, lvol.Config{VolumeGroup: storageVG, ThinPool: "pool", Devices: cfg.LVMDevices, MaxOvercommit: 10}, m.run, lvol.NewBlockDevice())
+	vols, err := lvol.Open(ctx, lvol.Config{VolumeGroup: storageVG, ThinPool: "pool", Devices: cfg.LVMDevices, MaxOvercommit: overcommit}, m.run, lvol.NewBlockDevice())
 	if err != nil {
 		m.t.Fatal(err)
 	}
