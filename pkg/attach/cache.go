@@ -35,8 +35,12 @@ func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
 	if chunk == 0 {
 		chunk = devmapper.AutoChunkSectors(want)
 	}
-	data := roundUp(max(want, int64(chunk)*sectorSize), unit)
-	blocks := data / (int64(chunk) * sectorSize)
+	bytes := int64(chunk) * sectorSize
+	data := roundUp(max(want, bytes), unit)
+	if data/bytes > devmapper.MaxCacheBlocks && want/bytes <= devmapper.MaxCacheBlocks {
+		data -= unit // what was asked for is allowed, and rounding is ours
+	}
+	blocks := data / bytes
 	if blocks > devmapper.MaxCacheBlocks {
 		return geometry{}, fmt.Errorf("%w: chunkSize %d gives %d cache blocks for a cache of %d bytes; accepted are at most %d blocks",
 			volume.ErrInvalid, spec.ChunkBytes, blocks, data, devmapper.MaxCacheBlocks)

@@ -41,6 +41,26 @@ func TestPlanGeometry(t *testing.T) {
 	}
 }
 
+// TestPlanGeometryOfAMillion: a cache of as many blocks as are allowed is not refused
+// because LVM's extents are larger than a block.
+func TestPlanGeometryOfAMillion(t *testing.T) {
+	const extent, origin = 4 << 20, 1 << 50
+	for _, chunk := range []int64{0, 32 << 10, 96 << 10, 1 << 20} {
+		asked := devmapper.MaxCacheBlocks * max(chunk, 32<<10)
+		g, err := planGeometry(volume.Spec{Cache: volume.Size{Bytes: asked}, ChunkBytes: chunk}, origin, extent)
+		if err != nil {
+			t.Errorf("chunks of %d bytes: %v", chunk, err)
+			continue
+		}
+		if n := g.dataBytes / int64(g.chunkSectors) / sectorSize; n > devmapper.MaxCacheBlocks || g.dataBytes < asked-extent || g.dataBytes%extent != 0 {
+			t.Errorf("chunks of %d bytes: %d blocks, %d bytes where %d were asked for", chunk, n, g.dataBytes, asked)
+		}
+	}
+	if _, err := planGeometry(volume.Spec{Cache: volume.Size{Bytes: (devmapper.MaxCacheBlocks + 1) << 20}, ChunkBytes: 1 << 20}, origin, extent); !errors.Is(err, volume.ErrInvalid) {
+		t.Errorf("one block too many: %v", err)
+	}
+}
+
 func TestGeometryFits(t *testing.T) {
 	const mib = 1 << 20
 	for _, tc := range []struct {
