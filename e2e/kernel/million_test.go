@@ -8,14 +8,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -52,6 +56,42 @@ func TestKernelMillion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestKernelBigTable: a table with more lines than dmsetup is asked for is what the kernel
+// has afterwards, in a new device and in one that is swapped.
+func TestKernelBigTable(t *testing.T) {
+	const name, lines = "nf-bigtable", 150_000
+	ctx, dm, m := t.Context(), devmapper.New(hostexec.New()), &machine{t: t, run: hostexec.New()}
+	devno := func() string {
+		var st unix.Stat_t
+		mustPass(t, "stat", unix.Stat(ssdOne, &st))
+		return fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	}()
+	table := func(first uint64) devmapper.Table {
+		out := make(devmapper.Table, lines)
+		for i := range out {
+			out[i] = devmapper.Line{Start: uint64(i), Length: 1, Target: devmapper.LinearTarget{Device: devno, Offset: first + uint64(2*i)}}
+		}
+		return out
+	}
+	_, err := dm.CreateReadOnly(ctx, name, "NEARFLASH-bigtable", table(0))
+	mustPass(t, "create", err)
+	t.Cleanup(func() { mustPass(t, "remove", dm.Remove(context.Background(), name)) })
+	want := func(first uint64) {
+		t.Helper()
+		lastLine := fmt.Sprintf("%d 1 linear %s %d", lines-1, devno, first+2*(lines-1))
+		if got := strings.Split(strings.TrimSpace(m.must("dmsetup", "table", name)), "\n"); len(got) != lines || got[lines-1] != lastLine {
+			t.Errorf("the kernel has %d lines, the last is %q; want %d and %q", len(got), got[len(got)-1], lines, lastLine)
+		}
+		if below, err := dm.Deps(ctx, name); err != nil || !slices.Equal(below, []string{devno}) {
+			t.Errorf("it rests on %q (%v), want %s", below, err, devno)
+		}
+	}
+	want(0)
+	mustPass(t, "load", dm.LoadReadOnly(ctx, name, table(1)))
+	mustPass(t, "resume", dm.Resume(ctx, name))
+	want(1)
 }
 
 // How far the mapped chunks of a cache are apart.

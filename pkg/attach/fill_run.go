@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -246,16 +247,13 @@ func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devm
 	if _, waits := infos[sourceName(e.ID)]; !waits {
 		return true, nil
 	}
-	t, err := a.DM.Table(ctx, pathName(e.ID))
+	// Not the table: it may have a million lines.
+	below, err := a.DM.Deps(ctx, pathName(e.ID))
 	if err != nil {
 		return false, err
 	}
-	for _, l := range t {
-		if to, ok := l.Target.(devmapper.LinearTarget); ok {
-			return to.Device == infos[originName(e.ID)].DevNo(), nil
-		}
-	}
-	return true, nil // a gather view of nothing
+	// A gather view of nothing rests on nothing.
+	return len(below) == 0 || slices.Contains(below, infos[originName(e.ID)].DevNo()), nil
 }
 
 // gatherPath replaces the peer by the gather view of the origin. It takes no lock

@@ -91,6 +91,9 @@ type Client interface {
 	Message(ctx context.Context, name string, sector uint64, words ...string) error
 	// Table returns the live table. Errors: ErrNotExist.
 	Table(ctx context.Context, name string) (Table, error)
+	// Deps returns the devices, each "major:minor", that a device's live table rests on,
+	// at a price that does not grow with the table. Errors: ErrNotExist.
+	Deps(ctx context.Context, name string) ([]string, error)
 	// StatusAll returns the status of every active cache by device name, in one
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
 	// has Unparsed set; it does not hide the others.

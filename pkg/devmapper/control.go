@@ -56,7 +56,7 @@ type control struct {
 	buf  []byte
 }
 
-func openControl() (messenger, error) {
+func openControl() (kernelControl, error) {
 	f, err := os.OpenFile(controlDevice, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)

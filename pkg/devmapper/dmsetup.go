@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ const (
 type dmsetup struct {
 	run hostexec.Runner
 	// control opens the control device.
-	control func() (messenger, error)
+	control func() (kernelControl, error)
 }
 
 var _ Client = (*dmsetup)(nil)
@@ -54,7 +55,11 @@ func (d *dmsetup) create(ctx context.Context, name, uuid string, t Table, option
 	if err := t.validate(); err != nil {
 		return Info{}, fmt.Errorf("create %s: %w", name, err)
 	}
-	if _, err := d.exec(ctx, []byte(t.String()), append([]string{"create", name, "--uuid", uuid, noUdevSync}, options...)...); err != nil {
+	if len(t) >= bigTable {
+		if err := d.createBig(ctx, name, uuid, t, options); err != nil {
+			return Info{}, fmt.Errorf("create %s: %w", name, err)
+		}
+	} else if _, err := d.exec(ctx, []byte(t.String()), append([]string{"create", name, "--uuid", uuid, noUdevSync}, options...)...); err != nil {
 		return Info{}, d.refusedTable(ctx, fmt.Errorf("create %s: %w", name, err), t)
 	}
 	infos, err := d.Info(ctx, name)
@@ -68,6 +73,31 @@ func (d *dmsetup) create(ctx context.Context, name, uuid string, t Table, option
 	return info, nil
 }
 
+// createBig makes a device with a table that dmsetup would refuse.
+func (d *dmsetup) createBig(ctx context.Context, name, uuid string, t Table, options []string) error {
+	if _, err := d.exec(ctx, nil, "create", name, "--uuid", uuid, "--notable", noUdevSync); err != nil {
+		return err
+	}
+	err := d.loadBig(name, t, options)
+	if err == nil {
+		err = d.Resume(ctx, name)
+	}
+	if err != nil {
+		return errors.Join(err, d.Remove(context.WithoutCancel(ctx), name))
+	}
+	return nil
+}
+
+// loadBig loads such a table.
+func (d *dmsetup) loadBig(name string, t Table, options []string) error {
+	c, err := d.control()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.load(name, t, slices.Contains(options, readOnly))
+}
+
 // Load implements Client.
 func (d *dmsetup) Load(ctx context.Context, name string, t Table) error { return d.load(ctx, name, t) }
 
@@ -79,6 +109,9 @@ func (d *dmsetup) LoadReadOnly(ctx context.Context, name string, t Table) error 
 func (d *dmsetup) load(ctx context.Context, name string, t Table, options ...string) error {
 	if err := t.validate(); err != nil {
 		return fmt.Errorf("load %s: %w", name, err)
+	}
+	if len(t) >= bigTable {
+		return d.missing(ctx, name, "load", d.loadBig(name, t, options))
 	}
 	_, err := d.exec(ctx, []byte(t.String()), append([]string{"load", name}, options...)...)
 	return d.refusedTable(ctx, d.missing(ctx, name, "load", err), t)
@@ -171,6 +204,16 @@ func (d *dmsetup) Table(ctx context.Context, name string) (Table, error) {
 		return nil, fmt.Errorf("table of %s: %w", name, err)
 	}
 	return t, nil
+}
+
+// Deps implements Client.
+func (d *dmsetup) Deps(_ context.Context, name string) ([]string, error) {
+	c, err := d.control()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	return c.deps(name)
 }
 
 // StatusAll implements Client. Without --noflush the kernel would commit a cache's

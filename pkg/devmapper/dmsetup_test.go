@@ -126,7 +126,7 @@ func TestMessageAtOnce(t *testing.T) {
 		"nf-new disable_hydration": fmt.Errorf("%w: no table", ErrNotExist),
 	}}
 	// A process would fail the test, as the runner knows none.
-	d := &dmsetup{run: hostexectest.New(t), control: func() (messenger, error) { return k, nil }}
+	d := &dmsetup{run: hostexectest.New(t), control: func() (kernelControl, error) { return k, nil }}
 	for _, words := range [][]string{{"enable_hydration"}, {"disable_hydration"}, {"reinstate_path", "253:7"}, {"fail_if_no_path"}} {
 		if err := d.Message(t.Context(), "nf-a", 0, words...); err != nil {
 			t.Errorf("%v: %v", words, err)

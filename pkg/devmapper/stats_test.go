@@ -122,6 +122,15 @@ func (k *kernel) status(name string) (string, error) {
 func (k *kernel) names() ([]string, error) { return k.order, nil }
 func (k *kernel) close()                   {}
 
+// load implements kernelControl.
+func (k *kernel) load(name string, t Table, readOnly bool) error {
+	k.asked = append(k.asked, fmt.Sprintf("load %s %d %t", name, len(t), readOnly))
+	return k.fail["load "+name]
+}
+
+// deps implements kernelControl.
+func (k *kernel) deps(name string) ([]string, error) { return []string{"254:7"}, k.fail[name] }
+
 // info implements messenger for devices that nobody has open.
 func (k *kernel) info(name string) (Info, error) {
 	if err := k.fail[name]; err != nil {
@@ -147,12 +156,12 @@ func (k *kernel) message(name, text string) (string, error) {
 
 // withDevices returns a Client of a kernel that has these devices.
 func withDevices(run hostexec.Runner, names ...string) *dmsetup {
-	return &dmsetup{run: run, control: func() (messenger, error) { return &kernel{order: names}, nil }}
+	return &dmsetup{run: run, control: func() (kernelControl, error) { return &kernel{order: names}, nil }}
 }
 
 func TestInfo(t *testing.T) {
 	k := &kernel{order: []string{"nf-a", "other", "nf-b"}, fail: map[string]error{"nf-b": fmt.Errorf("%w: gone", ErrNotExist)}}
-	d := &dmsetup{control: func() (messenger, error) { return k, nil }}
+	d := &dmsetup{control: func() (kernelControl, error) { return k, nil }}
 	all, err := d.Info(t.Context(), "nf-")
 	if want := (Info{Name: "nf-a", UUID: "u", Major: 254, Minor: 1, HasLive: true}); err != nil || len(all) != 1 || all["nf-a"] != want {
 		t.Errorf("got %+v, %v", all, err)
@@ -203,7 +212,7 @@ func TestStatsAll(t *testing.T) {
 func TestStatsCreate(t *testing.T) {
 	run := hostexectest.New(t)
 	k := &kernel{answers: map[string]string{}}
-	d := &dmsetup{run: run, control: func() (messenger, error) { return k, nil }}
+	d := &dmsetup{run: run, control: func() (kernelControl, error) { return k, nil }}
 	made := ""
 	run.On("dmsetup message nf-a 0 @stats_create").Do(func(_ context.Context, c hostexectest.Call) (string, error) {
 		made = c.Args[4]

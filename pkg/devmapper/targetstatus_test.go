@@ -105,7 +105,7 @@ func TestMultipathStatus(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			k := &kernel{statuses: map[string]string{"m": tc.status}}
-			d := &dmsetup{control: func() (messenger, error) { return k, nil }}
+			d := &dmsetup{control: func() (kernelControl, error) { return k, nil }}
 			got, err := d.MultipathStatus(t.Context(), "m")
 			if !errors.Is(err, tc.wantErr) {
 				t.Fatalf("got %v, want %v", err, tc.wantErr)
