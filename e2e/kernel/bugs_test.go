@@ -221,7 +221,7 @@ func (f *fenced) remove() {
 	var obj v1alpha1.CachedVolume
 	err := errors.Join(
 		f.api.Get(ctx, client.ObjectKey{Name: string(f.id)}, &obj), f.api.Delete(ctx, &obj),
-		f.m.svc.UnexportVolume(ctx, string(f.id), ""), f.m.svc.DeleteVolume(ctx, string(f.id)),
+		f.m.svc.UnexportVolume(ctx, string(f.id), "", ""), f.m.svc.DeleteVolume(ctx, string(f.id)),
 		f.a.Repair(ctx), f.b.Repair(ctx),
 	)
 	if err != nil {

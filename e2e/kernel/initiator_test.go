@@ -37,6 +37,6 @@ func TestKernelInitiatorNames(t *testing.T) {
 		t.Errorf("origin %+v", o)
 	}
 	mustPass(t, "disconnect", i.Disconnect(t.Context(), at))
-	mustPass(t, "unexport", m.svc.UnexportVolume(t.Context(), volume, ""))
+	mustPass(t, "unexport", m.svc.UnexportVolume(t.Context(), volume, "", ""))
 	mustPass(t, "delete", m.svc.DeleteVolume(t.Context(), volume))
 }

@@ -366,7 +366,7 @@ func (d *disk) remove() {
 	d.m.t.Helper()
 	ctx := d.m.t.Context()
 	if err := errors.Join(
-		d.m.svc.UnexportVolume(ctx, string(d.req.ID), ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
+		d.m.svc.UnexportVolume(ctx, string(d.req.ID), "", ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
 		os.Remove(filepath.Join(d.rec.dir, string(d.req.ID))), d.n.Repair(ctx),
 	); err != nil {
 		d.m.t.Errorf("remove %s: %v", d.req.ID, err)

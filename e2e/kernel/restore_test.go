@@ -41,7 +41,7 @@ func (s *served) Access(ctx context.Context, id volume.ID) (backend.Access, erro
 	v, err := s.m.svc.GetVolume(ctx, string(id))
 	out := backend.Access{Generation: v.Generation}
 	for _, e := range v.Exports {
-		out.Exports = append(out.Exports, backend.Export{Initiator: s.who, Generation: e.Generation, LoggedIn: e.LoggedIn})
+		out.Exports = append(out.Exports, backend.Export{Initiator: s.who, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission})
 	}
 	return out, err
 }
@@ -54,11 +54,11 @@ func (s *served) Export(ctx context.Context, id volume.ID, g backend.Grant) (vol
 	return volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}, err
 }
 
-func (s *served) Unexport(ctx context.Context, id volume.ID, initiator string) error {
-	if initiator != "" && initiator != s.who {
+func (s *served) Unexport(ctx context.Context, id volume.ID, e backend.Export) error {
+	if e.Initiator != s.who {
 		return nil
 	}
-	return s.m.svc.UnexportVolume(ctx, string(id), "")
+	return s.m.svc.UnexportVolume(ctx, string(id), s.m.initiator, e.Admission)
 }
 
 // newServed is newFenced with a volume of the storage server.

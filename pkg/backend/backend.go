@@ -32,10 +32,14 @@ type Grant struct {
 	Generation int64
 }
 
-// Export is one admitted initiator.
+// Export is one admission: an initiator that is let in.
 type Export struct {
 	Initiator  string
 	Generation int64
+	// Admission names it among all that the initiator has ever had; each call of
+	// Backend.Export makes a new one. It is empty if the server does not tell them
+	// apart (a nearflash-target of an earlier version).
+	Admission string
 	// LoggedIn is true while the initiator has a session.
 	LoggedIn bool
 }
@@ -70,9 +74,10 @@ type Backend interface {
 	// *StaleGenerationError, ErrInUse while another initiator is admitted,
 	// ErrNotFound.
 	Export(ctx context.Context, id volume.ID, g Grant) (volume.ISCSI, error)
-	// Unexport ends the admission of one initiator, or with "" of all, and its
-	// sessions. What is not admitted or does not exist is success.
-	Unexport(ctx context.Context, id volume.ID, initiator string) error
+	// Unexport ends an admission that Access has told of, and its sessions. It never
+	// ends another one of the same initiator: if that was admitted anew since, nothing
+	// happens. What is not admitted any more or does not exist is success.
+	Unexport(ctx context.Context, id volume.ID, e Export) error
 	// Capacity returns the bytes that new volumes may have.
 	Capacity(ctx context.Context) (int64, error)
 	// Check reports whether the server answers and accepts the controller's

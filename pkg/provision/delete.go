@@ -24,26 +24,53 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	if obj.Status.Publication == v1alpha1.PublicationPublished {
-		return fmt.Errorf("%w: volume %s is published to node %s", volume.ErrInUse, id, obj.Status.OwnerNode)
+	if obj.Spec.Static == nil {
+		return s.deleteServed(ctx, id)
 	}
-	if obj.Spec.Static != nil {
-		return s.drop(ctx, obj)
+	if err := unused(obj); err != nil {
+		return err
 	}
-	storage, err := s.storage(volume.ErrUnavailable)
+	return s.drop(ctx, obj)
+}
+
+// deleteServed removes a volume of the storage server and its record. It ends only the
+// admissions that there were before the record was read; with another one, which a
+// controller has granted meanwhile, the server refuses to delete.
+func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
+	access, err := s.look(ctx, id)
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	obj, err := records.Load(ctx, s.client, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return s.deleteUnrecorded(ctx, id)
+	}
 	if err != nil {
+		return err
+	}
+	if err := unused(obj); err != nil {
 		return err
 	}
 	if err := s.markDeleting(ctx, obj); err != nil {
 		return err
 	}
-	if err := storage.Unexport(ctx, id, ""); err != nil {
-		return fmt.Errorf("end access to volume %s: %w", id, err)
+	for _, e := range access.Exports {
+		if err := s.backend.Unexport(ctx, id, e); err != nil {
+			return fmt.Errorf("end access to volume %s: %w", id, err)
+		}
 	}
-	if err := storage.Delete(ctx, id); err != nil {
+	if err := s.backend.Delete(ctx, id); err != nil {
 		return fmt.Errorf("delete volume %s: %w", id, err)
 	}
 	return s.forget(ctx, obj)
+}
+
+// unused returns why a volume must not be deleted, if it is published.
+func unused(obj *v1alpha1.CachedVolume) error {
+	if obj.Status.Publication != v1alpha1.PublicationPublished {
+		return nil
+	}
+	return fmt.Errorf("%w: volume %s is published to node %s", volume.ErrInUse, obj.Name, obj.Status.OwnerNode)
 }
 
 // deleteUnrecorded removes what the server may still have of a volume without a

@@ -49,9 +49,7 @@ func testFilesystemAdopted(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := f.storage.Export(t.Context(), f.id, backend.Grant{Initiator: iqnA, Credentials: *chap, Generation: 4}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.storage.Unexport(t.Context(), f.id, iqnA); err != nil {
-		t.Fatal(err)
-	}
+	f.storage.Evict(f.id)
 	f.publish(t, nodeA, 5)
 	f.wantFilesystem(t, volume.FormatDone)
 }
@@ -66,9 +64,7 @@ func testFilesystemOutdated(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := f.storage.Export(t.Context(), f.id, backend.Grant{Initiator: iqnB, Credentials: *chap, Generation: 2}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.storage.Unexport(t.Context(), f.id, iqnB); err != nil {
-		t.Fatal(err)
-	}
+	f.storage.Evict(f.id)
 	f.publish(t, nodeA, 3)
 	f.wantFilesystem(t, volume.FormatDone)
 }

@@ -60,8 +60,8 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 
 // look asks the storage server whom it admits to a volume. It comes before the record
 // is read: whoever is in the answer was in the record before that, so that the record
-// tells who must go; another node that another controller admits later is not in the
-// answer, and is left alone.
+// tells who must go. What another controller admits later is another admission, also of
+// the same node: it is not in the answer, and is left alone.
 func (s *Service) look(ctx context.Context, id volume.ID) (backend.Access, error) {
 	storage, err := s.storage(volume.ErrUnavailable)
 	if err != nil {
@@ -182,7 +182,7 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Ac
 		if keep != "" && strings.EqualFold(e.Initiator, keep) {
 			continue
 		}
-		if err := s.backend.Unexport(ctx, v.ID, e.Initiator); err != nil {
+		if err := s.backend.Unexport(ctx, v.ID, e); err != nil {
 			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, v.ID, err)
 		}
 		logr.FromContextOrDiscard(ctx).Info("Ended access", "volume", v.ID, "initiator", e.Initiator, "generation", e.Generation)

@@ -322,7 +322,8 @@ func testStaleGeneration(t *testing.T, _ *rest.Config, f *fixture) {
 		f.fail = nil
 		f.storage.Step = nil
 		_, err := f.storage.Export(context.WithoutCancel(t.Context()), f.id, backend.Grant{Initiator: iqnB, Credentials: *chap, Generation: 7})
-		return errors.Join(err, f.storage.Unexport(context.WithoutCancel(t.Context()), f.id, iqnB))
+		f.storage.Evict(f.id)
+		return err
 	}
 	p, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
 	if err != nil || p.Fence.Generation != 8 {

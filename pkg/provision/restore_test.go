@@ -49,9 +49,7 @@ func testRestoredDirty(t *testing.T, _ *rest.Config, f *fixture) {
 		f.publish(t, nodeA, 1) // the backup is of now, the mark included
 		f.mark(t, true)
 		f.report(t)
-		if err := f.storage.Unexport(t.Context(), f.id, iqnA); err != nil {
-			t.Fatal(err)
-		}
+		f.storage.Evict(f.id)
 		f.admitUnknown(t, iqnB, base)
 		f.storage.Login(f.id, iqnB, loggedIn)
 		_, err := f.svc.Publish(t.Context(), f.id, nodeA, nil, chap)
@@ -103,9 +101,7 @@ func testRestoredSettle(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantExports(t)
 	f.admitUnknown(t, "iqn.1993-08.org.debian:01:unknown", 6)
 	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
-	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
-		t.Fatal(err)
-	}
+	f.storage.Evict(f.id)
 	f.admitUnknown(t, iqnA, 8) // the name of two nodes: nobody is guessed
 	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
 	f.wantOwner(t, nodeB, 4, false)
@@ -118,12 +114,8 @@ func testRestoredMark(t *testing.T, _ *rest.Config, f *fixture) {
 	f.publish(t, nodeA, 1)
 	f.mark(t, true)
 	f.unpublish(t, nodeA)
-	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
-		t.Fatal(err)
-	}
+	f.storage.Evict(f.id)
 	f.admitUnknown(t, iqnB, 3)
-	if err := f.storage.Unexport(t.Context(), f.id, ""); err != nil {
-		t.Fatal(err)
-	}
+	f.storage.Evict(f.id)
 	f.publish(t, nodeB, 4)
 }

@@ -35,6 +35,8 @@ func TestService(t *testing.T) {
 		"unpublish of others":              testUnpublishOthers,
 		"two writers":                      testTwoWriters,
 		"late answer":                      testLateAnswer,
+		"late order":                       testLateOrder,
+		"late order without a record":      testLateOrderUnrecorded,
 		"unpublish dirty":                  testUnpublishDirty,
 		"stale generation":                 testStaleGeneration,
 		"restored record":                  testRestoredRecord,
@@ -145,7 +147,7 @@ func testDelete(t *testing.T, _ *rest.Config, f *fixture) {
 		}
 		f.wantGone(t)
 	}
-	f.wantSteps(t, "delete record", "unexport", "delete", "change record", "delete")
+	f.wantSteps(t, "delete record", "delete", "change record", "delete")
 }
 
 func testDeleteConverges(t *testing.T, _ *rest.Config, f *fixture) {
@@ -153,6 +155,7 @@ func testDeleteConverges(t *testing.T, _ *rest.Config, f *fixture) {
 		for _, done := range []bool{false, true} {
 			f.create(t)
 			f.publish(t, nodeA, 1)
+			f.mark(t, true) // so that somebody is still admitted
 			f.unpublish(t, nodeA)
 			f.failOnce(step, done)
 			if err := f.svc.Delete(t.Context(), f.id); err == nil || f.pending() {
@@ -174,9 +177,11 @@ func testDeleteDirty(t *testing.T, _ *rest.Config, f *fixture) {
 	wantError(t, f.svc.Delete(t.Context(), f.id), volume.ErrInUse)
 	f.unpublish(t, nodeA)
 	f.wantExports(t, iqnA)
+	f.takeSteps()
 	if err := f.svc.Delete(t.Context(), f.id); err != nil {
 		t.Fatal(err)
 	}
+	f.wantSteps(t, "delete record", "unexport", "delete", "change record")
 	f.wantGone(t)
 }
 

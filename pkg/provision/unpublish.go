@@ -104,20 +104,32 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 // shutOut ends the access of a node to a volume that has no record. Without the
 // node's initiator name nothing is done: it cannot be told who else is admitted.
 func (s *Service) shutOut(ctx context.Context, id volume.ID, node string) error {
-	initiator, err := s.initiator(ctx, node)
-	if err != nil || initiator == "" || s.backend == nil {
-		return err
-	}
-	if err := s.backend.Unexport(ctx, id, initiator); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
-	}
-	return nil
+	return s.shutOutNode(ctx, id, node, func(string) (bool, error) {
+		_, err := records.Load(ctx, s.client, id)
+		if errors.Is(err, volume.ErrNotFound) {
+			return true, nil
+		}
+		return false, err // somebody has made one meanwhile
+	})
 }
 
 // shutOutOther ends the access of a node that is not the owner.
 func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) error {
-	other, err := s.initiator(ctx, node)
-	if err != nil || other == "" || s.backend == nil {
+	return s.shutOutNode(ctx, id, node, func(initiator string) (bool, error) {
+		obj, err := records.Load(ctx, s.client, id)
+		if err != nil {
+			return false, err
+		}
+		owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+		return owner != initiator, err // the node may have become the owner meanwhile
+	})
+}
+
+// shutOutNode ends the access that a node has to a volume when it is asked for, if the
+// record, which judge reads after that, does not entitle it.
+func (s *Service) shutOutNode(ctx context.Context, id volume.ID, node string, judge func(initiator string) (out bool, err error)) error {
+	initiator, err := s.initiator(ctx, node)
+	if err != nil || initiator == "" || s.backend == nil {
 		return err
 	}
 	access, err := s.look(ctx, id)
@@ -127,18 +139,14 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) e
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(access.Exports, func(e backend.Export) bool { return strings.EqualFold(e.Initiator, other) }) {
+	i := slices.IndexFunc(access.Exports, func(e backend.Export) bool { return strings.EqualFold(e.Initiator, initiator) })
+	if i < 0 {
 		return nil
 	}
-	obj, err := records.Load(ctx, s.client, id)
-	if err != nil {
+	if out, err := judge(initiator); err != nil || !out {
 		return err
 	}
-	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
-	if err != nil || owner == other { // also if it has become the owner meanwhile
-		return err
-	}
-	if err := s.backend.Unexport(ctx, id, other); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := s.backend.Unexport(ctx, id, access.Exports[i]); err != nil {
 		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
 	}
 	return nil

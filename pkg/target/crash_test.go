@@ -23,9 +23,15 @@ func scenario(t *testing.T, svc *target.Service) []func() error {
 		func() error { _, err := svc.CreateVolume(ctx, "v1", 8*mib, target.Thick); return err },
 		export(nodeA, "a", 1),
 		func() error { _, err := svc.ExpandVolume(ctx, "v1", 20*mib); return err },
-		func() error { return svc.UnexportVolume(ctx, "v1", nodeA) },
+		func() error {
+			v, err := svc.GetVolume(ctx, "v1")
+			if err != nil || len(v.Exports) == 0 {
+				return err
+			}
+			return svc.UnexportVolume(ctx, "v1", nodeA, v.Exports[0].Admission)
+		},
 		export(nodeB, "b", 2),
-		func() error { return svc.UnexportVolume(ctx, "v1", "") },
+		func() error { return svc.UnexportVolume(ctx, "v1", "", "") },
 		func() error { return svc.DeleteVolume(ctx, "v1") },
 	}
 }

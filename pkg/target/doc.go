@@ -15,6 +15,8 @@
 //   - A volume is exported to one initiator at a time, and never with a generation
 //     smaller than one used before: an outdated caller (a restored backup of the
 //     Kubernetes API, a controller that was cut off) cannot take a volume back.
+//   - Each export is an admission of its own, with a name. Whoever ends it names it, so
+//     that an order that comes late ends no later admission of the same initiator.
 //   - An exported volume is never deleted.
 //   - No tenant reads another one's data: see lvol.
 //

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,8 @@ type Account struct {
 }
 
 // ExportVolume lets one initiator log in to a volume and says where. The same
-// call again gives the same answer; a new account replaces the former one.
+// call again gives the same answer; a new account replaces the former one. Each call
+// is a new admission, which GetVolume names: what was asked before knows nothing of it.
 //
 // The generation is a fence: it is stored with the volume before anybody is let
 // in, and a call with a smaller one than stored is refused.
@@ -43,7 +45,10 @@ func (s *Service) ExportVolume(ctx context.Context, name, initiator string, acco
 	if generation <= 0 {
 		return Connection{}, &InvalidError{Field: "generation", Value: strconv.FormatInt(generation, 10), Accepted: "a positive number"}
 	}
-	want := exportstate.Export{Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation}
+	want := exportstate.Export{
+		Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation,
+		Admission: rand.Text(),
+	}
 	return do(ctx, s, name, func(ctx context.Context) (Connection, error) {
 		v, err := s.export(ctx, name, want)
 		if err != nil {
@@ -81,11 +86,15 @@ func (s *Service) export(ctx context.Context, name string, want exportstate.Expo
 	return s.apply(ctx, v, rec)
 }
 
-// UnexportVolume shuts out one initiator, or all if initiator is empty, and cuts
-// their sessions. What is not exported, or not there, is not an error.
+// UnexportVolume ends an admission of an initiator, whichever it has if admission is
+// empty, or everybody's if initiator is empty, and cuts the sessions. What is not
+// exported, was exported anew since, or is not there, is not an error.
 // Errors: *InvalidError, ErrInProgress.
-func (s *Service) UnexportVolume(ctx context.Context, name, initiator string) error {
+func (s *Service) UnexportVolume(ctx context.Context, name, initiator, admission string) error {
 	if err := checkVolumeName(name); err != nil {
+		return err
+	}
+	if err := checkAdmission(initiator, admission); err != nil {
 		return err
 	}
 	if initiator != "" {
@@ -110,7 +119,9 @@ func (s *Service) UnexportVolume(ctx context.Context, name, initiator string) er
 		if err != nil {
 			return err
 		}
-		rec.Exports = slices.DeleteFunc(rec.Exports, func(e exportstate.Export) bool { return e.Initiator == initiator })
+		rec.Exports = slices.DeleteFunc(rec.Exports, func(e exportstate.Export) bool {
+			return e.Initiator == initiator && (admission == "" || e.Admission == admission)
+		})
 		if len(rec.Exports) == 0 {
 			return s.forgetExports(ctx, name)
 		}

@@ -116,7 +116,17 @@ func (r *rig) checkUnexport(svc *target.Service, c target.Connection, disk strin
 	if _, err := svc.ExportVolume(ctx, "v1", r.node, account("a"), 6); !errors.As(err, &stale) || stale.Stored != 7 {
 		r.t.Fatalf("outdated generation: %v", err)
 	}
-	if err := svc.UnexportVolume(ctx, "v1", r.node); err != nil {
+	r.logout(c) // another generation is another unit
+	disk = r.mustLogin(c)
+	former := admitted(r.t, svc, r.node)
+	r.export(svc, "v1", 7)
+	if err := svc.UnexportVolume(ctx, "v1", r.node, former); err != nil {
+		r.t.Fatal(err)
+	}
+	if _, err := r.read(disk, 4096, 0); err != nil {
+		r.t.Errorf("the end of a former admission ended the session: %v", err)
+	}
+	if err := svc.UnexportVolume(ctx, "v1", r.node, admitted(r.t, svc, r.node)); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := r.read(disk, 4096, 0); err == nil {
@@ -148,7 +158,7 @@ func (r *rig) checkReuse(svc *target.Service, p target.Provisioning) {
 		r.write(disk, secret, at)
 	}
 	r.logout(c)
-	if err := errors.Join(svc.UnexportVolume(ctx, "v1", ""), svc.DeleteVolume(ctx, "v1")); err != nil {
+	if err := errors.Join(svc.UnexportVolume(ctx, "v1", "", ""), svc.DeleteVolume(ctx, "v1")); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := svc.CreateVolume(ctx, "v1", 300*mib, p); err != nil {

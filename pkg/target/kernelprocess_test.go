@@ -239,7 +239,7 @@ func (p *process) killedWhileExporting() {
 		go func() {
 			defer close(done)
 			// Cut off somewhere; the retry below must do the rest.
-			_ = p.client.UnexportVolume(ctx, "v1", "")
+			_ = p.client.UnexportVolume(ctx, "v1", "", "")
 			_, _ = p.client.ExportVolume(ctx, targetclient.ExportRequest{
 				Name: "v1", InitiatorIQN: nodes[i%2], CHAPUsername: "user", CHAPPassword: chapPassword, Generation: int64(i + 2),
 			})
@@ -249,7 +249,7 @@ func (p *process) killedWhileExporting() {
 		cancel()
 		<-done
 		p.start()
-		p.retry("unexport", func(ctx context.Context) error { return p.client.UnexportVolume(ctx, "v1", "") })
+		p.retry("unexport", func(ctx context.Context) error { return p.client.UnexportVolume(ctx, "v1", "", "") })
 		c := p.exportTo(nodes[i%2], "v1", int64(i+2))
 		ifaces := []string{"default", otherIface}
 		if _, err := p.login(c, ifaces[(i+1)%2], "user", chapPassword); err == nil {
@@ -274,7 +274,7 @@ func (p *process) refusesOutdatedAndDeletes() {
 	if err := p.client.DeleteVolume(ctx, "v1"); !errors.Is(err, targetclient.ErrExported) {
 		p.t.Errorf("delete while exported: %v", err)
 	}
-	p.retry("unexport", func(ctx context.Context) error { return p.client.UnexportVolume(ctx, "v1", "") })
+	p.retry("unexport", func(ctx context.Context) error { return p.client.UnexportVolume(ctx, "v1", "", "") })
 	p.retry("delete", func(ctx context.Context) error { return p.client.DeleteVolume(ctx, "v1") })
 	if h, err := p.client.Health(ctx); err != nil || !h.Healthy {
 		p.t.Errorf("health at the end: %+v, %v", h, err)

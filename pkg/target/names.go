@@ -21,6 +21,7 @@ const (
 	volumeNameAccepted = `^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`
 	initiatorAccepted  = `an iqn, eui or naa name of at most 223 characters`
 	usernameAccepted   = `1 to 255 of letters, digits and . _ : @ -, not beginning with NULL`
+	admissionAccepted  = `at most 64 letters, digits and -, with an initiator_iqn`
 	passwordAccepted   = `12 to 255 printable ASCII characters without blanks, not beginning with NULL`
 )
 
@@ -28,6 +29,7 @@ var (
 	volumeNamePattern = regexp.MustCompile(volumeNameAccepted)
 	initiatorPattern  = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[a-z0-9_.:-]+)?|eui\.[0-9a-f]{16}|naa\.[0-9a-f]{16}([0-9a-f]{16})?)$`)
 	usernamePattern   = regexp.MustCompile(`^[A-Za-z0-9._:@-]{1,255}$`)
+	admissionPattern  = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 	passwordPattern   = regexp.MustCompile(`^[\x21-\x7e]+$`)
 )
 
@@ -60,6 +62,14 @@ func normalInitiator(name string) (string, error) {
 		return "", &InvalidError{Field: "initiator_iqn", Value: name, Accepted: initiatorAccepted}
 	}
 	return lower, nil
+}
+
+// checkAdmission takes an admission of an initiator, or none.
+func checkAdmission(initiator, admission string) error {
+	if admission != "" && (initiator == "" || !admissionPattern.MatchString(admission)) {
+		return &InvalidError{Field: "admission", Value: admission, Accepted: admissionAccepted}
+	}
+	return nil
 }
 
 // checkCHAP knows that LIO takes a value beginning with NULL as "not set".

@@ -278,9 +278,15 @@ func TestClient(t *testing.T) {
 	if size, err := c.ExpandVolume(ctx, "v1", 9*mib); err != nil || size != 12*mib {
 		t.Errorf("expand: %d, %v", size, err)
 	}
-	if got, err := c.GetVolume(ctx, "v1"); err != nil || got.Generation != 3 ||
-		!cmp.Equal(got.Exports, []targetclient.Export{{InitiatorIQN: nodeA, Generation: 3}}) {
-		t.Errorf("get: %+v, %v", got, err)
+	got, err := c.GetVolume(ctx, "v1")
+	if err != nil || got.Generation != 3 || len(got.Exports) != 1 || got.Exports[0].InitiatorIQN != nodeA || got.Exports[0].Generation != 3 {
+		t.Fatalf("get: %+v, %v", got, err)
+	}
+	if err := c.UnexportVolume(ctx, "v1", nodeA, "a-former-one"); err != nil || m.login("v1", nodeA, "a") != nil {
+		t.Errorf("the end of another admission: %v, login %v", err, m.login("v1", nodeA, "a"))
+	}
+	if err := c.UnexportVolume(ctx, "v1", nodeA, got.Exports[0].Admission); err != nil || m.login("v1", nodeA, "a") == nil {
+		t.Errorf("the end of the admission: %v, and the initiator may still log in", err)
 	}
 	if list, next, err := c.ListVolumes(ctx, 1, ""); err != nil || len(list) != 1 || next != "" {
 		t.Errorf("list: %+v, %q, %v", list, next, err)
@@ -288,7 +294,7 @@ func TestClient(t *testing.T) {
 	if room, err := c.GetCapacity(ctx, targetclient.Thin); err != nil || room.AvailableBytes != 2036*mib || room.TotalBytes != 1024*mib {
 		t.Errorf("capacity: %+v, %v", room, err)
 	}
-	if err := errors.Join(c.UnexportVolume(ctx, "v1", ""), c.DeleteVolume(ctx, "v1")); err != nil {
+	if err := errors.Join(c.UnexportVolume(ctx, "v1", "", ""), c.DeleteVolume(ctx, "v1")); err != nil {
 		t.Error(err)
 	}
 	mu.Lock()

@@ -87,7 +87,7 @@ func (s *Server) ExportVolume(ctx context.Context, req *targetpb.ExportVolumeReq
 
 // UnexportVolume implements targetpb.TargetServer.
 func (s *Server) UnexportVolume(ctx context.Context, req *targetpb.UnexportVolumeRequest) (*targetpb.UnexportVolumeResponse, error) {
-	if err := s.svc.UnexportVolume(ctx, req.GetName(), req.GetInitiatorIqn()); err != nil {
+	if err := s.svc.UnexportVolume(ctx, req.GetName(), req.GetInitiatorIqn(), req.GetAdmission()); err != nil {
 		return nil, statusFor(err)
 	}
 	return &targetpb.UnexportVolumeResponse{}, nil
@@ -139,7 +139,9 @@ func volumePB(v Volume) *targetpb.Volume {
 		out.Provisioning = targetpb.Provisioning_PROVISIONING_THIN
 	}
 	for _, e := range v.Exports {
-		out.Exports = append(out.Exports, &targetpb.Export{InitiatorIqn: e.Initiator, Generation: e.Generation, LoggedIn: e.LoggedIn})
+		out.Exports = append(out.Exports, &targetpb.Export{
+			InitiatorIqn: e.Initiator, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission,
+		})
 	}
 	return out
 }

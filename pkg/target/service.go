@@ -38,6 +38,8 @@ type Export struct {
 	Initiator  string
 	Generation int64
 	LoggedIn   bool
+	// Admission names this export, to end it and no later one of the initiator.
+	Admission string
 }
 
 // Connection is what an initiator needs to find its LUN.
@@ -194,7 +196,7 @@ func (s *Service) describe(v lvol.Volume) (Volume, error) {
 		if err != nil {
 			return Volume{}, fmt.Errorf("session of %s: %w", e.Initiator, err)
 		}
-		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in})
+		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in, Admission: e.Admission})
 	}
 	return out, nil
 }

@@ -22,6 +22,7 @@ func Conformance(t *testing.T, open func(t *testing.T) backend.Backend) {
 	for name, test := range map[string]func(*testing.T, backend.Backend){
 		"create":     conformCreate,
 		"export":     conformExport,
+		"admission":  conformAdmission,
 		"generation": conformGeneration,
 		"delete":     conformDelete,
 		"expand":     conformExpand,
@@ -91,21 +92,67 @@ func conformExport(t *testing.T, b backend.Backend) {
 	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 2))
 	want(t, "second initiator", err, volume.ErrInUse)
 	access, err = b.Access(t.Context(), "v")
-	if err != nil || access.Generation != 1 || !slices.Equal(access.Exports, []backend.Export{{Initiator: initiatorA, Generation: 1}}) {
+	if err != nil || access.Generation != 1 || len(access.Exports) != 1 || access.Exports[0].Initiator != initiatorA || access.Exports[0].Generation != 1 {
 		t.Errorf("access: %+v, %v", access, err)
 	}
-	must(t, b.Unexport(t.Context(), "v", initiatorB))
+	must(t, b.Unexport(t.Context(), "v", backend.Export{Initiator: initiatorB}))
 	if access, err = b.Access(t.Context(), "v"); err != nil || len(access.Exports) != 1 {
 		t.Errorf("ending B's access ended A's: %+v, %v", access, err)
 	}
-	for range 2 {
-		must(t, b.Unexport(t.Context(), "v", strings.ToUpper(initiatorA)))
+	for range 2 { // as of a server that does not name admissions
+		must(t, b.Unexport(t.Context(), "v", backend.Export{Initiator: strings.ToUpper(initiatorA)}))
 	}
 	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 2))
 	must(t, err)
-	must(t, b.Unexport(t.Context(), "v", ""))
+	shutOut(t, b)
 	if access, err = b.Access(t.Context(), "v"); err != nil || access.Generation != 2 || len(access.Exports) > 0 {
 		t.Errorf("access after all were shut out: %+v, %v", access, err)
+	}
+}
+
+// shutOut ends every admission to v, as a controller does.
+func shutOut(t *testing.T, b backend.Backend) {
+	t.Helper()
+	access, err := b.Access(t.Context(), "v")
+	must(t, err)
+	for _, e := range access.Exports {
+		must(t, b.Unexport(t.Context(), "v", e))
+	}
+}
+
+// conformAdmission: an order to end an admission ends that one, and no later one of the
+// same initiator under the same generation.
+func conformAdmission(t *testing.T, b backend.Backend) {
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	var seen []backend.Export
+	for range 3 {
+		_, err := b.Export(t.Context(), "v", Grant(initiatorA, 1))
+		must(t, err)
+		access, err := b.Access(t.Context(), "v")
+		must(t, err)
+		if len(access.Exports) != 1 || access.Exports[0].Admission == "" || slices.Contains(seen, access.Exports[0]) {
+			t.Fatalf("admissions %+v after %+v, want one of another name", access.Exports, seen)
+		}
+		seen = append(seen, access.Exports[0])
+	}
+	for _, former := range seen[:2] {
+		must(t, b.Unexport(t.Context(), "v", former))
+	}
+	if access, err := b.Access(t.Context(), "v"); err != nil || !slices.Equal(access.Exports, seen[2:]) {
+		t.Errorf("the end of former admissions ended this one: %+v, %v", access, err)
+	}
+	other := seen[2]
+	other.Initiator = initiatorB
+	must(t, b.Unexport(t.Context(), "v", other))
+	want(t, "no initiator", b.Unexport(t.Context(), "v", backend.Export{Admission: other.Admission}), volume.ErrInvalid)
+	if access, err := b.Access(t.Context(), "v"); err != nil || !slices.Equal(access.Exports, seen[2:]) {
+		t.Errorf("the end of another initiator's ended this one: %+v, %v", access, err)
+	}
+	for range 2 {
+		must(t, b.Unexport(t.Context(), "v", seen[2]))
+	}
+	if access, err := b.Access(t.Context(), "v"); err != nil || len(access.Exports) > 0 {
+		t.Errorf("the admission did not end: %+v, %v", access, err)
 	}
 }
 
@@ -115,7 +162,7 @@ func conformGeneration(t *testing.T, b backend.Backend) {
 	must(t, err)
 	_, err = b.Export(t.Context(), "v", Grant(initiatorA, 6))
 	must(t, err)
-	must(t, b.Unexport(t.Context(), "v", ""))
+	shutOut(t, b)
 	_, err = b.Export(t.Context(), "v", Grant(initiatorB, 5))
 	want(t, "outdated generation", err, volume.ErrFenced)
 	var stale *backend.StaleGenerationError
@@ -136,7 +183,7 @@ func conformDelete(t *testing.T, b backend.Backend) {
 	_, err := b.Export(t.Context(), "v", Grant(initiatorA, 3))
 	must(t, err)
 	want(t, "exported volume", b.Delete(t.Context(), "v"), volume.ErrInUse)
-	must(t, b.Unexport(t.Context(), "v", ""))
+	shutOut(t, b)
 	for range 2 {
 		must(t, b.Delete(t.Context(), "v"))
 	}
@@ -167,8 +214,7 @@ func conformMissing(t *testing.T, b backend.Backend) {
 	want(t, "export", err, volume.ErrNotFound)
 	_, err = b.Expand(t.Context(), "v", mib)
 	want(t, "expand", err, volume.ErrNotFound)
-	must(t, b.Unexport(t.Context(), "v", initiatorA))
-	must(t, b.Unexport(t.Context(), "v", ""))
+	must(t, b.Unexport(t.Context(), "v", backend.Export{Initiator: initiatorA, Admission: "1"}))
 	must(t, b.Delete(t.Context(), "v"))
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -26,9 +27,11 @@ type Volume struct {
 
 // Server is a backend.Backend in memory.
 type Server struct {
-	mu      sync.Mutex
-	size    int64
-	volumes map[volume.ID]*Volume
+	mu   sync.Mutex
+	size int64
+	// admissions counts the exports, which it names.
+	admissions int
+	volumes    map[volume.ID]*Volume
 	// calls are the mutating calls so far, oldest first.
 	calls []string
 
@@ -149,7 +152,10 @@ func (s *Server) Export(_ context.Context, id volume.ID, g backend.Grant) (volum
 		if s.Admitted != nil {
 			s.Admitted(id, g)
 		}
-		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{{Initiator: initiator, Generation: g.Generation}}}
+		s.admissions++
+		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{{
+			Initiator: initiator, Generation: g.Generation, Admission: strconv.Itoa(s.admissions),
+		}}}
 		return nil
 	})
 	if err != nil {
@@ -159,17 +165,29 @@ func (s *Server) Export(_ context.Context, id volume.ID, g backend.Grant) (volum
 }
 
 // Unexport implements backend.Backend.
-func (s *Server) Unexport(_ context.Context, id volume.ID, initiator string) error {
+func (s *Server) Unexport(_ context.Context, id volume.ID, e backend.Export) error {
 	return s.do("unexport", id, func() error {
 		v, ok := s.volumes[id]
-		if !ok {
+		switch {
+		case e.Initiator == "":
+			return fmt.Errorf("%w: initiator is missing", volume.ErrInvalid)
+		case !ok:
 			return nil
 		}
-		v.Access.Exports = slices.DeleteFunc(v.Access.Exports, func(e backend.Export) bool {
-			return initiator == "" || e.Initiator == strings.ToLower(initiator)
+		v.Access.Exports = slices.DeleteFunc(v.Access.Exports, func(have backend.Export) bool {
+			return have.Initiator == strings.ToLower(e.Initiator) && (e.Admission == "" || e.Admission == have.Admission)
 		})
 		return nil
 	})
+}
+
+// Evict ends all access to a volume behind everybody's back.
+func (s *Server) Evict(id volume.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, ok := s.volumes[id]; ok {
+		v.Access.Exports = nil
+	}
 }
 
 // Capacity implements backend.Backend.

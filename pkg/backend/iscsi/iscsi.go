@@ -20,7 +20,7 @@ type API interface {
 	ExpandVolume(ctx context.Context, name string, sizeBytes int64) (int64, error)
 	GetVolume(ctx context.Context, name string) (targetclient.Volume, error)
 	ExportVolume(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
-	UnexportVolume(ctx context.Context, name, initiatorIQN string) error
+	UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error
 	GetCapacity(ctx context.Context, p targetclient.Provisioning) (targetclient.Capacity, error)
 	Health(ctx context.Context) (targetclient.Health, error)
 }
@@ -80,7 +80,9 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 	}
 	out := backend.Access{Generation: v.Generation}
 	for _, e := range v.Exports {
-		out.Exports = append(out.Exports, backend.Export{Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn})
+		out.Exports = append(out.Exports, backend.Export{
+			Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission,
+		})
 	}
 	return out, nil
 }
@@ -101,8 +103,11 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 }
 
 // Unexport implements backend.Backend.
-func (b *Backend) Unexport(ctx context.Context, id volume.ID, initiator string) error {
-	return translate(ctx, id, b.api.UnexportVolume(ctx, string(id), initiator))
+func (b *Backend) Unexport(ctx context.Context, id volume.ID, e backend.Export) error {
+	if e.Initiator == "" { // to the server, everybody
+		return fmt.Errorf("%w: which admission to volume %s is to end, has no initiator", volume.ErrInvalid, id)
+	}
+	return translate(ctx, id, b.api.UnexportVolume(ctx, string(id), e.Initiator, e.Admission))
 }
 
 // Capacity implements backend.Backend, for the server's default provisioning.

@@ -43,6 +43,9 @@ type Export struct {
 	Username   string `json:"username"`
 	Password   Secret `json:"password"`
 	Generation int64  `json:"generation"`
+	// Admission names this export: whoever ends it says which one is meant. Load
+	// derives one for an export that an earlier version stored.
+	Admission string `json:"admission,omitempty"`
 }
 
 // Record is the wanted exports of one volume.
@@ -124,6 +127,12 @@ func (s *Store) Load(volume string) (Record, error) {
 	}
 	if r.Version != version || r.Volume != volume {
 		return Record{}, fmt.Errorf("state file %s: version %d of volume %q, want version %d of %q", s.path(volume), r.Version, r.Volume, version, volume)
+	}
+	for i := range r.Exports {
+		if e := &r.Exports[i]; e.Admission == "" {
+			// No random name looks like this, so that the next export is another admission.
+			e.Admission = fmt.Sprintf("generation-%d", e.Generation)
+		}
 	}
 	return r, nil
 }

@@ -16,7 +16,7 @@ import (
 func record() exportstate.Record {
 	return exportstate.Record{
 		Version: 1, Volume: "v1", VolumeUUID: "uuid",
-		Exports: []exportstate.Export{{Initiator: "iqn.a", Username: "u", Password: "top-secret-word", Generation: 4}},
+		Exports: []exportstate.Export{{Initiator: "iqn.a", Username: "u", Password: "top-secret-word", Generation: 4, Admission: "ABC"}},
 	}
 }
 
@@ -99,6 +99,25 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if text := fmt.Sprintf(format, record()); strings.Contains(text, "top-secret") {
 			t.Errorf("%s prints the password: %s", format, text)
+		}
+	}
+}
+
+// TestOfBefore: exports that an earlier version stored have a name, always the same.
+func TestOfBefore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := open(t, dir)
+	of := `{"version":1,"volume":"v1","volumeUUID":"uuid","exports":[{"initiator":"iqn.a","username":"u","password":"p","generation":4}]}`
+	if err := os.WriteFile(filepath.Join(dir, "v1.json"), []byte(of), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		got, err := s.Load("v1")
+		if err != nil || len(got.Exports) != 1 || got.Exports[0].Admission != "generation-4" {
+			t.Fatalf("got %+v, %v; want an admission generation-4", got, err)
+		}
+		if err := s.Save(got); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -60,6 +60,8 @@ type Export struct {
 	Generation   int64
 	// LoggedIn says that it has a session now.
 	LoggedIn bool
+	// Admission names this export; "" from a server of an earlier version.
+	Admission string
 }
 
 // ExportRequest asks for an export.
@@ -191,10 +193,12 @@ func (c *Client) ExportVolume(ctx context.Context, req ExportRequest) (Connectio
 	return Connection{Portals: res.GetPortals(), TargetIQN: res.GetTargetIqn(), LUN: res.GetLun(), WWID: res.GetWwid()}, nil
 }
 
-// UnexportVolume shuts out one initiator, or all if initiatorIQN is empty, and cuts
-// its session. What is not exported or does not exist is not an error.
-func (c *Client) UnexportVolume(ctx context.Context, name, initiatorIQN string) error {
-	_, err := c.api.UnexportVolume(ctx, &targetpb.UnexportVolumeRequest{Name: name, InitiatorIqn: initiatorIQN})
+// UnexportVolume ends an admission of an initiator, whichever it has if admission is
+// empty, or everybody's if initiatorIQN is empty, and cuts the sessions. What is not
+// exported, was exported anew since, or does not exist is not an error.
+// Errors: *InvalidFieldError, ErrInProgress.
+func (c *Client) UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error {
+	_, err := c.api.UnexportVolume(ctx, &targetpb.UnexportVolumeRequest{Name: name, InitiatorIqn: initiatorIQN, Admission: admission})
 	return wrap("unexport volume", name, err)
 }
 
@@ -226,7 +230,9 @@ func volume(v *targetpb.Volume) Volume {
 		Generation: v.GetGeneration(), UsedBytes: v.GetUsedBytes(), WWID: v.GetWwid(),
 	}
 	for _, e := range v.GetExports() {
-		out.Exports = append(out.Exports, Export{InitiatorIQN: e.GetInitiatorIqn(), Generation: e.GetGeneration(), LoggedIn: e.GetLoggedIn()})
+		out.Exports = append(out.Exports, Export{
+			InitiatorIQN: e.GetInitiatorIqn(), Generation: e.GetGeneration(), LoggedIn: e.GetLoggedIn(), Admission: e.GetAdmission(),
+		})
 	}
 	return out
 }

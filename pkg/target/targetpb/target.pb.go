@@ -244,7 +244,10 @@ type Export struct {
 	InitiatorIqn string                 `protobuf:"bytes,1,opt,name=initiator_iqn,json=initiatorIqn,proto3" json:"initiator_iqn,omitempty"`
 	Generation   int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
 	// An iSCSI session of this initiator is logged in now.
-	LoggedIn      bool `protobuf:"varint,3,opt,name=logged_in,json=loggedIn,proto3" json:"logged_in,omitempty"`
+	LoggedIn bool `protobuf:"varint,3,opt,name=logged_in,json=loggedIn,proto3" json:"logged_in,omitempty"`
+	// Names this admission. Each ExportVolume makes a new one, also for the same
+	// initiator and generation.
+	Admission     string `protobuf:"bytes,4,opt,name=admission,proto3" json:"admission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -298,6 +301,13 @@ func (x *Export) GetLoggedIn() bool {
 		return x.LoggedIn
 	}
 	return false
+}
+
+func (x *Export) GetAdmission() string {
+	if x != nil {
+		return x.Admission
+	}
+	return ""
 }
 
 type CreateVolumeRequest struct {
@@ -927,7 +937,11 @@ type UnexportVolumeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Empty means all initiators.
-	InitiatorIqn  string `protobuf:"bytes,2,opt,name=initiator_iqn,json=initiatorIqn,proto3" json:"initiator_iqn,omitempty"`
+	InitiatorIqn string `protobuf:"bytes,2,opt,name=initiator_iqn,json=initiatorIqn,proto3" json:"initiator_iqn,omitempty"`
+	// The admission that is to end, as a Volume names it. If the initiator was admitted
+	// anew since, nothing happens. Empty means whichever there is, as callers of earlier
+	// versions ask.
+	Admission     string `protobuf:"bytes,3,opt,name=admission,proto3" json:"admission,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -972,6 +986,13 @@ func (x *UnexportVolumeRequest) GetName() string {
 func (x *UnexportVolumeRequest) GetInitiatorIqn() string {
 	if x != nil {
 		return x.InitiatorIqn
+	}
+	return ""
+}
+
+func (x *UnexportVolumeRequest) GetAdmission() string {
+	if x != nil {
+		return x.Admission
 	}
 	return ""
 }
@@ -1438,13 +1459,14 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\aexports\x18\x06 \x03(\v2\x1b.nearflash.target.v1.ExportR\aexports\x12\x1d\n" +
 	"\n" +
 	"used_bytes\x18\a \x01(\x03R\tusedBytes\x12\x12\n" +
-	"\x04wwid\x18\b \x01(\tR\x04wwid\"j\n" +
+	"\x04wwid\x18\b \x01(\tR\x04wwid\"\x88\x01\n" +
 	"\x06Export\x12#\n" +
 	"\rinitiator_iqn\x18\x01 \x01(\tR\finitiatorIqn\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
-	"\tlogged_in\x18\x03 \x01(\bR\bloggedIn\"\x8f\x01\n" +
+	"\tlogged_in\x18\x03 \x01(\bR\bloggedIn\x12\x1c\n" +
+	"\tadmission\x18\x04 \x01(\tR\tadmission\"\x8f\x01\n" +
 	"\x13CreateVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1487,10 +1509,11 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\n" +
 	"target_iqn\x18\x02 \x01(\tR\ttargetIqn\x12\x10\n" +
 	"\x03lun\x18\x03 \x01(\x05R\x03lun\x12\x12\n" +
-	"\x04wwid\x18\x04 \x01(\tR\x04wwid\"P\n" +
+	"\x04wwid\x18\x04 \x01(\tR\x04wwid\"n\n" +
 	"\x15UnexportVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
-	"\rinitiator_iqn\x18\x02 \x01(\tR\finitiatorIqn\"\x18\n" +
+	"\rinitiator_iqn\x18\x02 \x01(\tR\finitiatorIqn\x12\x1c\n" +
+	"\tadmission\x18\x03 \x01(\tR\tadmission\"\x18\n" +
 	"\x16UnexportVolumeResponse\"[\n" +
 	"\x12GetCapacityRequest\x12E\n" +
 	"\fprovisioning\x18\x01 \x01(\x0e2!.nearflash.target.v1.ProvisioningR\fprovisioning\"\xdb\x01\n" +

@@ -63,8 +63,8 @@ type TargetClient interface {
 	// a higher generation before; the caller works from outdated knowledge.
 	// FAILED_PRECONDITION with detail VolumeExported: exported to another initiator.
 	ExportVolume(ctx context.Context, in *ExportVolumeRequest, opts ...grpc.CallOption) (*ExportVolumeResponse, error)
-	// Ends the export to one initiator or to all; a live session is cut. What is
-	// not exported, or does not exist, is not an error.
+	// Ends an admission, that is one export to one initiator, or every one; a live
+	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(ctx context.Context, in *UnexportVolumeRequest, opts ...grpc.CallOption) (*UnexportVolumeResponse, error)
 	// Room on the server.
 	GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error)
@@ -195,8 +195,8 @@ type TargetServer interface {
 	// a higher generation before; the caller works from outdated knowledge.
 	// FAILED_PRECONDITION with detail VolumeExported: exported to another initiator.
 	ExportVolume(context.Context, *ExportVolumeRequest) (*ExportVolumeResponse, error)
-	// Ends the export to one initiator or to all; a live session is cut. What is
-	// not exported, or does not exist, is not an error.
+	// Ends an admission, that is one export to one initiator, or every one; a live
+	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error)
 	// Room on the server.
 	GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error)
