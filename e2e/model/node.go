@@ -109,7 +109,7 @@ func (m *Machine) cacheFacts(n Node) attach.CacheFacts {
 		return attach.CacheFacts{}
 	}
 	return attach.CacheFacts{
-		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, SuperblockBlank: s.Blank,
+		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, Stopped: s.Stopped, SuperblockBlank: s.Blank,
 	}
 }
 
@@ -375,7 +375,7 @@ func down(n Node) func(*World) (string, bool) {
 			return "", false
 		}
 		e := m.entry(n)
-		f := attach.DownFacts{Entry: e, TopActive: m.Top != TopNone}
+		f := attach.DownFacts{Entry: e, SameBoot: m.Journal.Boot == m.Boot, TopActive: m.Top != TopNone}
 		if e.MayBeDirty() {
 			f.Superseded, f.GivenUp = w.judge(e)
 		}
