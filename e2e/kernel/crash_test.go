@@ -190,6 +190,25 @@ func TestKernelKillAnywhere(t *testing.T) {
 	}
 }
 
+// TestKernelKillTwice kills a stage that has marked the record, and the next one when it
+// has wiped what the first one made. Nothing was written, and the volume must not wait for
+// somebody who gives writes up (I8).
+func TestKernelKillTwice(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "kill-twice", 64*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.FSType = "ext4"
+	for _, point := range []string{"stage.marked", "stage.wiped"} {
+		if !d.killAt(point, order{}) {
+			t.Fatalf("stage did not pass %s", point)
+		}
+	}
+	mustPass(t, "repair", d.n.Repair(t.Context()))
+	d.stage()
+	d.unstage()
+	d.remove()
+}
+
 // dieAndRecover uses a volume with one kill at the point.
 func (d *disk) dieAndRecover(point string, seed uint64) {
 	t := d.m.t

@@ -225,6 +225,15 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 
 // wipe destroys the cache of id and forgets the entry, if there is one.
 func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
+	if err := a.empty(ctx, id, e); err != nil {
+		return err
+	}
+	return a.forget(id)
+}
+
+// empty destroys the cache of id. An entry stays, in Wiping: it alone knows of a mark and
+// of a session.
+func (a *Attacher) empty(ctx context.Context, id volume.ID, e *Entry) error {
 	if e != nil {
 		a.dropPrewarm(ctx, e)
 		if err := a.save(ctx, e, StateWiping); err != nil {
@@ -236,7 +245,7 @@ func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
 		return err
 	}
 	faultWipeRemoved.Hit()
-	return a.forget(id)
+	return nil
 }
 
 // removeCacheVolumes removes the logical volumes. The metadata go first: a data

@@ -5,12 +5,12 @@ import "github.com/nearflash/nearflash/pkg/faultpoint"
 // Fault points: one between any two steps of stage, unstage and wipe. In a test
 // build the process can be killed at each of them (I8).
 var (
+	faultStageWiped      = faultpoint.New("stage.wiped")
 	faultStageJournaled  = faultpoint.New("stage.journaled")
 	faultStageConnected  = faultpoint.New("stage.connected")
 	faultStageAllocated  = faultpoint.New("stage.allocated")
 	faultStageMarked     = faultpoint.New("stage.marked")
 	faultStageActivating = faultpoint.New("stage.activating")
-	faultStageUntagged   = faultpoint.New("stage.untagged")
 	faultStageDataDevice = faultpoint.New("stage.data-device")
 	faultStageActivated  = faultpoint.New("stage.activated")
 	faultStageStaged     = faultpoint.New("stage.staged")
@@ -25,7 +25,6 @@ var (
 	faultUnstageCleaned      = faultpoint.New("unstage.cleaned")
 	faultUnstageFlushed      = faultpoint.New("unstage.flushed")
 	faultUnstageRemoved      = faultpoint.New("unstage.removed")
-	faultUnstageStopped      = faultpoint.New("unstage.stopped")
 	faultUnstageMarkedClean  = faultpoint.New("unstage.marked-clean")
 	faultUnstageDisconnected = faultpoint.New("unstage.disconnected")
 	faultUnstageResident     = faultpoint.New("unstage.resident")

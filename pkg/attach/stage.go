@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -176,6 +175,7 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 	}
 	if s.plan.Wipe {
 		a.wipeForStage(ctx, s)
+		faultStageWiped.Hit()
 	}
 	if err := a.saveIntent(ctx, s); err != nil {
 		return nil, err
@@ -211,11 +211,12 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 
 // wipeForStage destroys a cache that must not be used. If that fails the volume
 // is attached uncached: the journal no longer knows the cache, so that it can
-// only be wiped later (I3, I6).
+// only be wiped later (I3, I6). The entry goes when the intent is written over it: a stage
+// that is killed before that leaves one that tells of the mark in the record (I8).
 func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if err := a.wipe(cctx, s.req.ID, s.entry); err != nil {
+	if err := a.empty(cctx, s.req.ID, s.entry); err != nil {
 		klog.FromContext(ctx).Error(err, "Stale cache could not be wiped", "volume", s.req.ID)
 		if s.plan.Cache != planUncached {
 			s.plan = uncached(s.plan, v1alpha1.ReasonCacheDeviceError, err.Error())
@@ -229,7 +230,7 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
 	e := &Entry{
-		ID: s.req.ID, ActivationID: rand.Text(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
+		ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
 	}
 	if prior != nil {
@@ -246,7 +247,6 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
-			e.ActivationID = prior.ActivationID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
 		}
 	default:
@@ -373,10 +373,12 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageActivating.Hit()
-	if err := a.beginTable(ctx, s); err != nil {
-		return err
+	if s.plan.Cache == planReuse && s.cache.facts.Mode != e.Mode {
+		// The mode was changed while the volume was attached nowhere.
+		if err := a.tagMode(ctx, e, e.Mode); err != nil {
+			return err
+		}
 	}
-	faultStageUntagged.Hit()
 	if s.data == "" {
 		var err error
 		if s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin); err != nil {
@@ -404,7 +406,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if e.Fill != nil {
 		a.fills.begin(e.ID, time.Time{})
 	}
-	if e.Counting == "" {
+	if e.Activation == "" {
 		a.beginCounting(ctx, e)
 	}
 	if !e.Cached() {

@@ -246,18 +246,13 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 
 // tagMode writes the mode into the tags of the cache's logical volumes.
 func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
-	add, remove := modeTags(mode)
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
-}
-
-// modeTags are what is to be added to the tags, and taken from them, for a mode.
-func modeTags(mode volume.CacheMode) (add, remove []string) {
+	var others []string
 	for _, m := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		if m != mode {
-			remove = append(remove, tagMode+string(m))
+			others = append(others, tagMode+string(m))
 		}
 	}
-	return []string{tagMode + string(mode)}, remove
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{tagMode + string(mode)}, others, dataLV(e.ID), metaLV(e.ID))
 }
 
 // growCache gives a live cache more room and keeps its map: the kernel takes a
