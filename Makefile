@@ -35,6 +35,10 @@ test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
 		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./...
 
+.PHONY: model-deep
+model-deep: ## The model of the decisions, 25 times as many states as in ring 1; a few minutes.
+	go test -tags deep -run '^TestDeep$$' -timeout 2h -v ./e2e/model
+
 .PHONY: test-versions
 test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is supported, and of the newest.
 	for assets in envtest-oldest envtest-newest; do \

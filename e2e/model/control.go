@@ -1,8 +1,6 @@
 package model
 
-import (
-	"github.com/nearflash/nearflash/pkg/provision"
-)
+import "github.com/nearflash/nearflash/pkg/provision"
 
 // Control is a controller at work: what it has read, and what it does next.
 type Control struct {
@@ -11,8 +9,16 @@ type Control struct {
 	Step uint8
 	// Read is the record and Access the server's answer that the decision rests on.
 	Read   Record
-	Access Server
+	Access Access
 	Claim  Claim
+}
+
+// Access is backend.Access. A bit of Gone is set when an admission that was read is not
+// there any more: it has ended, and whoever is admitted since is another.
+type Access struct {
+	Generation uint8
+	Admitted   [3]uint8
+	Gone       uint8
 }
 
 // Claim is provision.Claim.
@@ -29,167 +35,343 @@ const (
 	NoTask Task = iota
 	Publish
 	Unpublish
+	ShutOut
 	Settle
+	Delete
+	taskCount
 )
 
-// controlActs are production's lists, in its order: Publish of publish.go, Unpublish and
-// Settle of unpublish.go.
-var controlActs = map[Task][]func(*World) bool{
-	Publish:   {look, claimIt, revokeOthers, writeOwner, export, tell},
-	Unpublish: {read, release, look, read, revokeAll},
-	Settle:    {look, read, revokeAll},
+// actor is a controller that acts: of which cluster, and with what in its memory.
+type actor struct {
+	w *World
+	c *Cluster
+	*Control
+	// copied is true of the cluster that was made from a copy.
+	copied bool
 }
 
-func begin(t Task, n Node) func(*World) (string, bool) {
+// controlAct is one step of a controller. done is true if the task ends here, because it
+// has failed or has no more to do.
+type controlAct func(a actor) (violation string, done bool)
+
+// controlActs are production's lists, in its order: Publish of publish.go, Unpublish,
+// Settle and shutOut of unpublish.go, deleteServed of delete.go.
+var controlActs = [taskCount][]controlAct{
+	Publish:   {look, readAndClaim, revokeOthers, writeOwner, export, tell},
+	Unpublish: {read, release, look, read, revokeAll},
+	ShutOut:   {shutOut},
+	Settle:    {look, read, revokeAll},
+	Delete:    {look, readUnused, markDeleting, endAll, deleteVolume, forgetRecord},
+}
+
+// begin gives a controller a task, if Kubernetes would.
+func begin(cluster int, t Task, n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
-		if w.Control.Task != NoTask || w.Record.UID == 0 || !w.asked(t, n) {
+		c := &w.Clusters[cluster]
+		if !c.Exists || c.Control.Task != NoTask || !w.asked(cluster, t, n) {
 			return "", false
 		}
-		w.Control = Control{Task: t, Node: n}
-		return "", true
+		c.Control = Control{Task: t, Node: n}
+		// What it looks at first it has not seen before that.
+		return actor{w: w, c: c, Control: &c.Control, copied: cluster == 1}.next(false), true
+	}
+}
+
+// move is a publication to another node than the owner: a pod that is placed anew.
+func move(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		if r := w.record(); r.Owner == NoNode || r.Owner == n || !spend(&w.Left.Moves) {
+			return "", false
+		}
+		return begin(0, Publish, n)(w)
+	}
+}
+
+// comeBack is a publication to the owner, or the first one.
+func comeBack(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		if r := w.record(); r.Owner != NoNode && r.Owner != n {
+			return "", false
+		}
+		return begin(0, Publish, n)(w)
 	}
 }
 
 // asked tells whether Kubernetes would ask for a task: a volume is attached to one node
-// at a time, and unpublished when the node has unstaged it, or by force.
-func (w *World) asked(t Task, n Node) bool {
-	other := A + B - n
+// at a time, and unpublished when the node has unstaged it, or by force. The cluster
+// of the copy has none of the nodes, and does as if they were lost.
+func (w *World) asked(cluster int, t Task, n Node) bool {
+	r := w.Clusters[cluster].Record
+	away := cluster == 1 || n == NoNode || w.at(n).Attached == (Fence{})
 	switch t {
 	case Publish:
-		return w.Nodes[n].Attached == (Fence{}) && w.Nodes[other].Attached == (Fence{})
+		free := cluster == 1 || w.at(A).Attached == (Fence{}) && w.at(B).Attached == (Fence{})
+		return free && r.UID != 0 && !(cluster == 0 && w.Truth.Unwanted)
 	case Unpublish:
-		return w.Nodes[n].Attached == (Fence{}) && w.Record.Owner == n && w.Record.Published
-	default:
-		return !w.Record.Published && !w.Record.Dirty && !w.Static && w.Server.Admitted != [3]uint8{}
+		return away && r.UID != 0 && r.Owner == n && r.Published
+	case ShutOut:
+		return away && r.UID == 0 && !w.Static && w.Server.Admitted[n-1] != 0
+	case Settle:
+		return r.UID != 0 && !r.Published && !r.Dirty && !w.Static && w.Server.Admitted != [3]uint8{}
+	case Delete:
+		return r.UID != 0 && (w.Truth.Unwanted || cluster == 1 && !r.Published)
+	}
+	return false
+}
+
+// control takes the next act of a cluster's controller. With lost, the act is done and its
+// answer does not come back.
+func control(cluster int, lost bool) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		c := &w.Clusters[cluster]
+		if c.Control.Task == NoTask || lost && !spend(&w.Left.Lost) {
+			return "", false
+		}
+		return actor{w: w, c: c, Control: &c.Control, copied: cluster == 1}.next(lost), true
 	}
 }
 
-func control(w *World) (string, bool) {
-	c := &w.Control
-	if c.Task == NoTask {
+// controlOld is the same of the one that has lost its leadership.
+func controlOld(w *World) (string, bool) {
+	if w.Old.Task == NoTask {
 		return "", false
 	}
-	list := controlActs[c.Task]
-	if !list[c.Step](w) {
-		*c = Control{}
-		return "", true
+	return actor{w: w, c: &w.Clusters[0], Control: &w.Old}.next(false), true
+}
+
+func (a actor) next(lost bool) string {
+	list := controlActs[a.Task]
+	violation, done := list[a.Step](a)
+	if a.Step++; done || lost || int(a.Step) == len(list) {
+		*a.Control = Control{}
 	}
-	if c.Step++; int(c.Step) == len(list) {
-		*c = Control{}
+	return violation
+}
+
+// deposed is a new leader that is there while the one before it acts on.
+func deposed(w *World) (string, bool) {
+	c := &w.Clusters[0]
+	if c.Control.Task == NoTask || w.Old.Task != NoTask || !spend(&w.Left.Leaders) {
+		return "", false
 	}
+	w.Old, c.Control = c.Control, Control{}
 	return "", true
 }
 
-func look(w *World) bool {
-	w.Control.Access = w.Server
-	return true
+func look(a actor) (string, bool) {
+	if a.w.Static {
+		return "", false
+	}
+	a.Access = Access{Generation: a.w.Server.Generation, Admitted: a.w.Server.Admitted}
+	return "", a.w.Server.Deleted && a.Task != Delete
 }
 
-func read(w *World) bool {
-	w.Control.Read = w.Record
-	return w.Record.UID != 0
+func read(a actor) (string, bool) {
+	a.Read = a.c.Record
+	return "", a.Read.UID == 0
 }
 
 // unknown is provision's unknownExport.
 func (c *Control) unknown() (Node, uint8) {
 	best, gen := NoNode, c.Read.Generation
-	for _, n := range nodes {
-		if g := c.Access.Admitted[n]; g > gen {
-			best, gen = n, g
+	for i, g := range c.Access.Admitted {
+		if g > gen {
+			best, gen = Node(i+1), g
 		}
 	}
 	return best, gen
 }
 
 // restoreOwner makes a record know the admission that it has forgotten.
-func restoreOwner(w *World) (restored bool) {
-	c := &w.Control
-	n, gen := c.unknown()
-	if n == NoNode || w.Mode != Writeback || w.Static {
+func (a actor) restoreOwner() (restored bool) {
+	n, gen := a.unknown()
+	if n == NoNode || a.w.Mode != Writeback || a.w.Static {
 		return false
 	}
-	if w.Record == c.Read {
-		w.Record = Record{UID: c.Read.UID, Generation: gen, Owner: n, Dirty: true}
+	if a.c.Record == a.Read {
+		a.c.Record = Record{UID: a.Read.UID, Generation: gen, Owner: n, Dirty: true, Deleting: a.Read.Deleting}
 	}
 	return true
 }
 
-func claimIt(w *World) bool {
-	c := &w.Control
-	if !read(w) || restoreOwner(w) {
-		return false // decided anew, by the record as it is now
+func readAndClaim(a actor) (string, bool) {
+	if _, gone := read(a); gone || a.Read.Deleting || a.restoreOwner() {
+		return "", true // decided anew, by the record as it is now
 	}
-	stored := int64(c.Access.Generation)
-	if w.Static {
+	stored := int64(a.Access.Generation)
+	if a.w.Static {
 		stored = 0
 	}
-	claim, err := provision.DecideClaim(c.Read.volume(w.Mode), c.Node.String(), stored)
-	c.Claim = Claim{Generation: uint8(claim.Generation), NewOwner: claim.NewOwner}
-	return err == nil
+	claim, err := provision.DecideClaim(a.Read.volume(a.w.Mode), a.Node.String(), stored)
+	a.Claim = Claim{Generation: uint8(claim.Generation), NewOwner: claim.NewOwner}
+	return "", err != nil
 }
 
-func revokeOthers(w *World) bool {
-	c := &w.Control
-	if _, gen := c.unknown(); gen > c.Read.Generation {
-		return false // it is logged in, as far as anybody knows
+// revoke ends the admissions that were read, but that of keep.
+func (a actor) revoke(keep Node) (string, bool) {
+	if _, gen := a.unknown(); gen > a.Read.Generation {
+		return "", true // it is logged in, as far as anybody knows
 	}
-	for _, n := range nodes {
-		if c.Access.Admitted[n] != 0 && (n != c.Node || c.Claim.NewOwner) {
-			w.Server.Admitted[n] = 0
+	violation := ""
+	for i, g := range a.Access.Admitted {
+		if n := Node(i + 1); g != 0 && n != keep {
+			violation = firstOf(violation, a.endRead(n))
 		}
 	}
-	return true
+	return violation, false
 }
 
-func writeOwner(w *World) bool {
-	c := &w.Control
-	if w.Record != c.Read {
-		return false
+// endRead ends the admission of a node that was read. One that there is since then is
+// another, and has another name.
+func (a actor) endRead(n Node) string {
+	if a.Access.Gone&(1<<n) != 0 && a.w.Without&Names == 0 {
+		return ""
 	}
-	w.Record.Owner, w.Record.Generation, w.Record.Published = c.Node, c.Claim.Generation, true
-	if c.Claim.NewOwner {
-		w.Record.Dirty = false
-	}
-	return true
+	return a.end(n)
 }
 
-func export(w *World) bool {
-	c := &w.Control
-	other := A + B - c.Node
-	if w.Static {
-		return true
+// end ends what the server admits a node to.
+func (a actor) end(n Node) string {
+	if a.w.Server.Admitted[n-1] == 0 {
+		return ""
 	}
-	if c.Claim.Generation < w.Server.Generation || w.Server.Admitted[other] != 0 {
-		return false
+	a.w.Server.Admitted[n-1] = 0
+	a.w.outdate(n)
+	switch {
+	case a.copied:
+		return foreignEnd
+	case n != C && a.w.record().Published && a.w.at(n).Attached != Fence{} && a.w.record().names(n, a.w.at(n).Attached):
+		return shutOutOwner
 	}
-	w.Server.Generation, w.Server.Admitted[c.Node] = c.Claim.Generation, c.Claim.Generation
-	return true
+	return ""
+}
+
+// outdate notes with whoever has read the admission of a node that it is another now.
+func (w *World) outdate(n Node) {
+	for _, c := range []*Control{&w.Clusters[0].Control, &w.Clusters[1].Control, &w.Old} {
+		if c.Access.Admitted[n-1] != 0 {
+			c.Access.Gone |= 1 << n
+		}
+	}
+}
+
+func revokeOthers(a actor) (string, bool) {
+	if a.Claim.NewOwner {
+		return a.revoke(NoNode)
+	}
+	return a.revoke(a.Node)
+}
+
+func writeOwner(a actor) (string, bool) {
+	if a.c.Record != a.Read {
+		return "", true
+	}
+	r := &a.c.Record
+	r.Owner, r.Generation, r.Published = a.Node, a.Claim.Generation, true
+	if a.Claim.NewOwner {
+		r.Dirty = false
+	}
+	a.Access, a.Read = Access{}, Record{UID: a.Read.UID} // of no use any more
+	return "", false
+}
+
+func export(a actor) (string, bool) {
+	s := &a.w.Server
+	if a.w.Static {
+		return "", false
+	}
+	for i, g := range s.Admitted {
+		if Node(i+1) != a.Node && g != 0 {
+			return "", true
+		}
+	}
+	if s.Deleted || a.Claim.Generation < s.Generation {
+		return "", true
+	}
+	s.Generation, s.Admitted[a.Node-1] = a.Claim.Generation, a.Claim.Generation
+	a.w.outdate(a.Node)
+	if a.copied {
+		return foreignIn, true
+	}
+	return "", false
 }
 
 // tell gives the publication to the kubelet, as it was written.
-func tell(w *World) bool {
-	c := &w.Control
-	w.Nodes[c.Node].Attached = Fence{UID: c.Read.UID, Generation: c.Claim.Generation}
-	return true
+func tell(a actor) (string, bool) {
+	if a.copied {
+		return "", true
+	}
+	a.w.at(a.Node).Attached = Fence{UID: a.Read.UID, Generation: a.Claim.Generation}
+	a.w.Truth.Owner = a.Node
+	return "", true
 }
 
-func release(w *World) bool {
-	if w.Record != w.Control.Read || w.Record.Owner != w.Control.Node {
-		return false
+func release(a actor) (string, bool) {
+	if a.c.Record != a.Read || a.c.Record.Owner != a.Node {
+		return "", true
 	}
-	w.Record.Published = false
-	return !w.Record.Dirty && !w.Static
+	a.c.Record.Published = false
+	return "", a.c.Record.Dirty || a.w.Static
 }
 
-func revokeAll(w *World) bool {
-	c := &w.Control
-	if c.Read.Published || c.Read.Dirty || restoreOwner(w) {
-		return false
+func revokeAll(a actor) (string, bool) {
+	if a.Read.Published || a.Read.Dirty || a.restoreOwner() {
+		return "", true
 	}
-	for _, n := range nodes {
-		if c.Access.Admitted[n] != 0 {
-			w.Server.Admitted[n] = 0
+	return a.revoke(NoNode)
+}
+
+// shutOut is unpublish without a record.
+func shutOut(a actor) (string, bool) { return a.end(a.Node), true }
+
+func readUnused(a actor) (string, bool) {
+	_, gone := read(a)
+	return "", gone || a.Read.Published
+}
+
+func markDeleting(a actor) (string, bool) {
+	if a.c.Record != a.Read {
+		return "", true
+	}
+	a.c.Record.Deleting = true
+	a.Read.Deleting = true
+	return "", false
+}
+
+func endAll(a actor) (string, bool) {
+	violation := ""
+	for i, g := range a.Access.Admitted {
+		if g != 0 {
+			violation = firstOf(violation, a.endRead(Node(i+1)))
 		}
 	}
-	return true
+	return violation, false
+}
+
+func deleteVolume(a actor) (string, bool) {
+	s := &a.w.Server
+	if !a.w.Static {
+		if s.Admitted != [3]uint8{} {
+			return "", true
+		}
+		s.Deleted = true
+	}
+	if a.copied {
+		return foreignGone, true
+	}
+	return "", false
+}
+
+func forgetRecord(a actor) (string, bool) {
+	if a.c.Record.UID == a.Read.UID && !a.c.Record.Published {
+		a.c.Record = Record{}
+	}
+	return "", true
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
 }

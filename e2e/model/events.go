@@ -2,80 +2,145 @@ package model
 
 // events are all that may happen.
 func events() []event {
-	out := []event{
-		{"controller: next act", control},
-		{"controller ends", func(w *World) (string, bool) {
-			ok := w.Control.Task != NoTask && spend(&w.Left.Kills)
-			w.Control = Control{}
-			return "", ok
-		}},
-		{"controller settles", begin(Settle, NoNode)},
-		{"API server is backed up", func(w *World) (string, bool) {
-			ok := w.Backup.UID == 0 && w.Record.UID != 0 && w.Left.Restores > 0
-			w.Backup = w.Record
-			return "", ok
-		}},
-		{"API server is restored", func(w *World) (string, bool) {
-			ok := w.Backup.UID != 0 && w.Backup != w.Record && spend(&w.Left.Restores)
-			w.Record = w.Backup
-			return "", ok
-		}},
-		{"record is removed by hand", func(w *World) (string, bool) {
-			ok := w.Record.UID != 0 && spend(&w.Left.Removals)
-			w.Record = Record{}
-			return "", ok
-		}},
-		{"record is made anew", func(w *World) (string, bool) {
-			ok := w.Record.UID == 0
-			w.Record = Record{UID: 2}
-			return "", ok
-		}},
-		{"administrator gives the writes up", abandon},
-	}
+	out := controlEvents()
 	for _, n := range nodes {
+		first := len(out)
 		out = append(out, nodeEvents(n)...)
+		out = append(out, podEvents(n)...)
+		out = append(out, machineEvents(n)...)
+		for i := first; i < len(out); i++ {
+			out[i].on = n
+		}
 	}
-	return out
+	return append(out, etcdEvents()...)
 }
 
+// etcdEvents are what happens to API servers, and to who acts on them.
+func etcdEvents() []event {
+	return []event{
+		{"another controller leads, and the first acts on", deposed, chance, NoNode},
+		{"first controller: next act", controlOld, ordinary, NoNode},
+		{"volume is not wanted any more", unwanted, chance, NoNode},
+		{"administrator gives the writes up", abandon, remedy, NoNode},
+		{"record is made anew", renew, remedy, NoNode},
+		{"API server is backed up", func(w *World) (string, bool) {
+			ok := w.Backup.UID == 0 && w.record().UID != 0 && w.Left.Restores+w.Left.Renewals > 0
+			w.Backup = *w.record()
+			return "", ok
+		}, chance, NoNode},
+		{"API server is restored", func(w *World) (string, bool) {
+			ok := w.Backup.UID != 0 && w.Backup != *w.record() && !w.Truth.Unwanted && spend(&w.Left.Restores)
+			*w.record() = w.Backup
+			return "", ok
+		}, chance, NoNode},
+		{"record is restored under another UID", func(w *World) (string, bool) {
+			ok := w.Backup.UID != 0 && w.record().UID == 0 && !w.Truth.Unwanted && spend(&w.Left.Renewals)
+			*w.record() = w.Backup
+			w.record().UID = 2
+			return "", ok
+		}, chance, NoNode},
+		{"record is removed by hand", func(w *World) (string, bool) {
+			ok := w.record().UID != 0 && spend(&w.Left.Removals)
+			*w.record() = Record{}
+			return "", ok
+		}, chance, NoNode},
+		{"a second cluster begins from a copy of etcd", copied, chance, NoNode},
+		{"second cluster: next act", control(1, false), ordinary, NoNode},
+		{"second cluster: publish", begin(1, Publish, C), chance, NoNode},
+		{"second cluster: unpublish from a", begin(1, Unpublish, A), chance, NoNode},
+		{"second cluster: unpublish from b", begin(1, Unpublish, B), chance, NoNode},
+		{"second cluster: settle", begin(1, Settle, NoNode), chance, NoNode},
+		{"second cluster: delete", begin(1, Delete, NoNode), chance, NoNode},
+	}
+}
+
+// controlEvents are the work of the controller.
+func controlEvents() []event {
+	return []event{
+		{"controller: next act", control(0, false), ordinary, NoNode},
+		{"controller: next act, and the answer is lost", control(0, true), chance, NoNode},
+		{"controller ends", controllerEnds, chance, NoNode},
+		{"controller settles", begin(0, Settle, NoNode), ordinary, NoNode},
+		{"controller deletes", begin(0, Delete, NoNode), ordinary, NoNode},
+	}
+}
+
+// nodeEvents are what programs do for or on a node.
 func nodeEvents(n Node) []event {
 	at := " on " + n.String()
 	return []event{
-		{"publish" + at, begin(Publish, n)},
-		{"unpublish" + at, begin(Unpublish, n)},
-		{"stage is decided" + at, stage(n)},
-		{"unstage or repair looks" + at, down(n)},
-		{"next act" + at, step(n)},
-		{"pod writes" + at, write(n)},
-		{"pod reads" + at, readPod(n)},
-		{"cache writes back" + at, background(n)},
-		{"cache promotes" + at, promote(n)},
+		{"next act" + at, step(n), ordinary, NoNode},
+		{"publish" + at, comeBack(n), ordinary, NoNode},
+		{"move: publish" + at, move(n), chance, NoNode},
+		{"unpublish" + at, begin(0, Unpublish, n), ordinary, NoNode},
+		{"unpublish without a record" + at, begin(0, ShutOut, n), ordinary, NoNode},
+		{"stage is decided" + at, stage(n), ordinary, NoNode},
+		{"unstage or repair looks" + at, down(n), ordinary, NoNode},
+		{"repair looks at a residency" + at, residency(n), ordinary, NoNode},
+		{"repair looks at an orphan" + at, orphan(n), ordinary, NoNode},
+	}
+}
+
+// podEvents are what pods, the kubelet and the kernel do on a node.
+func podEvents(n Node) []event {
+	at := " on " + n.String()
+	return []event{
+		{"pod writes" + at, write(n), chance, NoNode},
+		{"pod reads" + at, readPod(n), chance, NoNode},
+		{"cache writes back" + at, background(n), ordinary, NoNode},
+		{"cache promotes" + at, promote(n), chance, NoNode},
 		{"pod ends" + at, func(w *World) (string, bool) {
-			m := &w.Nodes[n]
-			ok := m.Pod && spend(&w.Left.Moves)
+			m := w.at(n)
+			ok := m.Pod && m.Attached != (Fence{})
 			m.Pod, m.Attached = false, Fence{}
 			return "", ok
-		}},
-		{"forced detach" + at, func(w *World) (string, bool) {
-			m := &w.Nodes[n]
-			ok := m.Attached != (Fence{}) && spend(&w.Left.Forces)
-			m.Attached = Fence{} // the pod goes on, if it runs
+		}, ordinary, NoNode},
+		{"kubelet gives a stage up" + at, func(w *World) (string, bool) {
+			m := w.at(n)
+			ok := !m.Pod && m.Attached != (Fence{})
+			m.Attached, m.Work.Plan.Unheard = Fence{}, m.Work.Op == OpStage || m.Work.Op == OpAdopt
 			return "", ok
-		}},
+		}, ordinary, NoNode},
+		{"forced detach" + at, func(w *World) (string, bool) {
+			m := w.at(n)
+			ok := m.Pod && m.Attached != (Fence{}) && spend(&w.Left.Forces)
+			m.Attached = Fence{} // the pod goes on
+			return "", ok
+		}, chance, NoNode},
+		{"kubelet ends a pod that it had lost" + at, func(w *World) (string, bool) {
+			m := w.at(n)
+			ok := m.Pod && m.Attached == (Fence{})
+			m.Pod = false
+			return "", ok
+		}, ordinary, NoNode},
+	}
+}
+
+// machineEvents are what befalls a node.
+func machineEvents(n Node) []event {
+	at := " on " + n.String()
+	return []event{
 		{"plugin is killed" + at, func(w *World) (string, bool) {
-			m := &w.Nodes[n]
+			m := w.at(n)
 			ok := m.Work.Op != Idle && spend(&w.Left.Kills)
 			m.Work = Work{}
 			return "", ok
-		}},
-		{"crash" + at, crash(n)},
+		}, chance, NoNode},
+		{"crash" + at, crash(n), chance, NoNode},
+		{"journal is lost" + at, func(w *World) (string, bool) {
+			m := w.at(n)
+			ok := m.Journal.State != NoEntry && m.Top == TopNone && spend(&w.Left.Journals)
+			m.Journal, m.Work = Journal{}, Work{}
+			return "", ok
+		}, chance, NoNode},
 		{"image is taken" + at, func(w *World) (string, bool) {
-			m := &w.Nodes[n]
+			m := w.at(n)
 			ok := n == A && w.Image == (Disks{}) && w.Left.Images > 0 && m.Journal.State != NoEntry
 			w.Image = m.Disks
 			return "", ok
-		}},
-		{"image is restored" + at, restoreImage(n)},
+		}, chance, NoNode},
+		{"image is restored" + at, restoreImage(n), chance, NoNode},
+		{"a spare takes the name" + at, swapDisks(n), chance, NoNode},
 	}
 }
 
@@ -87,122 +152,51 @@ func spend(left *uint8) bool {
 	return true
 }
 
-func abandon(w *World) (string, bool) {
-	if w.Record.Published || !w.Record.Dirty || !spend(&w.Left.Abandons) {
+func controllerEnds(w *World) (string, bool) {
+	c := &w.Clusters[0].Control
+	ok := c.Task != NoTask && spend(&w.Left.Kills)
+	*c = Control{}
+	return "", ok
+}
+
+// copied is the second cluster: it has what the first one's etcd had.
+func copied(w *World) (string, bool) {
+	if w.Clusters[1].Exists || w.record().UID == 0 || !spend(&w.Left.Copies) {
 		return "", false
 	}
-	w.Record.Dirty = false
+	w.Clusters[1] = Cluster{Exists: true, Record: *w.record()}
+	return "", true
+}
+
+// renew is a new object for a volume whose own is lost.
+func renew(w *World) (string, bool) {
+	if w.record().UID != 0 || w.Truth.Unwanted {
+		return "", false
+	}
+	w.record().UID = 2
+	return "", true
+}
+
+func unwanted(w *World) (string, bool) {
+	if w.Truth.Unwanted || w.at(A).Pod || w.at(B).Pod || !spend(&w.Left.Deletes) {
+		return "", false
+	}
+	w.Truth.Unwanted = true
+	w.giveUp()
+	return "", true
+}
+
+func abandon(w *World) (string, bool) {
+	if r := w.record(); r.Published || !r.Dirty || !w.Consent {
+		return "", false
+	}
+	w.record().Dirty = false
 	w.giveUp()
 	return "", true
 }
 
 // giveUp is consent to the loss of what is not on the origin.
-func (w *World) giveUp() { w.Floor, w.Given = min(w.Floor, w.Origin), w.Acked }
-
-// entitled tells whether the record is on a node's side, as the pod was started.
-func (w *World) entitled(n Node) bool {
-	m := &w.Nodes[n]
-	return w.Record.Owner == n && w.Record.UID == m.Journal.Fence.UID && w.Record.Generation == m.Journal.Fence.Generation
-}
-
-func write(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m, other := &w.Nodes[n], &w.Nodes[A+B-n]
-		if !m.Pod || m.Top == TopNone || w.Left.Writes == 0 {
-			return "", false
-		}
-		v := w.Acked + 1
-		if m.Top == TopWriteback {
-			if !w.entitled(n) {
-				return "", false // what a pod writes that nobody wants any more is no loss
-			}
-			m.SSD.Cached, m.SSD.Dirty = v, true
-		} else {
-			if !w.connected(n) {
-				return "", false
-			}
-			if other.Pod && w.entitled(A+B-n) {
-				return "two nodes write", true
-			}
-			w.Origin = v
-			if m.Top != TopLinear {
-				m.SSD.Cached, m.SSD.Dirty = v, false
-			}
-		}
-		w.Left.Writes--
-		w.Acked, w.Floor = v, v
-		return "", true
-	}
-}
-
-// readPod is no change; it only judges.
-func readPod(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		if !w.Nodes[n].Pod || !w.entitled(n) || !w.Record.Published {
-			return "", false
-		}
-		v, ok := w.read(n)
-		if ok && v < w.Floor {
-			return "a pod reads what is older than an acknowledged write", true
-		}
-		return "", false
-	}
-}
-
-// background is the kernel that writes dirty blocks back by itself.
-func background(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if m.Top < TopWritethrough || !m.SSD.Dirty || !w.connected(n) {
-			return "", false
-		}
-		return writeBack(w, n)
-	}
-}
-
-func promote(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if !m.Pod || m.Top != TopWritethrough && m.Top != TopWriteback || m.SSD.Cached != 0 || !w.connected(n) || w.Origin == 0 {
-			return "", false
-		}
-		m.SSD.Cached = w.Origin
-		return "", true
-	}
-}
-
-func (m *Machine) stop() {
-	if m.Top > TopLinear {
-		m.SSD.Stopped = false
-	}
-	m.Boot++
-	m.Session, m.Top, m.Pod, m.Work = 0, TopNone, false, Work{}
-}
-
-func crash(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if m.Top == TopNone && m.Session == 0 && m.Work.Op == Idle || !spend(&w.Left.Crashes) {
-			return "", false
-		}
-		m.stop()
-		return "", true
-	}
-}
-
-func restoreImage(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if n != A || w.Image == (Disks{}) || w.Image == m.Disks || !spend(&w.Left.Images) {
-			return "", false
-		}
-		// What only these disks had is lost by consent: an image was put over them.
-		if m.SSD.Dirty {
-			w.giveUp()
-		}
-		m.stop()
-		m.Disks = w.Image
-		m.SSD.Stopped = w.Image.SSD.Stopped
-		return "", true
-	}
+func (w *World) giveUp() {
+	t := &w.Truth
+	t.Floor, t.Given, t.Owner = min(t.Floor, t.Origin), t.Acked, NoNode
 }

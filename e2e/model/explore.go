@@ -1,7 +1,8 @@
 // Package model explores the decisions of docs/design/states.md in an abstract
-// world: two nodes with an SSD each, a record, a storage server, an API server
-// that may be set back, and one block of data. It drives the production decision
-// functions, breadth first, with every other event between any two of their acts.
+// world: two nodes with an SSD each, disks out of the past, a record, a storage
+// server, an API server that forgets, a second cluster that has a copy of it, and
+// one block of data. It drives the production decision functions, breadth first,
+// with every other event between any two of their acts.
 //
 // What it does not have: sizes, timing, more than one block, warm moves.
 package model
@@ -16,7 +17,22 @@ import (
 type event struct {
 	name  string
 	apply func(*World) (violation string, ok bool)
+	kind  kind
+	// on is the node that alone is concerned, if it is one.
+	on Node
 }
+
+// kind tells what an event costs those who use the volume.
+type kind uint8
+
+const (
+	// ordinary is the work of the programs, of the kernel and of Kubernetes.
+	ordinary kind = iota
+	// remedy is what a document asks an administrator to do.
+	remedy
+	// chance is bounded by the world's Budget: disasters, and what pods do.
+	chance
+)
 
 // Result is what an exploration has found.
 type Result struct {
@@ -24,20 +40,19 @@ type Result struct {
 	// way to one. Exhausted is true if no state was left to look at.
 	States, Depth int
 	Exhausted     bool
+	// Beyond is how many more states were looked at only for whether they lead on.
+	Beyond int
 	// Violation is the first one, "" if there was none; Trace leads to it by a shortest way.
 	Violation string
 	Trace     []string
-	// Stuck is a state from which no way leads to rest, with Trace to it; only
-	// looked for if the exploration was exhaustive and without a violation.
-	Stuck string
+	// Last is the state that the trace leads to.
+	Last World
 }
 
 func (r Result) String() string {
-	s := fmt.Sprintf("%d states, depth %d, exhausted %v", r.States, r.Depth, r.Exhausted)
-	for _, problem := range []string{r.Violation, r.Stuck} {
-		if problem != "" {
-			s += "\n" + problem + "\n  " + strings.Join(r.Trace, "\n  ")
-		}
+	s := fmt.Sprintf("%d states, depth %d, exhausted %t, %d beyond", r.States, r.Depth, r.Exhausted, r.Beyond)
+	if r.Violation != "" {
+		s += "\n" + r.Violation + "\n  " + strings.Join(folded(r.Trace), "\n  ") + fmt.Sprintf("\n%+v", r.Last)
 	}
 	return s
 }
@@ -46,99 +61,140 @@ func (r Result) String() string {
 // reached by.
 type explorer struct {
 	events []event
-	index  map[World]int32
-	states []World
+	states store
 	parent []int32
-	by     []uint16
-	depth  []uint16
-	// next are the numbers of the states that follow each one; kept for Stuck.
-	next [][]int32
+	by     []uint8
+	// from and to are the steps that need no chance: each leads from a state to another.
+	from, to []int32
 }
 
 // explore goes on until limit states are known, all are, or an invariant is broken.
+// Then it sees whether each of them leads on: whether some way without a chance leads
+// to a state in which the volume is of use. Of those whose ways were not looked at any
+// more, what only chances and checks depend on is left out for that.
 func explore(start World, events []event, limit int) Result {
-	x := &explorer{events: events, index: map[World]int32{}}
+	x := &explorer{events: events, states: newStore()}
 	x.add(start, -1, 0)
-	for at := 0; at < len(x.states); at++ {
-		if len(x.states) >= limit {
-			return Result{States: len(x.states), Depth: int(x.depth[at])}
+	r := Result{}
+	at, end := 0, 1 // end of the states of this depth
+	for ; at < x.states.len() && x.states.len() < limit; at++ {
+		if at == end {
+			r.Depth, end = r.Depth+1, x.states.len()
 		}
 		if violation, by := x.expand(int32(at)); violation != "" {
-			return Result{States: len(x.states), Depth: int(x.depth[at]), Violation: violation,
-				Trace: append(x.trace(int32(at)), events[by].name)}
+			return x.violated(r, violation, int32(at), by)
 		}
 	}
-	r := Result{States: len(x.states), Depth: int(x.depth[len(x.depth)-1]), Exhausted: true}
-	if at, stuck := x.stuck(); stuck {
-		r.Stuck, r.Trace = fmt.Sprintf("no way leads to rest from %+v", x.states[at]), x.trace(at)
+	r.States, r.Exhausted = x.states.len(), at == x.states.len()
+	g := newGuide(events)
+	for open := at; open < r.States; open++ {
+		if !g.leads(*x.states.at(int32(open))) {
+			return x.violated(r, Stuck, int32(open), -1)
+		}
+	}
+	r.Beyond = len(g.good)
+	if at, stuck := x.stuck(int32(at)); stuck {
+		return x.violated(r, Stuck, at, -1)
+	}
+	return r
+}
+
+func (x *explorer) violated(r Result, violation string, at int32, by int) Result {
+	r.States, r.Violation, r.Last = x.states.len(), violation, *x.states.at(at)
+	r.Trace = x.trace(at)
+	if by >= 0 {
+		r.Trace = append(r.Trace, x.events[by].name)
 	}
 	return r
 }
 
 func (x *explorer) add(w World, parent int32, by int) int32 {
-	if at, known := x.index[w]; known {
-		return at
+	at, known := x.states.add(w)
+	if !known {
+		x.parent, x.by = append(x.parent, parent), append(x.by, uint8(by))
 	}
-	at, depth := int32(len(x.states)), uint16(0)
-	if parent >= 0 {
-		depth = x.depth[parent] + 1
-	}
-	x.index[w] = at
-	x.states, x.parent, x.by = append(x.states, w), append(x.parent, parent), append(x.by, uint16(by))
-	x.depth, x.next = append(x.depth, depth), append(x.next, nil)
 	return at
 }
 
-// expand adds what may follow a state.
+// expand adds what may follow a state. If a node is about to do what nobody else sees,
+// what others do may as well come after it.
 func (x *explorer) expand(at int32) (violation string, by int) {
-	for i, e := range x.events {
-		w := x.states[at]
+	only := x.states.at(at).busy()
+	for i := range x.events {
+		e := &x.events[i]
+		if only != NoNode && e.on != only {
+			continue
+		}
+		w := *x.states.at(at)
 		violation, ok := e.apply(&w)
 		if violation != "" {
 			return violation, i
 		}
-		if ok {
-			x.next[at] = append(x.next[at], x.add(w, at, i))
+		if !ok {
+			continue
+		}
+		next := x.add(w, at, i)
+		if e.kind != chance {
+			x.step(at, next)
 		}
 	}
 	return "", 0
 }
 
+func (x *explorer) step(from, to int32) {
+	if from != to {
+		x.from, x.to = append(x.from, from), append(x.to, to)
+	}
+}
+
 func (x *explorer) trace(at int32) []string {
 	var out []string
 	for ; x.parent[at] >= 0; at = x.parent[at] {
-		out = append([]string{x.events[x.by[at]].name}, out...)
+		out = append(out, x.events[x.by[at]].name)
+	}
+	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
+		out[i], out[j] = out[j], out[i]
 	}
 	return out
 }
 
-// stuck returns a state from which no state at rest can be reached.
-func (x *explorer) stuck() (int32, bool) {
-	before := make([][]int32, len(x.states))
-	for at, next := range x.next {
-		for _, n := range next {
-			before[n] = append(before[n], int32(at))
-		}
+// stuck returns the first state from which no state of use can be reached. Those from
+// open on are known to lead on.
+func (x *explorer) stuck(open int32) (int32, bool) {
+	n := x.states.len()
+	// The states before each one, as ranges of a list: before[first[s]:first[s+1]].
+	first, before := make([]int32, n+2), make([]int32, len(x.to))
+	for _, to := range x.to {
+		first[to+2]++
 	}
-	leads := make([]bool, len(x.states))
+	for i := 2; i < len(first); i++ {
+		first[i] += first[i-1]
+	}
+	for i, to := range x.to {
+		before[first[to+1]] = x.from[i]
+		first[to+1]++
+	}
+	leads := make([]bool, n)
 	var queue []int32
-	for at := range x.states {
-		if x.states[at].atRest() {
+	for at := range int32(n) {
+		if at >= open || x.states.at(at).ofUse() {
 			leads[at] = true
-			queue = append(queue, int32(at))
+			queue = append(queue, at)
 		}
 	}
-	for ; len(queue) > 0; queue = queue[1:] {
-		for _, b := range before[queue[0]] {
+	for len(queue) > 0 {
+		at := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for _, b := range before[first[at]:first[at+1]] {
 			if !leads[b] {
 				leads[b] = true
 				queue = append(queue, b)
 			}
 		}
 	}
-	for at := range leads {
+	for at := range int32(n) {
 		if !leads[at] {
-			return int32(at), true
+			return at, true
 		}
 	}
 	return 0, false

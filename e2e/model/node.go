@@ -17,6 +17,12 @@ type Plan struct {
 	Cache CachePlan
 	Wipe  bool
 	Mode  Mode
+	// Marked is whether the record that was read said PossiblyDirty.
+	Marked bool
+	// Fence is the publication's.
+	Fence Fence
+	// Unheard is true if the kubelet does not wait for the answer any more.
+	Unheard bool
 }
 
 // CachePlan is attach's, by number.
@@ -31,8 +37,19 @@ const (
 	Create
 )
 
-var cachePlans = map[any]CachePlan{
-	attach.PlanUncached: Uncached, attach.PlanAdopt: Adopt, attach.PlanReuse: Reuse, attach.PlanRecover: Recover, attach.PlanCreate: Create,
+func planOf(p attach.StagePlan) CachePlan {
+	switch p.Cache {
+	case attach.PlanAdopt:
+		return Adopt
+	case attach.PlanReuse:
+		return Reuse
+	case attach.PlanRecover:
+		return Recover
+	case attach.PlanCreate:
+		return Create
+	default:
+		return Uncached
+	}
 }
 
 // Op is a list of acts.
@@ -48,38 +65,63 @@ const (
 	OpRelease
 	OpDetach
 	OpWipe
+	OpDrop
+	opCount
 )
 
-var downOps = map[attach.DownAction]Op{
-	attach.DownFlush: OpFlush, attach.DownRecover: OpRecover, attach.DownRelease: OpRelease,
-	attach.DownDetach: OpDetach, attach.DownWipe: OpWipe,
+func opOf(a attach.DownAction) Op {
+	switch a {
+	case attach.DownFlush:
+		return OpFlush
+	case attach.DownRecover:
+		return OpRecover
+	case attach.DownRelease:
+		return OpRelease
+	case attach.DownDetach:
+		return OpDetach
+	case attach.DownWipe:
+		return OpWipe
+	default:
+		return Idle
+	}
 }
 
-// act is one step of a list. ok is false if it fails: the list ends there, and is
-// decided anew.
-type act func(w *World, n Node) (violation string, ok bool)
+// act is one step of a list. do returns false if it fails: the list ends there, and is
+// decided anew. local is true if nobody but the node sees what it does and nobody else
+// can change what comes of it: then the order of it and of what others do is no matter.
+type act struct {
+	do    func(w *World, n Node) (violation string, ok bool)
+	local bool
+}
+
+func local(do func(w *World, n Node) (string, bool)) act  { return act{do: do, local: true} }
+func shared(do func(w *World, n Node) (string, bool)) act { return act{do: do} }
 
 // acts are production's lists, in its order: begin, build and makeCache of stage.go;
-// flush, recoverForFlush, release, detach and discard of down.go.
-var acts = map[Op][]act{
-	OpStage:   {removeTop, stageWipe, stageIntent, stageConnect, stageAllocate, stageMark, stageActivate, stageLoad, stageStaged},
-	OpAdopt:   {stageMark, adoptStaged, adoptPolicy},
-	OpFlush:   {journalState(Flushing), loadCleaner, writeBack, flushed},
-	OpRecover: {reconnect, recoverLoad, journalState(Flushing)},
-	OpRelease: {removeTop, takeBackMark, disconnect, journalState(Resident)},
-	OpDetach:  {journalState(Releasing), removeTop, takeBackMark, disconnect, forget},
-	OpWipe:    {journalState(Wiping), removeTop, takeBackMark, disconnect, wipe},
+// flush, recoverForFlush, release, detach and discard of down.go, wipe of cache.go.
+var acts = [opCount][]act{
+	OpStage: {
+		local(removeTop), local(stageWipe), local(stageIntent), shared(stageConnect), local(stageAllocate),
+		shared(stageMark), local(stageActivate), local(stageLoad), shared(stageStaged),
+	},
+	OpAdopt:   {shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
+	OpFlush:   {journalState(Flushing), local(loadCleaner), shared(writeBack), local(flushed)},
+	OpRecover: {shared(reconnect), local(recoverLoad), journalState(Flushing)},
+	OpRelease: {local(removeTop), shared(takeBackMark), local(disconnect), journalState(Resident)},
+	OpDetach:  {journalState(Releasing), local(removeTop), shared(takeBackMark), local(disconnect), local(forget)},
+	OpWipe:    {journalState(Wiping), local(removeTop), shared(takeBackMark), local(disconnect), local(wipe)},
+	OpDrop:    {journalState(Wiping), local(wipe)},
 }
 
 // step takes the next act of a node's work.
 func step(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
+		m := w.at(n)
 		if m.Work.Op == Idle {
 			return "", false
 		}
 		list := acts[m.Work.Op]
-		violation, ok := list[m.Work.Step](w, n)
+		violation, ok := list[m.Work.Step].do(w, n)
 		if !ok {
 			m.Work = Work{}
 			return violation, true
@@ -109,26 +151,26 @@ func (m *Machine) cacheFacts(n Node) attach.CacheFacts {
 		return attach.CacheFacts{}
 	}
 	return attach.CacheFacts{
-		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, Stopped: s.Stopped, SuperblockBlank: s.Blank,
+		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, SuperblockBlank: s.Blank,
 	}
 }
 
 // stage is NodeStageVolume up to its decision.
 func stage(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if m.Work.Op != Idle || m.Pod || m.Attached == (Fence{}) || w.Record.UID == 0 {
+		m := w.at(n)
+		if m.Work.Op != Idle || m.Pod || m.Attached == (Fence{}) || w.record().UID == 0 {
 			return "", false
 		}
 		p := attach.DecideStage(attach.StageFacts{
-			Entry: m.entry(n), SameBoot: m.Journal.Boot == m.Boot,
+			Entry: m.entry(n), SameBoot: m.Journal.SameBoot,
 			TopActive: m.Top != TopNone, TopOurs: m.Top != TopNone && m.Journal.Fence == m.Attached,
-			Cache: m.cacheFacts(n), Fence: m.Attached.fence(n), Record: w.Record.volume(w.Mode), Node: n.String(),
+			Cache: m.cacheFacts(n), Fence: m.Attached.fence(n), Record: w.record().volume(w.Mode), Node: n.String(),
 		})
 		if p.Refuse != nil {
 			return "", false
 		}
-		m.Work = Work{Op: OpStage, Plan: Plan{Cache: cachePlans[p.Cache], Wipe: p.Wipe, Mode: modeOf(p.Mode)}}
+		m.Work = Work{Op: OpStage, Plan: Plan{Cache: planOf(p), Wipe: p.Wipe, Mode: modeOf(p.Mode), Marked: w.record().Dirty, Fence: m.Attached}}
 		if m.Work.Plan.Cache == Adopt {
 			m.Work.Op = OpAdopt
 		}
@@ -146,7 +188,7 @@ func modeOf(m volume.CacheMode) Mode {
 }
 
 func removeTop(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Top == TopNone {
 		return "", true
 	}
@@ -162,35 +204,40 @@ func removeTop(w *World, n Node) (string, bool) {
 
 // destroy removes the cache. What is dirty may be the only copy of a write.
 func destroy(w *World, n Node) string {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	s := m.SSD
 	m.SSD = SSD{}
-	if s.Dirty && s.Cached > max(w.Origin, w.Given) {
-		return "an unflushed write was destroyed without proof"
+	if !w.Truth.Unwanted && s.Dirty && s.Cached > max(w.Truth.Origin, w.Truth.Given) {
+		return destroyed
 	}
 	return ""
 }
 
 func stageWipe(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if !m.Work.Plan.Wipe {
 		return "", true
 	}
 	violation := destroy(w, n)
-	m.Journal = Journal{}
+	if m.Journal.State != NoEntry {
+		m.Journal.State, m.Journal.SameBoot = Wiping, true
+	}
+	if w.Without&Wiped != 0 {
+		m.Journal = Journal{}
+	}
 	return violation, true
 }
 
 func stageIntent(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
-	j := Journal{State: Staging, Fence: m.Attached, Mode: m.Work.Plan.Mode, Boot: m.Boot}
+	m := w.at(n)
+	j := Journal{State: Staging, Fence: m.Work.Plan.Fence, Mode: m.Work.Plan.Mode, SameBoot: true}
 	switch m.Work.Plan.Cache {
 	case Reuse:
 		j.Clean, j.Marked = true, m.Journal.Marked
 	case Recover:
 		j.Activated, j.Marked = true, true
 	default:
-		j.Marked = w.Record.Dirty
+		j.Marked = m.Work.Plan.Marked
 	}
 	m.Journal = j
 	return "", true
@@ -198,13 +245,13 @@ func stageIntent(w *World, n Node) (string, bool) {
 
 // login connects the origin, and compares the unit with the ownership (checkUnit).
 func login(w *World, n Node) bool {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if w.Static {
 		m.Session = m.Journal.Fence.Generation
 		return true
 	}
-	g := w.Server.Admitted[n]
-	if g == 0 || g > m.Journal.Fence.Generation {
+	g := w.Server.Admitted[n-1]
+	if g == 0 || w.Server.Deleted || g > m.Journal.Fence.Generation {
 		return false
 	}
 	m.Session = g
@@ -214,7 +261,7 @@ func login(w *World, n Node) bool {
 func stageConnect(w *World, n Node) (string, bool) { return "", login(w, n) }
 
 func stageAllocate(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Work.Plan.Cache != Create || m.Journal.Mode == None {
 		return "", true
 	}
@@ -224,12 +271,12 @@ func stageAllocate(w *World, n Node) (string, bool) {
 }
 
 func stageMark(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Journal.Mode != Writeback {
 		return "", true
 	}
-	r := &w.Record
-	if r.UID != m.Journal.Fence.UID || r.Generation != m.Journal.Fence.Generation || r.Owner != n || !r.Published {
+	r := w.record()
+	if !r.names(n, m.Journal.Fence) || !r.Published {
 		return "", false
 	}
 	r.Dirty, m.Journal.Marked = true, true
@@ -237,7 +284,7 @@ func stageMark(w *World, n Node) (string, bool) {
 }
 
 func stageActivate(w *World, n Node) (string, bool) {
-	j := &w.Nodes[n].Journal
+	j := &w.at(n).Journal
 	if j.Mode != None {
 		j.Activated, j.Clean = true, false
 	}
@@ -245,13 +292,21 @@ func stageActivate(w *World, n Node) (string, bool) {
 }
 
 func stageLoad(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Journal.Mode == None {
 		m.Top = TopLinear
 		return "", true
 	}
-	m.load(map[Mode]Top{Writethrough: TopWritethrough, Writeback: TopWriteback}[m.Journal.Mode])
+	m.load(m.Journal.Mode.top())
 	return "", true
+}
+
+// top is the table of a cache in a mode.
+func (m Mode) top() Top {
+	if m == Writeback {
+		return TopWriteback
+	}
+	return TopWritethrough
 }
 
 // load activates the cache: after an unclean stop every cached block counts as dirty.
@@ -263,40 +318,40 @@ func (m *Machine) load(t Top) {
 }
 
 func stageStaged(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
-	m.Journal.State, m.Journal.Boot = Staged, m.Boot
-	m.Pod = true
+	m := w.at(n)
+	m.Journal.State, m.Journal.SameBoot = Staged, true
+	m.Pod = !m.Work.Plan.Unheard
 	return "", true
 }
 
 func adoptStaged(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Journal.Mode != None {
 		m.Journal.Activated, m.Journal.Clean = true, false
 	}
-	m.Journal.State, m.Journal.Boot = Staged, m.Boot
+	m.Journal.State, m.Journal.SameBoot = Staged, true
 	return "", m.Session != 0
 }
 
 func adoptPolicy(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if m.Top == TopCleaner {
-		m.Top = map[Mode]Top{Writethrough: TopWritethrough, Writeback: TopWriteback}[m.Journal.Mode]
+		m.Top = m.Journal.Mode.top()
 	}
-	m.Pod = true
+	m.Pod = !m.Work.Plan.Unheard
 	return "", true
 }
 
 func journalState(s State) act {
-	return func(w *World, n Node) (string, bool) {
-		m := &w.Nodes[n]
-		m.Journal.State, m.Journal.Boot = s, m.Boot
+	return local(func(w *World, n Node) (string, bool) {
+		m := w.at(n)
+		m.Journal.State, m.Journal.SameBoot = s, true
 		return "", true
-	}
+	})
 }
 
 func loadCleaner(w *World, n Node) (string, bool) {
-	if m := &w.Nodes[n]; m.Journal.Mode == Writeback {
+	if m := w.at(n); m.Journal.Mode == Writeback {
 		m.Top = TopCleaner
 	}
 	return "", true
@@ -305,28 +360,28 @@ func loadCleaner(w *World, n Node) (string, bool) {
 // writeBack writes what is dirty to the origin. A block that is older than the origin's
 // is a lost update.
 func writeBack(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if !w.connected(n) {
-		return "", !m.SSD.Dirty && m.Session != 0 && w.Static
+		return "", false
 	}
 	violation := ""
 	if m.SSD.Dirty {
-		if m.SSD.Cached < w.Origin {
-			violation = "a flush wrote an old block over a newer one"
+		if m.SSD.Cached < w.Truth.Origin {
+			violation = overwritten
 		}
-		w.Origin, m.SSD.Dirty = m.SSD.Cached, false
+		w.Truth.Origin, m.SSD.Dirty = m.SSD.Cached, false
 	}
 	return violation, true
 }
 
 func flushed(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	m.Journal.Clean, m.Journal.State = true, Flushed
 	return "", true
 }
 
 func reconnect(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if !m.SSD.Exists || m.SSD.Fence != m.Journal.Fence {
 		return "", false
 	}
@@ -334,17 +389,17 @@ func reconnect(w *World, n Node) (string, bool) {
 }
 
 func recoverLoad(w *World, n Node) (string, bool) {
-	w.Nodes[n].load(TopCleaner)
+	w.at(n).load(TopCleaner)
 	return "", true
 }
 
 func takeBackMark(w *World, n Node) (string, bool) {
-	m := &w.Nodes[n]
+	m := w.at(n)
 	if !m.Journal.Marked {
 		return "", true
 	}
-	r := &w.Record
-	if r.UID == m.Journal.Fence.UID && r.Generation == m.Journal.Fence.Generation && r.Owner == n {
+	r := w.record()
+	if r.names(n, m.Journal.Fence) {
 		r.Dirty = false
 	}
 	m.Journal.Marked = false
@@ -352,59 +407,17 @@ func takeBackMark(w *World, n Node) (string, bool) {
 }
 
 func disconnect(w *World, n Node) (string, bool) {
-	w.Nodes[n].Session = 0
+	w.at(n).Session = 0
 	return "", true
 }
 
 func forget(w *World, n Node) (string, bool) {
-	w.Nodes[n].Journal = Journal{}
+	w.at(n).Journal = Journal{}
 	return "", true
 }
 
 func wipe(w *World, n Node) (string, bool) {
 	violation := destroy(w, n)
-	w.Nodes[n].Journal = Journal{}
+	w.at(n).Journal = Journal{}
 	return violation, true
-}
-
-// down is a look of unstage or repair.
-func down(n Node) func(*World) (string, bool) {
-	return func(w *World) (string, bool) {
-		m := &w.Nodes[n]
-		if m.Work.Op != Idle || m.Pod || m.Journal.State == NoEntry || !w.downDue(n) {
-			return "", false
-		}
-		e := m.entry(n)
-		f := attach.DownFacts{Entry: e, SameBoot: m.Journal.Boot == m.Boot, TopActive: m.Top != TopNone}
-		if e.MayBeDirty() {
-			f.Superseded, f.GivenUp = w.judge(e)
-		}
-		if e.Cached() && m.Top == TopNone {
-			f.Cache = m.cacheFacts(n)
-		}
-		op, some := downOps[attach.DecideDown(f)]
-		if some {
-			m.Work = Work{Op: op}
-		}
-		return "", some
-	}
-}
-
-// judge is what gatherDown makes of the record.
-func (w *World) judge(e *attach.Entry) (superseded, givenUp bool) {
-	if w.Record.UID == 0 {
-		return true, false
-	}
-	rec := w.Record.volume(w.Mode)
-	return attach.Superseded(rec.Fence, e.Fence), rec.Fence == e.Fence && !rec.PossiblyDirty
-}
-
-// downDue: the kubelet asks for it once the pod is gone, and repair for what is left.
-func (w *World) downDue(n Node) bool {
-	m := &w.Nodes[n]
-	if m.Journal.State == Resident {
-		return false
-	}
-	entitled := w.Record.UID == m.Journal.Fence.UID && w.Record.Generation == m.Journal.Fence.Generation && w.Record.Owner == n && w.Record.Published
-	return m.Attached == (Fence{}) || !entitled || m.Journal.Boot != m.Boot && m.Top == TopNone || m.Journal.State >= Flushing
 }

@@ -1,15 +1,11 @@
 package model
 
-import (
-	"strconv"
-
-	"github.com/nearflash/nearflash/pkg/volume"
-)
+import "github.com/nearflash/nearflash/pkg/volume"
 
 // Version is the content of the one block: the number of the write that made it.
 type Version uint8
 
-// Node is one of the two nodes, or none.
+// Node is a machine: two nodes of the cluster, and one of a second cluster.
 type Node uint8
 
 // The nodes.
@@ -17,55 +13,87 @@ const (
 	NoNode Node = iota
 	A
 	B
+	// C is of the cluster that was made from a copy of etcd. Of its side there is only
+	// what it writes.
+	C
 )
 
 var nodes = []Node{A, B}
 
-func (n Node) String() string { return []string{"", "a", "b"}[n] }
+func (n Node) String() string { return []string{"", "a", "b", "c"}[n] }
 
-// World is a state. It has no pointers, so that equal states are equal.
+// other is the other node of the cluster.
+func (n Node) other() Node { return A + B - n }
+
+// World is a state. It is small numbers only, without pointers and without gaps, so
+// that equal states are equal and are hashed at once.
 type World struct {
-	Record Record
+	// Clusters are that of the nodes and, once etcd was copied, that of the copy.
+	Clusters [2]Cluster
 	// Backup is the record as it was when the API server was backed up.
 	Backup Record
+	// Old is a controller that has lost its leadership and does not know it.
+	Old    Control
 	Server Server
-	Nodes  [3]Machine
-	// Image is what a backup of A's disks holds.
+	Nodes  [2]Machine
+	// Image are disks that are in no machine: a backup of A's, or those of a spare.
 	Image Disks
-	// Control is what the controller is doing.
-	Control Control
-	// Mode is what the record asks for. Static is true of a unit whose server admits
-	// everybody.
+	// Mode is what the record asks for. Static is true of a unit whose server keeps no
+	// generation and admits everybody.
 	Mode   Mode
 	Static bool
+	// Without are the mechanisms that are taken out of the programs.
+	Without Fix
+	// Consent is true if administrators give up writes that only one node has.
+	Consent bool
+	Truth   Truth
+	Left    Budget
+}
 
+// Truth is what nobody in the world knows as a whole, and the checks go by.
+type Truth struct {
 	// Origin is what the storage server has; Acked the last acknowledged write.
 	Origin, Acked Version
 	// Floor is the oldest version that may be read: Acked, until somebody consents to
 	// the loss of what a node has not flushed; what was acknowledged until then may be
 	// lost (Given).
 	Floor, Given Version
-	Left         Budget
+	// Owner is whose writes are owed to their pod: the node that the volume was last
+	// published to, until its writes are given up.
+	Owner Node
+	// Unwanted is true once somebody has asked to delete the volume.
+	Unwanted bool
 }
 
-// Budget bounds how often each event may happen.
+// Budget bounds how often each chance may happen.
 type Budget struct {
-	Writes, Crashes, Kills, Restores, Images, Removals, Forces, Abandons, Errors, Moves uint8
+	Writes, Moves, Forces                                  uint8
+	Crashes, Kills, Lost, Leaders                          uint8
+	Restores, Removals, Renewals, Images, Spares, Journals uint8
+	Copies, Deletes                                        uint8
+}
+
+// Cluster is an API server and the controller that it has.
+type Cluster struct {
+	Exists  bool
+	Record  Record
+	Control Control
 }
 
 // Record is the CachedVolume.
 type Record struct {
 	// UID is 0 while there is no record.
-	UID, Generation  uint8
-	Owner            Node
-	Published, Dirty bool
+	UID, Generation            uint8
+	Owner                      Node
+	Published, Dirty, Deleting bool
 }
 
 // Server is the storage server's memory of the volume.
 type Server struct {
 	Generation uint8
-	// Admitted is the generation under which each node is admitted, 0 if it is not.
+	// Admitted is the generation under which A, B and C are admitted, 0 if they are not.
 	Admitted [3]uint8
+	Deleted  bool
 }
 
 // Disks are what survives a crash of a node.
@@ -81,7 +109,8 @@ type Journal struct {
 	Mode             Mode
 	Activated, Clean bool
 	Marked           bool
-	Boot             uint8
+	// SameBoot is true until the kernel that ran when it was written has ended.
+	SameBoot bool
 }
 
 // Fence is a volume.Fence whose node is the one that has it.
@@ -104,7 +133,6 @@ type SSD struct {
 // Machine is a node.
 type Machine struct {
 	Disks
-	Boot uint8
 	// Session is the generation under which the node was admitted when it logged in.
 	Session uint8
 	Top     Top
@@ -137,6 +165,7 @@ type (
 var (
 	stateNames = []string{"", "Staging", "Staged", "Flushing", "Flushed", "Releasing", "Resident", "Wiping"}
 	modes      = []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback}
+	uids       = []string{"", "u1", "u2", "u3"}
 )
 
 // The states of the journal and the modes.
@@ -157,47 +186,78 @@ const (
 	Writeback
 )
 
+// at is a node's machine.
+func (w *World) at(n Node) *Machine { return &w.Nodes[n-1] }
+
+// record is the one that the nodes see.
+func (w *World) record() *Record { return &w.Clusters[0].Record }
+
 // fence is the production value.
 func (f Fence) fence(n Node) volume.Fence {
 	if f == (Fence{}) {
 		return volume.Fence{}
 	}
-	return volume.Fence{UID: "u" + strconv.Itoa(int(f.UID)), Generation: int64(f.Generation), Node: n.String()}
+	return volume.Fence{UID: uids[f.UID], Generation: int64(f.Generation), Node: n.String()}
 }
+
+// fence is the ownership that a record shows.
+func (r Record) fence() Fence { return Fence{UID: r.UID, Generation: r.Generation} }
+
+// names tells whether the record shows node n as owner under f.
+func (r Record) names(n Node, f Fence) bool { return r.UID != 0 && r.Owner == n && r.fence() == f }
 
 // volume is the production value; the caller sees to it that there is a record.
 func (r Record) volume(mode Mode) volume.Volume {
 	return volume.Volume{
 		ID: "v", Spec: volume.Spec{Mode: modes[mode], AcceptNodeLoss: mode == Writeback},
-		Fence:     volume.Fence{UID: "u" + strconv.Itoa(int(r.UID)), Generation: int64(r.Generation), Node: r.Owner.String()},
+		Fence:     volume.Fence{UID: uids[r.UID], Generation: int64(r.Generation), Node: r.Owner.String()},
 		Published: r.Published, PossiblyDirty: r.Dirty,
 	}
 }
 
-// read is what the pod of a node reads; ok is false if that fails.
-func (w *World) read(n Node) (v Version, ok bool) {
-	m := &w.Nodes[n]
+// sees is what the pod of a node reads; ok is false if that fails.
+func (w *World) sees(n Node) (v Version, ok bool) {
+	m := w.at(n)
 	if m.Top == TopNone {
 		return 0, false
 	}
 	if m.Top != TopLinear && m.SSD.Cached != 0 {
 		return m.SSD.Cached, true
 	}
-	return w.Origin, w.connected(n)
+	return w.Truth.Origin, w.connected(n)
 }
 
 // connected tells whether I/O of a node reaches the origin.
 func (w *World) connected(n Node) bool {
-	m := &w.Nodes[n]
-	return m.Session != 0 && (w.Static || w.Server.Admitted[n] == m.Session)
+	m := w.at(n)
+	return m.Session != 0 && !w.Server.Deleted && (w.Static || w.Server.Admitted[n-1] == m.Session)
 }
 
-// atRest tells a state in which the volume is of use, and nothing is under way.
-func (w *World) atRest() bool {
+// ofUse tells a state in which the volume is of use, or nobody wants it and nothing of it
+// is left.
+func (w *World) ofUse() bool {
+	if w.Truth.Unwanted {
+		return w.record().UID == 0 && w.at(A).idle() && w.at(B).idle()
+	}
 	for _, n := range nodes {
-		if w.Nodes[n].Pod && w.Record.Owner == n && w.Record.Published && w.Nodes[n].Attached.UID == w.Record.UID {
-			return true
+		m := w.at(n)
+		if m.Pod && w.record().names(n, m.Journal.Fence) && w.record().Published {
+			_, ok := w.sees(n)
+			return ok
 		}
 	}
 	return false
+}
+
+// idle tells that a node has nothing of the volume but a cache without unflushed writes.
+func (m *Machine) idle() bool { return m.Top == TopNone && m.Session == 0 && !m.SSD.Dirty }
+
+// busy is a node whose next act is seen by nobody else, if there is one.
+func (w *World) busy() Node {
+	for _, n := range nodes {
+		if k := w.at(n).Work; k.Op != Idle && acts[k.Op][k.Step].local {
+			return n
+		}
+	}
+	return NoNode
 }

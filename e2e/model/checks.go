@@ -1,0 +1,28 @@
+package model
+
+// What must never be. The words of a violation are part of its test.
+const (
+	// Stuck: no way without a disaster leads to a volume that is of use.
+	Stuck = "no way leads on"
+
+	destroyed    = "an unflushed write was destroyed without proof"
+	overwritten  = "a flush wrote an old block over a newer one"
+	stale        = "a pod reads what is older than an acknowledged write"
+	twoWriters   = "two nodes write"
+	shutOutOwner = "the owner's access was ended"
+	foreignEnd   = "another cluster ended the access of a node"
+	foreignIn    = "another cluster admitted a node"
+	foreignGone  = "another cluster deleted the volume"
+)
+
+// Fix is a set of mechanisms, without each of which one of these is possible.
+type Fix uint8
+
+// The mechanisms.
+const (
+	// Names: the storage server names each admission, and an order ends it by its name.
+	Names Fix = 1 << iota
+	// Wiped: the journal goes on to know of a volume whose cache was wiped for a stage,
+	// until the intent of the stage is written.
+	Wiped
+)

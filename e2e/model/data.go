@@ -1,0 +1,127 @@
+package model
+
+// write is one of the pod. What a pod writes that nobody wants any more is owed to
+// nobody, but must not reach the origin beside the writes of the next one.
+func write(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m, t := w.at(n), &w.Truth
+		if !m.Pod || m.Top == TopNone || w.Left.Writes == 0 {
+			return "", false
+		}
+		through := m.Top != TopWriteback
+		if through && !w.connected(n) {
+			return "", false
+		}
+		if through && w.taken(n) {
+			return twoWriters, true
+		}
+		if t.Owner != n {
+			return "", false
+		}
+		w.Left.Writes--
+		t.Acked++
+		t.Floor = t.Acked
+		if through {
+			t.Origin = t.Acked
+		}
+		if m.Top != TopLinear {
+			m.SSD.Cached, m.SSD.Dirty = t.Acked, !through
+		}
+		return "", true
+	}
+}
+
+// taken tells whether a node's volume is at work on the other one.
+func (w *World) taken(n Node) bool {
+	m, other := w.at(n), w.at(n.other())
+	return w.Truth.Owner == n.other() && other.Journal.State >= Staged && other.Journal.Fence != m.Journal.Fence
+}
+
+// readPod is no change; it only judges.
+func readPod(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		if m := w.at(n); !m.Pod || !w.record().names(n, m.Journal.Fence) || !w.record().Published {
+			return "", false
+		}
+		if v, ok := w.sees(n); ok && v < w.Truth.Floor {
+			return stale, true
+		}
+		return "", false
+	}
+}
+
+// background is the kernel that writes dirty blocks back by itself.
+func background(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if m.Top < TopWritethrough || !m.SSD.Dirty || !w.connected(n) {
+			return "", false
+		}
+		return writeBack(w, n)
+	}
+}
+
+func promote(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		cache := m.Top == TopWritethrough || m.Top == TopWriteback
+		if !m.Pod || !cache || m.SSD.Cached != 0 || !w.connected(n) || w.Truth.Origin == 0 {
+			return "", false
+		}
+		m.SSD.Cached = w.Truth.Origin
+		return "", true
+	}
+}
+
+// stop is the end of a machine, at any moment.
+func (m *Machine) stop() {
+	if m.Top > TopLinear {
+		m.SSD.Stopped = false
+	}
+	m.Journal.SameBoot = false
+	m.Session, m.Top, m.Pod, m.Work = 0, TopNone, false, Work{}
+}
+
+func crash(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if m.Top == TopNone && m.Session == 0 && m.Work.Op == Idle || !spend(&w.Left.Crashes) {
+			return "", false
+		}
+		m.stop()
+		return "", true
+	}
+}
+
+// restoreImage puts an earlier state of its disks on a node. What only the disks had
+// is lost by consent.
+func restoreImage(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if n != A || w.Image == (Disks{}) || w.Image == m.Disks || !spend(&w.Left.Images) {
+			return "", false
+		}
+		if m.SSD.Dirty {
+			w.giveUp()
+		}
+		m.stop()
+		m.Disks = w.Image
+		m.Journal.SameBoot = false
+		return "", true
+	}
+}
+
+// swapDisks puts another machine in a node's place, that has its name, or the first one
+// back. Nothing is lost by it.
+func swapDisks(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if n != A || w.Left.Images > 0 || !spend(&w.Left.Spares) {
+			return "", false
+		}
+		m.stop()
+		m.Disks, w.Image = w.Image, m.Disks
+		m.Journal.SameBoot = false
+		return "", true
+	}
+}

@@ -1,0 +1,36 @@
+//go:build deep
+
+package model
+
+import (
+	"testing"
+	"time"
+)
+
+// deepStates is how many states are looked at, together.
+const deepStates = 5_000_000
+
+// TestDeep goes on where TestNoViolation ends, with more chances in one world.
+func TestDeep(t *testing.T) {
+	all := map[string]World{
+		"everything, writeback":    start(Writeback, Budget{Writes: 3, Crashes: 2, Kills: 2, Moves: 2, Forces: 1, Restores: 1, Lost: 1, Leaders: 1, Deletes: 1}).consenting(),
+		"everything, writethrough": start(Writethrough, Budget{Writes: 3, Crashes: 2, Kills: 2, Moves: 2, Forces: 1, Restores: 1, Lost: 1, Leaders: 1, Deletes: 1}),
+	}
+	for name, w := range worlds {
+		all[name] = w
+	}
+	sum := 0
+	for name, w := range all {
+		t.Run(name, func(t *testing.T) {
+			began := time.Now()
+			r := explore(w, events(), deepStates/len(all)+1)
+			sum += r.States
+			if t.Log(time.Since(began).Round(time.Second), r); r.Violation != "" {
+				t.Error("an invariant does not hold")
+			}
+		})
+	}
+	if t.Logf("%d states", sum); sum < deepStates {
+		t.Errorf("%d states are fewer than %d", sum, deepStates)
+	}
+}

@@ -1,0 +1,121 @@
+package model
+
+import (
+	"slices"
+	"testing"
+)
+
+// defect is a way to lose data or to stop, that there is without a mechanism. trace is a
+// shortest way to it.
+type defect struct {
+	world World
+	fix   Fix
+	want  string
+	trace []string
+}
+
+// attached are the steps to a pod that runs on a.
+var attached = []string{"publish on a", "5 x controller: next act", "stage is decided on a", "9 x next act on a"}
+
+// defects are found when their mechanism is taken out, and not with it.
+var defects = map[string]defect{
+	"an admission that has no name": {
+		world: start(Writeback, Budget{Moves: 2, Leaders: 1, Lost: 1}), fix: Names, want: shutOutOwner,
+		trace: []string{
+			"publish on a", "3 x controller: next act", "controller: next act, and the answer is lost",
+			"publish on a", "another controller leads, and the first acts on",
+			"unpublish on a", "3 x controller: next act", "5 x first controller: next act", "controller: next act",
+		},
+	},
+	"a stage that is killed after its wipe": {
+		world: start(Writeback, Budget{Kills: 2}), fix: Wiped, want: Stuck,
+		trace: []string{
+			"publish on a", "5 x controller: next act", "stage is decided on a", "6 x next act on a",
+			"plugin is killed on a", "stage is decided on a", "2 x next act on a", "plugin is killed on a",
+		},
+	},
+}
+
+// known are found, because nothing is there against them yet (docs/limitations.md). Who
+// closes one gives it a mechanism, and moves it to defects and its world to worlds.
+var known = map[string]defect{
+	"a record that is missing is taken for a newer writer": {
+		world: start(Writeback, Budget{Writes: 1, Removals: 1}), want: destroyed,
+		trace: slices.Concat(attached, []string{
+			"pod writes on a", "pod ends on a", "record is removed by hand", "unstage or repair looks on a", "5 x next act on a",
+		}),
+	},
+	"a node that is restored from its image is taken for what it was": {
+		world: start(Writeback, Budget{Writes: 2, Images: 1}), want: overwritten,
+		trace: slices.Concat(attached, []string{
+			"pod writes on a", "image is taken on a", "pod writes on a", "cache writes back on a",
+			"image is restored on a", "unstage or repair looks on a", "2 x next act on a", "cache writes back on a",
+		}),
+	},
+	"a spare that has the node's name is taken for it": {
+		world: start(Writethrough, Budget{Writes: 2, Spares: 2}), want: stale,
+		trace: slices.Concat(attached, []string{
+			"pod writes on a", "pod ends on a", "publish on a", "4 x controller: next act",
+			"unstage or repair looks on a", "2 x next act on a", "controller: next act", "2 x next act on a",
+			"unstage or repair looks on a", "next act on a",
+			"a spare takes the name on a", "stage is decided on a", "9 x next act on a", "pod writes on a",
+			"a spare takes the name on a", "stage is decided on a", "9 x next act on a", "pod reads on a",
+		}),
+	},
+	"a static volume has two writers after a forced detach": {
+		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), want: twoWriters,
+		trace: slices.Concat(attached, []string{
+			"forced detach on a", "unpublish on a", "controller: next act",
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "9 x next act on b", "pod writes on a",
+		}),
+	},
+	"a second cluster from a copy of etcd shuts out the first": {
+		world: start(Writeback, Budget{Copies: 1}), want: foreignIn,
+		trace: []string{"a second cluster begins from a copy of etcd", "second cluster: publish", "4 x second cluster: next act"},
+	},
+}
+
+func TestDefects(t *testing.T) {
+	for name, d := range defects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d.found(t, d.world.without(d.fix))
+			r := explore(d.world, events(), eachWorld)
+			if r.Violation != "" {
+				t.Errorf("with its mechanism there is: %v", r)
+			}
+		})
+	}
+}
+
+func TestKnown(t *testing.T) {
+	for name, d := range known {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d.found(t, d.world)
+		})
+	}
+}
+
+// found sees a defect found in a world, by the trace too.
+func (d defect) found(t *testing.T, w World) {
+	t.Helper()
+	r := explore(w, events(), 2*eachWorld)
+	if r.Violation != d.want {
+		t.Fatalf("got %v\nwant %s", r, d.want)
+	}
+	if d.trace == nil {
+		t.Log(r)
+		return
+	}
+	if got := folded(r.Trace); len(unfolded(d.trace)) != len(r.Trace) {
+		t.Errorf("the shortest way is another one: %q", got)
+	}
+	violation, refused, last := replay(w, events(), d.trace)
+	if refused == "" && violation == "" && !newGuide(events()).leads(last) {
+		violation = Stuck
+	}
+	if violation != d.want {
+		t.Errorf("the trace leads to %q and ends at %q", violation, refused)
+	}
+}

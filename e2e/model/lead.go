@@ -1,0 +1,71 @@
+package model
+
+// guide finds ways to a state in which the volume is of use.
+type guide struct {
+	events []event
+	// good are states that lead on.
+	good map[World]struct{}
+}
+
+func newGuide(events []event) *guide { return &guide{events: events, good: map[World]struct{}{}} }
+
+// crumb is a state on the way, and the event that is tried next from there.
+type crumb struct {
+	w    World
+	next int
+}
+
+// leads tells whether some way without a chance leads from a state to one of use: depth
+// first, because each act that is taken is mostly one on the way. What only chances and
+// checks depend on is left out.
+func (g *guide) leads(w World) bool {
+	seen := map[World]struct{}{}
+	path := []crumb{{w: w.calm()}}
+	seen[path[0].w] = struct{}{}
+	for len(path) > 0 {
+		at := &path[len(path)-1]
+		if _, known := g.good[at.w]; known || at.w.ofUse() {
+			for _, c := range path {
+				g.good[c.w] = struct{}{}
+			}
+			return true
+		}
+		next, found := g.follow(at, seen)
+		if !found {
+			path = path[:len(path)-1]
+			continue
+		}
+		seen[next] = struct{}{}
+		path = append(path, crumb{w: next})
+	}
+	return false
+}
+
+// follow returns the next state after at that was not seen yet.
+func (g *guide) follow(at *crumb, seen map[World]struct{}) (World, bool) {
+	for ; at.next < len(g.events); at.next++ {
+		e := &g.events[at.next]
+		if e.kind == chance {
+			continue
+		}
+		w := at.w
+		if _, ok := e.apply(&w); !ok {
+			continue
+		}
+		if _, was := seen[w]; !was {
+			return w, true
+		}
+	}
+	return World{}, false
+}
+
+// calm is a state without what only chances and checks depend on.
+func (w *World) calm() World {
+	c := *w
+	c.Left, c.Backup, c.Image = Budget{}, Record{}, Disks{}
+	c.Truth = Truth{Unwanted: w.Truth.Unwanted, Owner: w.Truth.Owner, Acked: 1, Origin: 1, Given: 1}
+	for _, n := range nodes {
+		c.at(n).SSD.Cached = min(c.at(n).SSD.Cached, 1)
+	}
+	return c
+}

@@ -1,0 +1,12 @@
+package model
+
+// start is a volume that nobody has had yet.
+func start(mode Mode, left Budget) World {
+	w := World{Mode: mode, Left: left}
+	w.Clusters[0] = Cluster{Exists: true, Record: Record{UID: 1}}
+	return w
+}
+
+func (w World) static() World       { w.Static = true; return w }
+func (w World) consenting() World   { w.Consent = true; return w }
+func (w World) without(f Fix) World { w.Without |= f; return w }
