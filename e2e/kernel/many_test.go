@@ -180,7 +180,7 @@ func sampling(t *testing.T, node *node, dm devmapper.Client) func(n int) error {
 			list, err := entries.List()
 			var out []observe.Volume
 			for _, e := range list {
-				out = append(out, observe.Volume{ID: e.ID, PV: string(e.ID), Attached: true, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base})
+				out = append(out, observe.Volume{ID: e.ID, PV: string(e.ID), Attached: true, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base})
 			}
 			return out, err
 		}),

@@ -58,7 +58,7 @@ func passCost(t *testing.T, n int) {
 	mustPass(t, "open the journal", err)
 	for _, id := range many {
 		mustPass(t, "journal", entries.Save(string(id), attach.Entry{
-			ID: id, State: attach.StateStaged, Mode: volume.ModeWritethrough, Boot: "b", Activated: true, Activation: "a",
+			ID: id, State: attach.StateStaged, Mode: volume.ModeWritethrough, Boot: "b", Activated: true, Counting: "a",
 			Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:" + string(id)},
 			Fence:  volume.Fence{UID: "u", Generation: 1, Node: nodeName}, UpdatedAt: time.Now(),
 		}))
@@ -67,7 +67,7 @@ func passCost(t *testing.T, n int) {
 		list, err := entries.List()
 		var out []observe.Volume
 		for _, e := range list {
-			out = append(out, observe.Volume{ID: e.ID, PV: string(e.ID), Attached: true, Mode: e.Mode, Cached: true, Activation: e.Activation, Base: e.Base})
+			out = append(out, observe.Volume{ID: e.ID, PV: string(e.ID), Attached: true, Mode: e.Mode, Cached: true, Activation: e.Counting, Base: e.Base})
 		}
 		return out, err
 	})

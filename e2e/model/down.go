@@ -10,7 +10,7 @@ func down(n Node) func(*World) (string, bool) {
 			return "", false
 		}
 		e := m.entry(n)
-		f := attach.DownFacts{Entry: e, TopActive: m.Top != TopNone}
+		f := attach.DownFacts{Entry: e, SameBoot: m.Journal.SameBoot, TopActive: m.Top != TopNone}
 		if e.MayBeDirty() {
 			f.Superseded, f.GivenUp = w.judge(e)
 		}

@@ -151,7 +151,7 @@ func (m *Machine) cacheFacts(n Node) attach.CacheFacts {
 		return attach.CacheFacts{}
 	}
 	return attach.CacheFacts{
-		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, SuperblockBlank: s.Blank,
+		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, Stopped: s.Stopped, SuperblockBlank: s.Blank,
 	}
 }
 

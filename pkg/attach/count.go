@@ -17,14 +17,14 @@ const finalTimeout = 5 * time.Second
 // beginCounting notes where the counters of a new table begin and has the
 // kernel measure the volume's devices. A volume works without being measured.
 func (a *Attacher) beginCounting(ctx context.Context, e *Entry) {
-	e.Activation, e.Base = rand.Text(), devmapper.Counters{}
+	e.Counting, e.Base = rand.Text(), devmapper.Counters{}
 	log := klog.FromContext(ctx)
 	if e.Cached() {
 		st, err := a.cacheStatus(ctx, e.ID)
 		if err != nil {
 			// Without a base nothing can be counted until the next table.
 			log.Error(err, "Counters of the cache could not be read", "volume", e.ID)
-			e.Activation = ""
+			e.Counting = ""
 		}
 		e.Base = st.Counters()
 	}

@@ -19,6 +19,8 @@ type cacheFacts struct {
 	// second witness of I4; SuperblockBlank is true for a cache that was never
 	// activated.
 	SuperblockClean, SuperblockBlank bool
+	// Stopped is the tag of a clean stop, the third witness.
+	Stopped bool
 	// Fill is true when the logical volume of an unfinished fill exists.
 	Fill bool
 }
@@ -153,7 +155,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 // reusable tells whether the cache found is a clean residency of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence
-	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State]
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
 		return false
@@ -161,6 +163,13 @@ func reusable(f stageFacts, sameFence bool) bool {
 		return true
 	}
 	return current && clean
+}
+
+// stopProven tells whether the SSD agrees that the cache was stopped cleanly (I4). A
+// version before wrote no tags; of its entries those are believed that it wrote when the
+// volume had left.
+func (e *Entry) stopProven(c cacheFacts) bool {
+	return c.Stopped || e.ActivationID == "" && e.State != StateFlushed
 }
 
 // decideWarm says where a new cache begins. A residency is believed only before
@@ -260,7 +269,9 @@ func orUnknown(s string) string {
 
 // downFacts are what decideDown rests on.
 type downFacts struct {
-	Entry     *Entry
+	Entry *Entry
+	// SameBoot is true when the entry was written by the running kernel.
+	SameBoot  bool
 	TopActive bool
 	Cache     cacheFacts
 	// Superseded is true if the record is gone or shows a later ownership than an
@@ -295,6 +306,9 @@ func decideDown(f downFacts) downAction {
 	case StateResident, StatePrewarm:
 		return downNothing
 	case StateFlushed:
+		if !f.TopActive && !f.SameBoot && !f.Cache.Stopped {
+			return downWipe // nothing is dirty, and what is cached may not have reached the SSD (I4)
+		}
 		return downRelease
 	case StateReleasing:
 		return downDetach

@@ -27,12 +27,12 @@ func newSituation(mode volume.CacheMode) *situation {
 }
 
 func (s *situation) entry(f volume.Fence, st State, mode volume.CacheMode, activated, clean bool) *situation {
-	s.f.Entry = &Entry{Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
+	s.f.Entry = &Entry{ActivationID: "now", Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
 	return s
 }
 
 func (s *situation) cache(f volume.Fence, mode volume.CacheMode, clean bool) *situation {
-	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean}
+	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean, Stopped: clean}
 	return s
 }
 
@@ -41,6 +41,8 @@ func (s *situation) with(change func(*stageFacts)) *situation {
 	return s
 }
 
+func untagged(f *stageFacts)    { f.Cache.Stopped = false }
+func before(f *stageFacts)      { f.Entry.ActivationID, f.Cache.Stopped = "", false }
 func rebooted(f *stageFacts)    { f.SameBoot = false }
 func topOurs(f *stageFacts)     { f.TopActive, f.TopOurs = true, true }
 func topForeign(f *stageFacts)  { f.TopActive = true }
@@ -74,6 +76,22 @@ func TestDecideStage(t *testing.T) {
 		"flushed but not yet released": {
 			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true),
 			want: stagePlan{Cache: planReuse, Mode: wb},
+		},
+		"resident, not tagged as stopped: a table swap set the flag (I4)": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(untagged),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"flushed, the node stopped before it was tagged (I4)": {
+			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true).with(untagged),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"resident of a version before, which did not tag": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(before),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"flushed by a version before": {
+			s:    newSituation(wt).entry(fence5, StateFlushed, wt, true, true).cache(fence5, wt, true).with(before),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"resident of an older generation (I3)": {
 			s:    newSituation(wt).entry(fence4, StateResident, wt, true, true).cache(fence4, wt, true),
@@ -308,6 +326,9 @@ func TestDecideDown(t *testing.T) {
 		"staging from residency":             {downFacts{Entry: e(StateStaging, wb, false, true)}, downRelease},
 		"staging anew":                       {downFacts{Entry: e(StateStaging, wt, false, false)}, downWipe},
 		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
+		"flushed, removed":                   {downFacts{Entry: e(StateFlushed, wb, true, true), SameBoot: true}, downRelease},
+		"flushed, stopped, tagged":           {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, Stopped: true}}, downRelease},
+		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
 		"uncached":                           {downFacts{Entry: e(StateStaged, none, false, false), TopActive: true}, downDetach},
 		"releasing":                          {downFacts{Entry: e(StateReleasing, none, false, false)}, downDetach},
 		"superseded, active":                 {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Superseded: true}, downWipe},

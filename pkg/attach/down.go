@@ -52,7 +52,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	if err != nil {
 		return downFacts{}, cacheVolumes{}, err
 	}
-	f := downFacts{Entry: e, TopActive: active}
+	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active}
 	if e.MayBeDirty() {
 		rec, err := a.Records.Get(ctx, id)
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
@@ -201,6 +201,9 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 			return err
 		}
 	}
+	if err := a.beginRecover(ctx, e, c); err != nil {
+		return err
+	}
 	data, err := a.createDataDevice(ctx, e, c, o)
 	if err != nil {
 		return err
@@ -223,6 +226,10 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultUnstageRemoved.Hit()
+	if e.State == StateFlushed {
+		a.tagStopped(ctx, e)
+	}
+	faultUnstageStopped.Hit()
 	if err := a.takeBackMark(ctx, e); err != nil {
 		return err
 	}

@@ -30,6 +30,9 @@ type Entry struct {
 	ID    volume.ID    `json:"id"`
 	Fence volume.Fence `json:"fence"`
 	State State        `json:"state"`
+	// ActivationID names the stage that the entry is about; empty of an entry that an
+	// earlier version wrote.
+	ActivationID string `json:"activationID,omitempty"`
 	// Boot is the kernel's boot id when the entry was written.
 	Boot string `json:"boot"`
 	// Mode is the cache mode that the cache is or was active in; "none" for a
@@ -38,7 +41,7 @@ type Entry struct {
 	// Activated is true from before the cache's table is loaded.
 	Activated bool `json:"activated,omitempty"`
 	// Clean is true while the cache's map holds no dirty block and the origin
-	// has every write: the first of I4's two witnesses.
+	// has every write: the first of I4's three witnesses.
 	Clean bool `json:"clean,omitempty"`
 	// Marked is true from before the record is marked PossiblyDirty under this
 	// fence until the mark has been taken back.
@@ -88,10 +91,10 @@ type Entry struct {
 	// Names are what people know the volume by, as last seen in its record: metrics
 	// must not change their labels because a plugin has just started.
 	Names Names `json:"names,omitzero"`
-	// Activation is a new value for each table of the cache, and Base what its
+	// Counting is a new value for each table of the cache, and Base what its
 	// counters showed when it became live: the metrics count from there.
-	Activation string             `json:"activation,omitempty"`
-	Base       devmapper.Counters `json:"base,omitzero"`
+	Counting string             `json:"activation,omitempty"`
+	Base     devmapper.Counters `json:"base,omitzero"`
 	// UpdatedAt is when the entry was written.
 	UpdatedAt time.Time `json:"updatedAt"`
 	// ResidentAt is when its volume left it behind; the first one is the first to be

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,6 +24,9 @@ const (
 	// tagOrigin is the size of the origin in bytes when the cache was made, or when the
 	// volume was last expanded under it.
 	tagOrigin = "nearflash.origin="
+	// tagStop is there from the final removal of the cache's devices until they are made
+	// again: the third witness of I4.
+	tagStop = "nearflash.stop=clean"
 	// tagRescued is when the cache was flushed without its node (states.md, Rescue).
 	tagRescued = "nearflash.rescued="
 )
@@ -151,6 +155,7 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	c.facts.Whole = hasData && hasMeta
 	c.facts.Fill = c.fill.Name != ""
 	c.facts.Partial = hasData != hasMeta || c.facts.Fill && !c.facts.Whole
+	c.facts.Stopped = slices.Contains(c.data.Tags, tagStop) && slices.Contains(c.meta.Tags, tagStop)
 	dataFence, mode := parseTags(c.data.Tags)
 	metaFence, _ := parseTags(c.meta.Tags)
 	if c.facts.Whole && dataFence == metaFence {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -142,4 +143,21 @@ func readSuperblock(path string) (devmapper.Superblock, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer func() { _ = f.Close() }()
 	return devmapper.ReadCacheSuperblock(f)
+}
+
+// MarkUnclean sees to it that the kernel counts every block of a cache as dirty when it
+// loads its map the next time, and returns when that is on stable storage.
+func MarkUnclean(meta string) error {
+	f, err := blockdev.Open(meta, unix.O_RDWR|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if err := devmapper.MarkUnclean(f); err != nil {
+		return fmt.Errorf("metadata %s: %w", meta, err)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("metadata %s: %w", meta, err)
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -230,7 +231,7 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
 	e := &Entry{
-		ID: s.req.ID, Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
+		ID: s.req.ID, ActivationID: rand.Text(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
 	}
 	if prior != nil {
@@ -247,6 +248,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
+			e.ActivationID = prior.ActivationID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
 		}
 	default:
@@ -373,12 +375,10 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageActivating.Hit()
-	if s.plan.Cache == planReuse && s.cache.facts.Mode != e.Mode {
-		// The mode was changed while the volume was attached nowhere.
-		if err := a.tagMode(ctx, e, e.Mode); err != nil {
-			return err
-		}
+	if err := a.beginTable(ctx, s); err != nil {
+		return err
 	}
+	faultStageUntagged.Hit()
 	if s.data == "" {
 		var err error
 		if s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin); err != nil {
@@ -406,7 +406,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if e.Fill != nil {
 		a.fills.begin(e.ID, time.Time{})
 	}
-	if e.Activation == "" {
+	if e.Counting == "" {
 		a.beginCounting(ctx, e)
 	}
 	if !e.Cached() {

@@ -246,13 +246,18 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 
 // tagMode writes the mode into the tags of the cache's logical volumes.
 func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
-	var others []string
+	add, remove := modeTags(mode)
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
+}
+
+// modeTags are what is to be added to the tags, and taken from them, for a mode.
+func modeTags(mode volume.CacheMode) (add, remove []string) {
 	for _, m := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		if m != mode {
-			others = append(others, tagMode+string(m))
+			remove = append(remove, tagMode+string(m))
 		}
 	}
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{tagMode + string(mode)}, others, dataLV(e.ID), metaLV(e.ID))
+	return []string{tagMode + string(mode)}, remove
 }
 
 // growCache gives a live cache more room and keeps its map: the kernel takes a

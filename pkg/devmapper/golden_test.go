@@ -232,6 +232,38 @@ func FuzzParseTable(f *testing.F) {
 	})
 }
 
+// memory is a device.
+type memory []byte
+
+func (m memory) ReadAt(b []byte, off int64) (int, error)  { return bytes.NewReader(m).ReadAt(b, off) }
+func (m memory) WriteAt(b []byte, off int64) (int, error) { return copy(m[off:], b), nil }
+
+// TestMarkUnclean: nothing but the flag changes, and the checksum with it.
+func TestMarkUnclean(t *testing.T) {
+	m := memory(golden(t, "superblock-clean.bin"))
+	before, err := ReadCacheSuperblock(m)
+	if err != nil || !before.CleanShutdown {
+		t.Fatalf("%+v, %v", before, err)
+	}
+	for range 2 {
+		if err := MarkUnclean(m); err != nil {
+			t.Fatal(err)
+		}
+		before.CleanShutdown = false
+		after, err := ReadCacheSuperblock(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("superblock (-want +got):\n%s", diff)
+		}
+	}
+	m[100] ^= 1
+	if err := MarkUnclean(m); !errors.Is(err, ErrNoSuperblock) {
+		t.Errorf("a damaged superblock: %v", err)
+	}
+}
+
 func FuzzSuperblock(f *testing.F) {
 	f.Add([]byte(golden(f, "superblock-clean.bin")))
 	f.Add([]byte(golden(f, "superblock-running.bin")))

@@ -19,9 +19,10 @@ type Superblock struct {
 	Blank bool
 	// FormatVersion is 1, or 2 with the feature metadata2.
 	FormatVersion uint32
-	// CleanShutdown is set by the kernel at suspend and cleared when a table
-	// opens the metadata: false means that every block counts as dirty at the
-	// next load.
+	// CleanShutdown is set by the kernel at suspend and cleared when a table opens
+	// metadata that no live table has open, and by each commit: false means that every
+	// block counts as dirty at the next load. After a swap of live tables it stays set
+	// until the next commit, so that it alone proves no clean stop.
 	CleanShutdown bool
 	// NeedsCheck: the kernel will not load these metadata writable.
 	NeedsCheck bool
@@ -83,6 +84,32 @@ func ReadCacheSuperblock(r io.ReaderAt) (Superblock, error) {
 		return Superblock{}, fmt.Errorf("read dm-cache superblock: %w", err)
 	}
 	return parseSuperblock(block)
+}
+
+// MarkUnclean takes the clean-shutdown flag out of a superblock, so that the kernel counts
+// every block as dirty when it loads the map. Metadata without the flag are left as they
+// are. The caller makes it durable. Buffers are aligned as for ReadCacheSuperblock.
+//
+// Errors: those of ReadCacheSuperblock.
+func MarkUnclean(rw interface {
+	io.ReaderAt
+	io.WriterAt
+}) error {
+	block := alignedBlock()
+	if _, err := rw.ReadAt(block, 0); err != nil {
+		return fmt.Errorf("read dm-cache superblock: %w", err)
+	}
+	sb, err := parseSuperblock(block)
+	if err != nil || !sb.CleanShutdown {
+		return err
+	}
+	le := binary.LittleEndian
+	le.PutUint32(block[sbFlags:], le.Uint32(block[sbFlags:])&^sbFlagCleanShutdown)
+	le.PutUint32(block[sbChecksum:], superblockChecksum(block))
+	if _, err := rw.WriteAt(block, 0); err != nil {
+		return fmt.Errorf("write dm-cache superblock: %w", err)
+	}
+	return nil
 }
 
 // alignedBlock returns a buffer that O_DIRECT accepts for any block size up to

@@ -37,8 +37,11 @@ const (
 	corruptSuffix = ".corrupt"
 	// version is that of the envelope below, and of what a record may say. It is raised
 	// with a change that an older program must not overlook; a field that it may leave
-	// out changes nothing.
-	version = 1
+	// out changes nothing. All versions up to this one are read.
+	//
+	// 2: caches have a tag of their clean stop, which an older program would leave there
+	// while it uses them (states.md, I4).
+	version = 2
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)
@@ -112,7 +115,7 @@ func decode[T any](key string, data []byte) (T, error) {
 	if e.Version > version {
 		return zero, fmt.Errorf("%w: %s: format %d, known is %d: install that version again", ErrNewer, key, e.Version, version)
 	}
-	if e.Version != version {
+	if e.Version < 1 {
 		return zero, fmt.Errorf("%w: %s: format %d, known is %d", ErrCorrupt, key, e.Version, version)
 	}
 	if e.Key != key {

@@ -50,6 +50,17 @@ func TestSaveLoadDelete(t *testing.T) {
 	}
 }
 
+// TestEarlierVersion: records of the version before are read.
+func TestEarlierVersion(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "old.json"), []byte(`{"version":1,"key":"old","record":{"State":"Staged","N":7}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open(t, dir).Load("old"); err != nil || got != (record{State: "Staged", N: 7}) {
+		t.Errorf("Load = %+v, %v", got, err)
+	}
+}
+
 func TestWhatACrashLeaves(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
@@ -130,7 +141,7 @@ func (r record) Check() error {
 // removed, and the records beside it can be worked with.
 func TestNewer(t *testing.T) {
 	for name, text := range map[string]string{
-		"format":       `{"version":2,"key":"new","record":{"State":"Staged","N":1}}`,
+		"format":       `{"version":3,"key":"new","record":{"State":"Staged","N":1}}`,
 		"other format": `{"version":9,"records":[1,2,3]}`,
 		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
 	} {

@@ -145,7 +145,7 @@ func (r *Rescuer) readCache(ctx context.Context, c Cache) Cache {
 	c.ChunkBytes = int64(m.ChunkSectors) * devmapper.SectorSize
 	c.UsedBlocks, c.DirtyBlocks, c.State = int64(len(m.Entries)), int64(m.Dirty), StateDirty
 	switch {
-	case !sb.CleanShutdown && c.UsedBlocks > 0:
+	case !(sb.CleanShutdown && c.Stopped) && c.UsedBlocks > 0:
 		c.DirtyBlocks, c.State = c.UsedBlocks, StateUnclean
 	case c.DirtyBlocks == 0:
 		c.State = StateClean

@@ -184,6 +184,12 @@ func refuseOrigin(c Cache, req Request, size int64) error {
 // writeBack copies the dirty blocks, and proves by the map that none is left.
 func (r *Rescuer) writeBack(ctx context.Context, c Cache, path string) error {
 	klog.FromContext(ctx).Info("Writing dirty blocks to the origin", "volume", c.ID, "blocks", c.DirtyBlocks, "bytes", c.DirtyBytes())
+	if c.State == StateUnclean {
+		// A swap of live tables may have left the flag of a clean stop.
+		if err := attach.MarkUnclean(c.Meta.DevPath()); err != nil {
+			return err
+		}
+	}
 	if err := r.Tools.Writeback(ctx, c.Meta.DevPath(), c.Data.DevPath(), path); err != nil {
 		return err
 	}

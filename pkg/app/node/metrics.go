@@ -34,7 +34,7 @@ func observed(ctx context.Context, dir string, entries *journal.Store[attach.Ent
 		out := make([]observe.Volume, len(list))
 		for i, e := range list {
 			out[i] = observe.Volume{
-				ID: e.ID, Attached: e.State != attach.StateResident && e.State != attach.StatePrewarm, Mode: e.Mode, Cached: e.Cached(), Activation: e.Activation, Base: e.Base,
+				ID: e.ID, Attached: e.State != attach.StateResident && e.State != attach.StatePrewarm, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
 				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}
