@@ -7,6 +7,7 @@ const (
 
 	destroyed    = "an unflushed write was destroyed without proof"
 	overwritten  = "a flush wrote an old block over a newer one"
+	falseClean   = "writes that the origin does not have were reported as flushed"
 	stale        = "a pod reads what is older than an acknowledged write"
 	twoWriters   = "two nodes write"
 	shutOutOwner = "the owner's access was ended"
@@ -25,4 +26,6 @@ const (
 	// Wiped: the journal goes on to know of a volume whose cache was wiped for a stage,
 	// until the intent of the stage is written.
 	Wiped
+	// Stops: a tag on the SSD is the witness of a clean stop, and not the superblock.
+	Stops
 )

@@ -61,6 +61,32 @@ func background(n Node) func(*World) (string, bool) {
 	}
 }
 
+// flushLive is a flush that was asked for beside a running pod: the cleaner, and the
+// table of before.
+func flushLive(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if m.Top != TopWriteback || !w.connected(n) || !spend(&w.Left.Swaps) {
+			return "", false
+		}
+		violation, ok := writeBack(w, n)
+		m.swap(TopWriteback)
+		return violation, ok
+	}
+}
+
+// commit is the kernel that writes its map.
+func commit(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if m.Top <= TopLinear || !m.SSD.Shut {
+			return "", false
+		}
+		m.SSD.Shut, m.SSD.Marks = false, false
+		return "", true
+	}
+}
+
 func promote(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
@@ -75,9 +101,6 @@ func promote(n Node) func(*World) (string, bool) {
 
 // stop is the end of a machine, at any moment.
 func (m *Machine) stop() {
-	if m.Top > TopLinear {
-		m.SSD.Stopped = false
-	}
 	m.Journal.SameBoot = false
 	m.Session, m.Top, m.Pod, m.Work = 0, TopNone, false, Work{}
 }

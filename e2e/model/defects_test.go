@@ -15,7 +15,7 @@ type defect struct {
 }
 
 // attached are the steps to a pod that runs on a.
-var attached = []string{"publish on a", "5 x controller: next act", "stage is decided on a", "9 x next act on a"}
+var attached = []string{"publish on a", "5 x controller: next act", "stage is decided on a", "10 x next act on a"}
 
 // defects are found when their mechanism is taken out, and not with it.
 var defects = map[string]defect{
@@ -26,6 +26,13 @@ var defects = map[string]defect{
 			"publish on a", "another controller leads, and the first acts on",
 			"unpublish on a", "3 x controller: next act", "5 x first controller: next act", "controller: next act",
 		},
+	},
+	"a clean shutdown that is a table swap": {
+		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Swaps: 1}), fix: Stops, want: falseClean,
+		trace: slices.Concat(attached, []string{
+			"flush is asked for on a", "pod writes on a", "crash on a", "unstage or repair looks on a", "4 x next act on a",
+			"unstage or repair looks on a", "4 x next act on a", "unstage or repair looks on a", "3 x next act on a",
+		}),
 	},
 	"a stage that is killed after its wipe": {
 		world: start(Writeback, Budget{Kills: 2}), fix: Wiped, want: Stuck,
@@ -49,7 +56,7 @@ var known = map[string]defect{
 		world: start(Writeback, Budget{Writes: 2, Images: 1}), want: overwritten,
 		trace: slices.Concat(attached, []string{
 			"pod writes on a", "image is taken on a", "pod writes on a", "cache writes back on a",
-			"image is restored on a", "unstage or repair looks on a", "2 x next act on a", "cache writes back on a",
+			"image is restored on a", "unstage or repair looks on a", "3 x next act on a", "cache writes back on a",
 		}),
 	},
 	"a spare that has the node's name is taken for it": {
@@ -57,16 +64,16 @@ var known = map[string]defect{
 		trace: slices.Concat(attached, []string{
 			"pod writes on a", "pod ends on a", "publish on a", "4 x controller: next act",
 			"unstage or repair looks on a", "2 x next act on a", "controller: next act", "2 x next act on a",
-			"unstage or repair looks on a", "next act on a",
-			"a spare takes the name on a", "stage is decided on a", "9 x next act on a", "pod writes on a",
-			"a spare takes the name on a", "stage is decided on a", "9 x next act on a", "pod reads on a",
+			"unstage or repair looks on a", "2 x next act on a",
+			"a spare takes the name on a", "stage is decided on a", "10 x next act on a", "pod writes on a",
+			"a spare takes the name on a", "stage is decided on a", "10 x next act on a", "pod reads on a",
 		}),
 	},
 	"a static volume has two writers after a forced detach": {
 		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), want: twoWriters,
 		trace: slices.Concat(attached, []string{
 			"forced detach on a", "unpublish on a", "controller: next act",
-			"move: publish on b", "5 x controller: next act", "stage is decided on b", "9 x next act on b", "pod writes on a",
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "10 x next act on b", "pod writes on a",
 		}),
 	},
 	"a second cluster from a copy of etcd shuts out the first": {
@@ -100,7 +107,7 @@ func TestKnown(t *testing.T) {
 // found sees a defect found in a world, by the trace too.
 func (d defect) found(t *testing.T, w World) {
 	t.Helper()
-	r := explore(w, events(), 2*eachWorld)
+	r := explore(w, events(), 4*eachWorld)
 	if r.Violation != d.want {
 		t.Fatalf("got %v\nwant %s", r, d.want)
 	}

@@ -15,7 +15,7 @@ func down(n Node) func(*World) (string, bool) {
 			f.Superseded, f.GivenUp = w.judge(e)
 		}
 		if e.Cached() && m.Top == TopNone {
-			f.Cache = m.cacheFacts(n)
+			f.Cache = w.cacheFacts(n)
 		}
 		op := opOf(attach.DecideDown(f))
 		m.Work = Work{Op: op}
@@ -54,7 +54,7 @@ func residency(n Node) func(*World) (string, bool) {
 		}
 		switch f := m.Journal.Fence; {
 		case r.names(n, f) && r.Dirty && m.Journal.Clean:
-			r.Dirty = false // takeBackRestored
+			return w.reportClean(n, f), true // takeBackRestored
 		case r.names(n, f), !w.Static && r.UID == f.UID && r.Generation < f.Generation:
 			return "", false
 		default:

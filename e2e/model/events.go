@@ -88,6 +88,8 @@ func podEvents(n Node) []event {
 		{"pod writes" + at, write(n), chance, NoNode},
 		{"pod reads" + at, readPod(n), chance, NoNode},
 		{"cache writes back" + at, background(n), ordinary, NoNode},
+		{"flush is asked for" + at, flushLive(n), chance, NoNode},
+		{"kernel writes the map" + at, commit(n), chance, NoNode},
 		{"cache promotes" + at, promote(n), chance, NoNode},
 		{"pod ends" + at, func(w *World) (string, bool) {
 			m := w.at(n)

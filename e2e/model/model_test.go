@@ -6,6 +6,7 @@ import "testing"
 // is of use there must be wherever no disk and no journal was lost.
 var worlds = map[string]World{
 	"writeback":                      start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}),
+	"flushes beside pods":            start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Swaps: 1}),
 	"writethrough":                   start(Writethrough, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}),
 	"static":                         start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}).static(),
 	"writes given up":                start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).consenting(),
@@ -19,8 +20,8 @@ var worlds = map[string]World{
 // eachWorld is how many states of each are looked at, and leastDepth how far from the
 // beginning the last of them is at least.
 const (
-	eachWorld  = 100_000
-	leastDepth = 16
+	eachWorld  = 50_000
+	leastDepth = 15
 )
 
 // TestNoViolation: within these bounds no way leads to a lost or a stale write, and every

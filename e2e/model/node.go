@@ -102,12 +102,12 @@ func shared(do func(w *World, n Node) (string, bool)) act { return act{do: do} }
 var acts = [opCount][]act{
 	OpStage: {
 		local(removeTop), local(stageWipe), local(stageIntent), shared(stageConnect), local(stageAllocate),
-		shared(stageMark), local(stageActivate), local(stageLoad), shared(stageStaged),
+		shared(stageMark), local(stageActivate), local(untag), local(stageLoad), shared(stageStaged),
 	},
 	OpAdopt:   {shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
 	OpFlush:   {journalState(Flushing), local(loadCleaner), shared(writeBack), local(flushed)},
-	OpRecover: {shared(reconnect), local(recoverLoad), journalState(Flushing)},
-	OpRelease: {local(removeTop), shared(takeBackMark), local(disconnect), journalState(Resident)},
+	OpRecover: {shared(reconnect), local(untag), local(recoverLoad), journalState(Flushing)},
+	OpRelease: {local(removeTop), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Resident)},
 	OpDetach:  {journalState(Releasing), local(removeTop), shared(takeBackMark), local(disconnect), local(forget)},
 	OpWipe:    {journalState(Wiping), local(removeTop), shared(takeBackMark), local(disconnect), local(wipe)},
 	OpDrop:    {journalState(Wiping), local(wipe)},
@@ -145,13 +145,16 @@ func (m *Machine) entry(n Node) *attach.Entry {
 	}
 }
 
-func (m *Machine) cacheFacts(n Node) attach.CacheFacts {
-	s := m.SSD
+func (w *World) cacheFacts(n Node) attach.CacheFacts {
+	s := w.at(n).SSD
+	if w.Without&Stops != 0 {
+		s.Stopped = s.Shut
+	}
 	if !s.Exists {
 		return attach.CacheFacts{}
 	}
 	return attach.CacheFacts{
-		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Stopped, Stopped: s.Stopped, SuperblockBlank: s.Blank,
+		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Shut, Stopped: s.Stopped, SuperblockBlank: s.Blank,
 	}
 }
 
@@ -165,7 +168,7 @@ func stage(n Node) func(*World) (string, bool) {
 		p := attach.DecideStage(attach.StageFacts{
 			Entry: m.entry(n), SameBoot: m.Journal.SameBoot,
 			TopActive: m.Top != TopNone, TopOurs: m.Top != TopNone && m.Journal.Fence == m.Attached,
-			Cache: m.cacheFacts(n), Fence: m.Attached.fence(n), Record: w.record().volume(w.Mode), Node: n.String(),
+			Cache: w.cacheFacts(n), Fence: m.Attached.fence(n), Record: w.record().volume(w.Mode), Node: n.String(),
 		})
 		if p.Refuse != nil {
 			return "", false
@@ -195,10 +198,33 @@ func removeTop(w *World, n Node) (string, bool) {
 	if m.Pod {
 		return "", false // it is open
 	}
-	if m.Top != TopLinear {
-		m.SSD.Stopped = true
+	m.swap(TopNone)
+	return "", true
+}
+
+// swap takes a table out, for another or for none. The kernel writes the map then.
+func (m *Machine) swap(t Top) {
+	if m.Top > TopLinear {
+		m.SSD.Shut, m.SSD.Marks = true, m.SSD.Dirty
 	}
-	m.Top = TopNone
+	m.Top = t
+}
+
+// tagStopped notes a clean stop.
+func tagStopped(w *World, n Node) (string, bool) {
+	m := w.at(n)
+	m.SSD.Stopped = m.SSD.Exists && m.Journal.State == Flushed
+	return "", true
+}
+
+// untag takes the note of the last stop away. Without one the superblock is made to say
+// that there was none.
+func untag(w *World, n Node) (string, bool) {
+	s := &w.at(n).SSD
+	if !s.Stopped && w.Without&Stops == 0 {
+		s.Shut = false
+	}
+	s.Stopped = false
 	return "", true
 }
 
@@ -309,12 +335,11 @@ func (m Mode) top() Top {
 	return TopWritethrough
 }
 
-// load activates the cache: after an unclean stop every cached block counts as dirty.
+// load activates the cache: after an unclean stop every cached block counts as dirty, and
+// otherwise those that the map says.
 func (m *Machine) load(t Top) {
-	if !m.SSD.Stopped && m.SSD.Cached != 0 {
-		m.SSD.Dirty = true
-	}
-	m.SSD.Stopped, m.SSD.Blank, m.Top = false, false, t
+	m.SSD.Dirty = m.SSD.Cached != 0 && (!m.SSD.Shut || m.SSD.Marks)
+	m.SSD.Shut, m.SSD.Marks, m.SSD.Blank, m.Top = false, false, false, t
 }
 
 func stageStaged(w *World, n Node) (string, bool) {
@@ -336,7 +361,7 @@ func adoptStaged(w *World, n Node) (string, bool) {
 func adoptPolicy(w *World, n Node) (string, bool) {
 	m := w.at(n)
 	if m.Top == TopCleaner {
-		m.Top = m.Journal.Mode.top()
+		m.swap(m.Journal.Mode.top())
 	}
 	m.Pod = !m.Work.Plan.Unheard
 	return "", true
@@ -352,7 +377,7 @@ func journalState(s State) act {
 
 func loadCleaner(w *World, n Node) (string, bool) {
 	if m := w.at(n); m.Journal.Mode == Writeback {
-		m.Top = TopCleaner
+		m.swap(TopCleaner)
 	}
 	return "", true
 }
@@ -398,12 +423,20 @@ func takeBackMark(w *World, n Node) (string, bool) {
 	if !m.Journal.Marked {
 		return "", true
 	}
-	r := w.record()
-	if r.names(n, m.Journal.Fence) {
-		r.Dirty = false
-	}
 	m.Journal.Marked = false
-	return "", true
+	return w.reportClean(n, m.Journal.Fence), true
+}
+
+// reportClean takes the mark of a node's ownership from the record.
+func (w *World) reportClean(n Node, f Fence) string {
+	if !w.record().names(n, f) || !w.record().Dirty {
+		return ""
+	}
+	w.record().Dirty = false
+	if w.Truth.Floor > w.Truth.Origin {
+		return falseClean
+	}
+	return ""
 }
 
 func disconnect(w *World, n Node) (string, bool) {

@@ -67,7 +67,7 @@ type Truth struct {
 
 // Budget bounds how often each chance may happen.
 type Budget struct {
-	Writes, Moves, Forces                                  uint8
+	Writes, Moves, Forces, Swaps                           uint8
 	Crashes, Kills, Lost, Leaders                          uint8
 	Restores, Removals, Renewals, Images, Spares, Journals uint8
 	Copies, Deletes                                        uint8
@@ -125,9 +125,10 @@ type SSD struct {
 	// not been written to the origin.
 	Cached Version
 	Dirty  bool
-	// Blank is true until the cache is first activated, Stopped while its superblock
-	// has the flag of a clean shutdown.
-	Blank, Stopped bool
+	// Blank is true until the cache is first activated. Shut is the superblock's flag of a
+	// clean shutdown, Marks what its map says is dirty then, and Stopped the tag of a
+	// clean stop.
+	Blank, Shut, Marks, Stopped bool
 }
 
 // Machine is a node.
