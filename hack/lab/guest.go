@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,12 +25,14 @@ func newGuest(o *options) *cobra.Command {
 func newGuestRun(o *options) *cobra.Command {
 	var r cluster.Run
 	var limit time.Duration
+	var stock stockOptions
 	cmd := &cobra.Command{
 		Use:   "run DIR [-- COMMAND...]",
 		Short: "Run one command in a throw-away guest, in a folder of the host",
 		Long: `Boots a guest without Kubernetes and without a network, runs the command as root
 with DIR (the host's, read-write) as its working folder, and removes the guest.
-Empty disks are /dev/ubdb, /dev/ubdc and so on. Without a command it is run.sh or
+Empty disks are /dev/ubdb, /dev/ubdc and so on. With --kernel the guest is an emulated
+machine with a distribution's own kernel, and they are /dev/vdb, /dev/vdc. Without a command it is run.sh or
 guest.sh of DIR.
 The exit status is the command's.`,
 		Args: cobra.MinimumNArgs(1),
@@ -41,7 +45,7 @@ The exit status is the command's.`,
 				}
 				r.Argv = []string{"/bin/bash", script}
 			}
-			return runGuest(cmd.Context(), o, r, limit)
+			return runGuest(cmd.Context(), o, r, stock, limit)
 		},
 	}
 	f := cmd.Flags()
@@ -50,6 +54,9 @@ The exit status is the command's.`,
 	f.StringVar(&r.Root, "root", "", "ext4 image below the guest's root, with the modules of the guest kernel (default: that of tests of one kernel)")
 	f.IntVar(&r.MemoryMiB, "memory", 1024, "the guest's memory in MiB")
 	f.StringArrayVar(&r.Env, "env", nil, "NAME=VALUE for the command (repeatable)")
+	f.StringVar(&stock.kernel, "kernel", "", fmt.Sprintf("one of %v (default: the lab's own)", artifact.StockKernels()))
+	f.IntVar(&stock.cpus, "cpus", 2, "number of processors, with --kernel")
+	f.BoolVar(&stock.kvm, "kvm", false, "with --kernel: use this machine's KVM instead of an emulator")
 	f.DurationVar(&limit, "timeout", 15*time.Minute, "kill the guest after this time")
 	return cmd
 }
@@ -65,7 +72,33 @@ func guestScript(dir string) (string, error) {
 	return "", fmt.Errorf("%s has none of %v: give a command after --", dir, names)
 }
 
-func runGuest(ctx context.Context, o *options, r cluster.Run, limit time.Duration) error {
+// stockOptions choose a distribution's kernel; without one the lab's own is used.
+type stockOptions struct {
+	kernel string
+	cpus   int
+	kvm    bool
+}
+
+// apply makes r a run on the chosen kernel.
+func (s stockOptions) apply(r *cluster.Run, set *artifact.Set) error {
+	k := set.Stock[artifact.Group(s.kernel)]
+	emulator, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return err
+	}
+	r.Kernel = k.Vmlinuz
+	r.Stock = &cluster.Stock{Emulator: emulator, Boot: k.Boot, Modules: k.Modules, CPUs: s.cpus, KVM: s.kvm}
+	return nil
+}
+
+func runGuest(ctx context.Context, o *options, r cluster.Run, stock stockOptions, limit time.Duration) error {
+	groups := []artifact.Group{artifact.Kernel}
+	if stock.kernel != "" {
+		if !slices.Contains(artifact.StockKernels(), artifact.Group(stock.kernel)) {
+			return fmt.Errorf("--kernel %q: accepted are %v", stock.kernel, artifact.StockKernels())
+		}
+		groups = append(groups, artifact.Group(stock.kernel))
+	}
 	lab, err := o.lab()
 	if err != nil {
 		return err
@@ -73,11 +106,16 @@ func runGuest(ctx context.Context, o *options, r cluster.Run, limit time.Duratio
 	if lab.Checkout == "" {
 		return errNoCheckout
 	}
-	set, err := ensureArtifacts(ctx, lab.Checkout, artifact.Kernel)
+	set, err := ensureArtifacts(ctx, lab.Checkout, groups...)
 	if err != nil {
 		return err
 	}
 	r.Kernel, r.Root = set.Kernel, cmp.Or(r.Root, set.NodeRoot)
+	if stock.kernel != "" {
+		if err := stock.apply(&r, set); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	code, err := lab.RunGuest(ctx, r, os.Stdout, os.Stderr)

@@ -37,11 +37,7 @@ func boot() (string, error) {
 	if err := unix.Mount("devtmpfs", "/dev", "devtmpfs", 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
 		return "", fmt.Errorf("mount /dev: %w", err)
 	}
-	newRoot := "/" + agentapi.NewRoot
-	if err := unix.Mount(rootDevice, newRoot, "ext4", unix.MS_NOATIME, ""); err != nil {
-		return "", fmt.Errorf("mount %s: %w", rootDevice, err)
-	}
-	if err := pivot(newRoot); err != nil {
+	if err := enterRoot(); err != nil {
 		return "", err
 	}
 	if err := mountAll(kernelMounts(share)); err != nil {
@@ -86,6 +82,9 @@ func kernelMounts(share string) []mount {
 // hostMount mounts a folder of the host. To mount(2), hostfs takes the bare path
 // as its data; NAME=VALUE is for fsconfig(2) alone.
 func hostMount(source, target string) mount {
+	if os.Getenv(agentapi.RootEnv) != "" {
+		return mount{source: source, target: target, fstype: "9p", data: "trans=virtio,version=9p2000.L,msize=262144"}
+	}
 	return mount{source: "none", target: target, fstype: "hostfs", data: source}
 }
 

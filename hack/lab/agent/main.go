@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 )
 
 // exitPowerOff is the child's exit status that asks for an orderly end.
@@ -39,7 +41,7 @@ func initProcess() error {
 		return fmt.Errorf("boot: %w", err)
 	}
 	child, err := os.StartProcess("/proc/self/exe", []string{"agent", "serve"}, &os.ProcAttr{
-		Env:   append(environment(), "NFSHARE="+share),
+		Env:   append(environment(), "NFSHARE="+share, agentapi.RootEnv+"="+os.Getenv(agentapi.RootEnv)),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 	})
 	if err != nil {

@@ -45,7 +45,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return []Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}
+	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}, StockKernels()...)
 }
 
 // Options say what is needed and where it is kept.
@@ -191,6 +191,8 @@ type plan struct {
 	driverImages, fullImages      *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
+	// stock are the kernels of distributions.
+	stock map[Group]*task
 
 	goLane, debianLane, guestLane []step
 }
@@ -245,6 +247,7 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	if want(Kernel) {
 		b.planKernel(p)
 	}
+	b.planStock(p, groups)
 	full := slices.Contains(groups, Images) || slices.Contains(groups, Kind)
 	if cluster || full {
 		p.nodeTools = newTask(b.layerRecipe("node-tools", nodeToolsTree()))

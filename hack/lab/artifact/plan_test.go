@@ -1,6 +1,8 @@
 package artifact
 
 import (
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +59,10 @@ func TestPlanGroups(t *testing.T) {
 			},
 			wantTools: []string{"bc", "bison", "debugfs", "e2fsck", "flex", "gcc", "gpgv", "jq", "make", "mke2fs", "mmdebstrap", "patchelf", "xz"},
 		},
+		"stock": {
+			groups: []Group{Debian12}, wantTasks: []string{"debian-12"},
+			wantTools: []string{"debugfs", "depmod", "dpkg-deb", "e2fsck", "mke2fs", "modprobe", "qemu-system-x86_64", "xz"},
+		},
 		"cluster": {
 			groups: []Group{Cluster},
 			wantTasks: []string{
@@ -93,10 +99,10 @@ func TestPlanGroups(t *testing.T) {
 
 // tasks returns the tasks that the plan has.
 func tasks(p *plan) []*task {
-	return slices.DeleteFunc([]*task{
+	return slices.DeleteFunc(slices.AppendSeq([]*task{
 		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
 		p.kindGuest,
-	}, func(t *task) bool { return t == nil })
+	}, maps.Values(p.stock)), func(t *task) bool { return t == nil })
 }
 
 // toolNames returns what the plan's user and all its builds call on the host.
@@ -211,6 +217,37 @@ func TestOldestIsTheCharts(t *testing.T) {
 	}
 }
 
+// TestStockPins: each kernel is named by its packages, and a pin that is changed makes
+// another artifact.
+func TestStockPins(t *testing.T) {
+	b, keys := newTestBuilder(t), map[string]bool{}
+	for _, g := range StockKernels() {
+		k, ok := stockKernels()[g]
+		if !ok || len(k.packages) == 0 {
+			t.Fatalf("%s has no packages", g)
+		}
+		for _, p := range k.packages {
+			if !strings.Contains(p.path, k.release) || len(p.sha256) != 64 {
+				t.Errorf("%s: package %+v of the kernel %s", g, p, k.release)
+			}
+		}
+		keys[strings.TrimPrefix(b.stockRecipe(g).key(), string(g))] = true
+	}
+	if len(keys) != len(stockKernels()) || len(keys) != len(StockKernels()) {
+		t.Errorf("%d keys of %d kernels", len(keys), len(stockKernels()))
+	}
+}
+
+// TestStockGone: a package that no mirror has any more is an error that says what to do.
+func TestStockGone(t *testing.T) {
+	t.Setenv(mirrorEnv, "file:///nonexistent")
+	dir := t.TempDir()
+	err := unpackStock(t.Context(), []string{"file:///nonexistent/snapshot"}, stockPackage{path: "l/linux/linux-image-1_1_amd64.deb", sha256: "0"}, dir, dir)
+	if !errors.Is(err, ErrMirror) || !strings.Contains(err.Error(), "linux-image-1_1_amd64.deb") || !strings.Contains(err.Error(), "renew the pin") {
+		t.Errorf("got %v, want ErrMirror with the remedy", err)
+	}
+}
+
 func TestKubeStamp(t *testing.T) {
 	got := kubeStamp("v1.36.3")
 	for _, want := range []string{
@@ -253,6 +290,8 @@ func TestSetDir(t *testing.T) {
 		"kernel":        {set, Kernel, "/c/k", false},
 		"images":        {set, Images, "/o/images", false},
 		"cluster":       {set, Cluster, "", true},
+		"stock":         {&Set{Stock: map[Group]StockKernel{Debian12: {Vmlinuz: "/c/d/vmlinuz"}}}, Debian12, "/c/d", false},
+		"no stock":      {&Set{}, Debian12, "", true},
 		"not asked for": {&Set{}, Helm, "", true},
 	}
 	for name, tc := range cases {

@@ -34,6 +34,16 @@ type Set struct {
 	OtherImages []string
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
 	KindGuest string
+	// Stock are the kernels of distributions (their groups).
+	Stock map[Group]StockKernel
+}
+
+// StockKernel is an unmodified kernel of a distribution.
+type StockKernel struct {
+	// Vmlinuz is the kernel, Modules an ext4 image of its /lib/modules.
+	Vmlinuz, Modules string
+	// Boot has the modules that a guest needs for its root, their order in Order.
+	Boot, Order string
 }
 
 // set collects the paths after a successful run.
@@ -70,6 +80,14 @@ func (p *plan) set(groups []Group) *Set {
 	}
 	if p.fullImages != nil {
 		s.FullImages = p.fullImages.archives
+	}
+	for g, t := range p.stock {
+		if s.Stock == nil {
+			s.Stock = map[Group]StockKernel{}
+		}
+		s.Stock[g] = StockKernel{
+			Vmlinuz: t.file(stockVmlinuz), Modules: t.file(stockModules), Boot: t.file(stockBoot), Order: filepath.Join(t.file(stockBoot), stockOrder),
+		}
 	}
 	if p.kindGuest != nil {
 		s.KindGuest = p.kindGuest.dir
@@ -112,6 +130,8 @@ func (s *Set) Dir(g Group) (string, error) {
 		if s.KindGuest != "" {
 			return s.KindGuest, nil
 		}
+	case Debian12, Debian13, DebianNewest:
+		path = s.Stock[g].Vmlinuz
 	case Kind:
 		if len(s.OtherImages) > 0 {
 			path = s.OtherImages[0]

@@ -13,6 +13,16 @@ const (
 	// ShareEnv is the kernel parameter, and so the init's environment variable,
 	// that holds the host folder to be mounted on [ShareDir].
 	ShareEnv = "nfshare"
+	// RootEnv is the same for the device with the guest's root, of a kernel that boots
+	// from an initramfs; folders of the host are then virtio's, named by tags, and
+	// ModulesEnv is the device with the kernel's modules. Without RootEnv the kernel is
+	// User-Mode Linux.
+	RootEnv    = "nfroot"
+	ModulesEnv = "nfmodules"
+	// BootModules is the folder of an initramfs with the modules that RootEnv needs,
+	// BootOrder the file in it that lists them.
+	BootModules = "modules"
+	BootOrder   = "order"
 	// ShareDir is where the guest sees its share.
 	ShareDir = "/host"
 	// ConfigFile is the configuration, relative to the share.
@@ -89,6 +99,7 @@ type Script struct {
 
 // Mount is a host folder in the guest.
 type Mount struct {
+	// Source is the folder's path, or its tag.
 	Source string `json:"source"`
 	Target string `json:"target"`
 }

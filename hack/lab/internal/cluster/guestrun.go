@@ -34,10 +34,23 @@ type Run struct {
 	Argv []string
 	Env  []string
 	// Disks is the number of empty disks, DiskMiB the size of each. They are
-	// /dev/ubdb and the following.
+	// /dev/ubdb and the following, with Stock /dev/vdb and the following.
 	Disks     int
 	DiskMiB   int64
 	MemoryMiB int
+	// Stock is set for a kernel that needs a whole machine.
+	Stock *Stock
+}
+
+// Stock is a machine for a distribution's kernel.
+type Stock struct {
+	// Emulator is qemu-system-x86_64.
+	Emulator string
+	// Boot is the folder of the modules that the kernel boots with, Modules an image of
+	// all that it has.
+	Boot, Modules string
+	CPUs          int
+	KVM           bool
 }
 
 // RunGuest boots a guest without a network, runs the command in it as root, and
@@ -65,7 +78,11 @@ func (l *Lab) RunGuest(ctx context.Context, r Run, stdout, stderr io.Writer) (co
 	if err != nil {
 		return 0, err
 	}
-	spec, err := l.Backend.Spec(g)
+	backend, err := l.runBackend(dir, r, g)
+	if err != nil {
+		return 0, err
+	}
+	spec, err := backend.Spec(g)
 	if err != nil {
 		return 0, err
 	}
@@ -78,10 +95,28 @@ func (l *Lab) RunGuest(ctx context.Context, r Run, stdout, stderr io.Writer) (co
 		// The command's context may be over; the guest must go all the same.
 		err = errors.Join(err, procs.Stop(context.WithoutCancel(ctx), rec, 0))
 	}()
-	return follow(ctx, g.Share, rec, stdout, func() error {
+	return follow(ctx, g.Share, rec, stdout, func(cause error) error {
 		console, readErr := os.ReadFile(g.Console)
-		return errors.Join(fmt.Errorf("%w; its console:\n%s", ErrGuestDied, console), readErr)
+		return errors.Join(fmt.Errorf("%w; its console:\n%s", cause, console), readErr)
 	}, stderr)
+}
+
+// runBackend is what runs a throw-away guest.
+func (l *Lab) runBackend(dir string, r Run, g node.Guest) (node.Backend, error) {
+	if r.Stock == nil {
+		return l.Backend, nil
+	}
+	initramfs := filepath.Join(dir, "initramfs")
+	if err := node.WriteInitramfs(initramfs, filepath.Join(g.Boot, agentapi.AgentFile), r.Stock.Boot); err != nil {
+		return nil, err
+	}
+	folder, err := filepath.Abs(r.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("working folder: %w", err)
+	}
+	return node.QEMU{
+		Program: r.Stock.Emulator, Initramfs: initramfs, Modules: r.Stock.Modules, CPUs: r.Stock.CPUs, KVM: r.Stock.KVM, Folders: []string{folder},
+	}, nil
 }
 
 // prepareRun lays out the files of a throw-away guest.
@@ -93,6 +128,10 @@ func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, er
 	if st, err := os.Stat(abs); err != nil || !st.IsDir() {
 		return node.Guest{}, errors.Join(fmt.Errorf("working folder %s is not a folder", abs), err)
 	}
+	source := abs
+	if r.Stock != nil {
+		source = node.FolderTag(0)
+	}
 	boot, share := filepath.Join(dir, "boot"), filepath.Join(dir, "share")
 	if err := l.makeBoot(ctx, boot); err != nil {
 		return node.Guest{}, err
@@ -103,7 +142,7 @@ func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, er
 	err = writeConfig(share, agentapi.Config{
 		Node: "guest", Role: plan.RoleScript,
 		Script: &agentapi.Script{Argv: r.Argv, Dir: scriptDir, Env: r.Env},
-		Mounts: []agentapi.Mount{{Source: abs, Target: scriptDir}},
+		Mounts: []agentapi.Mount{{Source: source, Target: scriptDir}},
 	})
 	if err != nil {
 		return node.Guest{}, err
@@ -124,7 +163,7 @@ func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, er
 }
 
 // follow copies a script's output as it grows until its exit code is there.
-func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer, died func() error, stderr io.Writer) (int, error) {
+func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer, failed func(error) error, stderr io.Writer) (int, error) {
 	outs := []*tail{
 		{path: filepath.Join(share, agentapi.StdoutFile), to: stdout},
 		{path: filepath.Join(share, agentapi.StderrFile), to: stderr},
@@ -144,11 +183,11 @@ func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer
 		case !errors.Is(exitErr, os.ErrNotExist):
 			return 0, fmt.Errorf("exit code: %w", exitErr)
 		case !alive:
-			return 0, died()
+			return 0, failed(ErrGuestDied)
 		}
 		select {
 		case <-ctx.Done():
-			return 0, context.Cause(ctx)
+			return 0, failed(context.Cause(ctx))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

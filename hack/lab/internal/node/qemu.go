@@ -1,0 +1,83 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/proc"
+)
+
+// QEMU runs guests with a distribution's kernel in a whole machine: an emulated one,
+// which needs nothing of the host, or with KVM.
+type QEMU struct {
+	// Program is qemu-system-x86_64.
+	Program string
+	// Initramfs has the agent, Modules is an ext4 image of the kernel's /lib/modules.
+	Initramfs, Modules string
+	CPUs               int
+	KVM                bool
+	// Folders are those of the host that the guest sees besides its share; a guest
+	// names them by [FolderTag].
+	Folders []string
+}
+
+// shareTag names a guest's share.
+const shareTag = "share"
+
+// FolderTag is the name of one of [QEMU]'s folders in the guest.
+func FolderTag(i int) string { return fmt.Sprintf("folder%d", i) }
+
+// maxVirtioDisks is the number of names with one letter.
+const maxVirtioDisks = 26
+
+// Spec implements [Backend]. What the guest writes over its root is in a file of
+// TMPDIR that has no name any more; RootCOW and Boot are not used.
+func (q QEMU) Spec(g Guest) (proc.Spec, error) {
+	if len(g.Disks)+2 > maxVirtioDisks {
+		return proc.Spec{}, fmt.Errorf("%w: %s has %d disks, at most %d are possible", ErrGuest, g.Name, len(g.Disks), maxVirtioDisks-2)
+	}
+	for _, p := range append(append([]string{q.Program, g.Kernel, q.Initramfs, q.Modules, g.Share, g.RootBase, g.RunDir}, g.Disks...), q.Folders...) {
+		if p == "" || strings.ContainsAny(p, " \t\n,\"") {
+			return proc.Spec{}, fmt.Errorf("%w: path %q is empty or has blanks, commas or quotes", ErrGuest, p)
+		}
+	}
+	if q.CPUs < 1 {
+		return proc.Spec{}, fmt.Errorf("%w: %d CPUs, at least 1 is needed", ErrGuest, q.CPUs)
+	}
+	// Five levels of page tables cost an emulator time and nobody needs them here.
+	accel, cpu := "tcg,thread=multi", "max,la57=off"
+	if q.KVM {
+		accel, cpu = "kvm", "host"
+	}
+	modules := len(g.Disks) + 1
+	args := []string{
+		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(q.CPUs), "-m", strconv.Itoa(g.MemoryMiB),
+		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-device", "virtio-rng-pci",
+		"-kernel", g.Kernel, "-initrd", q.Initramfs,
+		// An oops ends the guest, and a panic shows on the console why.
+		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
+			agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
+		// A crash of the guest loses nothing that its disks have acknowledged, since the host lives on.
+		// The lab's other guests hold locks on the image, which none of them writes.
+		"-drive", "if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=" + g.RootBase,
+	}
+	for _, d := range g.Disks {
+		args = append(args, "-drive", "if=virtio,format=raw,cache=unsafe,discard=unmap,file="+d)
+	}
+	args = append(args, "-drive", "if=virtio,format=raw,readonly=on,file="+q.Modules)
+	for tag, folder := range append([]string{g.Share}, q.Folders...) {
+		name := shareTag
+		if tag > 0 {
+			name = FolderTag(tag - 1)
+		}
+		args = append(args, "-virtfs", "local,security_model=none,multidevs=remap,mount_tag="+name+",path="+folder)
+	}
+	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + g.RunDir, "TMPDIR=" + g.RunDir}
+	return proc.Spec{Name: g.Name, Path: q.Program, Args: args, Env: env, Dir: g.RunDir, Log: g.Console}, nil
+}
+
+// virtioDisk is the name of a disk in the guest, in the order of the command line.
+func virtioDisk(i int) string { return "/dev/vd" + string(rune('a'+i)) }

@@ -1,0 +1,99 @@
+package node
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func machine() QEMU {
+	return QEMU{Program: "/q", Initramfs: "/s/initramfs", Modules: "/k/modules.ext4", CPUs: 2, Folders: []string{"/work"}}
+}
+
+func TestQEMUSpec(t *testing.T) {
+	g := guest()
+	got, err := machine().Spec(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "-accel tcg,thread=multi -cpu max,la57=off -smp 2 -m 512 -nodefaults -display none -no-reboot -serial stdio -device virtio-rng-pci " +
+		"-kernel /k/linux -initrd /s/initramfs -append console=ttyS0 quiet oops=panic panic=-1 mitigations=off rdinit=/agent nfshare=share nfroot=/dev/vda nfmodules=/dev/vdd " +
+		"-drive if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=/k/base.ext4 " +
+		"-drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd0 -drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd1 " +
+		"-drive if=virtio,format=raw,readonly=on,file=/k/modules.ext4 " +
+		"-virtfs local,security_model=none,multidevs=remap,mount_tag=share,path=/s/share -virtfs local,security_model=none,multidevs=remap,mount_tag=folder0,path=/work"
+	if diff := cmp.Diff(want, strings.Join(got.Args, " ")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	q := machine()
+	q.KVM = true
+	if got, err = q.Spec(g); err != nil || strings.Join(got.Args[:4], " ") != "-accel kvm -cpu host" {
+		t.Errorf("with KVM: %v, %v", got.Args, err)
+	}
+}
+
+func TestQEMUSpecRefuses(t *testing.T) {
+	tests := map[string]func(*Guest, *QEMU){
+		"comma in a folder": func(_ *Guest, q *QEMU) { q.Folders = []string{"/a,b"} },
+		"missing modules":   func(_ *Guest, q *QEMU) { q.Modules = "" },
+		"no processor":      func(_ *Guest, q *QEMU) { q.CPUs = 0 },
+		"too many disks":    func(g *Guest, _ *QEMU) { g.Disks = make([]string, maxVirtioDisks) },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			g, q := guest(), machine()
+			change(&g, &q)
+			if _, err := q.Spec(g); !errors.Is(err, ErrGuest) {
+				t.Errorf("error %v, want %v", err, ErrGuest)
+			}
+		})
+	}
+}
+
+func TestWriteInitramfs(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"agent": "#!", "m/order": "a.ko\n", "m/a.ko": "abcde"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := filepath.Join(dir, "initramfs")
+	if err := WriteInitramfs(out, filepath.Join(dir, "agent"), filepath.Join(dir, "m")); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A header of 110 characters, the name, and the content, each up to four bytes.
+	var names []string
+	for at := 0; at < len(b); {
+		var size, length int
+		for field, to := range map[int]*int{6: &size, 11: &length} {
+			for _, c := range b[at+6+8*field : at+14+8*field] {
+				*to = *to<<4 | strings.IndexByte("0123456789abcdef", c)
+			}
+		}
+		names = append(names, string(b[at+110:at+110+length-1]))
+		at += (110 + length + 3) &^ 3
+		if names[len(names)-1] == "modules/a.ko" && !bytes.Equal(b[at:at+size], []byte("abcde")) {
+			t.Errorf("content %q", b[at:at+size])
+		}
+		at += (size + 3) &^ 3
+	}
+	if diff := cmp.Diff([]string{"dev", "newroot", "modules", "modules/a.ko", "modules/order", "agent", "TRAILER!!!"}, names); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if err := WriteInitramfs(out, filepath.Join(dir, "absent"), filepath.Join(dir, "m")); err == nil {
+		t.Error("an agent that is not there is no error")
+	}
+}
