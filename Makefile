@@ -18,7 +18,7 @@ demo: lab-up ## Boot the lab, run the main job on real devices, print the result
 	@echo "The lab is still up: 'go run ./hack/lab status' looks at it, 'make lab-down' ends it."
 
 .PHONY: test
-test: test-unit test-kernel test-cluster test-upstream ## Run all test rings but kind.
+test: test-unit test-kernel test-stock-smoke test-cluster test-upstream ## Run all test rings but kind.
 
 .PHONY: verify
 verify: ## Regenerate, lint and check everything that is generated or linted.
@@ -53,6 +53,18 @@ test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
 .PHONY: test-million
 test-million: ## Caches of a million chunks: moves, deaths of the source, memory; part of no other target.
 	VERBOSE=true SHORT=false DISK=49152 MEMORY=4096 LIMIT=60m RUN='^TestKernelMillion$$' hack/kernel-ring.sh
+
+.PHONY: test-stock-smoke
+test-stock-smoke: ## The least of ring 2 on the oldest kernel that is supported, unmodified, in an emulated machine.
+	KERNEL=debian-12 RUN='^TestKernel(Targets|OldXFS|Smoke)$$' hack/kernel-ring.sh
+
+.PHONY: test-stock-kernels
+test-stock-kernels: ## What says most of ring 2, on distributions' kernels (KERNEL, CPUS, RUN choose); half an hour each.
+	hack/stock-ring.sh
+
+.PHONY: test-stock-all
+test-stock-all: ## All of ring 2 on distributions' kernels (KERNEL, CPUS choose); hours each.
+	RUN=all hack/stock-ring.sh
 
 .PHONY: test-cluster
 test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster.

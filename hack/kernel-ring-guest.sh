@@ -7,12 +7,19 @@ start=$SECONDS
 # What follows a failed test in this kernel would fail for what that has left.
 /var/tmp/kernel.test -test.failfast -test.run "$RUN" -test.skip "$SKIP" -test.short="${SHORT:-true}" -test.v -test.timeout "${LIMIT:-25m}" > /tmp/out 2>&1
 rc=$?
-grep -aE '^ *--- |^(PASS|FAIL|panic|campaign)' /tmp/out
+grep -aE '^ *--- |^(PASS|FAIL|panic|campaign|skipped)' /tmp/out
+# Bit 7: the kernel has died of something (Documentation/admin-guide/tainted-kernels.rst).
+if ((rc == 0 && $(< /proc/sys/kernel/tainted) & 128)); then
+  echo "the kernel has oopsed"
+  rc=1
+fi
 if ((rc != 0)); then
   echo "== what the failed tests said"
   awk '/^=== RUN +[^\/]*$/ { said = "" } { said = said $0 "\n" } /^(--- FAIL|panic)/ { printf "%s", said; said = "" }' /tmp/out
   echo "== everything"
   cat /tmp/out
+  echo "== the kernel's last words"
+  dmesg | tail -n 100
 fi
 if ((rc == 0)) && [[ ${VERBOSE:-} == true ]]; then
   cat /tmp/out

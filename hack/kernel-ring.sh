@@ -6,15 +6,19 @@
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
+# KERNEL=debian-12 (debian-13, debian-newest) runs them in an emulated machine with that
+# distribution's kernel, of CPUS processors, 2 without; one at a time, if GUESTS does not say
+# otherwise. KVM=true takes this machine's KVM instead of an emulator. KEEP=DIR is where what the
+# guests said is kept, _output/kernel-ring without.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=$PWD/_output/kernel-ring
+out=${KEEP:-$PWD/_output/kernel-ring}
 rm -rf "$out" && mkdir -p "$out"
 
 mapfile -t packages < <(grep -rl --include='*_test.go' '^//go:build kernel' pkg e2e | xargs -n1 dirname | sort -u)
 ((${#packages[@]})) || { echo "no package has kernel tests" >&2; exit 1; }
 go build -o "$out/lab" ./hack/lab
-"$out/lab" artifacts kernel > /dev/null
+"$out/lab" artifacts kernel ${KERNEL:-} > /dev/null
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
@@ -69,10 +73,16 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+machine=()
+memory=1024
+if [[ -n ${KERNEL:-} ]]; then
+  machine=(--kernel "$KERNEL" --cpus "${CPUS:-2}" --kvm="${KVM:-false}" --env "NEARFLASH_STOCK_KERNEL=$KERNEL")
+  memory=2048
+fi
 start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
-  "$out/lab" guest run --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --memory "${MEMORY:-1024}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
+  "$out/lab" guest run "${machine[@]}" --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --memory "${MEMORY:-$memory}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
     --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$1" > "$out/$1/log" 2>&1 &
   running[$!]=$1
 }
@@ -87,7 +97,9 @@ reap() {
   cat "$out/$i/log"
   ((rc == 0)) || failed+=("$i")
 }
-slots=${GUESTS:-$((3 * $(nproc)))}
+many=$((3 * $(nproc)))
+[[ -z ${KERNEL:-} ]] || many=1
+slots=${GUESTS:-$many}
 for i in "${!jobs[@]}"; do
   while ((${#running[@]} >= slots)); do reap; done
   start "$i"

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/target"
@@ -21,10 +22,6 @@ import (
 
 const (
 	mib = int64(1) << 20
-
-	ssdOne      = "/dev/ubdb"
-	ssdTwo      = "/dev/ubdc"
-	storageDisk = "/dev/ubdd"
 
 	storageVG = "storage"
 	serverID  = "k1"
@@ -38,6 +35,8 @@ const (
 	chapWord     = "a-long-password"
 )
 
+var ssdOne, ssdTwo, storageDisk = guest.Disk("b"), guest.Disk("c"), guest.Disk("d")
+
 // TestMain lets the test binary be its own victim: with childEnv set it is a
 // node plugin that does one thing and is killed at a fault point.
 func TestMain(m *testing.M) {
@@ -48,7 +47,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "build with -tags kernel,faultpoints")
 		os.Exit(2)
 	}
-	os.Exit(m.Run())
+	os.Exit(guest.Main(m))
 }
 
 // machine is the storage server of the guest and what is said about its node.

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
@@ -27,9 +28,6 @@ import (
 const (
 	mib        = 1 << 20
 	mibSectors = mib / devmapper.SectorSize
-
-	ssd        = "/dev/ubdb"
-	originDisk = "/dev/ubdd"
 
 	// chunk is three regions: not a power of two.
 	chunk      = 192
@@ -43,6 +41,10 @@ const (
 	garbage = 0xa5
 	dmWait  = 30 * time.Second
 )
+
+var ssd, originDisk = guest.Disk("b"), guest.Disk("d")
+
+func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
 
 // machine has the parts of the guest's disks that a cache is made of.
 type machine struct {

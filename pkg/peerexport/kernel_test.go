@@ -1,9 +1,9 @@
 //go:build kernel
 
 // Tests on a real kernel: device mapper, LIO and the open-iscsi initiator over
-// loopback. They need root, a running iscsid, tc(8) with netem, and /dev/ubdb (or
-// NEARFLASH_TEST_DISK), a disk of at least 64 MiB whose content they DESTROY. Run
-// them in a throwaway machine.
+// loopback. They need root, a running iscsid, tc(8) with netem, and a
+// disk (package guest) of at least 64 MiB whose content they DESTROY. Run them in a
+// throwaway machine.
 package peerexport_test
 
 import (
@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/peerexport"
@@ -28,13 +29,14 @@ import (
 )
 
 const (
-	guestDisk = "/dev/ubdb"
-	lentName  = "nf-pvc-1-lent"
-	exported  = "pvc-1"
-	port      = 13260
-	size      = 8 << 20
-	password  = "a-password-of-16"
+	lentName = "nf-pvc-1-lent"
+	exported = "pvc-1"
+	port     = 13260
+	size     = 8 << 20
+	password = "a-password-of-16"
 )
+
+func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
 
 // rig is a node that lends a device, and the initiator of another one.
 type rig struct {
@@ -50,10 +52,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	disk := os.Getenv("NEARFLASH_TEST_DISK")
-	if disk == "" {
-		disk = guestDisk
-	}
+	disk := guest.Disk("b")
 	if _, err := os.Stat(disk); err != nil || os.Geteuid() != 0 {
 		t.Fatalf("run as root in a throwaway guest that has %s (its content is destroyed): %v", disk, err)
 	}

@@ -1,8 +1,8 @@
 //go:build kernel
 
 // Tests on a real kernel: LVM, LIO and the open-iscsi initiator over loopback.
-// They need root, a running iscsid, and /dev/ubdb (or NEARFLASH_TEST_DISK), a disk
-// of at least 1 GiB whose content they DESTROY. Run them in a throwaway machine.
+// They need root, a running iscsid, and a disk (package guest) of
+// at least 1 GiB whose content they DESTROY. Run them in a throwaway machine.
 package target_test
 
 import (

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
@@ -32,7 +33,7 @@ const (
 func TestMain(m *testing.M) {
 	config := os.Getenv(serveVariable)
 	if config == "" {
-		os.Exit(m.Run())
+		os.Exit(guest.Main(m))
 	}
 	cfg, err := target.LoadConfig(config)
 	if err == nil {

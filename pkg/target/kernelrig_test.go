@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/exportstate"
@@ -26,8 +27,6 @@ const (
 	otherIface   = "nftest-other"
 	otherNode    = "iqn.2026-11.io.nearflash:test-other"
 	garbage      = 0xa5
-	// guestDisk is an empty disk of the guests that run these tests.
-	guestDisk = "/dev/ubdb"
 )
 
 // rig is a real machine with a volume group on the test disk.
@@ -60,10 +59,7 @@ func newRig(t *testing.T) *rig {
 
 func testDisk(t *testing.T) string {
 	t.Helper()
-	disk := os.Getenv("NEARFLASH_TEST_DISK")
-	if disk == "" {
-		disk = guestDisk
-	}
+	disk := guest.Disk("b")
 	if _, err := os.Stat(disk); err != nil || os.Geteuid() != 0 {
 		t.Fatalf("run as root in a throwaway guest that has %s (its content is destroyed): %v", disk, err)
 	}
