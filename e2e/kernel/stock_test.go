@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,6 +48,17 @@ func TestKernelTargets(t *testing.T) {
 	if lacks := guest.Lacks("clone"); (found.WarmMove != nil) != lacks || lacks && !strings.Contains(found.WarmMove.Error(), "no target clone; remedy: load the module dm-clone on the node (CONFIG_DM_CLONE)") {
 		t.Errorf("warm moves: %v", found.WarmMove)
 	}
+}
+
+// possible leaves out the kinds of disasters that need what this kernel does not have.
+func possible(kinds []string) []string {
+	return slices.DeleteFunc(kinds, func(kind string) bool {
+		without := kind == "SSD with bad sectors" && guest.Lacks("dust")
+		if without {
+			fmt.Printf("skipped on %s, which has no dm-dust: disasters of the kind %q\n", guest.Kernel(), kind)
+		}
+		return without
+	})
 }
 
 // TestKernelSmoke: stage, crash, restart, unstage. The plugin is killed when the cache
