@@ -57,8 +57,9 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(q.CPUs), "-m", strconv.Itoa(g.MemoryMiB),
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-device", "virtio-rng-pci",
 		"-kernel", g.Kernel, "-initrd", q.Initramfs,
-		// An oops ends the guest, and a panic shows on the console why.
-		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
+		// An oops ends the guest, and a panic shows on the console why. On a busy machine the
+		// emulated timer is late for the kernel's check of it.
+		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 no_timer_check mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
 			agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
 		// A crash of the guest loses nothing that its disks have acknowledged, since the host lives on.
 		// The lab's other guests hold locks on the image, which none of them writes.
