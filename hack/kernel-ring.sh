@@ -95,7 +95,12 @@ reap() {
   unset "running[$pid]"
   echo "== ${jobs[i]}: exit status $rc"
   cat "$out/$i/log"
-  ((rc == 0)) || failed+=("$i")
+  ((rc == 0)) && return
+  failed+=("$i")
+  if ! grep -q '^== everything' "$out/$i/log" && [[ -s $out/$i/said ]]; then
+    echo "== what the tests had said when the guest ended"
+    tail -n 300 "$out/$i/said"
+  fi
 }
 many=$((3 * $(nproc)))
 [[ -z ${KERNEL:-} ]] || many=1
