@@ -52,7 +52,7 @@ func TestKernelVolume(t *testing.T) {
 			if p == target.Thin {
 				r.checkDiscard(svc, disk)
 			}
-			r.checkUnexport(svc, c, disk)
+			r.checkUnexport(svc, c)
 			r.checkReuse(svc, p)
 		})
 	}
@@ -101,7 +101,7 @@ func (r *rig) checkDiscard(svc *target.Service, disk string) {
 	}
 }
 
-func (r *rig) checkUnexport(svc *target.Service, c target.Connection, disk string) {
+func (r *rig) checkUnexport(svc *target.Service, c target.Connection) {
 	r.t.Helper()
 	ctx := r.t.Context()
 	var exported *target.ExportedError
@@ -117,7 +117,7 @@ func (r *rig) checkUnexport(svc *target.Service, c target.Connection, disk strin
 		r.t.Fatalf("outdated generation: %v", err)
 	}
 	r.logout(c) // another generation is another unit
-	disk = r.mustLogin(c)
+	disk := r.mustLogin(c)
 	former := admitted(r.t, svc, r.node)
 	r.export(svc, "v1", 7)
 	if err := svc.UnexportVolume(ctx, "v1", r.node, former); err != nil {
