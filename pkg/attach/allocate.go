@@ -168,21 +168,23 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) 
 	}
 	defer unlock()
 	view, tags := a.Pool.View(), w.tags()
-	if w.keep {
-		if err := a.keepData(ctx, w.id, tags); err != nil {
-			return cacheVolumes{}, err
-		}
-	}
 	specs := w.specs(view, tags)
-	err = a.createAll(ctx, specs)
-	if errors.Is(err, lvm.ErrNoSpace) {
-		// How much is free is worth a question only now.
-		err = a.makeRoomAndCreate(ctx, w.id, specs)
+	if w.keep {
+		var data lvm.LV
+		if data, err = a.keepData(ctx, w.id, tags); err == nil {
+			err = a.createBeside(ctx, w.id, data, specs)
+		}
+	} else {
+		err = a.createPlaced(ctx, w.id, specs)
 	}
 	if err != nil {
 		return cacheVolumes{}, err
 	}
-	return a.blankVolumes(ctx, view.VG, w.id, true)
+	c, err := a.blankVolumes(ctx, view.VG, w.id, true)
+	if err == nil && a.apart(c) {
+		err = fmt.Errorf("%w: data on %v, map on %v", errApart, a.devicesBelow(c.data.DevNo(), view), a.devicesBelow(c.meta.DevNo(), view))
+	}
+	return c, err
 }
 
 // blankVolumes returns new logical volumes after their metadata were made blank: the
@@ -227,7 +229,7 @@ func (a *Attacher) allocateFill(ctx context.Context, w shape) (cacheVolumes, err
 
 // specs lists the logical volumes that are to be made.
 func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
-	// The map over the same SSDs as the data: it counts after a flush of the devices
+	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
 	specs := []lvm.CreateSpec{{VG: view.VG, Name: metaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
 	if w.fill {
@@ -250,21 +252,4 @@ func (a *Attacher) createAll(ctx context.Context, specs []lvm.CreateSpec) error 
 		}
 	}
 	return nil
-}
-
-// makeRoomAndCreate makes logical volumes for which the pool has no space as it is.
-func (a *Attacher) makeRoomAndCreate(ctx context.Context, id volume.ID, specs []lvm.CreateSpec) error {
-	view := a.Pool.View()
-	need, names := int64(0), make([]string, len(specs))
-	for i, spec := range specs {
-		need += view.Copies * spec.SizeBytes
-		names[i] = spec.Name
-	}
-	if err := a.LVM.RemoveLVs(ctx, view.VG, names...); err != nil {
-		return err
-	}
-	if err := a.makeRoom(ctx, id, view.VG, need); err != nil {
-		return err
-	}
-	return a.createAll(ctx, specs)
 }

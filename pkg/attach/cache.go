@@ -137,13 +137,22 @@ func shapeFromSSD(e *Entry, c cacheVolumes) error {
 // zeroHeadBytes covers the superblock of a clone (one 4 KiB block) with a margin.
 const zeroHeadBytes = 64 << 10
 
-// makeRoom evicts residencies, oldest first, until need bytes are free. It evicts
-// none if all of them would not be enough.
-func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need int64) error {
+// makeRoom evicts residencies, oldest first, until what is free of each SSD fits. It
+// evicts none if all of them would not be enough. sizes are those of one copy of what is
+// to be made.
+func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fits func(free map[string]int64) bool) error {
+	view, need := a.Pool.View(), int64(0)
+	for _, size := range sizes {
+		need += view.Copies * size
+	}
 	for {
-		report, err := a.LVM.VG(ctx, vg)
-		if err != nil || report.FreeBytes >= need {
+		rooms, size, err := a.rooms(ctx, view)
+		if err != nil || fits(rooms) {
 			return err
+		}
+		free := int64(0)
+		for _, n := range rooms {
+			free += n
 		}
 		residents, err := a.residents(id)
 		if err != nil {
@@ -151,15 +160,15 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, vg string, need i
 		}
 		evictable := int64(0)
 		for i := range residents {
-			evictable += a.Pool.View().Copies * residents[i].CacheBytes()
+			evictable += view.Copies * residents[i].CacheBytes()
 		}
-		if report.FreeBytes+evictable < need {
-			return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and %d in residencies that could be evicted",
-				lvm.ErrNoSpace, need, report.FreeBytes, evictable)
+		if free+evictable < need || !fits(size) {
+			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in residencies that could be evicted",
+				lvm.ErrNoSpace, need, free, evictable)
 		}
 		victim := a.idle(residents)
 		if victim == nil {
-			return fmt.Errorf("%w: the cache needs %d bytes, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, report.FreeBytes)
+			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, free)
 		}
 		if err := a.evict(ctx, victim); err != nil {
 			return err

@@ -21,6 +21,8 @@ type cacheFacts struct {
 	SuperblockClean, SuperblockBlank bool
 	// Stopped is the tag of a clean stop, the third witness.
 	Stopped bool
+	// Apart is true when data are on an SSD that the map is not on.
+	Apart bool
 	// Fill is true when the logical volume of an unfinished fill exists.
 	Fill bool
 }
@@ -154,7 +156,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 
 // reusable tells whether the cache found is a clean residency of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
-	current := sameFence && f.Cache.Fence == f.Fence
+	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:

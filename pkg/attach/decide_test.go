@@ -50,6 +50,7 @@ func noPool(f *stageFacts)      { f.PoolProblem = "no devices" }
 func badSSD(f *stageFacts)      { f.CacheProblem = "input/output error" }
 func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
 func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
+func apart(f *stageFacts)       { f.Cache.Apart = true }
 func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
 func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
 
@@ -64,6 +65,14 @@ func TestDecideStage(t *testing.T) {
 		"warm start": {
 			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true),
 			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"residency whose data are not on the SSDs of its map": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(apart),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"unflushed writes, data not on the SSDs of the map": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(apart),
+			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"warm start after a reboot": {
 			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(rebooted),

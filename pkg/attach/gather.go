@@ -93,6 +93,7 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 			return c, err
 		}
 	}
+	c.facts.Apart = a.apart(c)
 	sb, err := readSuperblock(c.meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -303,10 +304,7 @@ func (a *Attacher) allocateAhead(ctx context.Context, e *Entry) error {
 	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
 		return err
 	}
-	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*e.DataBytes); err != nil {
-		return err
-	}
-	return a.LVM.CreateLV(ctx, e.shape(false).dataSpec(view, cacheTags(e.Fence, e.Mode)))
+	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{e.shape(false).dataSpec(view, cacheTags(e.Fence, e.Mode))})
 }
 
 // startCopy lets the copy run beside whatever else this node does.

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -73,30 +74,31 @@ func (a *Attacher) aheadProblem(ctx context.Context, e *Entry) (string, error) {
 }
 
 // keepData makes the logical volume that was copied to the one of this ownership.
-func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) error {
+func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (lvm.LV, error) {
 	vg := a.Pool.View().VG
 	// Of a stage that was killed.
 	if err := a.LVM.RemoveLVs(ctx, vg, metaLV(id), fillLV(id)); err != nil {
-		return err
+		return lvm.LV{}, err
 	}
 	if err := a.LVM.Activate(ctx, vg, dataLV(id)); err != nil {
-		return err
+		return lvm.LV{}, err
 	}
 	lvs, err := a.LVM.LVs(ctx, vg)
 	if err != nil {
-		return err
+		return lvm.LV{}, err
 	}
 	var old []string
-	for _, t := range pickCache(lvs, id).data.Tags {
+	data := pickCache(lvs, id).data
+	for _, t := range data.Tags {
 		if strings.HasPrefix(t, "nearflash.") && !slices.Contains(tags, t) {
 			old = append(old, t)
 		}
 	}
 	if err := a.LVM.ChangeTags(ctx, vg, tags, old, dataLV(id)); err != nil {
-		return err
+		return lvm.LV{}, err
 	}
 	faultPrewarmTaken.Hit()
-	return nil
+	return data, nil
 }
 
 // checkPrewarm wipes copied data that can be of no use any more.

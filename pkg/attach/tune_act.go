@@ -304,7 +304,14 @@ func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
 	}
 	defer unlock()
 	view := a.Pool.View()
-	if err := a.makeRoom(ctx, e.ID, view.VG, view.Copies*(size-e.DataBytes)); err != nil {
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return err
+	}
+	on := a.devicesBelow(pickCache(lvs, e.ID).data.DevNo(), view)
+	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
+		return growsOn(view, free, on, size-e.DataBytes)
+	}); err != nil {
 		return err
 	}
 	return a.LVM.ExtendLV(ctx, view.VG, dataLV(e.ID), size)

@@ -82,9 +82,10 @@ type CreateSpec struct {
 	// SizeBytes is rounded up to whole extents.
 	SizeBytes int64
 	Tags      []string
-	// Stripes over so many devices; 0 and 1 are none. If the devices have no
-	// room for that shape, the volume becomes linear.
+	// Stripes over so many devices; 0 and 1 are none.
 	Stripes int
+	// Devices are where it may be; without any, LVM chooses among all.
+	Devices []string
 	// Mirror makes two copies on two devices (raid1). It excludes Stripes.
 	Mirror bool
 }
@@ -119,8 +120,8 @@ type Client interface {
 	// Activate makes logical volumes appear in the kernel; active ones are
 	// success. Errors: ErrNotFound.
 	Activate(ctx context.Context, vg string, names ...string) error
-	// ExtendLV grows a logical volume to at least size bytes; a larger one is
-	// success. Errors: ErrNotFound, ErrNoSpace.
+	// ExtendLV grows a logical volume to at least size bytes, on the devices that it is
+	// on; a larger one is success. Errors: ErrNotFound, ErrNoSpace.
 	ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error
 	// Refresh loads the tables of active logical volumes again; a mirror takes a
 	// copy in again whose device is back. Errors: ErrNotFound.

@@ -81,14 +81,7 @@ func (t *tools) LVs(ctx context.Context, vg string) ([]LV, error) {
 
 // CreateLV implements Client.
 func (t *tools) CreateLV(ctx context.Context, spec CreateSpec) error {
-	err := t.createLV(ctx, spec)
-	if errors.Is(err, ErrNoSpace) && spec.Stripes > 1 {
-		// Free space that is not spread over enough devices still holds a
-		// linear volume.
-		spec.Stripes = 1
-		err = t.createLV(ctx, spec)
-	}
-	if err != nil {
+	if err := t.createLV(ctx, spec); err != nil {
 		return fmt.Errorf("create logical volume %s/%s: %w", spec.VG, spec.Name, err)
 	}
 	return nil
@@ -115,7 +108,7 @@ func (t *tools) createLV(ctx context.Context, spec CreateSpec) error {
 		// that do wait for each other.
 		config = append(config, "activation{udev_sync=0}")
 	}
-	return t.change(ctx, config, "lvcreate", append(args, spec.VG)...)
+	return t.change(ctx, config, "lvcreate", slices.Concat(args, []string{spec.VG}, t.linksOf(spec.Devices))...)
 }
 
 // Activate implements Client.
@@ -127,7 +120,8 @@ func (t *tools) Activate(ctx context.Context, vg string, names ...string) error 
 	return nil
 }
 
-// ExtendLV implements Client. It is not ended with ctx: killed between suspend
+// ExtendLV implements Client. By the policy "cling" each stripe and each copy grows on the
+// device that it is on (lvm(8), Allocation). It is not ended with ctx: killed between suspend
 // and resume it would leave the volume's users hanging.
 func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error {
 	lvs, err := t.LVs(ctx, vg)
@@ -143,7 +137,7 @@ func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	if err := t.change(ctx, nil, "lvextend", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
+	if err := t.change(ctx, nil, "lvextend", "--alloc", "cling", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
 		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
 	}
 	return nil

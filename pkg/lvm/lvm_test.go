@@ -134,12 +134,21 @@ func TestErrorsOfLVM(t *testing.T) {
 	}
 }
 
-func TestStripesFallBackToLinear(t *testing.T) {
+// TestPlacement: LVM is told where, and a volume grows where it is.
+func TestPlacement(t *testing.T) {
 	run, c, links := client(t)
 	create := fmt.Sprintf("lvcreate --devices %s/dev/a,%[1]s/dev/b --yes --wipesignatures n --zero n --name x --size 4194304b", links)
 	run.On(create+" --stripes 2").Fail(5, "  Insufficient suitable allocatable extents for logical volume x\n").Once()
-	run.On(create + " vg --config activation{udev_sync=0} backup{backup=0 archive=0}").Once()
-	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); err != nil {
+	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("stripes without room: %v, want ErrNoSpace", err)
+	}
+	run.On(fmt.Sprintf("%s vg %s/dev/b --config", create, links)).Once()
+	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 1, Devices: []string{"/dev/b"}}); err != nil {
+		t.Error(err)
+	}
+	run.On("lvs").Return(golden(t, "lvs.json"))
+	run.On(fmt.Sprintf("lvextend --devices %s/dev/a,%[1]s/dev/b --alloc cling --size 134217728b", links)).Once()
+	if err := c.ExtendLV(t.Context(), "nearflash-0123456789", "pvc-a.data", 128<<20); err != nil {
 		t.Error(err)
 	}
 }
