@@ -216,10 +216,16 @@ func (d *dmsetup) Deps(_ context.Context, name string) ([]string, error) {
 	return c.deps(name)
 }
 
+// oneTarget selects, of all devices, those that can be a cache or a clone. dmsetup would
+// else ask each device for its status, and fail for all when one has more targets than
+// fit into 64 MiB: a table of a million segments below one volume would hide the caches of
+// all others.
+const oneTarget = "segments=1"
+
 // StatusAll implements Client. Without --noflush the kernel would commit a cache's
 // metadata for every look at it.
 func (d *dmsetup) StatusAll(ctx context.Context) (map[string]CacheStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "cache")
+	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "cache", "--select", oneTarget)
 	if err != nil {
 		return nil, fmt.Errorf("status of all caches: %w", err)
 	}
@@ -244,7 +250,7 @@ func (d *dmsetup) Status(ctx context.Context, name string) (CacheStatus, bool, e
 
 // CommitAll implements Client.
 func (d *dmsetup) CommitAll(ctx context.Context) error {
-	if _, err := d.exec(ctx, nil, "status", "--target", "cache"); err != nil {
+	if _, err := d.exec(ctx, nil, "status", "--target", "cache", "--select", oneTarget); err != nil {
 		return fmt.Errorf("commit the metadata of all caches: %w", err)
 	}
 	return nil
@@ -253,7 +259,7 @@ func (d *dmsetup) CommitAll(ctx context.Context) error {
 // CloneStatusAll implements Client. As with caches, nothing is committed: the
 // counts in memory are the newer ones.
 func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "clone")
+	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "clone", "--select", oneTarget)
 	if err != nil {
 		return nil, fmt.Errorf("status of all clones: %w", err)
 	}

@@ -125,7 +125,7 @@ func TestMultipathStatus(t *testing.T) {
 
 func TestCloneStatusAll(t *testing.T) {
 	run := hostexectest.New(t)
-	run.On("dmsetup status --noflush --target clone").Return(golden(t, "status-clone-all.txt"))
+	run.On("dmsetup status --noflush --target clone --select segments=1").Return(golden(t, "status-clone-all.txt"))
 	all, err := New(run).CloneStatusAll(t.Context())
 	if err != nil || len(all) != 2 {
 		t.Errorf("got %v, %v", all, err)
@@ -135,7 +135,7 @@ func TestCloneStatusAll(t *testing.T) {
 // Without --noflush the kernel commits.
 func TestCommitAll(t *testing.T) {
 	run := hostexectest.New(t)
-	run.On("dmsetup status --target cache").Return("")
+	run.On("dmsetup status --target cache --select segments=1").Return("")
 	if err := New(run).CommitAll(t.Context()); err != nil {
 		t.Error(err)
 	}
