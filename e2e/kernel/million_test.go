@@ -118,6 +118,13 @@ func (m *machine) moveChunks(n int64, apart int) chunkMove {
 	v.stage()
 	v.unstage()
 	restored := v.scatter(apart)
+	if apart == everyChunk {
+		// As the flush of such a cache would have noted.
+		e, err := v.a.Journal.Load(string(v.req.ID))
+		mustPass(t, "journal", err)
+		e.Full = true
+		mustPass(t, "journal", v.a.Journal.Save(string(v.req.ID), e))
+	}
 	var out chunkMove
 
 	v.publishTo(v.b, otherName)
