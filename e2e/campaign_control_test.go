@@ -92,13 +92,17 @@ func controlKilledMove(ctx context.Context, w *witness) error {
 
 // etcdRestored: the volume moves, is written to, and the cluster's objects come back
 // from a backup of before. The pod of before never gets the volume: somebody has to
-// make it anew, as after any such restore.
+// make it anew, and to take the storage server over, as after any such restore.
 func etcdRestored(ctx context.Context, w *witness) error {
 	const backup = "campaign"
 	if err := k.Lab.SaveEtcd(ctx, backup); err != nil {
 		return err
 	}
 	if err := recovered(ctx); err != nil {
+		return err
+	}
+	// So that the backup is older than the epoch, as one of an hour ago is.
+	if err := swapEpoch(ctx); err != nil {
 		return err
 	}
 	before, node := w.pod, w.node
@@ -124,6 +128,9 @@ func etcdRestored(ctx context.Context, w *witness) error {
 		return err
 	}
 	time.Sleep(time.Duration(w.r.IntN(20)) * time.Second)
+	if err := takeOver(ctx); err != nil {
+		return err
+	}
 	w.pod, w.node = before, node
 	if err := mustNotServe(ctx, w); err != nil {
 		return err

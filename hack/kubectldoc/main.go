@@ -46,7 +46,8 @@ const permissions = `
 | look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
 | change mode or size, flush, drop, migrate | patch ` + "`cachedvolumes`" + ` |
 | abandon | patch ` + "`cachedvolumes/status`" + ` |
-| doctor | also get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
+| takeover | list ` + "`configmaps`" + `, get and update those of nearflash's namespace |
+| doctor | also list ` + "`configmaps`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 
 ` + "`CachedVolumes` have no namespace: who may patch them may change every volume.\n"
 

@@ -9,6 +9,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -51,7 +52,49 @@ type Access struct {
 	Exports    []Export
 }
 
+// Epoch is what a server says of the cluster that uses it.
+type Epoch struct {
+	// Server is the server's own name.
+	Server string
+	// Value is the epoch, "" until a cluster has set one.
+	Value string
+}
+
+// ErrNoEpochs says that a server knows no epochs: it is of an earlier version.
+var ErrNoEpochs = errors.New("the storage server knows no epochs")
+
+// EpochError is returned by whatever changes something, if the server has another epoch
+// than the call: another cluster uses it. It matches volume.ErrFenced.
+type EpochError struct {
+	// Server is the server's epoch, Given the call's.
+	Server, Given string
+}
+
+// Error implements error.
+func (e *EpochError) Error() string {
+	return fmt.Sprintf("%v: the storage server is used under another epoch than that of this cluster (%q)", volume.ErrFenced, e.Given)
+}
+
+// Unwrap makes errors.Is(err, volume.ErrFenced) true.
+func (e *EpochError) Unwrap() error { return volume.ErrFenced }
+
+type epochKey struct{}
+
+// WithEpoch returns a context whose calls of a Backend have an epoch.
+func WithEpoch(ctx context.Context, epoch string) context.Context {
+	return context.WithValue(ctx, epochKey{}, epoch)
+}
+
+// EpochOf returns the epoch of a call, "" for none.
+func EpochOf(ctx context.Context) string {
+	epoch, _ := ctx.Value(epochKey{}).(string)
+	return epoch
+}
+
 // Backend is a storage server.
+//
+// Create, Delete, Expand, Export and Unexport fail with *EpochError if the server has an
+// epoch and the context has not the same (WithEpoch).
 //
 // All methods are idempotent. Their errors match the sentinels of package
 // volume: ErrInvalid, ErrNotFound, ErrExists, ErrInUse, ErrNoSpace, ErrBusy,
@@ -78,6 +121,11 @@ type Backend interface {
 	// ends another one of the same initiator: if that was admitted anew since, nothing
 	// happens. What is not admitted any more or does not exist is success.
 	Unexport(ctx context.Context, id volume.ID, e Export) error
+	// Epoch returns the epoch. Errors: ErrNoEpochs.
+	Epoch(ctx context.Context) (Epoch, error)
+	// SwapEpoch replaces the epoch current, "" for none, by next, or finds that done.
+	// Errors: *EpochError, ErrNoEpochs.
+	SwapEpoch(ctx context.Context, current, next string) error
 	// Capacity returns the bytes that new volumes may have.
 	Capacity(ctx context.Context) (int64, error)
 	// Check reports whether the server answers and accepts the controller's

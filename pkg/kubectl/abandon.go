@@ -147,7 +147,7 @@ func (o *abandonOptions) loss(ctx context.Context, v *volume) v1alpha1.Abandoned
 	}
 	out := v1alpha1.AbandonedWrites{
 		Generation: ptr.Deref(v.Status.Generation, 0), NodeName: v.Status.OwnerNode,
-		Consent: v1alpha1.LossConsent{Time: metav1.NewTime(o.Clock.Now()), By: o.user(ctx), Given: given},
+		Consent: v1alpha1.LossConsent{Time: metav1.NewTime(o.Clock.Now()), By: userName(ctx, o.client), Given: given},
 	}
 	seen := v.Status.Cache
 	if seen.ObservedTime.IsZero() || seen.DirtyBytes == nil {
@@ -164,11 +164,11 @@ func (o *abandonOptions) loss(ctx context.Context, v *volume) v1alpha1.Abandoned
 // maxUser is the bound of the API for the name of who consented.
 const maxUser = 253
 
-// user is the name by which the API server knows who runs the command; "" if it does
+// userName is the name by which the API server knows who runs the command; "" if it does
 // not say, which must not be in the way of an emergency.
-func (o *abandonOptions) user(ctx context.Context) string {
+func userName(ctx context.Context, c client.Client) string {
 	var review authenticationv1.SelfSubjectReview
-	if err := o.client.Create(ctx, &review); err != nil {
+	if err := c.Create(ctx, &review); err != nil {
 		return ""
 	}
 	name := review.Status.UserInfo.Username

@@ -50,7 +50,7 @@ func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {
 		return false
 	}
 	return errors.Is(err, volume.ErrNoSpace) ||
-		made && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists))
+		made && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced))
 }
 
 // ensureRecord makes the record of a volume, or returns the existing one if it

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -111,7 +112,21 @@ func testCreateRefused(t *testing.T, _ *rest.Config, f *fixture) {
 	_, err := f.svc.Create(t.Context(), f.id, big)
 	wantError(t, err, volume.ErrNoSpace)
 	f.wantGone(t)
-	f.create(t)
+	// The server is another cluster's.
+	if err := f.storage.SwapEpoch(t.Context(), "", "epoch-of-another-cluster"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.svc.Create(t.Context(), f.id, spec())
+	wantError(t, err, volume.ErrFenced)
+	f.wantGone(t)
+	ctx := backend.WithEpoch(t.Context(), "epoch-of-another-cluster")
+	if _, err := f.svc.Create(ctx, f.id, spec()); err != nil {
+		t.Fatal(err)
+	}
+	// What an earlier call may have made is not forgotten.
+	_, err = f.svc.Create(t.Context(), f.id, spec())
+	wantError(t, err, volume.ErrFenced)
+	f.record(t)
 }
 
 func testCreateConverges(t *testing.T, _ *rest.Config, f *fixture) {

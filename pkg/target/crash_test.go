@@ -1,6 +1,7 @@
 package target_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -8,20 +9,22 @@ import (
 	"github.com/nearflash/nearflash/pkg/target/lio"
 )
 
-// scenario is a volume's life with two owners; every call of it is one a
+// scenario is a volume's life with two owners and two epochs; every call of it is one a
 // controller would repeat until it succeeds.
 func scenario(t *testing.T, svc *target.Service) []func() error {
 	t.Helper()
-	ctx := t.Context()
-	export := func(initiator, who string, gen int64) func() error {
+	const first, second = "epoch1epoch1epoch1", "epoch2epoch2epoch2"
+	ctx, later := target.WithEpoch(t.Context(), first), target.WithEpoch(t.Context(), second)
+	export := func(ctx context.Context, initiator, who string, gen int64) func() error {
 		return func() error {
 			_, err := svc.ExportVolume(ctx, "v1", initiator, account(who), gen)
 			return err
 		}
 	}
 	return []func() error{
+		func() error { return svc.SwapEpoch(ctx, "", first) },
 		func() error { _, err := svc.CreateVolume(ctx, "v1", 8*mib, target.Thick); return err },
-		export(nodeA, "a", 1),
+		export(ctx, nodeA, "a", 1),
 		func() error { _, err := svc.ExpandVolume(ctx, "v1", 20*mib); return err },
 		func() error {
 			v, err := svc.GetVolume(ctx, "v1")
@@ -30,9 +33,10 @@ func scenario(t *testing.T, svc *target.Service) []func() error {
 			}
 			return svc.UnexportVolume(ctx, "v1", nodeA, v.Exports[0].Admission)
 		},
-		export(nodeB, "b", 2),
-		func() error { return svc.UnexportVolume(ctx, "v1", "", "") },
-		func() error { return svc.DeleteVolume(ctx, "v1") },
+		func() error { return svc.SwapEpoch(ctx, first, second) },
+		export(later, nodeB, "b", 2),
+		func() error { return svc.UnexportVolume(later, "v1", "", "") },
+		func() error { return svc.DeleteVolume(later, "v1") },
 	}
 }
 

@@ -17,6 +17,7 @@
 //     Kubernetes API, a controller that was cut off) cannot take a volume back.
 //   - Each export is an admission of its own, with a name. Whoever ends it names it, so
 //     that an order that comes late ends no later admission of the same initiator.
+//   - Once a cluster has set an epoch, only calls with it change anything.
 //   - An exported volume is never deleted.
 //   - No tenant reads another one's data: see lvol.
 //

@@ -49,7 +49,7 @@ func (s *Service) ExportVolume(ctx context.Context, name, initiator string, acco
 		Initiator: initiator, Username: account.Username, Password: account.Password, Generation: generation,
 		Admission: rand.Text(),
 	}
-	return do(ctx, s, name, func(ctx context.Context) (Connection, error) {
+	return change(ctx, s, name, func(ctx context.Context) (Connection, error) {
 		v, err := s.export(ctx, name, want)
 		if err != nil {
 			return Connection{}, err
@@ -103,7 +103,7 @@ func (s *Service) UnexportVolume(ctx context.Context, name, initiator, admission
 			return err
 		}
 	}
-	return doOnly(ctx, s, name, func(ctx context.Context) error {
+	return changeOnly(ctx, s, name, func(ctx context.Context) error {
 		if initiator == "" {
 			// Also the way out when a record cannot be read.
 			return s.forgetExports(ctx, name)

@@ -67,6 +67,15 @@ func (s stoppable) Delete(volume string) error {
 	return s.Store.Delete(volume)
 }
 
+func (s stoppable) SetEpoch(epoch string) error {
+	if s.m.storeStep != nil {
+		if err := s.m.storeStep("epoch " + epoch); err != nil {
+			return err
+		}
+	}
+	return s.Store.SetEpoch(epoch)
+}
+
 // start starts the server; stop is what a kill would do, plus giving the lock free.
 func (m *machine) start(t *testing.T) (svc *target.Service, stop func()) {
 	t.Helper()

@@ -19,6 +19,9 @@ import (
 // not keep the others from it: it is named by Problems and tried again by Repair.
 func (s *Service) Restore(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
+	if _, err := s.store.Epoch(); err != nil {
+		return fmt.Errorf("read the epoch: %w", err) // who may change something is not known
+	}
 	recorded, err := s.store.List()
 	if err != nil {
 		return fmt.Errorf("read recorded exports: %w", err)

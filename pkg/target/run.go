@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config, version string) error {
 // NewGRPC returns a gRPC server with the service registered. With allowed names,
 // clients whose certificates have another common name are refused.
 func NewGRPC(log logr.Logger, creds credentials.TransportCredentials, srv *Server, allowed ...string) *grpc.Server {
-	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log), allowClients(allowed)),
+	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log), allowClients(allowed), readEpoch),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	targetpb.RegisterTargetServer(g, srv)
 	return g

@@ -93,6 +93,23 @@ func (s *Server) UnexportVolume(ctx context.Context, req *targetpb.UnexportVolum
 	return &targetpb.UnexportVolumeResponse{}, nil
 }
 
+// GetEpoch implements targetpb.TargetServer.
+func (s *Server) GetEpoch(ctx context.Context, _ *targetpb.GetEpochRequest) (*targetpb.GetEpochResponse, error) {
+	epoch, err := s.svc.Epoch(ctx)
+	if err != nil {
+		return nil, statusFor(err)
+	}
+	return &targetpb.GetEpochResponse{ServerId: s.svc.cfg.ServerID, Epoch: epoch}, nil
+}
+
+// SwapEpoch implements targetpb.TargetServer.
+func (s *Server) SwapEpoch(ctx context.Context, req *targetpb.SwapEpochRequest) (*targetpb.SwapEpochResponse, error) {
+	if err := s.svc.SwapEpoch(ctx, req.GetCurrent(), req.GetNext()); err != nil {
+		return nil, statusFor(err)
+	}
+	return &targetpb.SwapEpochResponse{}, nil
+}
+
 // GetCapacity implements targetpb.TargetServer.
 func (s *Server) GetCapacity(ctx context.Context, req *targetpb.GetCapacityRequest) (*targetpb.GetCapacityResponse, error) {
 	p, err := provisioningOf(req.GetProvisioning())

@@ -20,6 +20,8 @@ type Store interface {
 	List() ([]string, error)
 	Save(exportstate.Record) error
 	Delete(volume string) error
+	Epoch() (string, error)
+	SetEpoch(epoch string) error
 }
 
 // Volume is a volume as clients see it.
@@ -66,6 +68,8 @@ type Service struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
+
+	epochMu sync.Mutex // a comparison and the swap after it
 
 	problemsMu sync.Mutex
 	problems   map[string]string // by volume: why it is not as wanted

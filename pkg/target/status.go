@@ -17,6 +17,7 @@ func statusFor(err error) error {
 		invalid  *InvalidError
 		exported *ExportedError
 		stale    *StaleGenerationError
+		epoch    *EpochError
 	)
 	switch {
 	case err == nil:
@@ -25,6 +26,8 @@ func statusFor(err error) error {
 		return detailed(codes.InvalidArgument, err, &targetpb.InvalidField{Field: invalid.Field, Value: invalid.Value, Accepted: invalid.Accepted})
 	case errors.As(err, &stale):
 		return detailed(codes.FailedPrecondition, err, &targetpb.StaleGeneration{StoredGeneration: stale.Stored, RequestedGeneration: stale.Requested})
+	case errors.As(err, &epoch):
+		return detailed(codes.FailedPrecondition, err, &targetpb.EpochMismatch{Epoch: epoch.Server})
 	case errors.As(err, &exported):
 		return detailed(codes.FailedPrecondition, err, &targetpb.VolumeExported{Initiators: exported.Initiators})
 	}

@@ -18,7 +18,7 @@ func (s *Service) CreateVolume(ctx context.Context, name string, size int64, p P
 	if err := s.checkNew(name, size, p); err != nil {
 		return Volume{}, err
 	}
-	return do(ctx, s, name, func(ctx context.Context) (Volume, error) {
+	return change(ctx, s, name, func(ctx context.Context) (Volume, error) {
 		v, err := s.vols.Get(ctx, name)
 		if err == nil && v.State != lvol.Ready {
 			// Rests of a call that was cut off: the caller never got an answer.
@@ -109,7 +109,7 @@ func (s *Service) DeleteVolume(ctx context.Context, name string) error {
 	if err := checkVolumeName(name); err != nil {
 		return err
 	}
-	return doOnly(ctx, s, name, func(ctx context.Context) error {
+	return changeOnly(ctx, s, name, func(ctx context.Context) error {
 		v, err := s.vols.Get(ctx, name)
 		if errors.Is(err, lvol.ErrNotFound) || errors.Is(err, lvol.ErrForeign) {
 			return s.forgetExports(ctx, name)
@@ -146,7 +146,7 @@ func (s *Service) ExpandVolume(ctx context.Context, name string, size int64) (in
 	if err := s.checkSize(size); err != nil {
 		return 0, err
 	}
-	return do(ctx, s, name, func(ctx context.Context) (int64, error) {
+	return change(ctx, s, name, func(ctx context.Context) (int64, error) {
 		v, err := s.usable(ctx, name)
 		if err != nil {
 			return 0, err

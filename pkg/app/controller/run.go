@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -20,6 +21,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/epoch"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -72,6 +74,9 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err != nil {
 		return err
 	}
+	if storage, err = keepEpoch(mgr, cfg, storage); err != nil {
+		return err
+	}
 	volumes := provision.New(provision.Config{Client: mgr.GetClient(), Backend: storage, Events: mgr.GetEventRecorder("nearflash-controller")})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
@@ -122,6 +127,32 @@ func reconcilers(ctx context.Context, mgr manager.Manager) error {
 		return fmt.Errorf("reconcilers: %w", err)
 	}
 	return nil
+}
+
+// podNamespace is where Kubernetes tells a pod its namespace.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// keepEpoch lets orders to the storage server, if there is one, carry the epoch of this
+// cluster.
+func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backend.Backend, error) {
+	if storage == nil {
+		return nil, nil
+	}
+	namespace := cfg.LeaderElectionNamespace
+	if namespace == "" {
+		own, err := os.ReadFile(podNamespace)
+		if err != nil {
+			return nil, fmt.Errorf("the namespace for the ConfigMap %s is not known: this is no pod, so give --leader-elect and --leader-election-namespace: %w", epoch.RecordName, err)
+		}
+		namespace = string(own)
+	}
+	keeper := epoch.New(epoch.Config{
+		Client: mgr.GetClient(), Namespace: namespace, Storage: storage, Events: mgr.GetEventRecorder("nearflash-controller"),
+	})
+	if err := mgr.Add(keeper); err != nil {
+		return nil, fmt.Errorf("epoch of the storage server: %w", err)
+	}
+	return keeper, nil
 }
 
 // storageServer returns the storage server, or nil if there is none.

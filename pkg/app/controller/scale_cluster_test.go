@@ -203,6 +203,12 @@ func (f *fleet) makeVolume(ctx context.Context, i int) error {
 			return err
 		}
 	}
+	// Under that of the controller that was here before, if there was one.
+	e, err := f.storage.Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	ctx = backend.WithEpoch(ctx, e.Value)
 	if err := f.storage.Create(ctx, volume.ID(name), backend.Request{SizeBytes: spec.CapacityBytes}); err != nil {
 		return err
 	}

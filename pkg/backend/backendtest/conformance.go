@@ -24,6 +24,7 @@ func Conformance(t *testing.T, open func(t *testing.T) backend.Backend) {
 		"export":     conformExport,
 		"admission":  conformAdmission,
 		"generation": conformGeneration,
+		"epoch":      conformEpoch,
 		"delete":     conformDelete,
 		"expand":     conformExpand,
 		"missing":    conformMissing,
@@ -176,6 +177,65 @@ func conformGeneration(t *testing.T, b backend.Backend) {
 	if access, err := b.Access(t.Context(), "v"); err != nil || access.Generation != 6 || len(access.Exports) > 0 {
 		t.Errorf("access after refusals: %+v, %v", access, err)
 	}
+}
+
+// conformEpoch: an epoch is replaced by who knows it, and who does not have it changes
+// nothing, but may look.
+func conformEpoch(t *testing.T, b backend.Backend) {
+	const one, two, three = "epoch1epoch1epoch1", "epoch2epoch2epoch2", "epoch3epoch3epoch3"
+	value := func() string {
+		t.Helper()
+		e, err := b.Epoch(t.Context())
+		if err != nil || e.Server == "" {
+			t.Fatalf("epoch: %+v, %v", e, err)
+		}
+		return e.Value
+	}
+	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib}))
+	must(t, b.Create(backend.WithEpoch(t.Context(), one), "v", backend.Request{SizeBytes: 8 * mib}))
+	if got := value(); got != "" {
+		t.Fatalf("a new server has epoch %q", got)
+	}
+	want(t, "none replaced by none", b.SwapEpoch(t.Context(), "", ""), volume.ErrInvalid)
+	for range 2 {
+		must(t, b.SwapEpoch(t.Context(), "", one))
+	}
+	var other *backend.EpochError
+	if err := b.SwapEpoch(t.Context(), "", two); !errors.As(err, &other) || other.Server != one || !errors.Is(err, volume.ErrFenced) {
+		t.Errorf("swap by who knows of none: %v", err)
+	}
+	must(t, b.SwapEpoch(t.Context(), one, two))
+	want(t, "swap of a former one", b.SwapEpoch(t.Context(), one, three), volume.ErrFenced)
+	if got := value(); got != two {
+		t.Errorf("epoch %q, want %q", got, two)
+	}
+	for _, epoch := range []string{"", one, three} {
+		ctx := backend.WithEpoch(t.Context(), epoch)
+		_, exportErr := b.Export(ctx, "v", Grant(initiatorA, 1))
+		_, expandErr := b.Expand(ctx, "v", 16*mib)
+		for what, err := range map[string]error{
+			"create": b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib}), "export": exportErr, "expand": expandErr,
+			"unexport": b.Unexport(ctx, "v", backend.Export{Initiator: initiatorA}), "delete": b.Delete(ctx, "v"),
+		} {
+			if !errors.As(err, &other) || other.Server != two || other.Given != epoch {
+				t.Errorf("%s with epoch %q: %v", what, epoch, err)
+			}
+		}
+		access, err := b.Access(ctx, "v")
+		must(t, err)
+		if len(access.Exports) > 0 || access.Generation > 0 {
+			t.Errorf("refused calls have changed %+v", access)
+		}
+		_, err = b.Access(ctx, "w")
+		want(t, "volume of a refused call", err, volume.ErrNotFound)
+		_, err = b.Capacity(ctx)
+		must(t, errors.Join(err, b.Check(ctx)))
+	}
+	ctx := backend.WithEpoch(t.Context(), two)
+	_, err := b.Export(ctx, "v", Grant(initiatorA, 1))
+	must(t, err)
+	_, err = b.Expand(ctx, "v", 16*mib)
+	must(t, errors.Join(err, b.Unexport(ctx, "v", backend.Export{Initiator: initiatorA}), b.Delete(ctx, "v")))
 }
 
 func conformDelete(t *testing.T, b backend.Backend) {

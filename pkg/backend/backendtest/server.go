@@ -32,6 +32,7 @@ type Server struct {
 	// admissions counts the exports, which it names.
 	admissions int
 	volumes    map[volume.ID]*Volume
+	epoch      string
 	// calls are the mutating calls so far, oldest first.
 	calls []string
 
@@ -47,6 +48,16 @@ var _ backend.Backend = (*Server)(nil)
 // New returns a Server with room for size bytes.
 func New(size int64) *Server {
 	return &Server{size: size, volumes: map[volume.ID]*Volume{}}
+}
+
+// change is do for what only the cluster with the server's epoch may.
+func (s *Server) change(ctx context.Context, op string, id volume.ID, f func() error) error {
+	return s.do(op, id, func() error {
+		if given := backend.EpochOf(ctx); s.epoch != "" && given != s.epoch {
+			return &backend.EpochError{Server: s.epoch, Given: given}
+		}
+		return f()
+	})
 }
 
 // do runs f under the lock and between the two steps.
@@ -69,8 +80,8 @@ func (s *Server) do(op string, id volume.ID, f func() error) error {
 }
 
 // Create implements backend.Backend.
-func (s *Server) Create(_ context.Context, id volume.ID, req backend.Request) error {
-	return s.do("create", id, func() error {
+func (s *Server) Create(ctx context.Context, id volume.ID, req backend.Request) error {
+	return s.change(ctx, "create", id, func() error {
 		size := roundUp(req.SizeBytes)
 		if v, ok := s.volumes[id]; ok {
 			if v.Size != size || (req.Provisioning != "" && v.Request.Provisioning != req.Provisioning) {
@@ -87,8 +98,8 @@ func (s *Server) Create(_ context.Context, id volume.ID, req backend.Request) er
 }
 
 // Delete implements backend.Backend.
-func (s *Server) Delete(_ context.Context, id volume.ID) error {
-	return s.do("delete", id, func() error {
+func (s *Server) Delete(ctx context.Context, id volume.ID) error {
+	return s.change(ctx, "delete", id, func() error {
 		if v, ok := s.volumes[id]; ok && len(v.Access.Exports) > 0 {
 			return fmt.Errorf("%w: %s is exported to %s", volume.ErrInUse, id, v.Access.Exports[0].Initiator)
 		}
@@ -98,9 +109,9 @@ func (s *Server) Delete(_ context.Context, id volume.ID) error {
 }
 
 // Expand implements backend.Backend.
-func (s *Server) Expand(_ context.Context, id volume.ID, size int64) (int64, error) {
+func (s *Server) Expand(ctx context.Context, id volume.ID, size int64) (int64, error) {
 	var now int64
-	err := s.do("expand", id, func() error {
+	err := s.change(ctx, "expand", id, func() error {
 		v, ok := s.volumes[id]
 		if !ok {
 			return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
@@ -132,9 +143,9 @@ func (s *Server) Access(_ context.Context, id volume.ID) (backend.Access, error)
 }
 
 // Export implements backend.Backend.
-func (s *Server) Export(_ context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
 	initiator := strings.ToLower(g.Initiator)
-	err := s.do("export", id, func() error {
+	err := s.change(ctx, "export", id, func() error {
 		v, ok := s.volumes[id]
 		switch {
 		case !ok:
@@ -165,8 +176,8 @@ func (s *Server) Export(_ context.Context, id volume.ID, g backend.Grant) (volum
 }
 
 // Unexport implements backend.Backend.
-func (s *Server) Unexport(_ context.Context, id volume.ID, e backend.Export) error {
-	return s.do("unexport", id, func() error {
+func (s *Server) Unexport(ctx context.Context, id volume.ID, e backend.Export) error {
+	return s.change(ctx, "unexport", id, func() error {
 		v, ok := s.volumes[id]
 		switch {
 		case e.Initiator == "":
@@ -188,6 +199,29 @@ func (s *Server) Evict(id volume.ID) {
 	if v, ok := s.volumes[id]; ok {
 		v.Access.Exports = nil
 	}
+}
+
+// Epoch implements backend.Backend.
+func (s *Server) Epoch(context.Context) (backend.Epoch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return backend.Epoch{Server: "test", Value: s.epoch}, nil
+}
+
+// SwapEpoch implements backend.Backend.
+func (s *Server) SwapEpoch(_ context.Context, current, next string) error {
+	return s.do("swap", "epoch", func() error {
+		switch {
+		case len(next) < 16:
+			return fmt.Errorf("%w: epoch %q", volume.ErrInvalid, next)
+		case s.epoch == next:
+			return nil
+		case s.epoch != current:
+			return &backend.EpochError{Server: s.epoch, Given: current}
+		}
+		s.epoch = next
+		return nil
+	})
 }
 
 // Capacity implements backend.Backend.

@@ -21,6 +21,8 @@ type API interface {
 	GetVolume(ctx context.Context, name string) (targetclient.Volume, error)
 	ExportVolume(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
 	UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error
+	Epoch(ctx context.Context) (server, epoch string, err error)
+	SwapEpoch(ctx context.Context, current, next string) error
 	GetCapacity(ctx context.Context, p targetclient.Provisioning) (targetclient.Capacity, error)
 	Health(ctx context.Context) (targetclient.Health, error)
 }
@@ -45,7 +47,7 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 	if err != nil {
 		return err
 	}
-	_, err = b.api.CreateVolume(ctx, string(id), req.SizeBytes, p)
+	_, err = b.api.CreateVolume(epoch(ctx), string(id), req.SizeBytes, p)
 	return translate(ctx, id, err)
 }
 
@@ -63,12 +65,12 @@ func provisioning(s string) (targetclient.Provisioning, error) {
 
 // Delete implements backend.Backend.
 func (b *Backend) Delete(ctx context.Context, id volume.ID) error {
-	return translate(ctx, id, b.api.DeleteVolume(ctx, string(id)))
+	return translate(ctx, id, b.api.DeleteVolume(epoch(ctx), string(id)))
 }
 
 // Expand implements backend.Backend.
 func (b *Backend) Expand(ctx context.Context, id volume.ID, size int64) (int64, error) {
-	now, err := b.api.ExpandVolume(ctx, string(id), size)
+	now, err := b.api.ExpandVolume(epoch(ctx), string(id), size)
 	return now, translate(ctx, id, err)
 }
 
@@ -89,7 +91,7 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 
 // Export implements backend.Backend.
 func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
-	c, err := b.api.ExportVolume(ctx, targetclient.ExportRequest{
+	c, err := b.api.ExportVolume(epoch(ctx), targetclient.ExportRequest{
 		Name:         string(id),
 		InitiatorIQN: g.Initiator,
 		CHAPUsername: g.Credentials.Username,
@@ -107,7 +109,23 @@ func (b *Backend) Unexport(ctx context.Context, id volume.ID, e backend.Export) 
 	if e.Initiator == "" { // to the server, everybody
 		return fmt.Errorf("%w: which admission to volume %s is to end, has no initiator", volume.ErrInvalid, id)
 	}
-	return translate(ctx, id, b.api.UnexportVolume(ctx, string(id), e.Initiator, e.Admission))
+	return translate(ctx, id, b.api.UnexportVolume(epoch(ctx), string(id), e.Initiator, e.Admission))
+}
+
+// epoch hands the epoch of a call on to the client.
+func epoch(ctx context.Context) context.Context {
+	return targetclient.WithEpoch(ctx, backend.EpochOf(ctx))
+}
+
+// Epoch implements backend.Backend.
+func (b *Backend) Epoch(ctx context.Context) (backend.Epoch, error) {
+	server, value, err := b.api.Epoch(ctx)
+	return backend.Epoch{Server: server, Value: value}, translate(ctx, "", err)
+}
+
+// SwapEpoch implements backend.Backend.
+func (b *Backend) SwapEpoch(ctx context.Context, current, next string) error {
+	return translate(ctx, "", b.api.SwapEpoch(ctx, current, next))
 }
 
 // Capacity implements backend.Backend, for the server's default provisioning.
@@ -148,7 +166,12 @@ func translate(ctx context.Context, id volume.ID, err error) error {
 	if errors.As(err, &stale) {
 		return &backend.StaleGenerationError{ID: id, Stored: stale.Stored, Requested: stale.Requested}
 	}
+	var other *targetclient.EpochError
+	if errors.As(err, &other) {
+		return &backend.EpochError{Server: other.Server, Given: backend.EpochOf(ctx)}
+	}
 	for _, m := range []struct{ from, to error }{
+		{targetclient.ErrUnknownCall, backend.ErrNoEpochs},
 		{targetclient.ErrNotFound, volume.ErrNotFound},
 		{targetclient.ErrAlreadyExists, volume.ErrExists},
 		{targetclient.ErrNoSpace, volume.ErrNoSpace},

@@ -23,6 +23,8 @@ const (
 	version  = 1
 	suffix   = ".json"
 	lockFile = ".lock"
+	// epochFile is no volume's record: those have the suffix.
+	epochFile = "epoch"
 )
 
 // ErrLocked says that another process uses the directory.
@@ -167,3 +169,35 @@ func (s *Store) Save(r Record) error {
 
 // Delete removes the record of a volume durably; without one it does nothing.
 func (s *Store) Delete(volume string) error { return durable.Remove(s.path(volume)) }
+
+// epochRecord is the file of the epoch.
+type epochRecord struct {
+	Version int    `json:"version"`
+	Epoch   string `json:"epoch"`
+}
+
+// Epoch returns the epoch of the cluster that uses the server, "" if none has set one.
+func (s *Store) Epoch() (string, error) {
+	path := filepath.Join(s.dir, epochFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var r epochRecord
+	if err := json.Unmarshal(b, &r); err != nil || r.Version != version || r.Epoch == "" {
+		return "", fmt.Errorf("state file %s is damaged, or of a newer version", path)
+	}
+	return r.Epoch, nil
+}
+
+// SetEpoch replaces the epoch durably.
+func (s *Store) SetEpoch(epoch string) error {
+	b, err := json.Marshal(epochRecord{Version: version, Epoch: epoch})
+	if err != nil {
+		return fmt.Errorf("encode the epoch: %w", err)
+	}
+	return durable.WriteFile(filepath.Join(s.dir, epochFile), append(b, '\n'))
+}

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/nearflash/nearflash/pkg/target/targetpb"
 )
@@ -200,6 +201,32 @@ func (c *Client) ExportVolume(ctx context.Context, req ExportRequest) (Connectio
 func (c *Client) UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error {
 	_, err := c.api.UnexportVolume(ctx, &targetpb.UnexportVolumeRequest{Name: name, InitiatorIqn: initiatorIQN, Admission: admission})
 	return wrap("unexport volume", name, err)
+}
+
+// WithEpoch returns a context whose calls have an epoch.
+func WithEpoch(ctx context.Context, epoch string) context.Context {
+	if epoch == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, targetpb.EpochKey, epoch)
+}
+
+// Epoch returns the server's ID, and the epoch of the cluster that uses it, "" if none
+// has set one.
+// Errors: ErrUnknownCall.
+func (c *Client) Epoch(ctx context.Context) (server, epoch string, err error) {
+	res, err := c.api.GetEpoch(ctx, &targetpb.GetEpochRequest{})
+	if err != nil {
+		return "", "", wrap("get epoch", "", err)
+	}
+	return res.GetServerId(), res.GetEpoch(), nil
+}
+
+// SwapEpoch replaces the epoch current by next, or finds that done.
+// Errors: *EpochError, *InvalidFieldError, ErrUnknownCall.
+func (c *Client) SwapEpoch(ctx context.Context, current, next string) error {
+	_, err := c.api.SwapEpoch(ctx, &targetpb.SwapEpochRequest{Current: current, Next: next})
+	return wrap("swap epoch", "", err)
 }
 
 // GetCapacity returns the room for volumes of a provisioning.

@@ -35,6 +35,10 @@ var (
 	ErrStaleGeneration = errors.New("generation is outdated")
 	// ErrExported is matched by *ExportedError.
 	ErrExported = errors.New("volume is exported")
+	// ErrEpoch is matched by *EpochError.
+	ErrEpoch = errors.New("storage server is used under another epoch")
+	// ErrUnknownCall: the server is of an earlier version.
+	ErrUnknownCall = errors.New("storage server does not know this call")
 )
 
 // StaleGenerationError says that the volume was exported with a higher generation
@@ -72,6 +76,22 @@ func (e *ExportedError) Is(target error) bool { return target == ErrExported }
 
 // Unwrap returns the gRPC error.
 func (e *ExportedError) Unwrap() error { return e.err }
+
+// EpochError says that the server has another epoch than the call.
+type EpochError struct {
+	// Server is the server's.
+	Server string
+	err    error
+}
+
+// Error implements error.
+func (e *EpochError) Error() string { return e.err.Error() }
+
+// Is matches ErrEpoch.
+func (e *EpochError) Is(target error) bool { return target == ErrEpoch }
+
+// Unwrap returns the gRPC error.
+func (e *EpochError) Unwrap() error { return e.err }
 
 // InvalidFieldError says which field of a request is wrong. Value is empty for
 // secrets.
@@ -112,6 +132,8 @@ func typed(err error) error {
 			return &StaleGenerationError{Stored: d.GetStoredGeneration(), Requested: d.GetRequestedGeneration(), err: err}
 		case *targetpb.VolumeExported:
 			return &ExportedError{Initiators: d.GetInitiators(), err: err}
+		case *targetpb.EpochMismatch:
+			return &EpochError{Server: d.GetEpoch(), err: err}
 		case *targetpb.InvalidField:
 			return &InvalidFieldError{Field: d.GetField(), Value: d.GetValue(), Accepted: d.GetAccepted(), err: err}
 		}
@@ -125,6 +147,7 @@ func typed(err error) error {
 		codes.DeadlineExceeded:   ErrInProgress,
 		codes.Unavailable:        ErrUnavailable,
 		codes.PermissionDenied:   ErrDenied,
+		codes.Unimplemented:      ErrUnknownCall,
 	}[st.Code()]
 	if sentinel == nil {
 		return err

@@ -11,6 +11,10 @@
 // Every call is idempotent: a caller that did not see an answer calls again with
 // the same arguments. A call that outlives its deadline goes on in the server and
 // the next call for the same volume waits for it.
+//
+// A server that has an epoch takes calls that change something only with that epoch in
+// the metadata `nearflash-epoch`; FAILED_PRECONDITION with detail EpochMismatch for
+// others. Those that only look need none.
 
 package targetpb
 
@@ -1033,6 +1037,185 @@ func (*UnexportVolumeResponse) Descriptor() ([]byte, []int) {
 	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{15}
 }
 
+type GetEpochRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEpochRequest) Reset() {
+	*x = GetEpochRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEpochRequest) ProtoMessage() {}
+
+func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEpochRequest.ProtoReflect.Descriptor instead.
+func (*GetEpochRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
+}
+
+type GetEpochResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ServerId string                 `protobuf:"bytes,1,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// Empty until a cluster has set one: then calls need none.
+	Epoch         string `protobuf:"bytes,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetEpochResponse) Reset() {
+	*x = GetEpochResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetEpochResponse) ProtoMessage() {}
+
+func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetEpochResponse.ProtoReflect.Descriptor instead.
+func (*GetEpochResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GetEpochResponse) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *GetEpochResponse) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
+type SwapEpochRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is to be replaced; empty for a server that has none.
+	Current string `protobuf:"bytes,1,opt,name=current,proto3" json:"current,omitempty"`
+	// ^[A-Za-z0-9]{16,64}$, chosen at random and used once.
+	Next          string `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwapEpochRequest) Reset() {
+	*x = SwapEpochRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwapEpochRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwapEpochRequest) ProtoMessage() {}
+
+func (x *SwapEpochRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwapEpochRequest.ProtoReflect.Descriptor instead.
+func (*SwapEpochRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SwapEpochRequest) GetCurrent() string {
+	if x != nil {
+		return x.Current
+	}
+	return ""
+}
+
+func (x *SwapEpochRequest) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type SwapEpochResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwapEpochResponse) Reset() {
+	*x = SwapEpochResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwapEpochResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwapEpochResponse) ProtoMessage() {}
+
+func (x *SwapEpochResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwapEpochResponse.ProtoReflect.Descriptor instead.
+func (*SwapEpochResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
+}
+
 type GetCapacityRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Provisioning  Provisioning           `protobuf:"varint,1,opt,name=provisioning,proto3,enum=nearflash.target.v1.Provisioning" json:"provisioning,omitempty"`
@@ -1042,7 +1225,7 @@ type GetCapacityRequest struct {
 
 func (x *GetCapacityRequest) Reset() {
 	*x = GetCapacityRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1237,7 @@ func (x *GetCapacityRequest) String() string {
 func (*GetCapacityRequest) ProtoMessage() {}
 
 func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1250,7 @@ func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityRequest.ProtoReflect.Descriptor instead.
 func (*GetCapacityRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GetCapacityRequest) GetProvisioning() Provisioning {
@@ -1095,7 +1278,7 @@ type GetCapacityResponse struct {
 
 func (x *GetCapacityResponse) Reset() {
 	*x = GetCapacityResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1107,7 +1290,7 @@ func (x *GetCapacityResponse) String() string {
 func (*GetCapacityResponse) ProtoMessage() {}
 
 func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1120,7 +1303,7 @@ func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityResponse.ProtoReflect.Descriptor instead.
 func (*GetCapacityResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetCapacityResponse) GetAvailableBytes() int64 {
@@ -1166,7 +1349,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1361,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1374,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
 }
 
 type HealthResponse struct {
@@ -1207,7 +1390,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1402,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1415,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -1274,7 +1457,7 @@ type StaleGeneration struct {
 
 func (x *StaleGeneration) Reset() {
 	*x = StaleGeneration{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1469,7 @@ func (x *StaleGeneration) String() string {
 func (*StaleGeneration) ProtoMessage() {}
 
 func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1482,7 @@ func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StaleGeneration.ProtoReflect.Descriptor instead.
 func (*StaleGeneration) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StaleGeneration) GetStoredGeneration() int64 {
@@ -1316,6 +1499,51 @@ func (x *StaleGeneration) GetRequestedGeneration() int64 {
 	return 0
 }
 
+// Status detail: the server has another epoch than the request.
+type EpochMismatch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         string                 `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EpochMismatch) Reset() {
+	*x = EpochMismatch{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EpochMismatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EpochMismatch) ProtoMessage() {}
+
+func (x *EpochMismatch) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EpochMismatch.ProtoReflect.Descriptor instead.
+func (*EpochMismatch) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *EpochMismatch) GetEpoch() string {
+	if x != nil {
+		return x.Epoch
+	}
+	return ""
+}
+
 // Status detail: the volume is exported to these initiators.
 type VolumeExported struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1326,7 +1554,7 @@ type VolumeExported struct {
 
 func (x *VolumeExported) Reset() {
 	*x = VolumeExported{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1566,7 @@ func (x *VolumeExported) String() string {
 func (*VolumeExported) ProtoMessage() {}
 
 func (x *VolumeExported) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1579,7 @@ func (x *VolumeExported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeExported.ProtoReflect.Descriptor instead.
 func (*VolumeExported) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *VolumeExported) GetInitiators() []string {
@@ -1374,7 +1602,7 @@ type InvalidField struct {
 
 func (x *InvalidField) Reset() {
 	*x = InvalidField{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1614,7 @@ func (x *InvalidField) String() string {
 func (*InvalidField) ProtoMessage() {}
 
 func (x *InvalidField) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1627,7 @@ func (x *InvalidField) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidField.ProtoReflect.Descriptor instead.
 func (*InvalidField) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *InvalidField) GetField() string {
@@ -1514,7 +1742,15 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rinitiator_iqn\x18\x02 \x01(\tR\finitiatorIqn\x12\x1c\n" +
 	"\tadmission\x18\x03 \x01(\tR\tadmission\"\x18\n" +
-	"\x16UnexportVolumeResponse\"[\n" +
+	"\x16UnexportVolumeResponse\"\x11\n" +
+	"\x0fGetEpochRequest\"E\n" +
+	"\x10GetEpochResponse\x12\x1b\n" +
+	"\tserver_id\x18\x01 \x01(\tR\bserverId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\tR\x05epoch\"@\n" +
+	"\x10SwapEpochRequest\x12\x18\n" +
+	"\acurrent\x18\x01 \x01(\tR\acurrent\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\x13\n" +
+	"\x11SwapEpochResponse\"[\n" +
 	"\x12GetCapacityRequest\x12E\n" +
 	"\fprovisioning\x18\x01 \x01(\x0e2!.nearflash.target.v1.ProvisioningR\fprovisioning\"\xdb\x01\n" +
 	"\x13GetCapacityResponse\x12'\n" +
@@ -1533,7 +1769,9 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\"q\n" +
 	"\x0fStaleGeneration\x12+\n" +
 	"\x11stored_generation\x18\x01 \x01(\x03R\x10storedGeneration\x121\n" +
-	"\x14requested_generation\x18\x02 \x01(\x03R\x13requestedGeneration\"0\n" +
+	"\x14requested_generation\x18\x02 \x01(\x03R\x13requestedGeneration\"%\n" +
+	"\rEpochMismatch\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\tR\x05epoch\"0\n" +
 	"\x0eVolumeExported\x12\x1e\n" +
 	"\n" +
 	"initiators\x18\x01 \x03(\tR\n" +
@@ -1550,7 +1788,7 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x18VOLUME_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12VOLUME_STATE_READY\x10\x01\x12\x19\n" +
 	"\x15VOLUME_STATE_CREATING\x10\x02\x12\x19\n" +
-	"\x15VOLUME_STATE_DELETING\x10\x032\xfa\x06\n" +
+	"\x15VOLUME_STATE_DELETING\x10\x032\xaf\b\n" +
 	"\x06Target\x12c\n" +
 	"\fCreateVolume\x12(.nearflash.target.v1.CreateVolumeRequest\x1a).nearflash.target.v1.CreateVolumeResponse\x12c\n" +
 	"\fDeleteVolume\x12(.nearflash.target.v1.DeleteVolumeRequest\x1a).nearflash.target.v1.DeleteVolumeResponse\x12c\n" +
@@ -1558,7 +1796,9 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\vListVolumes\x12'.nearflash.target.v1.ListVolumesRequest\x1a(.nearflash.target.v1.ListVolumesResponse\x12Z\n" +
 	"\tGetVolume\x12%.nearflash.target.v1.GetVolumeRequest\x1a&.nearflash.target.v1.GetVolumeResponse\x12c\n" +
 	"\fExportVolume\x12(.nearflash.target.v1.ExportVolumeRequest\x1a).nearflash.target.v1.ExportVolumeResponse\x12i\n" +
-	"\x0eUnexportVolume\x12*.nearflash.target.v1.UnexportVolumeRequest\x1a+.nearflash.target.v1.UnexportVolumeResponse\x12`\n" +
+	"\x0eUnexportVolume\x12*.nearflash.target.v1.UnexportVolumeRequest\x1a+.nearflash.target.v1.UnexportVolumeResponse\x12W\n" +
+	"\bGetEpoch\x12$.nearflash.target.v1.GetEpochRequest\x1a%.nearflash.target.v1.GetEpochResponse\x12Z\n" +
+	"\tSwapEpoch\x12%.nearflash.target.v1.SwapEpochRequest\x1a&.nearflash.target.v1.SwapEpochResponse\x12`\n" +
 	"\vGetCapacity\x12'.nearflash.target.v1.GetCapacityRequest\x1a(.nearflash.target.v1.GetCapacityResponse\x12Q\n" +
 	"\x06Health\x12\".nearflash.target.v1.HealthRequest\x1a#.nearflash.target.v1.HealthResponse:7\n" +
 	"\x06secret\x12\x1d.google.protobuf.FieldOptions\x18\xb3\x8b\x03 \x01(\bR\x06secretB4Z2github.com/nearflash/nearflash/pkg/target/targetpbb\x06proto3"
@@ -1576,7 +1816,7 @@ func file_pkg_target_targetpb_target_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_target_targetpb_target_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_pkg_target_targetpb_target_proto_goTypes = []any{
 	(Provisioning)(0),                 // 0: nearflash.target.v1.Provisioning
 	(VolumeState)(0),                  // 1: nearflash.target.v1.VolumeState
@@ -1596,14 +1836,19 @@ var file_pkg_target_targetpb_target_proto_goTypes = []any{
 	(*ExportVolumeResponse)(nil),      // 15: nearflash.target.v1.ExportVolumeResponse
 	(*UnexportVolumeRequest)(nil),     // 16: nearflash.target.v1.UnexportVolumeRequest
 	(*UnexportVolumeResponse)(nil),    // 17: nearflash.target.v1.UnexportVolumeResponse
-	(*GetCapacityRequest)(nil),        // 18: nearflash.target.v1.GetCapacityRequest
-	(*GetCapacityResponse)(nil),       // 19: nearflash.target.v1.GetCapacityResponse
-	(*HealthRequest)(nil),             // 20: nearflash.target.v1.HealthRequest
-	(*HealthResponse)(nil),            // 21: nearflash.target.v1.HealthResponse
-	(*StaleGeneration)(nil),           // 22: nearflash.target.v1.StaleGeneration
-	(*VolumeExported)(nil),            // 23: nearflash.target.v1.VolumeExported
-	(*InvalidField)(nil),              // 24: nearflash.target.v1.InvalidField
-	(*descriptorpb.FieldOptions)(nil), // 25: google.protobuf.FieldOptions
+	(*GetEpochRequest)(nil),           // 18: nearflash.target.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),          // 19: nearflash.target.v1.GetEpochResponse
+	(*SwapEpochRequest)(nil),          // 20: nearflash.target.v1.SwapEpochRequest
+	(*SwapEpochResponse)(nil),         // 21: nearflash.target.v1.SwapEpochResponse
+	(*GetCapacityRequest)(nil),        // 22: nearflash.target.v1.GetCapacityRequest
+	(*GetCapacityResponse)(nil),       // 23: nearflash.target.v1.GetCapacityResponse
+	(*HealthRequest)(nil),             // 24: nearflash.target.v1.HealthRequest
+	(*HealthResponse)(nil),            // 25: nearflash.target.v1.HealthResponse
+	(*StaleGeneration)(nil),           // 26: nearflash.target.v1.StaleGeneration
+	(*EpochMismatch)(nil),             // 27: nearflash.target.v1.EpochMismatch
+	(*VolumeExported)(nil),            // 28: nearflash.target.v1.VolumeExported
+	(*InvalidField)(nil),              // 29: nearflash.target.v1.InvalidField
+	(*descriptorpb.FieldOptions)(nil), // 30: google.protobuf.FieldOptions
 }
 var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	0,  // 0: nearflash.target.v1.Volume.provisioning:type_name -> nearflash.target.v1.Provisioning
@@ -1614,7 +1859,7 @@ var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	2,  // 5: nearflash.target.v1.ListVolumesResponse.volumes:type_name -> nearflash.target.v1.Volume
 	2,  // 6: nearflash.target.v1.GetVolumeResponse.volume:type_name -> nearflash.target.v1.Volume
 	0,  // 7: nearflash.target.v1.GetCapacityRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
-	25, // 8: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
+	30, // 8: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
 	4,  // 9: nearflash.target.v1.Target.CreateVolume:input_type -> nearflash.target.v1.CreateVolumeRequest
 	6,  // 10: nearflash.target.v1.Target.DeleteVolume:input_type -> nearflash.target.v1.DeleteVolumeRequest
 	8,  // 11: nearflash.target.v1.Target.ExpandVolume:input_type -> nearflash.target.v1.ExpandVolumeRequest
@@ -1622,19 +1867,23 @@ var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	12, // 13: nearflash.target.v1.Target.GetVolume:input_type -> nearflash.target.v1.GetVolumeRequest
 	14, // 14: nearflash.target.v1.Target.ExportVolume:input_type -> nearflash.target.v1.ExportVolumeRequest
 	16, // 15: nearflash.target.v1.Target.UnexportVolume:input_type -> nearflash.target.v1.UnexportVolumeRequest
-	18, // 16: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
-	20, // 17: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
-	5,  // 18: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
-	7,  // 19: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
-	9,  // 20: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
-	11, // 21: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
-	13, // 22: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
-	15, // 23: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
-	17, // 24: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
-	19, // 25: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
-	21, // 26: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
+	18, // 16: nearflash.target.v1.Target.GetEpoch:input_type -> nearflash.target.v1.GetEpochRequest
+	20, // 17: nearflash.target.v1.Target.SwapEpoch:input_type -> nearflash.target.v1.SwapEpochRequest
+	22, // 18: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
+	24, // 19: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
+	5,  // 20: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
+	7,  // 21: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
+	9,  // 22: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
+	11, // 23: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
+	13, // 24: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
+	15, // 25: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
+	17, // 26: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
+	19, // 27: nearflash.target.v1.Target.GetEpoch:output_type -> nearflash.target.v1.GetEpochResponse
+	21, // 28: nearflash.target.v1.Target.SwapEpoch:output_type -> nearflash.target.v1.SwapEpochResponse
+	23, // 29: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
+	25, // 30: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
+	20, // [20:31] is the sub-list for method output_type
+	9,  // [9:20] is the sub-list for method input_type
 	9,  // [9:9] is the sub-list for extension type_name
 	8,  // [8:9] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1651,7 +1900,7 @@ func file_pkg_target_targetpb_target_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_target_targetpb_target_proto_rawDesc), len(file_pkg_target_targetpb_target_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   23,
+			NumMessages:   28,
 			NumExtensions: 1,
 			NumServices:   1,
 		},

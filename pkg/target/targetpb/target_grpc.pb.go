@@ -11,6 +11,10 @@
 // Every call is idempotent: a caller that did not see an answer calls again with
 // the same arguments. A call that outlives its deadline goes on in the server and
 // the next call for the same volume waits for it.
+//
+// A server that has an epoch takes calls that change something only with that epoch in
+// the metadata `nearflash-epoch`; FAILED_PRECONDITION with detail EpochMismatch for
+// others. Those that only look need none.
 
 package targetpb
 
@@ -34,6 +38,8 @@ const (
 	Target_GetVolume_FullMethodName      = "/nearflash.target.v1.Target/GetVolume"
 	Target_ExportVolume_FullMethodName   = "/nearflash.target.v1.Target/ExportVolume"
 	Target_UnexportVolume_FullMethodName = "/nearflash.target.v1.Target/UnexportVolume"
+	Target_GetEpoch_FullMethodName       = "/nearflash.target.v1.Target/GetEpoch"
+	Target_SwapEpoch_FullMethodName      = "/nearflash.target.v1.Target/SwapEpoch"
 	Target_GetCapacity_FullMethodName    = "/nearflash.target.v1.Target/GetCapacity"
 	Target_Health_FullMethodName         = "/nearflash.target.v1.Target/Health"
 )
@@ -66,6 +72,12 @@ type TargetClient interface {
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(ctx context.Context, in *UnexportVolumeRequest, opts ...grpc.CallOption) (*UnexportVolumeResponse, error)
+	// The epoch of the cluster that uses the server.
+	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
+	// Replaces the epoch if it is still the one that the caller knows. One that has been
+	// replaced so already is success.
+	// FAILED_PRECONDITION with detail EpochMismatch: it is another one.
+	SwapEpoch(ctx context.Context, in *SwapEpochRequest, opts ...grpc.CallOption) (*SwapEpochResponse, error)
 	// Room on the server.
 	GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error)
 	// Who the server is, and what is wrong with it.
@@ -150,6 +162,26 @@ func (c *targetClient) UnexportVolume(ctx context.Context, in *UnexportVolumeReq
 	return out, nil
 }
 
+func (c *targetClient) GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetEpochResponse)
+	err := c.cc.Invoke(ctx, Target_GetEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) SwapEpoch(ctx context.Context, in *SwapEpochRequest, opts ...grpc.CallOption) (*SwapEpochResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SwapEpochResponse)
+	err := c.cc.Invoke(ctx, Target_SwapEpoch_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *targetClient) GetCapacity(ctx context.Context, in *GetCapacityRequest, opts ...grpc.CallOption) (*GetCapacityResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetCapacityResponse)
@@ -198,6 +230,12 @@ type TargetServer interface {
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error)
+	// The epoch of the cluster that uses the server.
+	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
+	// Replaces the epoch if it is still the one that the caller knows. One that has been
+	// replaced so already is success.
+	// FAILED_PRECONDITION with detail EpochMismatch: it is another one.
+	SwapEpoch(context.Context, *SwapEpochRequest) (*SwapEpochResponse, error)
 	// Room on the server.
 	GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error)
 	// Who the server is, and what is wrong with it.
@@ -232,6 +270,12 @@ func (UnimplementedTargetServer) ExportVolume(context.Context, *ExportVolumeRequ
 }
 func (UnimplementedTargetServer) UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnexportVolume not implemented")
+}
+func (UnimplementedTargetServer) GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetEpoch not implemented")
+}
+func (UnimplementedTargetServer) SwapEpoch(context.Context, *SwapEpochRequest) (*SwapEpochResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SwapEpoch not implemented")
 }
 func (UnimplementedTargetServer) GetCapacity(context.Context, *GetCapacityRequest) (*GetCapacityResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCapacity not implemented")
@@ -386,6 +430,42 @@ func _Target_UnexportVolume_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Target_GetEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).GetEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_GetEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).GetEpoch(ctx, req.(*GetEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_SwapEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SwapEpochRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).SwapEpoch(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_SwapEpoch_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).SwapEpoch(ctx, req.(*SwapEpochRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Target_GetCapacity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetCapacityRequest)
 	if err := dec(in); err != nil {
@@ -456,6 +536,14 @@ var Target_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UnexportVolume",
 			Handler:    _Target_UnexportVolume_Handler,
+		},
+		{
+			MethodName: "GetEpoch",
+			Handler:    _Target_GetEpoch_Handler,
+		},
+		{
+			MethodName: "SwapEpoch",
+			Handler:    _Target_SwapEpoch_Handler,
 		},
 		{
 			MethodName: "GetCapacity",

@@ -68,6 +68,8 @@ func wantGrants() map[string][]grant {
 		"Role/" + controller: {
 			{"coordination.k8s.io/leases", "get create update", "leader election in the release's namespace"},
 			{"/secrets nearflash-chap", "get", "the attacher passes the CHAP account to ControllerPublishVolume"},
+			{"/configmaps", "create", "the record of the storage server's epoch; a name cannot be given for this verb"},
+			{"/configmaps nearflash-epochs", "get update", "the same, of a record that exists"},
 		},
 		"ClusterRole/" + scheduling: {
 			{"/persistentvolumeclaims", "list watch", "from a pod's claim to its volume"},
