@@ -269,49 +269,6 @@ type ClaimReference struct {
 	Name string `json:"name,omitempty"`
 }
 
-// ResidencyContent says how much of a residency is there.
-//
-// +kubebuilder:validation:Enum=Whole;Partial
-type ResidencyContent string
-
-const (
-	// ResidencyWhole is a cache that other nodes may begin with too.
-	ResidencyWhole ResidencyContent = "Whole"
-	// ResidencyPartial is one that the volume left before it was copied whole. Pods
-	// prefer the node, which goes on from there; no other node begins with it.
-	ResidencyPartial ResidencyContent = "Partial"
-)
-
-// Residency is a clean cache that a node keeps after the volume left it.
-type Residency struct {
-	// nodeName is the node that keeps the cache.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	NodeName string `json:"nodeName,omitempty"`
-
-	// generation is the ownership generation that filled the cache. The cache
-	// may be used again only while this equals status.generation.
-	// +required
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=9007199254740991
-	Generation int64 `json:"generation,omitempty"`
-
-	// sizeBytes is the SSD space that the cache occupies, in bytes.
-	// +optional
-	// +kubebuilder:validation:Minimum=0
-	// +kubebuilder:validation:Maximum=9007199254740991
-	SizeBytes *int64 `json:"sizeBytes,omitempty"`
-
-	// lastUsedTime is when the volume left the node.
-	// +optional
-	LastUsedTime metav1.Time `json:"lastUsedTime,omitempty,omitzero"`
-
-	// content says how much of the cache is there. Empty is Whole.
-	// +optional
-	Content ResidencyContent `json:"content,omitempty"`
-}
-
 // CacheStatus is what the owner last reported of the attached volume's cache. It
 // is written when something of it changed materially, and at most every 30
 // seconds.
@@ -403,6 +360,15 @@ type CachedVolumeStatus struct {
 	// NeverFormatted or Formatting. Absent means Formatted.
 	// +optional
 	Filesystem FilesystemState `json:"filesystem,omitempty"`
+
+	// activation is the last stage that made the devices of the volume. A cache of another
+	// one is not used again, and its unflushed writes are not flushed.
+	// +optional
+	Activation Activation `json:"activation,omitempty,omitzero"`
+
+	// pendingActivation is a stage that is about to do so.
+	// +optional
+	PendingActivation Activation `json:"pendingActivation,omitempty,omitzero"`
 
 	// abandoned lists the writes that were given up, the newest last. What may be lost
 	// stays lost: nothing of the driver removes an entry but a ninth one.

@@ -34,6 +34,8 @@ func TestKernelSeededBugs(t *testing.T) {
 		"bug.any-generation": returnToOldCache,
 		"bug.crashed-cache":  crashWritethrough,
 		"bug.no-fence":       publishDirty,
+
+		"bug.trust-node-name": trustName,
 	}
 	for bug, tell := range stories {
 		for _, present := range []bool{false, true} {

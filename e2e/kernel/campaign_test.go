@@ -69,6 +69,7 @@ var disasters = map[string]func(*campaign){
 	"records restored from a backup":           (*campaign).restoreRecords,
 	"clock set forward or back":                (*campaign).jumpClock,
 	"stage on two nodes at the same time":      (*campaign).stageAtOnce,
+	"node restored from an image":              (*campaign).restoreNode,
 }
 
 // TestKernelCampaign: after each of many disasters, chosen by SEED, every block of the

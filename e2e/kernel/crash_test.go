@@ -45,6 +45,8 @@ type order struct {
 	Other string
 	// Prewarm makes that node copy what the record asks for.
 	Prewarm bool
+	// Count lets the count of the attached volume grow.
+	Count bool
 	// Brake keeps the dirty bounds for a while.
 	Brake bool
 	// Rescue is the origin to which the volume's cache is rescued, without the node.
@@ -74,6 +76,9 @@ func child() int {
 			bctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 			n.RunBrakes(bctx)
 			cancel()
+		case o.Count:
+			n.later(time.Hour)
+			err = n.CountUp(ctx)
 		case o.Prewarm:
 			err = n.copyAhead(ctx, o.Req.ID)
 		case o.Fill:
@@ -150,9 +155,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue.", "format."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue.", "format.", "count."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce
+				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce, TestKernelKillCount
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

@@ -227,6 +227,32 @@ func (r fileRecords) MarkClean(_ context.Context, id volume.ID, f volume.Fence) 
 	})
 }
 
+func (r fileRecords) PendActivation(_ context.Context, id volume.ID, f volume.Fence, a volume.Activation) (bool, error) {
+	return true, r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f || !rec.Volume.Published {
+			return volume.ErrFenced
+		}
+		rec.Volume.Pending = a
+		return nil
+	})
+}
+
+func (r fileRecords) SetActivation(_ context.Context, id volume.ID, f volume.Fence, a volume.Activation) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f || rec.Volume.Identify(volume.Activation{ID: a.ID, Generation: f.Generation, Count: a.Count}) == volume.IdentityPast {
+			return volume.ErrFenced
+		}
+		if a.ID == "" {
+			return nil
+		}
+		rec.Volume.Activation = a
+		if rec.Volume.Pending.ID == a.ID {
+			rec.Volume.Pending = volume.Activation{}
+		}
+		return nil
+	})
+}
+
 func (r fileRecords) SetFormatted(_ context.Context, id volume.ID, f volume.Fence, state volume.Formatted) error {
 	return r.update(id, func(rec *fileRecord) error {
 		if rec.Volume.Fence != f || !rec.Volume.Published {

@@ -18,6 +18,7 @@ import (
 type shape struct {
 	id                   volume.ID
 	fence                volume.Fence
+	activation           volume.Activation
 	mode                 volume.CacheMode
 	metaBytes, dataBytes int64
 	// originBytes is the size of the origin, which is only noted.
@@ -29,11 +30,11 @@ type shape struct {
 }
 
 func (e *Entry) shape(keep bool) shape {
-	return shape{id: e.ID, fence: e.Fence, mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
+	return shape{id: e.ID, fence: e.Fence, activation: e.activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
 }
 
 func (w shape) tags() []string {
-	tags := cacheTags(w.fence, w.mode)
+	tags := append(cacheTags(w.fence, w.mode), activationTags(w.activation)...)
 	if w.originBytes > 0 {
 		tags = append(tags, originTag(w.originBytes))
 	}
@@ -63,7 +64,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 		return func() *early { return nil } // the same error comes again
 	}
 	// The entry belongs to the fill meanwhile.
-	out := &early{shape: shape{id: e.ID, fence: e.Fence, mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
+	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

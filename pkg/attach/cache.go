@@ -222,6 +222,9 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
 		return a.wipe(ctx, e.ID, current)
 	}
+	if agrees, err := a.ssdAgrees(ctx, current); err != nil || !agrees {
+		return err
+	}
 	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.lastUsed(), "bytes", e.DataBytes)
 	if err := a.wipe(ctx, e.ID, current); err != nil {
 		return err

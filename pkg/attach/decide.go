@@ -23,6 +23,9 @@ type cacheFacts struct {
 	Stopped bool
 	// Apart is true when data are on an SSD that the map is not on.
 	Apart bool
+	// ActivationID and ActivationCount are the last stage, by the tags.
+	ActivationID    string
+	ActivationCount int64
 	// Fill is true when the logical volume of an unfinished fill exists.
 	Fill bool
 }
@@ -111,7 +114,11 @@ func decideStage(f stageFacts) stagePlan {
 		return stagePlan{Cache: planAdopt, Mode: f.Entry.Mode}
 	}
 	var plan stagePlan
-	switch {
+	switch past := pastWrites(f.Entry, f.Cache, f.Record); {
+	case past && f.Record.PossiblyDirty:
+		return stagePlan{Refuse: fmt.Errorf("%w: %w", volume.ErrFenced, errPast(f.Node, f.Record.ID))}
+	case past:
+		// Flushed, or given up, after these disks were as they are (I3).
 	case recoverable(f, sameFence):
 		plan.Cache, plan.Mode = planRecover, volume.ModeWriteback
 		return plan
@@ -156,7 +163,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 
 // reusable tells whether the cache found is a clean residency of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
-	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart
+	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
@@ -276,6 +283,8 @@ type downFacts struct {
 	SameBoot  bool
 	TopActive bool
 	Cache     cacheFacts
+	// Past is true if the unflushed writes are those of other disks than the last ones.
+	Past bool
 	// Superseded is true if the record is gone or shows a later ownership than an
 	// entry whose cache may be dirty; GivenUp if it shows this fence as clean.
 	Superseded, GivenUp bool
@@ -297,6 +306,8 @@ const (
 	downDetach downAction = "Detach"
 	// downWipe takes down what is left and destroys the cache.
 	downWipe downAction = "Wipe"
+	// downKeep leaves everything as it is until somebody decides.
+	downKeep downAction = "Keep"
 )
 
 // decideDown is the table "What unstage and repair decide" of states.md.
@@ -333,6 +344,10 @@ func decideActive(f downFacts) downAction {
 		return downWipe
 	case f.TopActive:
 		return downFlush
+	case f.Past && f.GivenUp:
+		return downWipe
+	case f.Past:
+		return downKeep
 	case e.State == StateStaging && e.Clean:
 		return downRelease
 	case f.GivenUp && !f.Cache.Whole:

@@ -22,17 +22,17 @@ type situation struct{ f stageFacts }
 func newSituation(mode volume.CacheMode) *situation {
 	return &situation{stageFacts{
 		Fence: fence5, Node: "a", SameBoot: true,
-		Record: volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: mode, WarmStart: volume.WarmStart{From: volume.WarmOff}}},
+		Record: volume.Volume{Fence: fence5, Published: true, Activation: volume.Activation{ID: "now", Generation: 5, Count: 7}, Spec: volume.Spec{Mode: mode, WarmStart: volume.WarmStart{From: volume.WarmOff}}},
 	}}
 }
 
 func (s *situation) entry(f volume.Fence, st State, mode volume.CacheMode, activated, clean bool) *situation {
-	s.f.Entry = &Entry{ActivationID: "now", Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
+	s.f.Entry = &Entry{ActivationID: "now", ActivationCount: 7, Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
 	return s
 }
 
 func (s *situation) cache(f volume.Fence, mode volume.CacheMode, clean bool) *situation {
-	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean, Stopped: clean}
+	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean, Stopped: clean, ActivationID: "now", ActivationCount: 7}
 	return s
 }
 
@@ -41,8 +41,20 @@ func (s *situation) with(change func(*stageFacts)) *situation {
 	return s
 }
 
-func untagged(f *stageFacts)    { f.Cache.Stopped = false }
-func before(f *stageFacts)      { f.Entry.ActivationID, f.Cache.Stopped = "", false }
+func untagged(f *stageFacts) { f.Cache.Stopped = false }
+func before(f *stageFacts) {
+	f.Entry.ActivationID, f.Entry.ActivationCount, f.Cache.Stopped = "", 0, false
+	f.Cache.ActivationID, f.Cache.ActivationCount, f.Record.Activation = "", 0, volume.Activation{}
+}
+func journalPast(f *stageFacts) { f.Entry.ActivationCount-- }
+func ssdPast(f *stageFacts)     { f.Cache.ActivationID, f.Cache.ActivationCount = "then", 3 }
+func nodePast(f *stageFacts)    { journalPast(f); ssdPast(f) }
+func pending(f *stageFacts) {
+	f.Record.Activation, f.Record.Pending = volume.Activation{ID: "then", Generation: 5, Count: 3}, f.Record.Activation
+}
+func restored(f *stageFacts) {
+	f.Record.Activation = volume.Activation{ID: "then", Generation: 5, Count: 3}
+}
 func rebooted(f *stageFacts)    { f.SameBoot = false }
 func topOurs(f *stageFacts)     { f.TopActive, f.TopOurs = true, true }
 func topForeign(f *stageFacts)  { f.TopActive = true }
@@ -101,6 +113,54 @@ func TestDecideStage(t *testing.T) {
 		"flushed by a version before": {
 			s:    newSituation(wt).entry(fence5, StateFlushed, wt, true, true).cache(fence5, wt, true).with(before),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"resident of an earlier stage: the node comes out of an image": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(nodePast),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"resident, the SSD alone comes out of an image": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(ssdPast),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"resident of a stage that the record does not know to have ended": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(pending),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"warm start killed before the SSD was told of it": {
+			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, true).cache(fence5, wt, true).with(pending).with(ssdPast),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"resident, the record comes out of a backup": {
+			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(restored),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
+		},
+		"unflushed writes of an image, and others that nobody has": {
+			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast).with(recordDirty),
+			wantRefuse: true,
+		},
+		"the same, the journal is lost": {
+			s:          newSituation(wb).cache(fence5, wb, false).with(ssdPast).with(recordDirty),
+			wantRefuse: true,
+		},
+		"the same, the SSD alone comes out of an image": {
+			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(ssdPast).with(recordDirty),
+			wantRefuse: true,
+		},
+		"unflushed writes of an image, flushed or given up since": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"unflushed writes, the record comes out of a backup": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(restored).with(recordDirty),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"unflushed writes of a stage that the record does not know to be live": {
+			s:    newSituation(wb).entry(fence5, StateStaging, wb, true, false).cache(fence5, wb, false).with(rebooted).with(pending).with(recordDirty),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"unflushed writes by a version before": {
+			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(before).with(recordDirty),
+			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"resident of an older generation (I3)": {
 			s:    newSituation(wt).entry(fence4, StateResident, wt, true, true).cache(fence4, wt, true),
@@ -344,6 +404,9 @@ func TestDecideDown(t *testing.T) {
 		"superseded, crashed":                {downFacts{Entry: e(StateFlushing, wb, true, false), Cache: cacheFacts{Whole: true}, Superseded: true}, downWipe},
 		"given up, SSD gone":                 {downFacts{Entry: e(StateStaged, wb, true, false), GivenUp: true}, downWipe},
 		"given up, SSD there after all":      {downFacts{Entry: e(StateStaged, wb, true, false), Cache: cacheFacts{Whole: true}, GivenUp: true}, downRecover},
+		"an image, crashed":                  {downFacts{Entry: e(StateStaged, wb, true, false), Past: true}, downKeep},
+		"an image, flushed since":            {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, GivenUp: true}, downWipe},
+		"an image, active":                   {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, TopActive: true}, downFlush},
 		"wiping":                             {downFacts{Entry: e(StateWiping, wt, true, false)}, downWipe},
 	}
 	for name, tc := range cases {

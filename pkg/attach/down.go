@@ -33,8 +33,12 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			return err
 		}
 		action := decideDown(f)
-		if action == downNothing {
+		switch action {
+		case downNothing:
 			return nil
+		case downKeep:
+			return fmt.Errorf("%w: %w", volume.ErrUnavailable, errPast(a.Node, id))
+		default:
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
 		if err := a.down(ctx, f.Entry, c, action); err != nil {
@@ -53,8 +57,9 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		return downFacts{}, cacheVolumes{}, err
 	}
 	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active}
+	rec := volume.Volume{}
 	if e.MayBeDirty() {
-		rec, err := a.Records.Get(ctx, id)
+		rec, err = a.Records.Get(ctx, id)
 		if err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return downFacts{}, cacheVolumes{}, err
 		}
@@ -68,6 +73,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		}
 		f.Cache = c.facts
 	}
+	f.Past = e.MayBeDirty() && pastWrites(e, f.Cache, rec)
 	return f, c, nil
 }
 
@@ -88,7 +94,7 @@ func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action do
 		return a.detach(ctx, e)
 	case downWipe:
 		return a.discard(ctx, e)
-	case downNothing:
+	case downNothing, downKeep:
 	}
 	return nil
 }
@@ -226,11 +232,16 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultUnstageRemoved.Hit()
+	if e.Marked {
+		if err := a.countUp(ctx, e); err != nil {
+			return err
+		}
+	}
 	if e.State == StateFlushed {
 		a.tagStopped(ctx, e)
 	}
 	faultUnstageStopped.Hit()
-	if err := a.takeBackMark(ctx, e); err != nil {
+	if err := a.markClean(ctx, e); err != nil {
 		return err
 	}
 	faultUnstageMarkedClean.Hit()
@@ -330,7 +341,26 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
 	if !e.Marked {
 		return nil
 	}
-	err := a.Records.MarkClean(ctx, e.ID, e.Fence)
+	if err := a.countUp(ctx, e); err != nil {
+		return err
+	}
+	if err := a.tagCounted(ctx, e); err != nil {
+		// The SSD is not needed for what is clean; it is not used again without.
+		klog.FromContext(ctx).Error(err, "Count of the volume is not on its SSD", "volume", e.ID)
+	}
+	return a.markClean(ctx, e)
+}
+
+// markClean is the end of takeBackMark: what this node's disks were before is of the past
+// for the record before it says Clean.
+func (a *Attacher) markClean(ctx context.Context, e *Entry) error {
+	if !e.Marked {
+		return nil
+	}
+	err := a.recordCount(ctx, e)
+	if err == nil {
+		err = a.Records.MarkClean(ctx, e.ID, e.Fence)
+	}
 	if errors.Is(err, volume.ErrFenced) {
 		klog.FromContext(ctx).Info("Record has a newer owner, this node's cache is stale", "volume", e.ID, "generation", e.Fence.Generation)
 		err = nil

@@ -33,6 +33,10 @@ type Entry struct {
 	// ActivationID names the stage that the entry is about; empty of an entry that an
 	// earlier version wrote.
 	ActivationID string `json:"activationID,omitempty"`
+	// ActivationCount grows with each stage, and while the cache may take writes that are
+	// nowhere else; CountedAt is when it last did.
+	ActivationCount int64     `json:"activationCount,omitempty"`
+	CountedAt       time.Time `json:"countedAt,omitzero"`
 	// Boot is the kernel's boot id when the entry was written.
 	Boot string `json:"boot"`
 	// Mode is the cache mode that the cache is or was active in; "none" for a

@@ -6,6 +6,7 @@ import "github.com/nearflash/nearflash/pkg/faultpoint"
 // build the process can be killed at each of them (I8).
 var (
 	faultStageWiped      = faultpoint.New("stage.wiped")
+	faultStagePending    = faultpoint.New("stage.pending")
 	faultStageJournaled  = faultpoint.New("stage.journaled")
 	faultStageConnected  = faultpoint.New("stage.connected")
 	faultStageAllocated  = faultpoint.New("stage.allocated")
@@ -14,6 +15,7 @@ var (
 	faultStageUntagged   = faultpoint.New("stage.untagged")
 	faultStageDataDevice = faultpoint.New("stage.data-device")
 	faultStageActivated  = faultpoint.New("stage.activated")
+	faultStageConfirmed  = faultpoint.New("stage.confirmed")
 	faultStageStaged     = faultpoint.New("stage.staged")
 	faultFormatBegun     = faultpoint.New("format.begun")
 	faultFormatMade      = faultpoint.New("format.made")
@@ -96,6 +98,9 @@ var (
 	faultPrewarmReported  = faultpoint.New("prewarm.reported")
 	faultPrewarmEnded     = faultpoint.New("prewarm.ended")
 	faultPrewarmTaken     = faultpoint.New("prewarm.taken")
+
+	faultCountJournaled = faultpoint.New("count.journaled")
+	faultCountTagged    = faultpoint.New("count.tagged")
 
 	faultReloadLoaded = faultpoint.New("reload.loaded")
 

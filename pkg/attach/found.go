@@ -22,6 +22,8 @@ type FoundCache struct {
 	// Filling is true of an unfinished warm move (I5): not all that the map names is
 	// on the SSD.
 	Filling bool
+	// Activation is the volume's last stage with this cache.
+	Activation volume.Activation
 	// Stopped is true if the SSD proves a clean stop (I4).
 	Stopped bool
 	// OriginBytes is the size of the origin; 0 if that is not known.
@@ -47,7 +49,7 @@ func FindCaches(lvs []lvm.LV) []FoundCache {
 	var out []FoundCache
 	for _, id := range ids {
 		c := pickCache(lvs, id)
-		f := FoundCache{ID: id, Data: c.data, Meta: c.meta, Filling: c.facts.Fill, Stopped: c.facts.Stopped, Fence: c.facts.Fence, Mode: c.facts.Mode}
+		f := FoundCache{ID: id, Data: c.data, Meta: c.meta, Filling: c.facts.Fill, Stopped: c.facts.Stopped, Activation: c.facts.activation(), Fence: c.facts.Fence, Mode: c.facts.Mode}
 		f.Whole = c.facts.Whole && f.Fence != volume.Fence{}
 		for _, tag := range slices.Concat(c.data.Tags, c.meta.Tags) {
 			if v, ok := strings.CutPrefix(tag, tagRescued); ok {

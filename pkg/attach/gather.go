@@ -27,6 +27,10 @@ const (
 	// tagStop is there from the final removal of the cache's devices until they are made
 	// again: the third witness of I4.
 	tagStop = "nearflash.stop=clean"
+	// tagActivation and tagCount are the volume's last stage here (states.md, Whose disks
+	// these are).
+	tagActivation = "nearflash.activation="
+	tagCount      = "nearflash.count="
 	// tagRescued is when the cache was flushed without its node (states.md, Rescue).
 	tagRescued = "nearflash.rescued="
 )
@@ -159,8 +163,10 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	c.facts.Stopped = slices.Contains(c.data.Tags, tagStop) && slices.Contains(c.meta.Tags, tagStop)
 	dataFence, mode := parseTags(c.data.Tags)
 	metaFence, _ := parseTags(c.meta.Tags)
-	if c.facts.Whole && dataFence == metaFence {
-		c.facts.Fence, c.facts.Mode = dataFence, mode
+	stage, count := parseActivation(c.data.Tags)
+	metaStage, _ := parseActivation(c.meta.Tags)
+	if c.facts.Whole && dataFence == metaFence && stage == metaStage {
+		c.facts.Fence, c.facts.Mode, c.facts.ActivationID, c.facts.ActivationCount = dataFence, mode, stage, count
 	}
 	return c
 }
@@ -232,6 +238,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 			f.CacheProblem = err.Error()
 		}
 		f.Cache = c.facts
+		f.Entry = believed(e, c.facts, rec)
 	}
 	return f, c, nil
 }

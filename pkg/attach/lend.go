@@ -60,6 +60,10 @@ func lendable(e *Entry, rec volume.Volume, r volume.LoanRequest, boot string) er
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; the cache of generation %d is for the owner after it, and node %q asks",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.Generation, r.To)
+	case e.Lent != nil && *e.Lent == r.Move && e.Boot == boot:
+		return nil // it was judged when it was lent; the borrower has begun since
+	case rec.Identify(e.activation()) != volume.IdentityCurrent && !bugTrustNodeName.On():
+		return fmt.Errorf("%w: the cache of volume %s on this node is not of the volume's last stage here", volume.ErrNotFound, r.Volume)
 	case e.Lent != nil && *e.Lent == r.Move && e.Boot != boot:
 		return fmt.Errorf("%w: the loan was lost when this node restarted", volume.ErrUnavailable)
 	}
@@ -78,7 +82,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 	if err != nil {
 		return volume.Loan{}, err
 	}
-	if !c.facts.Whole || c.facts.Fence != e.Fence || !c.facts.SuperblockClean || !e.stopProven(c.facts) {
+	if !c.facts.Whole || c.facts.Fence != e.Fence || c.facts.activation() != e.activation() || !c.facts.SuperblockClean || !e.stopProven(c.facts) {
 		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
 	loan, err := a.export(ctx, e, c, r, again, false)

@@ -147,6 +147,9 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 	case a.wanted(e, rec):
 		return a.takeBackRestored(ctx, e, rec)
 	}
+	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
+		return err
+	}
 	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation, "lastUsed", e.lastUsed())
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
@@ -175,7 +178,7 @@ func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec volume.Vo
 
 // unjustMark tells a record that says of a flushed ownership that it may be dirty.
 func unjustMark(e *Entry, rec volume.Volume) bool {
-	return rec.PossiblyDirty && rec.Fence == e.Fence && e.Clean
+	return rec.PossiblyDirty && rec.Fence == e.Fence && e.Clean && rec.Identify(e.activation()) != volume.IdentityPast
 }
 
 // wanted tells whether a residency can still be of use: to this node, which owns the
@@ -184,6 +187,9 @@ func unjustMark(e *Entry, rec volume.Volume) bool {
 func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
 	if e.Lent != nil && e.Boot == a.Boot && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
+	}
+	if rec.Fence.UID == e.Fence.UID && rec.Identify(e.activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
+		return false
 	}
 	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.lastUsed()) > ttl {
 		return false
@@ -269,6 +275,9 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 	for {
 		if err := a.Repair(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Repair is incomplete and will be repeated")
+		}
+		if err := a.CountUp(ctx); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Counts of some volumes are behind")
 		}
 		a.RecordHotSets(ctx)
 		select {

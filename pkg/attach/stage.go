@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -29,6 +28,8 @@ type staging struct {
 	entry  *Entry
 	cache  cacheVolumes
 	origin origin
+	// activation is that of this stage.
+	activation volume.Activation
 	// head is where a new cache begins.
 	head head
 	// early are the volumes of a new cache, nil if none were made yet.
@@ -148,6 +149,10 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		}
 	}
 	faultStageActivated.Hit()
+	if err := a.confirmActivation(ctx, s.entry, s.rec); err != nil {
+		return err
+	}
+	faultStageConfirmed.Hit()
 	a.beginCounting(ctx, s.entry)
 	if err := a.save(ctx, s.entry, StateStaged); err != nil {
 		return err
@@ -172,6 +177,9 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 		return nil, err
 	}
 	if err := a.leaveEarlier(ctx, s); err != nil {
+		return nil, err
+	}
+	if err := a.pendActivation(ctx, s); err != nil {
 		return nil, err
 	}
 	if s.plan.Wipe {
@@ -231,7 +239,7 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
 	e := &Entry{
-		ID: s.req.ID, ActivationID: rand.Text(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
+		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
 	}
 	if prior != nil {
@@ -248,7 +256,6 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
-			e.ActivationID = prior.ActivationID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
 		}
 	default:
@@ -403,6 +410,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	}
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	e.Abandoned = s.rec.Abandoned
+	if err := a.confirmActivation(ctx, e, s.rec); err != nil {
+		return err
+	}
 	if e.Fill != nil {
 		a.fills.begin(e.ID, time.Time{})
 	}

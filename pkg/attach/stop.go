@@ -14,7 +14,8 @@ import (
 func (a *Attacher) tagStopped(ctx context.Context, e *Entry) {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, []string{tagStop}, nil, dataLV(e.ID), metaLV(e.ID)); err != nil {
+	add := append(activationTags(e.activation()), tagStop)
+	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, add, []string{countTag(e.ActivationCount - 1)}, dataLV(e.ID), metaLV(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Clean stop of the cache cannot be noted, it will not be used again", "volume", e.ID)
 	}
 }
@@ -32,30 +33,32 @@ func (a *Attacher) beginTable(ctx context.Context, s *staging) error {
 	return nil
 }
 
-// beginReuse takes the note of the last stop away before there is a table again. The mode
-// may have been changed while the volume was attached nowhere.
+// beginReuse takes the note of the last stop away before there is a table again, and
+// notes the new stage. The mode may have been changed while the volume was attached
+// nowhere.
 func (a *Attacher) beginReuse(ctx context.Context, e *Entry, c cacheVolumes) error {
-	if !c.facts.Stopped && c.facts.Mode == e.Mode {
+	if !c.facts.Stopped && c.facts.Mode == e.Mode && c.facts.activation() == e.activation() {
 		return nil
 	}
 	add, remove := modeTags(e.Mode)
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, append(remove, tagStop), dataLV(e.ID), metaLV(e.ID))
+	add = append(add, activationTags(e.activation())...)
+	remove = append(append(remove, tagStop), otherActivations(c, e)...)
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
 }
 
 // beginRecover sees to it that the kernel counts every block as dirty, unless the SSD
 // proves that the stop was clean after all: then nothing was activated since, and the map
 // knows.
 func (a *Attacher) beginRecover(ctx context.Context, e *Entry, c cacheVolumes) error {
-	switch {
-	case c.facts.Stopped:
-		if err := a.LVM.ChangeTags(ctx, a.Pool.View().VG, nil, []string{tagStop}, dataLV(e.ID), metaLV(e.ID)); err != nil {
-			return err
-		}
-	case c.facts.SuperblockClean:
+	if c.facts.SuperblockClean && !c.facts.Stopped {
 		// A swap of live tables left the flag.
 		if err := MarkUnclean(c.meta.DevPath()); err != nil {
 			return fmt.Errorf("%w: cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 		}
 	}
-	return nil
+	if !c.facts.Stopped && c.facts.activation() == e.activation() {
+		return nil
+	}
+	remove := append(otherActivations(c, e), tagStop)
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, activationTags(e.activation()), remove, dataLV(e.ID), metaLV(e.ID))
 }

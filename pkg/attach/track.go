@@ -38,6 +38,8 @@ func lendableLive(e *Entry, rec volume.Volume, r volume.LoanRequest, node string
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; node %q asks for generation %d",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.To, r.Generation)
+	case rec.Identify(e.activation()) != volume.IdentityCurrent:
+		return fmt.Errorf("%w: the record of volume %s knows another stage than this node", volume.ErrNotFound, r.Volume)
 	case rec.Prewarm == nil || *rec.Prewarm != volume.Prewarm{Node: r.To, Request: r.Request}:
 		return fmt.Errorf("%w: nobody has asked for the cache of volume %s on node %q", volume.ErrFenced, r.Volume, r.To)
 	}

@@ -247,6 +247,8 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 // tagMode writes the mode into the tags of the cache's logical volumes.
 func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
 	add, remove := modeTags(mode)
+	// A count that could not be noted while nothing was dirty.
+	add, remove = append(add, activationTags(e.activation())...), append(remove, countTag(e.ActivationCount-1))
 	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
 }
 

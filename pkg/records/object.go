@@ -180,6 +180,8 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		FlushDone:      obj.Status.Flush.Request,
 		Abandoned:      len(untold(obj)) > 0,
 		Filesystem:     filesystem(obj.Status.Filesystem),
+		Activation:     activation(obj.Status.Activation),
+		Pending:        activation(obj.Status.PendingActivation),
 	}, nil
 }
 
@@ -241,6 +243,16 @@ func objectFilesystem(f volume.Formatted) v1alpha1.FilesystemState {
 		return v1alpha1.FilesystemFormatted
 	}
 	return v1alpha1.FilesystemState(f)
+}
+
+// activation reads what objectActivation writes.
+func activation(a v1alpha1.Activation) volume.Activation {
+	return volume.Activation{ID: a.ID, Generation: a.Generation, Count: ptr.Deref(a.Count, 0)}
+}
+
+// objectActivation is the form of the API.
+func objectActivation(a volume.Activation) v1alpha1.Activation {
+	return v1alpha1.Activation{ID: a.ID, Generation: a.Generation, Count: ptr.To(a.Count)}
 }
 
 // prewarmOf is the request to copy the cache beforehand, nil if there is none.

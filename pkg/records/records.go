@@ -77,6 +77,52 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 	return err
 }
 
+// PendActivation implements volume.Records.
+func (r *Records) PendActivation(ctx context.Context, id volume.ID, f volume.Fence, a volume.Activation) (held bool, err error) {
+	err = retry(ctx, func() error {
+		obj, err := Load(ctx, r.client, id)
+		if err != nil {
+			return err
+		}
+		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
+			return fencedError(obj, f)
+		}
+		err = WriteStatus(ctx, r.client, obj, func(s *v1alpha1.CachedVolumeStatus) { s.PendingActivation = objectActivation(a) })
+		// An API server drops what the definition does not have, without an error.
+		held = err == nil && activation(obj.Status.PendingActivation) == a
+		return err
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		err = fmt.Errorf("%w: CachedVolume %s does not exist, so nothing could hold the activation", volume.ErrFenced, id)
+	}
+	return held, err
+}
+
+// SetActivation implements volume.Records.
+func (r *Records) SetActivation(ctx context.Context, id volume.ID, f volume.Fence, a volume.Activation) error {
+	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		known := volume.Volume{Activation: activation(obj.Status.Activation), Pending: activation(obj.Status.PendingActivation)}
+		switch {
+		case known.Identify(volume.Activation{ID: a.ID, Generation: f.Generation, Count: a.Count}) == volume.IdentityPast:
+			return fmt.Errorf("%w: CachedVolume %s knows a later stage of the volume on node %q: the disks of that node were restored from an image, or there are two machines of its name", volume.ErrFenced, obj.Name, f.Node)
+		case a.ID == "":
+			return nil
+		}
+		obj.Status.Activation = objectActivation(a)
+		if obj.Status.PendingActivation.ID == a.ID {
+			obj.Status.PendingActivation = v1alpha1.Activation{}
+		}
+		return nil
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 // SetFormatted implements volume.Records.
 func (r *Records) SetFormatted(ctx context.Context, id volume.ID, f volume.Fence, state volume.Formatted) error {
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {

@@ -114,6 +114,7 @@ func TestRecords(t *testing.T) {
 		"dirty mark fenced": testMarkFenced,
 		"warm source":       testWarmSource,
 		"filesystem":        testFilesystem,
+		"activation":        testActivation,
 		"hot set":           testHotSet,
 		"lost races":        testRaces,
 		"never ending race": testBusy,

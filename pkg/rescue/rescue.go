@@ -162,6 +162,8 @@ func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) error {
 	case rec.Fence.Generation != c.Fence.Generation || rec.Fence.Node != c.Fence.Node:
 		return fmt.Errorf("%w: volume %s has generation %d on node %s by now, the cache has generation %d of node %s: it would write over newer data",
 			ErrRefused, c.ID, rec.Fence.Generation, rec.Fence.Node, c.Fence.Generation, c.Fence.Node)
+	case rec.Identify(c.Activation) == volume.IdentityPast:
+		return fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
 	case !rec.PossiblyDirty:
 		return fmt.Errorf("%w: the record of volume %s says that its writes were flushed or given up: what the storage server has may have been used since", ErrRefused, c.ID)
 	}

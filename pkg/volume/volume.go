@@ -128,6 +128,9 @@ type Volume struct {
 	Abandoned bool
 	// Filesystem says whether the volume may be formatted.
 	Filesystem Formatted
+	// Activation is the last stage that made the volume's devices, Pending one that is
+	// about to; each the zero value if there is none.
+	Activation, Pending Activation
 }
 
 // Prewarm is a request to copy the cache of an attached volume to another node.
@@ -303,6 +306,14 @@ type Records interface {
 	// MarkClean records a proven flush by f's node; ErrFenced if the record
 	// shows another owner or generation; a missing record is success.
 	MarkClean(ctx context.Context, id ID, f Fence) error
+	// PendActivation records a stage that is about to make the volume's devices. It fails
+	// with ErrFenced unless the record still shows f as published owner. held is false if
+	// the record cannot hold it, because its definition is of an earlier version.
+	PendActivation(ctx context.Context, id ID, f Fence, a Activation) (held bool, err error)
+	// SetActivation records that the stage has made the devices, or that its count has
+	// grown; ErrFenced if the record shows another owner or generation, or that the stage
+	// is of the past. A zero ID is only compared. A missing record is success.
+	SetActivation(ctx context.Context, id ID, f Fence, a Activation) error
 	// SetFormatted records how far the making of the filesystem is, FormatBegun or
 	// FormatDone. It fails with ErrFenced unless the record still shows f as published
 	// owner: nobody else may write to the volume.

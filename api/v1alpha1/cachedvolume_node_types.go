@@ -1,0 +1,68 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Activation is one stage of a volume on its owner: it tells the owner's disks from
+// images of them and from those of another machine of the same name.
+type Activation struct {
+	// id is the random name of the stage.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	ID string `json:"id,omitempty"`
+
+	// generation is the ownership that the stage belongs to.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation int64 `json:"generation,omitempty"`
+
+	// count grows with each stage, and while a writeback cache is attached.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Count *int64 `json:"count,omitempty"`
+}
+
+// ResidencyContent says how much of a residency is there.
+//
+// +kubebuilder:validation:Enum=Whole;Partial
+type ResidencyContent string
+
+const (
+	// ResidencyWhole is a cache that other nodes may begin with too.
+	ResidencyWhole ResidencyContent = "Whole"
+	// ResidencyPartial is one that the volume left before it was copied whole. Pods
+	// prefer the node, which goes on from there; no other node begins with it.
+	ResidencyPartial ResidencyContent = "Partial"
+)
+
+// Residency is a clean cache that a node keeps after the volume left it.
+type Residency struct {
+	// nodeName is the node that keeps the cache.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	NodeName string `json:"nodeName,omitempty"`
+
+	// generation is the ownership generation that filled the cache. The cache
+	// may be used again only while this equals status.generation.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation int64 `json:"generation,omitempty"`
+
+	// sizeBytes is the SSD space that the cache occupies, in bytes.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	SizeBytes *int64 `json:"sizeBytes,omitempty"`
+
+	// lastUsedTime is when the volume left the node.
+	// +optional
+	LastUsedTime metav1.Time `json:"lastUsedTime,omitempty,omitzero"`
+
+	// content says how much of the cache is there. Empty is Whole.
+	// +optional
+	Content ResidencyContent `json:"content,omitempty"`
+}

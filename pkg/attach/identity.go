@@ -1,0 +1,262 @@
+package attach
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// countEvery is how often the count grows while unflushed writes may be made.
+const countEvery = 10 * time.Minute
+
+// activation is what the journal knows.
+func (e *Entry) activation() volume.Activation {
+	return volume.Activation{ID: e.ActivationID, Generation: e.Fence.Generation, Count: e.ActivationCount}
+}
+
+// activation is what the SSD knows.
+func (c cacheFacts) activation() volume.Activation {
+	return volume.Activation{ID: c.ActivationID, Generation: c.Fence.Generation, Count: c.ActivationCount}
+}
+
+// identityOf is what the record says of journal and SSD together: the worse of the two.
+// The record shows the ownership of each of them, or they are not asked.
+func identityOf(e *Entry, c cacheFacts, rec volume.Volume) volume.Identity {
+	out := volume.IdentityCurrent
+	for _, is := range []volume.Identity{journalIdentity(e, rec), cacheIdentity(c, rec)} {
+		if is == volume.IdentityPast || out == volume.IdentityCurrent {
+			out = is
+		}
+	}
+	return out
+}
+
+func journalIdentity(e *Entry, rec volume.Volume) volume.Identity {
+	if e == nil || e.Fence != rec.Fence {
+		return volume.IdentityCurrent
+	}
+	return rec.Identify(e.activation())
+}
+
+func cacheIdentity(c cacheFacts, rec volume.Volume) volume.Identity {
+	if !c.Whole || c.SuperblockBlank || c.Fence != rec.Fence {
+		return volume.IdentityCurrent
+	}
+	return rec.Identify(c.activation())
+}
+
+// pastWrites tells unflushed writes of disks that are not the ones that the volume was
+// last staged with: an image of them from before, or another machine of the same name.
+// While the record says that writes may be unflushed, nobody knows whether these are
+// among them.
+func pastWrites(e *Entry, c cacheFacts, rec volume.Volume) bool {
+	if identityOf(e, c, rec) != volume.IdentityPast || bugTrustNodeName.On() {
+		return false
+	}
+	if e != nil && e.Fence == rec.Fence && e.Cached() {
+		return e.MayBeDirty()
+	}
+	return c.Whole && c.Mode == volume.ModeWriteback && !c.Stopped && !c.SuperblockBlank && c.Fence == rec.Fence
+}
+
+// believed is the journal as far as it may be believed beside the SSD: one that comes out
+// of an image says nothing of an SSD that does not.
+func believed(e *Entry, c cacheFacts, rec volume.Volume) *Entry {
+	if journalIdentity(e, rec) == volume.IdentityPast && c.Whole && c.Fence == rec.Fence && cacheIdentity(c, rec) != volume.IdentityPast && !bugTrustNodeName.On() {
+		return nil
+	}
+	return e
+}
+
+// ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a
+// state directory that was restored from an image alone says nothing of what is there. The
+// journal is forgotten then, and the cache is judged as one that lost its own.
+func (a *Attacher) ssdAgrees(ctx context.Context, e *Entry) (bool, error) {
+	view := a.Pool.View()
+	if view.VG == "" {
+		return true, nil
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
+	}
+	c := pickCache(lvs, e.ID).facts
+	if !c.Whole || c.Fence == e.Fence && c.activation() == e.activation() {
+		return true, nil
+	}
+	klog.FromContext(ctx).Info("Journal speaks of another cache than is on the SSD, and is forgotten", "volume", e.ID, "activation", e.ActivationID, "ssd", c.ActivationID)
+	return false, a.forget(e.ID)
+}
+
+// errPast says what stands against a volume whose unflushed writes are elsewhere.
+func errPast(node string, id volume.ID) error {
+	return fmt.Errorf("the disks of node %s are not those with which volume %s was last attached: they were restored from an image, or are those of another machine of the same name; "+
+		"the unflushed writes on them are kept as they are, and are not flushed. Bring the other disks back, or give the writes up (kubectl nearflash abandon; docs/troubleshooting.md says how)", node, id)
+}
+
+// newActivation is a stage that is about to begin. One that a killed stage began is gone
+// on with, and so is that of a cache with unflushed writes.
+func newActivation(s *staging) (a volume.Activation, fresh bool) {
+	e, f, rec := s.entry, s.req.Publication.Fence, s.rec
+	switch {
+	case s.plan.Cache == planRecover && e != nil:
+		return e.activation(), false
+	case s.plan.Cache == planRecover:
+		return s.cache.facts.activation(), false
+	case e != nil && e.Fence == f && e.ActivationID != "" && rec.Pending == e.activation():
+		return e.activation(), false
+	}
+	count := max(rec.Activation.Count, rec.Pending.Count)
+	if e != nil {
+		count = max(count, e.ActivationCount)
+	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails (crypto/rand)
+	return volume.Activation{ID: hex.EncodeToString(id[:]), Generation: f.Generation, Count: count + 1}, true
+}
+
+// pendActivation makes the record know of a stage before anything on this node does.
+func (a *Attacher) pendActivation(ctx context.Context, s *staging) error {
+	next, fresh := newActivation(s)
+	if fresh {
+		held, err := a.Records.PendActivation(ctx, s.req.ID, s.req.Publication.Fence, next)
+		if err != nil {
+			return err
+		}
+		if !held {
+			next = volume.Activation{} // as an earlier version
+		}
+	}
+	s.activation = next
+	faultStagePending.Hit()
+	return nil
+}
+
+// confirmActivation makes it the record's, now that the devices are there.
+func (a *Attacher) confirmActivation(ctx context.Context, e *Entry, rec volume.Volume) error {
+	if e.ActivationID == "" || rec.Activation == e.activation() {
+		return nil
+	}
+	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
+}
+
+// activationTags are on the SSD for an activation.
+func activationTags(a volume.Activation) []string {
+	if a.ID == "" {
+		return nil
+	}
+	return []string{tagActivation + a.ID, countTag(a.Count)}
+}
+
+func countTag(n int64) string { return tagCount + strconv.FormatInt(n, 10) }
+
+// parseActivation is the inverse of activationTags. Of several counts the highest holds:
+// the others could not be removed.
+func parseActivation(tags []string) (id string, count int64) {
+	for _, t := range tags {
+		if v, ok := strings.CutPrefix(t, tagActivation); ok {
+			id = v
+		}
+		if v, ok := strings.CutPrefix(t, tagCount); ok {
+			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
+				count = max(count, n)
+			}
+		}
+	}
+	return id, count
+}
+
+// otherActivations are the tags among those found that are not those of e.
+func otherActivations(c cacheVolumes, e *Entry) []string {
+	var out []string
+	for _, t := range slices.Concat(c.data.Tags, c.meta.Tags) {
+		if strings.HasPrefix(t, tagActivation) || strings.HasPrefix(t, tagCount) {
+			out = append(out, t)
+		}
+	}
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(t string) bool { return slices.Contains(activationTags(e.activation()), t) })
+}
+
+// countUp lets the count grow in the journal. The SSD follows, and then the record:
+// whatever is an image of this node's disks as they were before is of the past from then
+// on.
+func (a *Attacher) countUp(ctx context.Context, e *Entry) error {
+	if e.ActivationID == "" {
+		return nil
+	}
+	e.ActivationCount, e.CountedAt = e.ActivationCount+1, a.Now().UTC()
+	return a.save(ctx, e, e.State)
+}
+
+// tagCounted brings the count to the SSD.
+func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
+	if e.ActivationID == "" || !e.Cached() {
+		return nil
+	}
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	return a.LVM.ChangeTags(cctx, a.Pool.View().VG, activationTags(e.activation()), []string{countTag(e.ActivationCount - 1)}, dataLV(e.ID), metaLV(e.ID))
+}
+
+// recordCount brings the count to the record, which refuses that of disks of the past.
+func (a *Attacher) recordCount(ctx context.Context, e *Entry) error {
+	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
+}
+
+// CountUp lets the counts of all volumes grow that are due: those whose caches may take
+// writes that are nowhere else.
+func (a *Attacher) CountUp(ctx context.Context) error {
+	entries, err := a.Journal.List()
+	problems := []error{err}
+	for i := range entries {
+		if !a.countDue(&entries[i]) {
+			continue
+		}
+		if err := a.countOne(ctx, entries[i].ID); err != nil {
+			problems = append(problems, fmt.Errorf("count of volume %s: %w", entries[i].ID, err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (a *Attacher) countDue(e *Entry) bool {
+	age := a.Now().Sub(e.CountedAt)
+	return e.State == StateStaged && e.MayBeDirty() && e.ActivationID != "" && e.Boot == a.Boot && (age < 0 || age >= countEvery)
+}
+
+func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil || !a.countDue(e) {
+		return err
+	}
+	if err := a.countUp(ctx, e); err != nil {
+		return err
+	}
+	faultCountJournaled.Hit()
+	if err := a.tagCounted(ctx, e); err != nil {
+		return err
+	}
+	faultCountTagged.Hit()
+	err = a.recordCount(ctx, e)
+	if errors.Is(err, volume.ErrFenced) || errors.Is(err, volume.ErrNotFound) {
+		klog.FromContext(ctx).V(2).Info("Record does not count this node's stage", "volume", id, "reason", err.Error())
+		return nil
+	}
+	return err
+}
