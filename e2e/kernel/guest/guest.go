@@ -39,6 +39,7 @@ var needs = map[string]string{
 	"TestKernelKillGather":         "clone",
 	"TestKernelKillPrepare":        "clone",
 	"TestKernelKillPrewarm":        "clone",
+	"TestKernelMillion":            "clone",
 	"TestKernelMove":               "clone",
 	"TestKernelMoveAgain":          "clone",
 	"TestKernelMoveSourceLost":     "clone",
