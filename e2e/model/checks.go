@@ -28,4 +28,8 @@ const (
 	Wiped
 	// Stops: a tag on the SSD is the witness of a clean stop, and not the superblock.
 	Stops
+	// Activations: each stage has a name that the record, the journal and the SSD know.
+	Activations
+	// OneCluster: the storage server takes orders of the cluster whose epoch it has.
+	OneCluster
 )

@@ -213,6 +213,9 @@ func (a actor) revoke(keep Node) (string, bool) {
 		return "", true // it is logged in, as far as anybody knows
 	}
 	violation := ""
+	if !a.may() {
+		return "", true
+	}
 	for i, g := range a.Access.Admitted {
 		if n := Node(i + 1); g != 0 && n != keep {
 			violation = firstOf(violation, a.endRead(n))
@@ -285,7 +288,7 @@ func export(a actor) (string, bool) {
 			return "", true
 		}
 	}
-	if s.Deleted || a.Claim.Generation < s.Generation {
+	if s.Deleted || !a.may() || a.Claim.Generation < s.Generation {
 		return "", true
 	}
 	s.Generation, s.Admitted[a.Node-1] = a.Claim.Generation, a.Claim.Generation
@@ -322,7 +325,12 @@ func revokeAll(a actor) (string, bool) {
 }
 
 // shutOut is unpublish without a record.
-func shutOut(a actor) (string, bool) { return a.end(a.Node), true }
+func shutOut(a actor) (string, bool) {
+	if !a.may() {
+		return "", true
+	}
+	return a.end(a.Node), true
+}
 
 func readUnused(a actor) (string, bool) {
 	_, gone := read(a)
@@ -339,6 +347,9 @@ func markDeleting(a actor) (string, bool) {
 }
 
 func endAll(a actor) (string, bool) {
+	if !a.w.Static && !a.may() {
+		return "", true
+	}
 	violation := ""
 	for i, g := range a.Access.Admitted {
 		if g != 0 {
@@ -351,7 +362,7 @@ func endAll(a actor) (string, bool) {
 func deleteVolume(a actor) (string, bool) {
 	s := &a.w.Server
 	if !a.w.Static {
-		if s.Admitted != [3]uint8{} {
+		if s.Admitted != [3]uint8{} || !a.may() {
 			return "", true
 		}
 		s.Deleted = true
@@ -365,6 +376,9 @@ func deleteVolume(a actor) (string, bool) {
 func forgetRecord(a actor) (string, bool) {
 	if a.c.Record.UID == a.Read.UID && !a.c.Record.Published {
 		a.c.Record = Record{}
+		if !a.copied {
+			a.w.Known = Acts{}
+		}
 	}
 	return "", true
 }

@@ -1,5 +1,7 @@
 package model
 
+import "github.com/nearflash/nearflash/pkg/volume"
+
 // write is one of the pod. What a pod writes that nobody wants any more is owed to
 // nobody, but must not reach the origin beside the writes of the next one.
 func write(n Node) func(*World) (string, bool) {
@@ -33,8 +35,9 @@ func write(n Node) func(*World) (string, bool) {
 
 // taken tells whether a node's volume is at work on the other one.
 func (w *World) taken(n Node) bool {
-	m, other := w.at(n), w.at(n.other())
-	return w.Truth.Owner == n.other() && other.Journal.State >= Staged && other.Journal.Fence != m.Journal.Fence
+	j, other := w.at(n).Journal, w.at(n.other()).Journal
+	atWork := other.State >= Staged && other.State != Releasing && other.State != Wiping
+	return w.Truth.Owner == n.other() && atWork && other.Fence != j.Fence
 }
 
 // readPod is no change; it only judges.
@@ -121,7 +124,7 @@ func crash(n Node) func(*World) (string, bool) {
 func restoreImage(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
-		if n != A || w.Image == (Disks{}) || w.Image == m.Disks || !spend(&w.Left.Images) {
+		if n != A || w.Image == (Disks{}) || w.Image == m.Disks || w.young() || !spend(&w.Left.Images) {
 			return "", false
 		}
 		if m.SSD.Dirty {
@@ -132,6 +135,14 @@ func restoreImage(n Node) func(*World) (string, bool) {
 		m.Journal.SameBoot = false
 		return "", true
 	}
+}
+
+// young tells an image that was taken while the cache could be dirty, and so lately that
+// the count has not grown since: it is not told from the disks themselves ("What
+// remains").
+func (w *World) young() bool {
+	e := (&Machine{Disks: w.Image}).entry(A)
+	return w.Without&Activations == 0 && e.MayBeDirty() && w.identity(w.Image.Journal.Act) != volume.IdentityPast
 }
 
 // swapDisks puts another machine in a node's place, that has its name, or the first one

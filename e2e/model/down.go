@@ -1,6 +1,9 @@
 package model
 
-import "github.com/nearflash/nearflash/pkg/attach"
+import (
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
 
 // down is a look of unstage or repair.
 func down(n Node) func(*World) (string, bool) {
@@ -17,6 +20,7 @@ func down(n Node) func(*World) (string, bool) {
 		if e.Cached() && m.Top == TopNone {
 			f.Cache = w.cacheFacts(n)
 		}
+		f.Past = e.MayBeDirty() && attach.PastWrites(e, f.Cache, w.shown())
 		op := opOf(attach.DecideDown(f))
 		m.Work = Work{Op: op}
 		return "", op != Idle
@@ -52,7 +56,12 @@ func residency(n Node) func(*World) (string, bool) {
 		if m.Work.Op != Idle || m.Journal.State != Resident {
 			return "", false
 		}
+		past := w.identity(m.Journal.Act) == volume.IdentityPast
 		switch f := m.Journal.Fence; {
+		case r.UID == f.UID && past && m.SSD.Exists && (m.SSD.Fence != f || m.SSD.Act != m.Journal.Act):
+			m.Journal = Journal{} // it speaks of another cache (ssdAgrees)
+		case r.UID == f.UID && past:
+			m.Work = Work{Op: OpDrop}
 		case r.names(n, f) && r.Dirty && m.Journal.Clean:
 			return w.reportClean(n, f), true // takeBackRestored
 		case r.names(n, f), !w.Static && r.UID == f.UID && r.Generation < f.Generation:

@@ -18,30 +18,36 @@ func events() []event {
 // etcdEvents are what happens to API servers, and to who acts on them.
 func etcdEvents() []event {
 	return []event{
+		{"controller: step to its epoch", swapEpoch(0), ordinary, NoNode},
+		{"second cluster: step to its epoch", swapEpoch(1), ordinary, NoNode},
+		{"controller swaps its epoch anew", swapAnew, chance, NoNode},
+		{"administrator takes the server over", takeover, remedy, NoNode},
 		{"another controller leads, and the first acts on", deposed, chance, NoNode},
 		{"first controller: next act", controlOld, ordinary, NoNode},
 		{"volume is not wanted any more", unwanted, chance, NoNode},
 		{"administrator gives the writes up", abandon, remedy, NoNode},
 		{"record is made anew", renew, remedy, NoNode},
 		{"API server is backed up", func(w *World) (string, bool) {
-			ok := w.Backup.UID == 0 && w.record().UID != 0 && w.Left.Restores+w.Left.Renewals > 0
-			w.Backup = *w.record()
+			ok := w.Backup.UID == 0 && w.record().UID != 0 && w.Left.Restores+w.Left.Renewals+w.Left.Copies > 0
+			w.Backup, w.BackupKnown, w.BackupEpochs = *w.record(), w.Known, w.Clusters[0].Epochs
 			return "", ok
 		}, chance, NoNode},
 		{"API server is restored", func(w *World) (string, bool) {
 			ok := w.Backup.UID != 0 && w.Backup != *w.record() && !w.Truth.Unwanted && spend(&w.Left.Restores)
-			*w.record() = w.Backup
+			*w.record(), w.Known, w.Clusters[0].Epochs = w.Backup, w.BackupKnown, w.BackupEpochs
+			// Controllers begin anew with it.
+			w.Clusters[0].Control, w.Old, w.Clusters[0].Drawn, w.Clusters[0].Ready = Control{}, Control{}, false, false
 			return "", ok
 		}, chance, NoNode},
 		{"record is restored under another UID", func(w *World) (string, bool) {
 			ok := w.Backup.UID != 0 && w.record().UID == 0 && !w.Truth.Unwanted && spend(&w.Left.Renewals)
-			*w.record() = w.Backup
+			*w.record(), w.Known = w.Backup, w.BackupKnown
 			w.record().UID = 2
 			return "", ok
 		}, chance, NoNode},
 		{"record is removed by hand", func(w *World) (string, bool) {
 			ok := w.record().UID != 0 && spend(&w.Left.Removals)
-			*w.record() = Record{}
+			*w.record(), w.Known = Record{}, Acts{}
 			return "", ok
 		}, chance, NoNode},
 		{"a second cluster begins from a copy of etcd", copied, chance, NoNode},
@@ -89,6 +95,7 @@ func podEvents(n Node) []event {
 		{"pod reads" + at, readPod(n), chance, NoNode},
 		{"cache writes back" + at, background(n), ordinary, NoNode},
 		{"flush is asked for" + at, flushLive(n), chance, NoNode},
+		{"count is due" + at, count(n), chance, NoNode},
 		{"kernel writes the map" + at, commit(n), chance, NoNode},
 		{"cache promotes" + at, promote(n), chance, NoNode},
 		{"pod ends" + at, func(w *World) (string, bool) {
@@ -159,15 +166,6 @@ func controllerEnds(w *World) (string, bool) {
 	ok := c.Task != NoTask && spend(&w.Left.Kills)
 	*c = Control{}
 	return "", ok
-}
-
-// copied is the second cluster: it has what the first one's etcd had.
-func copied(w *World) (string, bool) {
-	if w.Clusters[1].Exists || w.record().UID == 0 || !spend(&w.Left.Copies) {
-		return "", false
-	}
-	w.Clusters[1] = Cluster{Exists: true, Record: *w.record()}
-	return "", true
 }
 
 // renew is a new object for a volume whose own is lost.

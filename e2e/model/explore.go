@@ -87,13 +87,12 @@ func explore(start World, events []event, limit int) Result {
 	}
 	r.States, r.Exhausted = x.states.len(), at == x.states.len()
 	g := newGuide(events)
-	for open := at; open < r.States; open++ {
-		if !g.leads(*x.states.at(int32(open))) {
-			return x.violated(r, Stuck, int32(open), -1)
-		}
+	bad := at
+	for bad < r.States && g.leads(*x.states.at(int32(bad))) {
+		bad++
 	}
 	r.Beyond = len(g.good)
-	if at, stuck := x.stuck(int32(at)); stuck {
+	if at, stuck := x.stuck(int32(at), int32(bad)); stuck {
 		return x.violated(r, Stuck, at, -1)
 	}
 	return r
@@ -133,6 +132,7 @@ func (x *explorer) expand(at int32) (violation string, by int) {
 		if !ok {
 			continue
 		}
+		w.normal()
 		next := x.add(w, at, i)
 		if e.kind != chance {
 			x.step(at, next)
@@ -158,9 +158,10 @@ func (x *explorer) trace(at int32) []string {
 	return out
 }
 
-// stuck returns the first state from which no state of use can be reached. Those from
-// open on are known to lead on.
-func (x *explorer) stuck(open int32) (int32, bool) {
+// stuck returns the first state from which no state of use can be reached. Of those from
+// open on, whose ways were not looked at, all lead on but the one of number bad, if there
+// is one.
+func (x *explorer) stuck(open, bad int32) (int32, bool) {
 	n := x.states.len()
 	// The states before each one, as ranges of a list: before[first[s]:first[s+1]].
 	first, before := make([]int32, n+2), make([]int32, len(x.to))
@@ -177,7 +178,7 @@ func (x *explorer) stuck(open int32) (int32, bool) {
 	leads := make([]bool, n)
 	var queue []int32
 	for at := range int32(n) {
-		if at >= open || x.states.at(at).ofUse() {
+		if at >= open && at != bad || x.states.at(at).ofUse() {
 			leads[at] = true
 			queue = append(queue, at)
 		}

@@ -52,6 +52,7 @@ func (g *guide) follow(at *crumb, seen map[World]struct{}) (World, bool) {
 		if _, ok := e.apply(&w); !ok {
 			continue
 		}
+		w.normal()
 		if _, was := seen[w]; !was {
 			return w, true
 		}
@@ -64,6 +65,8 @@ func (w *World) calm() World {
 	c := *w
 	c.Left, c.Backup, c.Image = Budget{}, Record{}, Disks{}
 	c.Truth = Truth{Unwanted: w.Truth.Unwanted, Owner: w.Truth.Owner, Acked: 1, Origin: 1, Given: 1}
+	c.BackupKnown, c.BackupEpochs = Acts{}, Epochs{}
+	c.normal()
 	for _, n := range nodes {
 		c.at(n).SSD.Cached = min(c.at(n).SSD.Cached, 1)
 	}

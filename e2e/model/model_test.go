@@ -6,22 +6,26 @@ import "testing"
 // is of use there must be wherever no disk and no journal was lost.
 var worlds = map[string]World{
 	"writeback":                      start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}),
-	"flushes beside pods":            start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Swaps: 1}),
+	"flushes beside pods":            start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Swaps: 1}).running(),
 	"writethrough":                   start(Writethrough, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}),
 	"static":                         start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 2}).static(),
-	"writes given up":                start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).consenting(),
-	"forced detach":                  start(Writethrough, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}),
-	"API server is set back":         start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Restores: 1}).consenting(),
+	"writes given up":                start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).consenting().running(),
+	"forced detach":                  start(Writethrough, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).running(),
+	"API server is set back":         start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Restores: 1}).consenting().running(),
 	"deleted":                        start(Writeback, Budget{Writes: 1, Crashes: 1, Kills: 1, Moves: 1, Deletes: 1}),
 	"leaders, answers that are lost": start(Writeback, Budget{Writes: 1, Kills: 1, Moves: 2, Leaders: 1, Lost: 1}),
-	"a journal is lost":              start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Journals: 1}).consenting(),
+	"an image of a node":             start(Writeback, Budget{Writes: 2, Crashes: 1, Images: 1, Counts: 1}).consenting().running(),
+	"a spare with the name":          start(Writeback, Budget{Writes: 2, Crashes: 1, Spares: 2}).consenting().running(),
+	"a spare, nothing dirty":         start(Writethrough, Budget{Writes: 2, Moves: 1, Spares: 2}).running(),
+	"a copy of etcd":                 start(Writeback, Budget{Writes: 1, Moves: 1, Copies: 1, Swings: 2}).running(),
+	"a journal is lost":              start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Journals: 1}).consenting().running(),
 }
 
 // eachWorld is how many states of each are looked at, and leastDepth how far from the
 // beginning the last of them is at least.
 const (
-	eachWorld  = 50_000
-	leastDepth = 15
+	eachWorld  = 30_000
+	leastDepth = 10
 )
 
 // TestNoViolation: within these bounds no way leads to a lost or a stale write, and every

@@ -21,6 +21,9 @@ type Plan struct {
 	Marked bool
 	// Fence is the publication's.
 	Fence Fence
+	// Act is the stage, and Fresh is true if the record is to be told of it.
+	Act   Act
+	Fresh bool
 	// Unheard is true if the kubelet does not wait for the answer any more.
 	Unheard bool
 }
@@ -66,6 +69,7 @@ const (
 	OpDetach
 	OpWipe
 	OpDrop
+	OpCount
 	opCount
 )
 
@@ -101,16 +105,17 @@ func shared(do func(w *World, n Node) (string, bool)) act { return act{do: do} }
 // flush, recoverForFlush, release, detach and discard of down.go, wipe of cache.go.
 var acts = [opCount][]act{
 	OpStage: {
-		local(removeTop), local(stageWipe), local(stageIntent), shared(stageConnect), local(stageAllocate),
-		shared(stageMark), local(stageActivate), local(untag), local(stageLoad), shared(stageStaged),
+		local(removeTop), shared(pend), local(stageWipe), local(stageIntent), shared(stageConnect), local(stageAllocate),
+		shared(stageMark), local(stageActivate), local(untag), local(stageLoad), shared(confirm), shared(stageStaged),
 	},
-	OpAdopt:   {shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
+	OpAdopt:   {shared(confirm), shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
 	OpFlush:   {journalState(Flushing), local(loadCleaner), shared(writeBack), local(flushed)},
 	OpRecover: {shared(reconnect), local(untag), local(recoverLoad), journalState(Flushing)},
-	OpRelease: {local(removeTop), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Resident)},
-	OpDetach:  {journalState(Releasing), local(removeTop), shared(takeBackMark), local(disconnect), local(forget)},
-	OpWipe:    {journalState(Wiping), local(removeTop), shared(takeBackMark), local(disconnect), local(wipe)},
+	OpRelease: {local(removeTop), local(countMarked), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Resident)},
+	OpDetach:  {journalState(Releasing), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(forget)},
+	OpWipe:    {journalState(Wiping), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(wipe)},
 	OpDrop:    {journalState(Wiping), local(wipe)},
+	OpCount:   {local(countUp), local(tagCount), shared(recordCount)},
 }
 
 // step takes the next act of a node's work.
@@ -139,7 +144,9 @@ func (m *Machine) entry(n Node) *attach.Entry {
 	if j.State == NoEntry {
 		return nil
 	}
+	act := j.Act.activation()
 	return &attach.Entry{
+		ActivationID: act.ID, ActivationCount: act.Count,
 		ID: "v", Fence: j.Fence.fence(n), State: attach.State(stateNames[j.State]), Mode: modes[j.Mode],
 		Activated: j.Activated, Clean: j.Clean, Marked: j.Marked,
 	}
@@ -153,7 +160,9 @@ func (w *World) cacheFacts(n Node) attach.CacheFacts {
 	if !s.Exists {
 		return attach.CacheFacts{}
 	}
+	act := s.Act.activation()
 	return attach.CacheFacts{
+		ActivationID: act.ID, ActivationCount: act.Count,
 		Whole: true, Fence: s.Fence.fence(n), Mode: modes[s.Mode], SuperblockClean: s.Shut, Stopped: s.Stopped, SuperblockBlank: s.Blank,
 	}
 }
@@ -165,15 +174,17 @@ func stage(n Node) func(*World) (string, bool) {
 		if m.Work.Op != Idle || m.Pod || m.Attached == (Fence{}) || w.record().UID == 0 {
 			return "", false
 		}
+		cache, rec := w.cacheFacts(n), w.shown()
 		p := attach.DecideStage(attach.StageFacts{
-			Entry: m.entry(n), SameBoot: m.Journal.SameBoot,
+			Entry: attach.Believed(m.entry(n), cache, rec), SameBoot: m.Journal.SameBoot,
 			TopActive: m.Top != TopNone, TopOurs: m.Top != TopNone && m.Journal.Fence == m.Attached,
-			Cache: w.cacheFacts(n), Fence: m.Attached.fence(n), Record: w.record().volume(w.Mode), Node: n.String(),
+			Cache: cache, Fence: m.Attached.fence(n), Record: rec, Node: n.String(),
 		})
 		if p.Refuse != nil {
 			return "", false
 		}
 		m.Work = Work{Op: OpStage, Plan: Plan{Cache: planOf(p), Wipe: p.Wipe, Mode: modeOf(p.Mode), Marked: w.record().Dirty, Fence: m.Attached}}
+		m.Work.Plan.Act, m.Work.Plan.Fresh = w.nextAct(n, m.Work.Plan)
 		if m.Work.Plan.Cache == Adopt {
 			m.Work.Op = OpAdopt
 		}
@@ -213,7 +224,9 @@ func (m *Machine) swap(t Top) {
 // tagStopped notes a clean stop.
 func tagStopped(w *World, n Node) (string, bool) {
 	m := w.at(n)
-	m.SSD.Stopped = m.SSD.Exists && m.Journal.State == Flushed
+	if m.SSD.Exists && m.Journal.State == Flushed {
+		m.SSD.Stopped, m.SSD.Act = true, m.Journal.Act
+	}
 	return "", true
 }
 
@@ -221,6 +234,7 @@ func tagStopped(w *World, n Node) (string, bool) {
 // that there was none.
 func untag(w *World, n Node) (string, bool) {
 	s := &w.at(n).SSD
+	s.Act = w.at(n).Journal.Act
 	if !s.Stopped && w.Without&Stops == 0 {
 		s.Shut = false
 	}
@@ -256,7 +270,7 @@ func stageWipe(w *World, n Node) (string, bool) {
 
 func stageIntent(w *World, n Node) (string, bool) {
 	m := w.at(n)
-	j := Journal{State: Staging, Fence: m.Work.Plan.Fence, Mode: m.Work.Plan.Mode, SameBoot: true}
+	j := Journal{State: Staging, Fence: m.Work.Plan.Fence, Act: m.Work.Plan.Act, Mode: m.Work.Plan.Mode, SameBoot: true}
 	switch m.Work.Plan.Cache {
 	case Reuse:
 		j.Clean, j.Marked = true, m.Journal.Marked
@@ -292,7 +306,7 @@ func stageAllocate(w *World, n Node) (string, bool) {
 		return "", true
 	}
 	violation := destroy(w, n)
-	m.SSD = SSD{Exists: true, Fence: m.Journal.Fence, Mode: m.Journal.Mode, Blank: true}
+	m.SSD = SSD{Exists: true, Act: m.Journal.Act, Fence: m.Journal.Fence, Mode: m.Journal.Mode, Blank: true}
 	return violation, true
 }
 
@@ -422,6 +436,9 @@ func takeBackMark(w *World, n Node) (string, bool) {
 	m := w.at(n)
 	if !m.Journal.Marked {
 		return "", true
+	}
+	if r := w.record(); r.names(n, m.Journal.Fence) && !w.setAct(n, m.Journal.Fence, m.Journal.Act) {
+		return "", false // of the past: nothing is known of what came later
 	}
 	m.Journal.Marked = false
 	return w.reportClean(n, m.Journal.Fence), true

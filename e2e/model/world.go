@@ -32,6 +32,9 @@ type World struct {
 	Clusters [2]Cluster
 	// Backup is the record as it was when the API server was backed up.
 	Backup Record
+	// Known are the stages that the record knows, BackupKnown those of the backup.
+	Known, BackupKnown Acts
+	BackupEpochs       Epochs
 	// Old is a controller that has lost its leadership and does not know it.
 	Old    Control
 	Server Server
@@ -70,7 +73,7 @@ type Budget struct {
 	Writes, Moves, Forces, Swaps                           uint8
 	Crashes, Kills, Lost, Leaders                          uint8
 	Restores, Removals, Renewals, Images, Spares, Journals uint8
-	Copies, Deletes                                        uint8
+	Copies, Deletes, Counts, Swings                        uint8
 }
 
 // Cluster is an API server and the controller that it has.
@@ -78,6 +81,10 @@ type Cluster struct {
 	Exists  bool
 	Record  Record
 	Control Control
+	Epochs  Epochs
+	// Drawn is true once its process has recorded an epoch of its own, Ready once that
+	// was on the server.
+	Drawn, Ready bool
 }
 
 // Record is the CachedVolume.
@@ -94,6 +101,8 @@ type Server struct {
 	// Admitted is the generation under which A, B and C are admitted, 0 if they are not.
 	Admitted [3]uint8
 	Deleted  bool
+	// Epoch tells whose orders are taken.
+	Epoch uint8
 }
 
 // Disks are what survives a crash of a node.
@@ -109,6 +118,7 @@ type Journal struct {
 	Mode             Mode
 	Activated, Clean bool
 	Marked           bool
+	Act              Act
 	// SameBoot is true until the kernel that ran when it was written has ended.
 	SameBoot bool
 }
@@ -121,6 +131,7 @@ type SSD struct {
 	Exists bool
 	Fence  Fence
 	Mode   Mode
+	Act    Act
 	// Cached is the block's content, 0 if it is not cached, and Dirty whether it has
 	// not been written to the origin.
 	Cached Version
@@ -214,6 +225,13 @@ func (r Record) volume(mode Mode) volume.Volume {
 		Fence:     volume.Fence{UID: uids[r.UID], Generation: int64(r.Generation), Node: r.Owner.String()},
 		Published: r.Published, PossiblyDirty: r.Dirty,
 	}
+}
+
+// shown is the record as production has it, with the stages that it knows.
+func (w *World) shown() volume.Volume {
+	v := w.record().volume(w.Mode)
+	v.Activation, v.Pending = w.Known.Current.activation(), w.Known.Pending.activation()
+	return v
 }
 
 // sees is what the pod of a node reads; ok is false if that fails.

@@ -31,6 +31,7 @@ const (
 	DownRelease = downRelease
 	DownDetach  = downDetach
 	DownWipe    = downWipe
+	DownKeep    = downKeep
 )
 
 // DecideStage is the table "What stage decides".
@@ -38,6 +39,12 @@ func DecideStage(f StageFacts) StagePlan { return decideStage(f) }
 
 // DecideDown is the table "What unstage and repair decide".
 func DecideDown(f DownFacts) DownAction { return decideDown(f) }
+
+// PastWrites tells unflushed writes of disks of the past ("Whose disks these are").
+func PastWrites(e *Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }
+
+// Believed is the journal as far as it may be believed beside the SSD.
+func Believed(e *Entry, c CacheFacts, rec volume.Volume) *Entry { return believed(e, c, rec) }
 
 // Superseded tells a record of a later ownership than known.
 func Superseded(record, known volume.Fence) bool { return superseded(record, known) }
