@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -51,6 +52,12 @@ type order struct {
 	Brake bool
 	// Rescue is the origin to which the volume's cache is rescued, without the node.
 	Rescue string
+	// Devices are those of the pool; empty is one.
+	Devices []string
+	// Hang lets the frail SSD hang when a cache is made.
+	Hang bool
+	// Outside asks whether commands can leave the container.
+	Outside bool
 }
 
 // child is a node plugin in a process of its own, to be killed at a fault point.
@@ -70,8 +77,16 @@ func child() int {
 		return 0
 	}
 	n, err := o.open(ctx)
+	if err == nil && o.Hang {
+		n.DM = hangingDM{n.DM, hostexec.New()}
+	}
 	if err == nil {
 		switch {
+		case o.Outside:
+			var run *hostexec.Apart
+			if run, err = hostexec.NewApart(o.Dir); err == nil {
+				err = run.Outside()
+			}
 		case o.Brake:
 			bctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 			n.RunBrakes(bctx)
@@ -111,7 +126,11 @@ func (o order) open(ctx context.Context) (*node, error) {
 		return n, err
 	}
 	if o.Lender == "" {
-		return openNode(ctx, o.Dir, onOneSSD(), fileRecords{filepath.Join(o.Dir, "records")})
+		spec := onOneSSD()
+		if len(o.Devices) > 0 {
+			spec.Devices = o.Devices
+		}
+		return openNode(ctx, o.Dir, spec, fileRecords{filepath.Join(o.Dir, "records")})
 	}
 	_, n, err := openPair(ctx, o.Lender, o.Dir)
 	return n, err

@@ -73,7 +73,10 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err != nil {
 		return nil, err
 	}
-	run := hostexec.New()
+	run, err := hostexec.NewApart(filepath.Join(dir, "commands"))
+	if err != nil {
+		return nil, err
+	}
 	lv := lvm.New(run, filepath.Join(dir, "devices"))
 	n := &node{dir: dir}
 	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}

@@ -260,6 +260,21 @@ func (a *Attacher) load(id volume.ID) (*Entry, error) {
 	return &e, nil
 }
 
+// settlePatience is how long a step waits for a command that an earlier one gave up.
+const settlePatience = 2 * time.Second
+
+// loadSettled is load for a step that acts on what it finds. It fails while a command of an
+// earlier step, or of an earlier plugin, still changes a device of the volume: what it
+// makes is not there yet, and nobody acts behind it (states.md, Commands that go on).
+func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error) {
+	wctx, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	if err := a.DM.Await(wctx, topName(id), dataName(id), originName(id), sourceName(id), pathName(id), lentName(id)); err != nil {
+		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
+	}
+	return a.load(id)
+}
+
 // save writes the entry with the new state.
 func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 	from := e.State

@@ -386,7 +386,7 @@ func (a *Attacher) swapBrake(ctx context.Context, id volume.ID, f volume.Fence, 
 		return false, nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || !brakable(e, f) {
 		return false, err
 	}

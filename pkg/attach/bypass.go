@@ -115,7 +115,7 @@ func (a *Attacher) bypassOne(ctx context.Context, id volume.ID, unreadable strin
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -214,7 +215,7 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 		return nil
 	}
 	defer unlock()
-	current, err := a.load(e.ID)
+	current, err := a.loadSettled(ctx, e.ID)
 	if err != nil || current == nil || !current.evictable() {
 		return err
 	}
@@ -439,12 +440,16 @@ func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) e
 	return a.swapIn(ctx, name)
 }
 
+// swapTimeout is how long a swap of tables is waited for.
+const swapTimeout = 15 * time.Second
+
 // swapIn makes a loaded table live.
 func (a *Attacher) swapIn(ctx context.Context, name string) error {
 	faultReloadLoaded.Hit()
-	// Not ended with ctx: the call is short unless the device hangs, and then it
-	// could not be ended anyway.
-	if err := a.DM.Resume(context.WithoutCancel(ctx), name); err != nil {
+	// Not given up with ctx: the call is short unless the device hangs.
+	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), swapTimeout)
+	defer cancel()
+	if err := a.DM.Resume(rctx, name); err != nil {
 		return fmt.Errorf("swap table of %s: %w", name, err)
 	}
 	return nil

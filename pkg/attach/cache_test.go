@@ -89,6 +89,8 @@ type swaps struct {
 	calls []string
 }
 
+func (s *swaps) Await(context.Context, ...string) error { return nil }
+
 func (s *swaps) Info(context.Context, string) (map[string]devmapper.Info, error) {
 	infos := map[string]devmapper.Info{s.info.Name: s.info}
 	for _, i := range s.more {

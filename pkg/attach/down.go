@@ -48,7 +48,7 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 }
 
 func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cacheVolumes, error) {
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
 		return downFacts{}, cacheVolumes{}, err
 	}

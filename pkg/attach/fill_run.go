@@ -308,7 +308,7 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil || e.Fill == nil || e.State != StateStaged || !e.Cached() {
 		return err
 	}

@@ -208,7 +208,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	if err != nil {
 		return stageFacts{}, cacheVolumes{}, err
 	}
-	e, err := a.load(req.ID)
+	e, err := a.loadSettled(ctx, req.ID)
 	if err != nil {
 		return stageFacts{}, cacheVolumes{}, err
 	}

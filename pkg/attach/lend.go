@@ -24,7 +24,7 @@ func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan,
 		return volume.Loan{}, fmt.Errorf("%w: volume %s", volume.ErrBusy, r.Volume)
 	}
 	defer unlock()
-	e, err := a.load(r.Volume)
+	e, err := a.loadSettled(ctx, r.Volume)
 	if err != nil {
 		return volume.Loan{}, err
 	}
@@ -198,7 +198,7 @@ func (a *Attacher) endLoanOf(ctx context.Context, id volume.ID, m volume.MoveID,
 		return fmt.Errorf("%w: volume %s", volume.ErrBusy, id)
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil || e.Lent == nil || *e.Lent != m {
 		return err
 	}

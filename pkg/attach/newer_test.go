@@ -41,6 +41,8 @@ func (l *fewLVs) RemoveLVs(_ context.Context, _ string, names ...string) error {
 
 func (noMounts) Unmount(context.Context, string) error { return nil }
 
+func (noDevices) Await(context.Context, ...string) error { return nil }
+
 func (noDevices) Info(context.Context, string) (map[string]devmapper.Info, error) {
 	return nil, nil
 }

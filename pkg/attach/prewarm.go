@@ -133,7 +133,7 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (a *Attacher) Unpublish(ctx context.Context, _ volume.ID, targetPath string
 // Expand implements volume.Attacher: origin, then the tables above it from the
 // bottom up, then the filesystem.
 func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block bool) (int64, error) {
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil {
 		return 0, err
 	}

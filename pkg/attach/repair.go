@@ -61,7 +61,7 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e.Cached() {
 		return err
 	}

@@ -84,7 +84,7 @@ func TestRepairAsks(t *testing.T) {
 		v.Fence.Generation, v.Fence.Node = 2, "node-b"
 		v.WarmSource = &volume.WarmSource{Node: node, Generation: 1}
 		rec.known["lent"] = v
-		a := New(Config{Node: node}, Deps{Journal: entries, Records: rec, Owned: own, Pool: withoutPool{}, Locks: &keylock.Set{}})
+		a := New(Config{Node: node}, Deps{Journal: entries, Records: rec, Owned: own, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}})
 		if err := a.Repair(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestRepairTakesBackMark(t *testing.T) {
 	}
 	for _, o := range []OwnedRecords{own, nil} {
 		rec := &asked{known: known}
-		a := New(Config{Node: "node-a"}, Deps{Journal: entries, Records: rec, Owned: o, Pool: withoutPool{}, Locks: &keylock.Set{}})
+		a := New(Config{Node: "node-a"}, Deps{Journal: entries, Records: rec, Owned: o, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}})
 		if err := a.Repair(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestResidentsOrder(t *testing.T) {
 	}
 	now := time.Now()
 	a := New(Config{Node: "node-a"},
-		Deps{Journal: entries, Pool: withoutPool{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
+		Deps{Journal: entries, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
 	// An older version wrote this one, before all others.
 	if err := entries.Save("ancient", Entry{ID: "ancient", State: StateResident, Mode: volume.ModeWritethrough, UpdatedAt: now.Add(-time.Hour)}); err != nil {
 		t.Fatal(err)

@@ -242,7 +242,7 @@ func (a *Attacher) gatherTune(ctx context.Context, id volume.ID) (tuneFacts, err
 	if err != nil {
 		return tuneFacts{}, err
 	}
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
 		return tuneFacts{}, err
 	}

@@ -31,7 +31,7 @@ var (
 // The metadata must not be in use: those of a running cache change while they are
 // read. Errors: ErrRefused, ErrBusy, ErrNoSpace.
 func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string) error {
-	_, err := run.Run(ctx, hostexec.Command("cache_dump", "-o", file, metadataDevice))
+	_, err := run.Run(ctx, hostexec.Look("cache_dump", "-o", file, metadataDevice))
 	if err == nil {
 		return nil
 	}

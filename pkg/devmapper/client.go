@@ -62,7 +62,13 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d.%d", v.Major, v.Min
 
 // Client is the device mapper of one kernel. It is safe for concurrent use; the
 // caller serialises changes of one device.
+//
+// A change goes on when its context ends (hostexec.ErrRuns); the next one of the same
+// device waits for it.
 type Client interface {
+	// Await returns when nothing that was begun changes these devices any more, also by a
+	// process before this one. Error: hostexec.ErrRuns, if ctx ended first.
+	Await(ctx context.Context, names ...string) error
 	// Create makes a device with a live table. On error nothing is left.
 	// Errors: ErrExist (also for a UUID that is taken), ErrBusy, ErrInvalid,
 	// ErrUnsupported.
@@ -82,7 +88,7 @@ type Client interface {
 	// Clear drops the inactive table, which holds its devices open. Errors:
 	// ErrNotExist.
 	Clear(ctx context.Context, name string) error
-	// Remove removes the device; one that does not exist is success. An open
+	// Remove removes the device; one that does not exist, and is not being made, is success. An open
 	// device is tried again, because udev and blkid open devices for moments,
 	// until ctx ends or a few seconds have passed. Errors: ErrBusy.
 	Remove(ctx context.Context, name string) error

@@ -32,6 +32,14 @@ var _ Client = (*dmsetup)(nil)
 // New returns the Client of this machine's kernel.
 func New(run hostexec.Runner) Client { return &dmsetup{run: run, control: openControl} }
 
+// Await implements Client.
+func (d *dmsetup) Await(ctx context.Context, names ...string) error {
+	if err := d.run.Await(ctx, names...); err != nil {
+		return fmt.Errorf("device mapper: %w", err)
+	}
+	return nil
+}
+
 // Create implements Client. dmsetup takes the device away again if the kernel
 // refuses its table.
 func (d *dmsetup) Create(ctx context.Context, name, uuid string, t Table) (Info, error) {
@@ -133,6 +141,9 @@ func (d *dmsetup) Clear(ctx context.Context, name string) error {
 func (d *dmsetup) Remove(ctx context.Context, name string) error {
 	retry, cancel := context.WithTimeout(ctx, removeRetry)
 	defer cancel()
+	if err := d.Await(ctx, name); err != nil {
+		return err // it may be about to appear
+	}
 	for {
 		infos, err := d.Info(ctx, name)
 		if err != nil {
@@ -353,8 +364,10 @@ func parseTargets(text string) (map[string]Version, error) {
 }
 
 func (d *dmsetup) exec(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-	cmd := hostexec.Command("dmsetup", args...)
-	cmd.Looks = args[0] == "table" || args[0] == "status" || args[0] == "targets"
+	cmd := hostexec.Look("dmsetup", args...)
+	if args[0] != "table" && args[0] != "status" && args[0] != "targets" {
+		cmd = hostexec.Change(args[1], "dmsetup", args...) // of the device that comes first
+	}
 	if stdin != nil {
 		cmd.Stdin = bytes.NewReader(stdin)
 	}

@@ -143,3 +143,38 @@ func TestMessageAtOnce(t *testing.T) {
 		t.Errorf("a device without a table: %v", err)
 	}
 }
+
+// TestChangesAreChanges: a command that changes a device is never killed, and keeps the
+// next one for the device waiting; one that looks is neither.
+func TestChangesAreChanges(t *testing.T) {
+	run := hostexectest.New(t)
+	run.On("dmsetup")
+	c := &dmsetup{run: run, control: func() (messenger, error) { return &kernel{order: []string{"d"}}, nil }}
+	table := LinearTable(8, "254:7")
+	for _, do := range []func() error{
+		func() error { _, err := c.Create(t.Context(), "d", "U", table); return err },
+		func() error { _, err := c.CreateReadOnly(t.Context(), "d", "U", table); return err },
+		func() error { return c.Load(t.Context(), "d", table) },
+		func() error { return c.LoadReadOnly(t.Context(), "d", table) },
+		func() error { return c.Resume(t.Context(), "d") },
+		func() error { return c.Clear(t.Context(), "d") },
+		func() error { return c.Remove(t.Context(), "d") },
+		func() error { return c.Message(t.Context(), "d", 0, "migration_threshold", "0") },
+	} {
+		run.Forget()
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		calls := run.Calls()
+		if len(calls) == 0 || !calls[0].Changes || calls[0].Looks || calls[0].Device != "d" {
+			t.Errorf("%+v", calls)
+		}
+	}
+	run.Forget()
+	if _, err := c.StatusAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if calls := run.Calls(); len(calls) != 1 || calls[0].Changes || !calls[0].Looks {
+		t.Errorf("%+v", calls)
+	}
+}

@@ -6,48 +6,66 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"syscall"
-	"time"
-
-	"k8s.io/klog/v2"
 )
 
-// killGrace is how long Run waits for the output pipes to close after the
-// process group has been killed, and for the end of a process that only looks.
-const killGrace = 5 * time.Second
+// Errors of [Runner].Run; test with errors.Is.
+var (
+	// ErrNotInstalled: the program does not exist or is not executable.
+	ErrNotInstalled = errors.New("program is not installed")
+	// ErrRuns: a program that changes the kernel's state has not ended. Nobody may act on
+	// its device until it has.
+	ErrRuns = errors.New("a command for this device has not ended yet")
+	// ErrStuck: the kernel does not let go of a program that only looks and was killed, or
+	// of the one that looked before.
+	ErrStuck = errors.New("the process cannot be ended, it waits for a device")
+)
 
-// ErrNotInstalled is wrapped by the error of [Runner].Run if the program does
-// not exist or is not executable.
-var ErrNotInstalled = errors.New("program is not installed")
-
-// Cmd is one program run.
+// Cmd is one program run. What its context does to it depends on what the program is:
+// see [Look], [Command] and [Change].
 type Cmd struct {
 	// Name is the program, looked up in PATH unless it contains a slash.
 	Name string
 	// Args are its arguments without the program name.
 	Args []string
-	// Stdin is the standard input; nil means empty.
+	// Stdin is the standard input; nil means empty. It is read to its end before the
+	// program starts, so that the program never sees a part of it.
 	Stdin io.Reader
 	// Env is added to the environment of this process as KEY=VALUE. LC_ALL=C is
 	// always set and cannot be overridden: the output is parsed.
 	Env []string
-	// Looks tells that the program changes nothing. A process in uninterruptible sleep (a
-	// device that no longer answers) cannot be ended; Run does not wait for one that only
-	// looks. It waits for any other: what that is doing in the kernel must not go on behind
-	// whoever acts next.
+	// Looks tells that the program changes nothing.
 	Looks bool
+	// Changes tells that the program makes the kernel change something; Device says of
+	// what. It must not be empty then, and names what two programs must not change at a
+	// time: a device of the device mapper, a volume group.
+	Changes bool
+	Device  string
 }
 
-// Look is Command for a program that changes nothing.
+// Look is a program that changes nothing. It is killed when its context ends, and not
+// waited for: a process in uninterruptible sleep (a device that no longer answers) cannot
+// be ended. While one cannot, the same look is not begun again: it is [ErrStuck] at once.
 func Look(name string, args ...string) Cmd {
 	return Cmd{Name: name, Args: args, Looks: true}
 }
 
-// Command is shorthand for a Cmd with a name and arguments only.
+// Command is a program that works by itself. It is killed when its context ends, and
+// waited for: what it is doing in the kernel must not go on behind whoever acts next.
 func Command(name string, args ...string) Cmd {
 	return Cmd{Name: name, Args: args}
+}
+
+// Change is a program that makes the kernel change something of a device. It is never
+// killed. When its context ends, Run returns [ErrRuns] and the program goes on; one for
+// the same device waits until it has ended.
+//
+// A fatal signal while the kernel builds a cache target can bring the node down: in
+// cache_create (drivers/md/dm-cache-target.c) dm_kcopyd_client_create makes a work queue
+// whose rescue thread cannot be started by a process that is to die; its error pointer
+// (-EINTR) is kept in cache->copier, and destroy hands it to dm_kcopyd_client_destroy,
+// which follows it. Seen on Linux 6.1 and 6.12; the lines are in 7.2.
+func Change(device, name string, args ...string) Cmd {
+	return Cmd{Name: name, Args: args, Changes: true, Device: device}
 }
 
 // String is the command line for humans, with values that look like secrets
@@ -69,9 +87,13 @@ type Runner interface {
 	//
 	// Errors: *[ExitError] if the program ran and ended with a status other than
 	// zero or by a signal; [ErrNotInstalled] if it could not be found; the
-	// context's error (errors.Is works) if ctx ended first, in which case the
-	// whole process group was killed; one that only looks may still be about to end.
+	// context's error (errors.Is works) if ctx ended first, with [ErrRuns] if the program
+	// goes on or one before it has not ended, with [ErrStuck] if it could not be killed;
+	// [ErrStuck] alone if the same look is stuck.
 	Run(ctx context.Context, cmd Cmd) (Result, error)
+	// Await returns when no [Change] of these devices runs, also none that a process
+	// before this one began. Error: [ErrRuns] with the context's, if ctx ended first.
+	Await(ctx context.Context, devices ...string) error
 }
 
 // ExitError says that a program ended unsuccessfully.
@@ -105,90 +127,4 @@ func (e *ExitError) Error() string {
 // use it so that they redact as the real runner does.
 func NewExitError(cmd Cmd, exitCode int, stderr []byte) *ExitError {
 	return &ExitError{Name: cmd.Name, Args: redactArgs(cmd.Args), ExitCode: exitCode, Stderr: stderr}
-}
-
-type runner struct{}
-
-// New returns the Runner that really starts programs.
-func New() Runner {
-	return runner{}
-}
-
-// Run implements Runner.
-func (runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
-	if err := ctx.Err(); err != nil {
-		return Result{}, fmt.Errorf("%s: %w", cmd, err)
-	}
-	var stdout, stderr bytes.Buffer
-	c := exec.CommandContext(ctx, cmd.Name, cmd.Args...)
-	c.Stdin, c.Stdout, c.Stderr = cmd.Stdin, &stdout, &stderr
-	c.Env = append(append(os.Environ(), cmd.Env...), "LC_ALL=C")
-	// A group of its own, so that helpers the tool has started die with it.
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.Cancel = func() error { return killGroup(c.Process.Pid) }
-	c.WaitDelay = killGrace
-
-	began := time.Now()
-	err := c.Start()
-	if err == nil {
-		ended := make(chan error, 1)
-		go func() { ended <- c.Wait() }()
-		if err = await(ctx, cmd, ended); errors.Is(err, errStuck) {
-			// The buffers are still the process's.
-			return Result{}, fmt.Errorf("%s: %w: %w", cmd, err, ctx.Err())
-		}
-	}
-	klog.FromContext(ctx).V(6).Info("Program ended", "command", cmd.String(), "duration", time.Since(began))
-	res := Result{Stdout: stdout.Bytes(), Stderr: stderr.Bytes()}
-	if err == nil {
-		return res, nil
-	}
-	return res, classify(ctx, cmd, res.Stderr, err)
-}
-
-// errStuck: the kernel does not let go of a process that was killed.
-var errStuck = errors.New("the process cannot be ended, it waits for a device")
-
-// await waits for the end of a process; one that only looks is left behind when it does
-// not end although it was killed.
-func await(ctx context.Context, cmd Cmd, ended <-chan error) error {
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	var patience <-chan time.Time
-	if cmd.Looks {
-		// The pipes are closed after one killGrace.
-		patience = time.After(2 * killGrace)
-	}
-	select {
-	case err := <-ended:
-		return err
-	case <-patience:
-		return errStuck
-	}
-}
-
-func killGroup(pid int) error {
-	err := syscall.Kill(-pid, syscall.SIGKILL)
-	if errors.Is(err, syscall.ESRCH) {
-		return os.ErrProcessDone
-	}
-	return err
-}
-
-// classify turns the errors of os/exec into those promised by Runner.
-func classify(ctx context.Context, cmd Cmd, stderr []byte, err error) error {
-	if ctxErr := ctx.Err(); ctxErr != nil {
-		return fmt.Errorf("%s: %w", cmd, ctxErr)
-	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return NewExitError(cmd, exit.ExitCode(), stderr)
-	}
-	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("%s: %w: %w", cmd.Name, ErrNotInstalled, err)
-	}
-	return fmt.Errorf("%s: %w", cmd, err)
 }

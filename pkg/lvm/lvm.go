@@ -8,13 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
 )
 
-// changeTimeout ends a command that changes a live volume and hangs.
-const changeTimeout = time.Minute
+// group stands for the volume group of the pool, of which one thing is changed at a time.
+// LVM keeps others away by itself, but kills nobody's patience: a command that waits for
+// its lock is one more that may wait for an SSD which does not answer.
+const group = "volume group"
 
 // stripeBytes is what one device of a stripe takes before the next.
 const stripeBytes = 64 << 10
@@ -121,8 +122,7 @@ func (t *tools) Activate(ctx context.Context, vg string, names ...string) error 
 }
 
 // ExtendLV implements Client. By the policy "cling" each stripe and each copy grows on the
-// device that it is on (lvm(8), Allocation). It is not ended with ctx: killed between suspend
-// and resume it would leave the volume's users hanging.
+// device that it is on (lvm(8), Allocation).
 func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) error {
 	lvs, err := t.LVs(ctx, vg)
 	if err != nil {
@@ -135,18 +135,14 @@ func (t *tools) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64) 
 	if lvs[at].SizeBytes >= sizeBytes {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancel()
 	if err := t.change(ctx, nil, "lvextend", "--alloc", "cling", "--size", bytesArg(sizeBytes), vg+"/"+name); err != nil {
 		return fmt.Errorf("extend logical volume %s/%s: %w", vg, name, err)
 	}
 	return nil
 }
 
-// Refresh implements Client. Like ExtendLV it is not ended with ctx.
+// Refresh implements Client.
 func (t *tools) Refresh(ctx context.Context, vg string, names ...string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
-	defer cancel()
 	if err := t.change(ctx, nil, "lvchange", append([]string{"--refresh"}, full(vg, names)...)...); err != nil {
 		return fmt.Errorf("refresh logical volumes of %s: %w", vg, err)
 	}
@@ -232,8 +228,10 @@ func (t *tools) execOn(ctx context.Context, devices, config []string, name strin
 	config = append(slices.Clone(config), noCopies, look)
 	args = append([]string{"--devices", strings.Join(links, ",")}, args...)
 	args = append(args, "--config", strings.Join(config, " "))
-	cmd := hostexec.Command(name, args...)
-	cmd.Looks = name == "lvs" || name == "vgs" || name == "pvs"
+	cmd := hostexec.Change(group, name, args...)
+	if name == "lvs" || name == "vgs" || name == "pvs" {
+		cmd = hostexec.Look(name, args...)
+	}
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(WithReportedErrors(cmd, res, err))

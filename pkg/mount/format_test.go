@@ -16,6 +16,8 @@ type blkid struct {
 	out    string
 }
 
+func (b blkid) Await(context.Context, ...string) error { return nil }
+
 func (b blkid) Run(_ context.Context, cmd hostexec.Cmd) (hostexec.Result, error) {
 	if b.status != 0 {
 		return hostexec.Result{}, hostexec.NewExitError(cmd, b.status, nil)

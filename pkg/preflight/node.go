@@ -42,6 +42,9 @@ type Node struct {
 	IscsidSocket string
 	// Programs remembers what was found of programs; nil asks them each time.
 	Programs *Programs
+	// Outside says why commands that change the kernel would end with the plugin's
+	// container; nil outside of one.
+	Outside func() error
 	// Exports prepares the kernel to export devices; for tests, nil means that of
 	// this machine.
 	Exports func(context.Context) error
@@ -86,7 +89,7 @@ var modules = []string{
 // LoadModules asks the kernel for its modules, one by one.
 func (n Node) LoadModules(ctx context.Context) {
 	for _, m := range modules {
-		_, _ = n.Run.Run(ctx, hostexec.Command("modprobe", "--quiet", m)) // judged by the checks below
+		_, _ = n.Run.Run(ctx, hostexec.Change("module "+m, "modprobe", "--quiet", m)) // judged by the checks below
 	}
 }
 
@@ -117,7 +120,19 @@ func (n Node) Essential(ctx context.Context) error {
 
 // Cache checks what only caches need; without it volumes are attached uncached.
 func (n Node) Cache(ctx context.Context) error {
-	return errors.Join(n.cacheTarget(ctx), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+	return errors.Join(n.cacheTarget(ctx), n.outside(), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+}
+
+// outside: the kernel may not survive that the command which makes a cache is killed
+// (hostexec.Change), and the end of a container kills what is in it.
+func (n Node) outside() error {
+	if n.Outside == nil {
+		return nil
+	}
+	if err := n.Outside(); err != nil {
+		return fmt.Errorf("commands would be killed with the plugin's container, which can crash the node while a cache is made: %w", err)
+	}
+	return nil
 }
 
 // moveTargets are what only warm moves need of the device mapper, each with its
@@ -188,7 +203,7 @@ func (n Node) lvm(ctx context.Context) error {
 }
 
 func (n Node) lvmVersion(ctx context.Context) error {
-	res, err := n.Run.Run(ctx, hostexec.Command("lvm", "version"))
+	res, err := n.Run.Run(ctx, hostexec.Look("lvm", "version"))
 	if err != nil {
 		return fmt.Errorf("lvm2 cannot be used: %w; remedy: use the driver's own image, it has it", err)
 	}
@@ -210,7 +225,7 @@ func (n Node) lvmVersion(ctx context.Context) error {
 
 func (n Node) tool(ctx context.Context, name string, args ...string) error {
 	return n.Programs.ask(name, func() error {
-		if _, err := n.Run.Run(ctx, hostexec.Command(name, args...)); err != nil {
+		if _, err := n.Run.Run(ctx, hostexec.Look(name, args...)); err != nil {
 			return fmt.Errorf("%s cannot be used: %w; remedy: use the driver's own image, it has it", name, err)
 		}
 		return nil

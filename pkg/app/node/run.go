@@ -207,7 +207,10 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, err
 	}
-	runner := hostexec.New()
+	runner, err := hostexec.NewApart(filepath.Join(cfg.StateDir, "commands"))
+	if err != nil {
+		return nil, err
+	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
 	borrowed := moves.NewDestination(api, recorder, clock.RealClock{})
 	watchMoves, err := borrowed.Watch(ctx, watching, scheme, cfg.NodeName)
@@ -215,7 +218,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
 		// Nothing can be attached without it, and it is read only here.

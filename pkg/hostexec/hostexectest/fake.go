@@ -26,6 +26,9 @@ type Call struct {
 	Args  []string
 	Stdin string
 	Env   []string
+	// Looks, Changes and Device are those of the command.
+	Looks, Changes bool
+	Device         string
 }
 
 // Line is name and arguments joined by blanks, not redacted.
@@ -107,7 +110,7 @@ func (r *Rule) Once() *Rule {
 // Run implements hostexec.Runner.
 func (f *Fake) Run(ctx context.Context, cmd hostexec.Cmd) (hostexec.Result, error) {
 	f.t.Helper()
-	call := Call{Name: cmd.Name, Args: slices.Clone(cmd.Args), Env: slices.Clone(cmd.Env)}
+	call := Call{Name: cmd.Name, Args: slices.Clone(cmd.Args), Env: slices.Clone(cmd.Env), Looks: cmd.Looks, Changes: cmd.Changes, Device: cmd.Device}
 	if cmd.Stdin != nil {
 		in, err := io.ReadAll(cmd.Stdin)
 		if err != nil {
@@ -126,6 +129,9 @@ func (f *Fake) Run(ctx context.Context, cmd hostexec.Cmd) (hostexec.Result, erro
 	out, err := handle(ctx, call)
 	return hostexec.Result{Stdout: []byte(out)}, err
 }
+
+// Await implements hostexec.Runner: nothing goes on behind a call.
+func (f *Fake) Await(context.Context, ...string) error { return nil }
 
 // take records the call and finds its answer. Handlers run without the lock, so
 // that they may call the Fake again.

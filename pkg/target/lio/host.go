@@ -45,7 +45,7 @@ func (h Host) configfs(ctx context.Context) error {
 		return nil
 	}
 	// The module may be built in: then modprobe fails and the mount works.
-	_, modErr := h.Run.Run(ctx, hostexec.Command("modprobe", "configfs"))
+	_, modErr := h.Run.Run(ctx, hostexec.Change("module configfs", "modprobe", "configfs"))
 	if h.mounted() { // systemd mounts it when the module appears
 		return nil
 	}
@@ -80,7 +80,7 @@ func (h Host) modules(ctx context.Context) error {
 		if h.exists(m.made) {
 			continue
 		}
-		_, err := h.Run.Run(ctx, hostexec.Command("modprobe", m.name))
+		_, err := h.Run.Run(ctx, hostexec.Change("module "+m.name, "modprobe", m.name))
 		if err == nil || h.exists(m.made) {
 			continue
 		}

@@ -65,27 +65,25 @@ type poolInfo struct {
 	metadataPercent float64
 }
 
-// lvmTimeout ends a command that hangs, so that its volume is not locked for ever.
+// lvmTimeout is how long a command is waited for, so that its volume is not locked for ever.
 const lvmTimeout = 10 * time.Minute
 
-// lvm runs an LVM command that changes something. It is not ended with ctx: killed
-// at the wrong moment it would leave a device suspended, and every initiator of it
-// hanging.
+// lvm runs an LVM command that changes something. It is not given up with ctx: it would go
+// on behind whoever comes next.
 func (m *Manager) lvm(ctx context.Context, name string, args ...string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lvmTimeout)
 	defer cancel()
-	_, err := m.exec(ctx, name, args...)
+	_, err := m.exec(ctx, hostexec.Change(m.cfg.VolumeGroup, name, args...))
 	return err
 }
 
-func (m *Manager) exec(ctx context.Context, name string, args ...string) ([]byte, error) {
+func (m *Manager) exec(ctx context.Context, cmd hostexec.Cmd) ([]byte, error) {
 	if len(m.cfg.Devices) > 0 {
-		args = append([]string{"--devices", strings.Join(m.cfg.Devices, ",")}, args...)
+		cmd.Args = append([]string{"--devices", strings.Join(m.cfg.Devices, ",")}, cmd.Args...)
 	}
-	cmd := hostexec.Command(name, args...)
 	res, err := m.run.Run(ctx, cmd)
 	if err != nil {
 		return nil, classify(lvm.WithReportedErrors(cmd, res, err))
@@ -95,7 +93,7 @@ func (m *Manager) exec(ctx context.Context, name string, args ...string) ([]byte
 
 func (m *Manager) report(ctx context.Context, tool, columns string, args ...string) (report, error) {
 	fixed := []string{"--reportformat", "json", "--units", "b", "--nosuffix", "--options", columns}
-	out, err := m.exec(ctx, tool, append(fixed, args...)...)
+	out, err := m.exec(ctx, hostexec.Command(tool, append(fixed, args...)...))
 	if err != nil {
 		return report{}, err
 	}
