@@ -107,6 +107,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			}},
 			{path: "docs/troubleshooting.md", steps: map[string]step{
 				"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+				"cat /sys/fs/cgroup":        {on: nodeA}, "dmsetup ls": {on: nodeA},
 			}},
 			{path: "docs/how-to/change-a-cache.md", steps: map[string]step{
 				"kubectl nearflash resize -n shop data 20Gi": {before: cached},

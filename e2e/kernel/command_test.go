@@ -184,13 +184,13 @@ func (d *disk) endWhileCacheIsMade(end func(first *os.Process)) {
 		}
 	}
 	// The next plugin keeps away, and says from what.
-	sctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	sctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
 	err = d.n.Stage(sctx, d.req)
-	cancel()
 	if !errors.Is(err, hostexec.ErrRuns) || !strings.Contains(err.Error(), "dmsetup create "+top) {
 		t.Errorf("stage beside the command of the plugin before: %v", err)
 	}
-	if err := d.n.Repair(t.Context()); err != nil && !errors.Is(err, hostexec.ErrRuns) {
+	if err := d.n.Repair(sctx); !errors.Is(err, hostexec.ErrRuns) {
 		t.Errorf("repair beside it: %v", err)
 	}
 	d.m.must("dmsetup", "resume", frail)

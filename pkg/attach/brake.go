@@ -271,7 +271,7 @@ func (a *Attacher) judgeBrakes(ctx context.Context, status map[string]devmapper.
 			continue
 		}
 		st, live := status[topName(id)]
-		if !live || st.Fail || st.Unparsed != "" {
+		if !live || st.Silent || st.Fail || st.Unparsed != "" {
 			b.next = a.Now().Add(lookMost)
 			continue
 		}

@@ -56,27 +56,33 @@ func (a *Attacher) Bypass(ctx context.Context) error {
 	if len(known) == 0 {
 		return err
 	}
-	problems = append(problems, a.writeProbe(ctx))
+	problems = append(problems, a.writeProbe(ctx, known))
 	look, err := a.lookAtCaches(ctx, fill)
 	if err != nil {
 		return errors.Join(append(problems, err)...)
 	}
 	unreadable := a.unreadable(ctx, known, look.infos)
+	var due []volume.ID
 	for _, e := range known {
+		if look.status[topName(e.ID)].Silent {
+			continue // no news, and no table could be swapped
+		}
 		f := a.bypassFacts(e, look, unreadable[e.ID])
 		why := f.broken()
 		if !f.LiveCache {
 			why = ""
 		}
 		a.ssd.note(e.ID, why)
-		if decideBypass(f) == bypassNothing {
-			continue
-		}
-		if err := a.bypassOne(ctx, e.ID, unreadable[e.ID], fill); err != nil {
-			problems = append(problems, fmt.Errorf("volume %s: %w", e.ID, err))
+		if decideBypass(f) != bypassNothing {
+			due = append(due, e.ID)
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, a.bypassing.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if err := a.bypassOne(ctx, id, unreadable[id], fill); err != nil {
+			return fmt.Errorf("volume %s: %w", id, err)
+		}
+		return nil
+	}))...)
 }
 
 // cacheLook is what one look at the kernel shows of all caches.
@@ -99,6 +105,9 @@ func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, er
 
 func (a *Attacher) bypassFacts(e *Entry, l cacheLook, unreadable string) bypassFacts {
 	f := bypassFacts{Entry: e, Unreadable: unreadable, Staked: a.ssd.staked(e.ID)}
+	if l.status[topName(e.ID)].Silent {
+		return f
+	}
 	f.Status, f.LiveCache = l.status[topName(e.ID)]
 	f.LiveOrigin = l.infos[topName(e.ID)].HasLive && !f.LiveCache
 	if c, found := l.clones[dataName(e.ID)]; found {

@@ -122,12 +122,24 @@ func (s *ssdMemory) spread(stripes int) int {
 // SSD that takes no writes any more still answers reads, and fails the pod's writes
 // without a word in the status while the map does not change. It does not wait long:
 // the status tells what came of it, now or in a later pass.
-func (a *Attacher) writeProbe(ctx context.Context) error {
+func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
 	now := a.Now()
-	if age := now.Sub(a.ssd.committed); age >= 0 && age < commitEvery || !a.ssd.begin(commitKey) {
+	if age := now.Sub(a.ssd.committed); age >= 0 && age < commitEvery {
 		return nil
 	}
 	a.ssd.committed = now
+	if !a.ssd.begin(commitKey) {
+		// One SSD does not answer; the others are asked one by one.
+		for _, e := range known {
+			if key := commitKey + e.ID; a.ssd.begin(key) {
+				go func() {
+					defer a.ssd.end(key)
+					_ = a.DM.Commit(ctx, topName(e.ID)) // as below, the status tells
+				}()
+			}
+		}
+		return nil
+	}
 	done := make(chan error, 1)
 	go func() {
 		defer a.ssd.end(commitKey)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -24,6 +23,8 @@ const (
 	fillReport = 5 * time.Second
 	// minPulse is the shortest time that a copy is let run.
 	minPulse = 5 * time.Millisecond
+	// fillPatience is how long a look waits for the steps that it has begun.
+	fillPatience = 5 * time.Second
 	// fillBurst is how long a fill may save up what it was not allowed to copy.
 	fillBurst = time.Second
 )
@@ -74,16 +75,13 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 	if look.settling {
 		return len(ids)
 	}
-	var wg sync.WaitGroup
-	for _, id := range ids {
-		// A lost peer may hold up one of them for seconds.
-		wg.Go(func() {
-			if err := a.stepFill(ctx, id, look); err != nil && ctx.Err() == nil {
-				log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
-			}
-		})
-	}
-	wg.Wait()
+	// A lost peer may hold up one of them for seconds. What it took is logged by the volume.
+	_ = a.filling.each(ctx, 0, fillPatience, ids, func(ctx context.Context, id volume.ID) error {
+		if err := a.stepFill(ctx, id, look); err != nil && ctx.Err() == nil {
+			log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
+		}
+		return nil
+	})
 	return len(ids)
 }
 

@@ -52,14 +52,19 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 		return
 	}
 	entries, _ := a.Journal.List() // Repair has said what cannot be read
+	var due []volume.ID
 	for i := range entries {
-		if !a.hotSetDue(&entries[i]) {
-			continue
-		}
-		if err := a.recordHotSet(ctx, entries[i].ID); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Hot set was not recorded", "volume", entries[i].ID)
+		if a.hotSetDue(&entries[i]) {
+			due = append(due, entries[i].ID)
 		}
 	}
+	// What it took is logged by the volume.
+	_ = a.hotSetting.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if err := a.recordHotSet(ctx, id); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Hot set was not recorded", "volume", id)
+		}
+		return nil
+	})
 }
 
 // hotSetDue tells whether a volume's hot set is to be taken now. That of an attached

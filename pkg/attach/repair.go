@@ -20,16 +20,13 @@ func (a *Attacher) Repair(ctx context.Context) error {
 	// What cannot be read is left alone, and is no reason to leave the rest.
 	entries, err := a.Journal.List()
 	owned := a.owned(ctx)
-	problems := []error{err}
-	for _, e := range entries {
-		if err := a.repairOne(ctx, e.ID, owned); err != nil {
-			problems = append(problems, err)
-		}
+	var ids []volume.ID
+	for i := range entries {
+		ids = append(ids, entries[i].ID)
 	}
-	if err := a.wipeOrphans(ctx); err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
+	return errors.Join(err,
+		a.repairs.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error { return a.repairOne(ctx, id, owned) }),
+		a.wipeOrphans(ctx))
 }
 
 // owned are the records that this node owns, as their watch shows them; none while it
@@ -213,7 +210,9 @@ func (a *Attacher) wipeOrphans(ctx context.Context) error {
 	if !view.Ready {
 		return nil
 	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	lctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	lvs, err := a.LVM.LVs(lctx, view.VG)
 	if err != nil {
 		return err
 	}
@@ -230,7 +229,7 @@ func (a *Attacher) wipeOrphans(ctx context.Context) error {
 			continue
 		}
 		seen[id] = true
-		if err := a.wipeOrphan(ctx, id, pickCache(lvs, id)); err != nil {
+		if err := a.wipeOrphan(lctx, id, pickCache(lvs, id)); err != nil {
 			problems = append(problems, err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -78,7 +80,12 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		return false, err
 	}
 	known := map[volume.ID]bool{}
+	var due []volume.ID
 	for _, rec := range records {
+		if status[topName(rec.ID)].Silent || a.tunes.working(rec.ID) {
+			known[rec.ID] = true
+			continue
+		}
 		e, err := a.load(rec.ID)
 		if err != nil || e == nil || e.State != StateStaged {
 			continue
@@ -104,9 +111,16 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		if !resting && m.failedSpec == rec.SpecGeneration && a.Now().Before(m.retryAt) {
 			continue
 		}
-		again := a.tuneOne(ctx, rec.ID, m)
-		busy = busy || again
+		due = append(due, rec.ID)
 	}
+	memory := maps.Clone(a.tuned) // one that is worked on longer is left alone by the next pass
+	var again atomic.Bool
+	err = a.tunes.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if a.tuneOne(ctx, id, memory[id]) {
+			again.Store(true)
+		}
+		return nil
+	})
 	for id := range a.tuned {
 		if !known[id] {
 			delete(a.tuned, id)
@@ -118,7 +132,7 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		}
 		return true
 	})
-	return busy, nil
+	return again.Load(), err
 }
 
 // rename keeps the names of a record; metrics alone need them.

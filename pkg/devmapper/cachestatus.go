@@ -22,6 +22,9 @@ type CacheStatus struct {
 	Fail bool
 	// Unparsed is the text of a status that could not be read, with Fail set.
 	Unparsed string
+	// Silent is set for a device that did not answer in time, or was not asked because
+	// another one did not; nothing is known of it, not even that it is a cache.
+	Silent bool
 
 	// OriginSectors is the length of the cached device.
 	OriginSectors uint64

@@ -102,7 +102,8 @@ type Client interface {
 	Deps(ctx context.Context, name string) ([]string, error)
 	// StatusAll returns the status of every active cache by device name, in one
 	// call of dmsetup that commits nothing. A cache whose line cannot be parsed
-	// has Unparsed set; it does not hide the others.
+	// has Unparsed set; it does not hide the others. Nor does one that does not answer: it
+	// is Silent.
 	StatusAll(ctx context.Context) (map[string]CacheStatus, error)
 	// Status is StatusAll for one device, at a price that does not grow with the number
 	// of others. found is false if the device's live table is no cache. Errors:
@@ -111,6 +112,8 @@ type Client interface {
 	// CommitAll makes every active cache write its metadata, in one call of dmsetup.
 	// What cannot be written shows in the status of its cache, and is no error.
 	CommitAll(ctx context.Context) error
+	// Commit is CommitAll for one cache. Errors: ErrNotExist.
+	Commit(ctx context.Context, name string) error
 	// CloneStatusAll is StatusAll for the clones.
 	CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error)
 	// MultipathStatus returns the status of one multipath device, which must be one:

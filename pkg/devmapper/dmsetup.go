@@ -86,7 +86,7 @@ func (d *dmsetup) createBig(ctx context.Context, name, uuid string, t Table, opt
 	if _, err := d.exec(ctx, nil, "create", name, "--uuid", uuid, "--notable", noUdevSync); err != nil {
 		return err
 	}
-	err := d.loadBig(name, t, options)
+	err := d.loadBig(ctx, name, t, options)
 	if err == nil {
 		err = d.Resume(ctx, name)
 	}
@@ -97,12 +97,15 @@ func (d *dmsetup) createBig(ctx context.Context, name, uuid string, t Table, opt
 }
 
 // loadBig loads such a table.
-func (d *dmsetup) loadBig(name string, t Table, options []string) error {
+func (d *dmsetup) loadBig(ctx context.Context, name string, t Table, options []string) error {
 	c, err := d.control()
 	if err != nil {
 		return err
 	}
 	defer c.close()
+	if err := d.Await(ctx, name); err != nil {
+		return err
+	}
 	return c.load(name, t, slices.Contains(options, readOnly))
 }
 
@@ -119,7 +122,7 @@ func (d *dmsetup) load(ctx context.Context, name string, t Table, options ...str
 		return fmt.Errorf("load %s: %w", name, err)
 	}
 	if len(t) >= bigTable {
-		return d.missing(ctx, name, "load", d.loadBig(name, t, options))
+		return d.missing(ctx, name, "load", d.loadBig(ctx, name, t, options))
 	}
 	_, err := d.exec(ctx, []byte(t.String()), append([]string{"load", name}, options...)...)
 	return d.refusedTable(ctx, d.missing(ctx, name, "load", err), t)
@@ -233,16 +236,6 @@ func (d *dmsetup) Deps(_ context.Context, name string) ([]string, error) {
 // all others.
 const oneTarget = "segments=1"
 
-// StatusAll implements Client. Without --noflush the kernel would commit a cache's
-// metadata for every look at it.
-func (d *dmsetup) StatusAll(ctx context.Context) (map[string]CacheStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "cache", "--select", oneTarget)
-	if err != nil {
-		return nil, fmt.Errorf("status of all caches: %w", err)
-	}
-	return parseStatusAll(string(out))
-}
-
 // Status implements Client.
 func (d *dmsetup) Status(ctx context.Context, name string) (CacheStatus, bool, error) {
 	out, err := d.exec(ctx, nil, "status", "--noflush", name)
@@ -265,6 +258,12 @@ func (d *dmsetup) CommitAll(ctx context.Context) error {
 		return fmt.Errorf("commit the metadata of all caches: %w", err)
 	}
 	return nil
+}
+
+// Commit implements Client.
+func (d *dmsetup) Commit(ctx context.Context, name string) error {
+	_, err := d.exec(ctx, nil, "status", name)
+	return d.missing(ctx, name, "commit", err)
 }
 
 // CloneStatusAll implements Client. As with caches, nothing is committed: the

@@ -149,7 +149,7 @@ func TestMessageAtOnce(t *testing.T) {
 func TestChangesAreChanges(t *testing.T) {
 	run := hostexectest.New(t)
 	run.On("dmsetup")
-	c := &dmsetup{run: run, control: func() (messenger, error) { return &kernel{order: []string{"d"}}, nil }}
+	c := &dmsetup{run: run, control: func() (kernelControl, error) { return &kernel{order: []string{"d"}}, nil }}
 	table := LinearTable(8, "254:7")
 	for _, do := range []func() error{
 		func() error { _, err := c.Create(t.Context(), "d", "U", table); return err },

@@ -25,6 +25,11 @@ func TestLooksDoNotPileUp(t *testing.T) {
 	if _, err := l.begin(ctx, "disk"); !errors.Is(err, ErrStuck) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beside a slow look: %v", err)
 	}
+	first.since = time.Now().Add(-2 * stuckLook)
+	if _, err := l.begin(t.Context(), "disk"); !errors.Is(err, ErrStuck) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside one that takes very long: %v", err)
+	}
+	first.since = time.Now()
 	close(first.givenUp)
 	if _, err := l.begin(t.Context(), "disk"); !errors.Is(err, ErrStuck) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beside one that was given up: %v", err)

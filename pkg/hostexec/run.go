@@ -20,6 +20,9 @@ const (
 	patience = 2 * time.Second
 	// slowLook is how long a look may take before the next one of the kind waits for it.
 	slowLook = time.Second
+	// stuckLook is how long a look may take before the next one of the kind does not wait
+	// for it any more.
+	stuckLook = 15 * time.Second
 )
 
 type runner struct {
@@ -245,23 +248,38 @@ func (l *looks) begin(ctx context.Context, kind string) (*lookUnderWay, error) {
 		if before == nil {
 			return mine, nil
 		}
-		select {
-		case <-before.ended:
-			continue
-		case <-before.givenUp:
-			return nil, fmt.Errorf("%w: the same look since %s", ErrStuck, before.since.UTC().Format(time.RFC3339))
-		default:
-		}
-		if time.Since(before.since) < slowLook {
-			return mine, nil
-		}
-		select {
-		case <-before.ended:
-		case <-before.givenUp:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: the same look since %s: %w", ErrStuck, before.since.UTC().Format(time.RFC3339), ctx.Err())
+		if again, err := before.wait(ctx); err != nil || !again {
+			return mine, err
 		}
 	}
+}
+
+// wait returns false if another look may begin beside this one, true if this one has ended.
+func (l *lookUnderWay) wait(ctx context.Context) (ended bool, err error) {
+	age := time.Since(l.since)
+	select {
+	case <-l.ended:
+		return true, nil
+	case <-l.givenUp:
+		age = stuckLook
+	default:
+		if age < slowLook {
+			return false, nil
+		}
+	}
+	select {
+	case <-l.ended:
+		return true, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(stuckLook - age):
+	case <-l.givenUp:
+	}
+	since := fmt.Errorf("%w: the same look since %s", ErrStuck, l.since.UTC().Format(time.RFC3339))
+	if err != nil {
+		since = fmt.Errorf("%w: %w", since, err)
+	}
+	return false, since
 }
 
 func (l *looks) end(kind string, mine *lookUnderWay) {

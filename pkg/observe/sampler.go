@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -282,11 +283,14 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 			snap.Err = errors.Join(snap.Err, fmt.Errorf("status of volume %s cannot be read: %q", v.ID, st.Unparsed))
 		}
 		var cache *devmapper.CacheStatus
-		if active {
+		if active && !st.Silent {
 			cache = &st
 		}
 		sample := s.sample(v, cache, stats, now)
-		if statusErr != nil {
+		if st.Silent {
+			snap.Err = errors.Join(snap.Err, fmt.Errorf("volume %s: its device does not answer", v.ID))
+		}
+		if statusErr != nil || st.Silent {
 			sample.Cache = s.lastCache(v.ID)
 		}
 		snap.Volumes = append(snap.Volumes, sample)
@@ -305,7 +309,7 @@ func (s *Sampler) status(ctx context.Context, now time.Time) (map[string]devmapp
 	}
 	status, err := s.cfg.Kernel.StatusAll(ctx)
 	s.hung, s.hungAt = nil, now
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, hostexec.ErrStuck) {
 		s.hung = err
 	}
 	return status, err

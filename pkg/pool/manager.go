@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/smart"
 )
@@ -49,6 +50,9 @@ type View struct {
 	// Health is what each device of the pool said of itself last.
 	Health map[string]smart.Health
 }
+
+// devicesTimeout is how long a pass waits for the SSDs of the pool.
+const devicesTimeout = time.Minute
 
 // Config are the values of a Manager.
 type Config struct {
@@ -114,7 +118,9 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	case last != nil:
 		spec = *last
 	}
-	st := m.reconcileDevices(ctx, spec, apiErr == nil)
+	dctx, cancel := context.WithTimeout(ctx, devicesTimeout)
+	st := m.reconcileDevices(dctx, spec, apiErr == nil)
+	cancel()
 	m.view.Store(&st.view)
 	if apiErr != nil {
 		return fmt.Errorf("CachePool %s: %w", m.Node, apiErr)
@@ -150,7 +156,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	vg := VolumeGroup(m.Node)
 	f, err := m.gather(ctx, spec, vg)
 	if err != nil {
-		return failed(err)
+		return m.failed(err)
 	}
 	p := decide(spec, f)
 	if !mayTake {
@@ -166,19 +172,19 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	}
 	o.view.Health = m.health.of(ctx, m.Health, o.view.Devices)
 	if err := m.act(ctx, vg, p); err != nil {
-		return failed(err)
+		return m.failed(err)
 	}
 	if o.view.VG == "" {
 		return o
 	}
 	report, err := m.lvm.VG(ctx, vg)
 	if err != nil {
-		return failed(err)
+		return m.failed(err)
 	}
 	o.size, o.free = report.SizeBytes, report.FreeBytes
 	o.view.CapacityBytes, o.view.FreeBytes = report.SizeBytes, report.FreeBytes
 	if o.view.ResidencyBytes, err = m.residency(); err != nil {
-		return failed(err)
+		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
@@ -188,8 +194,15 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	return o
 }
 
-func failed(err error) outcome {
-	return outcome{view: View{Problem: err.Error()}, reason: v1alpha1.ReasonPoolError, message: err.Error()}
+// failed is a pool that cannot be used now. If its SSDs do not answer, what was known of
+// it still holds, so that nobody takes its caches for gone.
+func (m *Manager) failed(err error) outcome {
+	o := outcome{reason: v1alpha1.ReasonPoolError, message: err.Error()}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, hostexec.ErrStuck) || errors.Is(err, hostexec.ErrRuns) {
+		o.view = m.View()
+	}
+	o.view.Ready, o.view.Problem = false, err.Error()
+	return o
 }
 
 func (m *Manager) act(ctx context.Context, vg string, p plan) error {

@@ -1,0 +1,155 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// solid is a device over the guest's second SSD.
+const (
+	solid     = "solid"
+	solidPath = "/dev/mapper/" + solid
+)
+
+// onTwoSSDs makes the pool of a node of two SSDs, one after the other, with a volume that
+// leaves room for no other cache on the first, and one on the frail SSD.
+func onTwoSSDs(m *machine) (n *node, first, second *disk) {
+	t := m.t
+	t.Helper()
+	sectors := strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))
+	m.must("dmsetup", "create", solid, "--table", "0 "+sectors+" linear "+ssdTwo+" 0")
+	t.Cleanup(func() { m.try("dmsetup", "remove", "--retry", solid) })
+	dir := t.TempDir()
+	n = m.node(dir, v1alpha1.CachePoolSpec{Devices: []string{solidPath}})
+	first = m.volume(n, "first", 1024*mib, cached(volume.ModeWritethrough, 1000*mib))
+	first.req.Block = true
+	first.stage()
+	both := onFrailSSD(m)
+	both.Devices = append(both.Devices, solidPath)
+	n, err := openNode(t.Context(), dir, both, fileRecords{filepath.Join(dir, "records")})
+	mustPass(t, "open node", err)
+	t.Cleanup(func() { m.dropPool(both) })
+	first.n = n
+	second = m.volume(n, "second", 128*mib, cached(volume.ModeWritethrough, 64*mib))
+	second.req.Block = true
+	second.stage()
+	for _, d := range []*disk{first, second} {
+		if _, found := d.cache(); !found {
+			t.Fatalf("volume %s has no cache", d.req.ID)
+		}
+	}
+	if deps := m.must("dmsetup", "deps", "--options", "devname", "nearflash--"+strings.TrimPrefix(n.pool.View().VG, "nearflash-")+"-second.meta"); !strings.Contains(deps, "("+frail+")") {
+		t.Fatalf("the map of the second volume is not on the frail SSD: %s", deps)
+	}
+	return n, first, second
+}
+
+// commands counts the programs of the node plugin that have not ended.
+func commands() int {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		panic(err)
+	}
+	count := 0
+	for _, f := range files {
+		line, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has ended
+		}
+		program, _, _ := strings.Cut(string(line), "\x00")
+		if slices.Contains([]string{"dmsetup", "lvs", "vgs", "pvs", "lvchange", "lvcreate", "lvremove", "wipefs"}, filepath.Base(program)) {
+			count++
+		}
+	}
+	return count
+}
+
+// maxHung is how many programs may wait for one SSD: looks at all caches and at each, with
+// and without a commit, and those of LVM.
+const maxHung = 16
+
+// TestKernelHungSSD: one SSD of a pool does not answer, and gives no error. The volume on
+// the other one is led past it when that fails, a third one is staged, as fast as
+// otherwise but for what the first looks wait; the programs that wait do not grow in number.
+func TestKernelHungSSD(t *testing.T) {
+	m := newMachine(t)
+	n, first, second := onTwoSSDs(m)
+	third := m.volume(n, "third", 64*mib, volume.Spec{Mode: volume.ModeNone})
+	third.req.Block = true
+	began := time.Now()
+	third.stage()
+	alone := time.Since(began)
+	third.unstage()
+
+	var ahead atomic.Int64
+	n.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	loops.Go(func() { n.RunBypass(ctx, 200*time.Millisecond) })
+	loops.Go(func() { n.RunTune(ctx, time.Second) })
+	loops.Go(func() { n.Run(ctx, time.Second) })
+	bypassed := func() bool {
+		all, err := n.DM.StatusAll(ctx)
+		st, cache := all["nf-first"]
+		return err == nil && !cache && !st.Silent
+	}
+	soon(t, "the loops run", func() bool { _, err := n.DM.StatusAll(ctx); return err == nil })
+	m.must("dmsetup", "suspend", "--noflush", "--nolockfs", frail)
+	ahead.Store(int64(2 * time.Minute)) // the SSDs are to be written to now
+	soon(t, "the SSD is noticed to hang", func() bool {
+		all, err := n.DM.StatusAll(ctx)
+		return err == nil && all["nf-second"].Silent && !all["nf-first"].Silent
+	})
+	hung := commands()
+	began = time.Now()
+	third.stage()
+	if took, limit := time.Since(began), 5*alone+30*time.Second; took > limit {
+		t.Errorf("a stage took %s beside an SSD that hangs, %s without: more than %s", took, alone, limit)
+	}
+	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" error")
+	began = time.Now()
+	soon(t, "the other volume is led past its cache", bypassed)
+	t.Logf("bypassed after %s; a stage takes %s; %d programs waited at first", time.Since(began), alone, hung)
+	for range 20 {
+		time.Sleep(time.Second)
+		if now := commands(); now > maxHung {
+			t.Fatalf("%d programs wait for the SSD, %d at first", now, hung)
+		}
+	}
+	m.must("dmsetup", "resume", frail)
+	soon(t, "the SSD answers", func() bool {
+		all, err := n.DM.StatusAll(ctx)
+		return err == nil && !all["nf-second"].Silent
+	})
+	cancel()
+	loops.Wait()
+	n.Now = time.Now
+	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" linear "+ssdTwo+" 0")
+	var infos map[string]devmapper.Info
+	infos, err := n.DM.Info(t.Context(), "nf-second")
+	mustPass(t, "devices", err)
+	if len(infos) == 0 {
+		t.Error("the second volume has lost its devices")
+	}
+	mustPass(t, "pool", n.pool.Reconcile(t.Context()))
+	for _, d := range []*disk{first, second, third} {
+		d.unstage()
+	}
+	mustPass(t, "repair", n.Repair(t.Context()))
+	for _, d := range []*disk{first, second, third} {
+		d.remove()
+	}
+}

@@ -1,0 +1,106 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// workSlow is how long the work of one volume may take before that of the next begins.
+	workSlow = 3 * time.Second
+	// workPatience is how long a pass waits for the work that it has begun.
+	workPatience = time.Minute
+	// workTimeout bounds the work itself. A command that is given up then goes on, and keeps
+	// this volume alone waiting (states.md, Commands that go on).
+	workTimeout = 2 * time.Minute
+)
+
+// workers do what a pass over all volumes finds to be done, so that a volume whose device
+// does not answer holds up no other one, and has one worker. The zero value is ready.
+type workers struct {
+	mu   sync.Mutex
+	busy map[volume.ID]bool
+}
+
+// working tells whether the work of a volume that an earlier pass began is not done.
+func (w *workers) working(id volume.ID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.busy[id]
+}
+
+// begin starts the work of a volume, unless it is being worked on; done receives its end.
+func (w *workers) begin(ctx context.Context, id volume.ID, do func(context.Context, volume.ID) error) (done <-chan error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.busy[id] {
+		return nil
+	}
+	if w.busy == nil {
+		w.busy = map[volume.ID]bool{}
+	}
+	w.busy[id] = true
+	ended := make(chan error, 1)
+	go func() {
+		wctx, cancel := context.WithTimeout(ctx, workTimeout)
+		defer cancel()
+		err := do(wctx, id)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.busy, id)
+		ended <- err
+	}()
+	return ended
+}
+
+// each works on the volumes one after the other, beside those that are slow. It returns
+// when all is done, or has waited long enough: what is not done then goes on, and is not
+// begun again before its end.
+func (w *workers) each(ctx context.Context, slow, patience time.Duration, ids []volume.ID, do func(context.Context, volume.ID) error) error {
+	enough := time.After(patience)
+	late := map[volume.ID]<-chan error{}
+	var problems []error
+	for _, id := range ids {
+		done := w.begin(ctx, id, do)
+		if done == nil {
+			continue
+		}
+		select {
+		case err := <-done:
+			problems = append(problems, err)
+		case <-time.After(slow):
+			late[id] = done
+		}
+	}
+	for id, done := range late {
+		select {
+		case err := <-done:
+			problems = append(problems, err)
+			continue
+		default:
+		}
+		select {
+		case err := <-done:
+			problems = append(problems, err)
+		case <-enough:
+			enough = closedTime
+			klog.FromContext(ctx).Info("Work on a volume takes long and goes on beside that on others", "volume", id)
+			problems = append(problems, fmt.Errorf("%w: volume %s: work in the background takes long", volume.ErrBusy, id))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// closedTime is a time that has come.
+var closedTime = func() <-chan time.Time {
+	c := make(chan time.Time)
+	close(c)
+	return c
+}()
