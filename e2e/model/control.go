@@ -209,8 +209,8 @@ func readAndClaim(a actor) (string, bool) {
 
 // revoke ends the admissions that were read, but that of keep.
 func (a actor) revoke(keep Node) (string, bool) {
-	if _, gen := a.unknown(); gen > a.Read.Generation {
-		return "", true // it is logged in, as far as anybody knows
+	if n, _ := a.unknown(); n == C || n != NoNode && a.w.at(n).Session != 0 {
+		return "", true // it is logged in
 	}
 	violation := ""
 	if !a.may() {
