@@ -199,8 +199,9 @@ type Attacher struct {
 	ssd ssdMemory
 	// brakes are those of volumes with a dirty bound.
 	brakes brakes
-	// repairs, tunes, bypassing, hotSetting and filling are who works on what the passes find.
-	repairs, tunes, bypassing, hotSetting, filling workers
+	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
+	// passes find.
+	repairs, tunes, bypassing, counting, hotSetting, filling workers
 }
 
 var _ volume.Attacher = (*Attacher)(nil)

@@ -218,16 +218,18 @@ func (a *Attacher) recordCount(ctx context.Context, e *Entry) error {
 // writes that are nowhere else.
 func (a *Attacher) CountUp(ctx context.Context) error {
 	entries, err := a.Journal.List()
-	problems := []error{err}
+	var due []volume.ID
 	for i := range entries {
-		if !a.countDue(&entries[i]) {
-			continue
-		}
-		if err := a.countOne(ctx, entries[i].ID); err != nil {
-			problems = append(problems, fmt.Errorf("count of volume %s: %w", entries[i].ID, err))
+		if a.countDue(&entries[i]) {
+			due = append(due, entries[i].ID)
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(err, a.counting.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if err := a.countOne(ctx, id); err != nil {
+			return fmt.Errorf("count of volume %s: %w", id, err)
+		}
+		return nil
+	}))
 }
 
 func (a *Attacher) countDue(e *Entry) bool {
@@ -241,7 +243,7 @@ func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
 		return nil
 	}
 	defer unlock()
-	e, err := a.load(id)
+	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil || !a.countDue(e) {
 		return err
 	}
