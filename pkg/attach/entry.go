@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -62,6 +63,11 @@ type Entry struct {
 	Full bool `json:"full,omitempty"`
 	// Raw is true if pods have the volume as a block device, and no filesystem between.
 	Raw bool `json:"raw,omitempty"`
+	// OriginMarks are the origin's paths when the cache became active; nil of one that a
+	// version before activated, empty if they could not be told. Doubt says why the cache,
+	// flushed, may hold blocks that the origin has refused.
+	OriginMarks transport.Marks `json:"originMarks,omitzero"`
+	Doubt       string          `json:"doubt,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Fill is what the cache is being filled from; nil for a cache that is whole.

@@ -1,0 +1,36 @@
+package v1alpha1
+
+// Condition types and reasons of a CachedVolume.
+const (
+	// ConditionCached is True while reads are served through the SSD cache.
+	ConditionCached = "Cached"
+
+	ReasonCacheActive         = "CacheActive"
+	ReasonModeNone            = "ModeNone"
+	ReasonDetached            = "Detached"
+	ReasonPoolMissing         = "PoolMissing"
+	ReasonPoolFull            = "PoolFull"
+	ReasonKernelTargetMissing = "KernelTargetMissing"
+	ReasonCacheDeviceError    = "CacheDeviceError"
+	ReasonDropped             = "Dropped"
+	// ReasonOriginErrors: requests to the storage server failed, so that the cache may hold
+	// writes that it does not have, and was not kept when the volume left.
+	ReasonOriginErrors = "OriginErrors"
+	// ReasonBlockSizeTooLarge: the SSD's logical block is larger than the volume's, and a
+	// filesystem made for the smaller one does not work above the larger.
+	ReasonBlockSizeTooLarge = "BlockSizeTooLarge"
+	// ReasonMirrorDegraded: a writeback volume writes through while its pool has lost
+	// one of its copies.
+	ReasonMirrorDegraded = "MirrorDegraded"
+
+	// ConditionApplied is True while the attached cache is as the spec asks: its
+	// mode, its size, and no flush is outstanding. It is Unknown while the volume
+	// is attached nowhere.
+	ConditionApplied = "Applied"
+
+	ReasonApplied     = "Applied"
+	ReasonApplying    = "Applying"
+	ReasonFlushing    = "Flushing"
+	ReasonRejected    = "Rejected"
+	ReasonNotAttached = "NotAttached"
+)
