@@ -35,6 +35,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"ls -l":      {left: "the lab's disks have no names by id"},
 			"wipefs":     {on: nodeA},
 			"blkdiscard": {on: nodeA},
+			"blockdev":   {on: nodeA},
 			"kubectl nearflash doctor": {before: func(ctx context.Context) {
 				Expect(k.DeleteAndWait(ctx, pool, soon)).To(Succeed()) // of a node that there is not
 			}},

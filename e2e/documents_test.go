@@ -112,6 +112,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			{path: "docs/how-to/change-a-cache.md", steps: map[string]step{
 				"kubectl nearflash resize -n shop data 20Gi": {before: cached},
 				"kubectl nearflash drop":                     {instead: "kubectl nearflash drop -n shop data --yes", why: "nobody is there to answer", after: cached},
+				"kubectl nearflash invalidate":               {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			}},
 			{path: "docs/how-to/choose-a-mode.md", steps: map[string]step{"kubectl nearflash top": watch}},
 			{path: "docs/how-to/size-a-cache.md"},
@@ -127,7 +128,8 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		v := s.inUse(ctx, "data", v1alpha1.CacheModeWritethrough)
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
-			"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash abandon":    {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			"cat >~/.local": {before: func(ctx context.Context) {
 				w.mustType(ctx, "mkdir -p bin share/bash-completion/completions")
 			}},

@@ -16,6 +16,9 @@ const (
 	// ReasonOriginErrors: requests to the storage server failed, so that the cache may hold
 	// writes that it does not have, and was not kept when the volume left.
 	ReasonOriginErrors = "OriginErrors"
+	// ReasonOriginReplaced: the volume's address leads to another unit of the storage
+	// server than the one that the cache was of.
+	ReasonOriginReplaced = "OriginReplaced"
 	// ReasonBlockSizeTooLarge: the SSD's logical block is larger than the volume's, and a
 	// filesystem made for the smaller one does not work above the larger.
 	ReasonBlockSizeTooLarge = "BlockSizeTooLarge"

@@ -205,6 +205,14 @@ type MigrationSource struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	DataBytes int64 `json:"dataBytes,omitempty"`
 
+	// unitID is what the storage server's unit that the lent cache belongs to says of its
+	// own identity. Whoever has another unit at the volume's address does not use the
+	// cache. Empty is not known.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	UnitID string `json:"unitID,omitempty"`
+
 	// tracking names the record of writes that was begun for a Prewarm. A Move whose
 	// source still has such a record repeats it.
 	// +optional

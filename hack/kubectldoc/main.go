@@ -45,7 +45,7 @@ const permissions = `
 |---|---|
 | look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
 | change mode or size, flush, drop, migrate | patch ` + "`cachedvolumes`" + ` |
-| abandon | patch ` + "`cachedvolumes/status`" + ` |
+| abandon, invalidate | patch ` + "`cachedvolumes/status`" + ` |
 | takeover | list ` + "`configmaps`" + `, get and update those of nearflash's namespace |
 | doctor | also list ` + "`configmaps`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 

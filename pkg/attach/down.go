@@ -191,6 +191,10 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err != nil {
 		return err
 	}
+	if decideUnit(planRecover, e.UnitID, o.WWID) == unitRefuse {
+		// The next try sees whether the right one is there again.
+		return errors.Join(otherUnit(e, a.Node, o.WWID), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
+	}
 	if e.Fill != nil {
 		// What a killed stage has made of the fill; the origin is the source now.
 		if err := a.removeUpper(ctx, e.ID); err != nil {

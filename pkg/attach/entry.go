@@ -63,6 +63,9 @@ type Entry struct {
 	Full bool `json:"full,omitempty"`
 	// Raw is true if pods have the volume as a block device, and no filesystem between.
 	Raw bool `json:"raw,omitempty"`
+	// UnitID is the identity of the attached unit, as it says itself; "" if it has none, or
+	// of a version before.
+	UnitID string `json:"unitID,omitempty"`
 	// OriginMarks are the origin's paths when the cache became active; nil of one that a
 	// version before activated, empty if they could not be told. Doubt says why the cache,
 	// flushed, may hold blocks that the origin has refused.

@@ -344,7 +344,7 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 		return err
 	}
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.shaped, s.data = 0, ""
+	s.shaped, s.data, s.early = 0, "", nil
 	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
 	if err := a.save(ctx, s.entry, StateStaging); err != nil {
 		return err

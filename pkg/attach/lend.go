@@ -108,7 +108,7 @@ func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volum
 	}
 	faultLendExported.Hit()
 	return volume.Loan{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: c.data.SizeBytes,
+		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: c.data.SizeBytes, UnitID: e.UnitID,
 	}, nil
 }
 

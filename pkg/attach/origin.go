@@ -21,6 +21,8 @@ type origin struct {
 	Sectors     uint64
 	// LogicalBlock is the size of its logical blocks in bytes.
 	LogicalBlock int
+	// WWID is what the unit says of its identity, "" if it has none.
+	WWID string
 }
 
 // connect attaches the origin and, for several paths, joins them.
@@ -85,11 +87,11 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 	if !ok {
 		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, originName(id))
 	}
-	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock}, nil
+	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
 }
 
 func single(o transport.Origin) origin {
-	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock}
+	return origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}
 }
 
 // joinPaths puts a device over the paths: multipath over several, which queues
@@ -102,7 +104,7 @@ func (a *Attacher) joinPaths(ctx context.Context, id volume.ID, f volume.Fence, 
 	if err != nil {
 		return origin{}, err
 	}
-	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors, LogicalBlock: o.LogicalBlock}, nil
+	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
 }
 
 func originTable(sectors uint64, devnos []string) devmapper.Table {

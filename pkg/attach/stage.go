@@ -123,6 +123,9 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		err = a.checkPrepared(ctx, s)
 	}
 	if err == nil {
+		err = a.checkUnitID(ctx, s)
+	}
+	if err == nil {
 		err = a.checkPool(ctx, s)
 	}
 	if err != nil {
@@ -251,11 +254,13 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	}
 	switch {
 	case s.plan.Cache == planReuse:
+		e.UnitID = prior.UnitID
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
 		e.Marked, e.Fill = prior.Marked, prior.Fill.again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
+			e.UnitID = prior.UnitID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
 		}
 	default:

@@ -116,6 +116,22 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 		}
 	})
 
+	t.Run("invalidate", func(t *testing.T) {
+		r := live(t, cfg)
+		r.attach("vol-i")
+		obj := r.record("vol-i")
+		released("node-a")(obj)
+		if err := r.client.Status().Update(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errOut := r.run("invalidate", "cvol/vol-i", "--yes"); code != 0 {
+			t.Fatal(errOut)
+		}
+		if s := r.record("vol-i").Status; s.OwnerNode != "" || len(s.Residency) != 0 {
+			t.Errorf("the record shows owner %q, residencies %v", s.OwnerNode, s.Residency)
+		}
+	})
+
 	t.Run("a refusal of the API server is one line", func(t *testing.T) {
 		r := live(t, cfg)
 		r.attach("vol-d", func(v *v1alpha1.CachedVolume) { v.Spec.CacheMode, v.Spec.CacheSize = v1alpha1.CacheModeNone, "" })

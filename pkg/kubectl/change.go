@@ -1,9 +1,11 @@
 package kubectl
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -94,4 +96,21 @@ func attachedAs(v *volume) string {
 		return fmt.Sprintf("done, but there is no cache on node %s (%s: %s)", v.node(), c.Reason, c.Message)
 	}
 	return fmt.Sprintf("done: mode %s on node %s", v.Spec.CacheMode, v.node())
+}
+
+// confirm asks unless that was answered beforehand.
+func (c *change) confirm(yes bool) error {
+	if yes {
+		return nil
+	}
+	if _, err := fmt.Fprint(c.ErrOut, "Go on? [y/N] "); err != nil {
+		return err
+	}
+	// The end of the input is an answer too: no.
+	answer, _ := bufio.NewReader(c.In).ReadString('\n')
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return fmt.Errorf("nothing was changed: answer y, or add --yes")
 }

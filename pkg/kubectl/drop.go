@@ -1,10 +1,8 @@
 package kubectl
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -64,7 +62,7 @@ func (o *dropOptions) Run(ctx context.Context) error {
 	if err := o.say(v, "%s", what); err != nil {
 		return err
 	}
-	if err := o.confirm(); err != nil {
+	if err := o.confirm(o.yes); err != nil {
 		return err
 	}
 	mode := v.Spec.CacheMode
@@ -75,21 +73,4 @@ func (o *dropOptions) Run(ctx context.Context) error {
 		}
 		return text
 	})
-}
-
-// confirm asks unless that was answered beforehand.
-func (o *dropOptions) confirm() error {
-	if o.yes {
-		return nil
-	}
-	if _, err := fmt.Fprint(o.ErrOut, "Go on? [y/N] "); err != nil {
-		return err
-	}
-	// The end of the input is an answer too: no.
-	answer, _ := bufio.NewReader(o.In).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
-	}
-	return fmt.Errorf("nothing was changed: answer y, or add --yes")
 }

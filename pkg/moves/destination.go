@@ -166,6 +166,7 @@ func loanOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key 
 		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
 		MetaBytes:    answer.MetaBytes,
 		DataBytes:    answer.DataBytes,
+		UnitID:       answer.UnitID,
 		Tracked:      trackedOf(answer),
 	}, nil
 }

@@ -137,7 +137,7 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	return s.answer(ctx, m, v1alpha1.LoanLent, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,
-			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes,
+			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes, UnitID: loan.UnitID,
 		}
 		answerTracked(a, loan.Tracked)
 	})

@@ -93,6 +93,8 @@ type Loan struct {
 	// ChunkSectors, MetaBytes and DataBytes are the geometry of the lent cache.
 	ChunkSectors         uint64
 	MetaBytes, DataBytes int64
+	// UnitID is the identity of the unit that the cache is of; "" is not known.
+	UnitID string
 	// Tracked names the record of writes that goes with a prewarming, and in a move
 	// says what it has become; nil if there is none.
 	Tracked *Tracked

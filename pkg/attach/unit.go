@@ -1,0 +1,82 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// unitStep is what becomes of a cache when its origin shows another identity than when
+// the cache became active.
+type unitStep string
+
+const (
+	unitSame   unitStep = "Same"
+	unitCold   unitStep = "Cold"
+	unitRefuse unitStep = "Refuse"
+)
+
+// decideUnit is the table "The same unit" of states.md. known is what the journal has, now
+// what the unit says of itself; both may be empty.
+func decideUnit(plan cachePlan, known, now string) unitStep {
+	switch {
+	case known == "" || known == now:
+		return unitSame
+	case plan == planRecover:
+		return unitRefuse
+	case plan == planReuse:
+		return unitCold
+	}
+	return unitSame
+}
+
+// otherUnit is the error of a unit that must not get what another one lacks.
+func otherUnit(e *Entry, node, now string) error {
+	return fmt.Errorf("%w: node %s holds unflushed writes of volume %s for the unit %q, and its address leads to %q now: bring that unit back; or, if this one is what the volume is to have, give the writes up with `kubectl nearflash abandon cvol/%s --accept-data-loss --force`",
+		volume.ErrFenced, node, e.ID, e.UnitID, now, e.ID)
+}
+
+// checkUnitID compares the connected origin with the one that the cache, or what a peer
+// lends, belongs to.
+func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
+	e, now := s.entry, s.origin.WWID
+	switch decideUnit(s.plan.Cache, e.UnitID, now) {
+	case unitRefuse:
+		return errors.Join(otherUnit(e, a.Node, now), a.removeDevices(ctx, e.ID), a.disconnect(ctx, e))
+	case unitCold:
+		why := fmt.Sprintf("the volume's address leads to the unit %q now, and the cache on node %s is of %q: it is discarded", now, a.Node, e.UnitID)
+		klog.FromContext(ctx).Info("Origin was replaced", "volume", e.ID, "was", e.UnitID, "is", now)
+		if err := a.startCold(ctx, s); err != nil {
+			return err
+		}
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonOriginReplaced, Warning: true, Message: why})
+	case unitSame:
+	}
+	e.UnitID = now
+	if lent := s.head.loan.UnitID; s.head.peer != nil && lent != "" && lent != now {
+		return a.undoFill(ctx, s, fmt.Errorf("%w: the lent cache is of the unit %q, this one is %q", volume.ErrUnavailable, lent, now))
+	}
+	return nil
+}
+
+// startCold turns a warm start into a cold one. The journal forgets the cache first.
+func (a *Attacher) startCold(ctx context.Context, s *staging) error {
+	e := s.entry
+	s.plan.Cache, s.plan.Warm, s.cache = planCreate, nil, cacheVolumes{}
+	a.dropFill(ctx, e, volume.MoveEnded, "the origin was replaced")
+	e.Clean, e.ChunkSectors, e.DataBytes, e.MetaBytes = false, 0, 0, 0
+	if err := a.save(ctx, e, StateStaging); err != nil {
+		return err
+	}
+	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	if err := a.removeCacheVolumes(cctx, e.ID); err != nil {
+		return a.fallBack(ctx, s, err)
+	}
+	return nil
+}
