@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -65,7 +66,53 @@ rm /run/e2e.img`, lun.device))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(string(text)).NotTo(ContainSubstring(wrong), "the node plugin's log has the password")
 	}, NodeTimeout(specLimit))
+
+	It("belongs to the next node alone, while a pod on the one before goes on writing", func(ctx SpecContext) {
+		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
+		Expect(err).NotTo(HaveOccurred())
+		s := newSpace(ctx)
+		v := lun.volume(ctx, s, "fenced", lun.password)
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		_, err = v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		_, err = v.run(ctx, fmt.Sprintf(`(while dd if=/dev/urandom of=%s bs=1M count=8 oflag=direct conv=notrunc; do :; done) >/dev/null 2>&1 </dev/null &`, v.path()))
+		Expect(err).NotTo(HaveOccurred())
+		old := v.pod
+
+		By("having the node's kubelet hang, and taking the volume from the node by force")
+		// The agent of the lab would start one again that was killed.
+		hang := func(ctx context.Context, signal string) {
+			_, err := k.Host.Run(ctx, nodeA, "kill -"+signal+" $(pidof kubelet)")
+			Expect(err).NotTo(HaveOccurred())
+		}
+		hang(ctx, "STOP")
+		DeferCleanup(func(ctx SpecContext) {
+			hang(ctx, "CONT")
+			Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		}, NodeTimeout(late))
+		Expect(outOfService(ctx, nodeA, true)).To(Succeed())
+		v.takeFromLostNode(ctx)
+		Expect(v.start(ctx, nodeB)).To(Succeed())
+		sum, err := v.write(ctx, 0, 8)
+		Expect(err).NotTo(HaveOccurred())
+		Eventually(func(ctx context.Context) (string, error) {
+			return k.Host.Run(ctx, nodeA, "dmsetup table nf-"+v.handle())
+		}).WithContext(ctx).WithTimeout(soon).WithPolling(time.Second).Should(ContainSubstring(" error"), "the table of the old node, under pod "+old)
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+
+		By("having the old node clear up")
+		hang(ctx, "CONT")
+		Eventually(func(ctx context.Context) (string, error) {
+			return k.Host.Run(ctx, nodeA, "dmsetup info --columns --noheadings --options name | grep -c '^nf-"+v.handle()+"' || true")
+		}).WithContext(ctx).WithTimeout(late).WithPolling(time.Second).Should(HavePrefix("0"))
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
+	}, NodeTimeout(specLimit))
 })
+
+// handle is the volume's handle.
+func (v *vol) handle() string { return v.space.name + "-" + v.claim }
 
 // lun is a logical unit that nearflash-target knows nothing of.
 type lun struct {

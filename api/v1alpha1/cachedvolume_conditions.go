@@ -19,6 +19,8 @@ const (
 	// ReasonOriginReplaced: the volume's address leads to another unit of the storage
 	// server than the one that the cache was of.
 	ReasonOriginReplaced = "OriginReplaced"
+	// ReasonReservationLost: another node or host has the reservation of a static volume.
+	ReasonReservationLost = "ReservationLost"
 	// ReasonBlockSizeTooLarge: the SSD's logical block is larger than the volume's, and a
 	// filesystem made for the smaller one does not work above the larger.
 	ReasonBlockSizeTooLarge = "BlockSizeTooLarge"

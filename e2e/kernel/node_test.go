@@ -29,6 +29,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
@@ -89,7 +90,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm}, attach.Deps{
-		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run),
+		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},

@@ -146,11 +146,13 @@ type Deps struct {
 	DM        devmapper.Client
 	LVM       lvm.Client
 	Transport transport.Transport
-	FS        Filesystem
-	Journal   *journal.Store[Entry]
-	Records   volume.Records
-	Pool      PoolView
-	Locks     Locker
+	// Reserver fences static volumes.
+	Reserver Reserver
+	FS       Filesystem
+	Journal  *journal.Store[Entry]
+	Records  volume.Records
+	Pool     PoolView
+	Locks    Locker
 	// Owned are the records of the volumes that this node owns.
 	Owned OwnedRecords
 	// Requested are the records that ask for their cache on this node beforehand; nil

@@ -104,6 +104,10 @@ func decideStage(f stageFacts) stagePlan {
 	if err := fenceError(f); err != nil {
 		return stagePlan{Refuse: err}
 	}
+	if e := f.Entry; e != nil && e.Lost != nil && e.Fence == f.Fence {
+		return stagePlan{Refuse: fmt.Errorf("%w: the unit was reserved for key %s while node %s had volume %s under generation %d: publish it anew",
+			volume.ErrFenced, e.Lost.To, f.Node, e.ID, f.Fence.Generation)}
+	}
 	if known, dirty := newerDirty(f); dirty {
 		return stagePlan{Refuse: fmt.Errorf(
 			"%w: node %s may hold unflushed writes of generation %d, and the record shows only %d (was it restored from a backup?): they are flushed first",
@@ -286,7 +290,7 @@ type downFacts struct {
 	// Past is true if the unflushed writes are those of other disks than the last ones.
 	Past bool
 	// Superseded is true if the record is gone or shows a later ownership than an
-	// entry whose cache may be dirty; GivenUp if it shows this fence as clean.
+	// entry whose cache may be dirty, or if the unit's reservation was lost; GivenUp if it shows this fence as clean.
 	Superseded, GivenUp bool
 }
 

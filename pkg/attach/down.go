@@ -66,6 +66,12 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		f.Superseded = err != nil || superseded(rec.Fence, e.Fence)
 		f.GivenUp = err == nil && rec.Fence == e.Fence && !rec.PossiblyDirty
 	}
+	if e.Lost != nil {
+		if e.MayBeDirty() && e.Lost.foreign() && !f.Superseded && !f.GivenUp {
+			return downFacts{}, cacheVolumes{}, a.lostForeign(e)
+		}
+		f.Superseded = true
+	}
 	var c cacheVolumes
 	if e.Cached() && !active && e.State != StateResident {
 		if c, err = a.findCache(ctx, id); err != nil {
@@ -387,6 +393,7 @@ func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
 	if e.Source.IQN == "" {
 		return nil // never attached here
 	}
+	a.giveReservation(ctx, e)
 	if err := a.Transport.Disconnect(ctx, target(e.Source)); err != nil {
 		return transportError(err)
 	}

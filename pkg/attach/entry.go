@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -54,6 +55,12 @@ type Entry struct {
 	Source volume.ISCSI `json:"source"`
 	// Static is true of a unit whose server keeps no generation.
 	Static bool `json:"static,omitempty"`
+	// Reserved is true from before the unit of a static volume is reserved for this node.
+	// Unfenced says instead that it has no reservations, and that the volume accepts it.
+	Reserved bool `json:"reserved,omitempty"`
+	Unfenced bool `json:"unfenced,omitempty"`
+	// Lost is set once another node or host was seen to have the reservation.
+	Lost *Lost `json:"lost,omitempty"`
 	// ChunkSectors, DataBytes and MetaBytes are the geometry of the cache.
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
@@ -140,6 +147,17 @@ func (e Entry) Check() error {
 	}
 	return nil
 }
+
+// Lost is a reservation that somebody else has (states.md, The fence of a static volume).
+type Lost struct {
+	// To is the key that holds it; 0 if none does, and the record names another owner.
+	To reservation.Key `json:"to,omitempty"`
+	// Told is true once condition or event said it.
+	Told bool `json:"told,omitempty"`
+}
+
+// foreign tells whether a host outside of nearflash has it.
+func (l *Lost) foreign() bool { return l.To != 0 && !l.To.Ours() }
 
 // Fill is a cache whose map is whole and whose data are still being copied
 // (states.md, The warm move).

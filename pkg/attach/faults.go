@@ -8,6 +8,8 @@ var (
 	faultStageWiped      = faultpoint.New("stage.wiped")
 	faultStagePending    = faultpoint.New("stage.pending")
 	faultStageJournaled  = faultpoint.New("stage.journaled")
+	faultLostJournaled   = faultpoint.New("lost.journaled")
+	faultLostSwapped     = faultpoint.New("lost.swapped")
 	faultStageConnected  = faultpoint.New("stage.connected")
 	faultStageAllocated  = faultpoint.New("stage.allocated")
 	faultStageMarked     = faultpoint.New("stage.marked")

@@ -36,6 +36,9 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 		// Nothing of the volume may be used here: neither is the session kept.
 		return origin{}, errors.Join(err, a.disconnect(ctx, e))
 	}
+	if err := a.reserve(ctx, e, s.req.AcceptTwoWriters, o); err != nil {
+		return origin{}, errors.Join(err, a.disconnect(ctx, e))
+	}
 	return a.joinPaths(ctx, e.ID, e.Fence, o)
 }
 
@@ -62,6 +65,9 @@ func (a *Attacher) reconnect(ctx context.Context, e *Entry) (origin, error) {
 		return origin{}, transportError(err)
 	}
 	if err := checkUnit(e, o); err != nil {
+		return origin{}, err
+	}
+	if err := a.reserveAgain(ctx, e, o); err != nil {
 		return origin{}, err
 	}
 	return a.joinPaths(ctx, e.ID, e.Fence, o)

@@ -31,6 +31,7 @@ func parseStage(req *csi.NodeStageVolumeRequest) (volume.StageRequest, error) {
 	return volume.StageRequest{
 		ID: id, Publication: publication, StagingPath: req.GetStagingTargetPath(),
 		Block: a.Block, FSType: fsType, MountOptions: a.MountFlags, Credentials: cred, ReadOnly: a.ReadOnly,
+		AcceptTwoWriters: req.GetVolumeContext()[keyNoReservations] == volume.AcceptTwoWriters,
 	}, nil
 }
 

@@ -17,12 +17,14 @@ const (
 	keyLUN     = "lun"
 	// keyFormat allows a blank unit to be formatted.
 	keyFormat = "formatIfBlank"
+	// keyNoReservations accepts a unit that cannot be fenced.
+	keyNoReservations = "withoutReservations"
 )
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
 	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat,
+	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations,
 }
 
 // Bounds of the API type ISCSISource and of RFC 7143.
@@ -62,6 +64,7 @@ func parseVolumeContext(attributes map[string]string) (static *volume.Spec, fsTy
 		return nil, fsType, p.err()
 	}
 	spec := parseCache(p, attributes)
+	p.oneOf(keyNoReservations, attributes[keyNoReservations], "", volume.AcceptTwoWriters)
 	spec.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
 	spec.Static = &volume.ISCSI{
 		Portals: parsePortals(p, attributes[keyPortals]),

@@ -83,3 +83,22 @@ func TestVolumeContextWarmStart(t *testing.T) {
 		})
 	}
 }
+
+// TestVolumeContextReservations: consent to a unit without a fence is one word, and
+// reaches the node.
+func TestVolumeContextReservations(t *testing.T) {
+	attributes := map[string]string{"portals": "192.0.2.1", "iqn": "iqn.2003-01.org.example:disk1"}
+	if _, _, err := parseVolumeContext(attributes); err != nil {
+		t.Error(err)
+	}
+	for value, accepted := range map[string]bool{"AcceptTwoWriters": true, "true": false} {
+		attributes[keyNoReservations] = value
+		_, _, err := parseVolumeContext(attributes)
+		if (err == nil) != accepted {
+			t.Errorf("%q: %v", value, err)
+		}
+		if !accepted && !strings.Contains(err.Error(), `volumeAttribute withoutReservations: "true" is not accepted; accepted are AcceptTwoWriters`) {
+			t.Error(err)
+		}
+	}
+}

@@ -29,6 +29,14 @@ const (
 // Report implements volume.Records. An event is sent when the condition has
 // changed, and with r.Warning always: the recorder folds repetitions.
 func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheReport) error {
+	if rep.EventOnly {
+		obj, err := Load(ctx, r.client, id)
+		if err != nil {
+			return err
+		}
+		Emit(ctx, r.client, r.events, obj, Event{Warning: rep.Warning, Reason: rep.Reason, Action: actionCache, Note: rep.Message})
+		return nil
+	}
 	var seen *v1alpha1.CachedVolume
 	var changed bool
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {

@@ -50,6 +50,8 @@ type Rescuer struct {
 	VG string
 	// Records are the cluster's; nil if it is not to be asked.
 	Records Records
+	// Units speaks to the origin about its reservation; nil if that is not asked for.
+	Units attach.Reserver
 	// Dir is where maps are put while they are read.
 	Dir string
 	Now func() time.Time
@@ -105,6 +107,11 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if req.DryRun {
 		return res, nil
 	}
+	leave, err := admit(ctx, r.Units, c, req.Origin)
+	if err != nil {
+		return res, err
+	}
+	defer leave()
 	if c.DirtyBlocks > 0 {
 		if err := r.writeBack(ctx, c, req.Origin); err != nil {
 			return res, err

@@ -197,7 +197,12 @@ type StageRequest struct {
 	MountOptions []string
 	Credentials  *Credentials
 	ReadOnly     bool
+	// AcceptTwoWriters is the consent of a static volume to a unit that cannot be fenced.
+	AcceptTwoWriters bool
 }
+
+// AcceptTwoWriters is the word of that consent.
+const AcceptTwoWriters = "AcceptTwoWriters"
 
 // PublishRequest asks a node to show a staged volume to a pod.
 type PublishRequest struct {
@@ -272,6 +277,8 @@ type CacheReport struct {
 	Reason, Message string
 	// Warning asks for a Warning event besides the condition.
 	Warning bool
+	// EventOnly leaves the condition alone: it is another owner's by now.
+	EventOnly bool
 }
 
 // AppliedReport says how far the node is with what the record asks for.

@@ -27,6 +27,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/rescue"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -104,7 +105,7 @@ func (c *Rescue) Run(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(links) }()
 	run := hostexec.New()
-	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, Dir: c.temp, Now: time.Now}
+	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, Units: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

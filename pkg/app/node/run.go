@@ -42,6 +42,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/smart"
 	"github.com/nearflash/nearflash/pkg/target/lio"
@@ -59,6 +60,9 @@ const (
 	// bypassEvery is the pause between two looks for SSDs that fail (states.md, The
 	// cache device fails).
 	bypassEvery = 5 * time.Second
+	// reservationEvery is the pause between two looks at the reservations of static
+	// volumes (states.md, The fence of a static volume).
+	reservationEvery = 5 * time.Second
 	// bootIDFile tells one run of the kernel from another.
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -159,6 +163,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
 	group.Go(func() error { p.attacher.RunBypass(ctx, bypassEvery); return nil })
+	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.RunBrakes(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
@@ -246,7 +251,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
-		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner),
+		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: borrowed, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,

@@ -1,0 +1,315 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Bounds of what is asked of a unit. A path that is lost does not answer until its
+// session is back or given up.
+const (
+	reserveTimeout      = 20 * time.Second
+	reservationLookTime = 5 * time.Second
+)
+
+// Reserver speaks to the paths of a unit.
+type Reserver interface {
+	Unit(path string) reservation.Unit
+}
+
+func keyOf(f volume.Fence) reservation.Key { return reservation.KeyOf(f.UID, f.Generation) }
+
+// paths are those of a connected unit. Without a Reserver no unit can be reserved.
+func (a *Attacher) paths(o transport.Origin) []reservation.Path {
+	var out []reservation.Path
+	for _, p := range o.Paths {
+		out = append(out, reservation.Path{Name: p, Unit: a.Reserver.Unit(p)})
+	}
+	return out
+}
+
+// reserve fences a static volume before its paths are used (states.md, The fence of a
+// static volume). The record names this node as published owner.
+func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transport.Origin) error {
+	if !e.Static {
+		return nil
+	}
+	e.Reserved, e.Unfenced, e.Lost = true, false, nil
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
+	defer cancel()
+	err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, reservation.ErrUnsupported) && accept:
+		klog.FromContext(ctx).Info("The unit is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
+		e.Reserved, e.Unfenced = false, true
+		return a.save(ctx, e, e.State)
+	case errors.Is(err, reservation.ErrUnsupported):
+		return fmt.Errorf("%w: volumeAttribute withoutReservations is not set, and %s cannot be fenced (%w): after a force detach a pod that goes on would write beside the next one; accepted is %q, which consents to that",
+			volume.ErrInvalid, target(e.Source), err, volume.AcceptTwoWriters)
+	case errors.Is(err, reservation.ErrForeign):
+		return fmt.Errorf("%w: %s: %w: end its use there, then remove the key, for example with sg_persist --clear", volume.ErrInUse, target(e.Source), err)
+	case errors.Is(err, reservation.ErrLater):
+		return fmt.Errorf("%w: %s: %w (was the record restored from a backup?)", volume.ErrFenced, target(e.Source), err)
+	}
+	return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
+}
+
+// reserveAgain fences a static volume that repair is about to flush, and no pod has.
+func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origin) error {
+	if !e.Static || e.Unfenced {
+		return nil
+	}
+	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
+	defer cancel()
+	f, paths, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
+	if errors.Is(err, reservation.ErrUnsupported) && !e.Reserved {
+		return nil // attached by a version that did not reserve
+	}
+	if err != nil {
+		return fmt.Errorf("%w: reservation of %s: %w", volume.ErrUnavailable, target(e.Source), err)
+	}
+	entitled := reservation.EntitledUnknown
+	if !f.Found {
+		entitled = a.entitled(ctx, e)
+	}
+	step, who := reservation.DecideReturn(f, entitled, e.Reserved)
+	switch step {
+	case reservation.StepLost:
+		e.Lost = &Lost{To: who}
+		return errors.Join(fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who), a.save(ctx, e, e.State))
+	case reservation.StepLater:
+		return fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who)
+	case reservation.StepNothing:
+		return fmt.Errorf("%w: nothing tells whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
+	}
+	e.Reserved = true
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	err = reservation.Take(tctx, paths, keyOf(e.Fence))
+	if err != nil {
+		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
+	}
+	return nil
+}
+
+// entitled asks the record whether nobody else may have the volume.
+func (a *Attacher) entitled(ctx context.Context, e *Entry) reservation.Entitled {
+	rec, err := a.Records.Get(ctx, e.ID)
+	switch {
+	case err != nil:
+		return reservation.EntitledUnknown
+	case rec.Fence == e.Fence:
+		return reservation.EntitledYes
+	case rec.Fence.UID == e.Fence.UID && rec.Fence.Generation > e.Fence.Generation:
+		return reservation.EntitledNo
+	}
+	return reservation.EntitledUnknown // another record, or one out of a backup
+}
+
+// giveReservation ends the node's registrations; its devices are gone. A key that stays
+// is preempted by the next owner.
+func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
+	if !e.Static || !e.Reserved {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)
+	defer cancel()
+	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	if err != nil || !found {
+		return
+	}
+	if err := reservation.Give(ctx, a.paths(o), keyOf(e.Fence)); err != nil {
+		klog.FromContext(ctx).Error(err, "Reservation was not ended, the next owner will", "volume", e.ID)
+	}
+}
+
+// RunReservations watches the reservations of static volumes until ctx ends.
+func (a *Attacher) RunReservations(ctx context.Context, every time.Duration) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	said := ""
+	for {
+		err := a.WatchReservations(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			said = ""
+		case err.Error() != said:
+			said = err.Error()
+			klog.FromContext(ctx).Error(err, "Reservations could not be examined or restored; it is tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// WatchReservations looks once at the reservations of all static volumes that are
+// attached, beside each other: a unit whose paths are lost answers late.
+func (a *Attacher) WatchReservations(ctx context.Context) error {
+	entries, err := a.Journal.List()
+	problems := []error{err}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for i := range entries {
+		e := &entries[i]
+		if !underReservation(e) {
+			continue
+		}
+		all.Go(func() {
+			if err := a.watchReservation(ctx, e); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				problems = append(problems, fmt.Errorf("reservation of volume %s: %w", e.ID, err))
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(problems...)
+}
+
+// underReservation tells an entry whose paths write, or fail for the pod, under a reservation.
+func underReservation(e *Entry) bool {
+	return e.Static && (e.Reserved || e.Lost != nil) && (e.State == StateStaged || e.State == StateFlushing)
+}
+
+func (a *Attacher) watchReservation(ctx context.Context, e *Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*reservationLookTime)
+	defer cancel()
+	if e.Lost == nil {
+		step, _, _, err := a.lookReservation(ctx, e)
+		if err != nil || step == reservation.StepNothing {
+			return err
+		}
+	} else if e.Lost.Told {
+		return nil
+	}
+	unlock, ok := a.Locks.TryLock(string(e.ID))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := a.loadSettled(ctx, e.ID)
+	if err != nil || e == nil || !underReservation(e) {
+		return err
+	}
+	if e.Lost != nil {
+		return a.lose(ctx, e)
+	}
+	step, who, paths, err := a.lookReservation(ctx, e)
+	switch {
+	case err != nil:
+		return err
+	case step == reservation.StepNothing:
+		return nil
+	case step == reservation.StepLost:
+		e.Lost = &Lost{To: who}
+		return a.lose(ctx, e)
+	}
+	klog.FromContext(ctx).Info("Reservation is restored", "volume", e.ID, "step", step, "key", who)
+	return reservation.Restore(ctx, paths, keyOf(e.Fence), step, who)
+}
+
+// lookReservation gathers and decides. Paths that do not answer prove nothing.
+func (a *Attacher) lookReservation(ctx context.Context, e *Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
+	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	if err != nil || !found {
+		return reservation.StepNothing, 0, nil, err
+	}
+	lctx, cancel := context.WithTimeout(ctx, reservationLookTime)
+	defer cancel()
+	f, paths, err := reservation.Look(lctx, a.paths(o), keyOf(e.Fence))
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("No path tells of its reservation", "volume", e.ID, "reason", err.Error())
+		return reservation.StepNothing, 0, nil, nil
+	}
+	entitled := reservation.EntitledUnknown
+	if !f.Found {
+		entitled = a.entitled(ctx, e)
+	}
+	step, who := reservation.DecideWatch(f, entitled)
+	return step, who, paths, nil
+}
+
+// lose keeps a pod from what is not its volume any more, in the order of states.md.
+func (a *Attacher) lose(ctx context.Context, e *Entry) error {
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultLostJournaled.Hit()
+	_, found, err := a.top(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	if found {
+		table, err := a.DM.Table(ctx, topName(e.ID))
+		if err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Error(nil, "The unit is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
+		a.finalCount(ctx, e.ID)
+		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
+		if err := a.reload(ctx, topName(e.ID), failing); err != nil {
+			return err
+		}
+	}
+	faultLostSwapped.Hit()
+	if err := a.reportLost(ctx, e); err != nil {
+		return err
+	}
+	e.Lost.Told = true
+	return a.save(ctx, e, e.State)
+}
+
+func (a *Attacher) reportLost(ctx context.Context, e *Entry) error {
+	rec, err := a.Records.Get(ctx, e.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	by := fmt.Sprintf("key %s", e.Lost.To)
+	switch {
+	case e.Lost.To == 0:
+		by = "nobody, and the record names another owner"
+	case !e.Lost.To.Ours():
+		by += ", a host outside of nearflash"
+	case e.Lost.To.Later(keyOf(e.Fence)):
+		by = fmt.Sprintf("generation %d of the volume", e.Lost.To.Generation())
+	}
+	err = a.Records.Report(ctx, e.ID, volume.CacheReport{
+		Reason: v1alpha1.ReasonReservationLost, Warning: true, EventOnly: rec.Fence != e.Fence,
+		Message: fmt.Sprintf("the unit is reserved for %s: reads and writes of a pod that still has it on node %s, generation %d, fail", by, a.Node, e.Fence.Generation),
+	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// lostForeign refuses to give up unflushed writes for a host that is none of nearflash's.
+func (a *Attacher) lostForeign(e *Entry) error {
+	return fmt.Errorf("%w: %s is reserved for %s, a host outside of nearflash: unflushed writes of volume %s are kept on node %s until they are given up",
+		volume.ErrUnavailable, target(e.Source), e.Lost.To, e.ID, a.Node)
+}

@@ -1,0 +1,289 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/reservation/reservationtest"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// onePath is a connected unit with one path.
+type onePath struct{ transport.Transport }
+
+func (onePath) Lookup(context.Context, transport.Target) (transport.Origin, bool, error) {
+	return transport.Origin{Paths: []string{"/dev/sda"}}, true, nil
+}
+
+// onUnit is a Reserver of one path.
+type onUnit struct{ path reservation.Unit }
+
+func (u onUnit) Unit(string) reservation.Unit { return u.path }
+
+// oneTop has one device, and remembers its table.
+type oneTop struct {
+	devmapper.Client
+	table devmapper.Table
+}
+
+func (d *oneTop) Info(context.Context, string) (map[string]devmapper.Info, error) {
+	return map[string]devmapper.Info{"nf-v": {Name: "nf-v", UUID: "NEARFLASH-u-top", HasLive: true}}, nil
+}
+func (d *oneTop) Table(context.Context, string) (devmapper.Table, error) { return d.table, nil }
+func (d *oneTop) Resume(context.Context, string) error                   { return nil }
+func (d *oneTop) Await(context.Context, ...string) error                 { return nil }
+func (d *oneTop) Load(_ context.Context, _ string, t devmapper.Table) error {
+	d.table = t
+	return nil
+}
+
+// ownerRecords is a record that names an owner, and what was reported of it.
+type ownerRecords struct {
+	volume.Records
+	fence   volume.Fence
+	err     error
+	reports []volume.CacheReport
+}
+
+func (r *ownerRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
+	return volume.Volume{ID: "v", Fence: r.fence}, r.err
+}
+
+func (r *ownerRecords) Report(_ context.Context, _ volume.ID, rep volume.CacheReport) error {
+	r.reports = append(r.reports, rep)
+	return nil
+}
+
+// fencedNode is a node with a static volume, of which it holds the reservation.
+type fencedNode struct {
+	*Attacher
+	t           *testing.T
+	target      reservationtest.Target
+	own, other  *reservationtest.Nexus
+	top         *oneTop
+	rec         *ownerRecords
+	first, next volume.Fence
+}
+
+func newFencedNode(t *testing.T) *fencedNode {
+	t.Helper()
+	n := &fencedNode{
+		t: t, first: volume.Fence{UID: "u", Generation: 1, Node: "a"}, next: volume.Fence{UID: "u", Generation: 2, Node: "b"},
+		top: &oneTop{table: devmapper.LinearTable(8, "8:0")},
+	}
+	n.own, n.other, n.rec = n.target.Nexus("a"), n.target.Nexus("b"), &ownerRecords{fence: n.first}
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Attacher = New(Config{Node: "a", Boot: "boot"}, Deps{
+		DM: n.top, Transport: onePath{}, Journal: entries, Records: n.rec, Reserver: onUnit{n.own}, Locks: &keylock.Set{},
+	})
+	return n
+}
+
+func (n *fencedNode) reserveAs(state State, mode volume.CacheMode) *Entry {
+	n.t.Helper()
+	e := &Entry{ID: "v", Fence: n.first, State: state, Mode: mode, Activated: mode == volume.ModeWriteback, Static: true}
+	o := transport.Origin{Paths: []string{"/dev/sda"}}
+	if err := n.reserve(n.t.Context(), e, false, o); err != nil {
+		n.t.Fatal(err)
+	}
+	return e
+}
+
+func (n *fencedNode) take(f volume.Fence) {
+	n.t.Helper()
+	if err := reservation.Take(n.t.Context(), []reservation.Path{{Unit: n.other}}, keyOf(f)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *fencedNode) watch() *Entry {
+	n.t.Helper()
+	if err := n.WatchReservations(n.t.Context()); err != nil {
+		n.t.Fatal(err)
+	}
+	e, err := n.load("v")
+	if err != nil || e == nil {
+		n.t.Fatalf("entry %v, %v", e, err)
+	}
+	return e
+}
+
+// TestReserveUnsupported: a unit without reservations needs the volume's consent, and the
+// error says which.
+func TestReserveUnsupported(t *testing.T) {
+	n := newFencedNode(t)
+	n.target.Unsupported = true
+	e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true}
+	err := n.reserve(t.Context(), e, false, transport.Origin{Paths: []string{"/dev/sda"}})
+	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "withoutReservations") || !strings.Contains(err.Error(), "AcceptTwoWriters") {
+		t.Errorf("%v, want ErrInvalid that names the attribute and its value", err)
+	}
+	if err := n.reserve(t.Context(), e, true, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
+		t.Errorf("with consent: %v, %+v", err, e)
+	}
+	if err := n.reserve(t.Context(), &Entry{ID: "w"}, false, transport.Origin{}); err != nil {
+		t.Errorf("a volume of the storage server: %v", err)
+	}
+}
+
+// TestReservationLost: a node that sees a later owner fails the pod's I/O, says it once
+// as an event, and stages no more under that ownership.
+func TestReservationLost(t *testing.T) {
+	n := newFencedNode(t)
+	n.reserveAs(StateStaged, volume.ModeNone)
+	if e := n.watch(); e.Lost != nil || n.top.table[0].Target.Type() != "linear" {
+		t.Fatalf("lost without a reason: %+v, %v", e, n.top.table)
+	}
+	n.rec.fence = n.next
+	n.take(n.next)
+	for range 2 {
+		e := n.watch()
+		if e.Lost == nil || e.Lost.To != keyOf(n.next) || n.top.table[0].Target.Type() != "error" || n.top.table.Sectors() != 8 {
+			t.Fatalf("entry %+v, table %v", e.Lost, n.top.table)
+		}
+	}
+	if len(n.rec.reports) != 1 || !n.rec.reports[0].EventOnly || !n.rec.reports[0].Warning {
+		t.Errorf("reports %+v", n.rec.reports)
+	}
+	e := n.watch()
+	plan := decideStage(stageFacts{Entry: e, SameBoot: true, TopActive: true, TopOurs: true, Fence: n.first, Node: "a",
+		Record: volume.Volume{Fence: n.first, Published: true}})
+	if !errors.Is(plan.Refuse, volume.ErrFenced) {
+		t.Errorf("stage of the lost ownership: %+v", plan)
+	}
+}
+
+// TestReservationForgotten: a target that forgot is told again only if the record can be
+// read and names this ownership.
+func TestReservationForgotten(t *testing.T) {
+	n := newFencedNode(t)
+	n.reserveAs(StateStaged, volume.ModeNone)
+	n.target.Restart()
+	n.rec.err = volume.ErrUnavailable
+	n.watch()
+	if err := n.other.Write(t.Context()); err != nil {
+		t.Errorf("reserved without a record: %v", err)
+	}
+	n.rec.err = nil
+	n.watch()
+	if n.other.Write(t.Context()) == nil {
+		t.Error("not reserved again")
+	}
+	n.target.Restart()
+	n.rec.fence = n.next
+	if e := n.watch(); e.Lost == nil || e.Lost.To != 0 {
+		t.Errorf("the record names a later owner: %+v", e.Lost)
+	}
+}
+
+// TestReservationNeverHad: a volume that an earlier version attached, and one that accepts
+// two writers, are left alone.
+func TestReservationNeverHad(t *testing.T) {
+	n := newFencedNode(t)
+	for _, e := range []Entry{
+		{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeNone, Static: true},
+		{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeNone, Static: true, Unfenced: true},
+	} {
+		if err := n.Journal.Save("v", e); err != nil {
+			t.Fatal(err)
+		}
+		n.take(n.next)
+		if got := n.watch(); got.Lost != nil || n.top.table[0].Target.Type() != "linear" {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// TestReserveAgain: what repair may flush after a restart of the node.
+func TestReserveAgain(t *testing.T) {
+	o := transport.Origin{Paths: []string{"/dev/sda"}}
+	for name, c := range map[string]struct {
+		prepare func(*fencedNode)
+		want    error
+		lost    bool
+	}{
+		"ours":                           {func(*fencedNode) {}, nil, false},
+		"forgotten, the record names us": {func(n *fencedNode) { n.target.Restart() }, nil, false},
+		"forgotten, no record": {func(n *fencedNode) {
+			n.target.Restart()
+			n.rec.err = volume.ErrNotFound
+		}, volume.ErrUnavailable, false},
+		"no record, but our key": {func(n *fencedNode) { n.rec.err = volume.ErrNotFound }, nil, false},
+		"another record":         {func(n *fencedNode) { n.target.Restart(); n.rec.fence.UID = "restored" }, volume.ErrUnavailable, false},
+		"a later owner":          {func(n *fencedNode) { n.take(n.next) }, volume.ErrFenced, true},
+		"a later owner that left": {func(n *fencedNode) {
+			n.target.Restart()
+			n.rec.fence = n.next
+		}, volume.ErrFenced, true},
+		"no path": {func(n *fencedNode) { n.target.Down(n.own, true) }, volume.ErrUnavailable, false},
+	} {
+		n := newFencedNode(t)
+		e := n.reserveAs(StateStaged, volume.ModeWriteback)
+		c.prepare(n)
+		err := n.reserveAgain(t.Context(), e, o)
+		if !errors.Is(err, c.want) || c.want == nil && err != nil || (e.Lost != nil) != c.lost {
+			t.Errorf("%s: %v, lost %+v", name, err, e.Lost)
+		}
+	}
+}
+
+// TestLostForeign: unflushed writes are not given up because a host outside of nearflash
+// has reserved the unit, but for a later owner they are.
+func TestLostForeign(t *testing.T) {
+	for name, c := range map[string]struct {
+		to     reservation.Key
+		given  bool
+		action downAction
+	}{
+		"a later owner":  {keyOf(volume.Fence{UID: "u", Generation: 2}), false, downWipe},
+		"a host outside": {0x1234, false, ""},
+		"a host outside, and the writes are given up": {0x1234, true, downWipe},
+	} {
+		n := newFencedNode(t)
+		e := n.reserveAs(StateStaged, volume.ModeWriteback)
+		e.Lost = &Lost{To: c.to}
+		if err := n.save(t.Context(), e, e.State); err != nil {
+			t.Fatal(err)
+		}
+		n.Records = dirtyRecords{n.rec, !c.given}
+		f, _, err := n.gatherDown(t.Context(), "v")
+		if c.action == "" {
+			if !errors.Is(err, volume.ErrUnavailable) {
+				t.Errorf("%s: %v, want ErrUnavailable", name, err)
+			}
+			continue
+		}
+		if err != nil || decideDown(f) != c.action {
+			t.Errorf("%s: %s, %v, want %s", name, decideDown(f), err, c.action)
+		}
+	}
+}
+
+type dirtyRecords struct {
+	*ownerRecords
+	dirty bool
+}
+
+func (r dirtyRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
+	return volume.Volume{ID: "v", Fence: r.fence, PossiblyDirty: r.dirty}, nil
+}
+
+// TestGiveReservation: unstage leaves no key.
+func TestGiveReservation(t *testing.T) {
+	n := newFencedNode(t)
+	e := n.reserveAs(StateFlushed, volume.ModeNone)
+	n.giveReservation(t.Context(), e)
+	if keys, err := n.other.Keys(t.Context()); err != nil || len(keys) > 0 {
+		t.Errorf("keys %v, %v", keys, err)
+	}
+}

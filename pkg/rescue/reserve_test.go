@@ -1,0 +1,48 @@
+package rescue
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/reservation/reservationtest"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+type oneUnit struct{ path reservation.Unit }
+
+func (u oneUnit) Unit(string) reservation.Unit { return u.path }
+
+// TestAdmit: a unit that is still reserved for the lost node takes the rescuer's writes,
+// and is free afterwards; of a later owner's nothing is written.
+func TestAdmit(t *testing.T) {
+	var c Cache
+	c.ID, c.Fence = "v", volume.Fence{UID: "u", Generation: 3}
+	for _, held := range []int64{0, 3, 4} {
+		var target reservationtest.Target
+		lost, here := target.Nexus("lost"), target.Nexus("here")
+		if held > 0 {
+			if err := reservation.Take(t.Context(), []reservation.Path{{Unit: lost}}, reservation.KeyOf("u", held)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leave, err := admit(t.Context(), oneUnit{here}, c, "/dev/sda")
+		if held == 4 {
+			if !errors.Is(err, ErrRefused) || here.Write(t.Context()) == nil {
+				t.Errorf("a later owner's unit: %v", err)
+			}
+			continue
+		}
+		if err != nil || here.Write(t.Context()) != nil {
+			t.Errorf("reserved for generation %d: %v", held, err)
+		}
+		leave()
+		if keys, err := here.Keys(t.Context()); err != nil || len(keys) > 0 {
+			t.Errorf("keys %v, %v", keys, err)
+		}
+	}
+	bare := reservationtest.Target{Unsupported: true}
+	if _, err := admit(t.Context(), oneUnit{bare.Nexus("here")}, c, "/dev/sda"); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,197 @@
+package reservation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Errors of Take.
+var (
+	// ErrForeign: a host that is not one of nearflash's uses the unit.
+	ErrForeign = errors.New("the unit is reserved for, or used by, a host outside of nearflash")
+	// ErrLater: a later owner of the volume has the unit.
+	ErrLater = errors.New("the unit is reserved for a later owner of the volume")
+)
+
+// Path is a path of this node to the unit.
+type Path struct {
+	Name string
+	Unit Unit
+}
+
+// Look gathers what the unit shows, and returns the paths that answer. Errors: those of
+// Unit, if none does.
+func Look(ctx context.Context, paths []Path, own Key) (f Facts, answer []Path, err error) {
+	f.Own = own
+	var problems []error
+	for _, p := range paths {
+		keys, err := p.Unit.Keys(ctx)
+		if err == nil {
+			f.Held, f.Found, err = p.Unit.Reservation(ctx)
+		}
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		f.Keys, answer = keys, append(answer, p)
+	}
+	f.Paths = len(answer)
+	if f.Paths == 0 {
+		return Facts{Own: own}, nil, errors.Join(problems...)
+	}
+	return f, answer, nil
+}
+
+// Take makes the unit this node's alone, under key. The record names the node as published
+// owner. On error no path is registered any more with key, as far as they answer.
+// Errors: ErrForeign, ErrLater, and those of Unit; ErrUnsupported also if the unit does
+// not take every path for a registrant.
+func Take(ctx context.Context, paths []Path, key Key) error {
+	first := paths[0].Unit
+	if err := first.Supported(ctx); err != nil {
+		if errors.Is(err, ErrConflict) {
+			err = fmt.Errorf("%w: %w", ErrForeign, err)
+		}
+		return err
+	}
+	if _, _, _, err := examine(ctx, first, key); err != nil {
+		return err
+	}
+	if err := take(ctx, paths, key); err != nil {
+		return errors.Join(err, unregister(ctx, paths))
+	}
+	return nil
+}
+
+// examine looks by one path and refuses what must not be taken.
+func examine(ctx context.Context, u Unit, key Key) (f Facts, step Step, who Key, err error) {
+	if f, _, err = Look(ctx, []Path{{Unit: u}}, key); err != nil {
+		return f, "", 0, err
+	}
+	step, who = DecideTake(f)
+	switch step {
+	case StepForeign:
+		err = fmt.Errorf("%w: key %s", ErrForeign, who)
+	case StepLater:
+		err = fmt.Errorf("%w: key %s, generation %d", ErrLater, who, who.Generation())
+	}
+	return f, step, who, err
+}
+
+// take registers the first path, makes it the holder, ends all other registrations, also
+// those that earlier sessions of this node have left, and registers the other paths.
+func take(ctx context.Context, paths []Path, key Key) error {
+	first := paths[0].Unit
+	if err := first.Register(ctx, key); err != nil {
+		return err
+	}
+	// The path itself may have been registered, or the holder, under another key.
+	f, step, who, err := examine(ctx, first, key)
+	if err != nil {
+		return err
+	}
+	if step == StepPreempt {
+		err = first.Preempt(ctx, key, who)
+	} else {
+		err = first.Reserve(ctx, key)
+	}
+	if err != nil {
+		return err
+	}
+	for _, k := range f.others() {
+		// Its registration may have gone with the reservation.
+		if err := first.Preempt(ctx, key, k); err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	for _, p := range paths[1:] {
+		if err := p.Unit.Register(ctx, key); err != nil {
+			return err
+		}
+		honoured, err := p.Unit.Honoured(ctx, key)
+		if err == nil && !honoured {
+			err = fmt.Errorf("%w for several paths of a node: it refuses %s", ErrUnsupported, p.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return confirm(ctx, first, key)
+}
+
+// confirm looks once more: between two steps another node may have come.
+func confirm(ctx context.Context, u Unit, key Key) error {
+	f, _, err := Look(ctx, []Path{{Unit: u}}, key)
+	if err != nil {
+		return err
+	}
+	if others := f.others(); !f.holder() || len(others) > 0 {
+		return fmt.Errorf("%w: holder %s, other keys %v", ErrConflict, f.Held.Key, others)
+	}
+	return nil
+}
+
+// Restore carries out a step of DecideWatch, StepReserve, StepRegister or StepPurge, on
+// paths that answer.
+func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) error {
+	if step == StepPurge {
+		return onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, who) })
+	}
+	for _, p := range paths {
+		if err := p.Unit.Register(ctx, key); err != nil {
+			return err
+		}
+	}
+	if step != StepReserve {
+		return nil
+	}
+	if err := paths[0].Unit.Reserve(ctx, key); err != nil {
+		// Somebody was quicker, and must not have this node as registrant beside it.
+		return errors.Join(err, unregister(ctx, paths))
+	}
+	return nil
+}
+
+// onAny does something on the first path on which it succeeds.
+func onAny(paths []Path, do func(Path) error) error {
+	var problems []error
+	for _, p := range paths {
+		err := do(p)
+		if err == nil {
+			return nil
+		}
+		problems = append(problems, err)
+	}
+	return errors.Join(problems...)
+}
+
+// Give ends the node's registrations and with them its reservation. What earlier
+// sessions of the node have left under the same key goes too. Errors: those of Unit.
+func Give(ctx context.Context, paths []Path, key Key) error {
+	f, paths, err := Look(ctx, paths, key)
+	if err != nil {
+		return err
+	}
+	if f.holder() && f.registered() > f.Paths {
+		err := onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, key) })
+		if err != nil && !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	if f.registered() == 0 {
+		return nil
+	}
+	return unregister(ctx, paths)
+}
+
+// unregister ends the registrations of the paths, that of the holder, which is the first,
+// last.
+func unregister(ctx context.Context, paths []Path) error {
+	var problems []error
+	for _, p := range slices.Backward(paths) {
+		problems = append(problems, p.Unit.Register(ctx, 0))
+	}
+	return errors.Join(problems...)
+}

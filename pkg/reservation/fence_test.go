@@ -1,0 +1,157 @@
+package reservation_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/reservation/reservationtest"
+)
+
+func TestFake(t *testing.T) {
+	var target reservationtest.Target
+	reservationtest.Run(t, target.Nexus("a"), target.Nexus("b"), target.Nexus("b"))
+}
+
+func paths(n ...*reservationtest.Nexus) []reservation.Path {
+	var out []reservation.Path
+	for _, u := range n {
+		out = append(out, reservation.Path{Name: "path", Unit: u})
+	}
+	return out
+}
+
+func mustTake(t *testing.T, key reservation.Key, n ...*reservationtest.Nexus) []reservation.Path {
+	t.Helper()
+	list := paths(n...)
+	if err := reservation.Take(t.Context(), list, key); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func wantKeys(t *testing.T, n *reservationtest.Nexus, want ...reservation.Key) {
+	t.Helper()
+	got, err := n.Keys(t.Context())
+	if err != nil || len(got) != len(want) {
+		t.Fatalf("keys %v, %v, want %v", got, err, want)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("keys %v, want %v", got, want)
+		}
+	}
+}
+
+// TestTakeUnsupported: a unit without reservations says so.
+func TestTakeUnsupported(t *testing.T) {
+	target := reservationtest.Target{Unsupported: true}
+	if err := reservation.Take(t.Context(), paths(target.Nexus("a")), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrUnsupported) {
+		t.Errorf("%v, want ErrUnsupported", err)
+	}
+}
+
+// TestTakeForeign: nothing is taken from a host that is not one of nearflash's.
+func TestTakeForeign(t *testing.T) {
+	var target reservationtest.Target
+	host, node := target.Nexus("host"), target.Nexus("node")
+	const theirs = reservation.Key(42)
+	if err := errors.Join(host.Register(t.Context(), theirs), host.Reserve(t.Context(), theirs)); err != nil {
+		t.Fatal(err)
+	}
+	if err := reservation.Take(t.Context(), paths(node), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrForeign) {
+		t.Errorf("%v, want ErrForeign", err)
+	}
+	wantKeys(t, node, theirs)
+}
+
+// TestTakeOnePath: a unit that forgets that a host has several paths fences none of them,
+// and nothing is left registered.
+func TestTakeOnePath(t *testing.T) {
+	target := reservationtest.Target{OnePathPerHost: true}
+	one, two := target.Nexus("a"), target.Nexus("a")
+	key := reservation.KeyOf("v", 1)
+	if err := reservation.Take(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrUnsupported) {
+		t.Errorf("%v, want ErrUnsupported", err)
+	}
+	wantKeys(t, one)
+	mustTake(t, key, one)
+}
+
+// TestTakeRace: of two nodes that take a unit at the same time the later owner has it,
+// and the earlier one is no registrant beside it; wherever the other one comes between.
+func TestTakeRace(t *testing.T) {
+	for _, beforeOwner := range []bool{true, false} {
+		var target reservationtest.Target
+		a, b := target.Nexus("a"), target.Nexus("b")
+		if beforeOwner {
+			mustTake(t, reservation.KeyOf("v", 1), target.Nexus("old"))
+		}
+		target.Before(func() { mustTake(t, reservation.KeyOf("v", 3), b) })
+		if err := reservation.Take(t.Context(), paths(a), reservation.KeyOf("v", 2)); err == nil {
+			t.Error("the earlier owner took it")
+		}
+		wantKeys(t, b, reservation.KeyOf("v", 3))
+		if a.Write(t.Context()) == nil || b.Write(t.Context()) != nil {
+			t.Error("the wrong node may write")
+		}
+	}
+}
+
+// TestRestore: what the target has forgotten is registered and reserved again, unless
+// somebody else was quicker.
+func TestRestore(t *testing.T) {
+	var target reservationtest.Target
+	one, two, other := target.Nexus("a"), target.Nexus("a"), target.Nexus("b")
+	key := reservation.KeyOf("v", 1)
+	usable := mustTake(t, key, one, two)
+	target.Restart()
+	if err := reservation.Restore(t.Context(), usable, key, reservation.StepReserve, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantKeys(t, one, key, key)
+	if other.Write(context.Background()) == nil {
+		t.Error("a stranger may write")
+	}
+	target.Restart()
+	mustTake(t, reservation.KeyOf("v", 2), other)
+	if err := reservation.Restore(t.Context(), usable, key, reservation.StepReserve, 0); err == nil {
+		t.Error("a reservation that another node has was restored")
+	}
+	wantKeys(t, one, reservation.KeyOf("v", 2))
+}
+
+// TestGive: also what an earlier session of the node has left goes.
+func TestGive(t *testing.T) {
+	var target reservationtest.Target
+	before, now, other := target.Nexus("a"), target.Nexus("a"), target.Nexus("b")
+	key := reservation.KeyOf("v", 1)
+	mustTake(t, key, before)
+	if err := now.Register(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	if err := reservation.Give(t.Context(), paths(now), key); err != nil {
+		t.Fatal(err)
+	}
+	wantKeys(t, now)
+	if err := other.Write(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLook: a path that is lost is not counted, and with all of them nothing is known.
+func TestLook(t *testing.T) {
+	var target reservationtest.Target
+	one, two := target.Nexus("a"), target.Nexus("a")
+	key := reservation.KeyOf("v", 1)
+	mustTake(t, key, one, two)
+	target.Down(one, true)
+	if f, answer, err := reservation.Look(t.Context(), paths(one, two), key); err != nil || len(answer) != 1 || !f.Found || f.Paths != 1 {
+		t.Errorf("%+v, %v, %v", f, answer, err)
+	}
+	target.Down(two, true)
+	if f, _, err := reservation.Look(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrPath) {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
