@@ -41,6 +41,7 @@ var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions and make e2e-upstream are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
 	"docs/how-to/kind.md":                      ownRing,
+	"docs/how-to/recover-a-lost-cluster.md":    "the spec of a lost cluster does it with the commands of this page; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
 }
@@ -108,6 +109,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			{path: "docs/troubleshooting.md", steps: map[string]step{
 				"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
 				"cat /sys/fs/cgroup":        {on: nodeA}, "dmsetup ls": {on: nodeA},
+				"kubectl nearflash discard": {left: "nothing is kept; docs/how-to/recover-a-lost-cluster.md"},
 			}},
 			{path: "docs/how-to/change-a-cache.md", steps: map[string]step{
 				"kubectl nearflash resize -n shop data 20Gi": {before: cached},

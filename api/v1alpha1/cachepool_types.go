@@ -23,6 +23,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionPreflight is True while kernel and tools have what is needed.
 	ConditionPreflight = "PreflightPassed"
+	// ConditionWritesKept is True while unflushed writes wait for an administrator.
+	ConditionWritesKept = "WritesKept"
 
 	ReasonPoolReady         = "PoolReady"
 	ReasonNoDevices         = "NoDevices"
@@ -32,6 +34,8 @@ const (
 	ReasonPoolError         = "PoolError"
 	ReasonPreflightPassed   = "Passed"
 	ReasonPreflightFailures = "Failures"
+	ReasonUndecided         = "Undecided"
+	ReasonNothingKept       = "NothingKept"
 )
 
 // CachePoolSpec selects the devices of a pool.
@@ -97,6 +101,69 @@ type CachePoolDevice struct {
 	Message string `json:"message,omitempty"`
 }
 
+// DeletedVolume says that nobody wants the data of a volume any more: the volume was
+// deleted, or an administrator gave up what the node has of it (states.md, What ends
+// unflushed writes).
+type DeletedVolume struct {
+	// volumeName is the name of the CachedVolume that there was.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	VolumeName string `json:"volumeName,omitempty"`
+
+	// volumeUID is its UID.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	VolumeUID string `json:"volumeUID,omitempty"`
+
+	// generation is its last ownership. Nothing of a later one is meant.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation *int64 `json:"generation,omitempty"`
+}
+
+// KeptCache is a cache that may hold writes that the storage server does not have, and
+// of which nobody knows whether they are still wanted.
+type KeptCache struct {
+	// volumeName is the name of the volume.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	VolumeName string `json:"volumeName,omitempty"`
+
+	// volumeUID is the UID of the CachedVolume under which it was written.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	VolumeUID string `json:"volumeUID,omitempty"`
+
+	// generation is the ownership under which it was written.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Generation *int64 `json:"generation,omitempty"`
+
+	// sizeBytes is the size of the cache: no more than that can be lost.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=9007199254740991
+	SizeBytes *int64 `json:"sizeBytes,omitempty"`
+
+	// message says why it is kept.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+}
+
+// The bounds of lists in a CachePoolStatus.
+const (
+	MaxDeletedVolumes = 512
+	MaxKeptCaches     = 64
+)
+
 // CachePoolStatus is what the node reports of its pool.
 type CachePoolStatus struct {
 	// initiatorIQN is the node's iSCSI initiator name, by which storage
@@ -131,6 +198,26 @@ type CachePoolStatus struct {
 	// +listMapKey=path
 	// +kubebuilder:validation:MaxItems=64
 	Devices []CachePoolDevice `json:"devices,omitempty"`
+
+	// deleted lists volumes whose data are not wanted any more, until the node has nothing
+	// of them. It is written by whoever deletes a volume or gives its writes up; the node
+	// removes what it has done. Of more than 512 the oldest goes, and what the node has
+	// of that is kept.
+	// +optional
+	// +listType=map
+	// +listMapKey=volumeName
+	// +listMapKey=volumeUID
+	// +kubebuilder:validation:MaxItems=512
+	Deleted []DeletedVolume `json:"deleted,omitempty"`
+
+	// kept lists caches with writes that may be on this node alone, and of which neither a
+	// record nor the storage server tells whether they are still wanted. They wait for an
+	// administrator.
+	// +optional
+	// +listType=map
+	// +listMapKey=volumeName
+	// +kubebuilder:validation:MaxItems=64
+	Kept []KeptCache `json:"kept,omitempty"`
 
 	// conditions report whether the pool and the node are usable.
 	// +optional

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -224,8 +225,10 @@ func (f *fenced) remove() {
 	err := errors.Join(
 		f.api.Get(ctx, client.ObjectKey{Name: string(f.id)}, &obj), f.api.Delete(ctx, &obj),
 		f.m.svc.UnexportVolume(ctx, string(f.id), "", ""), f.m.svc.DeleteVolume(ctx, string(f.id)),
-		f.a.Repair(ctx), f.b.Repair(ctx),
 	)
+	for _, n := range []*node{f.a, f.b} {
+		err = errors.Join(err, n.deleted(ctx, f.id, volume.Fence{UID: string(obj.UID), Generation: ptr.Deref(obj.Status.Generation, 0)}))
+	}
 	if err != nil {
 		f.t.Errorf("remove: %v", err)
 	}

@@ -41,6 +41,8 @@ type node struct {
 	*attach.Attacher
 	pool *pool.Manager
 	dir  string
+	// objects has the node's CachePool.
+	objects client.Client
 }
 
 // scheme knows the types of nearflash.
@@ -79,24 +81,40 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	lv := lvm.New(run, filepath.Join(dir, "devices"))
-	n := &node{dir: dir}
+	n := &node{dir: dir, objects: api()}
 	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	n.pool = pool.NewManager(pool.Config{Node: name, Default: spec, InitiatorIQN: "iqn.x", Preflight: func() string { return "" }},
-		lv, api(), func() (int64, error) { return 0, nil })
+		lv, n.objects, func() (int64, error) { return 0, nil })
 	if err := n.pool.Reconcile(ctx); err != nil {
 		return nil, err
 	}
-	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm}, attach.Deps{
+	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
 		CacheProblem: func(context.Context) string { return "" },
 	})
+	n.pool.Serve(n.Attacher)
 	return n, nil
+}
+
+// askEvery is the pause between two questions to the storage server, each of which may
+// take longer than a pass of the repair.
+const askEvery = 15 * time.Second
+
+// deleted says, as the controller does before a record goes, that the data of an
+// ownership are not wanted any more, and has the node clear away what it has of it.
+func (n *node) deleted(ctx context.Context, id volume.ID, f volume.Fence) error {
+	var obj v1alpha1.CachePool
+	if err := n.objects.Get(ctx, client.ObjectKey{Name: n.Node}, &obj); err != nil {
+		return err
+	}
+	obj.Status.Deleted = append(obj.Status.Deleted, v1alpha1.DeletedVolume{VolumeName: string(id), VolumeUID: f.UID, Generation: &f.Generation})
+	return errors.Join(n.objects.Status().Update(ctx, &obj), n.pool.Reconcile(ctx), n.Repair(ctx), n.pool.Reconcile(ctx))
 }
 
 // bootOf is the kernel's boot id as the node with its state in dir sees it: powerLoss
@@ -222,13 +240,17 @@ func (r fileRecords) MarkPossiblyDirty(_ context.Context, id volume.ID, f volume
 }
 
 func (r fileRecords) MarkClean(_ context.Context, id volume.ID, f volume.Fence) error {
-	return r.update(id, func(rec *fileRecord) error {
+	err := r.update(id, func(rec *fileRecord) error {
 		if rec.Volume.Fence != f {
 			return volume.ErrFenced
 		}
 		rec.Volume.PossiblyDirty = false
 		return nil
 	})
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 func (r fileRecords) PendActivation(_ context.Context, id volume.ID, f volume.Fence, a volume.Activation) (bool, error) {
@@ -395,9 +417,10 @@ func (d *disk) publish(generation int64) {
 func (d *disk) remove() {
 	d.m.t.Helper()
 	ctx := d.m.t.Context()
+	rec, err := d.rec.load(d.req.ID)
 	if err := errors.Join(
-		d.m.svc.UnexportVolume(ctx, string(d.req.ID), "", ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
-		os.Remove(filepath.Join(d.rec.dir, string(d.req.ID))), d.n.Repair(ctx),
+		err, d.m.svc.UnexportVolume(ctx, string(d.req.ID), "", ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
+		os.Remove(filepath.Join(d.rec.dir, string(d.req.ID))), d.n.deleted(ctx, d.req.ID, rec.Volume.Fence),
 	); err != nil {
 		d.m.t.Errorf("remove %s: %v", d.req.ID, err)
 	}

@@ -39,7 +39,7 @@ type served struct {
 
 func (s *served) Access(ctx context.Context, id volume.ID) (backend.Access, error) {
 	v, err := s.m.svc.GetVolume(ctx, string(id))
-	out := backend.Access{Generation: v.Generation}
+	out := backend.Access{Generation: v.Generation, SizeBytes: v.SizeBytes}
 	for _, e := range v.Exports {
 		out.Exports = append(out.Exports, backend.Export{Initiator: s.who, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission})
 	}

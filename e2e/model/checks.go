@@ -32,4 +32,6 @@ const (
 	Activations
 	// OneCluster: the storage server takes orders of the cluster whose epoch it has.
 	OneCluster
+	// Proofs: that a record is not there, or is another one, proves nothing.
+	Proofs
 )

@@ -35,7 +35,6 @@ const (
 	NoTask Task = iota
 	Publish
 	Unpublish
-	ShutOut
 	Settle
 	Delete
 	taskCount
@@ -55,11 +54,10 @@ type actor struct {
 type controlAct func(a actor) (violation string, done bool)
 
 // controlActs are production's lists, in its order: Publish of publish.go, Unpublish,
-// Settle and shutOut of unpublish.go, deleteServed of delete.go.
+// Settle of unpublish.go, deleteServed of delete.go.
 var controlActs = [taskCount][]controlAct{
 	Publish:   {look, readAndClaim, revokeOthers, writeOwner, export, tell},
 	Unpublish: {read, release, look, read, revokeAll},
-	ShutOut:   {shutOut},
 	Settle:    {look, read, revokeAll},
 	Delete:    {look, readUnused, markDeleting, endAll, deleteVolume, forgetRecord},
 }
@@ -109,8 +107,6 @@ func (w *World) asked(cluster int, t Task, n Node) bool {
 		return free && r.UID != 0 && !(cluster == 0 && w.Truth.Unwanted)
 	case Unpublish:
 		return away && r.UID != 0 && r.Owner == n && r.Published
-	case ShutOut:
-		return away && r.UID == 0 && !w.Static && w.Server.Admitted[n-1] != 0
 	case Settle:
 		return r.UID != 0 && !r.Published && !r.Dirty && !w.Static && w.Server.Admitted != [3]uint8{}
 	case Delete:
@@ -324,14 +320,6 @@ func revokeAll(a actor) (string, bool) {
 	return a.revoke(NoNode)
 }
 
-// shutOut is unpublish without a record.
-func shutOut(a actor) (string, bool) {
-	if !a.may() {
-		return "", true
-	}
-	return a.end(a.Node), true
-}
-
 func readUnused(a actor) (string, bool) {
 	_, gone := read(a)
 	return "", gone || a.Read.Published
@@ -375,6 +363,11 @@ func deleteVolume(a actor) (string, bool) {
 
 func forgetRecord(a actor) (string, bool) {
 	if a.c.Record.UID == a.Read.UID && !a.c.Record.Published {
+		for _, n := range nodes {
+			if !a.copied {
+				a.w.at(n).Told = a.Read.fence()
+			}
+		}
 		a.c.Record = Record{}
 		if !a.copied {
 			a.w.Known = Acts{}

@@ -15,7 +15,7 @@ func down(n Node) func(*World) (string, bool) {
 		e := m.entry(n)
 		f := attach.DownFacts{Entry: e, SameBoot: m.Journal.SameBoot, TopActive: m.Top != TopNone}
 		if e.MayBeDirty() {
-			f.Superseded, f.GivenUp = w.judge(e)
+			f.Record, f.Proof = w.found(), w.proof(n, m.Journal.Fence, true)
 		}
 		if e.Cached() && m.Top == TopNone {
 			f.Cache = w.cacheFacts(n)
@@ -27,13 +27,27 @@ func down(n Node) func(*World) (string, bool) {
 	}
 }
 
-// judge is what gatherDown makes of the record.
-func (w *World) judge(e *attach.Entry) (superseded, givenUp bool) {
+// found is what findRecord finds.
+func (w *World) found() *volume.Volume {
 	if w.record().UID == 0 {
-		return true, false
+		return nil
 	}
 	rec := w.record().volume(w.Mode)
-	return attach.Superseded(rec.Fence, e.Fence), rec.Fence == e.Fence && !rec.PossiblyDirty
+	return &rec
+}
+
+// proof is what prove finds of writes that were made under known. The volume of the name
+// never is another one here. Only a journal knows where to ask for the unit.
+func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
+	m := w.at(n)
+	p := attach.Proof{Deleted: m.Told.UID == known.UID && m.Told.UID != 0 && known.Generation <= m.Told.Generation}
+	if w.Without&Proofs != 0 {
+		p.Deleted = p.Deleted || w.record().UID != known.UID
+	}
+	if journalled && !w.Static && !w.Server.Deleted {
+		p.Unit, p.SameUnit = int64(w.Server.Admitted[n-1]), true
+	}
+	return p
 }
 
 // downDue: the kubelet asks for it once the pod is gone, and repair for what is left.
@@ -62,8 +76,10 @@ func residency(n Node) func(*World) (string, bool) {
 			m.Journal = Journal{} // it speaks of another cache (ssdAgrees)
 		case r.UID == f.UID && past:
 			m.Work = Work{Op: OpDrop}
-		case r.names(n, f) && r.Dirty && m.Journal.Clean:
-			return w.reportClean(n, f), true // takeBackRestored
+		case r.Owner == n && r.Generation == f.Generation && r.Dirty && m.Journal.Clean:
+			return w.reportClean(n, r.fence()), true // takeBackRestored, under another UID too
+		case w.Without&Proofs == 0 && r.UID != f.UID && !w.proof(n, f, false).Deleted:
+			return "", false
 		case r.names(n, f), !w.Static && r.UID == f.UID && r.Generation < f.Generation:
 			return "", false
 		default:
@@ -76,15 +92,38 @@ func residency(n Node) func(*World) (string, bool) {
 // orphan is repair's look at a cache that no entry knows, wipeOrphan of repair.go.
 func orphan(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
-		m, r := w.at(n), w.record()
+		m := w.at(n)
 		if m.Work.Op != Idle || m.Journal.State != NoEntry || !m.SSD.Exists || m.Top != TopNone {
 			return "", false
 		}
-		f := m.SSD.Fence
-		if m.SSD.Mode == Writeback && r.UID != 0 &&
-			(r.Dirty && r.names(n, f) || r.UID == f.UID && r.Generation < f.Generation) {
+		// Its superblock is not read.
+		if m.SSD.Mode == Writeback && !w.cacheFacts(n).Stopped && w.wanted(n, m.SSD.Fence, false) {
 			return "", false
 		}
 		return destroy(w, n), true
+	}
+}
+
+// wanted tells whether unflushed writes that were made under f are not to be destroyed.
+func (w *World) wanted(n Node, f Fence, journalled bool) bool {
+	o := attach.DecideOwnership(f.fence(n), w.Static, w.found(), w.proof(n, f, journalled))
+	return o == attach.OwnedHere || o == attach.OwnedUnproven
+}
+
+// discard is an administrator's word about writes that a node keeps.
+func discard(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		f, journalled := m.Journal.Fence, m.Journal.State != NoEntry
+		if !journalled {
+			f = m.SSD.Fence
+		}
+		if !w.Consent || !m.SSD.Exists || m.SSD.Mode != Writeback ||
+			attach.DecideOwnership(f.fence(n), w.Static, w.found(), w.proof(n, f, journalled)) != attach.OwnedUnproven {
+			return "", false
+		}
+		m.Told = f
+		w.giveUp()
+		return "", true
 	}
 }

@@ -79,11 +79,11 @@ func nodeEvents(n Node) []event {
 		{"publish" + at, comeBack(n), ordinary, NoNode},
 		{"move: publish" + at, move(n), chance, NoNode},
 		{"unpublish" + at, begin(0, Unpublish, n), ordinary, NoNode},
-		{"unpublish without a record" + at, begin(0, ShutOut, n), ordinary, NoNode},
 		{"stage is decided" + at, stage(n), ordinary, NoNode},
 		{"unstage or repair looks" + at, down(n), ordinary, NoNode},
 		{"repair looks at a residency" + at, residency(n), ordinary, NoNode},
 		{"repair looks at an orphan" + at, orphan(n), ordinary, NoNode},
+		{"administrator discards what is kept" + at, discard(n), remedy, NoNode},
 	}
 }
 

@@ -174,8 +174,13 @@ func stage(n Node) func(*World) (string, bool) {
 		if m.Work.Op != Idle || m.Pod || m.Attached == (Fence{}) || w.record().UID == 0 {
 			return "", false
 		}
+		known := m.Journal.Fence
+		if m.Journal.State == NoEntry {
+			known = m.SSD.Fence
+		}
 		cache, rec := w.cacheFacts(n), w.shown()
 		p := attach.DecideStage(attach.StageFacts{
+			Proof: w.proof(n, known, m.Journal.State != NoEntry),
 			Entry: attach.Believed(m.entry(n), cache, rec), SameBoot: m.Journal.SameBoot,
 			TopActive: m.Top != TopNone, TopOurs: m.Top != TopNone && m.Journal.Fence == m.Attached,
 			Cache: cache, Fence: m.Attached.fence(n), Record: rec, Node: n.String(),
@@ -441,7 +446,10 @@ func takeBackMark(w *World, n Node) (string, bool) {
 		return "", false // of the past: nothing is known of what came later
 	}
 	m.Journal.Marked = false
-	return w.reportClean(n, m.Journal.Fence), true
+	if r := w.record(); r.Owner == n && r.Generation == m.Journal.Fence.Generation {
+		return w.reportClean(n, r.fence()), true // also of a record that was made anew
+	}
+	return "", true
 }
 
 // reportClean takes the mark of a node's ownership from the record.

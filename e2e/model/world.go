@@ -153,7 +153,10 @@ type Machine struct {
 	// Attached is the fence of the publication that the kubelet was told of, the zero
 	// value if the volume is not to be attached here.
 	Attached Fence
-	Work     Work
+	// Told is the ownership, with those before it, whose data the node was told that
+	// nobody wants.
+	Told Fence
+	Work Work
 }
 
 // Top is the loaded table.

@@ -21,6 +21,9 @@ import (
 // without running a command.
 type PoolView interface {
 	View() pool.View
+	// Deletions are the volumes whose data are not wanted any more, as the API server
+	// says now. Errors: ErrUnavailable.
+	Deletions(ctx context.Context) ([]volume.Deletion, error)
 }
 
 // Filesystem is what a node does with a filesystem on a device.
@@ -99,6 +102,9 @@ type Config struct {
 	CacheTimeout time.Duration
 	// PollInterval is the time between two looks at a flush.
 	PollInterval time.Duration
+	// AskEvery is the pause between two questions to the storage server whether unflushed
+	// writes that nobody knows of are still wanted; 0 is a minute.
+	AskEvery time.Duration
 	// Sysfs is where the kernel shows its devices; empty is /sys.
 	Sysfs string
 	// Warm are the values of warm moves.
@@ -204,6 +210,8 @@ type Attacher struct {
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
 	// passes find.
 	repairs, tunes, bypassing, counting, hotSetting, filling workers
+	// keeps are the caches that wait for an administrator.
+	keeps keeps
 }
 
 var _ volume.Attacher = (*Attacher)(nil)
@@ -216,6 +224,9 @@ func New(c Config, d Deps) *Attacher {
 	if c.PollInterval == 0 {
 		c.PollInterval = 250 * time.Millisecond
 	}
+	if c.AskEvery == 0 {
+		c.AskEvery = unitEvery
+	}
 	if d.Now == nil {
 		d.Now = time.Now
 	}
@@ -226,6 +237,7 @@ func New(c Config, d Deps) *Attacher {
 	return &Attacher{
 		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(), brakes: brakes{m: map[volume.ID]*brake{}},
+		keeps: keeps{m: map[volume.ID]kept{}},
 	}
 }
 
@@ -302,6 +314,7 @@ func (a *Attacher) forget(id volume.ID) error {
 	if err := a.Journal.Delete(string(id)); err != nil {
 		return fmt.Errorf("journal of volume %s: %w", id, err)
 	}
+	a.keeps.drop(id)
 	return nil
 }
 

@@ -55,6 +55,8 @@ type stageFacts struct {
 	// happened to the volume since. What it has made on the SSD was never activated;
 	// Cache is empty then.
 	Prepared bool
+	// Proof is gathered if the record leaves a doubt about unflushed writes.
+	Proof proof
 	// CacheProblem says why the SSD does not tell what it holds of this volume
 	// although the pool is there, or is empty.
 	CacheProblem string
@@ -108,10 +110,8 @@ func decideStage(f stageFacts) stagePlan {
 		return stagePlan{Refuse: fmt.Errorf("%w: the unit was reserved for key %s while node %s had volume %s under generation %d: publish it anew",
 			volume.ErrFenced, e.Lost.To, f.Node, e.ID, f.Fence.Generation)}
 	}
-	if known, dirty := newerDirty(f); dirty {
-		return stagePlan{Refuse: fmt.Errorf(
-			"%w: node %s may hold unflushed writes of generation %d, and the record shows only %d (was it restored from a backup?): they are flushed first",
-			volume.ErrFenced, f.Node, known.Generation, f.Fence.Generation)}
+	if err := foreignWrites(f); err != nil {
+		return stagePlan{Refuse: err}
 	}
 	sameFence := f.Entry != nil && f.Entry.Fence == f.Fence
 	if f.TopActive && f.TopOurs && sameFence && f.SameBoot {
@@ -236,27 +236,6 @@ func lostDirty(f stageFacts, sameFence bool) bool {
 	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
 }
 
-// outdated tells a record that shows an earlier ownership of the same volume than
-// this node has had: only a restored one does (states.md, A record that is older than
-// the truth).
-func outdated(record, known volume.Fence) bool {
-	return record.UID == known.UID && record.Generation < known.Generation
-}
-
-// superseded tells a record of a later ownership, or of another volume.
-func superseded(record, known volume.Fence) bool {
-	return record != known && !outdated(record, known)
-}
-
-// newerDirty reports unflushed writes of a later ownership than the record shows.
-func newerDirty(f stageFacts) (known volume.Fence, dirty bool) {
-	if f.Entry != nil {
-		return f.Entry.Fence, f.Entry.MayBeDirty() && outdated(f.Fence, f.Entry.Fence)
-	}
-	c := f.Cache
-	return c.Fence, c.Whole && c.Mode == volume.ModeWriteback && !c.SuperblockBlank && outdated(f.Fence, c.Fence)
-}
-
 // fenceError checks I1: the record must name this node as published owner of
 // the generation that the publication carries.
 func fenceError(f stageFacts) error {
@@ -289,9 +268,13 @@ type downFacts struct {
 	Cache     cacheFacts
 	// Past is true if the unflushed writes are those of other disks than the last ones.
 	Past bool
-	// Superseded is true if the record is gone or shows a later ownership than an
-	// entry whose cache may be dirty, or if the unit's reservation was lost; GivenUp if it shows this fence as clean.
-	Superseded, GivenUp bool
+	// Taken is true if the unit's reservation was lost to another node of nearflash, or if
+	// nothing here is dirty and it was lost to anybody.
+	Taken bool
+	// Record is gathered for an entry that may be dirty, and nil if there is none; Proof
+	// is what else tells whether its writes are still wanted.
+	Record *volume.Volume
+	Proof  proof
 }
 
 // downAction is the next thing unstage or repair does with a volume.
@@ -343,21 +326,27 @@ func decideDown(f downFacts) downAction {
 // decideActive decides for the states in which a cache may have been active.
 func decideActive(f downFacts) downAction {
 	e := f.Entry
+	var owned ownership
+	if _, dirty := unflushed(e, f.Cache); dirty {
+		owned = decideOwnership(e.Fence, e.Static, f.Record, f.Proof)
+	}
 	switch {
 	case !e.Cached():
 		return downDetach
-	case f.Superseded:
+	case f.Taken, owned == ownedLater:
 		// A flush would write over what the newer owner wrote (I3).
 		return downWipe
+	case owned == ownedUnproven:
+		return downKeep
 	case f.TopActive:
 		return downFlush
-	case f.Past && f.GivenUp:
+	case f.Past && owned == ownedGivenUp:
 		return downWipe
 	case f.Past:
 		return downKeep
 	case e.State == StateStaging && e.Clean:
 		return downRelease
-	case f.GivenUp && !f.Cache.Whole:
+	case owned == ownedGivenUp && !f.Cache.Whole:
 		return downWipe
 	case e.MayBeDirty() && !f.Cache.SuperblockBlank:
 		return downRecover

@@ -65,6 +65,14 @@ func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
 func doubtful(f *stageFacts)    { f.Entry.Doubt = "requests have failed" }
 func apart(f *stageFacts)       { f.Cache.Apart = true }
 func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
+func deleted(f *stageFacts)     { f.Proof.Deleted = true }
+func staticEntry(f *stageFacts) { f.Entry.Static = true }
+
+// shown is a unit that the storage server shows for a generation.
+func shown(generation int64) func(*stageFacts) {
+	return func(f *stageFacts) { f.Proof.Unit, f.Proof.SameUnit = generation, true }
+}
+
 func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
 
 func TestDecideStage(t *testing.T) {
@@ -198,7 +206,51 @@ func TestDecideStage(t *testing.T) {
 		"dirty cache of a newer generation of another volume": {
 			s: newSituation(wb).entry(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, StateStaged, wb, true, false).
 				cache(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, wb, false),
+			wantRefuse: true,
+		},
+		"dirty cache of another UID": {
+			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(rebooted),
+			wantRefuse: true,
+		},
+		"the same, the storage server shows the unit for it": {
+			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(shown(5)),
+			wantRefuse: true,
+		},
+		"the same, the storage server has given the volume away since": {
+			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(shown(6)),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"the same, deleted": {
+			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(deleted),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"the same, mode none": {
+			s:          newSituation(none).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false),
+			wantRefuse: true,
+		},
+		"the same, the SSD is out": {
+			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).with(noPool),
+			wantRefuse: true,
+		},
+		"the same, rescued": {
+			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(blank),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"of another UID, the journal is lost": {
+			s:          newSituation(wb).cache(otherID, wb, false),
+			wantRefuse: true,
+		},
+		"of another UID, the journal knows of an uncached volume": {
+			s:          newSituation(wb).entry(fence5, StateStaged, none, false, false).cache(otherID, wb, false),
+			wantRefuse: true,
+		},
+		"clean cache of another UID, writeback": {
+			s:    newSituation(wb).entry(otherID, StateResident, wb, true, true).cache(otherID, wb, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"static volume, dirty cache of a newer generation than the record's": {
+			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(staticEntry),
+			wantRefuse: true,
 		},
 		"resident by the journal, unclean by its superblock (I4)": {
 			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, false),
@@ -333,32 +385,6 @@ func TestDecideStage(t *testing.T) {
 	}
 }
 
-func TestSuperseded(t *testing.T) {
-	elsewhere := volume.Fence{UID: "u1", Generation: 5, Node: "b"}
-	cases := map[string]struct {
-		record   volume.Fence
-		want     bool
-		outdated bool
-	}{
-		"the same":                          {record: fence5},
-		"a newer owner":                     {record: fence6, want: true},
-		"the same generation of another":    {record: elsewhere, want: true},
-		"another volume":                    {record: otherID, want: true},
-		"another volume, restored":          {record: volume.Fence{UID: "u2", Generation: 1}, want: true},
-		"a restored record":                 {record: fence4, outdated: true},
-		"a restored record of another node": {record: volume.Fence{UID: "u1", Generation: 3, Node: "b"}, outdated: true},
-		"a restored record without owner":   {record: volume.Fence{UID: "u1"}, outdated: true},
-	}
-	for name, tc := range cases {
-		if got := superseded(tc.record, fence5); got != tc.want {
-			t.Errorf("%s: superseded is %v", name, got)
-		}
-		if got := outdated(tc.record, fence5); got != tc.outdated {
-			t.Errorf("%s: outdated is %v", name, got)
-		}
-	}
-}
-
 func TestCheckUnit(t *testing.T) {
 	cases := map[string]struct {
 		products []string
@@ -385,6 +411,8 @@ func TestDecideDown(t *testing.T) {
 	e := func(st State, mode volume.CacheMode, activated, clean bool) *Entry {
 		return &Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
 	}
+	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
+	whole, admitted := cacheFacts{Whole: true, Fence: fence5, Mode: wb}, proof{Unit: 5, SameUnit: true}
 	cases := map[string]struct {
 		f    downFacts
 		want downAction
@@ -392,11 +420,11 @@ func TestDecideDown(t *testing.T) {
 		"no entry":                           {downFacts{TopActive: true}, downNothing},
 		"resident":                           {downFacts{Entry: e(StateResident, wt, true, true)}, downNothing},
 		"staged writethrough":                {downFacts{Entry: e(StateStaged, wt, true, false), TopActive: true}, downFlush},
-		"staged writeback":                   {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true}, downFlush},
+		"staged writeback":                   {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Record: rec(fence5, true)}, downFlush},
 		"staged writethrough, crashed":       {downFacts{Entry: e(StateStaged, wt, true, false)}, downWipe},
-		"staged writeback, crashed":          {downFacts{Entry: e(StateStaged, wb, true, false)}, downRecover},
-		"flushing writeback, crashed":        {downFacts{Entry: e(StateFlushing, wb, true, false)}, downRecover},
-		"staging writeback, never activated": {downFacts{Entry: e(StateStaging, wb, true, false), Cache: cacheFacts{SuperblockBlank: true}}, downWipe},
+		"staged writeback, crashed":          {downFacts{Entry: e(StateStaged, wb, true, false), Record: rec(fence5, true)}, downRecover},
+		"flushing writeback, crashed":        {downFacts{Entry: e(StateFlushing, wb, true, false), Record: rec(fence5, true)}, downRecover},
+		"staging writeback, never activated": {downFacts{Entry: e(StateStaging, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
 		"staging from residency":             {downFacts{Entry: e(StateStaging, wb, false, true)}, downRelease},
 		"staging anew":                       {downFacts{Entry: e(StateStaging, wt, false, false)}, downWipe},
 		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
@@ -407,13 +435,24 @@ func TestDecideDown(t *testing.T) {
 		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
 		"uncached":                           {downFacts{Entry: e(StateStaged, none, false, false), TopActive: true}, downDetach},
 		"releasing":                          {downFacts{Entry: e(StateReleasing, none, false, false)}, downDetach},
-		"superseded, active":                 {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Superseded: true}, downWipe},
-		"superseded, crashed":                {downFacts{Entry: e(StateFlushing, wb, true, false), Cache: cacheFacts{Whole: true}, Superseded: true}, downWipe},
-		"given up, SSD gone":                 {downFacts{Entry: e(StateStaged, wb, true, false), GivenUp: true}, downWipe},
-		"given up, SSD there after all":      {downFacts{Entry: e(StateStaged, wb, true, false), Cache: cacheFacts{Whole: true}, GivenUp: true}, downRecover},
-		"an image, crashed":                  {downFacts{Entry: e(StateStaged, wb, true, false), Past: true}, downKeep},
-		"an image, flushed since":            {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, GivenUp: true}, downWipe},
-		"an image, active":                   {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, TopActive: true}, downFlush},
+		"superseded, active":                 {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Record: rec(fence6, true)}, downWipe},
+		"superseded, crashed":                {downFacts{Entry: e(StateFlushing, wb, true, false), Cache: whole, Record: rec(fence6, false)}, downWipe},
+		"given up, SSD gone":                 {downFacts{Entry: e(StateStaged, wb, true, false), Record: rec(fence5, false)}, downWipe},
+		"given up, SSD there after all":      {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(fence5, false)}, downRecover},
+		"no record, active":                  {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true}, downKeep},
+		"no record, crashed":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole}, downKeep},
+		"no record, SSD out":                 {downFacts{Entry: e(StateStaged, wb, true, false)}, downKeep},
+		"no record, rescued":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
+		"no record, still admitted, active":  {downFacts{Entry: e(StateFlushing, wb, true, false), TopActive: true, Proof: admitted}, downFlush},
+		"no record, still admitted, crashed": {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Proof: admitted}, downRecover},
+		"no record, deleted":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Proof: proof{Deleted: true}}, downWipe},
+		"another record, still admitted":     {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(otherID, true), Proof: admitted}, downRecover},
+		"another record":                     {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(otherID, false)}, downKeep},
+		"no record, clean":                   {downFacts{SameBoot: true, Entry: e(StateFlushed, wb, true, true)}, downRelease},
+		"no record, writethrough":            {downFacts{Entry: e(StateStaged, wt, true, false), TopActive: true}, downFlush},
+		"an image, crashed":                  {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, Record: rec(fence5, true)}, downKeep},
+		"an image, flushed since":            {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, Record: rec(fence5, false)}, downWipe},
+		"an image, active":                   {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, TopActive: true, Record: rec(fence5, true)}, downFlush},
 		"wiping":                             {downFacts{Entry: e(StateWiping, wt, true, false)}, downWipe},
 	}
 	for name, tc := range cases {

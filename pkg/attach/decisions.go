@@ -15,6 +15,10 @@ type (
 	DownFacts = downFacts
 	// DownAction is the decision.
 	DownAction = downAction
+	// Proof is what else tells whether unflushed writes are wanted.
+	Proof = proof
+	// Ownership is what is known of unflushed writes.
+	Ownership = ownership
 )
 
 // The plans and actions.
@@ -32,6 +36,9 @@ const (
 	DownDetach  = downDetach
 	DownWipe    = downWipe
 	DownKeep    = downKeep
+
+	OwnedHere     = ownedHere
+	OwnedUnproven = ownedUnproven
 )
 
 // DecideStage is the table "What stage decides".
@@ -46,5 +53,7 @@ func PastWrites(e *Entry, c CacheFacts, rec volume.Volume) bool { return pastWri
 // Believed is the journal as far as it may be believed beside the SSD.
 func Believed(e *Entry, c CacheFacts, rec volume.Volume) *Entry { return believed(e, c, rec) }
 
-// Superseded tells a record of a later ownership than known.
-func Superseded(record, known volume.Fence) bool { return superseded(record, known) }
+// DecideOwnership is the table "What ends unflushed writes".
+func DecideOwnership(known volume.Fence, static bool, rec *volume.Volume, p Proof) Ownership {
+	return decideOwnership(known, static, rec, p)
+}

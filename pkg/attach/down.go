@@ -37,8 +37,14 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 		case downNothing:
 			return nil
 		case downKeep:
-			return fmt.Errorf("%w: %w", volume.ErrUnavailable, errPast(a.Node, id))
+			if f.Past {
+				return fmt.Errorf("%w: %w", volume.ErrUnavailable, errPast(a.Node, id))
+			}
+			why := whyKept(f.Entry.Fence, f.Entry.Static, f.Record)
+			a.keep(ctx, volume.KeptCache{ID: id, Fence: f.Entry.Fence, SizeBytes: f.Entry.CacheBytes(), Why: why})
+			return fmt.Errorf("%w: unflushed writes of volume %s: %s: %w", volume.ErrUnavailable, id, why, errKept)
 		default:
+			a.keeps.drop(id)
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
 		if err := a.down(ctx, f.Entry, c, action); err != nil {
@@ -56,22 +62,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	if err != nil {
 		return downFacts{}, cacheVolumes{}, err
 	}
-	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active}
-	rec := volume.Volume{}
-	if e.MayBeDirty() {
-		rec, err = a.Records.Get(ctx, id)
-		if err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return downFacts{}, cacheVolumes{}, err
-		}
-		f.Superseded = err != nil || superseded(rec.Fence, e.Fence)
-		f.GivenUp = err == nil && rec.Fence == e.Fence && !rec.PossiblyDirty
-	}
-	if e.Lost != nil {
-		if e.MayBeDirty() && e.Lost.foreign() && !f.Superseded && !f.GivenUp {
-			return downFacts{}, cacheVolumes{}, a.lostForeign(e)
-		}
-		f.Superseded = true
-	}
+	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active, Taken: e.Lost != nil}
 	var c cacheVolumes
 	if e.Cached() && !active && e.State != StateResident {
 		if c, err = a.findCache(ctx, id); err != nil {
@@ -79,7 +70,24 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 		}
 		f.Cache = c.facts
 	}
-	f.Past = e.MayBeDirty() && pastWrites(e, f.Cache, rec)
+	if _, dirty := unflushed(e, f.Cache); !dirty {
+		return f, c, nil
+	}
+	if f.Record, err = a.findRecord(ctx, id); err != nil {
+		return downFacts{}, cacheVolumes{}, err
+	}
+	f.Past = f.Record != nil && f.Record.Fence.UID == e.Fence.UID && pastWrites(e, f.Cache, *f.Record)
+	// Last: a storage server that does not answer may take all of the caller's time.
+	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.AskEvery)
+	if err != nil || e.Lost == nil || !e.Lost.foreign() {
+		return f, c, err
+	}
+	// A host outside of nearflash is no later owner: what is dirty waits for a word.
+	switch decideOwnership(e.Fence, e.Static, f.Record, f.Proof) {
+	case ownedHere, ownedUnproven:
+		return downFacts{}, cacheVolumes{}, a.lostForeign(e)
+	case ownedLater, ownedGivenUp:
+	}
 	return f, c, nil
 }
 
@@ -378,15 +386,25 @@ func (a *Attacher) markClean(ctx context.Context, e *Entry) error {
 	if err == nil {
 		err = a.Records.MarkClean(ctx, e.ID, e.Fence)
 	}
-	if errors.Is(err, volume.ErrFenced) {
-		klog.FromContext(ctx).Info("Record has a newer owner, this node's cache is stale", "volume", e.ID, "generation", e.Fence.Generation)
-		err = nil
+	if errors.Is(err, volume.ErrFenced) || errors.Is(err, volume.ErrNotFound) {
+		klog.FromContext(ctx).Info("Record has another owner, or is gone", "volume", e.ID, "generation", e.Fence.Generation)
+		err = a.takeBackRemade(ctx, e)
 	}
 	if err != nil {
 		return fmt.Errorf("report volume %s clean: %w", e.ID, err)
 	}
 	e.Marked = false
 	return a.save(ctx, e, e.State)
+}
+
+// takeBackRemade takes the mark of a record that was made anew meanwhile: what it says
+// of this node's ownership is what the journal knows better.
+func (a *Attacher) takeBackRemade(ctx context.Context, e *Entry) error {
+	rec, err := a.findRecord(ctx, e.ID)
+	if err != nil || rec == nil || !remade(*rec, e.Fence) {
+		return err
+	}
+	return a.Records.MarkClean(ctx, e.ID, rec.Fence)
 }
 
 func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {

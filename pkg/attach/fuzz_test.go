@@ -44,10 +44,16 @@ func FuzzEntry(f *testing.F) {
 		switch {
 		case foreign && (plan.Cache == planAdopt || plan.Cache == planReuse || plan.Cache == planRecover):
 			t.Errorf("an entry of the fence %+v leads to %s (I3)", e.Fence, plan.Cache)
+		case plan.Wipe && e.MayBeDirty() && e.Fence.UID != s.f.Fence.UID && !(s.f.Cache.SuperblockBlank && s.f.Cache.Whole):
+			t.Error("unflushed writes are destroyed without proof (I9)")
 		case plan.Cache == planReuse && !s.f.Cache.SuperblockClean:
 			t.Error("a cache that was not stopped cleanly is used again (I4)")
 		}
-		decideDown(downFacts{Entry: &e, TopActive: on(6), Cache: s.f.Cache, Superseded: on(9), GivenUp: on(10)})
+		down := downFacts{Entry: &e, TopActive: on(6), Cache: s.f.Cache, Proof: proof{Deleted: on(9)}}
+		if on(10) {
+			down.Record = &s.f.Record
+		}
+		decideDown(down)
 		decideTune(tuneFacts{Entry: &e, Record: s.f.Record})
 		decideFill(fillFacts{Entry: &e})
 		decideBypass(bypassFacts{Entry: &e})

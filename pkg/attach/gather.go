@@ -240,5 +240,13 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		f.Cache = c.facts
 		f.Entry = believed(e, c.facts, rec)
 	}
+	if known, dirty := unflushed(e, f.Cache); dirty && known != f.Fence {
+		if !e.MayBeDirty() {
+			e = nil // it does not speak of these writes
+		}
+		if f.Proof, err = a.prove(ctx, req.ID, known, e, &rec, 0); err != nil {
+			return f, c, err
+		}
+	}
 	return f, c, nil
 }

@@ -47,6 +47,8 @@ func (noDevices) Info(context.Context, string) (map[string]devmapper.Info, error
 	return nil, nil
 }
 
+func (readyPool) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
+
 func (readyPool) View() pool.View { return pool.View{Ready: true, VG: "vg"} }
 
 func (c cleanOwner) Get(_ context.Context, id volume.ID) (volume.Volume, error) {

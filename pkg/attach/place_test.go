@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestChoosePlace(t *testing.T) {
@@ -80,6 +82,8 @@ func TestGrowsOn(t *testing.T) {
 }
 
 type viewed struct{ v pool.View }
+
+func (viewed) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
 
 func (p viewed) View() pool.View { return p.v }
 

@@ -87,6 +87,8 @@ type (
 	lostPool struct{}
 )
 
+func (lostPool) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
+
 func (lostPool) View() pool.View { return pool.View{Problem: "no device is there"} }
 
 func (l *countedLVs) LVs(context.Context, string) ([]lvm.LV, error) {

@@ -179,6 +179,8 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *Ent
 		if err := a.wipe(ctx, rec.ID, old); err != nil {
 			return err
 		}
+	} else if err := a.removeUnclaimed(ctx, rec.ID, nil); err != nil {
+		return err
 	}
 	if ended {
 		return nil // a killed process has not cleared away what came to nothing

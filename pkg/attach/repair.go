@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -20,13 +21,29 @@ func (a *Attacher) Repair(ctx context.Context) error {
 	// What cannot be read is left alone, and is no reason to leave the rest.
 	entries, err := a.Journal.List()
 	owned := a.owned(ctx)
+	// Asked for at most once: each of many residencies may need it.
+	deleted := sync.OnceValue(func() []volume.Deletion {
+		list, err := a.Pool.Deletions(ctx)
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Nobody knows what was deleted")
+		}
+		return list
+	})
 	var ids []volume.ID
 	for i := range entries {
 		ids = append(ids, entries[i].ID)
 	}
-	return errors.Join(err,
-		a.repairs.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error { return a.repairOne(ctx, id, owned) }),
-		a.wipeOrphans(ctx))
+	err = errors.Join(err, a.repairs.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error {
+		return a.repairOne(ctx, id, owned, deleted)
+	}))
+	there, orphansErr := a.wipeOrphans(ctx)
+	if there != nil {
+		for _, id := range ids {
+			there[id] = true
+		}
+		a.keeps.only(there)
+	}
+	return errors.Join(err, orphansErr)
 }
 
 // owned are the records that this node owns, as their watch shows them; none while it
@@ -52,7 +69,7 @@ func (a *Attacher) owned(ctx context.Context) map[volume.ID]volume.Volume {
 // records is judged by the API server's own answer, which is not asked for while the
 // watch shows that there is nothing to do: this is done for every volume of every
 // node, time and again (states.md, "Many nodes, many volumes").
-func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume.ID]volume.Volume) error {
+func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume.ID]volume.Volume, deleted func() []volume.Deletion) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return nil
@@ -64,10 +81,10 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	}
 	switch e.State {
 	case StateResident:
-		if rec, known := owned[id]; known && a.wanted(e, rec) && !unjustMark(e, rec) {
+		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {
 			return nil
 		}
-		return a.checkResidency(ctx, e)
+		return a.checkResidency(ctx, e, deleted)
 	case StatePrewarm:
 		return a.checkPrewarm(ctx, e)
 	}
@@ -87,6 +104,9 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	stepCtx, cancel := context.WithTimeout(ctx, repairStep)
 	defer cancel()
 	err = a.bringDown(stepCtx, id)
+	if errors.Is(err, errKept) {
+		return nil // the status of the pool says so
+	}
 	if errors.Is(err, volume.ErrBusy) {
 		klog.FromContext(ctx).Info("Flush after an unclean stop goes on", "volume", id, "progress", err.Error())
 		return nil
@@ -134,20 +154,19 @@ func (a *Attacher) abandoned(ctx context.Context, e *Entry) (bool, error) {
 }
 
 // checkResidency wipes a clean cache that can never be used again: its volume
-// is gone, has had another owner, or is not to be cached any more.
-func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
-	rec, err := a.Records.Get(ctx, e.ID)
+// was deleted, has had another owner, or is not to be cached any more.
+func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() []volume.Deletion) error {
+	rec, err := a.findRecord(ctx, e.ID)
 	switch {
-	case errors.Is(err, volume.ErrNotFound):
 	case err != nil:
 		return err
-	case a.wanted(e, rec):
+	case a.wanted(e, rec, deleted):
 		return a.takeBackRestored(ctx, e, rec)
 	}
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
 	}
-	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation, "lastUsed", e.lastUsed())
+	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.lastUsed())
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
@@ -162,12 +181,12 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry) error {
 
 // takeBackRestored answers a record that the controller has restored: it could not
 // know that this ownership was flushed. A Resident entry is the proof (I2).
-func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec volume.Volume) error {
-	if !unjustMark(e, rec) {
+func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec *volume.Volume) error {
+	if rec == nil || !unjustMark(e, *rec) {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Record of a flushed volume says that it may be dirty", "volume", e.ID, "generation", e.Fence.Generation)
-	if err := a.Records.MarkClean(ctx, e.ID, e.Fence); err != nil {
+	if err := a.Records.MarkClean(ctx, e.ID, rec.Fence); err != nil {
 		return fmt.Errorf("report volume %s clean: %w", e.ID, err)
 	}
 	return nil
@@ -175,21 +194,25 @@ func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec volume.Vo
 
 // unjustMark tells a record that says of a flushed ownership that it may be dirty.
 func unjustMark(e *Entry, rec volume.Volume) bool {
-	return rec.PossiblyDirty && rec.Fence == e.Fence && e.Clean && rec.Identify(e.activation()) != volume.IdentityPast
+	return e.Clean && (rec.PossiblyDirty && rec.Fence == e.Fence && rec.Identify(e.activation()) != volume.IdentityPast || remade(rec, e.Fence))
 }
 
 // wanted tells whether a residency can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
-// or to one that has borrowed it.
-func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
-	if e.Lent != nil && e.Boot == a.Boot && rec.Fence.UID == e.Fence.UID {
+// or to one that has borrowed it. That its record is not there (nil), or has another
+// UID, proves nothing.
+func (a *Attacher) wanted(e *Entry, rec *volume.Volume, deleted func() []volume.Deletion) bool {
+	if e.Lent != nil && e.Boot == a.Boot && rec != nil && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
-	if rec.Fence.UID == e.Fence.UID && rec.Identify(e.activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
+	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
 		return false
 	}
 	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.lastUsed()) > ttl {
 		return false
+	}
+	if rec == nil || rec.Fence.UID != e.Fence.UID {
+		return !covered(deleted(), e.ID, e.Fence)
 	}
 	if rec.Spec.Mode == volume.ModeNone {
 		return false
@@ -198,23 +221,23 @@ func (a *Attacher) wanted(e *Entry, rec volume.Volume) bool {
 		return true // its clean end is what the restored record will ask for
 	}
 	src := rec.WarmSource
-	return rec.Fence == e.Fence ||
-		rec.Fence.UID == e.Fence.UID && src != nil && src.Node == a.Node && src.Generation == e.Fence.Generation
+	return rec.Fence == e.Fence || src != nil && src.Node == a.Node && src.Generation == e.Fence.Generation
 }
 
 // wipeOrphans removes caches that no journal entry knows. One that may hold
 // unflushed writes is kept: only its tags are left to tell, and they say
-// writeback.
-func (a *Attacher) wipeOrphans(ctx context.Context) error {
+// writeback. It returns the volumes of which the pool has something, nil if nobody
+// knows.
+func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) {
 	view := a.Pool.View()
 	if !view.Ready {
-		return nil
+		return nil, nil
 	}
 	lctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	lvs, err := a.LVM.LVs(lctx, view.VG)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	seen := map[volume.ID]bool{}
 	var problems []error
@@ -233,7 +256,7 @@ func (a *Attacher) wipeOrphans(ctx context.Context) error {
 			problems = append(problems, err)
 		}
 	}
-	return errors.Join(problems...)
+	return seen, errors.Join(problems...)
 }
 
 func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes) error {
@@ -253,16 +276,60 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 	if _, used := devices[dataName(id)]; used {
 		return nil // a killed change of an attached volume left it; the next one goes on
 	}
-	if c.facts.Whole && c.facts.Mode == volume.ModeWriteback && e == nil {
-		rec, err := a.Records.Get(ctx, id)
-		switch {
-		case err != nil && !errors.Is(err, volume.ErrNotFound):
-			return err
-		case err == nil && (rec.PossiblyDirty && rec.Fence == c.facts.Fence || outdated(rec.Fence, c.facts.Fence)):
-			return fmt.Errorf("cache of volume %s may hold unflushed writes and has no journal entry: kept until the volume is staged here again", id)
-		}
+	if keep, err := a.keepOrphan(ctx, id, e, c); keep || err != nil {
+		return err
 	}
 	klog.FromContext(ctx).Info("Orphaned cache wiped", "volume", id)
+	return a.removeCacheVolumes(ctx, id)
+}
+
+// keepOrphan tells whether a cache that the journal does not speak of may hold writes
+// that are still wanted.
+func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cacheVolumes) (keep bool, err error) {
+	known, dirty := unflushed(e, c.facts)
+	if !dirty {
+		return false, nil
+	}
+	rec, err := a.findRecord(ctx, id)
+	if err != nil {
+		return true, err
+	}
+	p, err := a.prove(ctx, id, known, nil, rec, a.AskEvery)
+	if err != nil {
+		return true, err
+	}
+	k := volume.KeptCache{ID: id, Fence: known, SizeBytes: c.data.SizeBytes + c.meta.SizeBytes}
+	switch decideOwnership(known, rec != nil && rec.Spec.Static != nil, rec, p) {
+	case ownedLater, ownedGivenUp:
+		a.keeps.drop(id)
+		return false, nil
+	case ownedHere:
+		k.Why = "the node's journal does not know it: the writes are flushed when the volume is attached to this node"
+	case ownedUnproven:
+		k.Why = "the node's journal does not know it, and " + whyKept(known, false, rec)
+	}
+	a.keep(ctx, k)
+	return true, nil
+}
+
+// removeUnclaimed removes what the pool has of a volume and its entry, which may be nil,
+// does not speak of, unless it may hold writes that are still wanted.
+func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *Entry) error {
+	view := a.Pool.View()
+	if view.VG == "" {
+		return nil
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return err
+	}
+	keep, err := a.keepOrphan(ctx, id, e, pickCache(lvs, id))
+	if err != nil {
+		return err
+	}
+	if keep {
+		return fmt.Errorf("%w: the pool has unflushed writes of volume %s under another ownership: %w", volume.ErrUnavailable, id, errKept)
+	}
 	return a.removeCacheVolumes(ctx, id)
 }
 

@@ -46,6 +46,8 @@ func (w watched) Changed() <-chan struct{} { return nil }
 // withoutPool is a node without SSDs.
 type withoutPool struct{}
 
+func (withoutPool) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
+
 func (withoutPool) View() pool.View { return pool.View{} }
 
 // TestRepairAsks: residencies that the watch shows to be of use are not asked for, be

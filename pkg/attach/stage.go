@@ -419,6 +419,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if err := a.confirmActivation(ctx, e, s.rec); err != nil {
 		return err
 	}
+	if e.UnitID == "" {
+		e.UnitID = s.origin.WWID // attached by an earlier version
+	}
 	if e.Fill != nil {
 		a.fills.begin(e.ID, time.Time{})
 	}

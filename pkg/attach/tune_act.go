@@ -78,7 +78,7 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 			return err
 		}
 	}
-	return a.removeCacheVolumes(ctx, e.ID)
+	return a.removeUnclaimed(ctx, e.ID, e)
 }
 
 // cacheLive puts an empty writethrough cache between the pod and the origin. The

@@ -21,7 +21,10 @@ func TestWanted(t *testing.T) {
 		rest time.Duration
 		rec  volume.Volume
 		lent bool
-		want bool
+		// none is true if there is no record, and deleted a generation that was deleted.
+		none    bool
+		deleted int64
+		want    bool
 	}{
 		"the owner's":                {rec: volume.Volume{Fence: f}, want: true},
 		"the owner's, rested enough": {rest: ttl + time.Second, rec: volume.Volume{Fence: f}},
@@ -30,7 +33,13 @@ func TestWanted(t *testing.T) {
 		"the next one's, too late":   {rest: ttl + time.Second, rec: volume.Volume{Fence: next, WarmSource: source(3)}},
 		"taken by the next one":      {rec: volume.Volume{Fence: next}},
 		"of another generation":      {rec: volume.Volume{Fence: next, WarmSource: source(2)}},
-		"of another volume":          {rec: volume.Volume{Fence: volume.Fence{UID: "v", Generation: 3, Node: node}}},
+		"of another UID":             {rec: volume.Volume{Fence: volume.Fence{UID: "v", Generation: 3, Node: node}}, want: true},
+		"of another UID, too late":   {rest: ttl + time.Second, rec: volume.Volume{Fence: volume.Fence{UID: "v", Generation: 3, Node: node}}},
+		"of another UID, deleted":    {rec: volume.Volume{Fence: volume.Fence{UID: "v"}}, deleted: 3},
+		"a later one was deleted":    {none: true, deleted: 4},
+		"an earlier one was deleted": {none: true, deleted: 2, want: true},
+		"without a record":           {none: true, want: true},
+		"without a record, too late": {none: true, rest: ttl + time.Second},
 		"uncached by now":            {rec: volume.Volume{Fence: f, Spec: volume.Spec{Mode: volume.ModeNone}}},
 		"lent":                       {rest: ttl + time.Second, rec: volume.Volume{Fence: next}, lent: true, want: true},
 	} {
@@ -43,7 +52,11 @@ func TestWanted(t *testing.T) {
 			if tc.rec.Spec.Mode == "" {
 				tc.rec.Spec.Mode = volume.ModeWritethrough
 			}
-			if got := a.wanted(e, tc.rec); got != tc.want {
+			rec := &tc.rec
+			if tc.none {
+				rec = nil
+			}
+			if got := a.wanted(e, rec, func() []volume.Deletion { return []volume.Deletion{{ID: "v", UID: "u", Generation: tc.deleted}} }); got != tc.want {
 				t.Errorf("wanted %v, want %v", got, tc.want)
 			}
 		})

@@ -49,7 +49,9 @@ type Export struct {
 type Access struct {
 	// Generation is the highest one that the volume was ever exported with.
 	Generation int64
-	Exports    []Export
+	// SizeBytes is the volume's size.
+	SizeBytes int64
+	Exports   []Export
 }
 
 // Epoch is what a server says of the cluster that uses it.

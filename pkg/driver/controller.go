@@ -117,7 +117,7 @@ func (c *Controller) ControllerPublishVolume(ctx context.Context, req *csi.Contr
 		return nil, statusFor(err)
 	}
 	defer unlock()
-	publication, err := c.volumes.Publish(ctx, pub.ID, pub.Node, pub.Static, pub.Credentials)
+	publication, err := c.volumes.Publish(ctx, pub.ID, pub.Node, pub.Spec, pub.Credentials)
 	if err != nil {
 		return nil, statusFor(err)
 	}

@@ -67,9 +67,10 @@ func checkNotOffered(req *csi.CreateVolumeRequest) error {
 
 // publishRequest is a checked ControllerPublishVolumeRequest.
 type publishRequest struct {
-	ID          volume.ID
-	Node        string
-	Static      *volume.Spec
+	ID   volume.ID
+	Node string
+	// Spec is what a record may be made of, if there is none.
+	Spec        *volume.Spec
 	Credentials *volume.Credentials
 }
 
@@ -87,7 +88,7 @@ func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishReq
 	if req.GetReadonly() {
 		return publishRequest{}, fmt.Errorf("%w: readonly: the controller offers no PUBLISH_READONLY; accepted is readonly at NodePublishVolume", volume.ErrInvalid)
 	}
-	static, _, err := parseVolumeContext(req.GetVolumeContext())
+	spec, _, err := parseVolumeContext(req.GetVolumeContext())
 	if err != nil {
 		return publishRequest{}, err
 	}
@@ -95,7 +96,7 @@ func parseControllerPublish(req *csi.ControllerPublishVolumeRequest) (publishReq
 	if err != nil {
 		return publishRequest{}, err
 	}
-	return publishRequest{ID: id, Node: req.GetNodeId(), Static: static, Credentials: cred}, nil
+	return publishRequest{ID: id, Node: req.GetNodeId(), Spec: spec, Credentials: cred}, nil
 }
 
 func parseExpand(req *csi.ControllerExpandVolumeRequest) (volume.ID, int64, error) {

@@ -19,12 +19,16 @@ const (
 	keyFormat = "formatIfBlank"
 	// keyNoReservations accepts a unit that cannot be fenced.
 	keyNoReservations = "withoutReservations"
+	// keyAdopt says of a PersistentVolume that its volume is on the storage server, and
+	// that its record is to be made anew if it was lost. The attributes of the cache go
+	// with it.
+	keyAdopt = "adopt"
 )
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
 	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations,
+	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
 // Bounds of the API type ISCSISource and of RFC 7143.
@@ -49,28 +53,46 @@ func isStatic(attributes map[string]string) bool {
 	return false
 }
 
-// parseVolumeContext checks the volume_context of a request. The spec is nil
-// for a volume made by CreateVolume.
-func parseVolumeContext(attributes map[string]string) (static *volume.Spec, fsType string, err error) {
+// parseVolumeContext checks the volume_context of a request. The spec is of what a record
+// may be made of: nil for a volume made by CreateVolume, unless it is to be adopted.
+func parseVolumeContext(attributes map[string]string) (spec *volume.Spec, fsType string, err error) {
 	p := &problems{what: "volumeAttribute"}
 	fsType = p.oneOf(keyFSType, attributes[keyFSType], "", fsTypes...)
 	p.unknown(attributes, staticAttributes)
-	if !isStatic(attributes) {
+	adopt := p.oneOf(keyAdopt, attributes[keyAdopt], "false", "true", "false") == "true"
+	switch {
+	case adopt && isStatic(attributes):
+		p.add(keyAdopt, "%q contradicts %s and %s: a static volume has no record that could be lost without them", attributes[keyAdopt], keyPortals, keyIQN)
+	case adopt:
+		return parseAdopted(p, attributes, fsType)
+	case !isStatic(attributes):
 		for _, k := range staticAttributes {
-			if v, ok := attributes[k]; ok && k != keyFSType {
+			if v, ok := attributes[k]; ok && k != keyFSType && k != keyAdopt {
 				p.add(k, "%q is for a static volume, which also has %s and %s", v, keyPortals, keyIQN)
 			}
 		}
 		return nil, fsType, p.err()
 	}
-	spec := parseCache(p, attributes)
+	static := parseCache(p, attributes)
 	p.oneOf(keyNoReservations, attributes[keyNoReservations], "", volume.AcceptTwoWriters)
-	spec.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
-	spec.Static = &volume.ISCSI{
+	static.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
+	static.Static = &volume.ISCSI{
 		Portals: parsePortals(p, attributes[keyPortals]),
 		IQN:     parseIQN(p, attributes[keyIQN]),
 		LUN:     parseLUN(p, attributes[keyLUN]),
 	}
+	if err := p.err(); err != nil {
+		return nil, "", err
+	}
+	return &static, fsType, nil
+}
+
+// parseAdopted reads what the record of a volume is to be made of if it was lost.
+func parseAdopted(p *problems, attributes map[string]string, fsType string) (*volume.Spec, string, error) {
+	if v, ok := attributes[keyFormat]; ok {
+		p.add(keyFormat, "%q contradicts %s: a volume that was in use is not formatted", v, keyAdopt)
+	}
+	spec := parseCache(p, attributes)
 	if err := p.err(); err != nil {
 		return nil, "", err
 	}

@@ -102,3 +102,41 @@ func TestVolumeContextReservations(t *testing.T) {
 		}
 	}
 }
+
+// TestVolumeContextAdopt: what the record of a lost volume is made of goes with the word
+// that it may be, and with nothing that contradicts it.
+func TestVolumeContextAdopt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		attributes map[string]string
+		want       *volume.Spec
+		wantErr    string
+	}{
+		"writeback": {
+			attributes: map[string]string{"adopt": "true", "cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "10%", "fsType": "ext4"},
+			want:       &volume.Spec{Mode: volume.ModeWriteback, AcceptNodeLoss: true, Cache: volume.Size{Percent: 10}},
+		},
+		"defaults":              {attributes: map[string]string{"adopt": "true"}, want: &volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: defaultCachePercent}}},
+		"not":                   {attributes: map[string]string{"adopt": "false"}},
+		"not, with a cache":     {attributes: map[string]string{"cacheMode": "none"}, wantErr: `volumeAttribute cacheMode: "none" is for a static volume`},
+		"another word":          {attributes: map[string]string{"adopt": "yes"}, wantErr: `volumeAttribute adopt: "yes" is not accepted; accepted are true, false`},
+		"static":                {attributes: map[string]string{"adopt": "true", "portals": "192.0.2.1", "iqn": "iqn.2003-01.org.example:disk1"}, wantErr: `volumeAttribute adopt: "true" contradicts portals and iqn`},
+		"to be formatted":       {attributes: map[string]string{"adopt": "true", "formatIfBlank": "true"}, wantErr: `volumeAttribute formatIfBlank: "true" contradicts adopt`},
+		"writeback, no consent": {attributes: map[string]string{"adopt": "true", "cacheMode": "writeback"}, wantErr: "acceptDirtyLoss"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec, _, err := parseVolumeContext(tc.attributes)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil || (spec == nil) != (tc.want == nil) {
+				t.Fatalf("got %+v, %v", spec, err)
+			}
+			if spec != nil && (spec.Mode != tc.want.Mode || spec.AcceptNodeLoss != tc.want.AcceptNodeLoss || spec.Cache != tc.want.Cache || spec.Static != nil) {
+				t.Errorf("got %+v, want %+v", spec, tc.want)
+			}
+		})
+	}
+}

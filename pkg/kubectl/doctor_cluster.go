@@ -37,7 +37,7 @@ var neededFields = map[string][]string{
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},
 	"cachemigrations." + v1alpha1.GroupName: {"spec.volumeUID", "status.outcome", "status.progress", "status.source"},
-	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.devices", "status.residency"},
+	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.residency"},
 }
 
 // checkDefinitions looks at the resources that everything else rests on, and
@@ -270,6 +270,10 @@ func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
 		d.add(sevWarning, object, "see the log of the node plugin", "the pool has not reported yet")
 	} else if c.Status != metav1.ConditionTrue {
 		d.add(sevWarning, object, poolRemedy(c.Reason), "the pool is not ready, volumes run without a cache here (%s): %s", c.Reason, c.Message)
+	}
+	for _, k := range pool.Status.Kept {
+		d.add(sevError, object, fmt.Sprintf("restore the records or the node's access (docs/how-to/recover-a-lost-cluster.md); if nobody wants the writes: %s discard %s %s --accept-data-loss", name, pool.Name, k.VolumeName),
+			"keeps unflushed writes of volume %s, generation %s, UID %s: %s", k.VolumeName, number(k.Generation), k.VolumeUID, k.Message)
 	}
 	for _, dev := range pool.Status.Devices {
 		switch {

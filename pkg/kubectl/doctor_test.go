@@ -57,6 +57,15 @@ func pool(name string, opts ...func(*v1alpha1.CachePool)) *v1alpha1.CachePool {
 	return p
 }
 
+// keeping is a node that keeps unflushed writes of volumes.
+func keeping(volumes ...string) func(*v1alpha1.CachePool) {
+	return func(p *v1alpha1.CachePool) {
+		for _, v := range volumes {
+			p.Status.Kept = append(p.Status.Kept, v1alpha1.KeptCache{VolumeName: v, VolumeUID: "u-lost", Generation: ptr(int64(4)), SizeBytes: ptr(2 * gib), Message: "the volume has no record"})
+		}
+	}
+}
+
 func poolCondition(p *v1alpha1.CachePool, kind string, ok bool, reason, message string) {
 	status := metav1.ConditionFalse
 	if ok {
@@ -243,6 +252,23 @@ ok       moves: 0 moves under way, none failed in the last hour
 `,
 			wantErr: "error: 2 problems found: see the findings marked error and their remedies\n",
 		},
+		"writes that are kept, and a volume to adopt": {
+			objs: func(t *testing.T) []client.Object {
+				adopted := pvAndRecord("shop", "f", "pvc-f")[0].(*corev1.PersistentVolume)
+				adopted.Spec.CSI.VolumeAttributes = map[string]string{"adopt": "true"}
+				return append(without(healthy(t), "node-a"), node("node-a", true), csiNode("node-a", "other", driver), pool("node-a", keeping("pvc-lost")), adopted)
+			},
+			wantOut: `
+error    node/node-a: keeps unflushed writes of volume pvc-lost, generation 4, UID u-lost: the volume has no record
+         remedy: restore the records or the node's access (docs/how-to/recover-a-lost-cluster.md); if nobody wants the writes: kubectl nearflash discard node-a pvc-lost --accept-data-loss
+` + definitionsOK + `ok       controller: 1 pod ready
+ok       storageclass/fast: valid
+ok       volumes: 1 volume, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
+1 error, 0 warnings
+`,
+			wantErr: "error: 1 problem found: see the findings marked error and their remedies\n",
+		},
 		"warm starts of classes": {
 			objs: func(t *testing.T) []client.Object {
 				return append(without(healthy(t), "fast"),
@@ -334,7 +360,7 @@ error    pvc/a (namespace shop): node down may hold unflushed writes (generation
 error    pvc/b (namespace shop): published to node gone, which is not in the cluster
          remedy: delete the pods that were on that node and its VolumeAttachments: kubectl get volumeattachments
 error    pv/pvc-f: its CachedVolume pvc-f is missing: it cannot be attached
-         remedy: restore the CachedVolume from a backup of the cluster
+         remedy: restore the CachedVolume from a backup of the cluster, or have it made anew (docs/how-to/recover-a-lost-cluster.md)
 warning  pvc/c (namespace shop): node node-a refuses what is asked for: too small
          remedy: ask for something that is possible with kubectl nearflash mode or kubectl nearflash resize
 warning  pvc/d (namespace shop): a change waits for 10m (PoolFull): no room

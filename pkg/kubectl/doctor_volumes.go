@@ -21,8 +21,9 @@ func checkVolumes(d *diagnosis, f *clusterFacts, now time.Time) {
 		checkVolume(d, f, v, now)
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.pvs)) {
-		if _, static := f.pvs[id].Spec.CSI.VolumeAttributes["iqn"]; !known[id] && !static {
-			d.add(sevError, "pv/"+f.pvs[id].Name, "restore the CachedVolume from a backup of the cluster", "its CachedVolume %s is missing: it cannot be attached", id)
+		attributes := f.pvs[id].Spec.CSI.VolumeAttributes
+		if _, static := attributes["iqn"]; !known[id] && !static && attributes["adopt"] != "true" {
+			d.add(sevError, "pv/"+f.pvs[id].Name, "restore the CachedVolume from a backup of the cluster, or have it made anew (docs/how-to/recover-a-lost-cluster.md)", "its CachedVolume %s is missing: it cannot be attached", id)
 		}
 	}
 	if !d.bad(since) {

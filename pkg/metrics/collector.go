@@ -21,7 +21,9 @@ type Pool struct {
 	// Known is false if the pool's sizes could not be read, or there is no pool.
 	Known                                   bool
 	CapacityBytes, FreeBytes, ResidentBytes int64
-	Devices                                 []PoolDevice
+	// Kept is how many caches with unflushed writes wait for an administrator.
+	Kept    int
+	Devices []PoolDevice
 }
 
 // PoolDevice is an SSD of the pool.
@@ -235,6 +237,7 @@ func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
 func (c *Collector) collectPool(ch chan<- prometheus.Metric, p Pool) {
 	e := emitter{c, ch, []string{c.Node}}
 	e.put(namePoolReady, number(p.Ready))
+	e.put(namePoolKept, float64(p.Kept))
 	if p.Known {
 		e.put(namePoolCapacity, float64(p.CapacityBytes))
 		e.put(namePoolFree, float64(p.FreeBytes))

@@ -63,6 +63,7 @@ const (
 	namePoolFree     = "nearflash_pool_free_bytes"
 	namePoolResident = "nearflash_pool_residency_bytes"
 	namePoolReady    = "nearflash_pool_ready"
+	namePoolKept     = "nearflash_pool_kept_caches"
 	nameWear         = "nearflash_pool_device_wear_ratio"
 	nameDeviceHealth = "nearflash_pool_device_healthy"
 	nameMoves        = "nearflash_moves_total"
@@ -133,6 +134,7 @@ func nodeTable() []Metric {
 		{Name: namePoolFree, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that nothing occupies."},
 		{Name: namePoolResident, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that clean caches of volumes occupy which are not attached. It is given up when space is needed."},
 		{Name: namePoolReady, Type: Gauge, Labels: nodeLabels, Help: "1 if the pool can hold caches, else 0."},
+		{Name: namePoolKept, Type: Gauge, Labels: nodeLabels, Help: "Caches with writes that may be on this node alone, and of which nobody knows whether they are still wanted. They wait for an administrator."},
 		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
 		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},

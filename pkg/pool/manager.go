@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/smart"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // View is the pool as of its last reconciliation.
@@ -65,8 +68,19 @@ type Config struct {
 	InitiatorIQN string
 	// Health asks a device for its health and wear; nil asks none.
 	Health func(ctx context.Context, device string) (smart.Health, error)
+	// Events tells of caches that wait for an administrator; nil tells nobody.
+	Events events.EventRecorder
 	// Preflight gives the findings of the node's preflight, "" when it passed.
 	Preflight func() string
+}
+
+// Caches is what the node has of volumes.
+type Caches interface {
+	// Holds tells whether anything is left here of a volume that was deleted.
+	Holds(ctx context.Context, d volume.Deletion) (bool, error)
+	// Kept are the caches that wait for an administrator; known is false while the node
+	// has not looked at all of them.
+	Kept() (list []volume.KeptCache, known bool)
 }
 
 // ResidencyBytes reports how much of the pool clean residencies occupy.
@@ -79,6 +93,8 @@ type Manager struct {
 	api       client.Client
 	residency ResidencyBytes
 	view      atomic.Pointer[View]
+	// caches is nil until Serve was called.
+	caches atomic.Pointer[Caches]
 	// spec is the CachePool's as it was read last, nil before the first time.
 	spec atomic.Pointer[v1alpha1.CachePoolSpec]
 	// health is used by one reconciliation at a time.
@@ -90,6 +106,23 @@ func NewManager(c Config, l lvm.Client, api client.Client, residency ResidencyBy
 	m := &Manager{Config: c, lvm: l, api: api, residency: residency}
 	m.view.Store(&View{Problem: "the pool has not been examined yet"})
 	return m
+}
+
+// Serve makes the Manager report what the node has of volumes.
+func (m *Manager) Serve(c Caches) { m.caches.Store(&c) }
+
+// Deletions implements attach.PoolView. Only the API server's own answer proves that
+// nobody has deleted a volume: the record goes after the word has been written.
+func (m *Manager) Deletions(ctx context.Context) ([]volume.Deletion, error) {
+	var obj v1alpha1.CachePool
+	err := m.api.Get(ctx, client.ObjectKey{Name: m.Node}, &obj)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%w: CachePool %s: %w", volume.ErrUnavailable, m.Node, err)
+	}
+	return deletions(obj.Status.Deleted), nil
 }
 
 // View returns the state of the pool as of the last reconciliation.

@@ -57,6 +57,7 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 		})
 	}
 	setCondition(obj, v1alpha1.ConditionReady, o.view.Ready, o.reason, o.message)
+	m.reportCaches(ctx, obj)
 	if problem := m.Preflight(); problem == "" {
 		setCondition(obj, v1alpha1.ConditionPreflight, true, v1alpha1.ReasonPreflightPassed, "kernel and tools have what is needed")
 	} else {

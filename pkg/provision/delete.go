@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -48,6 +49,9 @@ func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
+	if err := s.knowOwner(ctx, obj, access); err != nil {
+		return err
+	}
 	if err := unused(obj); err != nil {
 		return err
 	}
@@ -73,12 +77,41 @@ func unused(obj *v1alpha1.CachedVolume) error {
 	return fmt.Errorf("%w: volume %s is published to node %s", volume.ErrInUse, obj.Name, obj.Status.OwnerNode)
 }
 
+// knowOwner brings the record up to the owner that the storage server admits, who is to be
+// told of the deletion. One that nobody knows cannot be.
+func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, access backend.Access) error {
+	v, err := records.Volume(obj)
+	if err != nil {
+		return err
+	}
+	if _, err := s.restoreOwner(ctx, obj, v, access); err != nil && !errors.Is(err, volume.ErrFenced) {
+		return err
+	}
+	return nil
+}
+
 // deleteUnrecorded removes what the server may still have of a volume without a
-// record. No access is ended first: a volume that somebody is admitted to then
-// is not one that a former call was deleting, and the server refuses.
+// record. Whoever is admitted, and not logged in, was so under a record that was lost:
+// what that node may not have flushed is not wanted any more either. Of one that is
+// logged in no access is ended, and the server refuses.
 func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
 	if s.backend == nil {
 		return nil
+	}
+	access, err := s.look(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range access.Exports {
+		if e.LoggedIn {
+			continue
+		}
+		if err := s.backend.Unexport(ctx, id, e); err != nil {
+			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, id, err)
+		}
 	}
 	if err := s.backend.Delete(ctx, id); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return fmt.Errorf("delete volume %s, which has no record: %w", id, err)
@@ -107,11 +140,15 @@ func (s *Service) markDeleting(ctx context.Context, obj *v1alpha1.CachedVolume) 
 	return records.Error("delete CachedVolume "+obj.Name, err)
 }
 
-// forget removes the finalizer, and with it the record. A record that is gone,
+// forget tells the nodes that have something of a volume, and removes the finalizer, and
+// with it the record. A record that is gone,
 // or that another volume of the name has by now, is left alone. One that got an
 // owner meanwhile is not forgotten: another controller may have published a
 // volume whose record waits for its finalizer.
 func (s *Service) forget(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if err := s.sayDeleted(ctx, obj); err != nil {
+		return err
+	}
 	err := records.UpdateObject(ctx, s.client, volume.ID(obj.Name), func(now *v1alpha1.CachedVolume) error {
 		if now.UID == obj.UID && now.Status.Publication == v1alpha1.PublicationPublished {
 			return fmt.Errorf("%w: volume %s was published to node %s meanwhile", volume.ErrInUse, obj.Name, now.Status.OwnerNode)

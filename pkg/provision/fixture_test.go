@@ -67,7 +67,11 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 			return err
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			return f.step("record", func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
+			name := "record"
+			if _, pool := obj.(*v1alpha1.CachePool); pool {
+				name = "tell node"
+			}
+			return f.step(name, func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
 		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			return f.step("make record", func() error { return c.Create(ctx, obj, opts...) })

@@ -16,7 +16,7 @@ import (
 )
 
 // Publish implements volume.Provisioner.
-func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
+func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
 	initiator, err := s.initiator(ctx, node)
 	if err != nil {
 		return volume.Publication{}, err
@@ -26,15 +26,15 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, static
 	}
 	var access backend.Access
 	var accessErr error
-	if static == nil {
+	if spec == nil || spec.Static == nil {
 		access, accessErr = s.look(ctx, id)
 	}
-	obj, err := s.publishable(ctx, id, static)
+	obj, err := s.publishable(ctx, id, spec, access, accessErr)
 	if err != nil {
 		return volume.Publication{}, err
 	}
 	if obj.Spec.Static != nil {
-		return s.publishStatic(ctx, obj, node, static != nil && static.FormatBlank)
+		return s.publishStatic(ctx, obj, node, spec != nil && spec.FormatBlank)
 	}
 	if cred == nil || cred.Username == "" {
 		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
@@ -75,23 +75,39 @@ func (s *Service) look(ctx context.Context, id volume.ID) (backend.Access, error
 }
 
 // publishable returns the record that is to be published, and makes that of a
-// static volume when it is published for the first time.
-func (s *Service) publishable(ctx context.Context, id volume.ID, static *volume.Spec) (*v1alpha1.CachedVolume, error) {
-	if static == nil {
-		return records.Load(ctx, s.client, id)
-	}
-	if static.Static == nil {
-		return nil, fmt.Errorf("%w: the static volume %s has no source", volume.ErrInvalid, id)
-	}
+// static volume when it is published for the first time, or of one of the storage server
+// that is to be adopted (states.md, A record that is older than the truth).
+func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Spec, access backend.Access, accessErr error) (*v1alpha1.CachedVolume, error) {
 	obj, err := records.Load(ctx, s.client, id)
+	missing := errors.Is(err, volume.ErrNotFound)
 	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		obj, _, err = s.ensureRecord(ctx, id, *static, volume.ErrInvalid)
+	case spec == nil && missing && accessErr == nil:
+		return nil, fmt.Errorf("%w: if the storage server has it and its record was lost: docs/how-to/recover-a-lost-cluster.md", err)
+	case spec == nil, err != nil && !missing:
 		return obj, err
-	case err != nil:
-		return nil, err
+	case spec.Static == nil && missing:
+		return s.adopt(ctx, id, *spec, access, accessErr)
+	case spec.Static == nil:
+		return obj, nil
+	case missing:
+		obj, _, err = s.ensureRecord(ctx, id, *spec, volume.ErrInvalid)
+		return obj, err
 	}
-	return obj, sameSpec(obj, *static, volume.ErrInvalid)
+	return obj, sameSpec(obj, *spec, volume.ErrInvalid)
+}
+
+// adopt makes the record of a volume anew that the storage server has. Who may have
+// unflushed writes of it the server knows (restoreOwner).
+func (s *Service) adopt(ctx context.Context, id volume.ID, spec volume.Spec, access backend.Access, accessErr error) (*v1alpha1.CachedVolume, error) {
+	if accessErr != nil {
+		return nil, accessErr
+	}
+	spec.CapacityBytes = access.SizeBytes
+	obj, made, err := s.ensureRecord(ctx, id, spec, volume.ErrBusy)
+	if made {
+		logr.FromContextOrDiscard(ctx).Info("Record made anew", "volume", id, "uid", obj.UID, "storedGeneration", access.Generation)
+	}
+	return obj, err
 }
 
 // publishStatic publishes a logical unit whose server nearflash does not

@@ -348,7 +348,7 @@ func testTwins(t *testing.T, _ *rest.Config, f *fixture) {
 // does not control.
 func testStatic(t *testing.T, _ *rest.Config, f *fixture) {
 	_, err := f.svc.Publish(t.Context(), f.id, nodeA, &volume.Spec{}, nil)
-	wantError(t, err, volume.ErrInvalid)
+	wantError(t, err, volume.ErrNotFound)
 	publish := func(node string, want int64) {
 		t.Helper()
 		p, err := f.svc.Publish(t.Context(), f.id, node, staticSpec(), nil)

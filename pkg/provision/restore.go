@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/utils/ptr"
@@ -27,18 +28,21 @@ const actionRestore = "Restore"
 // changed. Errors: ErrFenced if nobody knows which node it is.
 func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, v volume.Volume, access backend.Access) (restored bool, err error) {
 	e, unknown := unknownExport(v, access)
-	if !unknown || v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss {
+	if !unknown {
 		return false, nil
 	}
-	node, err := s.nodeOf(ctx, e.Initiator)
+	pool, err := s.poolOf(ctx, e.Initiator)
 	if err != nil {
 		return false, err
 	}
-	if node == "" {
+	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss && !keeps(pool, v.ID) {
+		return false, nil
+	}
+	if pool == nil {
 		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation)
 	}
-	before := v.Fence
+	before, node := v.Fence, pool.Name
 	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.OwnerNode, status.Generation = node, ptr.To(e.Generation)
 		status.Publication, status.DirtyState = v1alpha1.PublicationReleased, v1alpha1.DirtyStatePossiblyDirty
@@ -50,7 +54,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	}
 	records.Emit(ctx, s.client, s.events, obj, records.Event{
 		Warning: true, Reason: ReasonRecordRestored, Action: actionRestore,
-		Note: fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup?). That node may hold unflushed writes.",
+		Note: fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
 			before.Generation, before.Node, node, e.Generation),
 	})
 	return true, nil
@@ -67,26 +71,32 @@ func unknownExport(v volume.Volume, access backend.Access) (e backend.Export, un
 	return e, unknown
 }
 
-// nodeOf returns the one node whose plugin has reported an initiator name, "" if
-// there is none or more than one. Errors: ErrUnavailable.
-func (s *Service) nodeOf(ctx context.Context, initiator string) (string, error) {
-	node := ""
+// keeps tells whether a node says that it has unflushed writes of a volume, whatever the
+// record asks for by now.
+func keeps(pool *v1alpha1.CachePool, id volume.ID) bool {
+	return pool != nil && slices.ContainsFunc(pool.Status.Kept, func(k v1alpha1.KeptCache) bool { return k.VolumeName == string(id) })
+}
+
+// poolOf returns the pool of the one node whose plugin has reported an initiator name, nil
+// if there is none or more than one. Errors: ErrUnavailable.
+func (s *Service) poolOf(ctx context.Context, initiator string) (*v1alpha1.CachePool, error) {
+	var found *v1alpha1.CachePool
 	page := v1alpha1.CachePoolList{}
 	for {
 		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
-			return "", records.Error("list CachePools", err)
+			return nil, records.Error("list CachePools", err)
 		}
 		for i := range page.Items {
 			if !strings.EqualFold(page.Items[i].Status.InitiatorIQN, initiator) {
 				continue
 			}
-			if node != "" {
-				return "", nil
+			if found != nil {
+				return nil, nil
 			}
-			node = page.Items[i].Name
+			found = page.Items[i].DeepCopy()
 		}
 		if page.Continue == "" {
-			return node, nil
+			return found, nil
 		}
 	}
 }

@@ -37,7 +37,6 @@ func TestService(t *testing.T) {
 		"two writers":                      testTwoWriters,
 		"late answer":                      testLateAnswer,
 		"late order":                       testLateOrder,
-		"late order without a record":      testLateOrderUnrecorded,
 		"unpublish dirty":                  testUnpublishDirty,
 		"stale generation":                 testStaleGeneration,
 		"restored record":                  testRestoredRecord,
@@ -53,6 +52,12 @@ func TestService(t *testing.T) {
 		"filesystem of a static volume":    testFilesystemStatic,
 		"filesystem of a foreign volume":   testFilesystemForeign,
 		"no secret in an object":           testNoSecretStored,
+		"deleted dirty volume is told":     testDeleteTold,
+		"deleted after a restore":          testDeleteRestored,
+		"adopted volume":                   testAdopt,
+		"adopted writethrough volume":      testAdoptClean,
+		"record made anew by hand":         testRemadeByHand,
+		"no record":                        testNoRecord,
 		"retire":                           testRetire,
 		"retire finishes a deletion":       testRetireFinishesDeletion,
 		"forget keeps a published record":  testForgetPublished,
@@ -162,11 +167,11 @@ func testDelete(t *testing.T, _ *rest.Config, f *fixture) {
 		}
 		f.wantGone(t)
 	}
-	f.wantSteps(t, "delete record", "delete", "change record", "delete")
+	f.wantSteps(t, "delete record", "delete", "tell node", "change record")
 }
 
 func testDeleteConverges(t *testing.T, _ *rest.Config, f *fixture) {
-	for _, step := range []string{"delete record", "unexport", "delete", "change record"} {
+	for _, step := range []string{"delete record", "unexport", "delete", "tell node", "change record"} {
 		for _, done := range []bool{false, true} {
 			f.create(t)
 			f.publish(t, nodeA, 1)
@@ -196,7 +201,7 @@ func testDeleteDirty(t *testing.T, _ *rest.Config, f *fixture) {
 	if err := f.svc.Delete(t.Context(), f.id); err != nil {
 		t.Fatal(err)
 	}
-	f.wantSteps(t, "delete record", "unexport", "delete", "change record")
+	f.wantSteps(t, "delete record", "unexport", "delete", "tell node", "change record")
 	f.wantGone(t)
 }
 

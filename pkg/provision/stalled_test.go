@@ -1,13 +1,11 @@
 package provision
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"k8s.io/client-go/rest"
 
-	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -72,29 +70,4 @@ func testLateOrder(t *testing.T, cfg *rest.Config, f *fixture) {
 		f.wantOwner(t, nodeA, 1, true)
 		f.wantExports(t, iqnA)
 	}
-}
-
-// testLateOrderUnrecorded: the same when the record was gone, and is back.
-func testLateOrderUnrecorded(t *testing.T, cfg *rest.Config, f *fixture) {
-	other := f.second(t, cfg)
-	f.create(t)
-	f.publish(t, nodeA, 1)
-	obj, err := records.Load(t.Context(), f.client, f.id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	obj.Finalizers = nil
-	if err := errors.Join(other.client.Update(t.Context(), obj), other.client.Delete(t.Context(), obj)); err != nil {
-		t.Fatal(err)
-	}
-	f.stall(func() {
-		if _, err := other.svc.Create(context.WithoutCancel(t.Context()), f.id, spec()); err != nil {
-			t.Error(err)
-		}
-		other.storage.Evict(f.id)
-		other.publish(t, nodeA, 2)
-	})
-	f.unpublish(t, nodeA)
-	f.wantOwner(t, nodeA, 2, true)
-	f.wantExports(t, iqnA)
 }

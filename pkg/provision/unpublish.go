@@ -24,7 +24,9 @@ const actionUnpublish = "Unpublish"
 func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) error {
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
-		return s.shutOut(ctx, id, node)
+		// Nobody knows whether the node has flushed, and only an admission lets it
+		// (states.md, I9). It ends with the volume, or when the record was made anew.
+		return nil
 	}
 	if err != nil {
 		return err
@@ -101,33 +103,8 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 	return s.revoke(ctx, v, access, "")
 }
 
-// shutOut ends the access of a node to a volume that has no record. Without the
-// node's initiator name nothing is done: it cannot be told who else is admitted.
-func (s *Service) shutOut(ctx context.Context, id volume.ID, node string) error {
-	return s.shutOutNode(ctx, id, node, func(string) (bool, error) {
-		_, err := records.Load(ctx, s.client, id)
-		if errors.Is(err, volume.ErrNotFound) {
-			return true, nil
-		}
-		return false, err // somebody has made one meanwhile
-	})
-}
-
 // shutOutOther ends the access of a node that is not the owner.
 func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) error {
-	return s.shutOutNode(ctx, id, node, func(initiator string) (bool, error) {
-		obj, err := records.Load(ctx, s.client, id)
-		if err != nil {
-			return false, err
-		}
-		owner, err := s.initiator(ctx, obj.Status.OwnerNode)
-		return owner != initiator, err // the node may have become the owner meanwhile
-	})
-}
-
-// shutOutNode ends the access that a node has to a volume when it is asked for, if the
-// record, which judge reads after that, does not entitle it.
-func (s *Service) shutOutNode(ctx context.Context, id volume.ID, node string, judge func(initiator string) (out bool, err error)) error {
 	initiator, err := s.initiator(ctx, node)
 	if err != nil || initiator == "" || s.backend == nil {
 		return err
@@ -143,7 +120,19 @@ func (s *Service) shutOutNode(ctx context.Context, id volume.ID, node string, ju
 	if i < 0 {
 		return nil
 	}
-	if out, err := judge(initiator); err != nil || !out {
+	obj, err := records.Load(ctx, s.client, id)
+	if err != nil {
+		return err
+	}
+	v, err := records.Volume(obj)
+	if err != nil {
+		return err
+	}
+	if restored, err := s.restoreOwner(ctx, obj, v, access); restored || err != nil {
+		return err // it may have to flush
+	}
+	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+	if err != nil || strings.EqualFold(owner, initiator) { // also if it has become the owner meanwhile
 		return err
 	}
 	if err := s.backend.Unexport(ctx, id, access.Exports[i]); err != nil {

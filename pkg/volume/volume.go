@@ -163,10 +163,11 @@ type Provisioner interface {
 	// List returns every volume in the order of their IDs.
 	List(ctx context.Context) ([]Volume, error)
 	// Publish makes node the owner (I1): on return the record names it and the
-	// backend admits its initiator and no other. static gives the spec of a
-	// volume that has no record yet; it is nil for provisioned volumes.
+	// backend admits its initiator and no other. spec is that of a volume that has no
+	// record yet: a static one, or, with Static nil, one of the storage server whose
+	// record was lost. It is nil for other volumes.
 	// Errors: ErrNotFound, ErrNodeNotFound, ErrFenced, ErrInUse, ErrBackend.
-	Publish(ctx context.Context, id ID, node string, static *Spec, cred *Credentials) (Publication, error)
+	Publish(ctx context.Context, id ID, node string, spec *Spec, cred *Credentials) (Publication, error)
 	// Unpublish ends node's entitlement. While the node may hold unflushed
 	// writes it keeps its access, so that it can flush when it returns (I2).
 	// Errors: ErrBackend.

@@ -117,6 +117,8 @@ func (p *plugin) poolMetrics() metrics.Pool {
 		Ready: v.Ready, Known: v.VG != "" && v.CapacityBytes > 0,
 		CapacityBytes: v.CapacityBytes, FreeBytes: v.FreeBytes, ResidentBytes: v.ResidencyBytes,
 	}
+	kept, _ := p.attacher.Kept()
+	out.Kept = len(kept)
 	for _, path := range v.Devices {
 		h := v.Health[path]
 		out.Devices = append(out.Devices, metrics.PoolDevice{Path: path, Health: h.Verdict, WearPercent: h.WearPercent})

@@ -232,7 +232,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
-		InitiatorIQN: initiator, Preflight: p.findings.all,
+		InitiatorIQN: initiator, Preflight: p.findings.all, Events: recorder,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, residencyBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
@@ -259,6 +259,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
 	})
+	p.pool.Serve(p.attacher)
 	if cfg.NodeIP != "" {
 		p.loans, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
 			Node: cfg.NodeName, Lender: p.attacher, Client: api, Clock: clock.RealClock{},

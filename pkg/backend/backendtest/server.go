@@ -136,7 +136,7 @@ func (s *Server) Access(_ context.Context, id volume.ID) (backend.Access, error)
 		if !ok {
 			return fmt.Errorf("%w: %s", volume.ErrNotFound, id)
 		}
-		out = backend.Access{Generation: v.Access.Generation, Exports: slices.Clone(v.Access.Exports)}
+		out = backend.Access{Generation: v.Access.Generation, SizeBytes: v.Size, Exports: slices.Clone(v.Access.Exports)}
 		return nil
 	})
 	return out, err

@@ -54,13 +54,13 @@ func TestConformance(t *testing.T) {
 type used struct{ iscsi.API }
 
 func (used) GetVolume(context.Context, string) (targetclient.Volume, error) {
-	return targetclient.Volume{Generation: 4, Exports: []targetclient.Export{{InitiatorIQN: initiator, Generation: 3, LoggedIn: true}}}, nil
+	return targetclient.Volume{Generation: 4, SizeBytes: 1 << 30, Exports: []targetclient.Export{{InitiatorIQN: initiator, Generation: 3, LoggedIn: true}}}, nil
 }
 
 func TestLoggedIn(t *testing.T) {
 	access, err := iscsi.New(used{}).Access(t.Context(), "v")
-	want := backend.Access{Generation: 4, Exports: []backend.Export{{Initiator: initiator, Generation: 3, LoggedIn: true}}}
-	if err != nil || access.Generation != want.Generation || !slices.Equal(access.Exports, want.Exports) {
+	want := backend.Access{Generation: 4, SizeBytes: 1 << 30, Exports: []backend.Export{{Initiator: initiator, Generation: 3, LoggedIn: true}}}
+	if err != nil || access.Generation != want.Generation || access.SizeBytes != want.SizeBytes || !slices.Equal(access.Exports, want.Exports) {
 		t.Errorf("got %+v, %v; want %+v", access, err, want)
 	}
 }

@@ -3,6 +3,8 @@ package charttest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,7 +89,36 @@ func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "patch another node's pool", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
 
 	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
+	c.testNodeDeleted(t, nodeA)
 	c.testNodePoolSpec(t, nodeA)
+}
+
+// testNodeDeleted: a node cannot say that what it has is not wanted any more. It takes away
+// what it has done, also of a list that is as long as it can be.
+func (c *cluster) testNodeDeleted(t *testing.T, nodeA client.Client) {
+	ctx := t.Context()
+	pool := &v1alpha1.CachePool{}
+	write := func(as client.Client, change func(*v1alpha1.CachePoolStatus)) error {
+		t.Helper()
+		if err := c.admin.Get(ctx, client.ObjectKey{Name: "node-a"}, pool); err != nil {
+			t.Fatal(err)
+		}
+		change(&pool.Status)
+		return as.Status().Update(ctx, pool)
+	}
+	word := func(i int) v1alpha1.DeletedVolume {
+		return v1alpha1.DeletedVolume{VolumeName: fmt.Sprintf("pvc-%059d", i), VolumeUID: fmt.Sprintf("%036d", i), Generation: new(int64(1))}
+	}
+	forbidden(t, "say that a volume was deleted", write(nodeA, func(st *v1alpha1.CachePoolStatus) { st.Deleted = append(st.Deleted, word(0)) }))
+	allowed(t, "say so as an administrator", write(c.admin, func(st *v1alpha1.CachePoolStatus) {
+		for i := range v1alpha1.MaxDeletedVolumes {
+			st.Deleted = append(st.Deleted, word(i))
+		}
+	}))
+	forbidden(t, "raise a generation", write(nodeA, func(st *v1alpha1.CachePoolStatus) { st.Deleted[3].Generation = new(int64(2)) }))
+	allowed(t, "report beside a full list", write(nodeA, func(st *v1alpha1.CachePoolStatus) { st.VolumeGroup = "nearflash-9876543210" }))
+	allowed(t, "take away what was done", write(nodeA, func(st *v1alpha1.CachePoolStatus) { st.Deleted = slices.Delete(st.Deleted, 5, 7) }))
+	allowed(t, "take away all", write(nodeA, func(st *v1alpha1.CachePoolStatus) { st.Deleted = nil }))
 }
 
 // testNodePoolSpec finds the pools of both nodes.

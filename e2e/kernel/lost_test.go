@@ -1,0 +1,297 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// lost is a node that stopped with unflushed writes, the newest of the volume.
+type lost struct {
+	*disk
+	data []byte
+}
+
+// stopDirty stages a writeback volume, writes to it and stops the node.
+func (m *machine) stopDirty(n *node, name string) *lost {
+	t := m.t
+	t.Helper()
+	d := m.volume(n, name, 64*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.Block = true
+	d.stage()
+	l := &lost{disk: d, data: pattern(8, 8*mib)}
+	d.writeDirty(d.device(), pattern(7, 8*mib))
+	write(t, d.device(), l.data, 0, true)
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s.cut()
+	s.vanish()
+	if l.onServer() == nil {
+		t.Fatal("the storage server has everything: nothing is at stake")
+	}
+	return l
+}
+
+// back starts the node's plugin again.
+func (l *lost) back() {
+	l.m.t.Helper()
+	n, err := openNode(l.m.t.Context(), l.n.dir, onOneSSD(), l.rec)
+	mustPass(l.m.t, "node", err)
+	l.n = n
+}
+
+// repair lets the node do what it does by itself, until it is at rest.
+func (l *lost) repair() {
+	l.m.t.Helper()
+	for range 20 {
+		mustPass(l.m.t, "repair", l.n.Repair(l.m.t.Context()))
+		if kept, _ := l.n.Kept(); len(kept) > 0 || l.n.atRest(l.req.ID) {
+			return
+		}
+	}
+}
+
+// flushed: what was unflushed is on the storage server, and the cache is a residency.
+func (l *lost) flushed() {
+	l.m.t.Helper()
+	l.repair()
+	if err := l.onServer(); err != nil {
+		l.m.t.Errorf("the writes are not on the storage server: %v", err)
+	}
+	e, err := l.n.Journal.Load(string(l.req.ID))
+	if err != nil || e.State != attach.StateResident || !e.Clean {
+		l.m.t.Errorf("journal: %s, clean %t, %v", e.State, e.Clean, err)
+	}
+	l.wantKept(0)
+	if got := l.cacheVolumes(); len(got) != 2 {
+		l.m.t.Errorf("a clean cache is kept until its time is up, found %q", got)
+	}
+}
+
+// wantKept looks at what the node says of caches that wait for somebody.
+func (l *lost) wantKept(n int) {
+	l.m.t.Helper()
+	mustPass(l.m.t, "pool", l.n.pool.Reconcile(l.m.t.Context()))
+	var obj v1alpha1.CachePool
+	mustPass(l.m.t, "pool object", l.n.objects.Get(l.m.t.Context(), client.ObjectKey{Name: nodeName}, &obj))
+	if len(obj.Status.Kept) != n || meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionWritesKept) != (n > 0) {
+		l.m.t.Errorf("the pool says that it keeps %+v, conditions %+v, want %d", obj.Status.Kept, obj.Status.Conditions, n)
+	}
+	if n > 0 && len(l.cacheVolumes()) != 2 {
+		l.m.t.Errorf("of a cache that is kept there is %q", l.cacheVolumes())
+	}
+}
+
+// end removes the volume and everything of it.
+func (l *lost) end() {
+	l.m.t.Helper()
+	ctx := l.m.t.Context()
+	err := errors.Join(l.m.svc.UnexportVolume(ctx, string(l.req.ID), "", ""), l.m.svc.DeleteVolume(ctx, string(l.req.ID)))
+	e, loadErr := l.n.Journal.Load(string(l.req.ID))
+	if loadErr == nil {
+		err = errors.Join(err, l.n.deleted(ctx, l.req.ID, e.Fence))
+	}
+	mustPass(l.m.t, "remove", err)
+	if got := l.cacheVolumes(); len(got) > 0 {
+		l.m.t.Errorf("%q outlive their volume", got)
+	}
+	_ = os.Remove(filepath.Join(l.rec.dir, string(l.req.ID))) // which may be gone
+}
+
+// forget removes the record, by hand.
+func (l *lost) forget() {
+	l.m.t.Helper()
+	mustPass(l.m.t, "remove record", os.Remove(filepath.Join(l.rec.dir, string(l.req.ID))))
+}
+
+// anew is a record that was made anew: of another UID, with what it knows of the owner.
+func (l *lost) anew(change func(*volume.Volume)) {
+	l.m.t.Helper()
+	spec := cached(volume.ModeWriteback, 32*mib)
+	spec.CapacityBytes = l.size
+	v := volume.Volume{ID: l.req.ID, Spec: spec, Fence: volume.Fence{UID: "anew"}, Filesystem: volume.FormatDone}
+	change(&v)
+	mustPass(l.m.t, "record", l.rec.store(l.req.ID, fileRecord{Volume: v}))
+}
+
+// cacheVolumes are the names of the logical volumes of the cache.
+func (l *lost) cacheVolumes() (out []string) {
+	l.m.t.Helper()
+	lvs, err := l.n.LVM.LVs(l.m.t.Context(), pool.VolumeGroup(nodeName))
+	mustPass(l.m.t, "logical volumes", err)
+	for _, lv := range lvs {
+		if strings.HasPrefix(lv.Name, string(l.req.ID)+".") {
+			out = append(out, lv.Name)
+		}
+	}
+	return out
+}
+
+// onServer reads the volume on the storage server.
+func (l *lost) onServer() error {
+	return compare("/dev/"+storageVG+"/nf-"+string(l.req.ID), l.data, 0)
+}
+
+// TestKernelRecordLost: that a record cannot be found proves nothing. What the storage
+// server still admits is flushed; what it does not is kept, and shown, until it does or
+// somebody says that it is not wanted (states.md, What ends unflushed writes).
+func TestKernelRecordLost(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	for name, story := range map[string]func(*lost){
+		"flushed": func(l *lost) {
+			l.forget()
+			l.back()
+			l.flushed()
+			// The controller makes the record anew, and believes the storage server.
+			l.anew(func(v *volume.Volume) { v.Fence.Generation, v.Fence.Node, v.PossiblyDirty = 1, nodeName, true })
+			mustPass(t, "repair", l.n.Repair(t.Context()))
+			l.wantDirty(false)
+		},
+		"recordfirst": func(l *lost) {
+			l.anew(func(v *volume.Volume) { v.Fence.Generation, v.Fence.Node, v.PossiblyDirty = 1, nodeName, true })
+			l.back()
+			l.flushed()
+			l.wantDirty(false)
+		},
+		"kept": func(l *lost) {
+			mustPass(t, "unexport", m.svc.UnexportVolume(t.Context(), string(l.req.ID), "", ""))
+			l.forget()
+			l.back()
+			l.repair()
+			l.wantKept(1)
+			if err := l.n.Unstage(t.Context(), l.req.ID, l.req.StagingPath); !errors.Is(err, volume.ErrUnavailable) {
+				t.Errorf("unstage of writes that nobody can judge: %v, want ErrUnavailable", err)
+			}
+			_, err := m.svc.ExportVolume(t.Context(), string(l.req.ID), m.initiator, target.Account{Username: chapUser, Password: chapWord}, 1)
+			mustPass(t, "export", err)
+			l.repairAgain()
+			l.flushed()
+		},
+		"discarded": func(l *lost) {
+			mustPass(t, "unexport", m.svc.UnexportVolume(t.Context(), string(l.req.ID), "", ""))
+			l.forget()
+			l.back()
+			l.repair()
+			l.wantKept(1)
+			mustPass(t, "discard", l.n.deleted(t.Context(), l.req.ID, l.req.Publication.Fence))
+			l.wantKept(0)
+			if got := l.cacheVolumes(); len(got) > 0 || !l.n.atRest(l.req.ID) {
+				t.Errorf("%q are left of what was given up", got)
+			}
+			var obj v1alpha1.CachePool
+			mustPass(t, "pool object", l.n.objects.Get(t.Context(), client.ObjectKey{Name: nodeName}, &obj))
+			if len(obj.Status.Deleted) > 0 {
+				t.Errorf("not acknowledged: %+v", obj.Status.Deleted)
+			}
+		},
+		"owned-later": func(l *lost) {
+			// Somebody had the volume since, and it came back here.
+			_, err := m.svc.ExportVolume(t.Context(), string(l.req.ID), m.initiator, target.Account{Username: chapUser, Password: chapWord}, 3)
+			mustPass(t, "export", err)
+			l.forget()
+			l.back()
+			l.repair()
+			if got := l.cacheVolumes(); len(got) > 0 || !l.n.atRest(l.req.ID) {
+				t.Errorf("%q are left of what somebody wrote past", got)
+			}
+			l.wantKept(0)
+		},
+		"another-volume": func(l *lost) {
+			// The volume of the name is another one, and its generation says nothing.
+			ctx := t.Context()
+			mustPass(t, "delete", errors.Join(
+				m.svc.UnexportVolume(ctx, string(l.req.ID), "", ""), m.svc.DeleteVolume(ctx, string(l.req.ID))))
+			_, err := m.svc.CreateVolume(ctx, string(l.req.ID), l.size, target.Thin)
+			mustPass(t, "create", err)
+			_, err = m.svc.ExportVolume(ctx, string(l.req.ID), m.initiator, target.Account{Username: chapUser, Password: chapWord}, 1)
+			mustPass(t, "export", err)
+			l.anew(func(v *volume.Volume) { v.Fence.Generation, v.Fence.Node, v.Published = 1, nodeName, true })
+			l.back()
+			l.repair()
+			l.wantKept(1)
+		},
+		"stage": func(l *lost) {
+			// The record was made anew and published before the node had flushed.
+			l.anew(func(v *volume.Volume) {
+				v.Fence.Generation, v.Fence.Node, v.Published, v.PossiblyDirty = 1, nodeName, true, true
+			})
+			l.back()
+			l.req.Publication.Fence.UID = "anew"
+			err := l.n.Stage(t.Context(), l.req)
+			if !errors.Is(err, volume.ErrFenced) || !strings.Contains(err.Error(), "they are flushed first") {
+				t.Fatalf("stage past unflushed writes: %v", err)
+			}
+			l.flushed()
+			l.stage()
+			check(t, l.device(), l.data, 0)
+			l.unstage()
+		},
+		"stage-kept": func(l *lost) {
+			mustPass(t, "unexport", m.svc.UnexportVolume(t.Context(), string(l.req.ID), "", ""))
+			l.anew(func(v *volume.Volume) { v.Fence.Generation, v.Fence.Node, v.Published = 1, nodeName, true })
+			l.back()
+			l.req.Publication.Fence.UID = "anew"
+			err := l.n.Stage(t.Context(), l.req)
+			if !errors.Is(err, volume.ErrFenced) || !strings.Contains(err.Error(), "discard "+nodeName+" "+string(l.req.ID)) {
+				t.Fatalf("stage past unflushed writes that nobody can judge: %v", err)
+			}
+			l.repair()
+			l.wantKept(1)
+		},
+		"journal": func(l *lost) {
+			// Only the SSD's tags tell of the writes.
+			l.forget()
+			mustPass(t, "journal", l.n.Journal.Delete(string(l.req.ID)))
+			l.back()
+			l.repair()
+			mustPass(t, "repair", l.n.Repair(t.Context()))
+			l.wantKept(1)
+			mustPass(t, "discard", l.n.deleted(t.Context(), l.req.ID, l.req.Publication.Fence))
+			l.wantKept(0)
+			m.try("iscsiadm", "--mode", "node", "--targetname", l.req.Publication.Source.IQN, "--op", "delete")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.t = t
+			l := m.stopDirty(n, "lost-"+name)
+			story(l)
+			l.end()
+		})
+	}
+	m.t = t
+}
+
+// repairAgain lets the node look once more at what it keeps.
+func (l *lost) repairAgain() {
+	l.m.t.Helper()
+	for range 60 {
+		mustPass(l.m.t, "repair", l.n.Repair(l.m.t.Context()))
+		if l.n.atRest(l.req.ID) {
+			return
+		}
+		time.Sleep(askEvery / 15)
+	}
+}
+
+// wantDirty looks at the mark of the record.
+func (l *lost) wantDirty(want bool) {
+	l.m.t.Helper()
+	v, err := l.rec.Get(l.m.t.Context(), l.req.ID)
+	if err != nil || v.PossiblyDirty != want {
+		l.m.t.Errorf("the record says possibly dirty %t, %v", v.PossiblyDirty, err)
+	}
+}

@@ -1,0 +1,188 @@
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// unitTimeout bounds the question to the storage server, and unitEvery is the pause
+// between two that repair asks of one volume.
+const (
+	unitTimeout = 4 * time.Second
+	unitEvery   = time.Minute
+)
+
+// findRecord is Records.Get whose answer may be that there is none.
+func (a *Attacher) findRecord(ctx context.Context, id volume.ID) (*volume.Volume, error) {
+	rec, err := a.Records.Get(ctx, id)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &rec, nil
+}
+
+// prove gathers what decideOwnership needs besides the record. e is nil if only the SSD
+// tells of the writes: then nobody knows where the unit is. every is the least pause
+// between two questions to the storage server.
+func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *Entry, rec *volume.Volume, every time.Duration) (proof, error) {
+	static := e != nil && e.Static
+	if !asksUnit(known, false, rec, false) {
+		return proof{}, nil
+	}
+	deleted, err := a.Pool.Deletions(ctx)
+	if err != nil {
+		return proof{}, err
+	}
+	p := proof{Deleted: covered(deleted, id, known)}
+	if e != nil && asksUnit(known, static, rec, p.Deleted) {
+		p.Unit, p.SameUnit = a.unitOf(ctx, e, every)
+	}
+	return p, nil
+}
+
+func covered(deleted []volume.Deletion, id volume.ID, f volume.Fence) bool {
+	return slices.ContainsFunc(deleted, func(d volume.Deletion) bool { return d.Covers(id, f) })
+}
+
+// unitOf asks the storage server for whom it shows the unit, and whether that is the one
+// of the entry. The answer of a session that exists is as old as the session: if the
+// server has given the volume away since, that session has ended and nothing can be
+// written through it.
+func (a *Attacher) unitOf(ctx context.Context, e *Entry, every time.Duration) (generation int64, same bool) {
+	if e.Source.IQN == "" {
+		return 0, false
+	}
+	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	if err == nil && !found {
+		if !a.keeps.due(e.ID, a.Now(), every) {
+			return 0, false
+		}
+		cctx, cancel := context.WithTimeout(ctx, unitTimeout)
+		defer cancel()
+		o, err = a.Transport.Connect(cctx, target(e.Source), nil)
+	}
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Storage server does not show the volume", "volume", e.ID, "reason", err.Error())
+		return 0, false
+	}
+	if e.UnitID != "" && o.WWID != "" && e.UnitID != o.WWID {
+		return 0, false
+	}
+	for _, p := range o.Products {
+		if g, ok := volume.UnitGeneration(p); ok {
+			generation = max(generation, g)
+		}
+	}
+	return generation, e.UnitID != "" && e.UnitID == o.WWID
+}
+
+// keeps are the caches that are kept, by volume. It is safe for concurrent use.
+type keeps struct {
+	mu sync.Mutex
+	m  map[volume.ID]kept
+	// looked is true once repair has looked at everything.
+	looked bool
+}
+
+type kept struct {
+	volume.KeptCache
+	// asked is when the storage server was last asked.
+	asked time.Time
+}
+
+func (k *keeps) drop(id volume.ID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.m, id)
+}
+
+// due tells whether the storage server may be asked about a volume again.
+func (k *keeps) due(id volume.ID, now time.Time, every time.Duration) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old, known := k.m[id]
+	if since := now.Sub(old.asked); known && since >= 0 && since < every {
+		return false
+	}
+	if known {
+		old.asked = now
+		k.m[id] = old
+	}
+	return true
+}
+
+// only forgets all others, after a look at everything.
+func (k *keeps) only(there map[volume.ID]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id := range k.m {
+		if !there[id] {
+			delete(k.m, id)
+		}
+	}
+	k.looked = true
+}
+
+// keep remembers, for the status of the pool, that a cache waits for an administrator.
+func (a *Attacher) keep(ctx context.Context, c volume.KeptCache) {
+	a.keeps.mu.Lock()
+	old, known := a.keeps.m[c.ID]
+	next := kept{KeptCache: c, asked: old.asked}
+	if !known {
+		next.asked = a.Now()
+	}
+	a.keeps.m[c.ID] = next
+	a.keeps.mu.Unlock()
+	if !known {
+		klog.FromContext(ctx).Error(nil, "Writes that may be on this node alone are kept until somebody decides",
+			"volume", c.ID, "uid", c.Fence.UID, "generation", c.Fence.Generation, "why", c.Why)
+	}
+}
+
+// Kept implements pool.Caches.
+func (a *Attacher) Kept() (list []volume.KeptCache, known bool) {
+	a.keeps.mu.Lock()
+	defer a.keeps.mu.Unlock()
+	for _, k := range a.keeps.m {
+		list = append(list, k.KeptCache)
+	}
+	slices.SortFunc(list, func(a, b volume.KeptCache) int { return cmp.Compare(a.ID, b.ID) })
+	return list, a.keeps.looked
+}
+
+// Holds implements pool.Caches.
+func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
+	e, err := a.load(d.ID)
+	if err != nil || e != nil && d.Covers(d.ID, e.Fence) {
+		return true, err
+	}
+	view := a.Pool.View()
+	if !view.Ready || view.VG == "" {
+		return true, nil // an SSD that is not there may have it
+	}
+	lvs, err := a.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return true, err
+	}
+	c := pickCache(lvs, d.ID)
+	for _, lv := range []struct {
+		name string
+		tags []string
+	}{{c.data.Name, c.data.Tags}, {c.meta.Name, c.meta.Tags}, {c.fill.Name, c.fill.Tags}} {
+		if f, _ := parseTags(lv.tags); lv.name != "" && d.Covers(d.ID, f) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,86 @@
+package attach
+
+import (
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestDecideOwnership is the table "What ends unflushed writes" of states.md.
+func TestDecideOwnership(t *testing.T) {
+	elsewhere := volume.Fence{UID: "u1", Generation: 5, Node: "b"}
+	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
+	shows := func(g int64) proof { return proof{Unit: g, SameUnit: true} }
+	cases := map[string]struct {
+		static bool
+		rec    *volume.Volume
+		proof  proof
+		want   ownership
+	}{
+		"the record's own":                            {rec: rec(fence5, true), want: ownedHere},
+		"the record's own, static":                    {static: true, rec: rec(fence5, true), want: ownedHere},
+		"the record's own, being deleted":             {rec: rec(fence5, true), proof: proof{Deleted: true}, want: ownedHere},
+		"the record says clean":                       {rec: rec(fence5, false), want: ownedGivenUp},
+		"a later owner":                               {rec: rec(fence6, false), want: ownedLater},
+		"a later owner, static":                       {static: true, rec: rec(fence6, true), want: ownedLater},
+		"no record":                                   {want: ownedUnproven},
+		"no record, admitted":                         {proof: shows(5), want: ownedHere},
+		"no record, admitted later":                   {proof: shows(6), want: ownedLater},
+		"no record, admitted later, unit not known":   {proof: proof{Unit: 6}, want: ownedLater},
+		"no record, the unit not known":               {proof: proof{Unit: 5}, want: ownedUnproven},
+		"no record, admitted under an earlier one":    {proof: shows(4), want: ownedUnproven},
+		"no record, deleted":                          {proof: proof{Deleted: true}, want: ownedLater},
+		"no record, static":                           {static: true, proof: shows(6), want: ownedUnproven},
+		"no record, static, deleted":                  {static: true, proof: proof{Deleted: true}, want: ownedLater},
+		"another UID":                                 {rec: rec(otherID, true), want: ownedUnproven},
+		"another UID of a later generation":           {rec: rec(volume.Fence{UID: "u2", Generation: 9}, false), want: ownedUnproven},
+		"another UID, admitted":                       {rec: rec(otherID, false), proof: shows(5), want: ownedHere},
+		"another UID, admitted later":                 {rec: rec(otherID, false), proof: shows(7), want: ownedLater},
+		"another UID, deleted":                        {rec: rec(otherID, false), proof: proof{Deleted: true}, want: ownedLater},
+		"a restored record":                           {rec: rec(fence4, false), want: ownedHere},
+		"a restored record, admitted later":           {rec: rec(fence4, false), proof: shows(6), want: ownedLater},
+		"a restored record, given up by hand":         {rec: rec(fence4, false), proof: proof{Deleted: true}, want: ownedLater},
+		"a restored record, static":                   {static: true, rec: rec(fence4, false), want: ownedUnproven},
+		"a restored record without an owner":          {rec: rec(volume.Fence{UID: "u1"}, false), want: ownedHere},
+		"another node under this generation":          {rec: rec(elsewhere, false), want: ownedUnproven},
+		"another node under this generation, deleted": {rec: rec(elsewhere, false), proof: proof{Deleted: true}, want: ownedLater},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := decideOwnership(fence5, tc.static, tc.rec, tc.proof); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+			// Whoever does not ask the storage server must not depend on its answer.
+			if !asksUnit(fence5, tc.static, tc.rec, tc.proof.Deleted) {
+				for g := range int64(8) {
+					p := shows(g)
+					p.Deleted = tc.proof.Deleted
+					if got := decideOwnership(fence5, tc.static, tc.rec, p); got != tc.want {
+						t.Errorf("got %s with the unit of generation %d, which nobody asks for", got, g)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRemade: a record that was made anew speaks of this node's ownership only if owner
+// and generation are the same, and says that it may be dirty.
+func TestRemade(t *testing.T) {
+	cases := map[string]struct {
+		rec  volume.Volume
+		want bool
+	}{
+		"of another UID":              {volume.Volume{Fence: otherID, PossiblyDirty: true}, true},
+		"clean":                       {volume.Volume{Fence: otherID}, false},
+		"of the same UID":             {volume.Volume{Fence: fence5, PossiblyDirty: true}, false},
+		"of another generation":       {volume.Volume{Fence: volume.Fence{UID: "u2", Generation: 6, Node: "a"}, PossiblyDirty: true}, false},
+		"of another node":             {volume.Volume{Fence: volume.Fence{UID: "u2", Generation: 5, Node: "b"}, PossiblyDirty: true}, false},
+		"of nobody: it was just made": {volume.Volume{Fence: volume.Fence{UID: "u2"}, PossiblyDirty: true}, false},
+	}
+	for name, tc := range cases {
+		if got := remade(tc.rec, fence5); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

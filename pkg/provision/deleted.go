@@ -1,0 +1,49 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// sayDeleted leaves word with every node that may have something of a volume whose record
+// is about to go: that they find no record any more proves nothing to them (states.md,
+// What ends unflushed writes). A node without a CachePool has nobody who could be told.
+func (s *Service) sayDeleted(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	word := v1alpha1.DeletedVolume{VolumeName: obj.Name, VolumeUID: string(obj.UID), Generation: ptr.To(ptr.Deref(obj.Status.Generation, 0))}
+	for _, a := range obj.Status.Abandoned {
+		word.Generation = ptr.To(max(*word.Generation, a.Generation))
+	}
+	for _, node := range holders(obj) {
+		err := records.UpdatePool(ctx, s.client, node, func(st *v1alpha1.CachePoolStatus) { records.AddDeleted(st, word) })
+		if err != nil && !errors.Is(err, volume.ErrNotFound) {
+			return fmt.Errorf("tell node %s that volume %s was deleted: %w", node, obj.Name, err)
+		}
+	}
+	return nil
+}
+
+// holders are the nodes that may have something of a volume on their SSDs: the owner, whom
+// it keeps caches on, and where writes were given up.
+func holders(obj *v1alpha1.CachedVolume) []string {
+	var nodes []string
+	dirty := obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
+	if obj.Status.OwnerNode != "" && (dirty || obj.Spec.CacheMode != v1alpha1.CacheModeNone) {
+		nodes = append(nodes, obj.Status.OwnerNode)
+	}
+	for _, r := range obj.Status.Residency {
+		nodes = append(nodes, r.NodeName)
+	}
+	for _, a := range obj.Status.Abandoned {
+		nodes = append(nodes, a.NodeName)
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
