@@ -41,7 +41,7 @@ var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions and make e2e-upstream are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
 	"docs/how-to/kind.md":                      ownRing,
-	"docs/how-to/recover-a-lost-cluster.md":    "the spec of a lost cluster does it with the commands of this page; " + checked,
+	"docs/how-to/recover-a-lost-cluster.md":    "a lost cluster needs another control plane; TestKernelRecordLost and pkg/provision test what the page rests on; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
 }

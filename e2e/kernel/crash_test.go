@@ -174,9 +174,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue.", "format.", "count."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce, TestKernelKillCount
+				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")
