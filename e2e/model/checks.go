@@ -34,4 +34,6 @@ const (
 	OneCluster
 	// Proofs: that a record is not there, or is another one, proves nothing.
 	Proofs
+	// Reservations: the unit of a static volume is reserved for its owner.
+	Reservations
 )

@@ -7,7 +7,7 @@ import "github.com/nearflash/nearflash/pkg/volume"
 func write(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m, t := w.at(n), &w.Truth
-		if !m.Pod || m.Top == TopNone || w.Left.Writes == 0 {
+		if !m.Pod || m.Top == TopNone || m.Top == TopError || w.Left.Writes == 0 {
 			return "", false
 		}
 		through := m.Top != TopWriteback
@@ -57,7 +57,7 @@ func readPod(n Node) func(*World) (string, bool) {
 func background(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
-		if m.Top < TopWritethrough || !m.SSD.Dirty || !w.connected(n) {
+		if m.Top < TopWritethrough || m.Top == TopError || !m.SSD.Dirty || !w.connected(n) {
 			return "", false
 		}
 		return writeBack(w, n)
@@ -82,7 +82,7 @@ func flushLive(n Node) func(*World) (string, bool) {
 func commit(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
-		if m.Top <= TopLinear || !m.SSD.Shut {
+		if m.Top <= TopLinear || m.Top == TopError || !m.SSD.Shut {
 			return "", false
 		}
 		m.SSD.Shut, m.SSD.Marks = false, false

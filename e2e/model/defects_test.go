@@ -58,6 +58,13 @@ var defects = map[string]defect{
 		world: start(Writeback, Budget{Copies: 1}), fix: OneCluster, want: foreignIn,
 		trace: []string{"API server is backed up", "a second cluster begins from a copy of etcd", "second cluster: publish", "4 x second cluster: next act"},
 	},
+	"a static volume has two writers after a forced detach": {
+		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Reservations, want: twoWriters,
+		trace: slices.Concat(attached, []string{
+			"forced detach on a", "unpublish on a", "controller: next act",
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod writes on a",
+		}),
+	},
 	"a clean shutdown that is a table swap": {
 		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Swaps: 1}), fix: Stops, want: falseClean,
 		trace: slices.Concat(attached, []string{
@@ -83,13 +90,6 @@ var defects = map[string]defect{
 // known are found, because nothing is there against them yet (docs/limitations.md). Who
 // closes one gives it a mechanism, and moves it to defects and its world to worlds.
 var known = map[string]defect{
-	"a static volume has two writers after a forced detach": {
-		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), want: twoWriters,
-		trace: slices.Concat(attached, []string{
-			"forced detach on a", "unpublish on a", "controller: next act",
-			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod writes on a",
-		}),
-	},
 	"a node that is shut out and cannot flush": {
 		world: start(Writethrough, Budget{Deletes: 1}), want: Stuck,
 		trace: []string{

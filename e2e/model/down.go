@@ -17,6 +17,7 @@ func down(n Node) func(*World) (string, bool) {
 		if e.MayBeDirty() {
 			f.Record, f.Proof = w.found(), w.proof(n, m.Journal.Fence, true)
 		}
+		f.Taken = m.Journal.Lost // gatherDown
 		if e.Cached() && m.Top == TopNone {
 			f.Cache = w.cacheFacts(n)
 		}

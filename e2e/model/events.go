@@ -95,6 +95,7 @@ func podEvents(n Node) []event {
 		{"pod reads" + at, readPod(n), chance, NoNode},
 		{"cache writes back" + at, background(n), ordinary, NoNode},
 		{"flush is asked for" + at, flushLive(n), chance, NoNode},
+		{"reservation is looked at" + at, watch(n), ordinary, NoNode},
 		{"count is due" + at, count(n), chance, NoNode},
 		{"kernel writes the map" + at, commit(n), chance, NoNode},
 		{"cache promotes" + at, promote(n), chance, NoNode},

@@ -18,6 +18,8 @@ var worlds = map[string]World{
 	"a spare with the name":          start(Writeback, Budget{Writes: 2, Crashes: 1, Spares: 2}).consenting().running(),
 	"a spare, nothing dirty":         start(Writethrough, Budget{Writes: 2, Moves: 1, Spares: 2}).running(),
 	"a copy of etcd":                 start(Writeback, Budget{Writes: 1, Moves: 1, Copies: 1, Swings: 2}).running(),
+	"static, forced detach":          start(Writethrough, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).static().running(),
+	"static, given up while it runs": start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Forces: 1}).static().consenting().running(),
 	"a journal is lost":              start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Journals: 1}).consenting().running(),
 	"a record is removed":            start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1}).consenting().running(),
 	"a record has another UID":       start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1, Renewals: 1}).consenting().running(),

@@ -145,8 +145,12 @@ func (m *Machine) entry(n Node) *attach.Entry {
 		return nil
 	}
 	act := j.Act.activation()
+	var lost *attach.Lost
+	if j.Lost {
+		lost = &attach.Lost{}
+	}
 	return &attach.Entry{
-		ActivationID: act.ID, ActivationCount: act.Count,
+		ActivationID: act.ID, ActivationCount: act.Count, Reserved: j.Reserved, Lost: lost,
 		ID: "v", Fence: j.Fence.fence(n), State: attach.State(stateNames[j.State]), Mode: modes[j.Mode],
 		Activated: j.Activated, Clean: j.Clean, Marked: j.Marked,
 	}
@@ -303,7 +307,9 @@ func login(w *World, n Node) bool {
 	return true
 }
 
-func stageConnect(w *World, n Node) (string, bool) { return "", login(w, n) }
+func stageConnect(w *World, n Node) (string, bool) {
+	return "", login(w, n) && (!w.reserves() || w.reserve(n))
+}
 
 func stageAllocate(w *World, n Node) (string, bool) {
 	m := w.at(n)
@@ -429,7 +435,7 @@ func reconnect(w *World, n Node) (string, bool) {
 	if !m.SSD.Exists || m.SSD.Fence != m.Journal.Fence {
 		return "", false
 	}
-	return "", login(w, n)
+	return "", login(w, n) && (!w.reserves() || w.reserveAgain(n))
 }
 
 func recoverLoad(w *World, n Node) (string, bool) {
@@ -465,6 +471,7 @@ func (w *World) reportClean(n Node, f Fence) string {
 }
 
 func disconnect(w *World, n Node) (string, bool) {
+	w.give(n)
 	w.at(n).Session = 0
 	return "", true
 }

@@ -101,6 +101,10 @@ type Server struct {
 	// Admitted is the generation under which A, B and C are admitted, 0 if they are not.
 	Admitted [3]uint8
 	Deleted  bool
+	// Holder is the ownership that the unit of a static volume is reserved for, and Keys
+	// what A and B are registered with.
+	Holder Fence
+	Keys   [2]Fence
 	// Epoch tells whose orders are taken.
 	Epoch uint8
 }
@@ -121,6 +125,8 @@ type Journal struct {
 	Act              Act
 	// SameBoot is true until the kernel that ran when it was written has ended.
 	SameBoot bool
+	// Reserved is true once the unit was reserved, Lost once somebody else had it.
+	Reserved, Lost bool
 }
 
 // Fence is a volume.Fence whose node is the one that has it.
@@ -169,6 +175,8 @@ const (
 	TopWritethrough
 	TopWriteback
 	TopCleaner
+	// TopError fails every request.
+	TopError
 )
 
 // State and Mode are attach's, by number.
@@ -240,7 +248,7 @@ func (w *World) shown() volume.Volume {
 // sees is what the pod of a node reads; ok is false if that fails.
 func (w *World) sees(n Node) (v Version, ok bool) {
 	m := w.at(n)
-	if m.Top == TopNone {
+	if m.Top == TopNone || m.Top == TopError {
 		return 0, false
 	}
 	if m.Top != TopLinear && m.SSD.Cached != 0 {
@@ -252,6 +260,9 @@ func (w *World) sees(n Node) (v Version, ok bool) {
 // connected tells whether I/O of a node reaches the origin.
 func (w *World) connected(n Node) bool {
 	m := w.at(n)
+	if w.reserves() && w.Server.Holder != (Fence{}) && w.Server.Keys[n-1] == (Fence{}) {
+		return false // it may read, but nothing here depends on that
+	}
 	return m.Session != 0 && !w.Server.Deleted && (w.Static || w.Server.Admitted[n-1] == m.Session)
 }
 
