@@ -100,6 +100,7 @@ func (l *lost) end() {
 	l.m.t.Helper()
 	ctx := l.m.t.Context()
 	err := errors.Join(l.m.svc.UnexportVolume(ctx, string(l.req.ID), "", ""), l.m.svc.DeleteVolume(ctx, string(l.req.ID)))
+	_ = os.Remove(filepath.Join(l.rec.dir, string(l.req.ID))) // which may be gone
 	e, loadErr := l.n.Journal.Load(string(l.req.ID))
 	if loadErr == nil {
 		err = errors.Join(err, l.n.deleted(ctx, l.req.ID, e.Fence))
@@ -108,7 +109,6 @@ func (l *lost) end() {
 	if got := l.cacheVolumes(); len(got) > 0 {
 		l.m.t.Errorf("%q outlive their volume", got)
 	}
-	_ = os.Remove(filepath.Join(l.rec.dir, string(l.req.ID))) // which may be gone
 }
 
 // forget removes the record, by hand.
