@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -62,6 +63,21 @@ func (l *lost) repair() {
 			return
 		}
 	}
+}
+
+// askEvery is the pause between two questions to the storage server, each of which may
+// take longer than a pass of the repair.
+const askEvery = 15 * time.Second
+
+// deleted says, as the controller does before a record goes, that the data of an
+// ownership are not wanted any more, and has the node clear away what it has of it.
+func (n *node) deleted(ctx context.Context, id volume.ID, f volume.Fence) error {
+	var obj v1alpha1.CachePool
+	if err := n.objects.Get(ctx, client.ObjectKey{Name: n.Node}, &obj); err != nil {
+		return err
+	}
+	obj.Status.Deleted = append(obj.Status.Deleted, v1alpha1.DeletedVolume{VolumeName: string(id), VolumeUID: f.UID, Generation: &f.Generation})
+	return errors.Join(n.objects.Status().Update(ctx, &obj), n.pool.Reconcile(ctx), n.Repair(ctx), n.pool.Reconcile(ctx))
 }
 
 // flushed: what was unflushed is on the storage server, and the cache is a residency.

@@ -102,21 +102,6 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	return n, nil
 }
 
-// askEvery is the pause between two questions to the storage server, each of which may
-// take longer than a pass of the repair.
-const askEvery = 15 * time.Second
-
-// deleted says, as the controller does before a record goes, that the data of an
-// ownership are not wanted any more, and has the node clear away what it has of it.
-func (n *node) deleted(ctx context.Context, id volume.ID, f volume.Fence) error {
-	var obj v1alpha1.CachePool
-	if err := n.objects.Get(ctx, client.ObjectKey{Name: n.Node}, &obj); err != nil {
-		return err
-	}
-	obj.Status.Deleted = append(obj.Status.Deleted, v1alpha1.DeletedVolume{VolumeName: string(id), VolumeUID: f.UID, Generation: &f.Generation})
-	return errors.Join(n.objects.Status().Update(ctx, &obj), n.pool.Reconcile(ctx), n.Repair(ctx), n.pool.Reconcile(ctx))
-}
-
 // bootOf is the kernel's boot id as the node with its state in dir sees it: powerLoss
 // makes it a new one.
 func bootOf(dir string) (string, error) {
