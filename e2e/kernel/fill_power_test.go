@@ -61,8 +61,9 @@ func (v *movers) stopFilling(point string) {
 	mustPass(t, "restart", err)
 	v.n = v.b
 	// What has no journal is kept until the volume comes again.
-	if err := errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())); (err != nil) != lost {
-		t.Fatalf("repair: %v", err)
+	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	if kept, _ := v.b.Kept(); (len(kept) > 0) != lost {
+		t.Fatalf("the node keeps %+v", kept)
 	}
 	v.stage()
 	check(t, v.device(), data, 0)

@@ -85,6 +85,13 @@ func (d disk) Register(ctx context.Context, key Key) error {
 		// The unit cannot keep it, or cannot just now: a target without a place for that.
 		o = d.out(ctx, outRegisterIgnore, 0, 0, key, false)
 	}
+	if o.sense.key == senseNotReady && key != 0 {
+		// LIO registers first, and answers so if it has no folder to write down even that
+		// nothing is to be kept (core_scsi3_update_and_write_aptpl, target_core_pr.c).
+		if registered, err := d.Honoured(ctx, key); err == nil && registered {
+			return nil
+		}
+	}
 	return o.err
 }
 
