@@ -366,6 +366,9 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
 	if !e.Marked {
 		return nil
 	}
+	if a.degraded() {
+		return a.markClean(ctx, e)
+	}
 	if err := a.countUp(ctx, e); err != nil {
 		return err
 	}

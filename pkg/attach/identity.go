@@ -199,6 +199,11 @@ func (a *Attacher) countUp(ctx context.Context, e *Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
+// degraded tells that a mirror has lost one of its SSDs. LVM would write a tag to the other
+// one alone, and from then on take the lost one for missing until an administrator says
+// otherwise, also when it is back.
+func (a *Attacher) degraded() bool { return a.Pool.View().Degraded != "" }
+
 // tagCounted brings the count to the SSD.
 func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 	if e.ActivationID == "" || !e.Cached() {
@@ -244,7 +249,7 @@ func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
 	}
 	defer unlock()
 	e, err := a.loadSettled(ctx, id)
-	if err != nil || e == nil || !a.countDue(e) {
+	if err != nil || e == nil || !a.countDue(e) || a.degraded() {
 		return err
 	}
 	if err := a.countUp(ctx, e); err != nil {

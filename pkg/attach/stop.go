@@ -12,6 +12,9 @@ import (
 // tagStopped notes on the SSD that the cache's devices were removed for good and cleanly
 // (I4). Without the note the cache is not used again, which costs no data.
 func (a *Attacher) tagStopped(ctx context.Context, e *Entry) {
+	if a.degraded() {
+		return
+	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	add := append(activationTags(e.activation()), tagStop)
