@@ -146,6 +146,7 @@ func TestKernelFormatBug(t *testing.T) {
 	breakNow()
 	mustPass(t, "arm", os.WriteFile(filepath.Join(faults, "bug.format-unread"), nil, 0o600))
 	err := n.Stage(t.Context(), d.req)
+	t.Logf("stage with the defect: %v", err)
 	mend()
 	mustPass(t, "disarm", os.Remove(filepath.Join(faults, "bug.format-unread")))
 	if err == nil {
