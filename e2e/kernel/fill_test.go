@@ -158,17 +158,6 @@ func newMoversOf(t *testing.T, m *machine, name string, size int64, spec volume.
 	return v
 }
 
-// remove deletes the volume everywhere: both nodes are told, whatever they have of it.
-func (v *movers) remove() {
-	v.m.t.Helper()
-	rec, err := v.rec.load(v.req.ID)
-	mustPass(v.m.t, "record", err)
-	v.disk.remove()
-	for _, n := range []*node{v.a, v.b} {
-		mustPass(v.m.t, "deleted", n.deleted(v.m.t.Context(), v.req.ID, rec.Volume.Fence))
-	}
-}
-
 // publishTo makes a node the owner, which may begin from the node before it.
 func (v *movers) publishTo(n *node, name string) {
 	v.m.t.Helper()

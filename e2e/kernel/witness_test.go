@@ -199,3 +199,14 @@ func (w *watched) end() {
 	w.remove()
 	mustPass(w.t, "repair", errors.Join(w.a.Repair(w.t.Context()), w.b.Repair(w.t.Context())))
 }
+
+// remove deletes the volume everywhere: both nodes are told, whatever they have of it.
+func (v *movers) remove() {
+	v.m.t.Helper()
+	rec, err := v.rec.load(v.req.ID)
+	mustPass(v.m.t, "record", err)
+	v.disk.remove()
+	for _, n := range []*node{v.a, v.b} {
+		mustPass(v.m.t, "deleted", n.deleted(v.m.t.Context(), v.req.ID, rec.Volume.Fence))
+	}
+}
