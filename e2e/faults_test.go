@@ -47,7 +47,8 @@ var _ = Describe("A node plugin that is killed between any two steps", Label("fa
 func points(prefix string) []string {
 	var out []string
 	for _, name := range faultpoint.List() {
-		if strings.HasPrefix(name, prefix) {
+		// No stage of this spec finds a cache that has to go: TestKernelKillAnywhere.
+		if strings.HasPrefix(name, prefix) && name != "stage.wiped" {
 			out = append(out, name)
 		}
 	}
