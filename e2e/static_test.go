@@ -67,7 +67,7 @@ rm /run/e2e.img`, lun.device))
 		Expect(string(text)).NotTo(ContainSubstring(wrong), "the node plugin's log has the password")
 	}, NodeTimeout(specLimit))
 
-	It("belongs to the next node alone, while a pod on the one before goes on writing", func(ctx SpecContext) {
+	It("belongs to the next node alone, while a pod on the one before goes on writing", Label("slow"), func(ctx SpecContext) {
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
 		Expect(err).NotTo(HaveOccurred())
 		s := newSpace(ctx)
@@ -141,6 +141,7 @@ func newLUN(ctx context.Context, name string) (*lun, error) {
 	DeferCleanup(l.remove, NodeTimeout(soon))
 	script := fmt.Sprintf(`set -e
 lvcreate --yes --wipesignatures n --size 64M --name %[1]s %[2]s >/dev/null
+dd if=/dev/zero of=%[3]s bs=1M count=64 oflag=direct status=none
 core=/sys/kernel/config/target/core/iblock_7777/%[1]s
 mkdir -p $core
 echo udev_path=%[3]s >$core/control
