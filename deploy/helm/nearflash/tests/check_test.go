@@ -217,7 +217,7 @@ func (r *running) breakages() map[string]breakage {
 		},
 		"the leader is gone": {
 			do: func(t *testing.T) { r.renewed(t, "somebody", time.Now().Add(-time.Hour)) }, undo: well,
-			want: "WRONG  lease external-resizer-csi-nearflash-io of somebody was last renewed 1h0m0s ago",
+			want: "WRONG  lease external-resizer-csi-nearflash-io of somebody was last renewed 1h",
 		},
 		"a plugin is not ready": {
 			do: func(t *testing.T) { r.nodesReady(t, 0) }, undo: func(t *testing.T) { r.nodesReady(t, 1) },
