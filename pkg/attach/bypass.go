@@ -15,26 +15,9 @@ import (
 
 // RunBypass leads volumes past caches that fail, until ctx ends.
 func (a *Attacher) RunBypass(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	said := ""
-	for {
-		err := a.Bypass(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			said = ""
-		case err.Error() != said:
-			said = err.Error()
-			klog.FromContext(ctx).Error(err, "Caches could not be examined, or one that fails could not be left; it is tried again")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	repeat(ctx, every, a.Bypass, func(err error) {
+		klog.FromContext(ctx).Error(err, "Caches could not be examined, or one that fails could not be left; it is tried again")
+	})
 }
 
 // Bypass examines the caches of all attached volumes once, and takes the steps of

@@ -142,26 +142,9 @@ func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
 
 // RunReservations watches the reservations of static volumes until ctx ends.
 func (a *Attacher) RunReservations(ctx context.Context, every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	said := ""
-	for {
-		err := a.WatchReservations(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			said = ""
-		case err.Error() != said:
-			said = err.Error()
-			klog.FromContext(ctx).Error(err, "Reservations could not be examined or restored; it is tried again")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	repeat(ctx, every, a.WatchReservations, func(err error) {
+		klog.FromContext(ctx).Error(err, "Reservations could not be examined or restored; it is tried again")
+	})
 }
 
 // WatchReservations looks once at the reservations of all static volumes that are
