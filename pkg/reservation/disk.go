@@ -149,8 +149,8 @@ func (d disk) send(ctx context.Context, cdb, parameters []byte, room int) ([]byt
 	}
 	done := make(chan answer, 1)
 	go func() {
-		defer d.end()
 		b, o := sendTo(d.path, cdb, parameters, room)
+		d.end() // before anybody learns of the answer, and sends the next one
 		done <- answer{b, o}
 	}()
 	select {
