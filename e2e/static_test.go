@@ -67,7 +67,7 @@ rm /run/e2e.img`, lun.device))
 		Expect(string(text)).NotTo(ContainSubstring(wrong), "the node plugin's log has the password")
 	}, NodeTimeout(specLimit))
 
-	It("belongs to the next node alone, while a pod on the one before goes on writing", Label("slow"), func(ctx SpecContext) {
+	It("belongs to the next node alone, while a pod on the one before goes on writing", func(ctx SpecContext) {
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
 		Expect(err).NotTo(HaveOccurred())
 		s := newSpace(ctx)

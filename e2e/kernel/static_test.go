@@ -96,45 +96,78 @@ func (d *disk) liveTarget() devmapper.Target {
 	return table[0].Target
 }
 
+// mounted gives a static volume a filesystem with a file, and stages it; the file.
+func (d *disk) mounted(fs string, size int64) string {
+	d.m.t.Helper()
+	d.stage()
+	d.m.must("mkfs."+fs, "-q", d.device())
+	d.unstage()
+	d.req.Block, d.req.FSType = false, fs
+	d.stage()
+	file := filepath.Join(d.req.StagingPath, "data")
+	mustPass(d.m.t, "create", os.WriteFile(file, make([]byte, size), 0o600))
+	return file
+}
+
 // TestKernelStaticTakenAway: a pod goes on writing to a static volume of which its
 // cluster has made another node the owner. From the moment that the other one has the
-// unit none of the old writes lands, the old pod reads nothing old, and what the new owner
-// wrote stays, also when the old node unstages, with unflushed writes on its SSD.
+// unit none of the old writes lands, the old pod reads nothing old, also through a
+// filesystem that has something to write and cannot, and what the new owner wrote stays,
+// also when the old node unstages, with unflushed writes on its SSD.
 func TestKernelStaticTakenAway(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	n.Transport = m.initiatorAs(initiatorA)
-	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {
-		t.Run(string(mode), func(t *testing.T) {
+	for _, c := range []struct {
+		mode volume.CacheMode
+		fs   string
+	}{
+		{volume.ModeNone, ""}, {volume.ModeWritethrough, ""}, {volume.ModeWriteback, ""},
+		{volume.ModeNone, "ext4"}, {volume.ModeWritethrough, "xfs"}, {volume.ModeWriteback, "ext4"},
+	} {
+		name := strings.Trim(string(c.mode)+"-"+c.fs, "-")
+		t.Run(name, func(t *testing.T) {
 			m.t = t
 			ctx := t.Context()
-			l := m.newLUN("taken-"+string(mode), staticSize, []string{portalA, portalB})
-			d := l.static(n, mode, portalA)
-			d.stage()
+			size := int64(staticSize)
+			if c.fs == "xfs" {
+				size = 320 * mib // mkfs makes no smaller one
+			}
+			l := m.newLUN("taken-"+name, size, []string{portalA, portalB})
+			d := l.static(n, c.mode, portalA)
+			file := ""
+			if c.fs != "" {
+				file = d.mounted(c.fs, 8*mib)
+			} else {
+				d.stage()
+				file = d.device()
+			}
 			older, newer := pattern(1, 8*mib), pattern(2, 8*mib)
-			write(t, d.device(), older, 0, true)
-			old := writeUntilError(t, d.device(), older)
+			write(t, file, older, 0, true)
+			old := writeUntilError(t, file, older)
 
 			next := d.give(otherName)
 			b := l.paths(m.initiatorAs(initiatorB), portalB)
 			key := reservation.KeyOf(next.UID, next.Generation)
 			mustPass(t, "take", reservation.Take(ctx, asPaths(b), key))
 			write(t, b[0].disk, newer, 0, true)
-			if mode != volume.ModeWriteback { // whose writes are on the SSD until the plugin looks
+			if c.mode != volume.ModeWriteback { // whose writes are on the SSD until the plugin looks
 				awaitError(t, old)
 			}
+			if c.fs != "" {
+				// Refused at once, or when the filesystem is frozen.
+				_ = os.WriteFile(filepath.Join(d.req.StagingPath, "more"), older, 0o600)
+			}
 			mustPass(t, "look at the reservation", n.WatchReservations(ctx))
-			if mode == volume.ModeWriteback {
+			if c.mode == volume.ModeWriteback {
 				awaitError(t, old)
 			}
 			if got := d.liveTarget().Type(); got != "error" {
 				t.Errorf("the table of the old owner is %s", got)
 			}
-			f := openDirect(t, d.device())
-			if _, err := f.ReadAt(aligned(4096), 0); err == nil {
-				t.Error("the old pod still reads")
+			if err := compare(file, older[:4096], 0); !errors.Is(err, unix.EIO) {
+				t.Errorf("the old pod reads: %v, want %v", err, unix.EIO)
 			}
-			mustPass(t, "close", f.Close())
 			rec, err := d.rec.load(d.req.ID)
 			if err != nil || !slices.Contains(rec.Reasons, v1alpha1.ReasonReservationLost) {
 				t.Errorf("reported: %v, %v", rec.Reasons, err)
@@ -145,6 +178,7 @@ func TestKernelStaticTakenAway(t *testing.T) {
 
 			mustPass(t, "give", reservation.Give(ctx, asPaths(b), key))
 			d.give(nodeName)
+			d.req.Block = true
 			d.stage()
 			check(t, d.device(), newer, 0)
 			d.unstage()

@@ -437,19 +437,19 @@ func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) e
 	if err := a.DM.Load(ctx, name, t); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
-	return a.swapIn(ctx, name)
+	return a.swapIn(ctx, name, a.DM.Resume)
 }
 
 // swapTimeout is how long a swap of tables is waited for.
 const swapTimeout = 15 * time.Second
 
 // swapIn makes a loaded table live.
-func (a *Attacher) swapIn(ctx context.Context, name string) error {
+func (a *Attacher) swapIn(ctx context.Context, name string, resume func(ctx context.Context, name string) error) error {
 	faultReloadLoaded.Hit()
 	// Not given up with ctx: the call is short unless the device hangs.
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), swapTimeout)
 	defer cancel()
-	if err := a.DM.Resume(rctx, name); err != nil {
+	if err := resume(rctx, name); err != nil {
 		return fmt.Errorf("swap table of %s: %w", name, err)
 	}
 	return nil

@@ -279,7 +279,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 	if err := a.DM.LoadReadOnly(ctx, pathName(e.ID), m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
 		return fmt.Errorf("load table of %s: %w", pathName(e.ID), err)
 	}
-	if err := a.swapIn(ctx, pathName(e.ID)); err != nil {
+	if err := a.swapIn(ctx, pathName(e.ID), a.DM.Resume); err != nil {
 		return err
 	}
 	faultFillGathered.Hit()

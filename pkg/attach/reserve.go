@@ -252,7 +252,11 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 		klog.FromContext(ctx).Error(nil, "The unit is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
 		a.finalCount(ctx, e.ID)
 		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
-		if err := a.reload(ctx, topName(e.ID), failing); err != nil {
+		if err := a.DM.Load(ctx, topName(e.ID), failing); err != nil {
+			return fmt.Errorf("load table of %s: %w", topName(e.ID), err)
+		}
+		// The unit refuses what a filesystem writes when it is frozen.
+		if err := a.swapIn(ctx, topName(e.ID), a.DM.ResumeUnfrozen); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func (d *oneTop) Info(context.Context, string) (map[string]devmapper.Info, error
 	return map[string]devmapper.Info{"nf-v": {Name: "nf-v", UUID: "NEARFLASH-u-top", HasLive: true}}, nil
 }
 func (d *oneTop) Table(context.Context, string) (devmapper.Table, error) { return d.table, nil }
-func (d *oneTop) Resume(context.Context, string) error                   { return nil }
+func (d *oneTop) ResumeUnfrozen(context.Context, string) error           { return nil }
 func (d *oneTop) Await(context.Context, ...string) error                 { return nil }
 func (d *oneTop) Load(_ context.Context, _ string, t devmapper.Table) error {
 	d.table = t

@@ -85,6 +85,11 @@ type Client interface {
 	// device, swaps the tables and resumes in this one call; a cache writes its
 	// mappings, hints and dirty bits. Errors: ErrNotExist, ErrInvalid.
 	Resume(ctx context.Context, name string) error
+	// ResumeUnfrozen is Resume for a table that only gives errors. Resume freezes a
+	// filesystem on the device before it swaps, so that all is written by then, and fails
+	// if the device refuses those writes (do_resume in dm-ioctl.c, freeze_bdev). Nothing
+	// that the new table could show is left out of it here. Errors: those of Resume.
+	ResumeUnfrozen(ctx context.Context, name string) error
 	// Clear drops the inactive table, which holds its devices open. Errors:
 	// ErrNotExist.
 	Clear(ctx context.Context, name string) error

@@ -134,6 +134,12 @@ func (d *dmsetup) Resume(ctx context.Context, name string) error {
 	return d.missing(ctx, name, "resume", err)
 }
 
+// ResumeUnfrozen implements Client.
+func (d *dmsetup) ResumeUnfrozen(ctx context.Context, name string) error {
+	_, err := d.exec(ctx, nil, "resume", name, noUdevSync, "--nolockfs")
+	return d.missing(ctx, name, "resume", err)
+}
+
 // Clear implements Client.
 func (d *dmsetup) Clear(ctx context.Context, name string) error {
 	_, err := d.exec(ctx, nil, "clear", name)

@@ -157,6 +157,7 @@ func TestChangesAreChanges(t *testing.T) {
 		func() error { return c.Load(t.Context(), "d", table) },
 		func() error { return c.LoadReadOnly(t.Context(), "d", table) },
 		func() error { return c.Resume(t.Context(), "d") },
+		func() error { return c.ResumeUnfrozen(t.Context(), "d") },
 		func() error { return c.Clear(t.Context(), "d") },
 		func() error { return c.Remove(t.Context(), "d") },
 		func() error { return c.Message(t.Context(), "d", 0, "migration_threshold", "0") },
