@@ -161,6 +161,40 @@ func (l *lost) onServer() error {
 	return compare("/dev/"+storageVG+"/nf-"+string(l.req.ID), l.data, 0)
 }
 
+// TestKernelShutOut: the storage server lets a node in no more while its volume is
+// attached. While the volume may come back to it, the flush is waited for; once its
+// ownership is over, a cache without unflushed writes holds nobody up.
+func TestKernelShutOut(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "shutout", 64*mib, cached(volume.ModeWritethrough, 32*mib))
+	d.req.Block = true
+	d.stage()
+	write(t, d.device(), pattern(1, mib), 0, true)
+	patience, err := filepath.Glob("/sys/class/iscsi_session/*/recovery_tmo")
+	mustPass(t, "sessions", err)
+	for _, f := range patience { // two minutes otherwise
+		mustPass(t, "patience", os.WriteFile(f, []byte("3"), 0))
+	}
+	mustPass(t, "shut out", m.svc.UnexportVolume(t.Context(), string(d.req.ID), "", ""))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	err = n.Unstage(ctx, d.req.ID, d.req.StagingPath)
+	cancel()
+	if err == nil {
+		t.Error("unstaged, and what the server has in memory is not flushed")
+	}
+	if _, found := d.cache(); !found {
+		t.Fatal("the cache is gone")
+	}
+	mustPass(t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error {
+		r.Volume.Published = false
+		return nil
+	}))
+	d.unstage()
+	d.wantNoVolumes()
+	d.remove()
+}
+
 // TestKernelRecordLost: that a record cannot be found proves nothing. What the storage
 // server still admits is flushed; what it does not is kept, and shown, until it does or
 // somebody says that it is not wanted (states.md, What ends unflushed writes).

@@ -36,4 +36,7 @@ const (
 	Proofs
 	// Reservations: the unit of a static volume is reserved for its owner.
 	Reservations
+	// Leaves: a node that has nothing to flush does not wait for a server that may never
+	// let it in again.
+	Leaves
 )

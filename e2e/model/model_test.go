@@ -13,6 +13,7 @@ var worlds = map[string]World{
 	"forced detach":                  start(Writethrough, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).running(),
 	"API server is set back":         start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 2, Restores: 1}).consenting().running(),
 	"deleted":                        start(Writeback, Budget{Writes: 1, Crashes: 1, Kills: 1, Moves: 1, Deletes: 1}),
+	"deleted, nothing dirty":         start(Writethrough, Budget{Writes: 1, Crashes: 1, Kills: 1, Moves: 1, Deletes: 1}),
 	"leaders, answers that are lost": start(Writeback, Budget{Writes: 1, Kills: 1, Moves: 2, Leaders: 1, Lost: 1}),
 	"an image of a node":             start(Writeback, Budget{Writes: 2, Crashes: 1, Images: 1, Counts: 1}).consenting().running(),
 	"a spare with the name":          start(Writeback, Budget{Writes: 2, Crashes: 1, Spares: 2}).consenting().running(),

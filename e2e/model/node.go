@@ -412,6 +412,10 @@ func loadCleaner(w *World, n Node) (string, bool) {
 func writeBack(w *World, n Node) (string, bool) {
 	m := w.at(n)
 	if !w.connected(n) {
+		j, r := &m.Journal, w.record()
+		if w.Without&Leaves == 0 && !m.entry(n).MayBeDirty() && !j.Marked && !(r.names(n, j.Fence) && r.Published) {
+			j.State = Wiping // shutOut
+		}
 		return "", false
 	}
 	violation := ""

@@ -145,6 +145,9 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	}
 	faultUnstageCleaned.Hit()
 	if err := a.flushOrigin(ctx, e); err != nil {
+		if a.shutOut(ctx, e) {
+			return a.discard(ctx, e)
+		}
 		return err
 	}
 	e.Clean, e.Full = true, st.CacheUsed >= st.CacheTotal
@@ -153,6 +156,17 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	}
 	faultUnstageFlushed.Hit()
 	return nil
+}
+
+// shutOut tells whether a flush that failed need not be waited for: no write is on the SSD
+// alone, and this ownership is over, so that the server may never let the node in again. A
+// look that fails tells nothing.
+func (a *Attacher) shutOut(ctx context.Context, e *Entry) bool {
+	if e.MayBeDirty() || e.Marked {
+		return false
+	}
+	over, err := a.abandoned(ctx, e)
+	return err == nil && over
 }
 
 func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
