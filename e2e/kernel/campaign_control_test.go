@@ -4,7 +4,10 @@ package kernel
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -78,6 +81,43 @@ func (c *campaign) insist(request func() error) {
 	close(stop)
 	mustPass(c.t, "records", <-stopped)
 	mustPass(c.t, "request while the records come and go", err)
+}
+
+// removeRecord: the node stops under load, and comes back to a volume that has no record
+// (I9). Then that is there again, out of a backup tool with another UID or not.
+func (c *campaign) removeRecord() {
+	c.stop(false, c.load(c.r))
+	backup, err := c.rec.load(c.req.ID)
+	mustPass(c.t, "record", err)
+	mustPass(c.t, "remove record", os.Remove(filepath.Join(c.rec.dir, string(c.req.ID))))
+	for range c.r.IntN(3) {
+		c.repair()
+	}
+	anew := c.r.IntN(2) == 0
+	if anew {
+		backup.Volume.Fence.UID = fmt.Sprintf("uid-anew-%d", c.r.Uint64())
+		backup.Volume.WarmSource, backup.Volume.Filesystem = nil, volume.FormatDone
+	}
+	mustPass(c.t, "restore", c.rec.store(c.req.ID, backup))
+	if !anew {
+		c.repairSometimes()
+		c.again(checker.LossNode)
+		return
+	}
+	if c.mode == volume.ModeWriteback {
+		c.flushed()
+	}
+	n := c.n
+	if c.r.IntN(2) == 0 {
+		_, n = c.here()
+	}
+	before := c.req.Publication.Fence
+	c.take(n)
+	c.again(checker.LossNode)
+	// Clean caches of the old UID would stay until their time is up.
+	for _, n := range []*node{c.a, c.b} {
+		mustPass(c.t, "deleted", n.deleted(c.t.Context(), c.req.ID, before))
+	}
 }
 
 // jumpClock: the clock of the machine is set forward or back under load.

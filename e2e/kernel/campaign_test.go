@@ -67,6 +67,7 @@ var disasters = map[string]func(*campaign){
 	"map of a resting cache damaged":           (*campaign).spoilMap,
 	"records out of reach":                     (*campaign).loseRecords,
 	"records restored from a backup":           (*campaign).restoreRecords,
+	"record removed while the node was away":   (*campaign).removeRecord,
 	"clock set forward or back":                (*campaign).jumpClock,
 	"stage on two nodes at the same time":      (*campaign).stageAtOnce,
 	"node restored from an image":              (*campaign).restoreNode,
