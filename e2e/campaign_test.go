@@ -72,6 +72,7 @@ var labDisasters = map[string]labDisaster{
 	"control plane killed, move": {false, controlKilledMove, checker.LossNothing},
 	"etcd restored from backup":  {false, etcdRestored, checker.LossNothing},
 	"clock of a node set":        {true, clockSet, checker.LossNothing},
+	"storage fails for a while":  {true, storageRefuses, checker.LossNothing},
 	"storage server killed":      {true, storageKilled, checker.LossStorage},
 	"node given up with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 }

@@ -13,6 +13,9 @@ const (
 	ReasonKernelTargetMissing = "KernelTargetMissing"
 	ReasonCacheDeviceError    = "CacheDeviceError"
 	ReasonDropped             = "Dropped"
+	// ReasonOriginErrors: requests to the storage server failed, so that the cache may hold
+	// writes that it does not have, and was not kept when the volume left.
+	ReasonOriginErrors = "OriginErrors"
 	// ReasonOriginReplaced: the volume's address leads to another unit of the storage
 	// server than the one that the cache was of.
 	ReasonOriginReplaced = "OriginReplaced"

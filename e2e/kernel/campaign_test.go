@@ -55,6 +55,7 @@ var disasters = map[string]func(*campaign){
 	"node given up with consent":               (*campaign).giveUp,
 	"SSD data fails for a while":               (*campaign).failSSD,
 	"storage network cut":                      (*campaign).cutNetwork,
+	"storage server fails writes for a while":  (*campaign).failServer,
 	"storage service restarted":                (*campaign).restartStorage,
 	"plugin killed during a change of mode":    (*campaign).changeMode,
 	"plugin killed during a flush asked for":   (*campaign).killFlush,
@@ -422,26 +423,6 @@ func (c *campaign) failSSD() {
 		time.Sleep(100 * time.Millisecond)
 		c.m.swap(dev, strings.TrimSpace(table))
 	}
-	end()
-	c.must(checker.LossNothing)
-}
-
-func (c *campaign) cutNetwork() {
-	end := c.begin(c.load(c.r))
-	time.Sleep(50 * time.Millisecond)
-	c.m.must("ip", "link", "set", "lo", "down")
-	time.Sleep([]time.Duration{time.Second, 8 * time.Second}[c.r.IntN(2)])
-	c.m.must("ip", "link", "set", "lo", "up")
-	time.Sleep(100 * time.Millisecond)
-	end()
-	c.must(checker.LossNothing)
-}
-
-func (c *campaign) restartStorage() {
-	end := c.begin(c.load(c.r))
-	c.m.stop()
-	time.Sleep(100 * time.Millisecond)
-	c.m.start(c.m.state)
 	end()
 	c.must(checker.LossNothing)
 }

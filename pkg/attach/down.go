@@ -150,7 +150,7 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 		}
 		return err
 	}
-	e.Clean, e.Full = true, st.CacheUsed >= st.CacheTotal
+	e.Clean, e.Full, e.Doubt = true, st.CacheUsed >= st.CacheTotal, a.doubt(ctx, e)
 	if err := a.save(ctx, e, StateFlushed); err != nil {
 		return err
 	}
@@ -246,6 +246,8 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err != nil {
 		return err
 	}
+	// Whatever the last activation has left in doubt, the flush writes it.
+	a.markOrigin(ctx, e)
 	if err := a.createTop(ctx, e, a.cacheTable(e, c.meta, data, o, true)); err != nil {
 		return err
 	}
@@ -359,6 +361,11 @@ func (a *Attacher) discard(ctx context.Context, e *Entry) error {
 		return err
 	}
 	a.endFill(ctx, e, volume.MoveEnded, "the cache was given up")
+	if e.Doubt != "" {
+		klog.FromContext(ctx).Info("Cache is not kept", "volume", e.ID, "reason", e.Doubt)
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonOriginErrors, Warning: true,
+			Message: e.Doubt + ": the cache on node " + a.Node + " was flushed and is not kept, since it may have writes that failed"})
+	}
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}

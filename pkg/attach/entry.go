@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -72,6 +73,11 @@ type Entry struct {
 	// UnitID is the identity of the attached unit, as it says itself; "" if it has none, or
 	// of a version before.
 	UnitID string `json:"unitID,omitempty"`
+	// OriginMarks are the origin's paths when the cache became active; nil of one that a
+	// version before activated, empty if they could not be told. Doubt says why the cache,
+	// flushed, may hold blocks that the origin has refused.
+	OriginMarks transport.Marks `json:"originMarks,omitzero"`
+	Doubt       string          `json:"doubt,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Fill is what the cache is being filled from; nil for a cache that is whole.

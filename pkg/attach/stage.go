@@ -383,6 +383,7 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	e := s.entry
 	// What was copied beforehand is the cache's own from now on.
 	e.Activated, e.Clean, e.Prewarm = true, false, nil
+	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}

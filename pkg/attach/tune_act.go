@@ -98,6 +98,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
 	// here it would be completed with the new cache.
 	e.Bypass = ""
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
+	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}

@@ -421,3 +421,39 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 		t.Errorf("the command ended with its caller: %v", err)
 	}
 }
+
+// TestMarks: an error, a new connection, and a unit that was found anew are seen.
+func TestMarks(t *testing.T) {
+	h := newHost(t)
+	target := transport.Target{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}
+	if m, err := h.i.Marks(t.Context(), target); err != nil || len(m) != 0 {
+		t.Errorf("not attached: %v, %v", m, err)
+	}
+	h.session("1", "10.0.0.1", "3260")
+	h.unit("1", "0", "sda", "naa.1", "2048")
+	unit := "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0"
+	port := "sys/class/iscsi_connection/connection1:0/local_port"
+	for _, missing := range []string{unit + "/ioerr_cnt", port} {
+		if m, err := h.i.Marks(t.Context(), target); err == nil {
+			t.Errorf("without %s: %v", missing, m)
+		}
+		h.write(missing, "0x1f\n")
+	}
+	base, err := h.i.Marks(t.Context(), target)
+	if err != nil || len(base) != 1 || base["10.0.0.1:3260"].Errors != 31 {
+		t.Fatalf("marks: %+v, %v", base, err)
+	}
+	want := func(what string, f transport.Failed) {
+		t.Helper()
+		m, err := h.i.Marks(t.Context(), target)
+		if got, why := m.Since(base); err != nil || got != f {
+			t.Errorf("%s: %s (%s), %v, want %s", what, got, why, err, f)
+		}
+	}
+	want("nothing", transport.FailedNo)
+	h.write(unit+"/ioerr_cnt", "0x20\n")
+	want("an error", transport.FailedYes)
+	h.write(unit+"/ioerr_cnt", "0x1f\n")
+	h.write(port, "51000\n")
+	want("a new connection", transport.FailedUnknown)
+}

@@ -1,0 +1,103 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// fails uses a volume whose origin answers with errors: it writes what is cached, or reads
+// what is not.
+func (d *disk) fails(mode volume.CacheMode) {
+	d.m.t.Helper()
+	f := openDirect(d.m.t, d.device())
+	defer func() { _ = f.Close() }()
+	_, err := f.ReadAt(aligned(mib), d.size-mib)
+	if mode == volume.ModeWritethrough {
+		_, err = f.WriteAt(pattern(2, 4*mib), 0)
+	}
+	if !errors.Is(err, unix.EIO) {
+		d.m.t.Errorf("use of an origin that fails: %v, want EIO", err)
+	}
+}
+
+// lostSession cuts the storage network for longer than the initiator waits for an answer,
+// and waits for the session to be there again.
+func (d *disk) lostSession() {
+	d.m.t.Helper()
+	at := transport.Target{Portals: d.req.Publication.Source.Portals, IQN: d.req.Publication.Source.IQN, LUN: d.req.Publication.Source.LUN}
+	base, err := d.n.Transport.Marks(d.m.t.Context(), at)
+	mustPass(d.m.t, "marks", err)
+	d.m.must("ip", "link", "set", "lo", "down")
+	time.Sleep(14 * time.Second)
+	d.m.must("ip", "link", "set", "lo", "up")
+	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		now, err := d.n.Transport.Marks(d.m.t.Context(), at)
+		if failed, _ := now.Since(base); err == nil && failed == transport.FailedUnknown {
+			return
+		}
+	}
+	d.m.t.Fatal("the session was not lost, or does not come back")
+}
+
+// wantDropped: unstage said why it kept nothing, and did so.
+func (d *disk) wantDropped(what string) {
+	d.m.t.Helper()
+	rec, err := d.rec.load(d.req.ID)
+	mustPass(d.m.t, "record", err)
+	if !slices.Contains(rec.Reasons, v1alpha1.ReasonOriginErrors) || rec.Residency != nil {
+		d.m.t.Errorf("%s: the record says %v, residency %+v", what, rec.Reasons, rec.Residency)
+	}
+	d.wantNoVolumes()
+}
+
+func (d *disk) forgetReasons() {
+	d.m.t.Helper()
+	mustPass(d.m.t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Reasons = nil; return nil }))
+}
+
+// TestKernelOriginErrors: a cache whose origin has refused a write, or may have, is not
+// kept: what is read after the next stage is what the origin has. One without errors is.
+func TestKernelOriginErrors(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		d := m.volume(n, "refused-"+string(mode), 64*mib, cached(mode, 32*mib))
+		d.req.Block = true
+		d.stage()
+		write(t, d.device(), pattern(1, 4*mib), 0, true)
+		d.heat(4 * mib)
+		d.unstage()
+		d.stage()
+		d.wantBegan("Reuse")
+		d.forgetReasons()
+		restore := d.breakUnit()
+		d.fails(mode)
+		restore()
+		d.unstage()
+		d.wantDropped(string(mode))
+		d.stage()
+		d.wantBegan("Create")
+		sameDevices(t, d.device(), d.originDevice())
+		d.heat(4 * mib)
+		d.forgetReasons()
+		d.unstage()
+		d.stage()
+		d.wantBegan("Reuse")
+
+		// The session is lost and comes back: nobody knows what failed meanwhile.
+		d.lostSession()
+		d.unstage()
+		d.wantDropped(string(mode) + ", session lost")
+		d.remove()
+	}
+}
