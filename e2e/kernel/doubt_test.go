@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -42,7 +43,7 @@ func (d *disk) lostSession() {
 	d.m.must("ip", "link", "set", "lo", "up")
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		now, err := d.n.Transport.Marks(d.m.t.Context(), at)
-		if failed, _ := now.Since(base); err == nil && failed == transport.FailedUnknown {
+		if failed, _ := now.Since(base, nil); err == nil && failed == transport.FailedUnknown {
 			return
 		}
 	}
@@ -100,4 +101,97 @@ func TestKernelOriginErrors(t *testing.T) {
 		d.wantDropped(string(mode) + ", session lost")
 		d.remove()
 	}
+}
+
+// grow expands the volume on the server and on its node, below a pod that goes on writing.
+func (d *disk) grow(by int64) {
+	t := d.m.t
+	t.Helper()
+	writing := make(chan struct{})
+	written := make(chan error, 1)
+	f := openDirect(t, d.device())
+	go func() {
+		defer func() { _ = f.Close() }()
+		for at := int64(0); ; at = (at + mib) % (4 * mib) {
+			if _, err := f.WriteAt(pattern(2, mib), at); err != nil {
+				written <- err
+				return
+			}
+			select {
+			case <-writing:
+				written <- nil
+				return
+			default:
+			}
+		}
+	}()
+	_, err := d.m.svc.ExpandVolume(t.Context(), string(d.req.ID), d.size+by)
+	mustPass(t, "expand on the server", err)
+	size, err := d.n.Expand(t.Context(), d.req.ID, d.device(), true)
+	close(writing)
+	if err != nil || size != d.size+by {
+		t.Errorf("expand: %d, %v, want %d", size, err, d.size+by)
+	}
+	mustPass(t, "write meanwhile", <-written)
+	d.size += by
+}
+
+// TestKernelOriginGrows: an expansion does not cost a volume its cache, although the kernel
+// asks for what the server does not have whenever it reads a size. It does not hide an error.
+func TestKernelOriginGrows(t *testing.T) {
+	m := newMachine(t, portal, secondPortal)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "grows-by-two", 64*mib, cached(volume.ModeWritethrough, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.heat(4 * mib)
+	d.grow(32 * mib)
+	d.unstage()
+	d.stage()
+	d.wantBegan("Reuse")
+	d.unstage()
+	d.remove()
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		d := m.volume(n, "grows-"+string(mode), 64*mib, cached(mode, 32*mib))
+		// With two, a device that has no path that works waits for one.
+		d.req.Publication.Source.Portals = []string{portal}
+		d.req.Block = true
+		d.stage()
+		d.heat(4 * mib)
+		d.grow(32 * mib)
+		d.grow(32 * mib)
+		d.unstage()
+		d.stage()
+		d.wantBegan("Reuse")
+		d.forgetReasons()
+		restore := d.breakUnit()
+		d.fails(mode)
+		restore()
+		d.grow(32 * mib)
+		d.unstage()
+		d.wantDropped(string(mode))
+		d.remove()
+	}
+}
+
+// TestKernelOriginReserved: what a node asks of the reservation of a unit, by each of its
+// paths, is no error of it.
+func TestKernelOriginReserved(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	n.Transport = m.initiatorAs(initiatorB)
+	l := m.newLUN("reserved", staticSize, []string{portalA, portalB}, []string{portalB2})
+	d := l.static(n, volume.ModeWritethrough, portalB, portalB2)
+	a := l.paths(m.initiatorAs(initiatorA), portalA)
+	mustPass(t, "take", reservation.Take(t.Context(), asPaths(a), reservation.KeyOf("uid-reserved", 1)))
+	d.give(nodeName)
+	for _, how := range []string{"Create", "Reuse", "Reuse"} {
+		d.stage()
+		d.wantBegan(how)
+		d.heat(4 * mib)
+		write(t, d.device(), pattern(1, 4*mib), 0, true)
+		mustPass(t, "look", n.WatchReservations(t.Context()))
+		d.unstage()
+	}
+	d.forget()
 }

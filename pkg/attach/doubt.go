@@ -22,16 +22,70 @@ func (a *Attacher) markOrigin(ctx context.Context, e *Entry) {
 	e.OriginMarks = m
 }
 
+// rescan has the kernel read the origin's size again, and notes in the entry, which the
+// caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
+// which it is known. Paths that the cache has not used so far get a mark now, before it does.
+func (a *Attacher) rescan(ctx context.Context, e *Entry) (map[string]uint64, error) {
+	before, err := a.Transport.Marks(ctx, target(e.Source))
+	if rescanErr := a.Transport.Rescan(ctx, target(e.Source)); rescanErr != nil {
+		return nil, rescanErr
+	}
+	var after transport.Marks
+	if err == nil {
+		after, err = a.Transport.Marks(ctx, target(e.Source))
+	}
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Errors of a rescan cannot be counted", "volume", e.ID)
+		return map[string]uint64{}, nil
+	}
+	if len(e.OriginMarks) == 0 {
+		return map[string]uint64{}, nil
+	}
+	failed := e.OriginMarks.Rescanned(before, after)
+	for portal, m := range after {
+		if _, known := e.OriginMarks[portal]; !known {
+			e.OriginMarks[portal] = m
+		}
+	}
+	return failed, nil
+}
+
+// rescanPrice measures how many commands of a rescan the origin refuses, on each path, while
+// nobody uses the volume. The smaller of two counts: a price that is too high hides an error.
+func (a *Attacher) rescanPrice(ctx context.Context, e *Entry) map[string]uint64 {
+	var runs [2]map[string]uint64
+	for i := range runs {
+		var err error
+		if runs[i], err = a.rescan(ctx, e); err != nil {
+			klog.FromContext(ctx).Error(err, "What the origin refuses of a rescan cannot be measured", "volume", e.ID)
+			return nil
+		}
+	}
+	price := map[string]uint64{}
+	for portal, n := range runs[0] {
+		price[portal] = min(n, runs[1][portal])
+	}
+	return price
+}
+
 // doubt says why the cache of an entry may hold blocks that the origin has refused, or "".
+// Nobody uses the volume.
 func (a *Attacher) doubt(ctx context.Context, e *Entry) string {
 	if e.OriginMarks == nil {
 		return "" // activated by a version that did not ask
+	}
+	var price map[string]uint64
+	for _, m := range e.OriginMarks {
+		if m.Rescans > 0 {
+			price = a.rescanPrice(ctx, e)
+			break
+		}
 	}
 	now, err := a.Transport.Marks(ctx, target(e.Source))
 	if err != nil {
 		return fmt.Sprintf("nobody knows whether requests to the storage server have failed: %v", err)
 	}
-	failed, why := now.Since(e.OriginMarks)
+	failed, why := now.Since(e.OriginMarks, price)
 	switch failed {
 	case transport.FailedNo:
 		return ""

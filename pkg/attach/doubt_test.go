@@ -59,3 +59,96 @@ func TestDoubt(t *testing.T) {
 		}
 	}
 }
+
+// countedPaths is a transport whose one path counts; during a rescan it fails what is next
+// in the list, and after that price.
+type countedPaths struct {
+	transport.Transport
+	path        string
+	errors      uint64
+	next        []uint64
+	price       uint64
+	refuse, new bool
+}
+
+func (c *countedPaths) Marks(context.Context, transport.Target) (transport.Marks, error) {
+	m := transport.Marks{"p:1": {Path: c.path, Errors: c.errors}}
+	if c.new {
+		m["q:1"] = transport.PathMark{Path: "q", Errors: c.errors}
+	}
+	return m, nil
+}
+
+func (c *countedPaths) Rescan(context.Context, transport.Target) error {
+	if len(c.next) > 0 {
+		c.errors, c.next = c.errors+c.next[0], c.next[1:]
+	} else {
+		c.errors += c.price
+	}
+	if c.refuse {
+		return errors.New("gone")
+	}
+	return nil
+}
+
+// TestDoubtAfterRescans: what a rescan costs by itself is no doubt. What failed beside it,
+// or while a rescan was at work, is.
+func TestDoubtAfterRescans(t *testing.T) {
+	cases := map[string]struct {
+		// next are the errors that one rescan after the other counts: those of expansions,
+		// then the two that are measured. Behind is what fails outside of them.
+		next    []uint64
+		rescans int
+		behind  uint64
+		// refuse has the measuring rescans fail, and lost has the path lose its connection.
+		refuse, lost bool
+		want         bool
+	}{
+		"an expansion":                          {rescans: 1},
+		"three of them":                         {rescans: 3},
+		"an error beside an expansion":          {rescans: 1, behind: 1, want: true},
+		"an error without an expansion":         {behind: 1, want: true},
+		"an error during an expansion":          {rescans: 2, next: []uint64{1, 2}, want: true},
+		"the first that is measured costs more": {rescans: 1, next: []uint64{2, 2, 1}, want: true},
+		"an expansion with a unit attention":    {rescans: 1, next: []uint64{2}, want: true},
+		"it does not cost anything any more":    {rescans: 1, next: []uint64{1, 0, 0}, want: true},
+		"it cannot be measured":                 {rescans: 1, refuse: true, want: true},
+		"the connection was lost":               {rescans: 1, lost: true, want: true},
+	}
+	for name, tc := range cases {
+		c := &countedPaths{path: "a", errors: 7, next: tc.next, price: 1}
+		a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+		a.markOrigin(t.Context(), e)
+		for range tc.rescans {
+			if _, err := a.rescan(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.errors += tc.behind
+		c.refuse = tc.refuse
+		if tc.lost {
+			c.path = "b"
+		}
+		if why := a.doubt(t.Context(), e); (why != "") != tc.want {
+			t.Errorf("%s: %q, want a doubt: %t", name, why, tc.want)
+		}
+	}
+}
+
+// TestRescanMarksNewPaths: a path that comes with an expansion is watched from then on.
+func TestRescanMarksNewPaths(t *testing.T) {
+	c := &countedPaths{path: "a"}
+	a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+	a.markOrigin(t.Context(), e)
+	c.new = true
+	if _, err := a.rescan(t.Context(), e); err != nil {
+		t.Fatal(err)
+	}
+	if why := a.doubt(t.Context(), e); why != "" {
+		t.Error(why)
+	}
+	c.new = false
+	if why := a.doubt(t.Context(), e); why == "" {
+		t.Error("the new path is gone, and nobody doubts")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -90,8 +91,8 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
 	}
-	if err := a.Transport.Rescan(ctx, target(e.Source)); err != nil {
-		return 0, transportError(err)
+	if err := a.rescanForGrowth(ctx, e); err != nil {
+		return 0, err
 	}
 	o, err := a.growOrigin(ctx, e)
 	if err != nil {
@@ -114,6 +115,19 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	a.tagGrown(ctx, e, before)
 	a.look()
 	return e.OriginBytes, nil
+}
+
+// rescanForGrowth has the kernel see the origin's new size. What it fails of that is
+// journalled before anything else can end the call.
+func (a *Attacher) rescanForGrowth(ctx context.Context, e *Entry) error {
+	before := maps.Clone(e.OriginMarks)
+	if _, err := a.rescan(ctx, e); err != nil {
+		return transportError(err)
+	}
+	if maps.Equal(before, e.OriginMarks) {
+		return nil
+	}
+	return a.save(ctx, e, e.State)
 }
 
 // tagGrown has the SSD know the origin's new size. A rescue alone asks for it, and

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 )
 
 // Errors of a Transport; test with errors.Is.
@@ -78,49 +76,6 @@ type Origin struct {
 	// WWID identifies the device; all paths have the same. It may be empty for
 	// a single path whose target has none.
 	WWID string
-}
-
-// PathMark is a moment in the life of one path.
-type PathMark struct {
-	// Path names the path and its connection: another value is another path, or one that
-	// has lost its connection meanwhile.
-	Path string `json:"path"`
-	// Errors is how many requests have failed on it, whatever came of them.
-	Errors uint64 `json:"errors"`
-}
-
-// Marks are those of the paths of an attached device, by portal.
-type Marks map[string]PathMark
-
-// Failed tells whether a device has failed requests.
-type Failed string
-
-// Answers to that question. Unknown is the word where a path is gone or its connection was
-// lost: what had been sent to it may have failed without being counted.
-const (
-	FailedNo      Failed = "No"
-	FailedYes     Failed = "Yes"
-	FailedUnknown Failed = "Unknown"
-)
-
-// Since tells whether requests have failed between two moments; why says so in words.
-// Paths that have come since do not count.
-func (m Marks) Since(base Marks) (f Failed, why string) {
-	if len(base) == 0 {
-		return FailedUnknown, "nothing is known of its paths"
-	}
-	for _, portal := range slices.Sorted(maps.Keys(base)) {
-		was := base[portal]
-		switch is, found := m[portal]; {
-		case !found:
-			return FailedUnknown, "the path by " + portal + " is gone"
-		case is.Path != was.Path || is.Errors < was.Errors:
-			return FailedUnknown, "the path by " + portal + " has lost its connection meanwhile"
-		case is.Errors > was.Errors:
-			return FailedYes, fmt.Sprintf("%d requests by %s have failed", is.Errors-was.Errors, portal)
-		}
-	}
-	return FailedNo, ""
 }
 
 // Transport attaches and detaches devices of one protocol. It is safe for

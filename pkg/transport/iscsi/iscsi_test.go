@@ -446,7 +446,7 @@ func TestMarks(t *testing.T) {
 	want := func(what string, f transport.Failed) {
 		t.Helper()
 		m, err := h.i.Marks(t.Context(), target)
-		if got, why := m.Since(base); err != nil || got != f {
+		if got, why := m.Since(base, nil); err != nil || got != f {
 			t.Errorf("%s: %s (%s), %v, want %s", what, got, why, err, f)
 		}
 	}
