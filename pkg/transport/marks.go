@@ -57,10 +57,10 @@ func (m Marks) Since(base Marks, price map[string]uint64) (f Failed, why string)
 	return FailedNo, ""
 }
 
-// Rescanned notes in base what has failed during a rescan, and returns it by portal: the
+// Rescanned notes in marks what has failed during a rescan, and returns it by portal: the
 // moments before and after it are given. A path that has another connection since has no
 // answer.
-func (base Marks) Rescanned(before, after Marks) map[string]uint64 {
+func (m Marks) Rescanned(before, after Marks) map[string]uint64 {
 	out := map[string]uint64{}
 	for portal, was := range before {
 		is, found := after[portal]
@@ -69,10 +69,10 @@ func (base Marks) Rescanned(before, after Marks) map[string]uint64 {
 		}
 		failed := is.Errors - was.Errors
 		out[portal] = failed
-		if b, known := base[portal]; known && b.Path == is.Path && failed > 0 {
+		if b, known := m[portal]; known && b.Path == is.Path && failed > 0 {
 			b.Rescans++
 			b.RescanErrors += failed
-			base[portal] = b
+			m[portal] = b
 		}
 	}
 	return out
