@@ -6,7 +6,9 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // markOrigin notes in the entry, which the caller saves, what has failed of the origin so
@@ -94,4 +96,14 @@ func (a *Attacher) doubt(ctx context.Context, e *Entry) string {
 	case transport.FailedUnknown:
 	}
 	return "requests to the storage server may have failed: " + why
+}
+
+// reportDoubt says why a cache is not kept.
+func (a *Attacher) reportDoubt(ctx context.Context, e *Entry) {
+	if e.Doubt == "" {
+		return
+	}
+	klog.FromContext(ctx).Info("Cache is not kept", "volume", e.ID, "reason", e.Doubt)
+	a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonOriginErrors, Warning: true,
+		Message: e.Doubt + ": the cache on node " + a.Node + " was flushed and is not kept, since it may have writes that failed"})
 }

@@ -158,17 +158,6 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// shutOut tells whether a flush that failed need not be waited for: no write is on the SSD
-// alone, and this ownership is over, so that the server may never let the node in again. A
-// look that fails tells nothing.
-func (a *Attacher) shutOut(ctx context.Context, e *Entry) bool {
-	if e.MayBeDirty() || e.Marked {
-		return false
-	}
-	over, err := a.abandoned(ctx, e)
-	return err == nil && over
-}
-
 func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
 	// Many volumes may be flushed at the same time, and each looks a few times a second.
 	st, found, err := a.DM.Status(ctx, topName(id))
@@ -361,11 +350,7 @@ func (a *Attacher) discard(ctx context.Context, e *Entry) error {
 		return err
 	}
 	a.endFill(ctx, e, volume.MoveEnded, "the cache was given up")
-	if e.Doubt != "" {
-		klog.FromContext(ctx).Info("Cache is not kept", "volume", e.ID, "reason", e.Doubt)
-		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonOriginErrors, Warning: true,
-			Message: e.Doubt + ": the cache on node " + a.Node + " was flushed and is not kept, since it may have writes that failed"})
-	}
+	a.reportDoubt(ctx, e)
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}

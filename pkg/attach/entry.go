@@ -73,8 +73,9 @@ type Entry struct {
 	// UnitID is the identity of the attached unit, as it says itself; "" if it has none, or
 	// of a version before.
 	UnitID string `json:"unitID,omitempty"`
-	// OriginMarks are the origin's paths when the cache became active; nil of one that a
-	// version before activated, empty if they could not be told. Doubt says why the cache,
+	// OriginMarks are the origin's paths when the cache became active, with what rescans
+	// have failed since; nil of one that a version before activated, empty if they could
+	// not be told. Doubt says why the cache,
 	// flushed, may hold blocks that the origin has refused.
 	OriginMarks transport.Marks `json:"originMarks,omitzero"`
 	Doubt       string          `json:"doubt,omitempty"`

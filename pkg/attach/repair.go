@@ -353,3 +353,14 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 		}
 	}
 }
+
+// shutOut tells whether a flush that failed need not be waited for: no write is on the SSD
+// alone, and this ownership is over, so that the server may never let the node in again. A
+// look that fails tells nothing.
+func (a *Attacher) shutOut(ctx context.Context, e *Entry) bool {
+	if e.MayBeDirty() || e.Marked {
+		return false
+	}
+	over, err := a.abandoned(ctx, e)
+	return err == nil && over
+}
