@@ -11,6 +11,8 @@ import (
 	"os"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearflash/nearflash/pkg/hostexec"
 )
 
@@ -21,6 +23,8 @@ var (
 	ErrRefused = errors.New("cache metadata refused")
 	// ErrBusy: a table, or another program, uses the metadata device.
 	ErrBusy = errors.New("cache metadata are in use")
+	// ErrNoDirect: the metadata are a file whose filesystem has no direct I/O.
+	ErrNoDirect = errors.New("no direct I/O, which cache_dump needs and tmpfs has from Linux 6.6 on")
 	// ErrNoSpace: the map needs a larger metadata device, or the file more room.
 	ErrNoSpace = errors.New("no space for cache metadata")
 )
@@ -29,17 +33,33 @@ var (
 // is no file.
 //
 // The metadata must not be in use: those of a running cache change while they are
-// read. Errors: ErrRefused, ErrBusy, ErrNoSpace.
+// read. Errors: ErrRefused, ErrBusy, ErrNoSpace, ErrNoDirect.
 func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string) error {
 	_, err := run.Run(ctx, hostexec.Look("cache_dump", "-o", file, metadataDevice))
 	if err == nil {
 		return nil
+	}
+	if direct := DirectIO(metadataDevice); direct != nil {
+		err = fmt.Errorf("%w: %w", direct, err)
 	}
 	err = fmt.Errorf("dump %s: %w", metadataDevice, classify(err))
 	if rmErr := os.Remove(file); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
 		err = errors.Join(err, rmErr)
 	}
 	return err
+}
+
+// DirectIO tells whether cache_dump can open a file (open(2), O_DIRECT). Error: ErrNoDirect;
+// whatever else is wrong with it the program itself says better.
+func DirectIO(file string) error {
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_DIRECT, 0)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w: %s", ErrNoDirect, file)
+	}
+	if err == nil {
+		_ = f.Close() // it was only read
+	}
+	return nil
 }
 
 // Restore writes metadata of version 2, as after a clean stop, from XML
@@ -77,8 +97,8 @@ func classify(err error) error {
 	}
 	text := string(exit.Stderr)
 	switch {
-	case exit.ExitCode < 0:
-		return err // a signal
+	case exit.ExitCode < 0, errors.Is(err, ErrNoDirect):
+		return err // the former is a signal
 	case strings.Contains(text, "Device or resource busy"):
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	case strings.Contains(text, "No space left on device"), strings.Contains(text, "out of metadata space"):

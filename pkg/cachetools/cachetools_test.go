@@ -67,6 +67,20 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestNoDirectIO: a map is not blamed for the filesystem of its copy.
+func TestNoDirectIO(t *testing.T) {
+	const file = "/proc/version" // no kernel has direct I/O for it
+	run := hostexectest.New(t)
+	run.On("cache_dump -o").Fail(64, "Invalid argument (os error 22)").Once()
+	err := cachetools.Dump(t.Context(), run, file, filepath.Join(t.TempDir(), "x.xml"))
+	if !errors.Is(err, cachetools.ErrNoDirect) || errors.Is(err, cachetools.ErrRefused) || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v, want %v", err, cachetools.ErrNoDirect)
+	}
+	if err := cachetools.DirectIO(filepath.Join(t.TempDir(), "none")); err != nil {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+}
+
 func TestCommands(t *testing.T) {
 	run := hostexectest.New(t)
 	run.On("cache_dump -o /f.xml /dev/m").Once()

@@ -64,7 +64,7 @@ func (c *Rescue) AddFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&c.grown, "origin-grew", false, "the volume was expanded since the SSD noted its size")
 	fs.BoolVar(&c.dryRun, "dry-run", false, "examine everything, write nothing")
 	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "`file` with the way to the cluster: the rescue is refused if the volume has moved on, and its record says afterwards that it is clean")
-	fs.StringVar(&c.temp, "temp-dir", os.TempDir(), "`directory` for maps while they are read")
+	fs.StringVar(&c.temp, "temp-dir", os.TempDir(), "`directory` for maps while they are read, on a filesystem with direct I/O")
 }
 
 func (c *Rescue) validate() error {
@@ -104,6 +104,13 @@ func (c *Rescue) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(links) }()
+	probe := filepath.Join(links, "direct")
+	if err := os.WriteFile(probe, nil, 0o600); err != nil {
+		return err
+	}
+	if err := cachetools.DirectIO(probe); err != nil {
+		return fmt.Errorf("--temp-dir %q: %w", c.temp, err)
+	}
 	run := hostexec.New()
 	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, Units: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
