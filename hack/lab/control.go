@@ -28,6 +28,8 @@ func newControl(o *options) *cobra.Command {
 			func(ctx context.Context, lab *cluster.Lab, args []string) error { return lab.SaveEtcd(ctx, args[0]) }),
 		with("restore NAME", "Kill all of it, give etcd a backup, and start it again", cobra.ExactArgs(1),
 			func(ctx context.Context, lab *cluster.Lab, args []string) error { return lab.RestoreEtcd(ctx, args[0]) }),
+		with("fresh", "Kill all of it and start another that knows nothing, with the workers that run", cobra.NoArgs,
+			func(ctx context.Context, lab *cluster.Lab, _ []string) error { return lab.FreshControl(ctx) }),
 	)
 	return cmd
 }

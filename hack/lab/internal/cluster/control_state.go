@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"time"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
 
 // ErrEtcd is returned for an answer of etcd that is none.
@@ -19,6 +21,9 @@ var ErrEtcd = errors.New("etcd does not answer as expected")
 
 // ErrNoBackup is returned for a backup of etcd that was not made.
 var ErrNoBackup = errors.New("there is no such backup of etcd")
+
+// kubelet is the name of that service of a worker.
+const kubelet = "kubelet"
 
 // etcdGrace is how long etcd may take to end in order.
 const etcdGrace = 10 * time.Second
@@ -137,6 +142,42 @@ func (l *Lab) RestoreEtcd(ctx context.Context, name string) error {
 		return err
 	}
 	return l.startControlPlane(ctx, s.Bin)
+}
+
+// FreshControl kills the whole control plane and starts one that knows nothing: etcd is
+// empty, keys and addresses are those of before. On return the workers that run have
+// registered again. The driver is not installed.
+func (l *Lab) FreshControl(ctx context.Context) error {
+	s, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := l.stopControl(ctx, nil, 0); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(l.Paths.Etcd()); err != nil {
+		return fmt.Errorf("data of etcd: %w", err)
+	}
+	if err := l.startControlPlane(ctx, s.Bin); err != nil {
+		return err
+	}
+	var running []plan.Node
+	for _, n := range plan.Workers() {
+		rec, err := l.Procs.Get(n.Name)
+		if errors.Is(err, os.ErrNotExist) || err == nil && !rec.Alive() {
+			continue
+		}
+		// A kubelet registers its node when it starts, and not again when it is gone.
+		if err == nil {
+			err = l.agent(n, s.Token).Restart(ctx, kubelet)
+		}
+		if err != nil {
+			return err
+		}
+		running = append(running, n)
+	}
+	return l.awaitGuests(ctx, s, running)
 }
 
 // revisionMargin is more than what may have been written between the look at the
