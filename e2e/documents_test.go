@@ -27,11 +27,12 @@ const (
 	ofServer = "the lab's storage server was set up by the same steps, with its own disks and names"
 )
 
-// followed are the documents whose commands the specs of this file run.
+// followed are the documents whose commands the specs run.
 var followed = []string{
 	"README.md", "docs/troubleshooting.md",
 	"docs/how-to/abandon-writes.md", "docs/how-to/change-a-cache.md", "docs/how-to/choose-a-mode.md", "docs/how-to/monitoring.md",
-	"docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md", "docs/how-to/recover-after-node-loss.md",
+	"docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md",
+	"docs/how-to/recover-a-lost-cluster.md", "docs/how-to/recover-after-node-loss.md",
 	"docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
 	"docs/how-to/volume-attributes-class.md", "docs/reference/kubectl.md", "docs/tutorial/first-volume.md", "docs/tutorial/warm-move.md",
 }
@@ -41,7 +42,6 @@ var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions and make e2e-upstream are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
 	"docs/how-to/kind.md":                      ownRing,
-	"docs/how-to/recover-a-lost-cluster.md":    "a lost cluster needs another control plane; TestKernelRecordLost and pkg/provision test what the page rests on; " + checked,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
 }

@@ -86,6 +86,12 @@ func (l *Lab) RestoreEtcd(ctx context.Context, name string) error {
 	return err
 }
 
+// FreshControl starts a control plane that knows nothing, in the place of this one.
+func (l *Lab) FreshControl(ctx context.Context) error {
+	_, err := l.do(ctx, nil, "control", "fresh")
+	return err
+}
+
 // Heal ends all cuts.
 func (l *Lab) Heal(ctx context.Context) error {
 	_, err := l.do(ctx, nil, "net", "heal")

@@ -1,0 +1,270 @@
+//go:build e2e
+
+// A cluster whose objects were lost, with its nodes and its storage server still there
+// (docs/how-to/recover-a-lost-cluster.md): nothing dirty is destroyed, and volumes come
+// back with every write.
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+)
+
+const recoverPath = "docs/how-to/recover-a-lost-cluster.md"
+
+var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", "lab"), Serial, func() {
+	It("has every write under records of a backup, which have new UIDs", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		spec := volumeSpec{mode: v1alpha1.CacheModeWriteback, kind: ext4, size: "128Mi", cacheSize: "64Mi"}
+		spec.name = "old"
+		old, err := s.volume(ctx, spec)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(old.start(ctx, nodeB)).To(Succeed())
+		Expect(old.stop(ctx)).To(Succeed())
+		Expect(old.awaitClean(ctx)).To(Succeed())
+		past, err := k.CachedVolume(ctx, old.Volume)
+		Expect(err).NotTo(HaveOccurred())
+		spec.name = "bare"
+		bare, err := s.volume(ctx, spec)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("losing a node with unflushed writes")
+		crashed := crashDirty(ctx, old, bare)
+		loseNode(ctx)
+
+		By("losing the records, and restoring one as it was a generation ago, one without its status")
+		now, err := k.CachedVolume(ctx, bare.Volume)
+		Expect(err).NotTo(HaveOccurred())
+		now.Status = v1alpha1.CachedVolumeStatus{}
+		forgetLost(past, now)
+		for _, record := range []*v1alpha1.CachedVolume{past, now} {
+			restoreRecord(ctx, record)
+		}
+		for _, c := range crashed {
+			c.takeFromLostNode(ctx)
+			Expect(c.begin(ctx, nodeB)).To(Succeed())
+			Expect(c.awaitFenced(ctx)).To(Succeed())
+		}
+
+		By("bringing the node back")
+		Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		for _, c := range crashed {
+			Expect(c.awaitReady(ctx)).To(Succeed())
+			Expect(c.check(ctx)).To(Succeed())
+		}
+		Expect(old.awaitOwner(ctx, nodeB, 3)).To(Succeed())
+		Expect(bare.awaitOwner(ctx, nodeB, 2)).To(Succeed())
+	}, NodeTimeout(specLimit))
+
+	It("is made anew from nothing, and has every write", Label("slow"), func(ctx SpecContext) {
+		s := newSpace(ctx)
+		r := newRelease(ctx)
+		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Start(ctx, nodeA)).To(Succeed()) }, NodeTimeout(late))
+		vols := map[string]*vol{}
+		for _, name := range []string{"dead", "saved", "alive"} {
+			v, err := s.volume(ctx, volumeSpec{name: name, mode: v1alpha1.CacheModeWriteback, kind: ext4, size: "128Mi", cacheSize: "64Mi"})
+			Expect(err).NotTo(HaveOccurred())
+			vols[name] = v
+		}
+		dead, saved, alive := vols["dead"], vols["saved"], vols["alive"]
+		backup := save(ctx, saved)
+		chap := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.SecretParameters["csi.storage.k8s.io/node-stage-secret-name"]}}
+		Expect(k.API.Get(ctx, client.ObjectKeyFromObject(chap), chap)).To(Succeed())
+
+		By("losing a node with unflushed writes, and the cluster while another node works")
+		Expect(alive.start(ctx, nodeB)).To(Succeed())
+		works, err := prepareCrash(ctx, alive)
+		Expect(err).NotTo(HaveOccurred())
+		crashed := crashDirty(ctx, dead, saved)
+		for _, v := range vols {
+			record, err := k.CachedVolume(ctx, v.Volume)
+			Expect(err).NotTo(HaveOccurred())
+			forgetLost(record)
+		}
+		Expect(powerOff(ctx, nodeA)).To(Succeed())
+		Expect(k.Lab.FreshControl(ctx)).To(Succeed())
+
+		By("following the how-to")
+		for _, name := range []string{s.name, k.Namespace} {
+			Expect(k.API.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+		}
+		restore(ctx, chap)
+		w := &walk{path: recoverPath, s: s, words: append(usual(), word{`\bvalues\.yaml\b`, r.values})}
+		w.steps = map[string]step{
+			"helm install": {after: func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }},
+			"kubectl nearflash doctor": {
+				before:  func(ctx context.Context) { Expect(awaitRefused(ctx)).To(Succeed()) },
+				instead: "(kubectl nearflash doctor || true) | grep 'has refused this cluster'", why: "it finds errors, which is its exit status",
+			},
+			"kubectl nearflash takeover": {after: func(ctx context.Context) {
+				for _, o := range backup {
+					restore(ctx, o)
+				}
+				for _, v := range []*vol{dead, alive} {
+					v.remake(ctx)
+				}
+			}},
+			"kubectl nearflash discard": {left: "everything is wanted"},
+		}
+		w.follow(ctx)
+
+		By("starting the pods")
+		Expect(alive.start(ctx, nodeB)).To(Succeed())
+		Expect(works.check(ctx)).To(Succeed())
+		for _, c := range crashed {
+			Expect(c.begin(ctx, nodeB)).To(Succeed())
+			Expect(c.awaitFenced(ctx)).To(Succeed())
+		}
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		for _, c := range crashed {
+			Expect(c.awaitReady(ctx)).To(Succeed())
+			Expect(c.check(ctx)).To(Succeed())
+			Expect(c.awaitOwner(ctx, nodeB, 2)).To(Succeed())
+		}
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+
+		By("moving on")
+		Expect(works.restart(ctx, nodeA)).To(Succeed())
+		Expect(works.check(ctx)).To(Succeed())
+		Expect(shown(ctx, "doctor")).To(ContainSubstring("0 errors"))
+	}, NodeTimeout(2*specLimit))
+})
+
+// crashDirty starts volumes on node A, has them written to, and returns when each has
+// unflushed writes, below a writer that goes on.
+func crashDirty(ctx context.Context, vols ...*vol) []*crash {
+	GinkgoHelper()
+	var out []*crash
+	for _, v := range vols {
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		c, err := prepareCrash(ctx, v)
+		Expect(err).NotTo(HaveOccurred())
+		out = append(out, c)
+	}
+	for _, c := range out {
+		Expect(cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
+			counters, err := hoststate.ReadCounters(ctx, k.Host, nodeA, c.Handle)
+			if n := c.acknowledged.Load(); n < 20 || counters.Dirty == 0 {
+				return fmt.Sprintf("%d writes acknowledged, %d blocks dirty", n, counters.Dirty), err
+			}
+			return "", err
+		})).To(Succeed())
+	}
+	return out
+}
+
+// awaitClean waits until the storage server has every write of a volume that is attached
+// nowhere.
+func (v *vol) awaitClean(ctx context.Context) error {
+	return v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+		if cv.Status.Publication != v1alpha1.PublicationReleased || cv.Status.DirtyState != v1alpha1.DirtyStateClean {
+			return "it is not released and clean"
+		}
+		return ""
+	})
+}
+
+// awaitFenced waits until the attachment of the pod's volume is refused for node A, by its
+// name or by that of its initiator.
+func (v *vol) awaitFenced(ctx context.Context) error {
+	_, err := k.AwaitEvent(ctx, v.pod, late, func(e cluster.Event) bool {
+		return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "unflushed writes")
+	})
+	return err
+}
+
+// restoreRecord has a record vanish, as it does with an API server, and makes it anew.
+func restoreRecord(ctx context.Context, record *v1alpha1.CachedVolume) {
+	GinkgoHelper()
+	lost := &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: record.Name}}
+	Expect(k.API.Patch(ctx, lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	Expect(k.DeleteAndWait(ctx, lost, soon)).To(Succeed())
+	before, status := record.UID, record.Status
+	restore(ctx, record)
+	Expect(record.UID).NotTo(Equal(before))
+	if status.OwnerNode != "" {
+		record.Status = status
+		Expect(k.API.Status().Update(ctx, record)).To(Succeed())
+	}
+}
+
+// forgetLost has the nodes drop the clean caches of records that are lost when the spec
+// ends. By themselves they keep them for days: a record of another UID proves nothing.
+func forgetLost(lost ...*v1alpha1.CachedVolume) {
+	var words []v1alpha1.DeletedVolume
+	for _, record := range lost {
+		words = append(words, v1alpha1.DeletedVolume{VolumeName: record.Name, VolumeUID: string(record.UID), Generation: new(int64(1000))})
+	}
+	DeferCleanup(func(ctx SpecContext) {
+		for _, node := range []string{nodeA, nodeB} {
+			Expect(cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
+				var pool v1alpha1.CachePool
+				if err := k.API.Get(ctx, client.ObjectKey{Name: node}, &pool); err != nil {
+					return "", err
+				}
+				pool.Status.Deleted = append(pool.Status.Deleted, words...)
+				return "", k.API.Status().Update(ctx, &pool)
+			})).To(Succeed())
+		}
+	}, NodeTimeout(late))
+}
+
+// save reads the objects of a volume, as a tool for backups would.
+func save(ctx context.Context, v *vol) []client.Object {
+	GinkgoHelper()
+	record, err := k.CachedVolume(ctx, v.Volume)
+	Expect(err).NotTo(HaveOccurred())
+	pv, claim := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
+	Expect(k.API.Get(ctx, client.ObjectKey{Name: v.PV}, pv)).To(Succeed())
+	Expect(k.API.Get(ctx, client.ObjectKey{Namespace: v.space.name, Name: v.claim}, claim)).To(Succeed())
+	// They are of a claim, and of a binding, that there will not be.
+	pv.Spec.ClaimRef.UID, pv.Spec.ClaimRef.ResourceVersion = "", ""
+	delete(claim.Annotations, "pv.kubernetes.io/bind-completed")
+	return []client.Object{record, pv, claim}
+}
+
+// restore makes an object again that was saved.
+func restore(ctx context.Context, o client.Object) {
+	GinkgoHelper()
+	o.SetUID("")
+	o.SetResourceVersion("")
+	Expect(k.API.Create(ctx, o)).To(Succeed())
+}
+
+// remake makes the PersistentVolume of the how-to for a volume, and its claim. It is
+// deleted with its claim, as the volume was.
+func (v *vol) remake(ctx context.Context) {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(checkout(), recoverPath))
+	Expect(err).NotTo(HaveOccurred())
+	found := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	Expect(found).NotTo(BeNil(), "%s has no PersistentVolume", recoverPath)
+	w := &walk{path: recoverPath, s: v.space, words: append(v.words(),
+		word{`\bpvc-[0-9a-f-]{36}`, v.Handle}, word{`\bname: data\b`, "name: " + v.claim}, word{`\b20Gi\b`, "128Mi"}, word{`\b10%`, "64Mi"},
+		word{`\bRetain\b`, "Delete"}, word{`\bnamespace: nearflash\b`, "namespace: " + k.Namespace})}
+	w.prepare(ctx)
+	w.mustType(ctx, "kubectl apply -f - <<'END'\n"+string(found[1])+"END")
+	class := regexp.MustCompile(`storageClassName: (\S+)`).FindSubmatch(found[1])
+	claim := cluster.Claim(cluster.ClaimSpec{Namespace: v.space.name, Name: v.claim, Class: string(class[1]), Size: "128Mi"})
+	Expect(k.API.Create(ctx, claim)).To(Succeed())
+	again, err := k.AwaitBound(ctx, v.space.name, v.claim, soon)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(again).To(Equal(v.Volume))
+}
