@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -47,6 +48,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		By("losing a node with unflushed writes")
 		crashed := crashDirty(ctx, old, bare)
 		loseNode(ctx)
+		expectUnflushed(ctx, crashed)
 
 		By("losing the records, and restoring one as it was a generation ago, one without its status")
 		now, err := k.CachedVolume(ctx, bare.Volume)
@@ -54,7 +56,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		now.Status = v1alpha1.CachedVolumeStatus{}
 		forgetLost(past, now)
 		for _, record := range []*v1alpha1.CachedVolume{past, now} {
-			restoreRecord(ctx, record)
+			Expect(restoreRecord(ctx, record)).To(Succeed())
 		}
 		for _, c := range crashed {
 			c.takeFromLostNode(ctx)
@@ -71,6 +73,13 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		}
 		Expect(old.awaitOwner(ctx, nodeB, 3)).To(Succeed())
 		Expect(bare.awaitOwner(ctx, nodeB, 2)).To(Succeed())
+
+		By("ending in order")
+		for _, c := range crashed {
+			Expect(c.stop(ctx)).To(Succeed())
+			Expect(c.awaitClean(ctx)).To(Succeed())
+			Expect(c.stored(ctx)).To(BeNumerically(">=", c.acknowledged.Load()))
+		}
 	}, NodeTimeout(specLimit))
 
 	It("is made anew from nothing, and has every write", Label("slow"), func(ctx SpecContext) {
@@ -99,13 +108,14 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 			forgetLost(record)
 		}
 		Expect(powerOff(ctx, nodeA)).To(Succeed())
+		expectUnflushed(ctx, crashed)
 		Expect(k.Lab.FreshControl(ctx)).To(Succeed())
 
 		By("following the how-to")
 		for _, name := range []string{s.name, k.Namespace} {
 			Expect(k.API.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 		}
-		restore(ctx, chap)
+		Expect(restore(ctx, chap)).To(Succeed())
 		w := &walk{path: recoverPath, s: s, words: append(usual(), word{`\bvalues\.yaml\b`, r.values})}
 		w.steps = map[string]step{
 			"helm install": {after: func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }},
@@ -115,7 +125,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 			},
 			"kubectl nearflash takeover": {after: func(ctx context.Context) {
 				for _, o := range backup {
-					restore(ctx, o)
+					Expect(restore(ctx, o)).To(Succeed())
 				}
 				for _, v := range []*vol{dead, alive} {
 					v.remake(ctx)
@@ -170,6 +180,36 @@ func crashDirty(ctx context.Context, vols ...*vol) []*crash {
 	return out
 }
 
+// expectUnflushed fails unless the storage server lacks writes of each volume that were
+// acknowledged.
+func expectUnflushed(ctx context.Context, crashed []*crash) {
+	GinkgoHelper()
+	for _, c := range crashed {
+		Expect(c.stored(ctx)).To(BeNumerically("<", c.acknowledged.Load()), "volume %s has nothing unflushed", c.claim)
+	}
+}
+
+// stored is the last record that the filesystem would have if there were no cache; 0 if
+// there would be no filesystem.
+func (c *crash) stored(ctx context.Context) (int64, error) {
+	out, err := k.Host.Run(ctx, cluster.StorageMachine, fmt.Sprintf(`set -e
+lv=$(lvs --noheadings -o lv_full_name -S lv_name=nf-%s | tr -d ' ')
+probe=${lv%%/*}/e2e-probe
+lvcreate --snapshot --setactivationskip n --name e2e-probe $lv >/dev/null
+mkdir -p /run/probe
+if mount /dev/$probe /run/probe; then
+  tail -n 1 /run/probe/log || true
+  umount /run/probe
+fi
+lvremove --yes $probe >/dev/null`, c.Handle))
+	if err != nil {
+		return 0, err
+	}
+	last, _ := strconv.ParseInt(strings.TrimSpace(out), 10, 64) // nothing is no number either
+	GinkgoWriter.Printf("volume %s: %d records were acknowledged, the storage server has %d\n", c.claim, c.acknowledged.Load(), last)
+	return last, nil
+}
+
 // awaitClean waits until the storage server has every write of a volume that is attached
 // nowhere.
 func (v *vol) awaitClean(ctx context.Context) error {
@@ -190,19 +230,28 @@ func (v *vol) awaitFenced(ctx context.Context) error {
 	return err
 }
 
-// restoreRecord has a record vanish, as it does with an API server, and makes it anew.
-func restoreRecord(ctx context.Context, record *v1alpha1.CachedVolume) {
-	GinkgoHelper()
+// restoreRecord has a record vanish, as it does with an API server, and makes it anew,
+// without its status if that has no owner.
+func restoreRecord(ctx context.Context, record *v1alpha1.CachedVolume) error {
 	lost := &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: record.Name}}
-	Expect(k.API.Patch(ctx, lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
-	Expect(k.DeleteAndWait(ctx, lost, soon)).To(Succeed())
-	before, status := record.UID, record.Status
-	restore(ctx, record)
-	Expect(record.UID).NotTo(Equal(before))
-	if status.OwnerNode != "" {
-		record.Status = status
-		Expect(k.API.Status().Update(ctx, record)).To(Succeed())
+	if err := k.API.Patch(ctx, lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))); err != nil {
+		return err
 	}
+	if err := k.DeleteAndWait(ctx, lost, soon); err != nil {
+		return err
+	}
+	before, status := record.UID, record.Status
+	if err := restore(ctx, record); err != nil {
+		return err
+	}
+	if record.UID == before {
+		return fmt.Errorf("CachedVolume %s, made anew, has the UID of before", record.Name)
+	}
+	if status.OwnerNode == "" {
+		return nil
+	}
+	record.Status = status
+	return k.API.Status().Update(ctx, record)
 }
 
 // forgetLost has the nodes drop the clean caches of records that are lost when the spec
@@ -241,11 +290,10 @@ func save(ctx context.Context, v *vol) []client.Object {
 }
 
 // restore makes an object again that was saved.
-func restore(ctx context.Context, o client.Object) {
-	GinkgoHelper()
+func restore(ctx context.Context, o client.Object) error {
 	o.SetUID("")
 	o.SetResourceVersion("")
-	Expect(k.API.Create(ctx, o)).To(Succeed())
+	return k.API.Create(ctx, o)
 }
 
 // remake makes the PersistentVolume of the how-to for a volume, and its claim. It is
