@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
 // The kinds of disaster of the lab's campaign that come from the control plane and
@@ -157,6 +159,45 @@ func mustNotServe(ctx context.Context, w *witness) error {
 		return fmt.Errorf("%w: pod %s on %s (%s)", errServed, w.pod, w.node, out)
 	}
 	return nil
+}
+
+// recordLost kills the node under load, and has the record made anew without its status;
+// the pod is begun on the other node. The lost node comes back some time later: what it
+// has of the record of before must be neither destroyed nor missed.
+func recordLost(ctx context.Context, w *witness) error {
+	lost, other := w.node, w.elsewhere()
+	w.s.Dying()
+	if err := powerOff(ctx, lost); err != nil {
+		return err
+	}
+	w.close()
+	if err := outOfService(ctx, lost, true); err != nil {
+		return err
+	}
+	record, err := k.CachedVolume(ctx, w.Volume)
+	if err != nil {
+		return err
+	}
+	forgetLost(record)
+	record.Status = v1alpha1.CachedVolumeStatus{}
+	if err := restoreRecord(ctx, record); err != nil {
+		return err
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.space.name, Name: w.pod}}
+	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
+		return err
+	}
+	if err := k.AwaitDetached(ctx, w.Volume, backedOff); err != nil {
+		return err
+	}
+	if err := w.vol.begin(ctx, other); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(w.r.IntN(20)) * time.Second)
+	if err := errors.Join(outOfService(ctx, lost, false), k.Lab.Start(ctx, lost), recovered(ctx)); err != nil {
+		return err
+	}
+	return w.reopen(ctx)
 }
 
 // clockSet sets the clock of the volume's node forward or back, under load, and back.

@@ -71,6 +71,7 @@ var labDisasters = map[string]labDisaster{
 	"API server killed":          {true, controlKilled("kube-apiserver"), checker.LossNothing},
 	"control plane killed, move": {false, controlKilledMove, checker.LossNothing},
 	"etcd restored from backup":  {false, etcdRestored, checker.LossNothing},
+	"record lost, node killed":   {true, recordLost, checker.LossNode},
 	"clock of a node set":        {true, clockSet, checker.LossNothing},
 	"storage fails for a while":  {true, storageRefuses, checker.LossNothing},
 	"storage server killed":      {true, storageKilled, checker.LossStorage},
