@@ -116,6 +116,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 			Expect(k.API.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 		}
 		Expect(restore(ctx, chap)).To(Succeed())
+		const allJoin = "every node joins; pkg/provision tests it"
 		w := &walk{path: recoverPath, s: s, words: append(usual(), word{`\bvalues\.yaml\b`, r.values})}
 		w.steps = map[string]step{
 			"helm install": {after: func(ctx context.Context) { Expect(k.AwaitDriver(ctx, late)).To(Succeed()) }},
@@ -132,6 +133,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 				}
 			}},
 			"kubectl nearflash discard": {left: "everything is wanted"},
+			"kubectl create":            {left: allJoin}, "kubectl patch": {left: allJoin},
 		}
 		w.follow(ctx)
 

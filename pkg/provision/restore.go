@@ -39,7 +39,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 		return false, nil
 	}
 	if pool == nil {
-		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host",
+		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host, or say which node it was (docs/how-to/recover-a-lost-cluster.md)",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation)
 	}
 	before, node := v.Fence, pool.Name

@@ -1,11 +1,14 @@
 package provision
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -106,6 +109,21 @@ func testRestoredSettle(t *testing.T, _ *rest.Config, f *fixture) {
 	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
 	f.wantOwner(t, nodeB, 4, false)
 	f.wantExports(t, iqnA)
+
+	// The cluster was lost, and a node with it: somebody says which one it was.
+	const gone = "iqn.1993-08.org.debian:01:gone"
+	f.storage.Evict(f.id)
+	f.admitUnknown(t, gone, 9)
+	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-gone"}}
+	if err := f.client.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	pool.Status.InitiatorIQN = gone
+	if err := errors.Join(f.client.Status().Update(t.Context(), pool), f.svc.Settle(t.Context(), f.id)); err != nil {
+		t.Fatal(err)
+	}
+	f.wantOwner(t, "node-gone", 9, false)
 }
 
 // testRestoredMark: a mark of an ownership before the last one says nothing.
