@@ -103,6 +103,33 @@ func TestKernelOriginErrors(t *testing.T) {
 	}
 }
 
+// TestKernelOriginLateWriter: a writer that goes on after the flush, while its device cannot
+// be removed, is not missed.
+func TestKernelOriginLateWriter(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "late", 64*mib, cached(volume.ModeWritethrough, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.heat(4 * mib)
+	f := openDirect(t, d.device())
+	if err := n.Unstage(t.Context(), d.req.ID, d.req.StagingPath); !errors.Is(err, volume.ErrInUse) {
+		t.Errorf("unstage of a device that is open: %v", err)
+	}
+	restore := d.breakUnit()
+	if _, err := f.WriteAt(pattern(2, mib), 0); !errors.Is(err, unix.EIO) {
+		t.Errorf("a late write: %v, want EIO", err)
+	}
+	restore()
+	mustPass(t, "close", f.Close())
+	d.unstage()
+	d.wantDropped("a late writer")
+	d.stage()
+	sameDevices(t, d.device(), d.originDevice())
+	d.unstage()
+	d.remove()
+}
+
 // grow expands the volume on the server and on its node, below a pod that goes on writing.
 func (d *disk) grow(by int64) {
 	t := d.m.t

@@ -212,6 +212,8 @@ type Attacher struct {
 	repairs, tunes, bypassing, counting, hotSetting, filling workers
 	// keeps are the caches that wait for an administrator.
 	keeps keeps
+	// flushes are those of origins.
+	flushes flushes
 }
 
 var _ volume.Attacher = (*Attacher)(nil)

@@ -168,7 +168,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 // reusable tells whether the cache found is a clean residency of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
-	clean := f.Entry.Cached() && f.Entry.Clean && f.Entry.Doubt == "" && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
 		return false
@@ -308,9 +308,6 @@ func decideDown(f downFacts) downAction {
 	case StateFlushed:
 		if !f.TopActive && !f.SameBoot && !f.Cache.Stopped {
 			return downWipe // nothing is dirty, and what is cached may not have reached the SSD (I4)
-		}
-		if f.Entry.Doubt != "" {
-			return downWipe // nothing is dirty, and what is cached may not be what the origin has
 		}
 		return downRelease
 	case StateReleasing:

@@ -62,7 +62,6 @@ func noPool(f *stageFacts)      { f.PoolProblem = "no devices" }
 func badSSD(f *stageFacts)      { f.CacheProblem = "input/output error" }
 func noKernel(f *stageFacts)    { f.KernelProblem = "no cache target" }
 func blank(f *stageFacts)       { f.Cache.SuperblockBlank = true }
-func doubtful(f *stageFacts)    { f.Entry.Doubt = "requests have failed" }
 func apart(f *stageFacts)       { f.Cache.Apart = true }
 func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
 func deleted(f *stageFacts)     { f.Proof.Deleted = true }
@@ -106,10 +105,6 @@ func TestDecideStage(t *testing.T) {
 		"flushed but not yet released": {
 			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true),
 			want: stagePlan{Cache: planReuse, Mode: wb},
-		},
-		"flushed, but the origin has refused requests": {
-			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true).with(doubtful),
-			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"resident, not tagged as stopped: a table swap set the flag (I4)": {
 			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(untagged),
@@ -428,8 +423,6 @@ func TestDecideDown(t *testing.T) {
 		"staging from residency":             {downFacts{Entry: e(StateStaging, wb, false, true)}, downRelease},
 		"staging anew":                       {downFacts{Entry: e(StateStaging, wt, false, false)}, downWipe},
 		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
-		"flushed, in doubt":                  {downFacts{Entry: inDoubt(e(StateFlushed, wt, true, true)), TopActive: true}, downWipe},
-		"flushed, in doubt, removed":         {downFacts{Entry: inDoubt(e(StateFlushed, wb, true, true)), SameBoot: true}, downWipe},
 		"flushed, removed":                   {downFacts{Entry: e(StateFlushed, wb, true, true), SameBoot: true}, downRelease},
 		"flushed, stopped, tagged":           {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, Stopped: true}}, downRelease},
 		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
@@ -462,9 +455,4 @@ func TestDecideDown(t *testing.T) {
 			}
 		})
 	}
-}
-
-func inDoubt(e *Entry) *Entry {
-	e.Doubt = "requests have failed"
-	return e
 }

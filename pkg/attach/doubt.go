@@ -37,7 +37,10 @@ func (a *Attacher) rescan(ctx context.Context, e *Entry) (map[string]uint64, err
 		after, err = a.Transport.Marks(ctx, target(e.Source))
 	}
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Errors of a rescan cannot be counted", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "Errors of a rescan cannot be counted; the cache will not be kept", "volume", e.ID)
+		if e.OriginMarks != nil {
+			e.OriginMarks = transport.Marks{} // nor what a path that has come does from now on
+		}
 		return map[string]uint64{}, nil
 	}
 	if len(e.OriginMarks) == 0 {

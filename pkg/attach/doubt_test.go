@@ -69,9 +69,15 @@ type countedPaths struct {
 	next        []uint64
 	price       uint64
 	refuse, new bool
+	// blind are the calls of Marks that fail from now on.
+	blind int
 }
 
 func (c *countedPaths) Marks(context.Context, transport.Target) (transport.Marks, error) {
+	if c.blind > 0 {
+		c.blind--
+		return nil, errors.New("no connection")
+	}
 	m := transport.Marks{"p:1": {Path: c.path, Errors: c.errors}}
 	if c.new {
 		m["q:1"] = transport.PathMark{Path: "q", Errors: c.errors}
@@ -150,5 +156,23 @@ func TestRescanMarksNewPaths(t *testing.T) {
 	c.new = false
 	if why := a.doubt(t.Context(), e); why == "" {
 		t.Error("the new path is gone, and nobody doubts")
+	}
+}
+
+// TestRescanWithoutMarks: a path that has come while nobody could count is never one that
+// nobody watches.
+func TestRescanWithoutMarks(t *testing.T) {
+	for blind := range 3 {
+		c := &countedPaths{path: "a"}
+		a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+		a.markOrigin(t.Context(), e)
+		c.blind, c.new = blind, true
+		if _, err := a.rescan(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		c.blind = 0
+		if why := a.doubt(t.Context(), e); (why != "") != (blind > 0) {
+			t.Errorf("marks failed %d times: %q", blind, why)
+		}
 	}
 }

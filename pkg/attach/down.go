@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"k8s.io/klog/v2"
 
@@ -113,90 +112,6 @@ func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action do
 	return nil
 }
 
-// flush proves that the origin has everything (I2) and leads to Flushed.
-func (a *Attacher) flush(ctx context.Context, e *Entry) error {
-	if e.State != StateFlushing {
-		if err := a.save(ctx, e, StateFlushing); err != nil {
-			return err
-		}
-	}
-	faultUnstageFlushing.Hit()
-	st, err := a.cacheStatus(ctx, e.ID)
-	if err != nil {
-		return err
-	}
-	if st.Fail && !e.MayBeDirty() {
-		// Nothing can be lost with a failed writethrough cache.
-		return a.discard(ctx, e)
-	}
-	if st.Fail {
-		return fmt.Errorf("%w: the cache of volume %s has failed with unflushed writes on it", volume.ErrUnavailable, e.ID)
-	}
-	if (st.Dirty > 0 || e.Mode == volume.ModeWriteback) && !bugNoFlush.On() {
-		// Also when nothing is dirty now: a late writer's block must not become
-		// dirty between this proof and the removal of the device.
-		if err := a.swapPolicy(ctx, e, true); err != nil {
-			return err
-		}
-		faultUnstageCleaner.Hit()
-		if err := a.awaitClean(ctx, e); err != nil {
-			return err
-		}
-	}
-	faultUnstageCleaned.Hit()
-	if err := a.flushOrigin(ctx, e); err != nil {
-		if a.shutOut(ctx, e) {
-			return a.discard(ctx, e)
-		}
-		return err
-	}
-	e.Clean, e.Full, e.Doubt = true, st.CacheUsed >= st.CacheTotal, a.doubt(ctx, e)
-	if err := a.save(ctx, e, StateFlushed); err != nil {
-		return err
-	}
-	faultUnstageFlushed.Hit()
-	return nil
-}
-
-func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
-	// Many volumes may be flushed at the same time, and each looks a few times a second.
-	st, found, err := a.DM.Status(ctx, topName(id))
-	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
-		return devmapper.CacheStatus{}, err
-	}
-	if !found {
-		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, topName(id))
-	}
-	return st, nil
-}
-
-// awaitClean polls until no block is dirty. It ends with ErrBusy shortly before
-// the caller's deadline; the cleaner goes on, and the next call continues.
-func (a *Attacher) awaitClean(ctx context.Context, e *Entry) error {
-	tick := time.NewTicker(a.PollInterval)
-	defer tick.Stop()
-	for {
-		st, err := a.cacheStatus(ctx, e.ID)
-		if err != nil {
-			return err
-		}
-		if st.Fail {
-			return fmt.Errorf("%w: the cache of volume %s failed during its flush", volume.ErrUnavailable, e.ID)
-		}
-		if st.Dirty == 0 {
-			return nil
-		}
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 4*a.PollInterval {
-			return fmt.Errorf("%w: volume %s is being flushed, %d of %d cache blocks are still dirty", volume.ErrBusy, e.ID, st.Dirty, st.CacheTotal)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: volume %s is being flushed: %w", volume.ErrBusy, e.ID, ctx.Err())
-		case <-tick.C:
-		}
-	}
-}
-
 // recoverForFlush activates a writeback cache after an unclean stop, with the
 // cleaner, so that the next step can flush it (I4).
 func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes) error {
@@ -251,10 +166,20 @@ func (a *Attacher) release(ctx context.Context, e *Entry) error {
 	if err := a.noteWrites(ctx, e); err != nil {
 		return err
 	}
+	_, writable, err := a.top(ctx, e.ID)
+	if err != nil {
+		return err
+	}
 	if err := a.removeDevices(ctx, e.ID); err != nil {
 		return err
 	}
 	faultUnstageRemoved.Hit()
+	// Until now whoever had it open could write, since the flush too.
+	if writable {
+		if e.Doubt = a.doubt(ctx, e); e.Doubt != "" {
+			return a.discard(ctx, e)
+		}
+	}
 	if e.Marked {
 		if err := a.countUp(ctx, e); err != nil {
 			return err

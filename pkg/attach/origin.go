@@ -122,25 +122,6 @@ func originTable(sectors uint64, devnos []string) devmapper.Table {
 	}}}
 }
 
-// flushOrigin empties the storage server's volatile write cache. Blocks that
-// dm-cache wrote back went there without a flush of their own, so that without
-// this step a clean cache would not prove durable data (I2).
-func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
-	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
-	if err != nil {
-		return err
-	}
-	f, err := os.Open(o.Path)
-	if err != nil {
-		return fmt.Errorf("%w: flush origin: %w", volume.ErrUnavailable, err)
-	}
-	defer func() { _ = f.Close() }()
-	if err := unix.Fsync(int(f.Fd())); err != nil {
-		return fmt.Errorf("%w: flush origin %s: %w", volume.ErrUnavailable, o.Path, err)
-	}
-	return nil
-}
-
 // readSuperblock reads a cache's superblock past the page cache: a page read
 // before the kernel wrote the metadata would be stale.
 func readSuperblock(path string) (devmapper.Superblock, error) {

@@ -255,7 +255,8 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 		if err := a.DM.Load(ctx, topName(e.ID), failing); err != nil {
 			return fmt.Errorf("load table of %s: %w", topName(e.ID), err)
 		}
-		// The unit refuses what a filesystem writes when it is frozen.
+		// A filesystem writes when it is frozen. The unit refuses that, or takes it if it has
+		// forgotten the reservation.
 		if err := a.swapIn(ctx, topName(e.ID), a.DM.ResumeUnfrozen); err != nil {
 			return err
 		}

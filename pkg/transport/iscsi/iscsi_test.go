@@ -454,6 +454,11 @@ func TestMarks(t *testing.T) {
 	h.write(unit+"/ioerr_cnt", "0x20\n")
 	want("an error", transport.FailedYes)
 	h.write(unit+"/ioerr_cnt", "0x1f\n")
+	h.write(unit+"/iotmo_cnt", "0x0\n")
+	want("no timeout", transport.FailedNo)
+	h.write(unit+"/iotmo_cnt", "0x1\n")
+	want("a timeout", transport.FailedYes)
+	h.write(unit+"/iotmo_cnt", "0x0\n")
 	h.write(port, "51000\n")
 	want("a new connection", transport.FailedUnknown)
 }

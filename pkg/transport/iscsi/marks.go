@@ -51,6 +51,14 @@ func (s session) mark(u unit) (transport.PathMark, error) {
 	if err != nil {
 		return transport.PathMark{}, fmt.Errorf("count of errors: %w", err)
 	}
+	// Those that have timed out are counted by themselves, by kernels that do.
+	if text := readLine(u.dir, "iotmo_cnt"); text != "" {
+		late, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			return transport.PathMark{}, fmt.Errorf("count of timeouts: %w", err)
+		}
+		errors += late
+	}
 	var st unix.Stat_t
 	if err := unix.Stat(u.dir, &st); err != nil {
 		return transport.PathMark{}, fmt.Errorf("unit: %w", err)

@@ -1,0 +1,196 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// flush proves that the origin has everything (I2) and leads to Flushed.
+func (a *Attacher) flush(ctx context.Context, e *Entry) error {
+	if e.State != StateFlushing {
+		if err := a.save(ctx, e, StateFlushing); err != nil {
+			return err
+		}
+	}
+	faultUnstageFlushing.Hit()
+	st, err := a.cacheStatus(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	if st.Fail && !e.MayBeDirty() {
+		// Nothing can be lost with a failed writethrough cache.
+		return a.discard(ctx, e)
+	}
+	if st.Fail {
+		return fmt.Errorf("%w: the cache of volume %s has failed with unflushed writes on it", volume.ErrUnavailable, e.ID)
+	}
+	if (st.Dirty > 0 || e.Mode == volume.ModeWriteback) && !bugNoFlush.On() {
+		// Also when nothing is dirty now: a late writer's block must not become
+		// dirty between this proof and the removal of the device.
+		if err := a.swapPolicy(ctx, e, true); err != nil {
+			return err
+		}
+		faultUnstageCleaner.Hit()
+		if err := a.awaitClean(ctx, e); err != nil {
+			return err
+		}
+	}
+	faultUnstageCleaned.Hit()
+	if err := a.flushOrigin(ctx, e); err != nil {
+		if !a.shutOut(ctx, e) {
+			return err
+		}
+		if err := a.failPaths(ctx, e.ID); err != nil {
+			return err
+		}
+		return a.discard(ctx, e)
+	}
+	e.Clean, e.Full = true, st.CacheUsed >= st.CacheTotal
+	if e.Doubt = a.doubt(ctx, e); e.Doubt != "" {
+		return a.discard(ctx, e)
+	}
+	if err := a.save(ctx, e, StateFlushed); err != nil {
+		return err
+	}
+	faultUnstageFlushed.Hit()
+	return nil
+}
+
+func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
+	// Many volumes may be flushed at the same time, and each looks a few times a second.
+	st, found, err := a.DM.Status(ctx, topName(id))
+	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
+		return devmapper.CacheStatus{}, err
+	}
+	if !found {
+		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, topName(id))
+	}
+	return st, nil
+}
+
+// awaitClean polls until no block is dirty. It ends with ErrBusy shortly before
+// the caller's deadline; the cleaner goes on, and the next call continues.
+func (a *Attacher) awaitClean(ctx context.Context, e *Entry) error {
+	tick := time.NewTicker(a.PollInterval)
+	defer tick.Stop()
+	for {
+		st, err := a.cacheStatus(ctx, e.ID)
+		if err != nil {
+			return err
+		}
+		if st.Fail {
+			return fmt.Errorf("%w: the cache of volume %s failed during its flush", volume.ErrUnavailable, e.ID)
+		}
+		if st.Dirty == 0 {
+			return nil
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < 4*a.PollInterval {
+			return fmt.Errorf("%w: volume %s is being flushed, %d of %d cache blocks are still dirty", volume.ErrBusy, e.ID, st.Dirty, st.CacheTotal)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: volume %s is being flushed: %w", volume.ErrBusy, e.ID, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// flushOrigin empties the storage server's volatile write cache. Blocks that
+// dm-cache wrote back went there without a flush of their own, so that without
+// this step a clean cache would not prove durable data (I2).
+func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return err
+	}
+	patience := originFlushTimeout
+	if end, ok := ctx.Deadline(); ok { // the caller has something to decide then
+		patience = min(patience, time.Until(end)/2)
+	}
+	fctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	// One that waits for lost paths cannot be ended, and proves nothing of what was
+	// written after its beginning.
+	for {
+		before, mine := a.flushes.begin(e.ID, func() error { return syncDevice(o.Path) })
+		select {
+		case <-fctx.Done():
+			return fmt.Errorf("%w: flush origin %s: the storage server has not answered yet", volume.ErrBusy, o.Path)
+		case <-before:
+			continue
+		case err := <-mine:
+			if err != nil {
+				return fmt.Errorf("%w: flush origin %s: %w", volume.ErrUnavailable, o.Path, err)
+			}
+			return nil
+		}
+	}
+}
+
+// originFlushTimeout is how long a flush of the storage server's memory is waited for. It
+// goes on beside that, and the next request for one waits for it first.
+const originFlushTimeout = 30 * time.Second
+
+func syncDevice(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return unix.Fsync(int(f.Fd()))
+}
+
+// flushes are the flushes of origins that are under way. The zero value is ready.
+type flushes struct {
+	mu sync.Mutex
+	m  map[volume.ID]chan struct{}
+}
+
+// begin starts a flush, whose end mine receives. While an earlier one of the volume is under
+// way it starts none, and before is closed at the end of that.
+func (f *flushes) begin(id volume.ID, flush func() error) (before <-chan struct{}, mine <-chan error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if running := f.m[id]; running != nil {
+		return running, nil
+	}
+	if f.m == nil {
+		f.m = map[volume.ID]chan struct{}{}
+	}
+	ended, result := make(chan struct{}), make(chan error, 1)
+	f.m[id] = ended
+	go func() {
+		err := flush()
+		f.mu.Lock()
+		delete(f.m, id)
+		f.mu.Unlock()
+		result <- err
+		close(ended)
+	}()
+	return nil, result
+}
+
+// failPaths has what waits for lost paths of an origin fail: nobody would end it, and it
+// keeps the devices open.
+func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
+	table, err := a.DM.Table(ctx, originName(id))
+	if errors.Is(err, devmapper.ErrNotExist) {
+		return nil
+	}
+	if err != nil || len(table) == 0 {
+		return err
+	}
+	if _, several := table[0].Target.(devmapper.MultipathTarget); !several {
+		return nil
+	}
+	return a.DM.Message(ctx, originName(id), 0, "fail_if_no_path")
+}
