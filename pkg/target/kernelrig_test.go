@@ -203,8 +203,14 @@ func (r *rig) mustFind(c target.Connection) string {
 			r.t.Fatal(err)
 		}
 		for _, d := range disks {
-			if b, err := os.ReadFile(d); err == nil && strings.TrimSpace(string(b)) == c.WWID {
-				return strings.Split(d, "/")[3]
+			if b, err := os.ReadFile(d); err != nil || strings.TrimSpace(string(b)) != c.WWID {
+				continue
+			}
+			// With several processors it may be that of the session before, or not ready yet.
+			name := strings.Split(d, "/")[3]
+			if f, err := os.Open("/dev/" + name); err == nil {
+				_ = f.Close()
+				return name
 			}
 		}
 		time.Sleep(50 * time.Millisecond)
