@@ -46,7 +46,7 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			a.keeps.drop(id)
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
-		if err := a.down(ctx, f.Entry, c, action); err != nil {
+		if err := a.down(ctx, f, c, action); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,8 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	return f, c, nil
 }
 
-func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action downAction) error {
+func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {
+	e := f.Entry
 	// The node that is warmed beforehand has what it has. From here on a loan is one of
 	// a residency.
 	if err := a.endLoan(ctx, e); err != nil {
@@ -102,7 +103,7 @@ func (a *Attacher) down(ctx context.Context, e *Entry, c cacheVolumes, action do
 	case downRecover:
 		return a.recoverForFlush(ctx, e, c)
 	case downRelease:
-		return a.release(ctx, e)
+		return a.release(ctx, e, f.TopActive)
 	case downDetach:
 		return a.detach(ctx, e)
 	case downWipe:
@@ -158,16 +159,13 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	return a.save(ctx, e, StateFlushing)
 }
 
-// release takes a flushed cache down and keeps it as residency.
-func (a *Attacher) release(ctx context.Context, e *Entry) error {
+// release takes a flushed cache down and keeps it as residency. writable tells whether its
+// top device was there when this was decided.
+func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
 	if err := a.noteWhole(ctx, e); err != nil {
 		return err
 	}
 	if err := a.noteWrites(ctx, e); err != nil {
-		return err
-	}
-	_, writable, err := a.top(ctx, e.ID)
-	if err != nil {
 		return err
 	}
 	if err := a.removeDevices(ctx, e.ID); err != nil {
