@@ -183,11 +183,7 @@ func recordLost(ctx context.Context, w *witness) error {
 	if err := restoreRecord(ctx, record); err != nil {
 		return err
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: w.space.name, Name: w.pod}}
-	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
-		return err
-	}
-	if err := k.AwaitDetached(ctx, w.Volume, backedOff); err != nil {
+	if err := w.detachLost(ctx, backedOff); err != nil {
 		return err
 	}
 	if err := w.vol.begin(ctx, other); err != nil {

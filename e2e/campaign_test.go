@@ -17,7 +17,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/checker"
@@ -411,12 +410,7 @@ func givenUp(ctx context.Context, w *witness) error {
 	if err := outOfService(ctx, lost, true); err != nil {
 		return err
 	}
-	pod := &corev1.Pod{}
-	pod.Namespace, pod.Name = w.space.name, w.pod
-	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
-		return err
-	}
-	if err := k.AwaitDetached(ctx, w.Volume, backedOff); err != nil {
+	if err := w.detachLost(ctx, backedOff); err != nil {
 		return err
 	}
 	cv, err := k.CachedVolume(ctx, w.Volume)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -129,10 +130,17 @@ func loseNode(ctx context.Context) {
 // takeFromLostNode removes the pod by force and waits until the volume is detached.
 func (v *vol) takeFromLostNode(ctx context.Context) {
 	GinkgoHelper()
+	Expect(v.detachLost(ctx, late)).To(Succeed())
+}
+
+// detachLost removes the pod of a node that is off, and waits until the volume is detached.
+func (v *vol) detachLost(ctx context.Context, wait time.Duration) error {
 	pod := &corev1.Pod{}
 	pod.Namespace, pod.Name = v.space.name, v.pod
-	Expect(k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0))).To(Succeed())
-	Expect(k.AwaitDetached(ctx, v.Volume, late)).To(Succeed())
+	if err := k.DeleteAndWait(ctx, pod, soon, client.GracePeriodSeconds(0)); err != nil {
+		return err
+	}
+	return k.AwaitDetached(ctx, v.Volume, wait)
 }
 
 // outOfService adds or removes the taint by which an administrator says that a

@@ -16,10 +16,19 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// fails uses a volume whose origin answers with errors: it writes what is cached, or reads
-// what is not.
+// returns attaches the volume anew: it begins with the cache that it had.
+func (d *disk) returns() {
+	d.m.t.Helper()
+	d.unstage()
+	d.stage()
+	d.wantBegan("Reuse")
+}
+
+// fails uses the volume while its origin answers with errors: it writes what is cached, or
+// reads what is not.
 func (d *disk) fails(mode volume.CacheMode) {
 	d.m.t.Helper()
+	defer d.breakUnit()()
 	f := openDirect(d.m.t, d.device())
 	defer func() { _ = f.Close() }()
 	_, err := f.ReadAt(aligned(mib), d.size-mib)
@@ -35,14 +44,13 @@ func (d *disk) fails(mode volume.CacheMode) {
 // and waits for the session to be there again.
 func (d *disk) lostSession() {
 	d.m.t.Helper()
-	at := transport.Target{Portals: d.req.Publication.Source.Portals, IQN: d.req.Publication.Source.IQN, LUN: d.req.Publication.Source.LUN}
-	base, err := d.n.Transport.Marks(d.m.t.Context(), at)
+	base, err := d.n.Transport.Marks(d.m.t.Context(), d.target())
 	mustPass(d.m.t, "marks", err)
 	d.m.must("ip", "link", "set", "lo", "down")
 	time.Sleep(14 * time.Second)
 	d.m.must("ip", "link", "set", "lo", "up")
 	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		now, err := d.n.Transport.Marks(d.m.t.Context(), at)
+		now, err := d.n.Transport.Marks(d.m.t.Context(), d.target())
 		if failed, _ := now.Since(base, nil); err == nil && failed == transport.FailedUnknown {
 			return
 		}
@@ -77,13 +85,9 @@ func TestKernelOriginErrors(t *testing.T) {
 		d.stage()
 		write(t, d.device(), pattern(1, 4*mib), 0, true)
 		d.heat(4 * mib)
-		d.unstage()
-		d.stage()
-		d.wantBegan("Reuse")
+		d.returns()
 		d.forgetReasons()
-		restore := d.breakUnit()
 		d.fails(mode)
-		restore()
 		d.unstage()
 		d.wantDropped(string(mode))
 		d.stage()
@@ -91,9 +95,7 @@ func TestKernelOriginErrors(t *testing.T) {
 		sameDevices(t, d.device(), d.originDevice())
 		d.heat(4 * mib)
 		d.forgetReasons()
-		d.unstage()
-		d.stage()
-		d.wantBegan("Reuse")
+		d.returns()
 
 		// The session is lost and comes back: nobody knows what failed meanwhile.
 		d.lostSession()
@@ -173,9 +175,7 @@ func TestKernelOriginGrows(t *testing.T) {
 	d.stage()
 	d.heat(4 * mib)
 	d.grow(32 * mib)
-	d.unstage()
-	d.stage()
-	d.wantBegan("Reuse")
+	d.returns()
 	d.unstage()
 	d.remove()
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
@@ -187,13 +187,9 @@ func TestKernelOriginGrows(t *testing.T) {
 		d.heat(4 * mib)
 		d.grow(32 * mib)
 		d.grow(32 * mib)
-		d.unstage()
-		d.stage()
-		d.wantBegan("Reuse")
+		d.returns()
 		d.forgetReasons()
-		restore := d.breakUnit()
 		d.fails(mode)
-		restore()
 		d.grow(32 * mib)
 		d.unstage()
 		d.wantDropped(string(mode))

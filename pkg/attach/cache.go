@@ -434,10 +434,15 @@ func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table,
 // drivers/md/dm-ioctl.c), so that a process killed here never leaves a device
 // suspended and its users hanging.
 func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) error {
+	return a.reloadBy(ctx, name, t, a.DM.Resume)
+}
+
+// reloadBy is reload with another way to resume.
+func (a *Attacher) reloadBy(ctx context.Context, name string, t devmapper.Table, resume func(ctx context.Context, name string) error) error {
 	if err := a.DM.Load(ctx, name, t); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
-	return a.swapIn(ctx, name, a.DM.Resume)
+	return a.swapIn(ctx, name, resume)
 }
 
 // swapTimeout is how long a swap of tables is waited for.

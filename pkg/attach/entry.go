@@ -75,8 +75,8 @@ type Entry struct {
 	UnitID string `json:"unitID,omitempty"`
 	// OriginMarks are the origin's paths when the cache became active, with what rescans
 	// have failed since; nil of one that a version before activated, empty if they could
-	// not be told. Doubt says why the cache,
-	// flushed, may hold blocks that the origin has refused.
+	// not be told. Doubt says why the cache, flushed, may hold blocks that the origin has
+	// refused.
 	OriginMarks transport.Marks `json:"originMarks,omitzero"`
 	Doubt       string          `json:"doubt,omitempty"`
 	// OriginBytes is the size of the attached volume.

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -141,12 +141,11 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
 const originFlushTimeout = 30 * time.Second
 
 func syncDevice(path string) error {
-	f, err := os.Open(path)
+	f, err := blockdev.Open(path, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	return unix.Fsync(int(f.Fd()))
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // flushes are the flushes of origins that are under way. The zero value is ready.

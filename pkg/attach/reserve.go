@@ -252,12 +252,9 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 		klog.FromContext(ctx).Error(nil, "The unit is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
 		a.finalCount(ctx, e.ID)
 		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
-		if err := a.DM.Load(ctx, topName(e.ID), failing); err != nil {
-			return fmt.Errorf("load table of %s: %w", topName(e.ID), err)
-		}
 		// A filesystem writes when it is frozen. The unit refuses that, or takes it if it has
 		// forgotten the reservation.
-		if err := a.swapIn(ctx, topName(e.ID), a.DM.ResumeUnfrozen); err != nil {
+		if err := a.reloadBy(ctx, topName(e.ID), failing, a.DM.ResumeUnfrozen); err != nil {
 			return err
 		}
 	}

@@ -8,10 +8,8 @@ import (
 	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -81,12 +79,8 @@ func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
 	if err != nil || !found {
 		return err
 	}
-	f, err := blockdev.Open(info.DevPath(), unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
 	done := make(chan error, 1)
-	go func() { done <- errors.Join(f.Sync(), f.Close()) }()
+	go func() { done <- syncDevice(info.DevPath()) }()
 	select {
 	case err := <-done:
 		return err
