@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -92,7 +93,7 @@ func TestKernelBlocksOfSSD(t *testing.T) {
 	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{coarseDisk(t, "256")}})
 	for fsType, mkfs := range map[string][]string{
 		"ext4": {"mkfs.ext4", "-q", "-b", "1024"},
-		"xfs":  {"mkfs.xfs", "-q", "-s", "size=512"},
+		"xfs":  {"mkfs.xfs", "-q", "-s", "size=512", "-c", "options=" + mount.XFSFeatures},
 	} {
 		d := m.volume(n, "coarse-"+fsType, 320*mib, cached(volume.ModeNone, 0))
 		d.req.Block, d.req.FSType = true, fsType

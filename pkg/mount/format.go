@@ -118,10 +118,10 @@ func parseBlkid(out string) string {
 	return ""
 }
 
-// xfsFeatures are those of a kernel that is older than any that is supported: xfsprogs
-// turns on by itself what kernels of its own age understand, and an older node, to which
-// the volume may move, could not mount it.
-const xfsFeatures = "/usr/share/xfsprogs/mkfs/lts_5.15.conf"
+// XFSFeatures is the path of mkfs.xfs's own list of what Linux 5.15 understands, which is
+// older than any kernel that is supported: xfsprogs turns on by itself what kernels of its
+// own age understand, and an older node, to which the volume may move, could not mount it.
+const XFSFeatures = "/usr/share/xfsprogs/mkfs/lts_5.15.conf"
 
 // mkfs are the commands that make a filesystem that Linux 5.10 can mount. Discards at that
 // time would only cost time: a new volume has nothing to discard.
@@ -130,7 +130,7 @@ func mkfs(device, fsType string) (hostexec.Cmd, error) {
 	case "ext4":
 		return hostexec.Command("mkfs.ext4", "-q", "-F", "-m0", "-O", "^orphan_file", "-E", "nodiscard", device), nil
 	case "xfs":
-		return hostexec.Command("mkfs.xfs", "-q", "-f", "-K", "-c", "options="+xfsFeatures, device), nil
+		return hostexec.Command("mkfs.xfs", "-q", "-f", "-K", "-c", "options="+XFSFeatures, device), nil
 	}
 	return hostexec.Cmd{}, fmt.Errorf("%w: fsType %q: accepted are ext4, xfs", volume.ErrInvalid, fsType)
 }
