@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -132,6 +134,18 @@ func TestKernelFormatUnreadable(t *testing.T) {
 	}
 }
 
+// mendingFS has the SSD work again when mkfs begins: how much of the old filesystem one
+// overwrites that meets a bad SSD differs from kernel to kernel.
+type mendingFS struct {
+	attach.Filesystem
+	mend func()
+}
+
+func (f mendingFS) Format(ctx context.Context, device, fsType string) error {
+	f.mend()
+	return f.Filesystem.Format(ctx, device, fsType)
+}
+
 // TestKernelFormatBug: that a read error is taken for blank would be noticed.
 func TestKernelFormatBug(t *testing.T) {
 	m := newMachine(t)
@@ -139,33 +153,16 @@ func TestKernelFormatBug(t *testing.T) {
 	faults := t.TempDir()
 	t.Setenv("NEARFLASH_FAULT_DIR", faults)
 	d := m.volume(n, "unread-bug", 64*mib, cached(volume.ModeWritethrough, 16*mib))
-	// mkfs meets the bad SSD at once. How much of the filesystem it has overwritten on the
-	// origin by then differs.
-	noticed := false
-	for try := range int64(3) {
-		d.keep()
-		d.heatHead()
-		breakNow, mend := d.breakData()
-		d.unstage()
-		breakNow()
-		mustPass(t, "arm", os.WriteFile(filepath.Join(faults, "bug.format-unread"), nil, 0o600))
-		err := n.Stage(t.Context(), d.req)
-		t.Logf("stage with the defect: %v", err)
-		mend()
-		mustPass(t, "disarm", os.Remove(filepath.Join(faults, "bug.format-unread")))
-		mustPass(t, "unstage", unstage(t.Context(), n, d.req))
-		d.publish(try + 2)
-		err = n.Stage(t.Context(), d.req)
-		if err == nil {
-			_, err = os.Stat(filepath.Join(d.req.StagingPath, "x"))
-		}
-		if noticed = err != nil; noticed {
-			break
-		}
-		d.unstage()
-	}
-	if !noticed {
-		t.Error("the defect was not noticed: the file is there")
+	d.keep()
+	d.heatHead()
+	breakNow, mend := d.breakData()
+	d.unstage()
+	breakNow()
+	n.FS = mendingFS{n.FS, mend}
+	mustPass(t, "arm", os.WriteFile(filepath.Join(faults, "bug.format-unread"), nil, 0o600))
+	d.stage()
+	if _, err := os.Stat(filepath.Join(d.req.StagingPath, "x")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the defect was not noticed: the file is there, %v", err)
 	}
 	d.unstage()
 	d.remove()
