@@ -27,7 +27,7 @@ func coarseDisk(t *testing.T, mebibytes string) string {
 	m.must("modprobe", "scsi_debug", "sector_size=4096", "dev_size_mb="+mebibytes, "delay=0")
 	t.Cleanup(func() {
 		var err error
-		for range 100 { // udev may have a look at it
+		for range 600 { // udev may have a look at it
 			if _, err = m.run.Run(context.Background(), hostexec.Command("modprobe", "--remove", "scsi_debug")); err == nil {
 				return
 			}
@@ -35,7 +35,7 @@ func coarseDisk(t *testing.T, mebibytes string) string {
 		}
 		t.Errorf("scsi_debug: %v", err)
 	})
-	for range 200 {
+	for range 1200 {
 		found, err := filepath.Glob("/sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*:*/block/*")
 		mustPass(t, "glob", err)
 		if len(found) == 1 {

@@ -184,7 +184,7 @@ func (d *disk) endWhileCacheIsMade(end func(first *os.Process)) {
 		}
 	}
 	// The next plugin keeps away, and says from what.
-	sctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	sctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	err = d.n.Stage(sctx, d.req)
 	if !errors.Is(err, hostexec.ErrRuns) || !strings.Contains(err.Error(), "dmsetup create "+top) {

@@ -88,7 +88,7 @@ func child() int {
 				err = run.Outside()
 			}
 		case o.Brake:
-			bctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			bctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // it is killed before
 			n.RunBrakes(bctx)
 			cancel()
 		case o.Count:

@@ -98,7 +98,7 @@ func (v *movers) awaitLeft() time.Duration {
 	if !used {
 		t.Error("nobody used the loan")
 	}
-	for used && time.Since(began) < time.Minute {
+	for used && time.Since(began) < 3*time.Minute {
 		time.Sleep(20 * time.Millisecond)
 		used, err = v.a.InUse(t.Context(), v.req.ID)
 		mustPass(t, "session", err)

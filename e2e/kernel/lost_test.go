@@ -83,7 +83,7 @@ func (n *node) deleted(ctx context.Context, id volume.ID, f volume.Fence) error 
 // flushed: what was unflushed is on the storage server, and the cache is a residency.
 func (l *lost) flushed() {
 	l.m.t.Helper()
-	l.repair()
+	l.repairAgain()
 	if err := l.onServer(); err != nil {
 		l.m.t.Errorf("the writes are not on the storage server: %v", err)
 	}
@@ -237,7 +237,6 @@ func TestKernelRecordLost(t *testing.T) {
 			}
 			_, err := m.svc.ExportVolume(t.Context(), string(l.req.ID), m.initiator, target.Account{Username: chapUser, Password: chapWord}, 1)
 			mustPass(t, "export", err)
-			l.repairAgain()
 			l.flushed()
 		},
 		"discarded": func(l *lost) {
@@ -263,7 +262,7 @@ func TestKernelRecordLost(t *testing.T) {
 			mustPass(t, "export", err)
 			l.forget()
 			l.back()
-			l.repair()
+			l.repairAgain()
 			if got := l.cacheVolumes(); len(got) > 0 || !l.n.atRest(l.req.ID) {
 				t.Errorf("%q are left of what somebody wrote past", got)
 			}
@@ -334,7 +333,8 @@ func TestKernelRecordLost(t *testing.T) {
 	m.t = t
 }
 
-// repairAgain lets the node look once more at what it keeps.
+// repairAgain lets the node do what it does by itself until it is at rest: the storage
+// server may not have answered in time when it was asked first.
 func (l *lost) repairAgain() {
 	l.m.t.Helper()
 	for range 60 {

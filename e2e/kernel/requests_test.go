@@ -60,7 +60,7 @@ const repairPass = 5 * time.Second
 
 // Repair is the attacher's, repeated as the plugin does, until a pass was not held up.
 func (n *node) Repair(ctx context.Context) error {
-	for range 20 {
+	for range 60 {
 		began := time.Now()
 		if err := n.Attacher.Repair(ctx); err != nil || time.Since(began) < repairPass {
 			return err

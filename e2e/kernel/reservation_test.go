@@ -117,7 +117,7 @@ func TestKernelReservationsRestart(t *testing.T) {
 	key := reservation.KeyOf("again", 1)
 	mustPass(t, "take", reservation.Take(t.Context(), asPaths(a), key))
 	look := func() (f reservation.Facts) {
-		for until := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		for until := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 			_, _, err := reservation.Look(t.Context(), asPaths(b), key)
 			if err == nil {
 				f, _, err = reservation.Look(t.Context(), asPaths(a), key)

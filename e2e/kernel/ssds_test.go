@@ -60,7 +60,7 @@ func (m *machine) partitioned(disk string) string {
 	again := func(what string, act func() error) {
 		m.t.Helper()
 		err := act()
-		for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); err = act() {
+		for end := time.Now().Add(3 * time.Minute); err != nil && time.Now().Before(end); err = act() {
 			time.Sleep(50 * time.Millisecond)
 		}
 		mustPass(m.t, what, err)
@@ -122,7 +122,7 @@ func TestKernelStuckLook(t *testing.T) {
 	m.must("dmsetup", "suspend", "nf-stuck")
 	ended := make(chan error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // until then it has to be at it
 		defer cancel()
 		_, err := hostexec.New().Run(ctx, hostexec.Look("dd", "if="+infos["nf-stuck"].DevPath(), "of=/dev/null", "bs=4096", "count=1", "iflag=direct"))
 		ended <- err

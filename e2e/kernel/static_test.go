@@ -81,7 +81,7 @@ func awaitError(t *testing.T, failed <-chan error) {
 	select {
 	case err := <-failed:
 		t.Logf("the old writer has: %v", err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the old writer goes on")
 	}
 }
@@ -244,7 +244,7 @@ func TestKernelStaticTakes(t *testing.T) {
 			}
 			return err
 		}
-		for until := time.Now().Add(time.Minute); back() != nil; time.Sleep(200 * time.Millisecond) {
+		for until := time.Now().Add(3 * time.Minute); back() != nil; time.Sleep(200 * time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatalf("the paths do not come back: %v", back())
 			}

@@ -25,7 +25,7 @@ import (
 // tune lets the node do what the record asks, until it says that it has.
 func (n *node) tune(ctx context.Context, id volume.ID) error {
 	rec := n.Records.(fileRecords)
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
 		if _, err := n.Tune(ctx); err != nil {
@@ -240,7 +240,7 @@ func (l *load) moving() {
 	l.t.Helper()
 	l.fast.Store(loadBurst)
 	want := l.rounds.Load() + loadBurst
-	for range 600 {
+	for range 3600 {
 		select {
 		case err := <-l.done:
 			l.t.Fatalf("the load ended: %v", err)

@@ -39,7 +39,7 @@ const (
 	dataSectors = cacheBlocks*chunk + 104
 
 	garbage = 0xa5
-	dmWait  = 30 * time.Second
+	dmWait  = 2 * time.Minute
 )
 
 var ssd, originDisk = guest.Disk("b"), guest.Disk("d")
@@ -95,7 +95,7 @@ func (m *machine) device(name string, t devmapper.Table) devmapper.Info {
 	m.ok(err)
 	m.t.Cleanup(func() { m.remove(name) })
 	// Whoever looks at new devices shall not be counted among the test's reads.
-	_, _ = m.run.Run(m.t.Context(), hostexec.Command("udevadm", "settle", "-t", "10"))
+	_, _ = m.run.Run(m.t.Context(), hostexec.Command("udevadm", "settle", "-t", "120"))
 	return info
 }
 
@@ -176,7 +176,7 @@ func (m *machine) clone() devmapper.CloneStatus {
 func (m *machine) warm(d devmapper.Info, blocks uint64) {
 	m.t.Helper()
 	f, buf, r := m.open(d, unix.O_RDONLY), m.buffer(4096), random(5)
-	for end := time.Now().Add(2 * time.Minute); m.status().CacheUsed < blocks; {
+	for end := time.Now().Add(5 * time.Minute); m.status().CacheUsed < blocks; {
 		if time.Now().After(end) {
 			m.t.Fatalf("%+v", m.status())
 		}

@@ -370,7 +370,7 @@ func TestKernelPeerReturns(t *testing.T) {
 		t.Error("read from a peer that is cut off")
 	}
 	r.network(true)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for r.readOne(disk) != nil {
 		if time.Now().After(deadline) {
 			t.Fatal("the session did not come back")

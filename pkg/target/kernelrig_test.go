@@ -197,7 +197,7 @@ func (r *rig) login(c target.Connection, iface, user, password string) (string, 
 // mustFind returns the SCSI disk of a session that is there.
 func (r *rig) mustFind(c target.Connection) string {
 	r.t.Helper()
-	for range 100 {
+	for range 1200 {
 		disks, err := filepath.Glob("/sys/block/sd*/device/wwid")
 		if err != nil {
 			r.t.Fatal(err)
