@@ -76,26 +76,26 @@ func TestKernelFlushUnderLoad(t *testing.T) {
 	}
 	d.ask(func(v *volume.Volume) { v.FlushRequest = "one" })
 	var said []string
-	rounds, took := l.rounds.Load(), time.Duration(0)
+	rounds, looks := l.rounds.Load(), 0
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		_, err := n.Tune(t.Context())
 		mustPass(t, "tune", err)
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		if !rec.Volume.FlushPending() {
-			took = time.Since(began)
-			t.Logf("flushed in %s beside %d accesses", took.Round(time.Millisecond), l.rounds.Load()-rounds)
+			t.Logf("flushed in %s beside %d accesses", time.Since(began).Round(time.Millisecond), l.rounds.Load()-rounds)
 			break
 		}
 		if a := rec.Applied; a.Reason == v1alpha1.ReasonFlushing && !slices.Contains(said, a.Message) {
 			said = append(said, a.Message)
 		}
-		if time.Since(began) > 2*time.Minute {
+		if looks++; time.Since(began) > 5*time.Minute {
 			t.Fatalf("the flush does not end: %+v", rec.Applied)
 		}
 	}
 	t.Logf("said: %q", said)
-	if len(said) == 0 && took > 10*time.Second {
+	// The first look may swap the table, the next one has something to say.
+	if len(said) == 0 && looks > 2 {
 		t.Error("nothing was said of the flush while it lasted")
 	}
 	if l.rounds.Load() == rounds {

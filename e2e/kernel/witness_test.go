@@ -71,11 +71,19 @@ func (w *witness) begin(l checker.Load) (end func()) {
 	}
 }
 
+// leastWrites is what write writes at least: a busy machine may come to nothing in the time.
+const leastWrites = 64
+
 // write writes for a while.
 func (w *witness) write(l checker.Load, d time.Duration) {
 	w.t.Helper()
+	answered := func() int { acked, failed := w.s.Counts(); return acked + failed }
+	want := answered() + leastWrites
 	end := w.begin(l)
 	time.Sleep(d)
+	for until := time.Now().Add(2 * time.Minute); answered() < want && time.Now().Before(until); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	end()
 }
 
