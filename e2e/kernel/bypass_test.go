@@ -254,6 +254,7 @@ func TestKernelBypassStake(t *testing.T) {
 	data := pattern(9, 4*mib)
 	d.writeDirty(d.device(), data)
 	restore := d.failVolume(nodeName, "data")
+	d.awaitReport(v1alpha1.ReasonCacheDeviceError)
 	for range 2 {
 		mustPass(t, "bypass", n.Bypass(t.Context()))
 		if _, err := n.Tune(t.Context()); err != nil {
@@ -273,14 +274,26 @@ func TestKernelBypassStake(t *testing.T) {
 		t.Errorf("the change of mode says %+v", rec.Applied)
 	}
 	restore()
-	mustPass(t, "bypass", n.Bypass(t.Context()))
-	d.wantReport(v1alpha1.ReasonCacheActive)
+	d.awaitReport(v1alpha1.ReasonCacheActive)
 	check(t, d.device(), data, 0)
 	d.unstage()
 	d.stage()
 	check(t, d.device(), data, 0)
 	d.unstage()
 	d.remove()
+}
+
+// awaitReport lets the node look at its SSDs until the record says so: one that does not
+// answer in time says nothing.
+func (d *disk) awaitReport(reason string) {
+	t := d.m.t
+	t.Helper()
+	soon(t, "the record says "+reason, func() bool {
+		mustPass(t, "bypass", d.n.Bypass(t.Context()))
+		rec, err := d.rec.load(d.req.ID)
+		mustPass(t, "record", err)
+		return rec.Report.Reason == reason
+	})
 }
 
 // TestKernelBypassFill: the SSD of the new node fails while its cache is being
@@ -364,7 +377,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 func (d *disk) awaitMirror(is func() bool) {
 	t := d.m.t
 	t.Helper()
-	for range 100 {
+	for range 600 {
 		mustPass(t, "pool", d.n.pool.Reconcile(t.Context()))
 		if is() {
 			return
@@ -378,7 +391,7 @@ func (d *disk) awaitMirror(is func() bool) {
 func (d *disk) awaitMode(mode volume.CacheMode) {
 	t := d.m.t
 	t.Helper()
-	for range 100 {
+	for range 600 {
 		_, err := d.n.Tune(t.Context())
 		mustPass(t, "tune", err)
 		e, err := d.n.Journal.Load(string(d.req.ID))
