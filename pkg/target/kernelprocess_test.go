@@ -101,7 +101,7 @@ func (p *process) start() {
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := ready.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := ready.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		p.t.Fatal(err)
 	}
 	said := make([]byte, 64)
@@ -175,6 +175,28 @@ func TestKernelProcess(t *testing.T) {
 func (p *process) killedWhileZeroing() {
 	p.t.Helper()
 	const size = 400 * mib
+	met := false
+	for range 10 { // on a busy machine the server may be done before anybody has looked
+		if met = p.killedMeanwhile(size); met {
+			break
+		}
+		p.retry("delete", func(ctx context.Context) error { return p.client.DeleteVolume(ctx, "v1") })
+	}
+	if !met {
+		p.t.Fatal("the server had always zeroed before it was killed")
+	}
+	p.retry("create after the kill", func(ctx context.Context) error {
+		_, err := p.client.CreateVolume(ctx, "v1", size, targetclient.Thick)
+		return err
+	})
+	disk := p.mustLogin(p.exportTo(p.node, "v1", 1))
+	p.wantZero("volume made again after a kill", disk, 0, size)
+}
+
+// killedMeanwhile has the volume made and the server killed when it is seen unfinished, and
+// starts it again. It returns false if that came too late.
+func (p *process) killedMeanwhile(size int64) bool {
+	p.t.Helper()
 	done := make(chan error, 1)
 	go func() {
 		_, err := p.client.CreateVolume(p.t.Context(), "v1", size, targetclient.Thick)
@@ -183,21 +205,17 @@ func (p *process) killedWhileZeroing() {
 	for !strings.Contains(p.must("lvs", "--noheadings", "-o", "lv_tags", kernelVG), "nearflash.unzeroed") {
 		select {
 		case err := <-done:
-			p.t.Fatalf("created before it was seen unfinished: %v", err)
+			if err != nil {
+				p.t.Fatalf("create: %v", err)
+			}
+			return false
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	p.kill()
-	if err := <-done; err == nil {
-		p.t.Fatal("the call succeeded although the server was killed before it had zeroed")
-	}
+	err := <-done
 	p.start()
-	p.retry("create after the kill", func(ctx context.Context) error {
-		_, err := p.client.CreateVolume(ctx, "v1", size, targetclient.Thick)
-		return err
-	})
-	disk := p.mustLogin(p.exportTo(p.node, "v1", 1))
-	p.wantZero("volume made again after a kill", disk, 0, size)
+	return err != nil
 }
 
 // survivesKillAndReboot finds a session on "v1" and leaves none.
