@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -210,7 +209,9 @@ func killed(ctx context.Context, node, point string, last bool, begin func() err
 		begun <- nil
 		if last {
 			// The kill, if there was one, was seen by the kubelet already.
-			time.AfterFunc(10*cluster.Poll, cancel)
+			if armed, err := isArmed(ctx, node, point); armed || err != nil {
+				cancel()
+			}
 		}
 		err = <-fired
 	}
@@ -229,12 +230,18 @@ func killed(ctx context.Context, node, point string, last bool, begin func() err
 // awaitFired waits until the plugin has consumed an armed point.
 func awaitFired(ctx context.Context, node, point string) error {
 	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
-		out, err := k.Host.Run(ctx, node, "[ -e "+faultDir+"/"+point+" ] && echo armed || true")
-		if strings.TrimSpace(out) == "armed" {
-			return "the point is still armed", err
+		armed, err := isArmed(ctx, node, point)
+		if armed {
+			return "the point is still armed", nil
 		}
 		return "", err
 	})
+}
+
+// isArmed tells whether the plugin has not consumed an armed point.
+func isArmed(ctx context.Context, node, point string) (bool, error) {
+	out, err := k.Host.Run(ctx, node, "[ -e "+faultDir+"/"+point+" ] && echo armed || true")
+	return strings.TrimSpace(out) == "armed", err
 }
 
 // replacePlugin makes a new pod of a plugin that was killed: the kubelet would
