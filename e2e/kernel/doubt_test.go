@@ -4,9 +4,11 @@ package kernel
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -47,15 +49,21 @@ func (d *disk) lostSession() {
 	base, err := d.n.Transport.Marks(d.m.t.Context(), d.target())
 	mustPass(d.m.t, "marks", err)
 	d.m.must("ip", "link", "set", "lo", "down")
-	time.Sleep(14 * time.Second)
+	defer d.m.try("ip", "link", "set", "lo", "up")
+	soon(d.m.t, "the session is lost", func() bool {
+		states, err := filepath.Glob("/sys/class/iscsi_session/session*/state")
+		mustPass(d.m.t, "sessions", err)
+		return slices.ContainsFunc(states, func(f string) bool {
+			b, err := os.ReadFile(f)
+			return err == nil && strings.TrimSpace(string(b)) != "LOGGED_IN"
+		})
+	})
 	d.m.must("ip", "link", "set", "lo", "up")
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	soon(d.m.t, "another session is there", func() bool {
 		now, err := d.n.Transport.Marks(d.m.t.Context(), d.target())
-		if failed, _ := now.Since(base, nil); err == nil && failed == transport.FailedUnknown {
-			return
-		}
-	}
-	d.m.t.Fatal("the session was not lost, or does not come back")
+		failed, _ := now.Since(base, nil)
+		return err == nil && failed == transport.FailedUnknown
+	})
 }
 
 // wantDropped: unstage said why it kept nothing, and did so.
