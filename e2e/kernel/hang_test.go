@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,13 +60,13 @@ func onTwoSSDs(m *machine) (n *node, first, second *disk) {
 	return n, first, second
 }
 
-// commands counts the programs of the node plugin that have not ended.
-func commands() int {
+// commands are the programs of the node plugin that have not ended.
+func commands() map[int]bool {
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		panic(err)
 	}
-	count := 0
+	found := map[int]bool{}
 	for _, f := range files {
 		line, err := os.ReadFile(f)
 		if err != nil {
@@ -73,10 +74,12 @@ func commands() int {
 		}
 		program, _, _ := strings.Cut(string(line), "\x00")
 		if slices.Contains([]string{"dmsetup", "lvs", "vgs", "pvs", "lvchange", "lvcreate", "lvremove", "wipefs"}, filepath.Base(program)) {
-			count++
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+				found[pid] = true
+			}
 		}
 	}
-	return count
+	return found
 }
 
 // maxHung is how many programs may wait for one SSD: looks at all caches and at each, with
@@ -91,10 +94,6 @@ func TestKernelHungSSD(t *testing.T) {
 	n, first, second := onTwoSSDs(m)
 	third := m.volume(n, "third", 64*mib, volume.Spec{Mode: volume.ModeNone})
 	third.req.Block = true
-	began := time.Now()
-	third.stage()
-	alone := time.Since(began)
-	third.unstage()
 
 	var ahead atomic.Int64
 	n.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
@@ -109,28 +108,49 @@ func TestKernelHungSSD(t *testing.T) {
 		return err == nil && !cache && !st.Silent
 	}
 	soon(t, "the loops run", func() bool { _, err := n.DM.StatusAll(ctx); return err == nil })
+	began := time.Now()
+	third.stage()
+	alone := time.Since(began)
+	third.unstage()
 	m.must("dmsetup", "suspend", "--noflush", "--nolockfs", frail)
 	ahead.Store(int64(2 * time.Minute)) // the SSDs are to be written to now
 	soon(t, "the SSD is noticed to hang", func() bool {
 		all, err := n.DM.StatusAll(ctx)
 		return err == nil && all["nf-second"].Silent && !all["nf-first"].Silent
 	})
-	hung := commands()
+	hung := len(commands())
 	began = time.Now()
 	third.stage()
-	if took, limit := time.Since(began), 5*alone+30*time.Second; took > limit {
-		t.Errorf("a stage took %s beside an SSD that hangs, %s without: more than %s", took, alone, limit)
+	// Its own look at the SSD may be the first, which is given up with the cache.
+	beside := time.Since(began)
+	if limit := 5*alone + n.CacheTimeout + 30*time.Second; beside > limit {
+		t.Errorf("a stage took %s beside an SSD that hangs, %s without: more than %s", beside, alone, limit)
 	}
 	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" error")
 	began = time.Now()
 	soon(t, "the other volume is led past its cache", bypassed)
-	t.Logf("bypassed after %s; a stage takes %s; %d programs waited at first", time.Since(began), alone, hung)
-	for range 20 {
+	t.Logf("bypassed after %s; a stage takes %s, beside the SSD %s; %d programs ran at first", time.Since(began), alone, beside, hung)
+	// Those that wait are there a while later too; others come and go, on a busy machine
+	// many at a time.
+	var looks []map[int]bool
+	most := 0
+	for range 25 {
 		time.Sleep(time.Second)
-		if now := commands(); now > maxHung {
-			t.Fatalf("%d programs wait for the SSD, %d at first", now, hung)
+		looks = append(looks, commands())
+		waiting := 0
+		for pid := range looks[len(looks)-1] {
+			if looks[max(0, len(looks)-6)][pid] {
+				waiting++
+			}
+		}
+		if len(looks) <= 5 {
+			continue
+		}
+		if most = max(most, waiting); waiting > maxHung {
+			t.Fatalf("%d programs wait for the SSD, %d ran at first", waiting, hung)
 		}
 	}
+	t.Logf("%d programs waited at most", most)
 	// Before LVM can change the group again: a physical volume that cannot be read then is
 	// marked as missing, also when it is back.
 	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" linear "+ssdTwo+" 0")
