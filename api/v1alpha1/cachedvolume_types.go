@@ -319,6 +319,14 @@ type CachedVolumeStatus struct {
 	// +optional
 	Publication PublicationState `json:"publication,omitempty"`
 
+	// takeover is the last takeover of the storage server since which the controller has
+	// compared the record with whom the server admits: the epoch that it replaced. A record
+	// out of an older backup has another one.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Takeover string `json:"takeover,omitempty"`
+
 	// dirtyState is PossiblyDirty from before a writeback cache is activated
 	// until its flush is proven.
 	// +optional

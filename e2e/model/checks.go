@@ -17,7 +17,7 @@ const (
 )
 
 // Fix is a set of mechanisms, without each of which one of these is possible.
-type Fix uint8
+type Fix uint16
 
 // The mechanisms.
 const (
@@ -39,4 +39,6 @@ const (
 	// Leaves: a node that has nothing to flush does not wait for a server that may never
 	// let it in again.
 	Leaves
+	// Judged: a record that was not judged since a takeover proves no release.
+	Judged
 )

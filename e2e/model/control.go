@@ -168,19 +168,23 @@ func read(a actor) (string, bool) {
 }
 
 // unknown is provision's unknownExport.
-func (c *Control) unknown() (Node, uint8) {
-	best, gen := NoNode, c.Read.Generation
-	for i, g := range c.Access.Admitted {
+func (a actor) unknown(old bool) (Node, uint8) {
+	best, gen := NoNode, a.Read.Generation
+	for i, g := range a.Access.Admitted {
 		if g > gen {
 			best, gen = Node(i+1), g
 		}
+	}
+	again := old && !a.Read.Published && !a.Read.Dirty && a.w.Without&Judged == 0
+	if o := a.Read.Owner; again && best == NoNode && o != NoNode && gen != 0 && a.Access.Admitted[o-1] == gen {
+		return o, gen
 	}
 	return best, gen
 }
 
 // restoreOwner makes a record know the admission that it has forgotten.
-func (a actor) restoreOwner() (restored bool) {
-	n, gen := a.unknown()
+func (a actor) restoreOwner(old bool) (restored bool) {
+	n, gen := a.unknown(old)
 	if n == NoNode || a.w.Mode != Writeback || a.w.Static {
 		return false
 	}
@@ -191,7 +195,8 @@ func (a actor) restoreOwner() (restored bool) {
 }
 
 func readAndClaim(a actor) (string, bool) {
-	if _, gone := read(a); gone || a.Read.Deleting || a.restoreOwner() {
+	// To its owner a volume may come back whatever that one has of it.
+	if _, gone := read(a); gone || a.Read.Deleting || a.restoreOwner(a.Read.Old && a.Read.Owner != a.Node) {
 		return "", true // decided anew, by the record as it is now
 	}
 	stored := int64(a.Access.Generation)
@@ -205,7 +210,7 @@ func readAndClaim(a actor) (string, bool) {
 
 // revoke ends the admissions that were read, but that of keep.
 func (a actor) revoke(keep Node) (string, bool) {
-	if n, _ := a.unknown(); n == C || n != NoNode && a.w.at(n).Session != 0 {
+	if n, _ := a.unknown(a.Read.Old); n == C || n != NoNode && n != keep && a.w.at(n).Session != 0 {
 		return "", true // it is logged in
 	}
 	violation := ""
@@ -266,7 +271,7 @@ func writeOwner(a actor) (string, bool) {
 		return "", true
 	}
 	r := &a.c.Record
-	r.Owner, r.Generation, r.Published = a.Node, a.Claim.Generation, true
+	r.Owner, r.Generation, r.Published, r.Old = a.Node, a.Claim.Generation, true, false
 	if a.Claim.NewOwner {
 		r.Dirty = false
 	}
@@ -309,12 +314,13 @@ func release(a actor) (string, bool) {
 	if a.c.Record != a.Read || a.c.Record.Owner != a.Node {
 		return "", true
 	}
+	a.c.Record.Old = a.Read.Old && (!a.Read.Published || a.Read.Dirty)
 	a.c.Record.Published = false
 	return "", a.c.Record.Dirty || a.w.Static
 }
 
 func revokeAll(a actor) (string, bool) {
-	if a.Read.Published || a.Read.Dirty || a.restoreOwner() {
+	if a.Read.Published || a.Read.Dirty || a.restoreOwner(a.Read.Old) {
 		return "", true
 	}
 	return a.revoke(NoNode)

@@ -35,6 +35,7 @@ func etcdEvents() []event {
 		{"API server is restored", func(w *World) (string, bool) {
 			ok := w.Backup.UID != 0 && w.Backup != *w.record() && !w.Truth.Unwanted && spend(&w.Left.Restores)
 			*w.record(), w.Known, w.Clusters[0].Epochs = w.Backup, w.BackupKnown, w.BackupEpochs
+			w.record().Old = true
 			// Controllers begin anew with it.
 			w.Clusters[0].Control, w.Old, w.Clusters[0].Drawn, w.Clusters[0].Ready = Control{}, Control{}, false, false
 			return "", ok

@@ -93,6 +93,8 @@ type Record struct {
 	UID, Generation            uint8
 	Owner                      Node
 	Published, Dirty, Deleting bool
+	// Old is true of a record that was not judged since the last takeover.
+	Old bool
 }
 
 // Server is the storage server's memory of the volume.

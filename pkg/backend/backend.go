@@ -93,6 +93,21 @@ func EpochOf(ctx context.Context) string {
 	return epoch
 }
 
+type takeoverKey struct{}
+
+// WithTakeover returns a context whose calls of a Backend were decided by records that were
+// read after the takeover last, "" for none. A keeper of epochs refuses them when there was
+// another one since.
+func WithTakeover(ctx context.Context, last string) context.Context {
+	return context.WithValue(ctx, takeoverKey{}, last)
+}
+
+// TakeoverOf returns what WithTakeover has put there.
+func TakeoverOf(ctx context.Context) (last string, decided bool) {
+	last, decided = ctx.Value(takeoverKey{}).(string)
+	return last, decided
+}
+
 // Backend is a storage server.
 //
 // Create, Delete, Expand, Export and Unexport fail with *EpochError if the server has an

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -79,12 +78,12 @@ func unused(obj *v1alpha1.CachedVolume) error {
 
 // knowOwner brings the record up to the owner that the storage server admits, who is to be
 // told of the deletion. One that nobody knows cannot be.
-func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, access backend.Access) error {
+func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, access sight) error {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return err
 	}
-	if _, err := s.restoreOwner(ctx, obj, v, access); err != nil && !errors.Is(err, volume.ErrFenced) {
+	if _, err := s.restoreOwner(ctx, obj, v, access, false); err != nil && !errors.Is(err, volume.ErrFenced) {
 		return err
 	}
 	return nil

@@ -50,6 +50,8 @@ type fixture struct {
 	steps []string
 	// fail is asked before and after each step.
 	fail func(step string, done bool) error
+	// taken is the last takeover of the storage server.
+	taken string
 	// read, when set, is called once a record was read.
 	read func()
 }
@@ -84,7 +86,10 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 		},
 	})
 	f.storage.Step = f.note
-	f.svc = New(Config{Client: f.client, Backend: f.storage, Events: f.events})
+	f.svc = New(Config{
+		Client: f.client, Backend: f.storage, Events: f.events,
+		TakenOver: func(context.Context) (string, error) { return f.taken, nil },
+	})
 	return f
 }
 

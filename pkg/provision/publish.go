@@ -24,7 +24,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	if initiator == "" {
 		return volume.Publication{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
 	}
-	var access backend.Access
+	var access sight
 	var accessErr error
 	if spec == nil || spec.Static == nil {
 		access, accessErr = s.look(ctx, id)
@@ -62,22 +62,25 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 // is read: whoever is in the answer was in the record before that, so that the record
 // tells who must go. What another controller admits later is another admission, also of
 // the same node: it is not in the answer, and is left alone.
-func (s *Service) look(ctx context.Context, id volume.ID) (backend.Access, error) {
+func (s *Service) look(ctx context.Context, id volume.ID) (sight, error) {
 	storage, err := s.storage(volume.ErrUnavailable)
 	if err != nil {
-		return backend.Access{}, err
+		return sight{}, err
 	}
-	access, err := storage.Access(ctx, id)
-	if err != nil {
-		return backend.Access{}, fmt.Errorf("access to volume %s: %w", id, err)
+	var a sight
+	if a.Access, err = storage.Access(ctx, id); err != nil {
+		return sight{}, fmt.Errorf("access to volume %s: %w", id, err)
 	}
-	return access, nil
+	if s.takenOver != nil {
+		a.takeover, err = s.takenOver(ctx)
+	}
+	return a, err
 }
 
 // publishable returns the record that is to be published, and makes that of a
 // static volume when it is published for the first time, or of one of the storage server
 // that is to be adopted (states.md, A record that is older than the truth).
-func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Spec, access backend.Access, accessErr error) (*v1alpha1.CachedVolume, error) {
+func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Spec, access sight, accessErr error) (*v1alpha1.CachedVolume, error) {
 	obj, err := records.Load(ctx, s.client, id)
 	missing := errors.Is(err, volume.ErrNotFound)
 	switch {
@@ -98,7 +101,7 @@ func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Sp
 
 // adopt makes the record of a volume anew that the storage server has. Who may have
 // unflushed writes of it the server knows (restoreOwner).
-func (s *Service) adopt(ctx context.Context, id volume.ID, spec volume.Spec, access backend.Access, accessErr error) (*v1alpha1.CachedVolume, error) {
+func (s *Service) adopt(ctx context.Context, id volume.ID, spec volume.Spec, access sight, accessErr error) (*v1alpha1.CachedVolume, error) {
 	if accessErr != nil {
 		return nil, accessErr
 	}
@@ -121,7 +124,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, c, formatBlank && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, "", c, formatBlank && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
@@ -129,12 +132,13 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 
 // publishOn publishes a volume of the storage server, which admitted access before obj
 // was read: others out, record, node in.
-func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access backend.Access, node string, grant backend.Grant) (volume.Publication, error) {
+func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant) (volume.Publication, error) {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	restored, err := s.restoreOwner(ctx, obj, v, access)
+	// To its owner a volume may come back whatever that one has of it.
+	restored, err := s.restoreOwner(ctx, obj, v, access, access.old(obj) && v.Fence.Node != node)
 	if err != nil {
 		return volume.Publication{}, err
 	}
@@ -153,14 +157,14 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	if c.NewOwner {
 		keep = ""
 	}
-	if err := s.revoke(ctx, v, access, keep); err != nil {
+	if err := s.revoke(ctx, v, access, access.old(obj), keep); err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, c, access.Generation == 0 && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, access.takeover, c, access.Generation == 0 && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
-	source, err := s.backend.Export(ctx, v.ID, grant)
+	source, err := s.backend.Export(access.of(ctx), v.ID, grant)
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
 	}
@@ -189,16 +193,17 @@ func (s *Service) checkInitiators(ctx context.Context, v volume.Volume, node, in
 // generation that the record does not know is not touched: the record is older
 // than the data then, and the writes of that host must reach the origin first. (Of a
 // volume that may be writeback, restoreOwner has made the record know it.)
-func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Access, keep string) error {
-	if e, unknown := unknownExport(v, access); unknown && e.LoggedIn {
-		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record knows only %d (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
+func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old bool, keep string) error {
+	e, unknown := unknownExport(v, access.Access, old)
+	if unknown && e.LoggedIn && (keep == "" || !strings.EqualFold(e.Initiator, keep)) {
+		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record shows %d, released (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
 	}
 	for _, e := range access.Exports {
 		if keep != "" && strings.EqualFold(e.Initiator, keep) {
 			continue
 		}
-		if err := s.backend.Unexport(ctx, v.ID, e); err != nil {
+		if err := s.backend.Unexport(access.of(ctx), v.ID, e); err != nil {
 			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, v.ID, err)
 		}
 		logr.FromContextOrDiscard(ctx).Info("Ended access", "volume", v.ID, "initiator", e.Initiator, "generation", e.Generation)
@@ -212,12 +217,13 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access backend.Ac
 // repeated as a publication to the owner, which changes nothing (states.md, "The
 // record", step 2, and "When a residency may be used"). So does the state of the
 // filesystem of a volume that nobody ever had ("The filesystem").
-func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, c claim, fresh bool) error {
+func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node, takeover string, c claim, fresh bool) error {
 	source := warmSource(obj, node, c)
 	jumped := c.Generation > ptr.Deref(obj.Status.Generation, 0)+1
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
 		status.OwnerNode = node
+		status.Takeover = takeover
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
 		switch {

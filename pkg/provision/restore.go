@@ -21,13 +21,29 @@ const ReasonRecordRestored = "RecordRestored"
 
 const actionRestore = "Restore"
 
+// sight is whom the storage server admits to a volume, and the last takeover before it was
+// asked: a record that was not judged since may be of before a restore of etcd.
+type sight struct {
+	backend.Access
+	takeover string
+}
+
+// of returns the context of an order that rests on a sight: it is refused if there is a
+// later takeover by then.
+func (a sight) of(ctx context.Context) context.Context { return backend.WithTakeover(ctx, a.takeover) }
+
+// old tells a record that was not judged since the last takeover.
+func (a sight) old(obj *v1alpha1.CachedVolume) bool {
+	return a.takeover != "" && obj.Status.Takeover != a.takeover
+}
+
 // restoreOwner brings a record that is older than the truth up to the ownership that
 // the storage server still admits, if that one may hold unflushed writes: its node
 // flushes them then, or has them given up, as after any other loss
 // (states.md, A record that is older than the truth). restored tells that obj has
 // changed. Errors: ErrFenced if nobody knows which node it is.
-func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, v volume.Volume, access backend.Access) (restored bool, err error) {
-	e, unknown := unknownExport(v, access)
+func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, v volume.Volume, access sight, old bool) (restored bool, err error) {
+	e, unknown := unknownExport(v, access.Access, old)
 	if !unknown {
 		return false, nil
 	}
@@ -38,33 +54,46 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss && !keeps(pool, v.ID) {
 		return false, nil
 	}
-	if pool == nil {
+	again := e.Generation == v.Fence.Generation // the owner that the record shows
+	if pool == nil && !again {
 		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host, or say which node it was (docs/how-to/recover-a-lost-cluster.md)",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation)
 	}
-	before, node := v.Fence, pool.Name
+	before, node := v.Fence, v.Fence.Node
+	if !again {
+		node = pool.Name
+	}
 	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.OwnerNode, status.Generation = node, ptr.To(e.Generation)
 		status.Publication, status.DirtyState = v1alpha1.PublicationReleased, v1alpha1.DirtyStatePossiblyDirty
+		status.Takeover = access.takeover
+		if again {
+			return
+		}
 		status.WarmSource, status.Cache = v1alpha1.WarmSource{}, v1alpha1.CacheStatus{} // another node's
 		forgetBlank(status)
 	})
 	if err != nil {
 		return false, err
 	}
-	records.Emit(ctx, s.client, s.events, obj, records.Event{
-		Warning: true, Reason: ReasonRecordRestored, Action: actionRestore,
-		Note: fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
-			before.Generation, before.Node, node, e.Generation),
-	})
+	note := fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
+		before.Generation, before.Node, node, e.Generation)
+	if again {
+		note = fmt.Sprintf("The record is of before the last takeover of the storage server, and shows that node %s has released the volume, but the server admits it under that generation %d: it may have had the volume again since, and may hold unflushed writes.",
+			node, e.Generation)
+	}
+	records.Emit(ctx, s.client, s.events, obj, records.Event{Warning: true, Reason: ReasonRecordRestored, Action: actionRestore, Note: note})
 	return true, nil
 }
 
 // unknownExport is the admission of the highest generation, if the record does not
-// know of it.
-func unknownExport(v volume.Volume, access backend.Access) (e backend.Export, unknown bool) {
+// know of it: of a later generation; or, if the record may be of before a restore (old), of
+// the owner that it shows as released and clean, who may have come back since.
+func unknownExport(v volume.Volume, access backend.Access, old bool) (e backend.Export, unknown bool) {
+	again := old && !v.Published && !v.PossiblyDirty
 	for _, one := range access.Exports {
-		if one.Generation > max(v.Fence.Generation, e.Generation) {
+		later := one.Generation > max(v.Fence.Generation, e.Generation)
+		if later || again && !unknown && one.Generation == v.Fence.Generation {
 			e, unknown = one, true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -136,4 +137,130 @@ func testRestoredMark(t *testing.T, _ *rest.Config, f *fixture) {
 	f.admitUnknown(t, iqnB, 3)
 	f.storage.Evict(f.id)
 	f.publish(t, nodeB, 4)
+}
+
+// setBack makes the record what it was, as a backup of etcd does.
+func (f *fixture) setBack(t *testing.T, to v1alpha1.CachedVolumeStatus) {
+	t.Helper()
+	obj, err := records.Load(t.Context(), f.client, f.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	obj.Status = to
+	if err := f.client.Status().Update(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+	f.takeSteps()
+}
+
+func (f *fixture) status(t *testing.T) v1alpha1.CachedVolumeStatus {
+	t.Helper()
+	obj, err := records.Load(t.Context(), f.client, f.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj.Status
+}
+
+// testRestoredReleased: the record is of a moment when the volume was released and clean,
+// and its owner has it again since, under the same generation, with unflushed writes.
+// Nobody ends its access, and nobody else gets the volume, until it has flushed.
+func testRestoredReleased(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	f.unpublish(t, nodeA)
+	released := f.status(t)
+	f.publish(t, nodeA, 1)
+	f.mark(t, true)
+	f.taken = "first"
+	for _, loggedIn := range []bool{true, false} {
+		f.setBack(t, released)
+		f.storage.Login(f.id, iqnA, loggedIn)
+		if err := f.svc.Settle(t.Context(), f.id); err != nil {
+			t.Fatal(err)
+		}
+		f.wantExports(t, iqnA)
+		if got := <-f.events.Events; !strings.Contains(got, "Warning "+ReasonRecordRestored) || !strings.Contains(got, "that generation 1") {
+			t.Errorf("event %q", got)
+		}
+		<-f.events.Events // the same on the claim
+		f.setBack(t, released)
+		_, err := f.svc.Publish(t.Context(), f.id, nodeB, nil, chap)
+		wantError(t, err, volume.ErrFenced)
+		f.wantExports(t, iqnA)
+		f.wantOwner(t, nodeA, 1, false)
+		<-f.events.Events
+		<-f.events.Events
+	}
+	// The owner says that it has flushed: its access ends, once.
+	f.mark(t, false)
+	if err := f.svc.Settle(t.Context(), f.id); err != nil {
+		t.Fatal(err)
+	}
+	f.wantExports(t)
+
+	// To the owner it may come back at once, and is as every volume then.
+	f.publish(t, nodeA, 1)
+	f.setBack(t, released)
+	f.publish(t, nodeA, 1)
+	f.failOnce("unexport", false)
+	wantError(t, f.svc.Unpublish(t.Context(), f.id, nodeA), errInjected)
+	f.wantExports(t, iqnA)
+	f.publish(t, nodeB, 2)
+	f.wantExports(t, iqnB)
+
+	// Who has it while the server is taken over leaves it as always.
+	f.taken = "second"
+	f.unpublish(t, nodeB)
+	f.wantExports(t)
+	f.publish(t, nodeA, 3)
+}
+
+// testRestoredReleasedClean: of a volume that never is dirty the owner keeps its access
+// while it is logged in.
+func testRestoredReleasedClean(t *testing.T, _ *rest.Config, f *fixture) {
+	s := spec()
+	s.Mode, s.AcceptNodeLoss = volume.ModeWritethrough, false
+	if _, err := f.svc.Create(t.Context(), f.id, s); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(t, nodeA, 1)
+	f.unpublish(t, nodeA)
+	released := f.status(t)
+	f.publish(t, nodeA, 1)
+	f.storage.Login(f.id, iqnA, true)
+	f.taken = "first"
+	f.setBack(t, released)
+	wantError(t, f.svc.Settle(t.Context(), f.id), volume.ErrFenced)
+	_, err := f.svc.Publish(t.Context(), f.id, nodeB, nil, chap)
+	wantError(t, err, volume.ErrFenced)
+	f.wantExports(t, iqnA)
+	f.storage.Login(f.id, iqnA, false)
+	f.publish(t, nodeB, 2)
+	f.wantExports(t, iqnB)
+}
+
+func TestUnknownExport(t *testing.T) {
+	one := func(generation int64) backend.Access {
+		return backend.Access{Exports: []backend.Export{{Initiator: iqnA, Generation: generation}}}
+	}
+	for name, tc := range map[string]struct {
+		v      volume.Volume
+		old    bool
+		access backend.Access
+		want   bool
+	}{
+		"nobody":                         {old: true},
+		"a later generation":             {access: one(6), want: true},
+		"an earlier generation":          {access: one(4), old: true},
+		"its own, a record of now":       {access: one(5)},
+		"its own, an old record":         {access: one(5), old: true, want: true},
+		"its own, an old one, published": {v: volume.Volume{Published: true}, access: one(5), old: true},
+		"its own, an old one, dirty":     {v: volume.Volume{PossiblyDirty: true}, access: one(5), old: true},
+	} {
+		tc.v.Fence.Generation = 5
+		if e, unknown := unknownExport(tc.v, tc.access, tc.old); unknown != tc.want || unknown != (e != backend.Export{}) {
+			t.Errorf("%s: %+v, %v, want %v", name, e, unknown, tc.want)
+		}
+	}
 }

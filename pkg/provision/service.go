@@ -39,6 +39,9 @@ type Config struct {
 	// none, which leaves static volumes.
 	Backend backend.Backend
 	Events  events.EventRecorder
+	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
+	// is the same.
+	TakenOver func(context.Context) (string, error)
 }
 
 // Service is volume.Provisioner over the API server and a storage server.
@@ -46,13 +49,15 @@ type Service struct {
 	client  client.Client
 	backend backend.Backend
 	events  events.EventRecorder
+
+	takenOver func(context.Context) (string, error)
 }
 
 var _ volume.Provisioner = (*Service)(nil)
 
 // New returns a Service.
 func New(c Config) *Service {
-	return &Service{client: c.Client, backend: c.Backend, events: c.Events}
+	return &Service{client: c.Client, backend: c.Backend, events: c.Events, takenOver: c.TakenOver}
 }
 
 // storage returns the storage server, or an error that wraps kind if none is

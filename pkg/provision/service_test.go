@@ -43,6 +43,8 @@ func TestService(t *testing.T) {
 		"restored record dirty":            testRestoredDirty,
 		"restored record settled":          testRestoredSettle,
 		"restored record old mark":         testRestoredMark,
+		"restored record released":         testRestoredReleased,
+		"restored record never dirty":      testRestoredReleasedClean,
 		"twin initiators":                  testTwins,
 		"warm source":                      testWarmSource,
 		"static":                           testStatic,

@@ -52,8 +52,17 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 // release ends the owner's entitlement in the record.
 func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error {
 	was := obj.Status.Publication
+	judged := obj.Status.Takeover
+	if was != v1alpha1.PublicationReleased && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty && obj.Spec.Static == nil && s.takenOver != nil {
+		// That nothing is unflushed its owner has said as one that has the volume.
+		last, err := s.takenOver(ctx)
+		if err != nil {
+			return err
+		}
+		judged = last
+	}
 	err := records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
-		status.Publication = v1alpha1.PublicationReleased
+		status.Publication, status.Takeover = v1alpha1.PublicationReleased, judged
 	})
 	if err != nil {
 		return err
@@ -97,10 +106,10 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 	if v.Published || v.PossiblyDirty || v.Spec.Static != nil {
 		return nil
 	}
-	if restored, err := s.restoreOwner(ctx, obj, v, access); restored || err != nil {
+	if restored, err := s.restoreOwner(ctx, obj, v, access, access.old(obj)); restored || err != nil {
 		return err // somebody has to flush after all
 	}
-	return s.revoke(ctx, v, access, "")
+	return s.revoke(ctx, v, access, access.old(obj), "")
 }
 
 // shutOutOther ends the access of a node that is not the owner.
@@ -128,14 +137,14 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) e
 	if err != nil {
 		return err
 	}
-	if restored, err := s.restoreOwner(ctx, obj, v, access); restored || err != nil {
+	if restored, err := s.restoreOwner(ctx, obj, v, access, false); restored || err != nil {
 		return err // it may have to flush
 	}
 	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
 	if err != nil || strings.EqualFold(owner, initiator) { // also if it has become the owner meanwhile
 		return err
 	}
-	if err := s.backend.Unexport(ctx, id, access.Exports[i]); err != nil {
+	if err := s.backend.Unexport(access.of(ctx), id, access.Exports[i]); err != nil {
 		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
 	}
 	return nil

@@ -77,7 +77,9 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if storage, err = keepEpoch(mgr, cfg, storage); err != nil {
 		return err
 	}
-	volumes := provision.New(provision.Config{Client: mgr.GetClient(), Backend: storage, Events: mgr.GetEventRecorder("nearflash-controller")})
+	volumes := provision.New(provision.Config{
+		Client: mgr.GetClient(), Backend: storage, Events: mgr.GetEventRecorder("nearflash-controller"), TakenOver: takenOver(storage),
+	})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
 	if err != nil {
@@ -153,6 +155,14 @@ func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backen
 		return nil, fmt.Errorf("epoch of the storage server: %w", err)
 	}
 	return keeper, nil
+}
+
+// takenOver asks for the last takeover of the storage server, if there is one.
+func takenOver(storage backend.Backend) func(context.Context) (string, error) {
+	if keeper, ok := storage.(*epoch.Keeper); ok {
+		return keeper.TakenOver
+	}
+	return nil
 }
 
 // storageServer returns the storage server, or nil if there is none.

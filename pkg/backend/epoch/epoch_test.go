@@ -233,12 +233,32 @@ func TestSetBack(t *testing.T) {
 		if got := <-c.events.Events; !strings.Contains(got, "Warning "+ReasonRefused) || len(c.events.Events) > 0 {
 			t.Errorf("event %q, and %d more", got, len(c.events.Events))
 		}
+		wantTakenOver(t, k, "")
+		before := backend.WithTakeover(t.Context(), "")
 		c.consent(t)
+		wantTakenOver(t, k, r.Refused.Epoch) // before any order under it
 		wantOrders(t, "with consent", k, false)
 		wantOrders(t, "restarted with consent", c.controller(), false)
+		if err := k.Swap(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wantTakenOver(t, c.controller(), r.Refused.Epoch)
+		if err := k.Unexport(before, "v", backend.Export{Initiator: "iqn.2026-11.org.example:a"}); !errors.Is(err, volume.ErrBusy) {
+			t.Errorf("an order that was decided before the takeover: %v, want ErrBusy", err)
+		}
+		if err := k.Unexport(backend.WithTakeover(t.Context(), r.Refused.Epoch), "v", backend.Export{Initiator: "iqn.2026-11.org.example:a"}); err != nil {
+			t.Errorf("an order that was decided since: %v", err)
+		}
 		if r := c.record(t); r.Refused != nil || r.Takeover != nil || r.Pending != "" {
 			t.Errorf("record %+v after the takeover", r)
 		}
+	}
+}
+
+func wantTakenOver(t *testing.T, k *Keeper, want string) {
+	t.Helper()
+	if got, err := k.TakenOver(t.Context()); err != nil || got != want {
+		t.Errorf("the last takeover is %q, %v, want %q", got, err, want)
 	}
 }
 

@@ -120,7 +120,7 @@ func (k *Keeper) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if rec, err := Decode(obj, k.server); err == nil && rec == (Record{Current: k.mine}) {
+	if rec, err := Decode(obj, k.server); err == nil && rec == (Record{Current: k.mine, TakenOver: rec.TakenOver}) {
 		return nil
 	}
 	return k.swap(ctx)
@@ -130,6 +130,29 @@ func (k *Keeper) look(ctx context.Context) error {
 // epochs is left as it is.
 // Errors: *RefusedError, and those of backend.Backend.
 func (k *Keeper) Swap(ctx context.Context) error { return k.exclusively(ctx, k.swap) }
+
+// TakenOver returns the last takeover of the storage server, "" if there was none: what a
+// record of a volume says that was not compared with the server since may be of before a
+// restore of etcd. Also a cluster that is refused may ask. Errors: those of
+// backend.Backend.
+func (k *Keeper) TakenOver(ctx context.Context) (string, error) {
+	e, err := k.Epoch(ctx)
+	if errors.Is(err, backend.ErrNoEpochs) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("epoch of the storage server: %w", err)
+	}
+	obj, err := k.load(ctx)
+	if err != nil {
+		return "", err
+	}
+	rec, err := Decode(obj, e.Server)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", volume.ErrBackend, err)
+	}
+	return rec.lastTakeover(), nil
+}
 
 // begin swaps, unless this process has done so, and returns the server's own name, ""
 // for one that knows no epochs.
@@ -192,7 +215,7 @@ func (k *Keeper) swap(ctx context.Context) error {
 			if next == stepDraw {
 				rec.Pending = rand.Text()
 			} else {
-				rec = Record{Current: e.Value}
+				rec = Record{Current: e.Value, TakenOver: rec.lastTakeover()}
 			}
 			err := k.save(ctx, obj, e.Server, rec)
 			if err != nil && !errors.Is(err, errConflict) {

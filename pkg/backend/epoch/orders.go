@@ -38,6 +38,12 @@ func (k *Keeper) order(ctx context.Context, act func(context.Context) error) err
 	return errRace()
 }
 
+// decidedBefore tells an order that was decided before the last takeover.
+func decidedBefore(ctx context.Context, rec Record) bool {
+	last, decided := backend.TakeoverOf(ctx)
+	return decided && last != rec.lastTakeover()
+}
+
 // choose returns the epoch for an order: that of the record, or, after a refusal, the
 // server's if the record knows it.
 func (k *Keeper) choose(ctx context.Context, server string, met *backend.EpochError) (given string, known bool, err error) {
@@ -52,6 +58,8 @@ func (k *Keeper) choose(ctx context.Context, server string, met *backend.EpochEr
 	switch {
 	case err != nil:
 		return "", false, fmt.Errorf("%w: %w", volume.ErrBackend, err)
+	case decidedBefore(ctx, rec):
+		return "", false, fmt.Errorf("%w: the storage server was taken over since this was decided", volume.ErrBusy)
 	case met == nil:
 		return rec.Current, true, nil
 	}

@@ -31,6 +31,16 @@ type Record struct {
 	Refused *Refusal `json:"refused,omitempty"`
 	// Takeover is an administrator's word that the server is this cluster's.
 	Takeover *Takeover `json:"takeover,omitempty"`
+	// TakenOver is the epoch that the last such word has replaced.
+	TakenOver string `json:"takenOver,omitempty"`
+}
+
+// lastTakeover is what the last word of an administrator was about, done or not.
+func (r Record) lastTakeover() string {
+	if r.Takeover != nil {
+		return r.Takeover.Epoch
+	}
+	return r.TakenOver
 }
 
 // Refusal is what a cluster was refused by.
