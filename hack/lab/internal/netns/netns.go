@@ -19,6 +19,24 @@ import (
 // `ip netns` shows the lab's too.
 const dir = "/run/netns"
 
+// share makes dir a mount of its own that is shared, as `ip netns add` does before it makes
+// its first namespace. Where it is one already, nobody mounts it over the lab's names later.
+func share() error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("namespace folder: %w", err)
+	}
+	err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // not a mount yet
+		if err = unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""); err == nil {
+			err = unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("share namespace folder %s (root is needed): %w", dir, err)
+	}
+	return nil
+}
+
 // NS is a named network namespace.
 type NS struct{ Name string }
 
@@ -27,8 +45,8 @@ func (n NS) Path() string { return filepath.Join(dir, n.Name) }
 
 // Create makes the namespace. It fails when the name is taken.
 func (n NS) Create() error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("namespace folder: %w", err)
+	if err := share(); err != nil {
+		return err
 	}
 	f, err := os.OpenFile(n.Path(), os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
@@ -56,10 +74,36 @@ func (n NS) Delete() error {
 	if err := unix.Unmount(n.Path(), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount namespace %s: %w", n.Name, err)
 	}
-	if err := os.Remove(n.Path()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	err := os.Remove(n.Path())
+	if errors.Is(err, unix.EBUSY) {
+		err = n.uncover()
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove namespace %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// uncover removes a name that is mounted below a folder that was mounted over it later, as
+// `ip netns add` does with a folder that is no mount yet. In a mount namespace in which
+// nothing is mounted on the file it can be removed, and that takes the mounts of all others
+// along (mount_namespaces(7)).
+func (n NS) uncover() error {
+	return onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("new mount namespace (root is needed): %w", err)
+		}
+		if err := unix.Mount("", "/", "none", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("private mounts: %w", err)
+		}
+		for _, path := range []string{n.Path(), dir} {
+			for unix.Unmount(path, unix.MNT_DETACH) == nil {
+			}
+		}
+		for unix.Unmount(n.Path(), unix.MNT_DETACH) == nil {
+		}
+		return os.Remove(n.Path())
+	})
 }
 
 // Inode returns the number by which /proc/PID/ns/net shows the namespace, or 0
