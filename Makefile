@@ -20,6 +20,13 @@ demo: lab-up ## Boot the lab, run the main job on real devices, print the result
 .PHONY: test
 test: test-unit test-kernel test-stock-smoke test-cluster test-upstream ## Run all test rings but kind.
 
+.PHONY: test-full
+test-full: test-unit model-deep test-stock-smoke ## All that the rings have: a kill at every step, long campaigns, the documents, upstream's whole suite; hours.
+	MATRIX=whole hack/kernel-ring.sh
+	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
+	LABELS='!bench' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
+	hack/upstream-ring.sh
+
 .PHONY: verify
 verify: ## Regenerate, lint and check everything that is generated or linted.
 	hack/verify/all.sh

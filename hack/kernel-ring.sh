@@ -2,7 +2,8 @@
 # Ring 2: tests with build tag "kernel", run as root on real device-mapper, LVM
 # and iSCSI, in throw-away guests, GUESTS of them at the same time (three for each
 # processor without: many more make each so slow that tests wait in vain).
-# RUN limits them to names that match; SHORT=false runs the longest benchmarks too.
+# RUN limits them to names that match; SHORT=false runs the longest benchmarks too;
+# MATRIX=whole kills the plugin at each step and not only at one of each phase.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
@@ -83,7 +84,7 @@ start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
   "$out/lab" guest run "${machine[@]}" --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --memory "${MEMORY:-$memory}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
-    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" "$out/$1" > "$out/$1/log" 2>&1 &
+    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" --env "MATRIX=${MATRIX:-}" "$out/$1" > "$out/$1/log" 2>&1 &
   running[$!]=$1
 }
 failed=()

@@ -19,7 +19,28 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-const childEnv = "NEARFLASH_KERNEL_CHILD"
+const (
+	childEnv = "NEARFLASH_KERNEL_CHILD"
+	// matrixEnv is "whole" where every step is killed at; without it one of each phase is.
+	matrixEnv = "MATRIX"
+)
+
+func wholeMatrix() bool { return os.Getenv(matrixEnv) == "whole" }
+
+// killedAt are the steps that a test kills at: all of points, or those that stand for their
+// phase because the steps beside them leave nearly the same (make test-full has all).
+func killedAt(t *testing.T, points []string, phases ...string) []string {
+	t.Helper()
+	for _, p := range phases {
+		if !slices.Contains(points, p) {
+			t.Fatalf("%s stands for a phase, and is no step of %q", p, points)
+		}
+	}
+	if wholeMatrix() {
+		return points
+	}
+	return phases
+}
 
 // order is what a child process does.
 type order struct {
@@ -196,11 +217,19 @@ func pointsOf(mode volume.CacheMode) []string {
 func TestKernelKillAnywhere(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
+	phases := map[volume.CacheMode][]string{
+		volume.ModeNone:         {"detach.removed"},
+		volume.ModeWritethrough: {"stage.activated", "unstage.removed"},
+		volume.ModeWriteback: {
+			"stage.journaled", "stage.allocated", "stage.activating", "stage.activated", "stage.mounted",
+			"unstage.unmounted", "unstage.cleaner", "unstage.flushed", "unstage.removed", "unstage.resident", "wipe.removed",
+		},
+	}
 	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {
 		m.t = t
 		d := m.volume(n, "kill-"+string(mode), 64*mib, cached(mode, 32*mib))
 		d.req.FSType = "ext4"
-		for i, point := range pointsOf(mode) {
+		for i, point := range killedAt(t, pointsOf(mode), phases[mode]...) {
 			t.Run(string(mode)+"/"+point, func(t *testing.T) {
 				m.t = t
 				// Each stage is that of a new owner, so that a cache found is

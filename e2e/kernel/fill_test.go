@@ -337,29 +337,31 @@ func TestKernelKillFill(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "killfill-"+string(mode), cached(mode, 32*mib))
-		passed := map[string]bool{}
-		for _, point := range faultpoint.List() {
-			if !strings.HasPrefix(point, "fill.") && !strings.HasPrefix(point, "lend.") && !strings.HasPrefix(point, "reclaim.") && point != "stage.taken" {
-				continue
-			}
-			if point == "fill.gathered" || point == "fill.left" {
-				continue // TestKernelKillGather
-			}
-			if mode == volume.ModeWritethrough && !slices.Contains(activePoints, point) {
-				continue
-			}
+		points, phases := movePoints(), []string{"lend.exported", "fill.restored", "fill.clone", "fill.swapped", "reclaim.device"}
+		if mode == volume.ModeWritethrough {
+			points, phases = activePoints, []string{"fill.swapped"}
+		} else if len(points) < 14 {
+			t.Errorf("a move has %d steps only: %v", len(points), points)
+		}
+		for _, point := range killedAt(t, points, phases...) {
 			v.killedMove(point, order{})
-			passed[point] = true
 			if t.Failed() {
 				t.Fatalf("%s, killed at %s", mode, point)
 			}
 		}
-		if mode == volume.ModeWriteback && len(passed) < 14 {
-			t.Errorf("killed at %d points only: %v", len(passed), passed)
-		}
 		v.remove()
 		mustPass(t, "repair", v.b.Repair(t.Context()))
 	}
+}
+
+// movePoints are the steps of a move.
+func movePoints() []string {
+	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
+		if point == "fill.gathered" || point == "fill.left" {
+			return true // TestKernelKillGather
+		}
+		return !strings.HasPrefix(point, "fill.") && !strings.HasPrefix(point, "lend.") && !strings.HasPrefix(point, "reclaim.") && point != "stage.taken"
+	})
 }
 
 // activePoints are tried with writethrough too, where an interrupted cache may be
