@@ -156,7 +156,7 @@ type CachedVolumeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[1-9][0-9]*(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isInteger())",message="cacheSize must be a whole number of bytes, such as 10Gi, or 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('4Ei')) && double(int(quantity(self).asApproximateFloat())) == quantity(self).asApproximateFloat())",message="cacheSize must be a whole number of bytes, such as 10Gi or 1.5Gi, or 1% to 100%"
 	CacheSize string `json:"cacheSize,omitempty"`
 
 	// chunkSizeBytes is the size of a cache block in bytes, a multiple of
@@ -178,7 +178,7 @@ type CachedVolumeSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[1-9][0-9]*(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isInteger() && quantity(self).compareTo(quantity('16Mi')) >= 0)",message="maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi, or 1% to 100%"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isLessThan(quantity('4Ei')) && double(int(quantity(self).asApproximateFloat())) == quantity(self).asApproximateFloat() && quantity(self).compareTo(quantity('16Mi')) >= 0)",message="maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi or 1.5Gi, or 1% to 100%"
 	MaxDirtyBytes string `json:"maxDirtyBytes,omitempty"`
 
 	// maxDirtyAgeSeconds is after how many seconds without a moment in which nothing

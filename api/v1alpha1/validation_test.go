@@ -89,10 +89,10 @@ func testCreate(t *testing.T, c client.Client) {
 		return func(spec *v1alpha1.CachedVolumeSpec) { spec.ChunkSizeBytes = &n }
 	}
 	badSize := func(s string) string {
-		return fmt.Sprintf(`spec.cacheSize: Invalid value: %q: cacheSize must be a whole number of bytes, such as 10Gi, or 1%% to 100%%`, s)
+		return fmt.Sprintf(`spec.cacheSize: Invalid value: %q: cacheSize must be a whole number of bytes, such as 10Gi or 1.5Gi, or 1%% to 100%%`, s)
 	}
 	badDirty := func(s string) string {
-		return fmt.Sprintf(`spec.maxDirtyBytes: Invalid value: %q: maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi, or 1%% to 100%%`, s)
+		return fmt.Sprintf(`spec.maxDirtyBytes: Invalid value: %q: maxDirtyBytes must be a whole number of bytes of at least 16Mi, such as 2Gi or 1.5Gi, or 1%% to 100%%`, s)
 	}
 	dirty := func(text string, age int32) func(*v1alpha1.CachedVolumeSpec) {
 		return func(s *v1alpha1.CachedVolumeSpec) { s.MaxDirtyBytes, s.MaxDirtyAgeSeconds = text, ptr.To(age) }
@@ -108,7 +108,8 @@ func testCreate(t *testing.T, c client.Client) {
 		"dirty bound in percent": {change: dirty("1%", 0)},
 		"small dirty bound":      {change: dirty("16000k", 0), want: badDirty("16000k")},
 		"no dirty percentage":    {change: dirty("0%", 0), want: badDirty("0%")},
-		"half a dirty byte":      {change: dirty("16.5Mi", 0), want: badDirty("16.5Mi")},
+		"dirty bound, fraction":  {change: dirty("16.5Mi", 0)},
+		"half a dirty byte":      {change: dirty("16777216.5", 0), want: badDirty("16777216.5")},
 		"young dirt":             {change: dirty("2Gi", 9), want: `spec.maxDirtyAgeSeconds: Invalid value: 9: maxDirtyAgeSeconds must be 0 or at least 10`},
 		"old dirt":               {change: dirty("2Gi", 604801), want: `spec.maxDirtyAgeSeconds: Invalid value: 604801: spec.maxDirtyAgeSeconds in body should be less than or equal to 604800`},
 
@@ -136,7 +137,8 @@ func testCreate(t *testing.T, c client.Client) {
 		"no percentage":  {change: size("0%"), want: badSize("0%")},
 		"too much":       {change: size("101%"), want: badSize("101%")},
 		"nothing":        {change: size("0"), want: badSize("0")},
-		"a fraction":     {change: size("1.5Gi"), want: badSize("1.5Gi")},
+		"a fraction":     {change: size("1.5Gi")},
+		"part of a byte": {change: size("1.3Gi"), want: badSize("1.3Gi")},
 		"negative":       {change: size("-1Gi"), want: badSize("-1Gi")},
 		"a word":         {change: size("big"), want: badSize("big")},
 		"beyond 63 bits": {change: size("9007199254740992Pi"), want: badSize("9007199254740992Pi")},

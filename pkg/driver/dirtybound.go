@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -78,7 +79,7 @@ func parseMaxDirty(p *problems, value string) volume.Size {
 	if value == "" || value == boundNone {
 		return volume.Size{}
 	}
-	size, err := volume.ParseSize(value)
+	size, err := quantity.Size(value)
 	if err != nil || size.Percent == 0 && size.Bytes < minDirtyBytes {
 		p.add(keyMaxDirtyBytes, "%q is not accepted; accepted are none, whole bytes of at least 16Mi, such as 2Gi, and 1%% to 100%% of the cache", value)
 		return volume.Size{}

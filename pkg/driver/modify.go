@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -43,7 +44,7 @@ func parseChange(params map[string]string) (change, error) {
 	c.Bound = c.bound.parse(p)
 	c.Warm = c.warm.parse(p)
 	if value := params[keyCacheSize]; value != "" {
-		size, err := volume.ParseSize(value)
+		size, err := quantity.Size(value)
 		if err != nil {
 			p.addErr(keyCacheSize, err)
 		}

@@ -131,7 +131,7 @@ func TestModify(t *testing.T) {
 		"percentage": {now: writethrough(), params: map[string]string{"cacheSize": "0%"},
 			wantErr: `invalid argument: mutable parameter cacheSize: "0%" is not a percentage; accepted are 1% to 100%`},
 		"two at once": {now: writethrough(), params: map[string]string{"cacheSize": "big", "cacheMode": "x"},
-			wantErr: `invalid argument: mutable parameter cacheMode: "x" is not accepted; accepted are none, writethrough, writeback; mutable parameter cacheSize: "big" is not a whole number of bytes; accepted are digits with an optional Ki, Mi, Gi, Ti, Pi, k, M, G, T or P`},
+			wantErr: `invalid argument: mutable parameter cacheMode: "x" is not accepted; accepted are none, writethrough, writeback; mutable parameter cacheSize: "big" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M`},
 		"writeback without consent": {now: writethrough(), params: map[string]string{"cacheMode": "writeback"},
 			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "" does not go with cacheMode writeback, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is node-loss`},
 		"consent withdrawn": {now: writeback(), params: map[string]string{"acceptDirtyLoss": "none"},

@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -114,7 +115,7 @@ func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Siz
 	case value == "":
 		return volume.Size{Percent: defaultCachePercent}
 	}
-	size, err := volume.ParseSize(value)
+	size, err := quantity.Size(value)
 	if err != nil {
 		p.addErr(keyCacheSize, err)
 	}
@@ -130,7 +131,7 @@ func parseChunkSize(p *problems, mode volume.CacheMode, value string) int64 {
 		p.add(keyChunkSize, "%q contradicts cacheMode none, which has no cache; leave chunkSize out", value)
 		return 0
 	}
-	n, err := volume.ParseBytes(value)
+	n, err := quantity.Bytes(value)
 	if err != nil || n < chunkUnit || n > maxChunk || n%chunkUnit != 0 {
 		p.add(keyChunkSize, "%q is not accepted; %s", value, accepted)
 		return 0

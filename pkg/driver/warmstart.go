@@ -3,6 +3,7 @@ package driver
 import (
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -69,7 +70,7 @@ func parseBandwidth(p *problems, value string) int64 {
 	if value == "" {
 		return 0
 	}
-	n, err := volume.ParseBytes(value)
+	n, err := quantity.Bytes(value)
 	if err != nil || n < minBandwidth || n > maxBandwidth {
 		p.add(keyWarmStartBandwidth, "%q is not accepted; accepted are bytes per second from 1Mi to 1Ti, such as 100Mi", value)
 		return 0

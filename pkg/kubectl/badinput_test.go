@@ -70,7 +70,7 @@ func TestBadInput(t *testing.T) {
 		"mode data writearound":    "mode writearound is not known: accepted are none, writethrough, writeback",
 		"mode data writeback --accept-dirty-loss yes": "--accept-dirty-loss yes is not known: accepted is node-loss",
 		"resize data":                       "resize takes 2 argument(s), got 1: write `kubectl nearflash resize PVC SIZE`",
-		"resize data 10Gib":                 "SIZE: \"10Gib\" is not a whole number of bytes; accepted are digits with an optional Ki, Mi, Gi, Ti, Pi, k, M, G, T or P",
+		"resize data 10Gib":                 "SIZE: \"10Gib\" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M",
 		"resize data 101%":                  "SIZE: \"101%\" is not a percentage; accepted are 1% to 100%",
 		"resize data 0":                     "SIZE: a cache of \"0\" bytes: use cacheMode none for no cache",
 		"drop":                              "drop takes 1 argument(s), got 0: write `kubectl nearflash drop PVC`",

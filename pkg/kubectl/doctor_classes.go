@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -46,7 +47,7 @@ func classProblems(params map[string]string) []string {
 		case accepted != nil && !slices.Contains(accepted, value):
 			out = append(out, fmt.Sprintf("%s %q is not accepted (accepted: %s)", key, value, strings.Join(accepted, ", ")))
 		case key == "cacheSize" && params["cacheMode"] != "none":
-			if _, err := domain.ParseSize(value); err != nil {
+			if _, err := quantity.Size(value); err != nil {
 				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
 			}
 		}
@@ -75,7 +76,7 @@ func warmProblems(params map[string]string) []string {
 	var out []string
 	from, bandwidth, deadline := params["warmStart"], params["warmStartBandwidth"], params["warmStartDeadline"]
 	if bandwidth != "" {
-		if n, err := domain.ParseBytes(bandwidth); err != nil || n < 1<<20 || n > 1<<40 {
+		if n, err := quantity.Bytes(bandwidth); err != nil || n < 1<<20 || n > 1<<40 {
 			out = append(out, fmt.Sprintf("warmStartBandwidth %q is not accepted (accepted: 1Mi to 1Ti)", bandwidth))
 		}
 	}

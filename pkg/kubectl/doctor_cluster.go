@@ -255,7 +255,7 @@ func checkNode(d *diagnosis, f *clusterFacts, n string) {
 	}
 	checkPool(d, object, pool)
 	if !d.bad(since) {
-		d.ok(object, "plugin ready and registered; pool of %s, %s free, %s residency", quantity(pool.Status.Capacity), quantity(pool.Status.Free), quantity(pool.Status.Residency))
+		d.ok(object, "plugin ready and registered; pool of %s, %s free, %s residency", bytesOf(pool.Status.Capacity), bytesOf(pool.Status.Free), bytesOf(pool.Status.Residency))
 	}
 }
 

@@ -122,7 +122,7 @@ func (o *poolsOptions) row(p *v1alpha1.CachePool) []string {
 		ready, reason = string(c.Status), c.Reason
 	}
 	row := []string{
-		p.Name, usedDevices(p), quantity(p.Status.Capacity), quantity(p.Status.Free), quantity(p.Status.Residency),
+		p.Name, usedDevices(p), bytesOf(p.Status.Capacity), bytesOf(p.Status.Free), bytesOf(p.Status.Residency),
 		orNone(string(p.Spec.Redundancy)), wear(p), health(p), ready, reason,
 	}
 	if !o.wide {
@@ -149,7 +149,7 @@ func usedDevices(p *v1alpha1.CachePool) string {
 	return fmt.Sprint(used)
 }
 
-func quantity(q resource.Quantity) string { return size(q.Value()) }
+func bytesOf(q resource.Quantity) string { return size(q.Value()) }
 
 // wear is that of the most worn device.
 func wear(p *v1alpha1.CachePool) string {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -46,7 +47,7 @@ func (o *resizeOptions) Complete(args []string) error {
 // Validate implements options.
 func (o *resizeOptions) Validate() error {
 	var err error
-	if o.size, err = domain.ParseSize(o.text); err != nil {
+	if o.size, err = quantity.Size(o.text); err != nil {
 		return fmt.Errorf("SIZE: %s", strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
 	}
 	return o.validate()
@@ -74,7 +75,7 @@ func (o *resizeOptions) means(v *volume) string {
 	if v.Spec.CacheMode == v1alpha1.CacheModeNone {
 		return fmt.Sprintf(" (the mode is none: the size counts once `%s mode` gives the volume a cache)", name)
 	}
-	before, err := domain.ParseSize(v.Spec.CacheSize)
+	before, err := quantity.Size(v.Spec.CacheSize)
 	if err != nil || v.capacity() == 0 && (before.Percent != 0) != (o.size.Percent != 0) {
 		return ""
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -71,7 +72,7 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		WarmStart:      warmStart(in.WarmStart),
 	}
 	if in.CacheSize != "" {
-		size, err := volume.ParseSize(in.CacheSize)
+		size, err := quantity.Size(in.CacheSize)
 		if err != nil {
 			return volume.Spec{}, fmt.Errorf("spec.cacheSize of CachedVolume %s: %w", obj.Name, err)
 		}
@@ -106,7 +107,7 @@ func dirtyBound(in v1alpha1.CachedVolumeSpec) (volume.DirtyBound, error) {
 		return b, nil
 	}
 	var err error
-	b.Max, err = volume.ParseSize(in.MaxDirtyBytes)
+	b.Max, err = quantity.Size(in.MaxDirtyBytes)
 	return b, err
 }
 

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/volume"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // Parameters of a StorageClass, and attributes of a static PersistentVolume, that
@@ -131,7 +131,7 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 
 // sizeOf returns 0 for a size that is not known.
 func sizeOf(text string, capacity int64) int64 {
-	size, err := volume.ParseSize(text)
+	size, err := quantity.Size(text)
 	if err != nil {
 		return 0
 	}
