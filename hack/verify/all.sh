@@ -92,6 +92,14 @@ check_directives() {
   fi
 }
 
+# A newcomer finds each package on the map, and no other.
+check_map() {
+  local known there
+  known=$(awk '/^## The map/ { on = 1; next } /^## / { on = 0 } on && /^\|/' CONTRIBUTING.md | grep -oE '`(pkg|e2e|hack)/[a-z/0-9]+`' | tr -d '\`' | cut -d/ -f1,2 | sort -u)
+  there=$(for dir in pkg/*/ e2e/*/ hack/*/; do echo "${dir%/}"; done | sort -u)
+  diff <(echo "$known") <(echo "$there")
+}
+
 remedy() {
   case $1 in
     format) echo "run: gofmt -s -w FILES" ;;
@@ -103,11 +111,12 @@ remedy() {
     links) echo "correct the link, or the heading that it points to" ;;
     shell) echo "correct the script" ;;
     paths) echo "take the path from the environment or a parameter" ;;
+    map) echo "name the package (>) in CONTRIBUTING.md's map, or take the one out that is gone (<)" ;;
     directives) echo "write //lint:ignore CHECK REASON for a finding of hack/tools/lint, else delete the comment" ;;
   esac
 }
 
-all=(format shell paths directives links vet lint tools tidy generated)
+all=(format shell paths directives map links vet lint tools tidy generated)
 selected=("$@")
 ((${#selected[@]})) || selected=("${all[@]}")
 for name in "${selected[@]}"; do
