@@ -50,6 +50,18 @@ func (l *Lab) Start(ctx context.Context, machine string) error {
 	return err
 }
 
+// SaveMachine makes an image of the disks of a machine that was killed.
+func (l *Lab) SaveMachine(ctx context.Context, machine, name string) error {
+	_, err := l.do(ctx, nil, "machine", "save", machine, name)
+	return err
+}
+
+// RestoreMachine gives a machine that was killed the disks of an image.
+func (l *Lab) RestoreMachine(ctx context.Context, machine, name string) error {
+	_, err := l.do(ctx, nil, "machine", "restore", machine, name)
+	return err
+}
+
 // Cut drops everything between two machines.
 func (l *Lab) Cut(ctx context.Context, a, b string) error {
 	_, err := l.do(ctx, nil, "net", "cut", a, b)

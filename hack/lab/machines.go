@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
+	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
 )
 
 func newExec(o *options) *cobra.Command {
@@ -83,6 +85,26 @@ func newStart(o *options) *cobra.Command {
 			return lab.Start(cmd.Context(), args[0])
 		},
 	}
+}
+
+func newMachine(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "machine", Short: "Keep the disks of a machine and give them back"}
+	with := func(use, short string, do func(ctx context.Context, lab *cluster.Lab, node, name string) error) *cobra.Command {
+		return &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return do(cmd.Context(), lab, args[0], args[1])
+		}}
+	}
+	cmd.AddCommand(
+		with("save NODE NAME", "Make an image of the disks of a guest that was killed",
+			func(ctx context.Context, lab *cluster.Lab, node, name string) error { return lab.SaveMachine(ctx, node, name) }),
+		with("restore NODE NAME", "Give a guest that was killed the disks of an image",
+			func(ctx context.Context, lab *cluster.Lab, node, name string) error { return lab.RestoreMachine(ctx, node, name) }),
+	)
+	return cmd
 }
 
 func newNet(o *options) *cobra.Command {

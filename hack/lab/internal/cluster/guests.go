@@ -36,6 +36,9 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if rec, err := l.Procs.Get(n.Name); err == nil && rec.Alive() {
 		return nil
 	}
+	if err := l.mustBeOfOneTime(n); err != nil {
+		return err
+	}
 	share := l.Paths.Share(n.Name)
 	for _, dir := range []string{share, l.Paths.NodeLogs(n.Name), l.Paths.Images()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -49,16 +52,16 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if err := writeConfig(share, cfg); err != nil {
 		return err
 	}
-	disk, size, memory := l.Paths.Disk(n.Name, "ssd.img"), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB
+	disk, size, memory := l.Paths.Disk(n.Name, secondDisk(n)), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB
 	if n.Role == plan.RoleStorage {
-		disk, size, memory = l.Paths.Disk(n.Name, "storage.img"), s.Sizes.StorageMiB, s.Sizes.StorageMemoryMiB
+		size, memory = s.Sizes.StorageMiB, s.Sizes.StorageMemoryMiB
 	}
 	if err := node.MakeDisk(disk, size<<20); err != nil {
 		return err
 	}
 	spec, err := l.Backend.Spec(node.Guest{
 		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: share,
-		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, "root.cow"), Disks: []string{disk},
+		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk},
 		MemoryMiB: memory, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
 	})
 	if err != nil {
