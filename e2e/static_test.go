@@ -118,6 +118,8 @@ func (v *vol) handle() string { return v.space.name + "-" + v.claim }
 type lun struct {
 	name, iqn, device, portal string
 	username, password        string
+	// block makes its volumes raw block devices.
+	block bool
 }
 
 // newLUN exports a logical volume of the storage machine through configfs, as an
@@ -138,7 +140,7 @@ func newLUN(ctx context.Context, name string) (*lun, error) {
 		return nil, err
 	}
 	l.portal = strings.TrimSpace(portal) + ":3260"
-	DeferCleanup(l.remove, NodeTimeout(soon))
+	DeferCleanup(func(ctx SpecContext) { Expect(l.remove(ctx)).To(Succeed()) }, NodeTimeout(soon))
 	script := fmt.Sprintf(`set -e
 lvcreate --yes --wipesignatures n --size 64M --name %[1]s %[2]s >/dev/null
 dd if=/dev/zero of=%[3]s bs=1M count=64 oflag=direct status=none
@@ -171,7 +173,7 @@ printf %%s %s >$acl/auth/password
 }
 
 // remove takes the LUN away; parts that were never made are no error.
-func (l *lun) remove(ctx SpecContext) {
+func (l *lun) remove(ctx context.Context) error {
 	_, err := k.Host.Run(ctx, cluster.StorageMachine, fmt.Sprintf(`
 target=/sys/kernel/config/target/iscsi/%[1]s
 tpg=$target/tpgt_1
@@ -188,7 +190,10 @@ rmdir /sys/kernel/config/target/core/iblock_7777/%[2]s 2>/dev/null
 rmdir /sys/kernel/config/target/core/iblock_7777 2>/dev/null
 lvremove --yes %[3]s >/dev/null
 [ ! -d $target ] && [ ! -e %[3]s ]`, l.iqn, l.name, l.device))
-	Expect(err).NotTo(HaveOccurred(), "remove the LUN")
+	if err != nil {
+		return fmt.Errorf("remove the LUN: %w", err)
+	}
+	return nil
 }
 
 // volume makes the PersistentVolume, its secret and its claim.
@@ -199,18 +204,22 @@ func (l *lun) volume(ctx context.Context, s *space, claim, password string) *vol
 		StringData: map[string]string{"chap.username": l.username, "chap.password": password},
 	}
 	Expect(k.API.Create(ctx, secret)).To(Succeed())
+	attributes := map[string]string{"portals": l.portal, "iqn": l.iqn, "lun": "0", "cacheMode": "writethrough", "cacheSize": "32Mi"}
+	volumeMode := corev1.PersistentVolumeBlock
+	if !l.block {
+		volumeMode = corev1.PersistentVolumeFilesystem
+		attributes["formatIfBlank"] = "true" // it is made blank above
+	}
 	pv := &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name + "-" + claim},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
 			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			VolumeMode:                    &volumeMode,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: cluster.DriverName, VolumeHandle: s.name + "-" + claim, FSType: "ext4",
-				VolumeAttributes: map[string]string{
-					"portals": l.portal, "iqn": l.iqn, "lun": "0", "cacheMode": "writethrough", "cacheSize": "32Mi",
-					"formatIfBlank": "true", // it is made blank above
-				},
+				VolumeAttributes:   attributes,
 				NodeStageSecretRef: &corev1.SecretReference{Namespace: s.name, Name: secret.Name},
 			}},
 		},
@@ -219,7 +228,7 @@ func (l *lun) volume(ctx context.Context, s *space, claim, password string) *vol
 	// With Retain, the volume goes by hand, once the claim is gone and before the
 	// space looks for leaks.
 	s.retained = append(s.retained, pv)
-	v := &vol{space: s, claim: claim}
+	v := &vol{space: s, claim: claim, block: l.block}
 	Expect(s.claim(ctx, v, cluster.ClaimSpec{Size: "64Mi", VolumeName: pv.Name})).To(Succeed())
 	return v
 }

@@ -41,6 +41,8 @@ type witness struct {
 	s      *checker.Session
 	r      *rand.Rand
 	cancel context.CancelFunc
+	// beside are the other volumes of the campaign.
+	beside []*witness
 	// writing ends the load under way and returns its error.
 	writing func() error
 }
@@ -141,6 +143,11 @@ func (w *witness) restarts(ctx context.Context) (int32, bool, error) {
 
 // reboot kills the volume's node and waits until its pod runs again.
 func (w *witness) reboot(ctx context.Context) error {
+	return w.rebootWith(ctx, func() error { return nil })
+}
+
+// rebootWith has something done to the node while it is off.
+func (w *witness) rebootWith(ctx context.Context, do func() error) error {
 	before, _, err := w.restarts(ctx)
 	if err != nil {
 		return err
@@ -150,7 +157,7 @@ func (w *witness) reboot(ctx context.Context) error {
 		return err
 	}
 	w.close()
-	if err := errors.Join(k.Lab.Start(ctx, w.node), recovered(ctx)); err != nil {
+	if err := errors.Join(do(), k.Lab.Start(ctx, w.node), recovered(ctx)); err != nil {
 		return err
 	}
 	err = cluster.Await(ctx, backedOff, func(ctx context.Context) (string, error) {

@@ -151,12 +151,20 @@ func (l Load) pick(blocks int64) []int64 {
 // Write writes blocks at the same time and waits for the answers. None may be named
 // twice. A write that fails is noted and no error.
 func (s *Session) Write(at ...int64) error {
+	return s.ask(s.h.order(at), len(at))
+}
+
+// Order is one batch of a load for a Serve that nobody talks to: the writes count as
+// under way until somebody notes their answers.
+func (h *History) Order(l Load) string { return h.order(l.pick(h.Blocks())) }
+
+func (h *History) order(at []int64) string {
 	var b strings.Builder
 	b.WriteString("w")
 	for _, n := range at {
-		fmt.Fprintf(&b, " %d:%d", s.h.Issue(n), n)
+		fmt.Fprintf(&b, " %d:%d", h.Issue(n), n)
 	}
-	return s.ask(b.String(), len(at))
+	return b.String()
 }
 
 // Flush makes everything acknowledged durable. One that fails is noted and no error.

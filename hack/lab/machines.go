@@ -100,9 +100,13 @@ func newMachine(o *options) *cobra.Command {
 	}
 	cmd.AddCommand(
 		with("save NODE NAME", "Make an image of the disks of a guest that was killed",
-			func(ctx context.Context, lab *cluster.Lab, node, name string) error { return lab.SaveMachine(ctx, node, name) }),
+			func(ctx context.Context, lab *cluster.Lab, node, name string) error {
+				return lab.SaveMachine(ctx, node, name)
+			}),
 		with("restore NODE NAME", "Give a guest that was killed the disks of an image",
-			func(ctx context.Context, lab *cluster.Lab, node, name string) error { return lab.RestoreMachine(ctx, node, name) }),
+			func(ctx context.Context, lab *cluster.Lab, node, name string) error {
+				return lab.RestoreMachine(ctx, node, name)
+			}),
 	)
 	return cmd
 }
