@@ -214,6 +214,10 @@ func TestKernelRestoredNode(t *testing.T) {
 		d.remove()
 		n = d.n
 	})
+	t.Run("at rest, and lost since", func(t *testing.T) {
+		m.t = t
+		n = lostSince(t, m, n)
+	})
 	t.Run("in use, and lost", func(t *testing.T) {
 		m.t = t
 		n = inUseAndLost(t, m, n)
@@ -250,6 +254,35 @@ func inUseAndLost(t *testing.T, m *machine, n *node) *node {
 	check(t, d.device(), origin, 0)
 	d.unstage()
 	d.wantOrigin("given up", origin)
+	d.remove()
+	return d.n
+}
+
+// lostSince: the image has a cache at rest, and the writes that were lost with the disks
+// came after it. The volume is not staged without them, before a repair or after it, until
+// somebody gives them up.
+func lostSince(t *testing.T, m *machine, n *node) *node {
+	d := m.volume(n, "lostsince", 64*mib, cached(volume.ModeWriteback, 32*mib))
+	d.req.Block = true
+	d.stage()
+	d.fill(pattern(1, 4*mib))
+	d.unstage()
+	old := d.backup()
+	d.stage()
+	write(t, d.device(), pattern(2, 4*mib), 0, true)
+	d.stopNow()
+	d.restore(old)
+	for _, when := range []string{"before", "after"} {
+		if err := d.n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrFenced) || !strings.Contains(err.Error(), "unflushed writes") {
+			t.Errorf("stage %s a repair: %v", when, err)
+		}
+		if err := d.n.Repair(t.Context()); err != nil && !errors.Is(err, volume.ErrUnavailable) {
+			t.Errorf("repair: %v", err)
+		}
+	}
+	mustPass(t, "give up", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.PossiblyDirty = false; return nil }))
+	d.stage()
+	d.unstage()
 	d.remove()
 	return d.n
 }

@@ -230,10 +230,11 @@ func recoverable(f stageFacts, sameFence bool) bool {
 // record that says Clean all the same is an administrator's word that they are
 // given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
-	if f.Entry == nil {
+	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !bugTrustNodeName.On() {
+		// What is not of the stage that made the writes says nothing of them.
 		return f.Record.PossiblyDirty
 	}
-	return sameFence && f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
+	return f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
 }
 
 // fenceError checks I1: the record must name this node as published owner of

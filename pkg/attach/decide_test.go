@@ -146,6 +146,14 @@ func TestDecideStage(t *testing.T) {
 			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast).with(recordDirty),
 			wantRefuse: true,
 		},
+		"resident of an image, and unflushed writes that nobody has": {
+			s:          newSituation(wb).entry(fence5, StateResident, wb, true, true).cache(fence5, wb, true).with(rebooted).with(nodePast).with(recordDirty),
+			wantRefuse: true,
+		},
+		"resident of an earlier generation of an image, and unflushed writes that nobody has": {
+			s:          newSituation(wb).entry(fence4, StateResident, wb, true, true).cache(fence4, wb, true).with(rebooted).with(recordDirty),
+			wantRefuse: true,
+		},
 		"the same, the journal is lost": {
 			s:          newSituation(wb).cache(fence5, wb, false).with(ssdPast).with(recordDirty),
 			wantRefuse: true,
