@@ -313,7 +313,9 @@ func (w *witness) restoredLater(ctx context.Context, putBack func() error) error
 	if _, err := shown(ctx, "abandon", "-n", w.space.name, w.claim, "--accept-data-loss", "--force"); err != nil {
 		return err
 	}
-	if err := w.start(ctx, []string{nodeA, nodeB}[w.r.IntN(2)]); err != nil {
+	// There: a kubelet makes the folder of a raw block volume again while a pod waits that
+	// was refused, and leaves it when that pod goes. It goes with the next one.
+	if err := w.start(ctx, lost); err != nil {
 		return err
 	}
 	if err := w.open(ctx); err != nil {
