@@ -77,7 +77,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	}
 	f.Past = f.Record != nil && f.Record.Fence.UID == e.Fence.UID && pastWrites(e, f.Cache, *f.Record)
 	// Last: a storage server that does not answer may take all of the caller's time.
-	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.AskEvery)
+	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.again(e))
 	if err != nil || e.Lost == nil || !e.Lost.foreign() {
 		return f, c, err
 	}

@@ -244,7 +244,8 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		if !e.MayBeDirty() {
 			e = nil // it does not speak of these writes
 		}
-		if f.Proof, err = a.prove(ctx, req.ID, known, e, &rec, 0); err != nil {
+		q := unitQuestion{at: req.Publication.Source, cred: credentials(req.Credentials)}
+		if f.Proof, err = a.prove(ctx, req.ID, known, e, &rec, q); err != nil {
 			return f, c, err
 		}
 	}

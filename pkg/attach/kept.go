@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -32,10 +33,24 @@ func (a *Attacher) findRecord(ctx context.Context, id volume.ID) (*volume.Volume
 	return &rec, nil
 }
 
+// unitQuestion is how the storage server is asked for a unit.
+type unitQuestion struct {
+	// at is where the unit is: for stage what the publication says, since the target of an
+	// earlier admission is gone once there is a later one.
+	at   volume.ISCSI
+	cred *transport.Credentials
+	// every is the least pause between two questions.
+	every time.Duration
+}
+
+// again asks where the unit was when the entry was written.
+func (a *Attacher) again(e *Entry) unitQuestion {
+	return unitQuestion{at: e.Source, every: a.AskEvery}
+}
+
 // prove gathers what decideOwnership needs besides the record. e is nil if only the SSD
-// tells of the writes: then nobody knows where the unit is. every is the least pause
-// between two questions to the storage server.
-func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *Entry, rec *volume.Volume, every time.Duration) (proof, error) {
+// tells of the writes: then the unit is not asked for.
+func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *Entry, rec *volume.Volume, q unitQuestion) (proof, error) {
 	static := e != nil && e.Static
 	if !asksUnit(known, false, rec, false) {
 		return proof{}, nil
@@ -46,7 +61,7 @@ func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, 
 	}
 	p := proof{Deleted: covered(deleted, id, known)}
 	if e != nil && asksUnit(known, static, rec, p.Deleted) {
-		p.Unit, p.SameUnit = a.unitOf(ctx, e, every)
+		p.Unit, p.SameUnit = a.unitOf(ctx, e, q)
 	}
 	return p, nil
 }
@@ -57,20 +72,23 @@ func covered(deleted []volume.Deletion, id volume.ID, f volume.Fence) bool {
 
 // unitOf asks the storage server for whom it shows the unit, and whether that is the one
 // of the entry. The answer of a session that exists is as old as the session: if the
-// server has given the volume away since, that session has ended and nothing can be
-// written through it.
-func (a *Attacher) unitOf(ctx context.Context, e *Entry, every time.Duration) (generation int64, same bool) {
-	if e.Source.IQN == "" {
+// server has given the volume away since, that session has ended, it never finds its
+// target again, and nothing can be written through it.
+func (a *Attacher) unitOf(ctx context.Context, e *Entry, q unitQuestion) (generation int64, same bool) {
+	if q.at.IQN == "" {
 		return 0, false
 	}
-	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	o, found, err := a.Transport.Lookup(ctx, target(q.at))
 	if err == nil && !found {
-		if !a.keeps.due(e.ID, a.Now(), every) {
+		if !a.keeps.due(e.ID, a.Now(), q.every) {
 			return 0, false
 		}
 		cctx, cancel := context.WithTimeout(ctx, unitTimeout)
 		defer cancel()
-		o, err = a.Transport.Connect(cctx, target(e.Source), nil)
+		o, err = a.Transport.Connect(cctx, target(q.at), q.cred)
+	}
+	if q.at.IQN != e.Source.IQN {
+		defer a.leaveUnit(ctx, e.ID, q.at)
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Storage server does not show the volume", "volume", e.ID, "reason", err.Error())
@@ -85,6 +103,14 @@ func (a *Attacher) unitOf(ctx context.Context, e *Entry, every time.Duration) (g
 		}
 	}
 	return generation, e.UnitID != "" && e.UnitID == o.WWID
+}
+
+// leaveUnit ends a session that was for the question alone, also that of a question
+// whose process was killed: the journal does not know it, and it may be the last.
+func (a *Attacher) leaveUnit(ctx context.Context, id volume.ID, at volume.ISCSI) {
+	if err := a.Transport.Disconnect(context.WithoutCancel(ctx), target(at)); err != nil {
+		klog.FromContext(ctx).Error(err, "Session that asked for the unit was not ended", "volume", id)
+	}
 }
 
 // keeps are the caches that are kept, by volume. It is safe for concurrent use.

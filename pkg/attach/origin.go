@@ -29,6 +29,10 @@ type origin struct {
 func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 	e := s.entry
 	o, err := a.Transport.Connect(ctx, target(e.Source), credentials(s.req.Credentials))
+	if errors.Is(err, transport.ErrNoTarget) && !e.Static {
+		return origin{}, fmt.Errorf("%w: the storage server admits node %s to volume %s under generation %d no more, or not yet (if that stays, publish the volume anew): %w",
+			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, err)
+	}
 	if err != nil {
 		return origin{}, transportError(err)
 	}

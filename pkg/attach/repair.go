@@ -294,7 +294,7 @@ func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cac
 	if err != nil {
 		return true, err
 	}
-	p, err := a.prove(ctx, id, known, nil, rec, a.AskEvery)
+	p, err := a.prove(ctx, id, known, nil, rec, unitQuestion{})
 	if err != nil {
 		return true, err
 	}

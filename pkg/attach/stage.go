@@ -201,11 +201,17 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 }
 
 // leaveEarlier ends what an earlier stay of the volume on this node has outside of
-// the device mapper: a loan to others, a session with a peer.
+// the device mapper: a loan to others, a session with a peer, one with the target of an
+// earlier admission. The journal is about to forget that one.
 func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	e := s.entry
 	if e == nil {
 		return nil
+	}
+	if e.State != StateResident && e.Source.IQN != s.req.Publication.Source.IQN {
+		if err := a.disconnect(ctx, e); err != nil {
+			return err
+		}
 	}
 	if err := a.endLoan(ctx, e); err != nil {
 		return err

@@ -3,6 +3,8 @@ package target_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/target"
@@ -35,6 +37,9 @@ func scenario(t *testing.T, svc *target.Service) []func() error {
 		},
 		func() error { return svc.SwapEpoch(ctx, first, second) },
 		export(later, nodeB, "b", 2),
+		func() error { return svc.UnexportVolume(later, "v1", "", "") },
+		export(later, nodeA, "a", 3),
+		export(later, nodeA, "a", 4), // one admission follows another
 		func() error { return svc.UnexportVolume(later, "v1", "", "") },
 		func() error { return svc.DeleteVolume(later, "v1") },
 	}
@@ -69,6 +74,7 @@ func TestKillAnywhere(t *testing.T) {
 				if a, b := m.login("v1", nodeA, "a") == nil, m.login("v1", nodeB, "b") == nil; a && b {
 					t.Errorf("stopped at %d: both initiators are let in", stop)
 				}
+				checkTargets(t, m, stop)
 			}
 			end()
 			m.lvm.Step, m.kernel.Step, m.storeStep = nil, nil, nil
@@ -95,13 +101,16 @@ func checkRestart(t *testing.T, m *machine, stop, at int) {
 	svc, end := m.start(t)
 	defer end()
 	recorded := map[string]bool{}
+	want := []string{}
 	if v, err := svc.GetVolume(t.Context(), "v1"); err == nil {
 		for _, e := range v.Exports {
 			recorded[e.Initiator] = true
+			want = append(want, fmt.Sprintf("v1:g%d", e.Generation))
 		}
 	} else if !errors.Is(err, target.ErrNotFound) {
 		t.Errorf("stopped at %d: %v", stop, err)
 	}
+	checkTargets(t, m, stop, want...)
 	for initiator, who := range map[string]string{nodeA: "a", nodeB: "b"} {
 		if err := m.login("v1", initiator, who); (err == nil) != recorded[initiator] {
 			t.Errorf("stopped at %d: %s recorded: %v, login: %v", stop, initiator, recorded[initiator], err)
@@ -123,5 +132,14 @@ func checkRestart(t *testing.T, m *machine, stop, at int) {
 	}
 	if n := len(m.lvm.Names()) + len(targets) + len(stores); n > 0 {
 		t.Errorf("stopped at %d: left over: LVs %v, targets %v, backstores %v", stop, m.lvm.Names(), targets, stores)
+	}
+}
+
+// checkTargets: no volume has two targets, so that who knows that of an admission which is
+// over finds it no more.
+func checkTargets(t *testing.T, m *machine, stop int, want ...string) {
+	t.Helper()
+	if got := m.targets("v1"); len(got) > 1 || want != nil && !slices.Equal(got, want) {
+		t.Errorf("stopped at %d: targets %q, want %q", stop, got, want)
 	}
 }

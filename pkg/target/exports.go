@@ -50,40 +50,47 @@ func (s *Service) ExportVolume(ctx context.Context, name, initiator string, acco
 		Admission: rand.Text(),
 	}
 	return change(ctx, s, name, func(ctx context.Context) (Connection, error) {
-		v, err := s.export(ctx, name, want)
-		if err != nil {
-			return Connection{}, err
-		}
-		return s.connection(v), nil
+		return s.export(ctx, name, want)
 	})
 }
 
-func (s *Service) export(ctx context.Context, name string, want exportstate.Export) (lvol.Volume, error) {
+func (s *Service) export(ctx context.Context, name string, want exportstate.Export) (Connection, error) {
 	v, err := s.usable(ctx, name)
 	if err != nil {
-		return lvol.Volume{}, err
+		return Connection{}, err
 	}
 	if want.Generation < v.Generation {
-		return lvol.Volume{}, &StaleGenerationError{Volume: name, Stored: v.Generation, Requested: want.Generation}
+		return Connection{}, &StaleGenerationError{Volume: name, Stored: v.Generation, Requested: want.Generation}
 	}
 	rec, err := s.load(v)
 	if err != nil {
-		return lvol.Volume{}, err
+		return Connection{}, err
 	}
 	others := slices.DeleteFunc(rec.Initiators(), func(i string) bool { return i == want.Initiator })
 	if len(others) > 0 {
-		return lvol.Volume{}, &ExportedError{Volume: name, Initiators: others}
+		return Connection{}, &ExportedError{Volume: name, Initiators: others}
 	}
 	// The generation first: from here on the outdated are refused, whatever
 	// becomes of this call.
 	if v, err = s.vols.SetGeneration(ctx, v, want.Generation); err != nil {
-		return lvol.Volume{}, err
+		return Connection{}, err
+	}
+	want.Target = targetOf(want.Generation)
+	for _, e := range rec.Exports {
+		if e.Initiator == want.Initiator && e.Generation == want.Generation {
+			want.Target = e.Target // the node may have a session with it
+		}
 	}
 	rec.Exports = []exportstate.Export{want}
 	if err := s.store.Save(rec); err != nil {
-		return lvol.Volume{}, fmt.Errorf("store exports of volume %s: %w", name, err)
+		return Connection{}, fmt.Errorf("store exports of volume %s: %w", name, err)
 	}
-	return s.apply(ctx, v, rec)
+	if v, err = s.apply(ctx, v, rec); err != nil {
+		return Connection{}, err
+	}
+	return Connection{
+		Portals: slices.Clone(s.cfg.Portals), IQN: s.cfg.iqn(name, rec.Target()), LUN: lio.LUN, WWID: lio.WWID(v.Serial()),
+	}, nil
 }
 
 // UnexportVolume ends an admission of an initiator, whichever it has if admission is
@@ -138,21 +145,52 @@ func (s *Service) forgetExports(ctx context.Context, name string) error {
 	if err := s.store.Delete(name); err != nil {
 		return fmt.Errorf("remove exports of volume %s: %w", name, err)
 	}
-	err := s.tree.Remove(ctx, s.cfg.iqn(name), s.cfg.backstore(name))
+	err := s.removeExports(ctx, name)
 	s.setProblem(name, err)
 	return err
 }
 
-// apply makes the kernel export the volume as recorded.
+// removeExports removes all targets of a volume from the kernel, and its backstore.
+func (s *Service) removeExports(ctx context.Context, name string) error {
+	if err := s.removeTargets(ctx, name, ""); err != nil {
+		return err
+	}
+	return s.tree.RemoveBackstore(ctx, s.cfg.backstore(name))
+}
+
+// removeTargets removes the targets of a volume, of whatever admission, but the one that is
+// to stay, if any.
+func (s *Service) removeTargets(ctx context.Context, name, stays string) error {
+	targets, err := s.tree.Targets(s.cfg.iqnBase() + name)
+	if err != nil {
+		return fmt.Errorf("read the kernel's targets: %w", err)
+	}
+	for _, iqn := range targets {
+		if s.cfg.volumeOf(iqn) != name || iqn == stays { // volume a and volume a-b
+			continue
+		}
+		if err := s.tree.RemoveTarget(ctx, iqn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// apply makes the kernel export the volume as recorded. Targets of other admissions go
+// first: at no time is a session of an earlier one let in beside the new one.
 func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Record) (_ lvol.Volume, err error) {
 	defer func() { s.setProblem(v.Name, err) }()
+	iqn := s.cfg.iqn(v.Name, rec.Target())
+	if err := s.removeTargets(ctx, v.Name, iqn); err != nil {
+		return v, err
+	}
 	active, err := s.vols.Activate(ctx, v)
 	if err != nil {
 		return v, err
 	}
 	v = active
 	want := lio.Target{
-		IQN: s.cfg.iqn(v.Name), Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
+		IQN: iqn, Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
 		Product: volume.UnitProduct(rec.Generation()),
 		// Only a thin volume: there it gives room back and reads as zeros after.
 		Unmap:   v.Thin,
@@ -166,10 +204,4 @@ func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Reco
 	}
 	logr.FromContextOrDiscard(ctx).V(1).Info("Exported", "initiators", rec.Initiators())
 	return v, nil
-}
-
-func (s *Service) connection(v lvol.Volume) Connection {
-	return Connection{
-		Portals: slices.Clone(s.cfg.Portals), IQN: s.cfg.iqn(v.Name), LUN: lio.LUN, WWID: lio.WWID(v.Serial()),
-	}
 }

@@ -1,8 +1,10 @@
 package target_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/target"
@@ -18,6 +20,8 @@ const (
 	nodeA  = "iqn.1993-08.org.debian:01:a"
 	nodeB  = "iqn.1993-08.org.debian:01:b"
 	portal = "192.0.2.1:3260"
+
+	iqnBase = "iqn.2026-11.io.nearflash:s1:"
 )
 
 func testConfig() target.Config {
@@ -113,9 +117,37 @@ func account(who string) target.Account {
 	return target.Account{Username: "user", Password: exportstate.Secret("password-of-" + who)}
 }
 
+// targets are the names of the volume's targets in the kernel, without what they have in
+// common.
+func (m *machine) targets(volume string) []string {
+	all, err := lio.NewTree(m.kernel).Targets("iqn.")
+	if err != nil {
+		panic(err)
+	}
+	var out []string
+	for _, iqn := range all {
+		if name, ours := strings.CutPrefix(iqn, iqnBase); ours && (name == volume || strings.HasPrefix(name, volume+":")) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// login logs in to the volume's target, whatever its name.
 func (m *machine) login(volume, initiator, who string) error {
-	dev, err := m.kernel.Login("iqn.2026-11.io.nearflash:s1:"+volume, portal, initiator, "user", "password-of-"+who)
-	if err == nil && dev != "/dev/vg0/nf-"+volume {
+	err := errors.New("no target")
+	for _, name := range m.targets(volume) {
+		if err = m.loginTo(name, initiator, who); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// loginTo logs in to a target by its name, as a session of before does for ever.
+func (m *machine) loginTo(name, initiator, who string) error {
+	dev, err := m.kernel.Login(iqnBase+name, portal, initiator, "user", "password-of-"+who)
+	if volume, _, _ := strings.Cut(name, ":"); err == nil && dev != "/dev/vg0/nf-"+volume {
 		return fmt.Errorf("logged in to %s", dev)
 	}
 	return err

@@ -3,13 +3,14 @@ package target
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
 const (
 	// iqnPrefix starts all our target names. The longest one is prefix, server id
-	// (63) and volume name (63) with two colons: far below the 223 bytes of
-	// RFC 3720 3.2.6.
+	// (63), volume name (63) and generation (20) with colons between them: below the
+	// 223 bytes of RFC 3720 3.2.6.
 	iqnPrefix = "iqn.2026-11.io.nearflash:"
 
 	maxIQN          = 223
@@ -83,8 +84,25 @@ func checkCHAP(username, password string) error {
 	return nil
 }
 
-func (c Config) iqn(volume string) string {
-	return c.iqnBase() + volume
+// iqn names the target of one export of a volume (states.md, The record). Neither a
+// server's nor a volume's name has a colon, so that the parts of a name are told apart.
+func (c Config) iqn(volume, target string) string {
+	if target == "" {
+		return c.iqnBase() + volume
+	}
+	return c.iqnBase() + volume + ":" + target
+}
+
+// volumeOf is the volume that one of our targets is of.
+func (c Config) volumeOf(iqn string) string {
+	volume, _, _ := strings.Cut(strings.TrimPrefix(iqn, c.iqnBase()), ":")
+	return volume
+}
+
+// targetOf names the target of a new admission: what an earlier one had is never found
+// again.
+func targetOf(generation int64) string {
+	return "g" + strconv.FormatInt(generation, 10)
 }
 
 func (c Config) iqnBase() string {

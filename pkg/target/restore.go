@@ -57,7 +57,7 @@ func (s *Service) removeUnrecorded(ctx context.Context, recorded []string) error
 	}
 	var errs []error
 	for _, iqn := range targets {
-		if !slices.Contains(recorded, strings.TrimPrefix(iqn, s.cfg.iqnBase())) {
+		if !slices.Contains(recorded, s.cfg.volumeOf(iqn)) {
 			errs = append(errs, s.tree.RemoveTarget(ctx, iqn))
 		}
 	}
@@ -86,7 +86,7 @@ func (s *Service) restoreVolume(ctx context.Context, name string) error {
 			}
 			// Kept, not forgotten: the volume may be on a disk that is missing now.
 			return errors.Join(fmt.Errorf("recorded as exported, but the logical volume is missing: %w", err),
-				s.tree.Remove(ctx, s.cfg.iqn(name), s.cfg.backstore(name)))
+				s.removeExports(ctx, name))
 		}
 		if err != nil {
 			return err

@@ -266,7 +266,7 @@ func TestClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantConn := targetclient.Connection{Portals: []string{portal}, TargetIQN: "iqn.2026-11.io.nearflash:s1:v1", WWID: v.WWID}
+	wantConn := targetclient.Connection{Portals: []string{portal}, TargetIQN: iqnBase + "v1:g3", WWID: v.WWID}
 	if diff := cmp.Diff(wantConn, conn); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

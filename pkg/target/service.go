@@ -196,7 +196,7 @@ func (s *Service) describe(v lvol.Volume) (Volume, error) {
 	}
 	out := Volume{Volume: v}
 	for _, e := range rec.Exports {
-		in, err := s.tree.LoggedIn(s.cfg.iqn(v.Name), e.Initiator)
+		in, err := s.tree.LoggedIn(s.cfg.iqn(v.Name, e.Target), e.Initiator)
 		if err != nil {
 			return Volume{}, fmt.Errorf("session of %s: %w", e.Initiator, err)
 		}

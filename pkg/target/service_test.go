@@ -118,7 +118,7 @@ func TestExportLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := target.Connection{Portals: []string{portal}, IQN: "iqn.2026-11.io.nearflash:s1:v1", LUN: 0, WWID: v.WWID()}
+	want := target.Connection{Portals: []string{portal}, IQN: iqnBase + "v1:g5", LUN: 0, WWID: v.WWID()}
 	if diff := cmp.Diff(want, conn); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -48,6 +48,9 @@ type Export struct {
 	// Admission names this export: whoever ends it says which one is meant. Load
 	// derives one for an export that an earlier version stored.
 	Admission string `json:"admission,omitempty"`
+	// Target is what the target's name has behind the volume's; empty for an export that an
+	// earlier version stored, whose target has the volume's name alone.
+	Target string `json:"target,omitempty"`
 }
 
 // Record is the wanted exports of one volume.
@@ -75,6 +78,16 @@ func (r Record) Generation() int64 {
 		out = max(out, e.Generation)
 	}
 	return out
+}
+
+// Target is that of the export with the highest generation.
+func (r Record) Target() string {
+	for _, e := range r.Exports {
+		if e.Generation == r.Generation() {
+			return e.Target
+		}
+	}
+	return ""
 }
 
 // Store is a directory of records. Calls for different volumes may run at the same
