@@ -158,7 +158,8 @@ func (f *fenced) restore(mode volume.CacheMode, published, stopped bool) {
 		d.unstage() // nobody knows the pod any more
 		w.h.Drained()
 	}
-	if err := f.a.Stage(ctx, old); !errors.Is(err, volume.ErrFenced) {
+	// The target of that admission is gone.
+	if err := f.a.Stage(ctx, old); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "under generation 1 no more") {
 		t.Fatalf("a node attaches what was given to another since: %v", err)
 	}
 	mustPass(t, "unpublish", f.svc.Unpublish(ctx, f.id, ""))

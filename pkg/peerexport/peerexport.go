@@ -116,7 +116,7 @@ func (e *Exporter) List(context.Context) ([]string, error) {
 
 // target returns the export of a name without its device and its initiator.
 //
-// nearflash-target names "iqn.2026-11.io.nearflash:<server>:<volume>" and
+// nearflash-target names "iqn.2026-11.io.nearflash:<server>:<volume>:g<generation>" and
 // "<server>:<volume>"; a server's name never begins with an underscore.
 func (e *Exporter) target(name string) lio.Target {
 	node := digits(e.Node, nodeDigits)
