@@ -142,14 +142,14 @@ func TestPrefixVolumes(t *testing.T) {
 	}
 	check()
 	stop()
-	svc, stop = m.start(t)
+	_, stop = m.start(t)
 	check()
 	stop()
 	// A record that nobody has: all targets of that volume go, and no other's.
 	if err := os.Remove(filepath.Join(m.dir, "v1.json")); err != nil {
 		t.Fatal(err)
 	}
-	svc, stop = m.start(t)
+	_, stop = m.start(t)
 	m.wantTargets(t, "v1")
 	m.wantTargets(t, "v1-g5", "v1-g5:g5")
 	m.wantTargets(t, "v1g5", "v1g5:g5")
