@@ -158,8 +158,10 @@ func (f *fenced) restore(mode volume.CacheMode, published, stopped bool) {
 		d.unstage() // nobody knows the pod any more
 		w.h.Drained()
 	}
-	// The target of that admission is gone.
-	if err := f.a.Stage(ctx, old); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "under generation 1 no more") {
+	// Either the record tells by now, or the target of that admission is gone.
+	err := f.a.Stage(ctx, old)
+	gone := errors.Is(err, volume.ErrUnavailable) && strings.Contains(err.Error(), "under generation 1 no more")
+	if !gone && !errors.Is(err, volume.ErrFenced) {
 		t.Fatalf("a node attaches what was given to another since: %v", err)
 	}
 	mustPass(t, "unpublish", f.svc.Unpublish(ctx, f.id, ""))

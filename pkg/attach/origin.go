@@ -29,8 +29,9 @@ type origin struct {
 func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 	e := s.entry
 	o, err := a.Transport.Connect(ctx, target(e.Source), credentials(s.req.Credentials))
-	if errors.Is(err, transport.ErrNoTarget) && !e.Static {
-		return origin{}, fmt.Errorf("%w: the storage server admits node %s to volume %s under generation %d no more, or not yet (if that stays, publish the volume anew): %w",
+	// iscsid repeats a login to a target that is not there until its time is up.
+	if (errors.Is(err, transport.ErrNoTarget) || errors.Is(err, transport.ErrUnreachable)) && !e.Static {
+		return origin{}, fmt.Errorf("%w: the storage server does not answer, or admits node %s to volume %s under generation %d no more (if that stays, publish the volume anew): %w",
 			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, err)
 	}
 	if err != nil {
