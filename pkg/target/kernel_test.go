@@ -112,11 +112,15 @@ func (r *rig) checkUnexport(svc *target.Service, c target.Connection) {
 	if _, err := svc.ExportVolume(ctx, "v1", r.node, account("a"), 0); err == nil {
 		r.t.Fatal("generation 0 was accepted")
 	}
-	r.export(svc, "v1", 7)
+	before := c
+	c = r.export(svc, "v1", 7)
 	if _, err := svc.ExportVolume(ctx, "v1", r.node, account("a"), 6); !errors.As(err, &stale) || stale.Stored != 7 {
 		r.t.Fatalf("outdated generation: %v", err)
 	}
-	r.logout(c) // another generation is another unit
+	r.logout(before)
+	if _, err := r.login(before, "default", "user", "password-of-a"); err == nil {
+		r.t.Error("the target of another generation is there still")
+	}
 	disk := r.mustLogin(c)
 	former := admitted(r.t, svc, r.node)
 	r.export(svc, "v1", 7)
