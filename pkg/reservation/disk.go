@@ -144,6 +144,9 @@ func (d disk) send(ctx context.Context, cdb, parameters []byte, room int) ([]byt
 		b []byte
 		o outcome
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, outcome{err: fmt.Errorf("%w: nothing was sent: %w", ErrPath, err)}
+	}
 	if !d.begin() {
 		return nil, outcome{err: fmt.Errorf("%w: it has not answered the command before", ErrPath)}
 	}

@@ -134,24 +134,35 @@ func confirm(ctx context.Context, u Unit, key Key) error {
 }
 
 // Restore carries out a step of DecideWatch, StepReserve, StepRegister or StepPurge, on
-// paths that answer.
+// paths that answer. If somebody has taken the unit since the look that the step rests on,
+// nothing stays registered. Errors: ErrConflict then, and those of Unit.
 func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) error {
 	if step == StepPurge {
 		return onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, who) })
 	}
+	var err error
 	for _, p := range paths {
-		if err := p.Unit.Register(ctx, key); err != nil {
-			return err
+		if err = p.Unit.Register(ctx, key); err != nil {
+			break
 		}
 	}
-	if step != StepReserve {
-		return nil
+	if step == StepReserve {
+		if err == nil {
+			err = paths[0].Unit.Reserve(ctx, key)
+		}
+		if err == nil {
+			return nil
+		}
 	}
-	if err := paths[0].Unit.Reserve(ctx, key); err != nil {
-		// Somebody was quicker, and must not have this node as registrant beside it.
-		return errors.Join(err, unregister(ctx, paths))
+	// Somebody may have been quicker, and must not have this node as registrant beside it.
+	f, _, lookErr := Look(ctx, paths, key)
+	if lookErr != nil || f.holder() {
+		return errors.Join(err, lookErr)
 	}
-	return nil
+	if err == nil {
+		err = fmt.Errorf("%w: holder %s", ErrConflict, f.Held.Key)
+	}
+	return errors.Join(err, unregister(ctx, paths))
 }
 
 // onAny does something on the first path on which it succeeds.

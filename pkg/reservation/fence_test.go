@@ -122,6 +122,25 @@ func TestRestore(t *testing.T) {
 	wantKeys(t, one, reservation.KeyOf("v", 2))
 }
 
+// TestRestoreTaken: between the look and the step another node takes the unit. Whatever the
+// step was, this one is no registrant beside it afterwards.
+func TestRestoreTaken(t *testing.T) {
+	for _, step := range []reservation.Step{reservation.StepRegister, reservation.StepReserve} {
+		var target reservationtest.Target
+		one, two, other := target.Nexus("a"), target.Nexus("a"), target.Nexus("b")
+		key, next := reservation.KeyOf("v", 1), reservation.KeyOf("v", 2)
+		mustTake(t, key, one)
+		mustTake(t, next, other)
+		if err := reservation.Restore(t.Context(), paths(one, two), key, step, 0); !errors.Is(err, reservation.ErrConflict) {
+			t.Errorf("%s: %v, want ErrConflict", step, err)
+		}
+		wantKeys(t, other, next)
+		if one.Write(t.Context()) == nil || two.Write(t.Context()) == nil || other.Write(t.Context()) != nil {
+			t.Errorf("%s: the node that the unit was taken from may write, or the new one may not", step)
+		}
+	}
+}
+
 // TestGive: also what an earlier session of the node has left goes.
 func TestGive(t *testing.T) {
 	var target reservationtest.Target
