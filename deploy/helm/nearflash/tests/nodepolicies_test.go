@@ -82,6 +82,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
 		"OwnerNode":            {OwnerNode: "node-s"},
 		"Publication":          {Publication: v1alpha1.PublicationReleased},
 		"DirtyState":           {DirtyState: v1alpha1.DirtyStatePossiblyDirty},
+		"Takeover":             {Takeover: "x"},
 		"Filesystem":           {Filesystem: v1alpha1.FilesystemFormatting},
 		"Activation":           {Activation: v1alpha1.Activation{ID: "x", Generation: 2}},
 		"PendingActivation":    {PendingActivation: v1alpha1.Activation{ID: "x", Generation: 2}},
