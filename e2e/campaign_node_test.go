@@ -203,6 +203,13 @@ func nodeRestored(ctx context.Context, w *witness) error {
 	if err := w.imaged(ctx, attached, func() error { return k.Lab.SaveMachine(ctx, node, image) }); err != nil {
 		return err
 	}
+	if attached && !left && w.mode == checker.Writeback {
+		// Until the volume has left, or ten minutes are over, nothing tells such an image
+		// from the disks themselves (states.md, Whose disks these are: What remains).
+		if err := w.again(ctx, node); err != nil {
+			return err
+		}
+	}
 	for _, o := range append([]*witness{w}, w.beside...) {
 		if err := o.loaded(ctx); err != nil {
 			return err
@@ -328,6 +335,8 @@ func (w *witness) restoredLater(ctx context.Context, putBack func() error) error
 var errAttachedWithout = fmt.Errorf("%w: a volume is attached without the unflushed writes that are on other disks", checker.ErrViolation)
 
 // awaitKept waits until the node says that it does not attach the volume; it must not run.
+// That may take minutes: a kubelet reports the first 25 failures of a pod, here those of
+// before the plugin was up, and then one every five minutes.
 func (w *witness) awaitKept(ctx context.Context) error {
 	var broken error
 	err := cluster.Await(ctx, backedOff, func(ctx context.Context) (string, error) {
