@@ -67,7 +67,10 @@ rm /run/e2e.img`, lun.device))
 		Expect(string(text)).NotTo(ContainSubstring(wrong), "the node plugin's log has the password")
 	}, NodeTimeout(specLimit))
 
-	It("belongs to the next node alone, while a pod on the one before goes on writing", func(ctx SpecContext) {
+	// Slow: LIO has hung once in PREEMPT AND ABORT, with writes of the pod of before under way
+	// that were larger than a burst, and its target answered no login from then on.
+	// TestKernelStaticTakenAway has the same with every run of ring 2.
+	It("belongs to the next node alone, while a pod on the one before goes on writing", Label("slow"), func(ctx SpecContext) {
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
 		Expect(err).NotTo(HaveOccurred())
 		s := newSpace(ctx)
