@@ -119,7 +119,7 @@ var _ = Describe("The kubectl plugin", Label("kubectl"), func() {
 			{"describe cvol/missing", "`kubectl nearflash list -A` shows all volumes"},
 			{"flush pv/missing", "`kubectl get pv` lists them"},
 			{"mode missing fast", "accepted are none, writethrough, writeback"},
-			{"resize missing much", "accepted are digits"},
+			{"resize missing much", "accepted are quantities"},
 			{"drop missing", "add --yes"},
 			{"abandon missing", "name its namespace with -n"},
 			{"pools missing", "`kubectl nearflash pools` lists those there are"},
