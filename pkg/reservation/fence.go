@@ -60,9 +60,17 @@ func Take(ctx context.Context, paths []Path, key Key) error {
 		return err
 	}
 	if err := take(ctx, paths, key); err != nil {
-		return errors.Join(err, unregister(ctx, paths))
+		actx, cancel := afterwards(ctx)
+		defer cancel()
+		return errors.Join(err, unregister(actx, paths))
 	}
 	return nil
+}
+
+// afterwards is for what a failed step has left: no command is sent under a context that
+// has ended, which may be why the step failed.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), commandTimeout)
 }
 
 // examine looks by one path and refuses what must not be taken.
@@ -146,15 +154,14 @@ func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) err
 			break
 		}
 	}
-	if step == StepReserve {
-		if err == nil {
-			err = paths[0].Unit.Reserve(ctx, key)
-		}
-		if err == nil {
+	if err == nil && step == StepReserve {
+		if err = paths[0].Unit.Reserve(ctx, key); err == nil {
 			return nil
 		}
 	}
 	// Somebody may have been quicker, and must not have this node as registrant beside it.
+	ctx, cancel := afterwards(ctx)
+	defer cancel()
 	f, _, lookErr := Look(ctx, paths, key)
 	if lookErr != nil || f.holder() {
 		return errors.Join(err, lookErr)

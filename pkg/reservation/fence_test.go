@@ -141,6 +141,44 @@ func TestRestoreTaken(t *testing.T) {
 	}
 }
 
+// bounded is a path that sends nothing under a context that has ended, as a real one; the
+// caller's ends in the middle of Reserve.
+type bounded struct {
+	*reservationtest.Nexus
+	end context.CancelFunc
+}
+
+func (b bounded) Register(ctx context.Context, key reservation.Key) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return b.Nexus.Register(ctx, key)
+}
+
+func (b bounded) Reserve(ctx context.Context, _ reservation.Key) error {
+	b.end()
+	return ctx.Err()
+}
+
+// TestTimeIsUp: a step whose time is up in the middle leaves nothing registered.
+func TestTimeIsUp(t *testing.T) {
+	key := reservation.KeyOf("v", 1)
+	for name, step := range map[string]func(context.Context, []reservation.Path) error{
+		"take": func(ctx context.Context, p []reservation.Path) error { return reservation.Take(ctx, p, key) },
+		"restore": func(ctx context.Context, p []reservation.Path) error {
+			return reservation.Restore(ctx, p, key, reservation.StepReserve, 0)
+		},
+	} {
+		var target reservationtest.Target
+		ctx, cancel := context.WithCancel(t.Context())
+		n := target.Nexus("a")
+		if err := step(ctx, []reservation.Path{{Name: "path", Unit: bounded{n, cancel}}}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want that its time is up", name, err)
+		}
+		wantKeys(t, n)
+	}
+}
+
 // TestGive: also what an earlier session of the node has left goes.
 func TestGive(t *testing.T) {
 	var target reservationtest.Target
