@@ -71,9 +71,7 @@ func (s *Service) look(ctx context.Context, id volume.ID) (sight, error) {
 	if a.Access, err = storage.Access(ctx, id); err != nil {
 		return sight{}, fmt.Errorf("access to volume %s: %w", id, err)
 	}
-	if s.takenOver != nil {
-		a.takeover, err = s.takenOver(ctx)
-	}
+	a.takeover, err = s.takenOver(ctx)
 	return a, err
 }
 

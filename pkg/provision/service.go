@@ -57,6 +57,9 @@ var _ volume.Provisioner = (*Service)(nil)
 
 // New returns a Service.
 func New(c Config) *Service {
+	if c.TakenOver == nil {
+		c.TakenOver = func(context.Context) (string, error) { return "", nil }
+	}
 	return &Service{client: c.Client, backend: c.Backend, events: c.Events, takenOver: c.TakenOver}
 }
 

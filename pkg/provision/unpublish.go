@@ -51,23 +51,23 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 
 // release ends the owner's entitlement in the record.
 func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error {
-	was := obj.Status.Publication
+	entitled := obj.Status.Publication != v1alpha1.PublicationReleased
+	dirty := obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
 	judged := obj.Status.Takeover
-	if was != v1alpha1.PublicationReleased && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty && obj.Spec.Static == nil && s.takenOver != nil {
+	var err error
+	if entitled && !dirty && obj.Spec.Static == nil {
 		// That nothing is unflushed its owner has said as one that has the volume.
-		last, err := s.takenOver(ctx)
-		if err != nil {
+		if judged, err = s.takenOver(ctx); err != nil {
 			return err
 		}
-		judged = last
 	}
-	err := records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.Publication, status.Takeover = v1alpha1.PublicationReleased, judged
 	})
 	if err != nil {
 		return err
 	}
-	if was != v1alpha1.PublicationReleased && obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
+	if entitled && dirty {
 		records.Emit(ctx, s.client, s.events, obj, records.Event{
 			Warning: true, Reason: ReasonUnflushedWrites, Action: actionUnpublish,
 			Note: fmt.Sprintf("Node %s left the volume with writes that may not have reached the storage server. It flushes them when it is back; until then no other node can use the volume.", obj.Status.OwnerNode),
