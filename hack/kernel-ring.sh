@@ -111,5 +111,9 @@ for i in "${!jobs[@]}"; do
   start "$i"
 done
 while ((${#running[@]})); do reap; done
-for i in "${failed[@]}"; do echo "failed: ${jobs[i]}"; done
+# Once more at the end, where everybody looks first: what failed, and its last words.
+for i in "${failed[@]}"; do
+  echo "failed: ${jobs[i]}"
+  sed '/^== everything/,$d' "$out/$i/log" | tail -n 25
+done
 ((${#failed[@]} == 0))

@@ -225,9 +225,7 @@ func (c *campaign) restoreRecords() {
 	}
 	// The one before has an attachment that the record agrees with.
 	_, from := c.here()
-	if err := from.Stage(c.t.Context(), old); !errors.Is(err, volume.ErrFenced) {
-		c.t.Fatalf("%s, %s: a node attaches what was given to another since: %v", c.mode, c.kind, err)
-	}
+	refusesGivenAway(c.t, from, old)
 	if c.r.IntN(2) == 0 {
 		mustPass(c.t, "unstage", unstage(c.t.Context(), from, old))
 	}

@@ -5,6 +5,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -158,12 +159,7 @@ func (f *fenced) restore(mode volume.CacheMode, published, stopped bool) {
 		d.unstage() // nobody knows the pod any more
 		w.h.Drained()
 	}
-	// Either the record tells by now, or the target of that admission is gone.
-	err := f.a.Stage(ctx, old)
-	gone := errors.Is(err, volume.ErrUnavailable) && strings.Contains(err.Error(), "under generation 1 no more")
-	if !gone && !errors.Is(err, volume.ErrFenced) {
-		t.Fatalf("a node attaches what was given to another since: %v", err)
-	}
+	refusesGivenAway(t, f.a, old)
 	mustPass(t, "unpublish", f.svc.Unpublish(ctx, f.id, ""))
 	f.flushed(mode)
 	d = f.publish(f.a, nodeName)
@@ -240,4 +236,16 @@ func (f *fenced) disk(n *node, pub volume.Publication) *disk {
 		ID: f.id, Publication: pub, Block: true, StagingPath: filepath.Join(n.dir, "staging"),
 		Credentials: &volume.Credentials{Username: chapUser, Password: chapWord},
 	}}
+}
+
+// refusesGivenAway: a node does not attach what the storage server has given to another
+// since the publication that it has. Either the record tells by now, or the target of that
+// admission is gone (states.md, A session of an earlier admission).
+func refusesGivenAway(t *testing.T, n *node, old volume.StageRequest) {
+	t.Helper()
+	err := n.Stage(t.Context(), old)
+	gone := errors.Is(err, volume.ErrUnavailable) && strings.Contains(err.Error(), fmt.Sprintf("under generation %d no more", old.Publication.Fence.Generation))
+	if !gone && !errors.Is(err, volume.ErrFenced) {
+		t.Fatalf("a node attaches what was given to another since: %v", err)
+	}
 }
