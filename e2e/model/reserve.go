@@ -1,6 +1,9 @@
 package model
 
-import "github.com/nearflash/nearflash/pkg/reservation"
+import (
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
 
 // key is that of an ownership.
 func (f Fence) key() reservation.Key {
@@ -63,12 +66,18 @@ func (w *World) reserveAgain(n Node) bool {
 func (w *World) entitled(n Node) reservation.Entitled {
 	r, f := w.record(), w.at(n).Journal.Fence
 	switch {
-	case r.names(n, f):
+	case r.names(n, f) && w.identity(w.at(n).Journal.Act) == volume.IdentityCurrent && !w.stagesAnew(n):
 		return reservation.EntitledYes
 	case r.UID == f.UID && r.Generation > f.Generation:
 		return reservation.EntitledNo
 	}
 	return reservation.EntitledUnknown
+}
+
+// stagesAnew tells whether a stage of the ownership is under way that the journal does not know.
+func (w *World) stagesAnew(n Node) bool {
+	p, j := w.Known.Pending, w.at(n).Journal
+	return w.Without&Activations == 0 && p.ID != 0 && p.Generation == j.Fence.Generation && p.ID != j.Act.ID
 }
 
 // watch is the owner's look at its reservation.

@@ -109,18 +109,25 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 	return nil
 }
 
-// entitled asks the record whether nobody else may have the volume.
+// entitled asks the record whether nobody else may have the volume, another machine under
+// this node's name neither (states.md, Whose disks these are).
 func (a *Attacher) entitled(ctx context.Context, e *Entry) reservation.Entitled {
 	rec, err := a.Records.Get(ctx, e.ID)
 	switch {
 	case err != nil:
 		return reservation.EntitledUnknown
-	case rec.Fence == e.Fence:
+	case rec.Fence == e.Fence && rec.Identify(e.activation()) == volume.IdentityCurrent && !stagesAnew(rec, e):
 		return reservation.EntitledYes
 	case rec.Fence.UID == e.Fence.UID && rec.Fence.Generation > e.Fence.Generation:
 		return reservation.EntitledNo
 	}
-	return reservation.EntitledUnknown // another record, or one out of a backup
+	return reservation.EntitledUnknown // another record or stage, or one out of a backup
+}
+
+// stagesAnew tells whether a stage of the ownership is under way that the entry does not
+// know.
+func stagesAnew(rec volume.Volume, e *Entry) bool {
+	return rec.Pending.ID != "" && rec.Pending.Generation == e.Fence.Generation && rec.Pending.ID != e.ActivationID
 }
 
 // giveReservation ends the node's registrations; its devices are gone. A key that stays
@@ -227,7 +234,7 @@ func (a *Attacher) lookReservation(ctx context.Context, e *Entry) (reservation.S
 		return reservation.StepNothing, 0, nil, nil
 	}
 	entitled := reservation.EntitledUnknown
-	if !f.Found {
+	if !f.Found || f.Unregistered() {
 		entitled = a.entitled(ctx, e)
 	}
 	step, who := reservation.DecideWatch(f, entitled)

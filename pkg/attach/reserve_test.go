@@ -48,12 +48,14 @@ func (d *oneTop) Load(_ context.Context, _ string, t devmapper.Table) error {
 type ownerRecords struct {
 	volume.Records
 	fence   volume.Fence
+	now     volume.Activation
+	pending volume.Activation
 	err     error
 	reports []volume.CacheReport
 }
 
 func (r *ownerRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
-	return volume.Volume{ID: "v", Fence: r.fence}, r.err
+	return volume.Volume{ID: "v", Fence: r.fence, Activation: r.now, Pending: r.pending}, r.err
 }
 
 func (r *ownerRecords) Report(_ context.Context, _ volume.ID, rep volume.CacheReport) error {
@@ -185,6 +187,50 @@ func TestReservationForgotten(t *testing.T) {
 		t.Errorf("the record names a later owner: %+v", e.Lost)
 	}
 }
+
+// TestReservationOfASpare: another machine under this node's name, which has taken the unit
+// with the same key, is not joined by paths of this one.
+func TestReservationOfASpare(t *testing.T) {
+	ours := volume.Activation{ID: "ours", Generation: 1, Count: 3}
+	for name, c := range map[string]struct {
+		now, pending volume.Activation
+		err          error
+		joins        bool
+	}{
+		"a target that forgot a path": {now: ours, joins: true},
+		"the record is silent":        {now: ours, err: volume.ErrUnavailable},
+		"the spare stages":            {now: ours, pending: volume.Activation{ID: "spare", Generation: 1, Count: 4}},
+		"the spare has staged":        {now: volume.Activation{ID: "spare", Generation: 1, Count: 4}},
+		"of an earlier owner":         {now: ours, pending: volume.Activation{ID: "old", Generation: 0, Count: 2}, joins: true},
+	} {
+		n := newFencedNode(t)
+		e := n.reserveAs(StateStaged, volume.ModeNone)
+		e.ActivationID, e.ActivationCount = ours.ID, ours.Count
+		if err := n.save(t.Context(), e, e.State); err != nil {
+			t.Fatal(err)
+		}
+		n.take(n.first) // the same key, from another machine
+		n.rec.now, n.rec.pending, n.rec.err = c.now, c.pending, c.err
+		second := n.target.Nexus("a-2")
+		n.Transport, n.Reserver = twoPaths{}, onUnits{"/dev/sda": n.own, "/dev/sdb": second}
+		n.watch()
+		if joined := n.own.Write(t.Context()) == nil; joined != c.joins {
+			t.Errorf("%s: this machine writes beside the spare: %t, want %t", name, joined, c.joins)
+		}
+	}
+}
+
+// twoPaths is a connected unit with two paths.
+type twoPaths struct{ transport.Transport }
+
+func (twoPaths) Lookup(context.Context, transport.Target) (transport.Origin, bool, error) {
+	return transport.Origin{Paths: []string{"/dev/sda", "/dev/sdb"}}, true, nil
+}
+
+// onUnits is a Reserver of several paths.
+type onUnits map[string]reservation.Unit
+
+func (u onUnits) Unit(path string) reservation.Unit { return u[path] }
 
 // TestReservationNeverHad: a volume that an earlier version attached, and one that accepts
 // two writers, are left alone.

@@ -103,6 +103,10 @@ const (
 	EntitledNo Entitled = "No"
 )
 
+// Unregistered tells whether the own key holds the reservation, but not every path has
+// it. Another machine under this node's name leaves the same behind: it has the same key.
+func (f Facts) Unregistered() bool { return f.holder() && f.registered() < f.Paths }
+
 // DecideWatch is the table "What the owner decides about its reservation" of states.md,
 // for an ownership that has held the reservation. who is the key that the step is about.
 func DecideWatch(f Facts, e Entitled) (step Step, who Key) {
@@ -113,7 +117,7 @@ func DecideWatch(f Facts, e Entitled) (step Step, who Key) {
 				return StepPurge, k
 			}
 		}
-		if f.registered() < f.Paths {
+		if f.Unregistered() && e == EntitledYes {
 			return StepRegister, f.Own
 		}
 		return StepNothing, 0

@@ -47,7 +47,8 @@ func TestDecideWatch(t *testing.T) {
 	}{
 		"all well":                           {Facts{Keys: []Key{own}, Held: held(own), Found: true, Paths: 1}, EntitledUnknown, StepNothing, 0},
 		"more registrations than paths":      {Facts{Keys: []Key{own, own}, Held: held(own), Found: true, Paths: 1}, EntitledYes, StepNothing, 0},
-		"a path is not registered":           {Facts{Keys: []Key{own}, Held: held(own), Found: true, Paths: 2}, EntitledUnknown, StepRegister, own},
+		"a path is not registered":           {Facts{Keys: []Key{own}, Held: held(own), Found: true, Paths: 2}, EntitledYes, StepRegister, own},
+		"perhaps a spare's registration":     {Facts{Keys: []Key{own}, Held: held(own), Found: true, Paths: 2}, EntitledUnknown, StepNothing, 0},
 		"an earlier owner came back":         {Facts{Keys: []Key{own, earlier}, Held: held(own), Found: true, Paths: 1}, EntitledYes, StepPurge, earlier},
 		"a later owner begins":               {Facts{Keys: []Key{own, later}, Held: held(own), Found: true, Paths: 1}, EntitledYes, StepNothing, 0},
 		"a later owner has it":               {Facts{Keys: []Key{later}, Held: held(later), Found: true, Paths: 1}, EntitledUnknown, StepLost, later},
