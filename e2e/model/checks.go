@@ -41,4 +41,6 @@ const (
 	Leaves
 	// Judged: a record that was not judged since a takeover proves no release.
 	Judged
+	// Kept: a volume that is published without a stage is marked again.
+	Kept
 )

@@ -306,7 +306,6 @@ func tell(a actor) (string, bool) {
 		return "", true
 	}
 	a.w.at(a.Node).Attached = Fence{UID: a.Read.UID, Generation: a.Claim.Generation}
-	a.w.Truth.Owner = a.Node
 	return "", true
 }
 

@@ -85,6 +85,15 @@ var defects = map[string]defect{
 			"pod writes on a", "pod ends on a", "record is removed by hand", "unstage or repair looks on a", "7 x next act on a",
 		}),
 	},
+	"writes are given up, and the node's next pod comes without a stage": {
+		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Forces: 1}).static().consenting(), fix: Kept, want: destroyed, running: true,
+		trace: []string{
+			"forced detach on a", "unpublish on a", "controller: next act", "administrator gives the writes up",
+			"publish on a", "5 x controller: next act", "another pod begins on a", "pod writes on a", "pod ends on a",
+			"unpublish on a", "controller: next act", "move: publish on b", "3 x controller: next act",
+			"unstage or repair looks on a", "7 x next act on a",
+		},
+	},
 	"a node that is shut out and cannot flush": {
 		world: start(Writethrough, Budget{Deletes: 1}), fix: Leaves, want: Stuck,
 		trace: []string{

@@ -100,6 +100,7 @@ func podEvents(n Node) []event {
 		{"count is due" + at, count(n), chance, NoNode},
 		{"kernel writes the map" + at, commit(n), chance, NoNode},
 		{"cache promotes" + at, promote(n), chance, NoNode},
+		{"another pod begins" + at, publish(n), ordinary, NoNode},
 		{"pod ends" + at, func(w *World) (string, bool) {
 			m := w.at(n)
 			ok := m.Pod && m.Attached != (Fence{})

@@ -370,8 +370,31 @@ func (m *Machine) load(t Top) {
 func stageStaged(w *World, n Node) (string, bool) {
 	m := w.at(n)
 	m.Journal.State, m.Journal.SameBoot = Staged, true
-	m.Pod = !m.Work.Plan.Unheard
+	w.podBegins(n)
 	return "", true
+}
+
+// podBegins starts a pod if the kubelet waits for the volume.
+func (w *World) podBegins(n Node) {
+	if m := w.at(n); !m.Work.Plan.Unheard {
+		m.Pod, w.Truth.Owner = true, n
+	}
+}
+
+// publish is NodePublishVolume for another pod. To a kubelet that has the volume staged it
+// comes without a stage.
+func publish(n Node) func(*World) (string, bool) {
+	return func(w *World) (string, bool) {
+		m := w.at(n)
+		if !m.Pod || m.Attached == (Fence{}) || m.Attached != m.Journal.Fence || w.Truth.Owner == n {
+			return "", false
+		}
+		if r := w.record(); m.Journal.Mode == Writeback && w.Without&Kept == 0 && r.names(n, m.Journal.Fence) && r.Published {
+			r.Dirty = true // keepMark
+		}
+		w.Truth.Owner = n
+		return "", true
+	}
 }
 
 func adoptStaged(w *World, n Node) (string, bool) {
@@ -388,7 +411,7 @@ func adoptPolicy(w *World, n Node) (string, bool) {
 	if m.Top == TopCleaner {
 		m.swap(m.Journal.Mode.top())
 	}
-	m.Pod = !m.Work.Plan.Unheard
+	w.podBegins(n)
 	return "", true
 }
 

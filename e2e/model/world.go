@@ -61,8 +61,8 @@ type Truth struct {
 	// the loss of what a node has not flushed; what was acknowledged until then may be
 	// lost (Given).
 	Floor, Given Version
-	// Owner is whose writes are owed to their pod: the node that the volume was last
-	// published to, until its writes are given up.
+	// Owner is the node of the pod whose writes are owed to it: the one that began last,
+	// until its writes are given up.
 	Owner Node
 	// Unwanted is true once somebody has asked to delete the volume.
 	Unwanted bool

@@ -16,18 +16,45 @@ import (
 
 // Publish implements volume.Attacher.
 func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error {
+	e, err := a.load(req.ID)
+	if err != nil {
+		klog.FromContext(ctx).Error(err, "Journal could not be read before the volume was published", "volume", req.ID)
+	}
+	var given bool
+	if e != nil {
+		if given, err = a.keepMark(ctx, e); err != nil {
+			return err
+		}
+	}
 	if err := a.show(ctx, req); err != nil {
 		return err
 	}
-	e, err := a.load(req.ID)
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Journal could not be read after the volume was published", "volume", req.ID)
-		return nil
-	}
-	if e != nil && e.Abandoned {
+	if given {
 		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
 	}
 	return nil
+}
+
+// keepMark marks the record of a volume that is published without a stage, and tells
+// whether there is something to tell its pod (states.md, Writes that are given up). A
+// record that cannot be read is no reason to keep a pod waiting: repair looks again.
+func (a *Attacher) keepMark(ctx context.Context, e *Entry) (given bool, err error) {
+	rec, err := a.Records.Get(ctx, e.ID)
+	if err != nil {
+		klog.FromContext(ctx).V(2).Info("Record could not be read before the volume was published", "volume", e.ID, "reason", err.Error())
+		return e.Abandoned, nil
+	}
+	if lacksMark(e, rec) {
+		klog.FromContext(ctx).Info("Volume is at work under a record that says clean: it is marked again", "volume", e.ID)
+		err = a.markDirty(ctx, e)
+	}
+	return e.Abandoned || rec.Abandoned, err
+}
+
+// lacksMark tells a volume whose pod may write to the SSD alone, while the record of its
+// ownership says that nothing can be lost.
+func lacksMark(e *Entry, rec volume.Volume) bool {
+	return e.State == StateStaged && e.Mode == volume.ModeWriteback && rec.Fence == e.Fence && rec.Published && !rec.PossiblyDirty
 }
 
 // tellTimeout bounds how long a pod waits for what it is told.

@@ -1,0 +1,77 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// markedRecords is a record, and what of it was marked.
+type markedRecords struct {
+	volume.Records
+	rec           volume.Volume
+	err, markErr  error
+	marked        int
+}
+
+func (r *markedRecords) Get(context.Context, volume.ID) (volume.Volume, error) { return r.rec, r.err }
+
+func (r *markedRecords) MarkPossiblyDirty(_ context.Context, _ volume.ID, f volume.Fence) error {
+	if f != r.rec.Fence {
+		return volume.ErrFenced
+	}
+	if r.markErr == nil {
+		r.marked, r.rec.PossiblyDirty = r.marked+1, true
+	}
+	return r.markErr
+}
+
+// TestKeepMark: a volume at work in writeback mode is published to another pod, without a
+// stage; its record says clean, because the writes of before were given up.
+func TestKeepMark(t *testing.T) {
+	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
+	clean := volume.Volume{ID: "v", Fence: ours, Published: true}
+	with := func(change func(*volume.Volume)) volume.Volume {
+		v := clean
+		change(&v)
+		return v
+	}
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		rec          volume.Volume
+		state        State
+		mode         volume.CacheMode
+		err, markErr error
+		marked       int
+		given        bool
+		want         error
+	}{
+		"clean":                     {rec: clean, state: StateStaged, mode: volume.ModeWriteback, marked: 1},
+		"clean, and given up":       {rec: with(func(v *volume.Volume) { v.Abandoned = true }), state: StateStaged, mode: volume.ModeWriteback, marked: 1, given: true},
+		"marked":                    {rec: with(func(v *volume.Volume) { v.PossiblyDirty = true }), state: StateStaged, mode: volume.ModeWriteback},
+		"the mark is refused":       {rec: clean, state: StateStaged, mode: volume.ModeWriteback, markErr: refused, want: refused},
+		"the record cannot be read": {rec: clean, state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrUnavailable},
+		"nothing can be dirty":      {rec: clean, state: StateStaged, mode: volume.ModeWritethrough},
+		"on its way down":           {rec: clean, state: StateFlushing, mode: volume.ModeWriteback},
+		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: StateStaged, mode: volume.ModeWriteback},
+		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: StateStaged, mode: volume.ModeWriteback},
+	} {
+		entries, err := journal.Open[Entry](t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec := &markedRecords{rec: c.rec, err: c.err, markErr: c.markErr}
+		a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec})
+		e := &Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
+		given, err := a.keepMark(t.Context(), e)
+		if !errors.Is(err, c.want) || c.want == nil && err != nil || given != c.given || rec.marked != c.marked {
+			t.Errorf("%s: given %t, %v, marked %d times", name, given, err, rec.marked)
+		}
+		if saved, err := entries.Load("v"); c.marked > 0 && (err != nil || !saved.Marked) {
+			t.Errorf("%s: the journal does not know of the mark: %+v, %v", name, saved, err)
+		}
+	}
+}
