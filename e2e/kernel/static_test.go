@@ -262,6 +262,10 @@ func TestKernelStaticTakes(t *testing.T) {
 		fenced(fmt.Sprintf("after a restart that keeps reservations (%t)", keep))
 	}
 	d.unstage()
+	// The unit was taken from somebody: nothing tells that he has stopped.
+	if err := a[0].Write(ctx); err == nil {
+		t.Error("the old owner writes once the next one has left")
+	}
 	d.forget()
 }
 

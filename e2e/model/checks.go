@@ -43,4 +43,6 @@ const (
 	Judged
 	// Kept: a volume that is published without a stage is marked again.
 	Kept
+	// Stays: a reservation that was taken from another owner stays when the volume leaves.
+	Stays
 )

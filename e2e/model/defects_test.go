@@ -65,6 +65,14 @@ var defects = map[string]defect{
 			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod writes on a",
 		}),
 	},
+	"a static unit is free again while a pod of before goes on": {
+		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
+		trace: []string{
+			"forced detach on a", "unpublish on a", "controller: next act",
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod ends on b",
+			"unstage or repair looks on b", "4 x next act on b", "unstage or repair looks on b", "6 x next act on b", "pod writes on a",
+		},
+	},
 	"a clean shutdown that is a table swap": {
 		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Swaps: 1}), fix: Stops, want: falseClean,
 		trace: slices.Concat(attached, []string{

@@ -24,6 +24,8 @@ type Plan struct {
 	// Act is the stage, and Fresh is true if the record is to be told of it.
 	Act   Act
 	Fresh bool
+	// OwnKey is true if a reservation with the own key is one that this node made.
+	OwnKey bool
 	// Unheard is true if the kubelet does not wait for the answer any more.
 	Unheard bool
 }
@@ -193,6 +195,7 @@ func stage(n Node) func(*World) (string, bool) {
 			return "", false
 		}
 		m.Work = Work{Op: OpStage, Plan: Plan{Cache: planOf(p), Wipe: p.Wipe, Mode: modeOf(p.Mode), Marked: w.record().Dirty, Fence: m.Attached}}
+		m.Work.Plan.OwnKey = m.Journal.Fence == m.Attached && m.Journal.Reserved && !m.Journal.Inherited
 		m.Work.Plan.Act, m.Work.Plan.Fresh = w.nextAct(n, m.Work.Plan)
 		if m.Work.Plan.Cache == Adopt {
 			m.Work.Op = OpAdopt

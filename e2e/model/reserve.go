@@ -41,10 +41,13 @@ func (w *World) take(n Node) {
 
 // reserve is what stage does before it uses a path.
 func (w *World) reserve(n Node) bool {
-	step, _ := reservation.DecideTake(w.unit(n))
+	f := w.unit(n)
+	step, _ := reservation.DecideTake(f)
 	if step == reservation.StepForeign || step == reservation.StepLater {
 		return false
 	}
+	m := w.at(n)
+	m.Journal.Inherited = f.Inherited() || f.Holder() && !m.Work.Plan.OwnKey
 	w.take(n)
 	return true
 }
@@ -106,7 +109,7 @@ func watch(n Node) func(*World) (string, bool) {
 // give ends a node's registration.
 func (w *World) give(n Node) {
 	s, f := &w.Server, w.at(n).Journal.Fence
-	if !w.reserves() || s.Keys[n-1] != f || f == (Fence{}) {
+	if !w.reserves() || s.Keys[n-1] != f || f == (Fence{}) || w.at(n).Journal.Inherited && w.Without&Stays == 0 {
 		return
 	}
 	s.Keys[n-1] = Fence{}

@@ -129,6 +129,8 @@ type Journal struct {
 	SameBoot bool
 	// Reserved is true once the unit was reserved, Lost once somebody else had it.
 	Reserved, Lost bool
+	// Inherited is true if another owner had the unit before: the reservation stays then.
+	Inherited bool
 }
 
 // Fence is a volume.Fence whose node is the one that has it.

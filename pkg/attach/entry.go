@@ -59,6 +59,9 @@ type Entry struct {
 	// Unfenced says instead that it has no reservations, and that the volume accepts it.
 	Reserved bool `json:"reserved,omitempty"`
 	Unfenced bool `json:"unfenced,omitempty"`
+	// Inherited says that the reservation stays when the volume leaves: an earlier owner
+	// had the unit, who may go on writing. It is true from before the unit is reserved.
+	Inherited bool `json:"inherited,omitempty"`
 	// Lost is set once another node or host was seen to have the reservation.
 	Lost *Lost `json:"lost,omitempty"`
 	// ChunkSectors, DataBytes and MetaBytes are the geometry of the cache.

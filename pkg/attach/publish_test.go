@@ -12,9 +12,9 @@ import (
 // markedRecords is a record, and what of it was marked.
 type markedRecords struct {
 	volume.Records
-	rec           volume.Volume
-	err, markErr  error
-	marked        int
+	rec          volume.Volume
+	err, markErr error
+	marked       int
 }
 
 func (r *markedRecords) Get(context.Context, volume.ID) (volume.Volume, error) { return r.rec, r.err }

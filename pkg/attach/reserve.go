@@ -40,24 +40,31 @@ func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 }
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
-// static volume). The record names this node as published owner.
-func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transport.Origin) error {
+// static volume). The record names this node as published owner. own says that a
+// reservation for this ownership's key was made by this node, where there was none.
+func (a *Attacher) reserve(ctx context.Context, e *Entry, accept, own bool, o transport.Origin) error {
 	if !e.Static {
 		return nil
 	}
-	e.Reserved, e.Unfenced, e.Lost = true, false, nil
+	e.Reserved, e.Inherited, e.Unfenced, e.Lost = true, true, false, nil
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
 	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
 	defer cancel()
-	err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
+	f, _, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
+	if err == nil {
+		err = reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
+	}
 	switch {
 	case err == nil:
-		return nil
+		if e.Inherited = f.Inherited() || f.Holder() && !own; e.Inherited {
+			return nil
+		}
+		return a.save(ctx, e, e.State)
 	case errors.Is(err, reservation.ErrUnsupported) && accept:
 		klog.FromContext(ctx).Info("The unit is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
-		e.Reserved, e.Unfenced = false, true
+		e.Reserved, e.Inherited, e.Unfenced = false, false, true
 		return a.save(ctx, e, e.State)
 	case errors.Is(err, reservation.ErrUnsupported):
 		return fmt.Errorf("%w: volumeAttribute withoutReservations is not set, and %s cannot be fenced (%w): after a force detach a pod that goes on would write beside the next one; accepted is %q, which consents to that",
@@ -133,7 +140,7 @@ func stagesAnew(rec volume.Volume, e *Entry) bool {
 // giveReservation ends the node's registrations; its devices are gone. A key that stays
 // is preempted by the next owner.
 func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
-	if !e.Static || !e.Reserved {
+	if !e.Static || !e.Reserved || e.Inherited {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)

@@ -28,6 +28,8 @@ type staging struct {
 	entry  *Entry
 	cache  cacheVolumes
 	origin origin
+	// ownKey is true if a reservation with this ownership's key is one that this node made.
+	ownKey bool
 	// activation is that of this stage.
 	activation volume.Activation
 	// head is where a new cache begins.
@@ -102,7 +104,11 @@ func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (
 			plan = decideStage(f)
 		}
 	}
-	return f, &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}, prepared, nil
+	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}
+	if e := f.Entry; e != nil {
+		s.ownKey = e.Fence == req.Publication.Fence && e.Reserved && !e.Inherited
+	}
+	return f, s, prepared, nil
 }
 
 // build makes the top device according to the plan, from what was prepared if that is

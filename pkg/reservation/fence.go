@@ -135,7 +135,7 @@ func confirm(ctx context.Context, u Unit, key Key) error {
 	if err != nil {
 		return err
 	}
-	if others := f.others(); !f.holder() || len(others) > 0 {
+	if others := f.others(); !f.Holder() || len(others) > 0 {
 		return fmt.Errorf("%w: holder %s, other keys %v", ErrConflict, f.Held.Key, others)
 	}
 	return nil
@@ -163,7 +163,7 @@ func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) err
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	f, _, lookErr := Look(ctx, paths, key)
-	if lookErr != nil || f.holder() {
+	if lookErr != nil || f.Holder() {
 		return errors.Join(err, lookErr)
 	}
 	if err == nil {
@@ -192,7 +192,7 @@ func Give(ctx context.Context, paths []Path, key Key) error {
 	if err != nil {
 		return err
 	}
-	if f.holder() && f.registered() > f.Paths {
+	if f.Holder() && f.registered() > f.Paths {
 		err := onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, key) })
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
