@@ -43,7 +43,7 @@ test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./...
 
 .PHONY: model-deep
-model-deep: ## The model of the decisions, 25 times as many states as in ring 1; a few minutes.
+model-deep: ## The model of the decisions, 30 times as many states as in ring 1; a few minutes.
 	go test -tags deep -run '^TestDeep$$' -timeout 2h -v ./e2e/model
 
 .PHONY: test-versions

@@ -283,6 +283,11 @@ func (c *campaign) fillSSD() {
 func (c *campaign) spoilMap() {
 	c.whole()
 	c.leave()
+	if _, err := c.n.Journal.Load(string(c.req.ID)); err != nil {
+		// Not kept: its session was lost by an earlier disaster.
+		c.use()
+		c.leave()
+	}
 	c.onMap(func(lv lvm.LV) {
 		f := openDirect(c.t, lv.DevPath())
 		defer func() { _ = f.Close() }()

@@ -8,7 +8,7 @@ import (
 )
 
 // deepStates is how many states are looked at, together.
-const deepStates = 5_000_000
+const deepStates = 20_000_000
 
 // TestDeep goes on where TestNoViolation ends, with more chances in one world.
 func TestDeep(t *testing.T) {

@@ -111,7 +111,8 @@ func (w *World) wanted(n Node, f Fence, journalled bool) bool {
 	return o == attach.OwnedHere || o == attach.OwnedUnproven
 }
 
-// discard is an administrator's word about writes that a node keeps.
+// discard is an administrator's word about writes that a node keeps. What a pod has open no
+// node reports as kept.
 func discard(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
@@ -119,7 +120,7 @@ func discard(n Node) func(*World) (string, bool) {
 		if !journalled {
 			f = m.SSD.Fence
 		}
-		if !w.Consent || !m.SSD.Exists || m.SSD.Mode != Writeback ||
+		if !w.Consent || m.Pod || !m.SSD.Exists || m.SSD.Mode != Writeback ||
 			attach.DecideOwnership(f.fence(n), w.Static, w.found(), w.proof(n, f, journalled)) != attach.OwnedUnproven {
 			return "", false
 		}

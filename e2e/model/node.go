@@ -392,8 +392,11 @@ func publish(n Node) func(*World) (string, bool) {
 		if !m.Pod || m.Attached == (Fence{}) || m.Attached != m.Journal.Fence || w.Truth.Owner == n {
 			return "", false
 		}
-		if r := w.record(); m.Journal.Mode == Writeback && w.Without&Kept == 0 && r.names(n, m.Journal.Fence) && r.Published {
-			r.Dirty = true // keepMark
+		if r := w.record(); r.UID != 0 && w.Without&Kept == 0 { // admit
+			if !r.names(n, m.Journal.Fence) || !r.Published {
+				return "", false
+			}
+			r.Dirty = r.Dirty || m.Journal.Mode == Writeback
 		}
 		w.Truth.Owner = n
 		return "", true

@@ -19,36 +19,39 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 	e, err := a.load(req.ID)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Journal could not be read before the volume was published", "volume", req.ID)
+		e = nil
 	}
-	var given bool
-	if e != nil {
-		if given, err = a.keepMark(ctx, e); err != nil {
-			return err
-		}
-	}
-	if err := a.show(ctx, req); err != nil {
-		return err
-	}
-	if given {
+	given, err := a.show(ctx, e, req)
+	if given && err == nil {
 		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
 	}
-	return nil
+	return err
 }
 
-// keepMark marks the record of a volume that is published without a stage, and tells
-// whether there is something to tell its pod (states.md, Writes that are given up). A
-// record that cannot be read is no reason to keep a pod waiting: repair looks again.
-func (a *Attacher) keepMark(ctx context.Context, e *Entry) (given bool, err error) {
+// admit judges a volume that is published to a pod, perhaps without a stage, and tells
+// whether there is something to tell the pod (states.md, Publish without a stage). A record
+// that cannot be read is no reason to keep a pod waiting: repair looks again.
+func (a *Attacher) admit(ctx context.Context, e *Entry) (given bool, err error) {
 	rec, err := a.Records.Get(ctx, e.ID)
-	if err != nil {
+	switch {
+	case err != nil:
 		klog.FromContext(ctx).V(2).Info("Record could not be read before the volume was published", "volume", e.ID, "reason", err.Error())
 		return e.Abandoned, nil
+	case rec.Fence != e.Fence || !rec.Published:
+		return false, fmt.Errorf("%w: volume %s is on node %s under generation %d, and its record (generation %d, %s) does not have it published there: delete the pod, so that the volume is published anew",
+			volume.ErrFenced, e.ID, a.Node, e.Fence.Generation, rec.Fence.Generation, rec.Fence.Node)
 	}
-	if lacksMark(e, rec) {
-		klog.FromContext(ctx).Info("Volume is at work under a record that says clean: it is marked again", "volume", e.ID)
-		err = a.markDirty(ctx, e)
+	return e.Abandoned || rec.Abandoned, a.keepMark(ctx, e, rec)
+}
+
+// keepMark marks the record of a volume whose pod may write to the SSD alone, if it says
+// that nothing can be lost.
+func (a *Attacher) keepMark(ctx context.Context, e *Entry, rec volume.Volume) error {
+	if !lacksMark(e, rec) {
+		return nil
 	}
-	return e.Abandoned || rec.Abandoned, err
+	klog.FromContext(ctx).Info("Volume is at work under a record that says clean: it is marked again", "volume", e.ID)
+	return a.markDirty(ctx, e)
 }
 
 // lacksMark tells a volume whose pod may write to the SSD alone, while the record of its
@@ -70,18 +73,29 @@ func (a *Attacher) tellAbandoned(ctx context.Context, id volume.ID, f volume.Fen
 	}
 }
 
-// show makes the staged volume appear at the target path.
-func (a *Attacher) show(ctx context.Context, req volume.PublishRequest) error {
+// show makes the staged volume appear at the target path. given is whether there is
+// something to tell the pod.
+func (a *Attacher) show(ctx context.Context, e *Entry, req volume.PublishRequest) (given bool, err error) {
 	info, found, err := a.top(ctx, req.ID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !found {
-		return fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, req.ID, a.Node)
+		return false, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, req.ID, a.Node)
 	}
 	if devno, mounted, err := a.FS.Source(ctx, req.TargetPath); err != nil || mounted {
-		return checkMounted(req.TargetPath, devno, info, err)
+		return e != nil && e.Abandoned, checkMounted(req.TargetPath, devno, info, err)
 	}
+	if e != nil {
+		if given, err = a.admit(ctx, e); err != nil {
+			return false, err
+		}
+	}
+	return given, a.mountAt(ctx, req, info)
+}
+
+// mountAt mounts the volume at the target path.
+func (a *Attacher) mountAt(ctx context.Context, req volume.PublishRequest, info devmapper.Info) error {
 	options := req.MountOptions
 	if req.ReadOnly {
 		options = append([]string{"ro"}, options...)

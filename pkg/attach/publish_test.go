@@ -29,9 +29,9 @@ func (r *markedRecords) MarkPossiblyDirty(_ context.Context, _ volume.ID, f volu
 	return r.markErr
 }
 
-// TestKeepMark: a volume at work in writeback mode is published to another pod, without a
-// stage; its record says clean, because the writes of before were given up.
-func TestKeepMark(t *testing.T) {
+// TestAdmit: a volume at work is published to another pod, without a stage. Its record may say
+// clean, because the writes of before were given up, or that it is not attached here.
+func TestAdmit(t *testing.T) {
 	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
 	clean := volume.Volume{ID: "v", Fence: ours, Published: true}
 	with := func(change func(*volume.Volume)) volume.Volume {
@@ -56,8 +56,10 @@ func TestKeepMark(t *testing.T) {
 		"the record cannot be read": {rec: clean, state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrUnavailable},
 		"nothing can be dirty":      {rec: clean, state: StateStaged, mode: volume.ModeWritethrough},
 		"on its way down":           {rec: clean, state: StateFlushing, mode: volume.ModeWriteback},
-		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: StateStaged, mode: volume.ModeWriteback},
-		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: StateStaged, mode: volume.ModeWriteback},
+		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
+		"made anew":                 {rec: with(func(v *volume.Volume) { v.Fence.UID = "w" }), state: StateStaged, mode: volume.ModeNone, want: volume.ErrFenced},
+		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
+		"removed by hand":           {state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrNotFound},
 	} {
 		entries, err := journal.Open[Entry](t.TempDir())
 		if err != nil {
@@ -66,7 +68,7 @@ func TestKeepMark(t *testing.T) {
 		rec := &markedRecords{rec: c.rec, err: c.err, markErr: c.markErr}
 		a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec})
 		e := &Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
-		given, err := a.keepMark(t.Context(), e)
+		given, err := a.admit(t.Context(), e)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil || given != c.given || rec.marked != c.marked {
 			t.Errorf("%s: given %t, %v, marked %d times", name, given, err, rec.marked)
 		}

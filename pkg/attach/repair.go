@@ -92,8 +92,8 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	if err != nil {
 		return err
 	}
-	if rec, known := owned[id]; known && active && lacksMark(e, rec) {
-		if _, err := a.keepMark(ctx, e); err != nil {
+	if rec, known := owned[id]; known && active {
+		if err := a.keepMark(ctx, e, rec); err != nil {
 			return err
 		}
 	}
