@@ -54,6 +54,20 @@ func (a *Attacher) keepMark(ctx context.Context, e *Entry, rec volume.Volume) er
 	return a.markDirty(ctx, e)
 }
 
+// markDirty is the dirty mark of states.md (I2).
+func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
+	if e.Mode != volume.ModeWriteback {
+		return nil
+	}
+	if !e.Marked {
+		e.Marked = true
+		if err := a.save(ctx, e, e.State); err != nil {
+			return err
+		}
+	}
+	return a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence)
+}
+
 // lacksMark tells a volume whose pod may write to the SSD alone, while the record of its
 // ownership says that nothing can be lost.
 func lacksMark(e *Entry, rec volume.Volume) bool {

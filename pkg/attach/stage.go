@@ -375,20 +375,6 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	return nil
 }
 
-// markDirty is the dirty mark of states.md (I2).
-func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
-	if e.Mode != volume.ModeWriteback {
-		return nil
-	}
-	if !e.Marked {
-		e.Marked = true
-		if err := a.save(ctx, e, e.State); err != nil {
-			return err
-		}
-	}
-	return a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence)
-}
-
 // activate loads the cache's table. From here on the kernel may write to the
 // cache, which the journal says before it happens.
 func (a *Attacher) activate(ctx context.Context, s *staging) error {
