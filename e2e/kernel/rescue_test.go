@@ -97,6 +97,40 @@ func (d *disk) connected(use func(path string)) {
 	mustPass(t, "disconnect", i.Disconnect(t.Context(), d.target()))
 }
 
+// TestKernelRescueLate: the volume has had another owner since. A rescue without the
+// cluster is told so by the unit, and writes nothing.
+func TestKernelRescueLate(t *testing.T) {
+	const size = 32 * mib
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	d := m.volume(n, "late", size, cached(volume.ModeWriteback, 16*mib))
+	d.req.Block = true
+	d.stage()
+	for pass := range uint64(20) {
+		write(t, d.device(), pattern(1+pass, 8*mib), 0, true)
+	}
+	d.m.must("dmsetup", "wipe_table", "nf-late-origin")
+	if st, _ := d.cache(); st.Dirty == 0 {
+		t.Fatal("nothing is dirty")
+	}
+	d.powerCut()
+	d.publish(2)
+	d.connected(func(origin string) {
+		newer := pattern(77, size)
+		write(t, origin, newer, 0, true)
+		_, err := d.rescued("--volume", "late", "--origin", origin)
+		if !errors.Is(err, rescue.ErrRefused) || !strings.Contains(err.Error(), "generation 2") {
+			t.Errorf("rescue over a later owner's data: %v", err)
+		}
+		if !bytes.Equal(content(t, origin, size), newer) {
+			t.Error("the rescue wrote over a later owner's data")
+		}
+	})
+	d.stage() // the owner of now gives up what is older
+	d.unstage()
+	d.remove()
+}
+
 // TestKernelRescue: the writes of a node that lost its power are brought to the origin
 // from its SSD alone, byte for byte, by a command that refuses what would do harm; and
 // whatever comes of the node afterwards, they are never written a second time.

@@ -146,6 +146,33 @@ func LogicalBlock(sysfs, devno string) (int, error) {
 	return n, nil
 }
 
+// Models are what the disks below a device call themselves (SCSI INQUIRY, product), one for
+// each path of a multipath device; none for disks that have no such name. The device is
+// given as "major:minor", sysfs is where sysfs is mounted.
+func Models(sysfs, devno string) ([]string, error) {
+	return models(sysfs + "/dev/block/" + devno)
+}
+
+func models(dir string) ([]string, error) {
+	text, err := os.ReadFile(dir + "/device/model")
+	switch {
+	case err == nil:
+		return []string{strings.TrimSpace(string(text))}, nil
+	case !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	}
+	below, err := os.ReadDir(dir + "/slaves")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	var out []string
+	for _, d := range below {
+		found, merr := models(dir + "/slaves/" + d.Name())
+		out, err = append(out, found...), errors.Join(err, merr)
+	}
+	return out, err
+}
+
 // DevNo is the number of a block device as "major:minor".
 func DevNo(path string) (string, error) {
 	var st unix.Stat_t

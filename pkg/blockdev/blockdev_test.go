@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,5 +30,38 @@ func TestDiscardRefusesOtherFiles(t *testing.T) {
 	}
 	if err := blockdev.Discard(t.Context(), file+"x", nil); err != nil {
 		t.Errorf("nothing to discard: %v", err)
+	}
+}
+
+// TestModels: a disk has a name, a device over several has that of each, and a disk of
+// another kind has none.
+func TestModels(t *testing.T) {
+	sys := t.TempDir()
+	put := func(file, text string) {
+		t.Helper()
+		path := filepath.Join(sys, "dev/block", file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("8:0/device/model", "nearflash-1     \n")
+	put("253:0/slaves/sda/device/model", "one\n")
+	put("253:0/slaves/dm-1/slaves/sdb/device/model", "two\n")
+	put("254:0/size", "8\n")
+	for devno, want := range map[string][]string{"8:0": {"nearflash-1"}, "253:0": {"one", "two"}, "254:0": nil, "1:1": nil} {
+		got, err := blockdev.Models(sys, devno)
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", devno, got, err, want)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(sys, "dev/block/8:16/device/model"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := blockdev.Models(sys, "8:16"); err == nil {
+		t.Errorf("a name that cannot be read: %q", got)
 	}
 }

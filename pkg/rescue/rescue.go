@@ -104,6 +104,9 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if err := refuseOrigin(c, req, res.OriginBytes); err != nil {
 		return res, err
 	}
+	if err := refuseUnit(c, req.Origin); err != nil {
+		return res, err
+	}
 	if req.DryRun {
 		return res, nil
 	}
@@ -186,6 +189,30 @@ func refuseOrigin(c Cache, req Request, size int64) error {
 		return fmt.Errorf("%w: %s has %d bytes, the volume had %d: it is not the origin", ErrRefused, req.Origin, size, c.OriginBytes)
 	case c.OriginBytes > 0 && size > c.OriginBytes && !req.Grown:
 		return fmt.Errorf("%w: %s has %d bytes, the volume had %d when the SSD last noted it: say so if it was expanded since", ErrRefused, req.Origin, size, c.OriginBytes)
+	}
+	return nil
+}
+
+// refuseUnit asks the storage server's disk, which says for which generation it was
+// exported last, whether the cache is still the newest (I3). No record is needed for that.
+func refuseUnit(c Cache, path string) error {
+	devno, err := blockdev.DevNo(path)
+	if err != nil {
+		return err
+	}
+	names, err := blockdev.Models("/sys", devno)
+	if err != nil {
+		return fmt.Errorf("what %s says of itself: %w", path, err)
+	}
+	return refuseGeneration(c, path, names)
+}
+
+func refuseGeneration(c Cache, path string, models []string) error {
+	for _, m := range models {
+		if g, ok := volume.UnitGeneration(m); ok && g > c.Fence.Generation {
+			return fmt.Errorf("%w: %s was given to another owner since, under generation %d, and the cache has generation %d: it would write over newer data",
+				ErrRefused, path, g, c.Fence.Generation)
+		}
 	}
 	return nil
 }

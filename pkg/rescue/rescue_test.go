@@ -60,6 +60,24 @@ func TestRefuseCache(t *testing.T) {
 	}
 }
 
+// TestRefuseGeneration: the unit of nearflash-target tells of a later owner, without a
+// record. found is of generation 3.
+func TestRefuseGeneration(t *testing.T) {
+	for name, c := range map[string]struct {
+		models []string
+		want   string
+	}{
+		"its own":                {models: []string{volume.UnitProduct(3)}},
+		"an earlier one":         {models: []string{volume.UnitProduct(2)}},
+		"a later one":            {models: []string{volume.UnitProduct(40)}, want: "generation 40"},
+		"a later one, by a path": {models: []string{volume.UnitProduct(3), volume.UnitProduct(4)}, want: "generation 4"},
+		"of another server":      {models: []string{"LUN"}},
+		"of no SCSI disk":        {},
+	} {
+		t.Run(name, func(t *testing.T) { wantRefusal(t, refuseGeneration(found(nil), "/dev/x", c.models), c.want) })
+	}
+}
+
 func TestRefuseOrigin(t *testing.T) {
 	const mib = 1 << 20
 	cases := map[string]struct {
