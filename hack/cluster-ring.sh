@@ -5,6 +5,8 @@
 #   LABELS   label filter of the specs (default: !slow)
 #   TIMEOUT  limit of one part (default: 60m)
 #   VERBOSE  false prints failures only
+#   UPSTREAM true also runs the fixed part of Kubernetes' own storage tests, in the lab
+#            whose specs end first
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=_output/cluster-ring
@@ -24,6 +26,11 @@ export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
+if [[ ${UPSTREAM:-} == true ]]; then
+  mkdir "$out/upstream"
+  go build -o "$out/upstream/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
+  upstream_tests="$("$out/lab" artifacts --print-dir upstream)"
+fi
 
 # selected FILTER: whether any spec matches.
 selected() {
@@ -43,6 +50,10 @@ part() {
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \
     -ginkgo.timeout="${TIMEOUT:-60m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
+  if [[ ${UPSTREAM:-} == true ]] && mkdir "$out/upstream/taken" 2>/dev/null; then
+    . hack/upstream-tests.sh
+    SUBSET=true LABELS='' FOCUS='' TIMEOUT=30m upstream "$PWD/$out/upstream" "$upstream_tests"
+  fi
 }
 
 pids=() printers=()

@@ -1,61 +1,18 @@
 #!/usr/bin/env bash
 # Kubernetes' own suite of storage tests against the driver in a fresh lab. The lab
-# is ended by its own ids in every case; of a failed run its logs are printed.
-#   FOCUS    regular expression of the tests' names (default: all of the driver)
-#   LABELS   label filter of the tests (default: not features that are not claimed, and
-#            not what disturbs a whole cluster)
-#   SUBSET   true runs the fixed part that `make test` has, whatever FOCUS says
-#   PROCS    tests at a time (default: 4)
-#   TIMEOUT  limit of the tests (default: 3h)
+# is ended by its own ids in every case; of a failed run its logs are printed. What
+# chooses the tests is in hack/upstream-tests.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out="$PWD/_output/upstream"
-rm -rf "$out" && mkdir -p "$out/tmp"
+rm -rf "$out" && mkdir -p "$out"
 go build -o "$out/lab" ./hack/lab
 go build -o "$out/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 tests="$("$out/lab" artifacts --print-dir upstream)"
 lab=("$out/lab" --name "upstream-$(pwd | cksum | cut -d' ' -f1)")
 . hack/lab-part.sh
+. hack/upstream-tests.sh
 # What a run has left that was ended with its machine.
 run "${lab[@]}" down
 run "${lab[@]}" up
-run "${lab[@]}" images add "$tests"/*.tar
-driver='External.Storage.*csi.nearflash.io.*Testpattern: '
-focus="${FOCUS:-$driver}" least=1
-if [[ ${SUBSET:-} == true ]]; then
-  # One of each kind that a volume may be and of what may happen to it.
-  focus="$driver"'(Dynamic PV \((block volmode|default fs|xfs)\).* volumes should store data|Generic.*late-binding.* ephemeral should create read/write|'\
-'Dynamic PV \((block volmode|default fs)\)\(allowExpansion\).*while pod is using it|Dynamic PV \(default fs\)\] ('\
-'provisioning should provision storage with mount options|read-write-once-pod|fsgroupchangepolicy \(OnRootMismatch\).*, new pod fsgroup applied|'\
-'subPath should support file as subpath|volume-modify .* should (modify volume with no VAC|recover from invalid)))'
-  least=13
-fi
-# The tests leave temporary files.
-run "${lab[@]}" run -- env TMPDIR="$out/tmp" "$out/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \
-  --focus="$focus" --label-filter="${LABELS:-Feature: isSubsetOf {VolumeAttributesClass\} && !Disruptive && !Serial}" \
-  --output-dir="$out" --json-report=report.json "$tests/e2e.test" -- \
-  --provider=skeleton --repo-root="$PWD" --storage.testdriver="$PWD/e2e/upstream/testdriver.yaml" --report-dir="$out"
-# A selection of nothing must not pass, nor a part that has become smaller unseen.
-passed=$(tr ',{' '\n\n' <"$out/report.json" | awk '/"LeafNodeType":/ { it = /"It"/ } it && /"State": *"passed"/ { n++ } END { print n + 0 }')
-echo "$passed tests passed"
-((passed >= least)) || { echo "at least $least were to run" >&2; exit 1; }
-
-# left prints what there is of the tests' volumes, in the API and on the machines.
-left() {
-  local machine found
-  "${lab[@]}" run -- kubectl get cachedvolumes,cachemigrations,cachehotsets,persistentvolumes,volumeattachments -o name || echo "the API server does not answer"
-  for machine in node-a node-b storage; do
-    found=$("${lab[@]}" exec "$machine" -- sh -c \
-      'dmsetup ls; lvs --noheadings --options lv_name; ls /var/lib/nearflash/volumes /sys/class/iscsi_session /sys/kernel/config/target/iscsi; mount; true' 2>/dev/null) ||
-      found="pvc-?, as it does not answer"
-    grep -E 'pvc-|^session' <<<"$found" | sed "s/^/$machine: /" || true
-  done
-}
-# A node gives up the caches of a volume that is gone in its own time.
-for ((i = 0; ; i++)); do
-  rest=$(left)
-  [[ -n $rest ]] || break
-  ((i < 60)) || { printf 'left of the tests:\n%s\n' "$rest" >&2; exit 1; }
-  sleep 5
-done
-echo "nothing is left of them"
+upstream "$out" "$tests"
