@@ -214,7 +214,7 @@ func TestKernelOriginReserved(t *testing.T) {
 	l := m.newLUN("reserved", staticSize, []string{portalA, portalB}, []string{portalB2})
 	d := l.static(n, volume.ModeWritethrough, portalB, portalB2)
 	a := l.paths(m.initiatorAs(initiatorA), portalA)
-	mustPass(t, "take", reservation.Take(t.Context(), asPaths(a), reservation.KeyOf("uid-reserved", 1)))
+	mustTake(t, asPaths(a), reservation.KeyOf("uid-reserved", 1))
 	d.give(nodeName)
 	for _, how := range []string{"Create", "Reuse", "Reuse"} {
 		d.stage()

@@ -127,6 +127,7 @@ func TestKernelRescueLate(t *testing.T) {
 		}
 	})
 	d.stage() // the owner of now gives up what is older
+	check(t, d.device(), pattern(77, size), 0)
 	d.unstage()
 	d.remove()
 }

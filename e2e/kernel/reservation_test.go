@@ -81,7 +81,7 @@ func TestKernelReservationsInOneGroup(t *testing.T) {
 	l := m.newLUN("group", 16*mib, []string{portalA, portalB, portalB2})
 	b := l.paths(m.initiatorAs(initiatorB), portalB, portalB2)
 	key := reservation.KeyOf("group", 1)
-	err := reservation.Take(t.Context(), asPaths(b), key)
+	_, err := reservation.Take(t.Context(), asPaths(b), key)
 	t.Logf("take: %v", err)
 	if err != nil && !errors.Is(err, reservation.ErrUnsupported) {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestKernelReservationsUnsupported(t *testing.T) {
 	l := m.newLUN("bare", 16*mib, []string{portalA})
 	l.support(false)
 	a := l.paths(m.initiatorAs(initiatorA), portalA)
-	if err := reservation.Take(t.Context(), asPaths(a), reservation.KeyOf("bare", 1)); !errors.Is(err, reservation.ErrUnsupported) {
+	if _, err := reservation.Take(t.Context(), asPaths(a), reservation.KeyOf("bare", 1)); !errors.Is(err, reservation.ErrUnsupported) {
 		t.Errorf("%v, want ErrUnsupported", err)
 	}
 }
@@ -115,7 +115,7 @@ func TestKernelReservationsRestart(t *testing.T) {
 	a := l.paths(m.initiatorAs(initiatorA), portalA)
 	b := l.paths(m.initiatorAs(initiatorB), portalB)
 	key := reservation.KeyOf("again", 1)
-	mustPass(t, "take", reservation.Take(t.Context(), asPaths(a), key))
+	mustTake(t, asPaths(a), key)
 	look := func() (f reservation.Facts) {
 		for until := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
 			_, _, err := reservation.Look(t.Context(), asPaths(b), key)

@@ -149,7 +149,7 @@ func TestKernelStaticTakenAway(t *testing.T) {
 			next := d.give(otherName)
 			b := l.paths(m.initiatorAs(initiatorB), portalB)
 			key := reservation.KeyOf(next.UID, next.Generation)
-			mustPass(t, "take", reservation.Take(ctx, asPaths(b), key))
+			mustTake(t, asPaths(b), key)
 			write(t, b[0].disk, newer, 0, true)
 			if c.mode != volume.ModeWriteback { // whose writes are on the SSD until the plugin looks
 				awaitError(t, old)
@@ -204,7 +204,7 @@ func TestKernelStaticTakes(t *testing.T) {
 	l := m.newLUN("takes", staticSize, []string{portalA, portalB}, []string{portalB2})
 	d := l.static(n, volume.ModeWritethrough, portalB, portalB2)
 	a := l.paths(m.initiatorAs(initiatorA), portalA)
-	mustPass(t, "take", reservation.Take(ctx, asPaths(a), reservation.KeyOf("uid-"+l.name, 1)))
+	mustTake(t, asPaths(a), reservation.KeyOf("uid-"+l.name, 1))
 	older, newer := pattern(1, 8*mib), pattern(2, 8*mib)
 	old := writeUntilError(t, a[0].disk, older)
 
@@ -267,6 +267,13 @@ func TestKernelStaticTakes(t *testing.T) {
 		t.Error("the old owner writes once the next one has left")
 	}
 	d.forget()
+}
+
+// mustTake takes a unit by some paths.
+func mustTake(t *testing.T, paths []reservation.Path, key reservation.Key) {
+	t.Helper()
+	_, err := reservation.Take(t.Context(), paths, key)
+	mustPass(t, "take", err)
 }
 
 // pathsOf are the paths of some disks.

@@ -80,6 +80,8 @@ func stageIntent(w *World, n Node) (string, bool) {
 	default:
 		j.Marked = m.Work.Plan.Marked
 	}
+	j.Reserved = m.Work.Plan.Reserved
+	j.Inherited = j.Reserved && !m.Work.Plan.OwnKey
 	m.Journal = j
 	return "", true
 }
@@ -178,14 +180,15 @@ func (w *World) podBegins(n Node) {
 func publish(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
-		if !m.Pod || m.Attached == (Fence{}) || m.Attached != m.Journal.Fence || w.Truth.Owner == n {
+		if !m.Pod || m.Attached == (Fence{}) || w.Truth.Owner == n {
 			return "", false
 		}
-		if r := w.record(); r.UID != 0 && w.Without&Kept == 0 { // admit
-			if !r.names(n, m.Journal.Fence) || !r.Published {
-				return "", false
-			}
-			r.Dirty = r.Dirty || m.Journal.Mode == Writeback
+		r, j := w.record(), m.Journal
+		if r.UID != 0 && w.Without&Admits == 0 && (!r.names(n, j.Fence) || !r.Published || j.Lost) {
+			return "", false // admit
+		}
+		if w.Without&Kept == 0 && j.Mode == Writeback && j.State == Staged && r.names(n, j.Fence) && r.Published {
+			r.Dirty = true // keepMark
 		}
 		w.Truth.Owner = n
 		return "", true

@@ -43,6 +43,8 @@ const (
 	Judged
 	// Kept: a volume that is published without a stage is marked again.
 	Kept
+	// Admits: a pod is not given a volume that its record does not have attached.
+	Admits
 	// Stays: a reservation that was taken from another owner stays when the volume leaves.
 	Stays
 )

@@ -33,12 +33,9 @@ func write(n Node) func(*World) (string, bool) {
 	}
 }
 
-// taken tells whether a node's volume is at work on the other one.
-func (w *World) taken(n Node) bool {
-	j, other := w.at(n).Journal, w.at(n.other()).Journal
-	atWork := other.State >= Staged && other.State != Releasing && other.State != Wiping
-	return w.Truth.Owner == n.other() && atWork && other.Fence != j.Fence
-}
+// taken tells whether a pod on the other node began after this node's: what this node's
+// writes to the origin is older, also when the other one has left.
+func (w *World) taken(n Node) bool { return w.Truth.Owner == n.other() }
 
 // readPod is no change; it only judges.
 func readPod(n Node) func(*World) (string, bool) {

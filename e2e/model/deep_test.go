@@ -16,6 +16,7 @@ func TestDeep(t *testing.T) {
 		"everything, writeback":         start(Writeback, Budget{Writes: 3, Crashes: 2, Kills: 2, Moves: 2, Forces: 1, Restores: 1, Lost: 1, Leaders: 1}).consenting().running(),
 		"everything, writethrough":      start(Writethrough, Budget{Writes: 3, Crashes: 2, Kills: 2, Moves: 2, Forces: 1, Restores: 1, Lost: 1, Leaders: 1}).running(),
 		"everything, disks of the past": start(Writeback, Budget{Writes: 3, Crashes: 1, Kills: 1, Moves: 1, Images: 2, Counts: 2, Swaps: 1, Journals: 1}).consenting().running(),
+		"everything, static":            start(Writeback, Budget{Writes: 3, Crashes: 2, Kills: 2, Moves: 2, Forces: 2, Lost: 1}).static().consenting().running(),
 		"everything, spares":            start(Writeback, Budget{Writes: 3, Crashes: 1, Kills: 1, Moves: 1, Spares: 3, Counts: 1, Restores: 1}).consenting().running(),
 		"everything, two clusters":      start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 1, Copies: 1, Swings: 2, Restores: 1, Lost: 1, Leaders: 1}).consenting().running(),
 	}

@@ -94,12 +94,29 @@ var defects = map[string]defect{
 		}),
 	},
 	"writes are given up, and the node's next pod comes without a stage": {
-		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Forces: 1}).static().consenting(), fix: Kept, want: destroyed, running: true,
+		world: start(Writeback, Budget{Writes: 1, Moves: 1, Forces: 1}).static().consenting(), fix: Kept, want: destroyed, running: true,
 		trace: []string{
 			"forced detach on a", "unpublish on a", "controller: next act", "administrator gives the writes up",
 			"publish on a", "5 x controller: next act", "another pod begins on a", "pod writes on a", "pod ends on a",
 			"unpublish on a", "controller: next act", "move: publish on b", "3 x controller: next act",
 			"unstage or repair looks on a", "7 x next act on a",
+		},
+	},
+	"a pod is given a volume that its record does not have attached": {
+		world: start(Writeback, Budget{Writes: 1, Forces: 1, Removals: 1}).consenting(), fix: Admits, want: destroyed, running: true,
+		trace: []string{
+			"forced detach on a", "unpublish on a", "controller: next act", "administrator gives the writes up",
+			"controller settles", "2 x controller: next act", "publish on a", "record is removed by hand", "record is made anew",
+			"5 x controller: next act", "another pod begins on a", "pod writes on a", "pod ends on a",
+			"unstage or repair looks on a", "7 x next act on a",
+		},
+	},
+	"a static unit, uncached, is free again while a pod of before goes on": {
+		world: start(None, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
+		trace: []string{
+			"forced detach on a", "unpublish on a", "controller: next act",
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod ends on b",
+			"unstage or repair looks on b", "7 x next act on b", "pod writes on a",
 		},
 	},
 	"a node that is shut out and cannot flush": {

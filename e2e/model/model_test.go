@@ -21,6 +21,8 @@ var worlds = map[string]World{
 	"a copy of etcd":                 start(Writeback, Budget{Writes: 1, Moves: 1, Copies: 1, Swings: 2}).running(),
 	"static, forced detach":          start(Writethrough, Budget{Writes: 2, Crashes: 1, Moves: 2, Forces: 1}).static().running(),
 	"static, given up while it runs": start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Forces: 1}).static().consenting().running(),
+	"static, killed anywhere":        start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 1, Forces: 1}).static().consenting().running(),
+	"static, uncached":               start(None, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 1, Forces: 1}).static().running(),
 	"a journal is lost":              start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Journals: 1}).consenting().running(),
 	"a record is removed":            start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1}).consenting().running(),
 	"a record has another UID":       start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1, Renewals: 1}).consenting().running(),

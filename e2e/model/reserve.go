@@ -46,8 +46,8 @@ func (w *World) reserve(n Node) bool {
 	if step == reservation.StepForeign || step == reservation.StepLater {
 		return false
 	}
-	m := w.at(n)
-	m.Journal.Inherited = f.Inherited() || f.Holder() && !m.Work.Plan.OwnKey
+	m, before := w.at(n), f.Before()
+	m.Journal.Inherited = before.Others || before.Own && !m.Work.Plan.OwnKey
 	w.take(n)
 	return true
 }
@@ -55,8 +55,11 @@ func (w *World) reserve(n Node) bool {
 // reserveAgain is what repair does before it flushes.
 func (w *World) reserveAgain(n Node) bool {
 	j := &w.at(n).Journal
-	switch step, _ := reservation.DecideReturn(w.unit(n), w.entitled(n), j.Reserved); step {
+	f := w.unit(n)
+	switch step, _ := reservation.DecideReturn(f, w.entitled(n), j.Reserved); step {
 	case reservation.StepPreempt, reservation.StepReserve:
+		before := f.Before()
+		j.Inherited = j.Inherited || before.Others || before.Own && !j.Reserved
 		w.take(n)
 		return true
 	case reservation.StepLost:
@@ -112,7 +115,7 @@ func (w *World) give(n Node) {
 	if !w.reserves() || s.Keys[n-1] != f || f == (Fence{}) || w.at(n).Journal.Inherited && w.Without&Stays == 0 {
 		return
 	}
-	s.Keys[n-1] = Fence{}
+	s.Keys[n-1], w.at(n).Journal.Reserved = Fence{}, false
 	if s.Holder == f {
 		s.Holder = Fence{}
 	}

@@ -22,24 +22,30 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 		e = nil
 	}
 	given, err := a.show(ctx, e, req)
-	if given && err == nil {
+	if given && err == nil && e != nil {
 		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
 	}
 	return err
 }
 
 // admit judges a volume that is published to a pod, perhaps without a stage, and tells
-// whether there is something to tell the pod (states.md, Publish without a stage). A record
-// that cannot be read is no reason to keep a pod waiting: repair looks again.
-func (a *Attacher) admit(ctx context.Context, e *Entry) (given bool, err error) {
-	rec, err := a.Records.Get(ctx, e.ID)
+// whether there is something to tell the pod (states.md, Publish without a stage).
+func (a *Attacher) admit(ctx context.Context, id volume.ID, e *Entry) (given bool, err error) {
+	rec, err := a.Records.Get(ctx, id)
 	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return e != nil && e.Abandoned, nil // without a record, unflushed writes are kept (I9)
+	case err != nil && (e == nil || e.Mode == volume.ModeWriteback):
+		return false, fmt.Errorf("%w: the record of volume %s cannot be read, and has to be before another pod writes: %w", volume.ErrUnavailable, id, err)
 	case err != nil:
-		klog.FromContext(ctx).V(2).Info("Record could not be read before the volume was published", "volume", e.ID, "reason", err.Error())
-		return e.Abandoned, nil
-	case rec.Fence != e.Fence || !rec.Published:
-		return false, fmt.Errorf("%w: volume %s is on node %s under generation %d, and its record (generation %d, %s) does not have it published there: delete the pod, so that the volume is published anew",
-			volume.ErrFenced, e.ID, a.Node, e.Fence.Generation, rec.Fence.Generation, rec.Fence.Node)
+		return e.Abandoned, nil // every write is on the origin
+	case !rec.Published || rec.Fence.Node != a.Node || e != nil && rec.Fence != e.Fence:
+		return false, fmt.Errorf("%w: the record of volume %s (generation %d, node %q) does not have it attached to node %s as it is there: delete the pods that have it on this node, so that it is attached anew",
+			volume.ErrFenced, id, rec.Fence.Generation, rec.Fence.Node, a.Node)
+	case e == nil:
+		return false, nil // the journal was lost below a running pod
+	case e.Lost != nil:
+		return false, fmt.Errorf("%w: the unit of volume %s is reserved for %s: reads and writes fail on node %s", volume.ErrFenced, id, e.Lost.To, a.Node)
 	}
 	return e.Abandoned || rec.Abandoned, a.keepMark(ctx, e, rec)
 }
@@ -71,7 +77,7 @@ func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
 // lacksMark tells a volume whose pod may write to the SSD alone, while the record of its
 // ownership says that nothing can be lost.
 func lacksMark(e *Entry, rec volume.Volume) bool {
-	return e.State == StateStaged && e.Mode == volume.ModeWriteback && rec.Fence == e.Fence && rec.Published && !rec.PossiblyDirty
+	return e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Lost == nil && rec.Fence == e.Fence && rec.Published && !rec.PossiblyDirty
 }
 
 // tellTimeout bounds how long a pod waits for what it is told.
@@ -100,10 +106,8 @@ func (a *Attacher) show(ctx context.Context, e *Entry, req volume.PublishRequest
 	if devno, mounted, err := a.FS.Source(ctx, req.TargetPath); err != nil || mounted {
 		return e != nil && e.Abandoned, checkMounted(req.TargetPath, devno, info, err)
 	}
-	if e != nil {
-		if given, err = a.admit(ctx, e); err != nil {
-			return false, err
-		}
+	if given, err = a.admit(ctx, req.ID, e); err != nil {
+		return false, err
 	}
 	return given, a.mountAt(ctx, req, info)
 }

@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -39,11 +40,12 @@ func TestAdmit(t *testing.T) {
 		change(&v)
 		return v
 	}
-	refused := errors.New("refused")
+	refused, errAPI := errors.New("refused"), errors.New("no answer")
 	for name, c := range map[string]struct {
 		rec          volume.Volume
 		state        State
 		mode         volume.CacheMode
+		lost         bool
 		err, markErr error
 		marked       int
 		given        bool
@@ -53,7 +55,9 @@ func TestAdmit(t *testing.T) {
 		"clean, and given up":       {rec: with(func(v *volume.Volume) { v.Abandoned = true }), state: StateStaged, mode: volume.ModeWriteback, marked: 1, given: true},
 		"marked":                    {rec: with(func(v *volume.Volume) { v.PossiblyDirty = true }), state: StateStaged, mode: volume.ModeWriteback},
 		"the mark is refused":       {rec: clean, state: StateStaged, mode: volume.ModeWriteback, markErr: refused, want: refused},
-		"the record cannot be read": {rec: clean, state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrUnavailable},
+		"the record cannot be read": {rec: clean, state: StateStaged, mode: volume.ModeWriteback, err: errAPI, want: volume.ErrUnavailable},
+		"it cannot, nothing dirty":  {rec: clean, state: StateStaged, mode: volume.ModeWritethrough, err: errAPI},
+		"its unit is lost":          {rec: clean, state: StateStaged, mode: volume.ModeWriteback, lost: true, want: volume.ErrFenced},
 		"nothing can be dirty":      {rec: clean, state: StateStaged, mode: volume.ModeWritethrough},
 		"on its way down":           {rec: clean, state: StateFlushing, mode: volume.ModeWriteback},
 		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
@@ -68,12 +72,64 @@ func TestAdmit(t *testing.T) {
 		rec := &markedRecords{rec: c.rec, err: c.err, markErr: c.markErr}
 		a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec})
 		e := &Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
-		given, err := a.admit(t.Context(), e)
+		if c.lost {
+			e.Lost = &Lost{To: 0x1234}
+		}
+		given, err := a.admit(t.Context(), "v", e)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil || given != c.given || rec.marked != c.marked {
 			t.Errorf("%s: given %t, %v, marked %d times", name, given, err, rec.marked)
 		}
 		if saved, err := entries.Load("v"); c.marked > 0 && (err != nil || !saved.Marked) {
 			t.Errorf("%s: the journal does not know of the mark: %+v, %v", name, saved, err)
 		}
+	}
+}
+
+// oneMount is a filesystem in which nothing is mounted but what is asked for.
+type oneMount struct {
+	Filesystem
+	mounted []string
+}
+
+func (m *oneMount) Source(_ context.Context, path string) (string, bool, error) {
+	return "0:0", slices.Contains(m.mounted, path), nil
+}
+
+func (m *oneMount) BindBlock(_ context.Context, _, path string, _ []string) error {
+	m.mounted = append(m.mounted, path)
+	return nil
+}
+
+// TestPublishAsksTheRecord: a pod gets a volume that is staged only after the record was
+// asked; a pod that has it already is not asked for again.
+func TestPublishAsksTheRecord(t *testing.T) {
+	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := entries.Save("v", Entry{ID: "v", Fence: ours, State: StateStaged, Mode: volume.ModeWriteback}); err != nil {
+		t.Fatal(err)
+	}
+	fs, rec := &oneMount{}, &markedRecords{rec: volume.Volume{ID: "v", Fence: ours}}
+	a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec, FS: fs, DM: &oneTop{}})
+	req := volume.PublishRequest{ID: "v", TargetPath: "/pods/1", Block: true}
+	if err := a.Publish(t.Context(), req); !errors.Is(err, volume.ErrFenced) || len(fs.mounted) > 0 {
+		t.Errorf("a volume that is not published here: %v, mounted %q", err, fs.mounted)
+	}
+	rec.rec.Published = true
+	if err := a.Publish(t.Context(), req); err != nil || rec.marked != 1 || !slices.Equal(fs.mounted, []string{"/pods/1"}) {
+		t.Errorf("published without a stage: %v, marked %d times, mounted %q", err, rec.marked, fs.mounted)
+	}
+	rec.rec.Published = false
+	if err := a.Publish(t.Context(), req); errors.Is(err, volume.ErrFenced) {
+		t.Errorf("a pod that has it already: %v", err)
+	}
+	if err := entries.Delete("v"); err != nil {
+		t.Fatal(err)
+	}
+	req.TargetPath = "/pods/2"
+	if err := a.Publish(t.Context(), req); !errors.Is(err, volume.ErrFenced) {
+		t.Errorf("without a journal, of a volume that is not published here: %v", err)
 	}
 }

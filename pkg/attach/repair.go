@@ -92,11 +92,6 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	if err != nil {
 		return err
 	}
-	if rec, known := owned[id]; known && active {
-		if err := a.keepMark(ctx, e, rec); err != nil {
-			return err
-		}
-	}
 	due := needsRepair(e, e.Boot == a.Boot, active)
 	if rec, known := owned[id]; !due && info.OpenCount == 0 && !(known && rec.Published && rec.Fence == e.Fence) {
 		due, err = a.abandoned(ctx, e)

@@ -41,7 +41,8 @@ func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
 // static volume). The record names this node as published owner. own says that a
-// reservation for this ownership's key was made by this node, where there was none.
+// reservation with this ownership's key is one that this node made, where nobody had the
+// unit.
 func (a *Attacher) reserve(ctx context.Context, e *Entry, accept, own bool, o transport.Origin) error {
 	if !e.Static {
 		return nil
@@ -52,13 +53,10 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept, own bool, o tr
 	}
 	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
 	defer cancel()
-	f, _, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
-	if err == nil {
-		err = reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
-	}
+	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		if e.Inherited = f.Inherited() || f.Holder() && !own; e.Inherited {
+		if e.Inherited = before.Others || before.Own && !own; e.Inherited {
 			return nil
 		}
 		return a.save(ctx, e, e.State)
@@ -105,12 +103,14 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 	case reservation.StepNothing:
 		return fmt.Errorf("%w: nothing tells whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
 	}
+	// A journal that does not know who made the reservation does not end it.
+	before := f.Before()
+	e.Inherited = e.Inherited || before.Others || before.Own && !e.Reserved
 	e.Reserved = true
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	err = reservation.Take(tctx, paths, keyOf(e.Fence))
-	if err != nil {
+	if _, err := reservation.Take(tctx, paths, keyOf(e.Fence)); err != nil {
 		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
 	}
 	return nil
@@ -151,7 +151,24 @@ func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
 	}
 	if err := reservation.Give(ctx, a.paths(o), keyOf(e.Fence)); err != nil {
 		klog.FromContext(ctx).Error(err, "Reservation was not ended, the next owner will", "volume", e.ID)
+		return
 	}
+	e.Reserved = false // what is found under the key from now on somebody else made
+}
+
+// knowReservation keeps what the journal of before knows of the unit's reservation.
+func (a *Attacher) knowReservation(s *staging) {
+	fence := s.req.Publication.Fence
+	s.ownKey = a.madeHere(s.entry, s.rec, fence)
+	s.reserved = s.entry != nil && s.entry.Fence == fence && s.entry.Reserved
+}
+
+// madeHere tells whether a reservation with the key of fence f is one that this machine
+// made, where nobody had the unit: the journal says so, of this boot and of the record's
+// last stage. An image of the journal, or one of a machine of the same name, says it too.
+func (a *Attacher) madeHere(e *Entry, rec volume.Volume, f volume.Fence) bool {
+	return e != nil && e.Fence == f && e.Reserved && !e.Inherited && e.Boot == a.Boot &&
+		rec.Identify(e.activation()) == volume.IdentityCurrent && !stagesAnew(rec, e)
 }
 
 // RunReservations watches the reservations of static volumes until ctx ends.

@@ -103,7 +103,7 @@ func (n *fencedNode) reserveAs(state State, mode volume.CacheMode) *Entry {
 
 func (n *fencedNode) take(f volume.Fence) {
 	n.t.Helper()
-	if err := reservation.Take(n.t.Context(), []reservation.Path{{Unit: n.other}}, keyOf(f)); err != nil {
+	if _, err := reservation.Take(n.t.Context(), []reservation.Path{{Unit: n.other}}, keyOf(f)); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -322,6 +322,79 @@ type dirtyRecords struct {
 
 func (r dirtyRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
 	return volume.Volume{ID: "v", Fence: r.fence, PossiblyDirty: r.dirty}, nil
+}
+
+// TestMadeHere: whose reservation it is that the own key holds, by the journal.
+func TestMadeHere(t *testing.T) {
+	n := newFencedNode(t)
+	now := volume.Activation{ID: "now", Generation: 1, Count: 2}
+	entry := func(change func(*Entry)) *Entry {
+		e := &Entry{ID: "v", Fence: n.first, Boot: "boot", Reserved: true, ActivationID: "now", ActivationCount: 2}
+		if change != nil {
+			change(e)
+		}
+		return e
+	}
+	for name, c := range map[string]struct {
+		e       *Entry
+		pending volume.Activation
+		fence   volume.Fence
+		want    bool
+	}{
+		"this boot's":                {e: entry(nil), want: true},
+		"no journal":                 {},
+		"another fence's":            {e: entry(nil), fence: n.next},
+		"given back":                 {e: entry(func(e *Entry) { e.Reserved = false })},
+		"inherited":                  {e: entry(func(e *Entry) { e.Inherited = true })},
+		"of before the node started": {e: entry(func(e *Entry) { e.Boot = "before" })},
+		"of an image":                {e: entry(func(e *Entry) { e.ActivationID, e.ActivationCount = "then", 1 })},
+		"another machine stages":     {e: entry(nil), pending: volume.Activation{ID: "spare", Generation: 1, Count: 3}},
+	} {
+		fence := n.first
+		if c.fence != (volume.Fence{}) {
+			fence = c.fence
+		}
+		if got := n.madeHere(c.e, volume.Volume{Fence: n.first, Activation: now, Pending: c.pending}, fence); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+		s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence}}, entry: c.e, rec: volume.Volume{Activation: now, Pending: c.pending}}
+		n.knowReservation(s)
+		if s.ownKey != c.want {
+			t.Errorf("%s: stage takes it for %t, want %t", name, s.ownKey, c.want)
+		}
+		// What the intent of the stage keeps of it, should it end before it reserves anew.
+		if err := n.saveIntent(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		reserved := c.e != nil && c.e.Reserved && c.e.Fence == fence
+		if got := s.entry; got.Reserved != reserved || got.Inherited != (reserved && !c.want) {
+			t.Errorf("%s: the intent says reserved %t, inherited %t", name, got.Reserved, got.Inherited)
+		}
+	}
+}
+
+// TestInheritedByRepair: repair, which reserves the unit again, does not forget that it was
+// inherited, nor does it end what it does not know who made.
+func TestInheritedByRepair(t *testing.T) {
+	o := transport.Origin{Paths: []string{"/dev/sda"}}
+	for name, c := range map[string]struct {
+		reserved, inherited, want bool
+	}{
+		"made by this node": {reserved: true},
+		"inherited":         {reserved: true, inherited: true, want: true},
+		"nobody knows":      {want: true},
+	} {
+		n := newFencedNode(t)
+		e := n.reserveAs(StateStaged, volume.ModeWriteback)
+		e.Reserved, e.Inherited = c.reserved, c.inherited
+		if err := n.reserveAgain(t.Context(), e, o); err != nil || e.Inherited != c.want {
+			t.Errorf("%s: %v, inherited %t", name, err, e.Inherited)
+		}
+		n.giveReservation(t.Context(), e)
+		if free := n.other.Write(t.Context()) == nil; free == c.want {
+			t.Errorf("%s: the unit is free afterwards: %t", name, free)
+		}
+	}
 }
 
 // TestGiveReservation: unstage leaves no key, unless an earlier owner had the unit, who may

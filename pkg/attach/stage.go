@@ -28,8 +28,9 @@ type staging struct {
 	entry  *Entry
 	cache  cacheVolumes
 	origin origin
-	// ownKey is true if a reservation with this ownership's key is one that this node made.
-	ownKey bool
+	// ownKey is madeHere, and reserved whether the unit was reserved under this fence, by
+	// the journal of before.
+	ownKey, reserved bool
 	// activation is that of this stage.
 	activation volume.Activation
 	// head is where a new cache begins.
@@ -105,9 +106,7 @@ func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (
 		}
 	}
 	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}
-	if e := f.Entry; e != nil {
-		s.ownKey = e.Fence == req.Publication.Fence && e.Reserved && !e.Inherited
-	}
+	a.knowReservation(s)
 	return f, s, prepared, nil
 }
 
@@ -256,6 +255,8 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	e := &Entry{
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
+		// A stage that ends before it reserves the unit anew leaves what is known of it.
+		Reserved: s.reserved, Inherited: s.reserved && !s.ownKey,
 	}
 	if prior != nil {
 		e.Names = prior.Names

@@ -95,7 +95,8 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if err := refuseCache(c, req); err != nil {
 		return res, err
 	}
-	if err := r.refuseRecord(ctx, c); err != nil {
+	static, err := r.refuseRecord(ctx, c)
+	if err != nil {
 		return res, err
 	}
 	if res.OriginBytes, err = originSize(req.Origin); err != nil {
@@ -104,17 +105,17 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 	if err := refuseOrigin(c, req, res.OriginBytes); err != nil {
 		return res, err
 	}
-	if err := refuseUnit(c, req.Origin); err != nil {
-		return res, err
+	if !static {
+		if err := refuseUnit(c, req.Origin); err != nil {
+			return res, err
+		}
 	}
 	if req.DryRun {
 		return res, nil
 	}
-	leave, err := admit(ctx, r.Units, c, req.Origin)
-	if err != nil {
+	if err := admit(ctx, r.Units, c, req.Origin); err != nil {
 		return res, err
 	}
-	defer leave()
 	if c.DirtyBlocks > 0 {
 		if err := r.writeBack(ctx, c, req.Origin); err != nil {
 			return res, err
@@ -156,28 +157,29 @@ func refuseCache(c Cache, req Request) error {
 	return nil
 }
 
-// refuseRecord asks the cluster whether the cache is still the newest (I3).
-func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) error {
+// refuseRecord asks the cluster whether the cache is still the newest (I3). static
+// is true of a volume whose server knows nothing of generations.
+func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) (static bool, err error) {
 	if r.Records == nil {
-		return nil
+		return false, nil
 	}
 	rec, err := r.Records.Get(ctx, c.ID)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
-		return fmt.Errorf("%w: volume %s is not in the cluster: it was deleted, or it is another cluster", ErrRefused, c.ID)
+		return false, fmt.Errorf("%w: volume %s is not in the cluster: it was deleted, or it is another cluster", ErrRefused, c.ID)
 	case err != nil:
-		return err
+		return false, err
 	case rec.Fence.UID != c.Fence.UID:
-		return fmt.Errorf("%w: the cluster's volume %s is another one of the same name", ErrRefused, c.ID)
+		return false, fmt.Errorf("%w: the cluster's volume %s is another one of the same name", ErrRefused, c.ID)
 	case rec.Fence.Generation != c.Fence.Generation || rec.Fence.Node != c.Fence.Node:
-		return fmt.Errorf("%w: volume %s has generation %d on node %s by now, the cache has generation %d of node %s: it would write over newer data",
+		return false, fmt.Errorf("%w: volume %s has generation %d on node %s by now, the cache has generation %d of node %s: it would write over newer data",
 			ErrRefused, c.ID, rec.Fence.Generation, rec.Fence.Node, c.Fence.Generation, c.Fence.Node)
 	case rec.Identify(c.Activation) == volume.IdentityPast:
-		return fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
+		return false, fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
 	case !rec.PossiblyDirty:
-		return fmt.Errorf("%w: the record of volume %s says that its writes were flushed or given up: what the storage server has may have been used since", ErrRefused, c.ID)
+		return false, fmt.Errorf("%w: the record of volume %s says that its writes were flushed or given up: what the storage server has may have been used since", ErrRefused, c.ID)
 	}
-	return nil
+	return rec.Spec.Static != nil, nil
 }
 
 // refuseOrigin judges the size of the device that is to be written to.

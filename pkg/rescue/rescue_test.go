@@ -128,14 +128,15 @@ func TestRefuseRecord(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			r := &Rescuer{Records: tc.rec}
-			wantRefusal(t, r.refuseRecord(t.Context(), found(nil)), tc.want)
+			_, err := r.refuseRecord(t.Context(), found(nil))
+			wantRefusal(t, err, tc.want)
 		})
 	}
-	if err := (&Rescuer{}).refuseRecord(t.Context(), found(nil)); err != nil {
+	if _, err := (&Rescuer{}).refuseRecord(t.Context(), found(nil)); err != nil {
 		t.Errorf("without a cluster: %v", err)
 	}
 	r := &Rescuer{Records: &record{err: volume.ErrUnavailable}}
-	if err := r.refuseRecord(t.Context(), found(nil)); !errors.Is(err, volume.ErrUnavailable) {
+	if _, err := r.refuseRecord(t.Context(), found(nil)); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("a cluster that does not answer: %v, want ErrUnavailable", err)
 	}
 }

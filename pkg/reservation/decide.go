@@ -37,8 +37,8 @@ func (f Facts) others() []Key {
 	return out
 }
 
-// Holder tells whether the own key holds the reservation that is wanted.
-func (f Facts) Holder() bool {
+// holder tells whether the own key holds the reservation that is wanted.
+func (f Facts) holder() bool {
 	return f.Found && f.Held == Held{Key: f.Own, Type: WriteExclusiveRegistrantsOnly}
 }
 
@@ -103,19 +103,21 @@ const (
 	EntitledNo Entitled = "No"
 )
 
-// Inherited tells whether somebody else has the unit, or had it and has not left: a node
-// that may go on writing as soon as nothing keeps it from that.
-func (f Facts) Inherited() bool { return f.Found && f.Held.Key != f.Own || len(f.others()) > 0 }
+// inherited tells whether somebody else has the unit, or had it and has not left.
+func (f Facts) inherited() bool { return f.Found && f.Held.Key != f.Own || len(f.others()) > 0 }
+
+// Before is who has the unit.
+func (f Facts) Before() Before { return Before{Others: f.inherited(), Own: f.holder()} }
 
 // Unregistered tells whether the own key holds the reservation, but not every path has
 // it. Another machine under this node's name leaves the same behind: it has the same key.
-func (f Facts) Unregistered() bool { return f.Holder() && f.registered() < f.Paths }
+func (f Facts) Unregistered() bool { return f.holder() && f.registered() < f.Paths }
 
 // DecideWatch is the table "What the owner decides about its reservation" of states.md,
 // for an ownership that has held the reservation. who is the key that the step is about.
 func DecideWatch(f Facts, e Entitled) (step Step, who Key) {
 	switch {
-	case f.Holder():
+	case f.holder():
 		for _, k := range f.others() {
 			if k.SameVolume(f.Own) && !k.Later(f.Own) {
 				return StepPurge, k
@@ -139,7 +141,7 @@ func DecideWatch(f Facts, e Entitled) (step Step, who Key) {
 // that this ownership has held the reservation.
 func DecideReturn(f Facts, e Entitled, had bool) (step Step, who Key) {
 	switch {
-	case f.Holder():
+	case f.holder():
 		return StepPreempt, f.Own
 	case f.Found && had:
 		return StepLost, f.Held.Key

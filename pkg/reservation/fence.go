@@ -44,27 +44,39 @@ func Look(ctx context.Context, paths []Path, own Key) (f Facts, answer []Path, e
 	return f, answer, nil
 }
 
-// Take makes the unit this node's alone, under key. The record names the node as published
-// owner. On error no path is registered any more with key, as far as they answer.
-// Errors: ErrForeign, ErrLater, and those of Unit; ErrUnsupported also if the unit does
-// not take every path for a registrant.
-func Take(ctx context.Context, paths []Path, key Key) error {
+// Before is who had a unit when it was taken.
+type Before struct {
+	// Others: somebody else, who may go on writing as soon as nothing keeps him from that.
+	Others bool
+	// Own: the key that took it.
+	Own bool
+}
+
+// Take makes the unit this node's alone, under key, and tells who had it. The record names
+// the node as published owner. On error no path is registered any more with key, as far as
+// they answer. Errors: ErrForeign, ErrLater, and those of Unit; ErrUnsupported also if the
+// unit does not take every path for a registrant.
+func Take(ctx context.Context, paths []Path, key Key) (Before, error) {
 	first := paths[0].Unit
 	if err := first.Supported(ctx); err != nil {
 		if errors.Is(err, ErrConflict) {
 			err = fmt.Errorf("%w: %w", ErrForeign, err)
 		}
-		return err
+		return Before{}, err
 	}
-	if _, _, _, err := examine(ctx, first, key); err != nil {
-		return err
+	f, _, _, err := examine(ctx, first, key)
+	if err != nil {
+		return Before{}, err
 	}
-	if err := take(ctx, paths, key); err != nil {
+	b := f.Before()
+	later, err := take(ctx, paths, key)
+	if err != nil {
 		actx, cancel := afterwards(ctx)
 		defer cancel()
-		return errors.Join(err, unregister(actx, paths))
+		return b, errors.Join(err, unregister(actx, paths))
 	}
-	return nil
+	b.Others = b.Others || later.inherited() // who came between the two looks
+	return b, nil
 }
 
 // afterwards is for what a failed step has left: no command is sent under a context that
@@ -89,16 +101,17 @@ func examine(ctx context.Context, u Unit, key Key) (f Facts, step Step, who Key,
 }
 
 // take registers the first path, makes it the holder, ends all other registrations, also
-// those that earlier sessions of this node have left, and registers the other paths.
-func take(ctx context.Context, paths []Path, key Key) error {
+// those that earlier sessions of this node have left, and registers the other paths. It returns
+// what the first path saw once it was registered.
+func take(ctx context.Context, paths []Path, key Key) (Facts, error) {
 	first := paths[0].Unit
 	if err := first.Register(ctx, key); err != nil {
-		return err
+		return Facts{}, err
 	}
 	// The path itself may have been registered, or the holder, under another key.
 	f, step, who, err := examine(ctx, first, key)
 	if err != nil {
-		return err
+		return f, err
 	}
 	if step == StepPreempt {
 		err = first.Preempt(ctx, key, who)
@@ -106,27 +119,27 @@ func take(ctx context.Context, paths []Path, key Key) error {
 		err = first.Reserve(ctx, key)
 	}
 	if err != nil {
-		return err
+		return f, err
 	}
 	for _, k := range f.others() {
 		// Its registration may have gone with the reservation.
 		if err := first.Preempt(ctx, key, k); err != nil && !errors.Is(err, ErrConflict) {
-			return err
+			return f, err
 		}
 	}
 	for _, p := range paths[1:] {
 		if err := p.Unit.Register(ctx, key); err != nil {
-			return err
+			return f, err
 		}
 		honoured, err := p.Unit.Honoured(ctx, key)
 		if err == nil && !honoured {
 			err = fmt.Errorf("%w for several paths of a node: it refuses %s", ErrUnsupported, p.Name)
 		}
 		if err != nil {
-			return err
+			return f, err
 		}
 	}
-	return confirm(ctx, first, key)
+	return f, confirm(ctx, first, key)
 }
 
 // confirm looks once more: between two steps another node may have come.
@@ -135,7 +148,7 @@ func confirm(ctx context.Context, u Unit, key Key) error {
 	if err != nil {
 		return err
 	}
-	if others := f.others(); !f.Holder() || len(others) > 0 {
+	if others := f.others(); !f.holder() || len(others) > 0 {
 		return fmt.Errorf("%w: holder %s, other keys %v", ErrConflict, f.Held.Key, others)
 	}
 	return nil
@@ -163,7 +176,7 @@ func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) err
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	f, _, lookErr := Look(ctx, paths, key)
-	if lookErr != nil || f.Holder() {
+	if lookErr != nil || f.holder() {
 		return errors.Join(err, lookErr)
 	}
 	if err == nil {
@@ -192,7 +205,7 @@ func Give(ctx context.Context, paths []Path, key Key) error {
 	if err != nil {
 		return err
 	}
-	if f.Holder() && f.registered() > f.Paths {
+	if f.holder() && f.registered() > f.Paths {
 		err := onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, key) })
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err

@@ -25,7 +25,7 @@ func paths(n ...*reservationtest.Nexus) []reservation.Path {
 func mustTake(t *testing.T, key reservation.Key, n ...*reservationtest.Nexus) []reservation.Path {
 	t.Helper()
 	list := paths(n...)
-	if err := reservation.Take(t.Context(), list, key); err != nil {
+	if _, err := reservation.Take(t.Context(), list, key); err != nil {
 		t.Fatal(err)
 	}
 	return list
@@ -47,7 +47,7 @@ func wantKeys(t *testing.T, n *reservationtest.Nexus, want ...reservation.Key) {
 // TestTakeUnsupported: a unit without reservations says so.
 func TestTakeUnsupported(t *testing.T) {
 	target := reservationtest.Target{Unsupported: true}
-	if err := reservation.Take(t.Context(), paths(target.Nexus("a")), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrUnsupported) {
+	if _, err := reservation.Take(t.Context(), paths(target.Nexus("a")), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrUnsupported) {
 		t.Errorf("%v, want ErrUnsupported", err)
 	}
 }
@@ -60,7 +60,7 @@ func TestTakeForeign(t *testing.T) {
 	if err := errors.Join(host.Register(t.Context(), theirs), host.Reserve(t.Context(), theirs)); err != nil {
 		t.Fatal(err)
 	}
-	if err := reservation.Take(t.Context(), paths(node), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrForeign) {
+	if _, err := reservation.Take(t.Context(), paths(node), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrForeign) {
 		t.Errorf("%v, want ErrForeign", err)
 	}
 	wantKeys(t, node, theirs)
@@ -72,7 +72,7 @@ func TestTakeOnePath(t *testing.T) {
 	target := reservationtest.Target{OnePathPerHost: true}
 	one, two := target.Nexus("a"), target.Nexus("a")
 	key := reservation.KeyOf("v", 1)
-	if err := reservation.Take(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrUnsupported) {
+	if _, err := reservation.Take(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrUnsupported) {
 		t.Errorf("%v, want ErrUnsupported", err)
 	}
 	wantKeys(t, one)
@@ -89,7 +89,7 @@ func TestTakeRace(t *testing.T) {
 			mustTake(t, reservation.KeyOf("v", 1), target.Nexus("old"))
 		}
 		target.Before(func() { mustTake(t, reservation.KeyOf("v", 3), b) })
-		if err := reservation.Take(t.Context(), paths(a), reservation.KeyOf("v", 2)); err == nil {
+		if _, err := reservation.Take(t.Context(), paths(a), reservation.KeyOf("v", 2)); err == nil {
 			t.Error("the earlier owner took it")
 		}
 		wantKeys(t, b, reservation.KeyOf("v", 3))
@@ -164,7 +164,10 @@ func (b bounded) Reserve(ctx context.Context, _ reservation.Key) error {
 func TestTimeIsUp(t *testing.T) {
 	key := reservation.KeyOf("v", 1)
 	for name, step := range map[string]func(context.Context, []reservation.Path) error{
-		"take": func(ctx context.Context, p []reservation.Path) error { return reservation.Take(ctx, p, key) },
+		"take": func(ctx context.Context, p []reservation.Path) error {
+			_, err := reservation.Take(ctx, p, key)
+			return err
+		},
 		"restore": func(ctx context.Context, p []reservation.Path) error {
 			return reservation.Restore(ctx, p, key, reservation.StepReserve, 0)
 		},

@@ -51,6 +51,12 @@ func (r *rig) pass(what string, err error) {
 	}
 }
 
+func (r *rig) takes(what string, paths []reservation.Path, key reservation.Key) {
+	r.t.Helper()
+	_, err := reservation.Take(r.t.Context(), paths, key)
+	r.pass(what, err)
+}
+
 func (r *rig) conflict(what string, err error) {
 	r.t.Helper()
 	if !errors.Is(err, reservation.ErrConflict) {
@@ -163,17 +169,17 @@ func (r *rig) take(old, next reservation.Key) {
 	ctx := r.t.Context()
 	first := []reservation.Path{{Name: "a", Unit: r.a}}
 	second := []reservation.Path{{Name: "b", Unit: r.b}, {Name: "b2", Unit: r.b2}}
-	r.pass("take", reservation.Take(ctx, first, reservation.KeyOf("another record", 7)))
-	r.pass("take by the path that has it under another key", reservation.Take(ctx, first, old))
+	r.takes("take", first, reservation.KeyOf("another record", 7))
+	r.takes("take by the path that has it under another key", first, old)
 	r.state(old, []reservation.Key{old})
 	for range 2 { // again: a stage that is repeated
-		r.pass("take from the owner before", reservation.Take(ctx, second, next))
+		r.takes("take from the owner before", second, next)
 		r.state(next, []reservation.Key{next, next})
 	}
 	r.refused("a write by the owner before", r.a.Write(ctx))
 	r.pass("write", r.b.Write(ctx))
 	r.pass("write by the second path", r.b2.Write(ctx))
-	if err := reservation.Take(ctx, first, old); !errors.Is(err, reservation.ErrLater) {
+	if _, err := reservation.Take(ctx, first, old); !errors.Is(err, reservation.ErrLater) {
 		r.t.Fatalf("the owner before takes it back: %v, want ErrLater", err)
 	}
 	r.state(next, []reservation.Key{next, next})
