@@ -2,6 +2,10 @@
 // its commands.
 //
 //	go run ./hack/kubectldoc > docs/reference/kubectl.md
+//
+// It does without github.com/spf13/cobra/doc, which writes a page per command: to make
+// one page of those took nearly as much code, and flags came as blocks of code of up to
+// 246 columns instead of tables.
 package main
 
 import (
