@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/smart"
 )
 
@@ -52,4 +53,15 @@ func askOne(ctx context.Context, ask func(context.Context, string) (smart.Health
 		klog.FromContext(ctx).Error(err, "Device could not be asked for its health", "device", device)
 	}
 	return got
+}
+
+// DeviceHealth is a device's verdict in the words of the API; empty if it gave none.
+func DeviceHealth(v smart.Verdict) v1alpha1.DeviceHealth {
+	switch v {
+	case smart.Passed:
+		return v1alpha1.DevicePassed
+	case smart.Failing:
+		return v1alpha1.DeviceFailing
+	}
+	return ""
 }

@@ -53,7 +53,7 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 		size := d.SizeBytes
 		health := o.view.Health[d.Path]
 		st.Devices = append(st.Devices, v1alpha1.CachePoolDevice{
-			Path: d.Path, SizeBytes: &size, Message: d.Problem, Health: health.Verdict, WearPercent: health.WearPercent,
+			Path: d.Path, SizeBytes: &size, Message: d.Problem, Health: DeviceHealth(health.Verdict), WearPercent: health.WearPercent,
 		})
 	}
 	setCondition(obj, v1alpha1.ConditionReady, o.view.Ready, o.reason, o.message)

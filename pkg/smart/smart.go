@@ -13,14 +13,23 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+)
+
+// Verdict is what a device thinks of its own future.
+type Verdict string
+
+const (
+	// Passed means that the device expects no failure.
+	Passed Verdict = "passed"
+	// Failing means that the device expects to fail, or is worn out.
+	Failing Verdict = "failing"
 )
 
 // Health is what a device says of itself. The zero value says nothing.
 type Health struct {
 	// Verdict is empty if the device gives none.
-	Verdict v1alpha1.DeviceHealth
+	Verdict Verdict
 	// WearPercent is how much of the rated endurance is used, from 0; more than
 	// 100 is possible. It is nil if the device does not tell.
 	WearPercent *int32
@@ -125,15 +134,15 @@ func parse(text []byte) (Health, error) {
 	}
 	var h Health
 	if out.Status != nil && out.Status.Passed != nil {
-		h.Verdict = v1alpha1.DeviceFailing
+		h.Verdict = Failing
 		if *out.Status.Passed {
-			h.Verdict = v1alpha1.DevicePassed
+			h.Verdict = Passed
 		}
 	}
 	if wear := out.wear(); wear != nil && *wear >= 0 {
 		h.WearPercent = ptr.To(min(*wear, maxWear))
 		if *wear >= wornOut {
-			h.Verdict = v1alpha1.DeviceFailing
+			h.Verdict = Failing
 		}
 	}
 	return h, nil

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
 )
@@ -30,12 +29,12 @@ func TestRead(t *testing.T) {
 		exit   int
 		want   Health
 	}{
-		"nvme.json":          {want: Health{Verdict: v1alpha1.DevicePassed, WearPercent: ptr.To(int32(3))}},
-		"nvme-failing.json":  {exit: 8, want: Health{Verdict: v1alpha1.DeviceFailing, WearPercent: ptr.To(int32(97))}},
-		"nvme-worn.json":     {want: Health{Verdict: v1alpha1.DeviceFailing, WearPercent: ptr.To(int32(112))}},
-		"sata.json":          {exit: 64, want: Health{Verdict: v1alpha1.DevicePassed, WearPercent: ptr.To(int32(10))}},
-		"sata-failing.json":  {exit: 8 | 16, want: Health{Verdict: v1alpha1.DeviceFailing, WearPercent: ptr.To(int32(99))}},
-		"sas.json":           {want: Health{Verdict: v1alpha1.DevicePassed, WearPercent: ptr.To(int32(4))}},
+		"nvme.json":          {want: Health{Verdict: Passed, WearPercent: ptr.To(int32(3))}},
+		"nvme-failing.json":  {exit: 8, want: Health{Verdict: Failing, WearPercent: ptr.To(int32(97))}},
+		"nvme-worn.json":     {want: Health{Verdict: Failing, WearPercent: ptr.To(int32(112))}},
+		"sata.json":          {exit: 64, want: Health{Verdict: Passed, WearPercent: ptr.To(int32(10))}},
+		"sata-failing.json":  {exit: 8 | 16, want: Health{Verdict: Failing, WearPercent: ptr.To(int32(99))}},
+		"sas.json":           {want: Health{Verdict: Passed, WearPercent: ptr.To(int32(4))}},
 		"virtual.json":       {exit: 4},
 		"not-supported.json": {exit: 1},
 		"not-opened.json":    {exit: 2},

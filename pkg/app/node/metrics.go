@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -121,7 +122,7 @@ func (p *plugin) poolMetrics() metrics.Pool {
 	out.Kept = len(kept)
 	for _, path := range v.Devices {
 		h := v.Health[path]
-		out.Devices = append(out.Devices, metrics.PoolDevice{Path: path, Health: h.Verdict, WearPercent: h.WearPercent})
+		out.Devices = append(out.Devices, metrics.PoolDevice{Path: path, Health: pool.DeviceHealth(h.Verdict), WearPercent: h.WearPercent})
 	}
 	return out
 }

@@ -46,6 +46,15 @@ var fences = []fence{
 		why:     "the domain knows neither Kubernetes nor CSI",
 	},
 	{
+		imports: []string{module + "api/"},
+		outside: []string{
+			"pkg/smart", "pkg/blockdev", "pkg/cachemap", "pkg/cachetools", "pkg/devmapper", "pkg/hostexec", "pkg/journal", "pkg/lvm", "pkg/mount",
+			"pkg/reservation", "pkg/transport", "pkg/volume",
+		},
+		tests: true,
+		why:   "the host has types of its own, and who reports translates them",
+	},
+	{
 		imports: []string{module + "pkg/hostexec", module + "pkg/devmapper", module + "pkg/lvm", module + "pkg/attach", module + "pkg/provision"},
 		outside: []string{"pkg/driver", "pkg/volume"},
 		tests:   true,
