@@ -7,26 +7,42 @@ import (
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
-	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/package-url/packageurl-go"
 
 	"github.com/nearflash/nearflash/hack/images"
 )
 
+// stdlib is what scanners call Go's standard library.
+const stdlib = "stdlib"
+
 // component is one thing that a part of the release contains, by its package URL
 // (https://github.com/package-url/purl-spec).
 type component struct{ name, version, purl string }
+
+func newComponent(name, version string, purl *packageurl.PackageURL) (component, error) {
+	if err := purl.Normalize(); err != nil {
+		return component{}, fmt.Errorf("package URL of %s %s: %w", name, version, err)
+	}
+	return component{name: name, version: version, purl: purl.ToString()}, nil
+}
+
+func goModule(module, version string) (component, error) {
+	namespace, name := path.Split(module)
+	return newComponent(module, version, packageurl.NewPackageURL(packageurl.TypeGolang, namespace, name, version, nil, ""))
+}
 
 // part is a program or an image of the release.
 type part struct {
@@ -48,18 +64,21 @@ func (b *bill) addProgram(name, path string) error {
 }
 
 // goModules reads the modules of a program, the standard library among them.
-func goModules(path string) ([]component, error) {
-	info, err := buildinfo.ReadFile(path)
+func goModules(program string) ([]component, error) {
+	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, err
 	}
-	toolchain := strings.TrimPrefix(info.GoVersion, "go")
-	found := []component{{name: "stdlib", version: toolchain, purl: "pkg:golang/stdlib@" + toolchain}}
-	for _, m := range info.Deps {
+	var found []component
+	for _, m := range append([]*debug.Module{{Path: stdlib, Version: strings.TrimPrefix(info.GoVersion, "go")}}, info.Deps...) {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		found = append(found, component{name: m.Path, version: m.Version, purl: "pkg:golang/" + m.Path + "@" + m.Version})
+		c, err := goModule(m.Path, m.Version)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, c)
 	}
 	return found, nil
 }
@@ -129,115 +148,42 @@ func modulesOf(in io.Reader) ([]component, error) {
 	return goModules(file.Name())
 }
 
+func debianPackage(name, version, arch string) (component, error) {
+	qualifiers := packageurl.QualifiersFromMap(map[string]string{"arch": arch, "distro": images.Suite})
+	return newComponent(name, version, packageurl.NewPackageURL(packageurl.TypeDebian, "debian", name, version, qualifiers, ""))
+}
+
 // debianPackages reads dpkg's status file.
 func debianPackages(in io.Reader) ([]component, error) {
 	var found []component
 	fields := map[string]string{}
-	flush := func() {
-		if fields["Package"] != "" && strings.HasSuffix(fields["Status"], " installed") {
-			found = append(found, component{
-				name: fields["Package"], version: fields["Version"],
-				purl: fmt.Sprintf("pkg:deb/debian/%s@%s?arch=%s&distro=%s", fields["Package"],
-					strings.NewReplacer(":", "%3A", "+", "%2B").Replace(fields["Version"]), fields["Architecture"], images.Suite),
-			})
+	flush := func() error {
+		defer clear(fields)
+		if !strings.HasSuffix(fields["Status"], " installed") {
+			return nil
 		}
-		clear(fields)
+		c, err := debianPackage(fields["Package"], fields["Version"], fields["Architecture"])
+		found = append(found, c)
+		return err
 	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		line := lines.Text()
 		if line == "" {
-			flush()
+			if err := flush(); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		if key, value, ok := strings.Cut(line, ": "); ok && line[0] != ' ' {
 			fields[key] = value
 		}
 	}
-	flush()
+	if err := flush(); err != nil {
+		return nil, err
+	}
 	return found, lines.Err()
-}
-
-// The part of SPDX 2.3 that is written (https://spdx.github.io/spdx-spec/v2.3/).
-type (
-	spdxDocument struct {
-		Version       string             `json:"spdxVersion"`
-		License       string             `json:"dataLicense"`
-		ID            string             `json:"SPDXID"`
-		Name          string             `json:"name"`
-		Namespace     string             `json:"documentNamespace"`
-		Creation      spdxCreation       `json:"creationInfo"`
-		Packages      []spdxPackage      `json:"packages"`
-		Relationships []spdxRelationship `json:"relationships"`
-	}
-	spdxCreation struct {
-		Created  string   `json:"created"`
-		Creators []string `json:"creators"`
-	}
-	spdxPackage struct {
-		ID       string          `json:"SPDXID"`
-		Name     string          `json:"name"`
-		Version  string          `json:"versionInfo"`
-		Location string          `json:"downloadLocation"`
-		Analyzed bool            `json:"filesAnalyzed"`
-		Purpose  string          `json:"primaryPackagePurpose"`
-		Refs     []spdxReference `json:"externalRefs,omitempty"`
-	}
-	spdxReference struct {
-		Category string `json:"referenceCategory"`
-		Type     string `json:"referenceType"`
-		Locator  string `json:"referenceLocator"`
-	}
-	spdxRelationship struct {
-		From string `json:"spdxElementId"`
-		Type string `json:"relationshipType"`
-		To   string `json:"relatedSpdxElement"`
-	}
-)
-
-const (
-	spdxRoot    = "SPDXRef-DOCUMENT"
-	noAssertion = "NOASSERTION"
-)
-
-var notInID = regexp.MustCompile(`[^a-zA-Z0-9.-]+`)
-
-// spdx writes the bill down. Every component is there once, whatever contains it.
-func (r *release) spdx() spdxDocument {
-	doc := spdxDocument{
-		Version: "SPDX-2.3", License: "CC0-1.0", ID: spdxRoot, Name: "nearflash-" + r.version,
-		Creation: spdxCreation{Created: r.made.Format("2006-01-02T15:04:05Z"), Creators: []string{"Tool: nearflash-release-" + r.version}},
-	}
-	known := map[string]bool{}
-	for _, p := range r.bill.parts {
-		id := "SPDXRef-Part-" + notInID.ReplaceAllString(p.name, "-")
-		doc.Packages = append(doc.Packages, spdxPackage{ID: id, Name: p.name, Version: r.version, Location: noAssertion, Purpose: p.kind})
-		doc.Relationships = append(doc.Relationships, spdxRelationship{spdxRoot, "DESCRIBES", id})
-		for _, c := range p.contains {
-			below := "SPDXRef-" + notInID.ReplaceAllString(strings.TrimPrefix(c.purl, "pkg:"), "-")
-			if !known[below] {
-				known[below] = true
-				doc.Packages = append(doc.Packages, spdxPackage{
-					ID: below, Name: c.name, Version: c.version, Location: noAssertion, Purpose: "LIBRARY",
-					Refs: []spdxReference{{"PACKAGE-MANAGER", "purl", c.purl}},
-				})
-			}
-			doc.Relationships = append(doc.Relationships, spdxRelationship{id, "CONTAINS", below})
-		}
-	}
-	sum := sha256.Sum256(fmt.Append(nil, doc))
-	doc.Namespace = "https://github.com/nearflash/nearflash/sbom/" + r.version + "/" + hex.EncodeToString(sum[:16])
-	return doc
-}
-
-// writeBill writes the bill of materials.
-func (r *release) writeBill(context.Context) error {
-	text, err := json.MarshalIndent(r.spdx(), "", "  ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(r.out, "nearflash_"+r.version+".spdx.json"), append(text, '\n'), 0o644)
 }
 
 const sumsFile = "SHA256SUMS"

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"cmp"
-	"encoding/json"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,9 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"golang.org/x/mod/semver"
 )
 
@@ -141,119 +135,5 @@ func TestChart(t *testing.T) {
 	}
 	if strings.Contains(string(files), "nearflash/tests/") {
 		t.Error("the packed chart has the tests of the chart")
-	}
-}
-
-func TestDebianPackages(t *testing.T) {
-	const status = "Package: lvm2\nStatus: install ok installed\nArchitecture: amd64\nVersion: 2:2.03.31-2+b1\nDescription: tools\n more: text\n\n" +
-		"Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n\nPackage: kmod\nStatus: install ok installed\nArchitecture: amd64\nVersion: 34\n"
-	got, err := debianPackages(strings.NewReader(status))
-	want := []component{
-		{"lvm2", "2:2.03.31-2+b1", "pkg:deb/debian/lvm2@2%3A2.03.31-2%2Bb1?arch=amd64&distro=forky"},
-		{"kmod", "34", "pkg:deb/debian/kmod@34?arch=amd64&distro=forky"},
-	}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
-	}
-}
-
-// testImage writes an image with a list of packages and this test's own program.
-func testImage(t *testing.T) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var layer bytes.Buffer
-	out := tar.NewWriter(&layer)
-	for name, text := range map[string][]byte{
-		"var/lib/dpkg/status": []byte("Package: kmod\nStatus: install ok installed\nArchitecture: amd64\nVersion: 34\n"),
-		"program":             program,
-	} {
-		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Write(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := out.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(layer.Bytes())), nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := mutate.AppendLayers(empty.Image, l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "program.tar")
-	if err := tarball.WriteToFile(path, nil, image); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// TestBill makes the bill of an image and of a program, and the checksums, and reads
-// them as others do.
-func TestBill(t *testing.T) {
-	r := release{out: t.TempDir(), version: "v1.2.3", made: time.Unix(1000, 0).UTC()}
-	if err := r.bill.addImage("program", testImage(t)); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.bill.addProgram("program_v1.2.3_linux_amd64", self); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.bill.addImage("other", testImage(t)); err == nil {
-		t.Error("an image without its program passes")
-	}
-	if err := r.writeBill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(r.out, "nearflash_v1.2.3.spdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var doc spdxDocument
-	if err := json.Unmarshal(text, &doc); err != nil {
-		t.Fatal(err)
-	}
-	ids := map[string]bool{doc.ID: true}
-	purls := map[string]int{}
-	for _, p := range doc.Packages {
-		if ids[p.ID] || !regexp.MustCompile(`^SPDXRef-[a-zA-Z0-9.-]+$`).MatchString(p.ID) {
-			t.Errorf("identifier %q is there twice, or is none", p.ID)
-		}
-		ids[p.ID] = true
-		for _, ref := range p.Refs {
-			purls[strings.SplitN(ref.Locator, "@", 2)[0]]++
-		}
-	}
-	for _, want := range []string{"pkg:deb/debian/kmod", "pkg:golang/stdlib", "pkg:golang/github.com/google/go-containerregistry"} {
-		if purls[want] != 1 {
-			t.Errorf("%s is there %d times, want once", want, purls[want])
-		}
-	}
-	for _, rel := range doc.Relationships {
-		if !ids[rel.From] || !ids[rel.To] {
-			t.Errorf("%v relates what is not there", rel)
-		}
-	}
-	if err := r.checksums(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	check := exec.Command("sha256sum", "--check", "--strict", sumsFile)
-	check.Dir = r.out
-	if out, err := check.CombinedOutput(); err != nil || string(out) != "nearflash_v1.2.3.spdx.json: OK\n" {
-		t.Errorf("sha256sum: %v: %s", err, out)
 	}
 }

@@ -1,3 +1,7 @@
 package lab
 
-import _ "os/exec"
+import (
+	_ "os/exec"
+
+	_ "github.com/google/licensecheck"
+)
