@@ -1,4 +1,5 @@
-// Package keylock holds one lock per key, for requests and for work in the background.
+// Package keylock holds one lock per key: a Set for requests and for work in the
+// background, a Queue for callers that wait for each other.
 //
 // A CSI caller repeats a request whose answer it missed. Were the repetition
 // queued behind the first one, requests would pile up for a volume whose device

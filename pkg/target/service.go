@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/target/exportstate"
 	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/target/lvol"
@@ -61,7 +62,7 @@ type Service struct {
 	store Store
 	tree  *lio.Tree
 
-	locks *keyedLock
+	locks keylock.Queue
 	// base outlives requests and ends with Close.
 	base    context.Context // the life of background work, not of a call
 	cancel  context.CancelFunc
@@ -82,7 +83,7 @@ func NewService(ctx context.Context, cfg Config, vols *lvol.Manager, store Store
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	return &Service{
 		cfg: cfg, vols: vols, store: store, tree: tree,
-		locks: newKeyedLock(), base: base, cancel: cancel, problems: map[string]string{},
+		base: base, cancel: cancel, problems: map[string]string{},
 	}
 }
 
@@ -100,7 +101,7 @@ func (s *Service) Close() {
 // starting again each time would never end.
 func do[T any](ctx context.Context, s *Service, volume string, op func(ctx context.Context) (T, error)) (T, error) {
 	var none T
-	unlock, err := s.locks.lock(ctx, volume)
+	unlock, err := s.locks.Lock(ctx, volume)
 	if err != nil {
 		return none, fmt.Errorf("volume %s is being worked on: %w: %w", volume, ErrInProgress, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/transport"
 )
 
@@ -57,9 +58,7 @@ type Initiator struct {
 	swept   sync.Once
 	lockDir string
 	name    string
-
-	mu    sync.Mutex
-	locks map[string]*sync.Mutex
+	locks   keylock.Queue
 }
 
 var _ transport.Transport = (*Initiator)(nil)
@@ -78,21 +77,14 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	if c.LockDir == "" {
 		c.LockDir = "/run/lock/iscsi"
 	}
-	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName, locks: map[string]*sync.Mutex{}}
+	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName}
 }
 
 // lock serialises the work on one target: units of several volumes may share its
 // sessions.
 func (i *Initiator) lock(iqn string) func() {
-	i.mu.Lock()
-	l, ok := i.locks[iqn]
-	if !ok {
-		l = &sync.Mutex{}
-		i.locks[iqn] = l
-	}
-	i.mu.Unlock()
-	l.Lock()
-	return l.Unlock
+	unlock, _ := i.locks.Lock(context.Background(), iqn) // which never ends
+	return unlock
 }
 
 // iqnPattern is RFC 3720, 3.2.6.3, in the characters that RFC 3722 leaves. The
