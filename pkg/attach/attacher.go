@@ -204,7 +204,7 @@ type Attacher struct {
 	// prewarms are the copies under way.
 	prewarms prewarms
 	// ssd is Bypass's memory.
-	ssd ssdMemory
+	ssd *ssdMemory
 	// brakes are those of volumes with a dirty bound.
 	brakes brakes
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the

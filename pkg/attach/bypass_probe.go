@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -35,21 +36,21 @@ const (
 // ssdMemory is what is remembered of failing SSDs between two passes. It is lost
 // with the process, which costs a pass and a report.
 type ssdMemory struct {
-	mu *sync.Mutex
+	mu sync.Mutex
 	// broken is why a cache fails.
 	broken map[volume.ID]string
 	// stakes are the volumes whose owners were told what is at stake.
 	stakes map[volume.ID]bool
 	// probing are the volumes whose SSD has not answered yet.
-	probing map[volume.ID]bool
+	probing keylock.Set
 	// stripes is over how many devices the pool has spread caches.
 	stripes int
 	// committed is when the metadata were written last; one pass at a time has it.
 	committed time.Time
 }
 
-func newSSDMemory() ssdMemory {
-	return ssdMemory{mu: &sync.Mutex{}, broken: map[volume.ID]string{}, stakes: map[volume.ID]bool{}, probing: map[volume.ID]bool{}}
+func newSSDMemory() *ssdMemory {
+	return &ssdMemory{broken: map[volume.ID]string{}, stakes: map[volume.ID]bool{}}
 }
 
 // keep forgets all volumes but these.
@@ -94,21 +95,7 @@ func (s *ssdMemory) staked(id volume.ID) bool {
 
 // begin claims the probe of a volume; one that still waits for its SSD is not
 // joined by others.
-func (s *ssdMemory) begin(id volume.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.probing[id] {
-		return false
-	}
-	s.probing[id] = true
-	return true
-}
-
-func (s *ssdMemory) end(id volume.ID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.probing, id)
-}
+func (s *ssdMemory) begin(id volume.ID) (end func(), ok bool) { return s.probing.TryLock(string(id)) }
 
 // spread returns the largest number of devices that the pool had.
 func (s *ssdMemory) spread(stripes int) int {
@@ -128,12 +115,13 @@ func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
 		return nil
 	}
 	a.ssd.committed = now
-	if !a.ssd.begin(commitKey) {
+	end, ok := a.ssd.begin(commitKey)
+	if !ok {
 		// One SSD does not answer; the others are asked one by one.
 		for _, e := range known {
-			if key := commitKey + e.ID; a.ssd.begin(key) {
+			if end, ok := a.ssd.begin(commitKey + e.ID); ok {
 				go func() {
-					defer a.ssd.end(key)
+					defer end()
 					_ = a.DM.Commit(ctx, topName(e.ID)) // as below, the status tells
 				}()
 			}
@@ -142,7 +130,7 @@ func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
 	}
 	done := make(chan error, 1)
 	go func() {
-		defer a.ssd.end(commitKey)
+		defer end()
 		done <- a.DM.CommitAll(ctx)
 	}()
 	select {
@@ -168,12 +156,16 @@ func (a *Attacher) unreadable(ctx context.Context, entries []*Entry, infos map[s
 	answers, waiting := make(chan probed, len(entries)), 0
 	for _, e := range entries {
 		top, found := infos[topName(e.ID)]
-		if !found || !e.Cached() || !a.ssd.begin(e.ID) {
+		if !found || !e.Cached() {
+			continue
+		}
+		end, ok := a.ssd.begin(e.ID)
+		if !ok {
 			continue
 		}
 		waiting++
 		go func() {
-			defer a.ssd.end(e.ID)
+			defer end()
 			answers <- probed{e.ID, probeCache(a.Sysfs, top, stripes)}
 		}()
 	}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -24,37 +24,23 @@ const (
 
 // workers do what a pass over all volumes finds to be done, so that a volume whose device
 // does not answer holds up no other one, and has one worker. The zero value is ready.
-type workers struct {
-	mu   sync.Mutex
-	busy map[volume.ID]bool
-}
+type workers struct{ busy keylock.Set }
 
 // working tells whether the work of a volume that an earlier pass began is not done.
-func (w *workers) working(id volume.ID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.busy[id]
-}
+func (w *workers) working(id volume.ID) bool { return w.busy.Held(string(id)) }
 
 // begin starts the work of a volume, unless it is being worked on; done receives its end.
 func (w *workers) begin(ctx context.Context, id volume.ID, do func(context.Context, volume.ID) error) (done <-chan error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.busy[id] {
+	unlock, free := w.busy.TryLock(string(id))
+	if !free {
 		return nil
 	}
-	if w.busy == nil {
-		w.busy = map[volume.ID]bool{}
-	}
-	w.busy[id] = true
 	ended := make(chan error, 1)
 	go func() {
 		wctx, cancel := context.WithTimeout(ctx, workTimeout)
 		defer cancel()
 		err := do(wctx, id)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.busy, id)
+		unlock()
 		ended <- err
 	}()
 	return ended

@@ -65,6 +65,13 @@ func (s *Set) Lock(ctx context.Context, key string) (unlock func(), ok bool) {
 	return s.take(key, &holder{request: true}), true
 }
 
+// Held tells whether somebody has the lock of key.
+func (s *Set) Held(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[key] != nil
+}
+
 // take notes the holder; s.mu is held.
 func (s *Set) take(key string, h *holder) (unlock func()) {
 	if s.held == nil {

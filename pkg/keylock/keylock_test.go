@@ -18,6 +18,9 @@ func TestTryLock(t *testing.T) {
 	if _, ok := s.TryLock("a"); ok {
 		t.Error("a held key was given")
 	}
+	if !s.Held("a") || s.Held("b") {
+		t.Error("which keys are held is not known")
+	}
 	if _, ok := s.TryLock("b"); !ok {
 		t.Error("holding a refused b")
 	}
