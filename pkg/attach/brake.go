@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -84,14 +85,9 @@ func (a *Attacher) RunBrakes(ctx context.Context) {
 	said := ""
 	for {
 		pause, err := a.lookAtBrakes(ctx)
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if text != said && text != "" && ctx.Err() == nil {
+		if passes.News(err, &said) && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Dirty bounds could not be watched")
 		}
-		said = text
 		select {
 		case <-ctx.Done():
 			return

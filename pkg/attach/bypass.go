@@ -10,12 +10,13 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // RunBypass leads volumes past caches that fail, until ctx ends.
 func (a *Attacher) RunBypass(ctx context.Context, every time.Duration) {
-	repeat(ctx, every, a.Bypass, func(err error) {
+	passes.Repeat(ctx, every, a.Bypass, func(err error) {
 		klog.FromContext(ctx).Error(err, "Caches could not be examined, or one that fails could not be left; it is tried again")
 	})
 }

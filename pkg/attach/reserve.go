@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -173,7 +174,7 @@ func (a *Attacher) madeHere(e *Entry, rec volume.Volume, f volume.Fence) bool {
 
 // RunReservations watches the reservations of static volumes until ctx ends.
 func (a *Attacher) RunReservations(ctx context.Context, every time.Duration) {
-	repeat(ctx, every, a.WatchReservations, func(err error) {
+	passes.Repeat(ctx, every, a.WatchReservations, func(err error) {
 		klog.FromContext(ctx).Error(err, "Reservations could not be examined or restored; it is tried again")
 	})
 }

@@ -90,28 +90,3 @@ var closedTime = func() <-chan time.Time {
 	close(c)
 	return c
 }()
-
-// repeat acts again and again until ctx ends. An error is told once for as long as it
-// stays the same.
-func repeat(ctx context.Context, every time.Duration, act func(context.Context) error, tell func(error)) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	said := ""
-	for {
-		err := act(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			said = ""
-		case err.Error() != said:
-			said = err.Error()
-			tell(err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}

@@ -15,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -100,34 +101,14 @@ func Open(c Config) (*Sampler, error) {
 // Run takes a pass every 15 seconds until ctx ends, and saves what changed. After
 // each pass it calls then, if given.
 func (s *Sampler) Run(ctx context.Context, then func(context.Context, Snapshot)) {
-	log := klog.FromContext(ctx)
-	tick := time.NewTicker(passEvery)
-	defer tick.Stop()
-	said := ""
-	for {
+	passes.Repeat(ctx, passEvery, func(ctx context.Context) error {
 		snap := s.background(ctx)
-		if text := errorText(snap.Err); text != said && ctx.Err() == nil {
-			if said = text; text != "" {
-				log.Error(snap.Err, "Volumes could not be measured completely")
-			}
-		}
 		if then != nil && ctx.Err() == nil {
 			then(ctx, snap)
 		}
-		select {
-		case <-ctx.Done():
-			s.close(ctx)
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
+		return snap.Err
+	}, func(err error) { klog.FromContext(ctx).Error(err, "Volumes could not be measured completely") })
+	s.close(ctx)
 }
 
 func (s *Sampler) background(ctx context.Context) Snapshot {

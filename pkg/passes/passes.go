@@ -1,0 +1,39 @@
+// Package passes repeats work whose failures are told once.
+package passes
+
+import (
+	"context"
+	"time"
+)
+
+// Repeat acts again and again until ctx ends. An error is told once for as long as it
+// stays the same.
+func Repeat(ctx context.Context, every time.Duration, act func(context.Context) error, tell func(error)) {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	said := ""
+	for {
+		err := act(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if News(err, &said) {
+			tell(err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// News tells whether err is an error with another text than that of the pass before, which
+// said has; said receives the text of this one.
+func News(err error, said *string) bool {
+	before := *said
+	if *said = ""; err != nil {
+		*said = err.Error()
+	}
+	return *said != "" && *said != before
+}
