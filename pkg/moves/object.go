@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/ecdh"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -26,11 +24,6 @@ const (
 	// maxMessage is the bound of messages in the API.
 	maxMessage = 1024
 	sectorSize = 512
-
-	// attempts bounds how often a write is repeated that lost a race; the writers
-	// are two nodes. backoff is the longest first pause.
-	attempts = 6
-	backoff  = 20 * time.Millisecond
 )
 
 // PrewarmName returns the name of the object of a prewarming.
@@ -98,16 +91,10 @@ func load(ctx context.Context, c client.Client, m volume.MoveID) (*v1alpha1.Cach
 // if it is gone, and changed is false if there was nothing to write.
 // Errors: ErrBusy, ErrInvalid, ErrUnavailable.
 func update(ctx context.Context, c client.Client, m volume.MoveID, change func(*v1alpha1.CacheMigration)) (obj *v1alpha1.CacheMigration, changed bool, err error) {
-	for i := range attempts {
-		if obj, changed, err = updateOnce(ctx, c, m, change); !apierrors.IsConflict(err) {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, false, unavailable("write status of CacheMigration %s: %v", m.Name, ctx.Err())
-		case <-time.After(rand.N(backoff<<i) + time.Millisecond):
-		}
-	}
+	err = records.Retry(ctx, func() error {
+		obj, changed, err = updateOnce(ctx, c, m, change)
+		return err
+	})
 	return obj, changed, err
 }
 

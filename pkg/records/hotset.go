@@ -45,7 +45,7 @@ func (h *HotSets) Store(ctx context.Context, id volume.ID, uid string, set volum
 	if len(set.Blocks) > v1alpha1.MaxHotSetBytes {
 		return fmt.Errorf("%w: hot set of volume %s has %d bytes, at most %d are kept", volume.ErrInvalid, id, len(set.Blocks), v1alpha1.MaxHotSetBytes)
 	}
-	return retry(ctx, func() error {
+	return Retry(ctx, func() error {
 		obj, err := h.get(ctx, id)
 		if errors.Is(err, volume.ErrNotFound) {
 			obj = &v1alpha1.CacheHotSet{ObjectMeta: metav1.ObjectMeta{Name: string(id)}}

@@ -14,7 +14,7 @@ import (
 // UpdatePool reads the CachePool of a node, changes its status and writes it; after a lost
 // race it begins anew. Errors: ErrNotFound if the node has none, ErrUnavailable, ErrBusy.
 func UpdatePool(ctx context.Context, c client.Client, node string, change func(*v1alpha1.CachePoolStatus)) error {
-	return retry(ctx, func() error {
+	return Retry(ctx, func() error {
 		obj := &v1alpha1.CachePool{}
 		if err := c.Get(ctx, types.NamespacedName{Name: node}, obj); err != nil {
 			return Error("read CachePool "+node, err)

@@ -79,7 +79,7 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 
 // PendActivation implements volume.Records.
 func (r *Records) PendActivation(ctx context.Context, id volume.ID, f volume.Fence, a volume.Activation) (held bool, err error) {
-	err = retry(ctx, func() error {
+	err = Retry(ctx, func() error {
 		obj, err := Load(ctx, r.client, id)
 		if err != nil {
 			return err

@@ -18,7 +18,7 @@ import (
 
 const (
 	// attempts bounds how often a write is repeated that lost a race. The
-	// writers of one object are its node and the controller.
+	// writers of one object are its node and the controller, or two nodes.
 	attempts = 6
 	// backoff is the longest first pause between two attempts.
 	backoff = 20 * time.Millisecond
@@ -75,7 +75,7 @@ func WriteStatus(ctx context.Context, c client.Client, obj *v1alpha1.CachedVolum
 // race it begins anew, so that change always judges what it overwrites. An error
 // of change ends it. Errors: those of Load and WriteStatus.
 func UpdateStatus(ctx context.Context, c client.Client, id volume.ID, change func(*v1alpha1.CachedVolume) error) error {
-	return retry(ctx, func() error {
+	return Retry(ctx, func() error {
 		obj, err := Load(ctx, c, id)
 		if err != nil {
 			return err
@@ -90,7 +90,7 @@ func UpdateStatus(ctx context.Context, c client.Client, id volume.ID, change fun
 
 // UpdateObject is UpdateStatus for metadata and spec.
 func UpdateObject(ctx context.Context, c client.Client, id volume.ID, change func(*v1alpha1.CachedVolume) error) error {
-	return retry(ctx, func() error {
+	return Retry(ctx, func() error {
 		obj, err := Load(ctx, c, id)
 		if err != nil {
 			return err
@@ -107,8 +107,9 @@ func UpdateObject(ctx context.Context, c client.Client, id volume.ID, change fun
 	})
 }
 
-// retry repeats f while the API server says that it lost a race.
-func retry(ctx context.Context, f func() error) error {
+// Retry repeats f while the API server says that it lost a race.
+// Errors: those of f, and ErrUnavailable when ctx ends.
+func Retry(ctx context.Context, f func() error) error {
 	var err error
 	for i := range attempts {
 		if err = f(); !apierrors.IsConflict(err) {
@@ -117,7 +118,7 @@ func retry(ctx context.Context, f func() error) error {
 		pause := time.Duration(rand.Int64N(int64(backoff<<i))) + time.Millisecond
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", volume.ErrUnavailable, ctx.Err())
+			return fmt.Errorf("%w: %w: %v", volume.ErrUnavailable, ctx.Err(), err)
 		case <-time.After(pause):
 		}
 	}
