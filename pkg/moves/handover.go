@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apiwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -160,37 +161,24 @@ func (s *Source) handOver(ctx context.Context, h handing) error {
 	if err != nil {
 		log.Error(err, "Whether the other node has left the loan is not known")
 	}
-	for {
-		err := s.Lender.Release(ctx, h.id, h.move)
-		if err == nil {
-			log.Info("Loan is given up", "left", left)
-			return nil
-		}
-		if !errors.Is(err, volume.ErrBusy) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(leavePoll):
-		}
+	_ = apiwait.PollUntilContextCancel(ctx, leavePoll, true, func(ctx context.Context) (bool, error) {
+		err = s.Lender.Release(ctx, h.id, h.move)
+		return !errors.Is(err, volume.ErrBusy), nil
+	}) // err says more
+	if err == nil {
+		log.Info("Loan is given up", "left", left)
 	}
+	return err
 }
 
 // awaitLeft waits until the other node has no session with a loan any more, and
 // tells whether that is so.
 func (s *Source) awaitLeft(ctx context.Context, id volume.ID) (left bool, err error) {
-	wait, cancel := context.WithTimeout(ctx, leaveTimeout)
-	defer cancel()
-	for {
-		used, err := s.Lender.InUse(wait, id)
-		if err == nil && !used {
-			return true, nil
-		}
-		select {
-		case <-wait.Done():
-			return false, err
-		case <-time.After(leavePoll):
-		}
-	}
+	_ = apiwait.PollUntilContextTimeout(ctx, leavePoll, leaveTimeout, true, func(ctx context.Context) (bool, error) {
+		var used bool
+		used, err = s.Lender.InUse(ctx, id)
+		left = err == nil && !used
+		return left, nil
+	}) // left says so
+	return left, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -341,12 +342,9 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 // register announces the plugin once it can serve. A refusal ends the process:
 // kubelet asks again when the socket appears again.
 func (p *plugin) register(ctx context.Context) error {
-	for p.ready(ctx) != nil {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Second):
-		}
+	ready := func(ctx context.Context) (bool, error) { return p.ready(ctx) == nil, nil }
+	if wait.PollUntilContextCancel(ctx, time.Second, true, ready) != nil {
+		return nil
 	}
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -47,25 +48,18 @@ func leaving(n *corev1.Node) string {
 
 // awaitLeaving reads a Node until something says that the node goes, or for
 // leavingPatience. A node that cannot be read goes nowhere.
-func awaitLeaving(ctx context.Context, api client.Reader, name string) string {
-	ctx, cancel := context.WithTimeout(ctx, leavingPatience)
-	defer cancel()
-	for {
+func awaitLeaving(ctx context.Context, api client.Reader, name string) (reason string) {
+	_ = wait.PollUntilContextTimeout(ctx, leavingPoll, leavingPatience, true, func(ctx context.Context) (bool, error) {
 		n := &corev1.Node{}
 		err := api.Get(ctx, client.ObjectKey{Name: name}, n)
 		if err == nil {
-			if reason := leaving(n); reason != "" {
-				return reason
-			}
+			reason = leaving(n)
 		} else if ctx.Err() == nil {
 			klog.FromContext(ctx).Info("Whether this node is shut down is not known", "reason", err.Error())
 		}
-		select {
-		case <-ctx.Done():
-			return ""
-		case <-time.After(leavingPoll):
-		}
-	}
+		return reason != "", nil
+	}) // that it has timed out is the answer
+	return reason
 }
 
 // handOver gives the loans of a node up that is shut down. ctx has ended by the
