@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -202,7 +201,7 @@ func newFenced(t *testing.T, m *machine, name string) *fenced {
 
 func (f *fenced) open(name, dir string, spec v1alpha1.CachePoolSpec) *node {
 	f.t.Helper()
-	n, err := openNodeAs(f.t.Context(), name, dir, spec, records.New(f.api, events.NewFakeRecorder(1000), clock.RealClock{}), nil)
+	n, err := openNodeAs(f.t.Context(), name, dir, spec, records.New(f.api, events.NewFakeRecorder(1000), time.Now), nil)
 	mustPass(f.t, "node", err)
 	return n
 }

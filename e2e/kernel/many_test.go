@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
@@ -175,7 +174,7 @@ func sampling(t *testing.T, node *node, dm devmapper.Client) func(n int) error {
 	entries, err := journal.Open[attach.Entry](dir)
 	mustPass(t, "open the journal", err)
 	s, err := observe.Open(observe.Config{
-		Kernel: dm, Dir: filepath.Join(t.TempDir(), "metrics"), Clock: clock.RealClock{},
+		Kernel: dm, Dir: filepath.Join(t.TempDir(), "metrics"), Now: time.Now,
 		Volumes: observe.Remember(dir, func() ([]observe.Volume, error) {
 			list, err := entries.List()
 			var out []observe.Volume

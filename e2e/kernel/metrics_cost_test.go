@@ -74,7 +74,7 @@ func passCost(t *testing.T, n int) {
 	parts := &timed{Kernel: devmapper.New(run)}
 	now := clocktesting.NewFakePassiveClock(time.Now())
 	s, err := observe.Open(observe.Config{
-		Kernel: parts, Dir: filepath.Join(t.TempDir(), "metrics"), Clock: now,
+		Kernel: parts, Dir: filepath.Join(t.TempDir(), "metrics"), Now: now.Now,
 		Volumes: func() ([]observe.Volume, error) {
 			defer parts.add(&parts.journal, time.Now())
 			return volumes()

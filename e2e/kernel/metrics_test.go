@@ -118,7 +118,7 @@ func (m *metered) open() {
 	m.t.Helper()
 	var err error
 	m.s, err = observe.Open(observe.Config{
-		Kernel: m.dm, Dir: m.dir, Clock: m.clock,
+		Kernel: m.dm, Dir: m.dir, Now: m.clock.Now,
 		Volumes: func() ([]observe.Volume, error) { return []observe.Volume{m.vol}, nil },
 	})
 	mustPass(m.t, "open the totals", err)

@@ -25,7 +25,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -53,7 +52,7 @@ func TestKernelSanity(t *testing.T) {
 	objects := objectStore()
 	recorder := events.NewFakeRecorder(10000)
 
-	n, err := openNode(ctx, dir, onOneSSD(), records.New(objects, recorder, clock.RealClock{}))
+	n, err := openNode(ctx, dir, onOneSSD(), records.New(objects, recorder, time.Now))
 	mustPass(t, "node", err)
 	t.Cleanup(func() { m.dropPool(onOneSSD()) })
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,7 +44,7 @@ const (
 type Destination struct {
 	client client.WithWatch
 	events events.EventRecorder
-	clock  clock.PassiveClock
+	now    func() time.Time
 	// known are the moves as a watch shows them; nil without one.
 	known *loanStates
 }
@@ -53,8 +52,8 @@ type Destination struct {
 var _ volume.Moves = (*Destination)(nil)
 
 // NewDestination returns a Destination. c must read from the API server itself.
-func NewDestination(c client.WithWatch, recorder events.EventRecorder, clk clock.PassiveClock) *Destination {
-	return &Destination{client: c, events: recorder, clock: clk}
+func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func() time.Time) *Destination {
+	return &Destination{client: c, events: recorder, now: now}
 }
 
 // Begin implements volume.Moves. A move whose source refuses or does not answer is
@@ -251,7 +250,7 @@ func (d *Destination) Progress(ctx context.Context, m volume.MoveID, p volume.Mo
 			ServedFrom: v1alpha1.ServedFrom(p.From),
 		}
 		if p.Remaining > 0 {
-			obj.Status.Progress.EstimatedCompletionTime = metav1.NewTime(d.clock.Now().Add(p.Remaining))
+			obj.Status.Progress.EstimatedCompletionTime = metav1.NewTime(d.now().Add(p.Remaining))
 		}
 	})
 	return err
@@ -267,7 +266,7 @@ func (d *Destination) begun(obj *v1alpha1.CacheMigration) {
 func (d *Destination) condition(obj *v1alpha1.CacheMigration, status metav1.ConditionStatus, reason, text string) {
 	meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionCompleted, Status: status, Reason: reason, Message: text,
-		ObservedGeneration: obj.Generation, LastTransitionTime: metav1.NewTime(d.clock.Now()),
+		ObservedGeneration: obj.Generation, LastTransitionTime: metav1.NewTime(d.now()),
 	})
 }
 
@@ -288,7 +287,7 @@ func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.Move
 		}
 		d.begun(obj)
 		obj.Status.Outcome, obj.Status.OutcomeMessage = v1alpha1.MigrationOutcome(o), text
-		obj.Status.CompletionTime = metav1.NewTime(d.clock.Now())
+		obj.Status.CompletionTime = metav1.NewTime(d.now())
 		if o == volume.MoveCompleted {
 			// The last report was made before the end.
 			obj.Status.Progress.HydratedBytes = obj.Status.Progress.TotalBytes

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -49,7 +48,7 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 		t: t, cfg: cfg, api: apiserver.Client(t, cfg), events: events.NewFakeRecorder(100),
 		nodeA: name + "-a", nodeB: name + "-b",
 	}
-	f.b = moves.NewDestination(f.api, f.events, clock.RealClock{})
+	f.b = moves.NewDestination(f.api, f.events, time.Now)
 	f.lender = newLender(map[volume.ID]int64{})
 	f.id, f.fence = f.volume(name)
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}
@@ -91,7 +90,7 @@ func (f *fixture) runSource() (s *moves.Source, stop func()) {
 	must(f.t, err)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	s, err = moves.NewSource(ctx, f.cfg, scheme, moves.SourceConfig{
-		Node: f.nodeA, Lender: f.lender, Client: f.api, Clock: clock.RealClock{}, Resync: time.Second, Grace: 2 * time.Second,
+		Node: f.nodeA, Lender: f.lender, Client: f.api, Now: time.Now, Resync: time.Second, Grace: 2 * time.Second,
 	})
 	must(f.t, err)
 	var wg sync.WaitGroup

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -45,7 +44,7 @@ func (f *fixture) watched() (reads *atomic.Int64) {
 	})
 	scheme, err := kube.NewScheme()
 	must(f.t, err)
-	f.b = moves.NewDestination(counting, f.events, clock.RealClock{})
+	f.b = moves.NewDestination(counting, f.events, time.Now)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	run, err := f.b.Watch(ctx, f.cfg, scheme, f.nodeB)
 	must(f.t, err)
@@ -272,7 +271,7 @@ func testLentByWatch(t *testing.T, f *fixture) {
 	f.eventually("not lent when it is gone", func() bool { return !lent() })
 
 	// Before the watch runs nothing is known, and nothing is given up.
-	early := moves.NewDestination(f.api, events.NewFakeRecorder(1), clock.RealClock{})
+	early := moves.NewDestination(f.api, events.NewFakeRecorder(1), time.Now)
 	scheme, err := kube.NewScheme()
 	must(t, err)
 	if _, err := early.Watch(t.Context(), f.cfg, scheme, f.nodeB); err != nil {

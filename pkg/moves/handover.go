@@ -86,7 +86,7 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 	}
 	log := klog.FromContext(ctx)
 	log.Info("Loans are given up", "loans", len(loans), "reason", reason)
-	began := s.Clock.Now()
+	began := s.Now()
 	var wg sync.WaitGroup
 	errs := make([]error, len(loans))
 	for i, h := range loans {
@@ -103,7 +103,7 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 			errs[i] = fmt.Errorf("loan of volume %s: %w", h.id, errs[i])
 		}
 	}
-	log.Info("Loans were given up", "took", s.Clock.Now().Sub(began))
+	log.Info("Loans were given up", "took", s.Now().Sub(began))
 	return errors.Join(errs...)
 }
 

@@ -84,7 +84,7 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 	case nothing, wait:
 	}
 	if !f.ended && !obj.Spec.Deadline.IsZero() {
-		again = max(obj.Spec.Deadline.Sub(s.Clock.Now()), time.Millisecond)
+		again = max(obj.Spec.Deadline.Sub(s.Now()), time.Millisecond)
 	}
 	return again, err
 }
@@ -99,7 +99,7 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 		asked: true,
 		// A destination that reads from the origin does not come back.
 		ended: obj.Status.Outcome != "" || obj.DeletionTimestamp != nil || obj.Status.Progress.ServedFrom == v1alpha1.ServedFromOrigin ||
-			!deadline.IsZero() && !s.Clock.Now().Before(deadline.Time),
+			!deadline.IsZero() && !s.Now().Before(deadline.Time),
 		state:  obj.Status.Source.State,
 		served: served.UID == string(obj.UID),
 	}, nil
@@ -261,7 +261,7 @@ func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.C
 func (s *Source) missingFor(id volume.ID, m volume.MoveID) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.Clock.Now()
+	now := s.Now()
 	if known := s.missing[id]; known.move == m {
 		return now.Sub(known.since)
 	}

@@ -12,7 +12,6 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,7 +47,7 @@ type SourceConfig struct {
 	Lender volume.Lender
 	// Client reads from the API server itself.
 	Client client.Client
-	Clock  clock.PassiveClock
+	Now    func() time.Time
 
 	// Workers bounds how many volumes are worked on at the same time; 0 is 4.
 	Workers int

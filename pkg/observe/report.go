@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -44,7 +43,7 @@ type Records interface {
 type Reporter struct {
 	records Records
 	node    string
-	clock   clock.PassiveClock
+	now     func() time.Time
 	written map[volume.ID]*report
 	// begun is false until the first pass. The volumes of that one wait before they
 	// are reported, for the plugin that ended may just have done so.
@@ -64,14 +63,14 @@ type report struct {
 }
 
 // NewReporter returns a Reporter of a node's volumes.
-func NewReporter(r Records, node string, clk clock.PassiveClock) *Reporter {
-	return &Reporter{records: r, node: node, clock: clk, written: map[volume.ID]*report{}}
+func NewReporter(r Records, node string, now func() time.Time) *Reporter {
+	return &Reporter{records: r, node: node, now: now, written: map[volume.ID]*report{}}
 }
 
 // Report writes what is due of a snapshot. It has the form that Sampler.Run
 // takes.
 func (r *Reporter) Report(ctx context.Context, snap Snapshot) {
-	now := r.clock.Now()
+	now := r.now()
 	seen := map[volume.ID]bool{}
 	silent := false
 	for _, s := range snap.Volumes {

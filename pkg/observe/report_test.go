@@ -116,7 +116,7 @@ func newRecorder(t *testing.T) (*recorder, *Reporter) {
 		t: t, clock: clocktesting.NewFakePassiveClock(noon), last: map[volume.ID]time.Time{}, n: map[volume.ID]int{},
 		clear: map[volume.ID]int{}, shown: map[volume.ID]*v1alpha1.CacheStatus{},
 	}
-	return r, NewReporter(r, "node-a", r.clock)
+	return r, NewReporter(r, "node-a", r.clock.Now)
 }
 
 func (r *recorder) pass(rep *Reporter, samples ...Sample) {

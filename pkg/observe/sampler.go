@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -49,8 +48,8 @@ type Config struct {
 	Volumes func() ([]Volume, error)
 	// Dir is a directory of its own on a disk that outlives the machine's
 	// reboots.
-	Dir   string
-	Clock clock.PassiveClock
+	Dir string
+	Now func() time.Time
 }
 
 // Sampler keeps the totals of a node's volumes. It is safe for concurrent use.
@@ -117,7 +116,7 @@ func (s *Sampler) background(ctx context.Context) Snapshot {
 	}
 	defer s.release()
 	s.pass(ctx, passFresh)
-	if s.cfg.Clock.Since(s.savedAt) >= saveEvery {
+	if s.cfg.Now().Sub(s.savedAt) >= saveEvery {
 		s.save()
 	}
 	return s.withSaveError(s.last)
@@ -144,7 +143,7 @@ func (s *Sampler) Scrape(ctx context.Context) Snapshot {
 	}
 	defer s.release()
 	s.pass(ctx, passFresh)
-	if s.durable.Time.IsZero() || s.cfg.Clock.Since(s.savedAt) >= saveForScrape {
+	if s.durable.Time.IsZero() || s.cfg.Now().Sub(s.savedAt) >= saveForScrape {
 		s.save()
 	}
 	switch {
@@ -228,7 +227,7 @@ func (s *Sampler) withSaveError(snap Snapshot) Snapshot {
 
 // save makes the totals durable; the caller holds the lock.
 func (s *Sampler) save() {
-	s.savedAt = s.cfg.Clock.Now()
+	s.savedAt = s.cfg.Now()
 	if s.unsaved {
 		if s.saveErr = s.store.Save(stateKey, s.state); s.saveErr != nil {
 			return
@@ -241,7 +240,7 @@ func (s *Sampler) save() {
 // pass reads the kernel unless the last pass is younger than fresh; the caller
 // holds the lock.
 func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
-	began := s.cfg.Clock.Now()
+	began := s.cfg.Now()
 	if age := began.Sub(s.last.Time); age >= 0 && age < fresh {
 		return
 	}
@@ -253,7 +252,7 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 	volumes, listErr := s.cfg.Volumes()
 	status, statusErr := s.status(ctx, began)
 	stats, statsErr := s.cfg.Kernel.StatsAll(ctx, prefix)
-	now := s.cfg.Clock.Now()
+	now := s.cfg.Now()
 	snap := Snapshot{Time: now, Err: errors.Join(listErr, statusErr, statsErr)}
 	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	known := make(map[volume.ID]bool, len(volumes))
@@ -279,7 +278,7 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 	if listErr == nil {
 		s.forget(known)
 	}
-	snap.Duration = s.cfg.Clock.Since(began)
+	snap.Duration = s.cfg.Now().Sub(began)
 	s.last = snap
 }
 

@@ -52,7 +52,7 @@ func newMachine(t *testing.T) *machine {
 // restart is a plugin that was killed and comes back.
 func (m *machine) restart() {
 	m.t.Helper()
-	s, err := observe.Open(observe.Config{Kernel: m, Dir: m.dir, Clock: m.clock, Volumes: func() ([]observe.Volume, error) {
+	s, err := observe.Open(observe.Config{Kernel: m, Dir: m.dir, Now: m.clock.Now, Volumes: func() ([]observe.Volume, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		return append([]observe.Volume(nil), m.volumes...), m.volumeErr

@@ -2,9 +2,9 @@ package provision
 
 import (
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -82,7 +82,7 @@ func TestWarmSource(t *testing.T) {
 // testWarmSource moves a volume: the source comes with the new owner, in the same
 // write, and whatever fails.
 func testWarmSource(t *testing.T, _ *rest.Config, f *fixture) {
-	rec := records.New(f.client, f.events, clock.RealClock{})
+	rec := records.New(f.client, f.events, time.Now)
 	want := func(source *volume.WarmSource) {
 		t.Helper()
 		got := f.record(t).WarmSource

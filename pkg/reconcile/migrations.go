@@ -63,7 +63,7 @@ func (m *migrations) expire(ctx context.Context, obj *v1alpha1.CacheMigration) (
 	if ended.IsZero() {
 		ended = obj.CreationTimestamp
 	}
-	if left := ended.Add(m.retention()).Sub(m.now()); left > 0 {
+	if left := time.Until(ended.Add(m.retention())); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	// Without its object, the request would look like one that nobody has seen.

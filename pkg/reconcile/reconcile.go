@@ -30,7 +30,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,21 +63,10 @@ type Config struct {
 	Locks   Locker
 	// Driver is the name of the CSI driver in PersistentVolumes.
 	Driver string
-	// Clock stamps conditions; nil means the wall clock.
-	Clock clock.PassiveClock
 	// Retention is how long an ended CacheMigration is kept for people to look at;
 	// 0 means an hour.
 	Retention time.Duration
 }
-
-func (c Config) clock() clock.PassiveClock {
-	if c.Clock == nil {
-		return clock.RealClock{}
-	}
-	return c.Clock
-}
-
-func (c Config) now() time.Time { return c.clock().Now() }
 
 // Reconciler finishes volumes. What informers show decides whether there is
 // anything to do; what is done is judged by the API server's own answer (states.md,
@@ -238,7 +226,7 @@ func (r *Reconciler) detach(now *v1alpha1.CachedVolume) {
 	set := func(kind string, status metav1.ConditionStatus, reason string) {
 		meta.SetStatusCondition(&now.Status.Conditions, metav1.Condition{
 			Type: kind, Status: status, Reason: reason, Message: message,
-			ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(r.now()),
+			ObservedGeneration: now.Generation, LastTransitionTime: metav1.NewTime(time.Now()),
 		})
 	}
 	if meta.IsStatusConditionTrue(now.Status.Conditions, v1alpha1.ConditionCached) {
@@ -330,7 +318,7 @@ func nodeExists(ctx context.Context, reader client.Reader, name string) (bool, e
 // says that nobody wants it. again is when to look once more.
 func (r *Reconciler) retire(ctx context.Context, id volume.ID) (again time.Duration, err error) {
 	// The informer may lag behind; a record must not be forgotten for that.
-	used, again, err := r.census.uses(ctx, r.now(), string(id), r.handles)
+	used, again, err := r.census.uses(ctx, time.Now(), string(id), r.handles)
 	if used || again > 0 || err != nil {
 		return again, err
 	}

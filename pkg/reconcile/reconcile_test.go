@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -53,7 +52,7 @@ func startCluster(t *testing.T, cfg *rest.Config) *cluster {
 	c := &cluster{client: apiserver.Client(t, cfg), storage: backendtest.New(100 * gib), locks: &keylock.Set{}}
 	recorder := events.NewFakeRecorder(1000)
 	c.svc = provision.New(provision.Config{Client: c.client, Backend: c.storage, Events: recorder})
-	c.records = records.New(c.client, recorder, clock.RealClock{})
+	c.records = records.New(c.client, recorder, time.Now)
 	c.makeNode(t, nodeA)
 	return c
 }

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -61,7 +62,7 @@ func setupMigrations(mgr manager.Manager, cfg Config) error {
 	}
 	m := &migrations{
 		Config: cfg, informed: mgr.GetCache(),
-		moves: moves.NewDestination(api, mgr.GetEventRecorder("nearflash-controller"), cfg.clock()),
+		moves: moves.NewDestination(api, mgr.GetEventRecorder("nearflash-controller"), time.Now),
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("cachemigration").

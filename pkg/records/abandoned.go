@@ -62,7 +62,7 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 		for i := range obj.Status.Abandoned {
 			a := &obj.Status.Abandoned[i]
 			if slices.ContainsFunc(losses, func(l v1alpha1.AbandonedWrites) bool { return equality.Semantic.DeepEqual(l, *a) }) {
-				a.Told = v1alpha1.ToldPod{Time: metav1.NewTime(r.clock.Now()), Namespace: pod.Namespace, Name: pod.Name}
+				a.Told = v1alpha1.ToldPod{Time: metav1.NewTime(r.now()), Namespace: pod.Namespace, Name: pod.Name}
 			}
 		}
 		return nil

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,14 +24,14 @@ const maxResidencies = 64
 type Records struct {
 	client client.Client
 	events events.EventRecorder
-	clock  clock.PassiveClock
+	now    func() time.Time
 }
 
 var _ volume.Records = (*Records)(nil)
 
-// New returns Records. c must read from the API server itself.
-func New(c client.Client, recorder events.EventRecorder, clk clock.PassiveClock) *Records {
-	return &Records{client: c, events: recorder, clock: clk}
+// New returns Records. c must read from the API server itself; now tells the time.
+func New(c client.Client, recorder events.EventRecorder, now func() time.Time) *Records {
+	return &Records{client: c, events: recorder, now: now}
 }
 
 // Get implements volume.Records.
@@ -200,7 +200,7 @@ func (r *Records) residency(node string, res volume.Residency) v1alpha1.Residenc
 		NodeName:     node,
 		Generation:   res.Generation,
 		SizeBytes:    ptr.To(res.SizeBytes),
-		LastUsedTime: metav1.NewTime(r.clock.Now()),
+		LastUsedTime: metav1.NewTime(r.now()),
 	}
 	if res.Partial {
 		out.Content = v1alpha1.ResidencyPartial

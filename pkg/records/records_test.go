@@ -54,7 +54,7 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
 		},
 	})
-	f.rec = records.New(f.client, f.events, f.clock)
+	f.rec = records.New(f.client, f.events, f.clock.Now)
 	obj := records.NewObject(id, volume.Spec{Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 10}, CapacityBytes: 1 << 30, AcceptNodeLoss: true})
 	if err := f.api.Create(t.Context(), obj); err != nil {
 		t.Fatal(err)

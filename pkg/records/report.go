@@ -47,7 +47,7 @@ func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheRepo
 			Reason:             rep.Reason,
 			Message:            truncate(rep.Message, maxConditionMessage),
 			ObservedGeneration: obj.Generation,
-			LastTransitionTime: metav1.NewTime(r.clock.Now()),
+			LastTransitionTime: metav1.NewTime(r.now()),
 		})
 		return nil
 	})
@@ -72,7 +72,7 @@ func (r *Records) ReportApplied(ctx context.Context, id volume.ID, node string, 
 			Reason:             rep.Reason,
 			Message:            truncate(rep.Message, maxConditionMessage),
 			ObservedGeneration: rep.SpecGeneration,
-			LastTransitionTime: metav1.NewTime(r.clock.Now()),
+			LastTransitionTime: metav1.NewTime(r.now()),
 		})
 		return nil
 	})
@@ -100,7 +100,7 @@ func (r *Records) ReportFlushed(ctx context.Context, id volume.ID, f volume.Fenc
 			return fencedError(obj, f)
 		}
 		if obj.Status.Flush.Request != request {
-			obj.Status.Flush = v1alpha1.FlushStatus{Request: request, CompletionTime: metav1.NewTime(r.clock.Now())}
+			obj.Status.Flush = v1alpha1.FlushStatus{Request: request, CompletionTime: metav1.NewTime(r.now())}
 		}
 		return nil
 	})

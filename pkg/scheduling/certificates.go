@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -47,7 +46,7 @@ type certificates struct {
 	key client.ObjectKey
 	// host is the name in the certificate.
 	host    string
-	clock   clock.PassiveClock
+	now     func() time.Time
 	current atomic.Pointer[tls.Certificate]
 }
 
@@ -110,7 +109,7 @@ func (c *certificates) load(ctx context.Context) (*corev1.Secret, *tls.Certifica
 	if err := c.client.Get(ctx, c.key, secret); err != nil {
 		return nil, nil, fmt.Errorf("read Secret %s, which the chart makes: %w", c.key, err)
 	}
-	cert, err := parse(secret.Data, c.host, c.clock.Now())
+	cert, err := parse(secret.Data, c.host, c.now())
 	if err != nil {
 		return secret, nil, fmt.Errorf("%w: Secret %s: %w", errNoCertificate, c.key, err)
 	}
@@ -125,7 +124,7 @@ func (c *certificates) ensure(ctx context.Context) error {
 	if err != nil && !errors.Is(err, errNoCertificate) {
 		return err
 	}
-	if err == nil && cert.Leaf.NotAfter.Sub(c.clock.Now()) > renewBefore {
+	if err == nil && cert.Leaf.NotAfter.Sub(c.now()) > renewBefore {
 		return c.trust(ctx, secret.Data[caKey])
 	}
 	chain, key, err := certutil.GenerateSelfSignedCertKeyWithOptions(certutil.SelfSignedCertKeyOptions{Host: c.host, MaxAge: lifetime})

@@ -18,7 +18,7 @@ func (c *cluster) testCertificates(t *testing.T) {
 	cfg := Config{Namespace: namespace, Name: name}
 	clock := clocktesting.NewFakeClock(time.Now())
 	newCertificates := func(host string) *certificates {
-		return &certificates{client: c.api, key: client.ObjectKey{Namespace: namespace, Name: name}, host: host, clock: clock}
+		return &certificates{client: c.api, key: client.ObjectKey{Namespace: namespace, Name: name}, host: host, now: clock.Now}
 	}
 	leader, other := newCertificates(cfg.host()), newCertificates(cfg.host())
 	if _, err := leader.serving(nil); err == nil {

@@ -6,13 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,7 +81,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config, driver string) 
 	}
 	certs := &certificates{
 		client: mgr.GetClient(), key: client.ObjectKey{Namespace: cfg.Namespace, Name: cfg.Name},
-		host: cfg.host(), clock: clock.RealClock{},
+		host: cfg.host(), now: time.Now,
 	}
 	server := webhook.NewServer(webhook.Options{Host: host, Port: port, TLSOpts: []func(*tls.Config){func(t *tls.Config) {
 		t.MinVersion = tls.VersionTLS12

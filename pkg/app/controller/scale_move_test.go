@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -56,7 +55,7 @@ func (f *fleet) drain(a *app, nodes int) *drain {
 		fleet: f, csi: csi.NewControllerClient(a.conn), webhook: "https://" + a.webhook + scheduling.Path,
 		// As the API server does; that it trusts the certificate is tested elsewhere.
 		http:    &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: attacherThreads}},
-		moves:   moves.NewDestination(f.api, nobody{}, clock.RealClock{}),
+		moves:   moves.NewDestination(f.api, nobody{}, time.Now),
 		drained: map[int]bool{},
 	}
 	for i := range nodes {

@@ -16,7 +16,6 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/cachetools"
@@ -192,7 +191,7 @@ func recordsAt(file string) (*records.Records, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	return records.New(api, nil, clock.RealClock{}), nil
+	return records.New(api, nil, time.Now), nil
 }
 
 // connect attaches the origin, if it is not here already.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -218,7 +217,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	borrowed := moves.NewDestination(api, recorder, clock.RealClock{})
+	borrowed := moves.NewDestination(api, recorder, time.Now)
 	watchMoves, err := borrowed.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
@@ -237,12 +236,12 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, residencyBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
-		Kernel: dm, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Clock: clock.RealClock{},
+		Kernel: dm, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Now: time.Now,
 	}); err != nil {
 		return nil, err
 	}
-	volumes := records.New(api, recorder, clock.RealClock{})
-	p.reporter = observe.NewReporter(volumes, cfg.NodeName, clock.RealClock{})
+	volumes := records.New(api, recorder, time.Now)
+	p.reporter = observe.NewReporter(volumes, cfg.NodeName, time.Now)
 	warm := attach.WarmConfig{
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
 		ResidencyTTL: cfg.ResidencyTTL,
@@ -263,7 +262,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool.Serve(p.attacher)
 	if cfg.NodeIP != "" {
 		p.loans, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
-			Node: cfg.NodeName, Lender: p.attacher, Client: api, Clock: clock.RealClock{},
+			Node: cfg.NodeName, Lender: p.attacher, Client: api, Now: time.Now,
 		})
 	}
 	return p, err
