@@ -53,11 +53,9 @@ func checkUnit(e *Entry, o transport.Origin) error {
 	if e.Static {
 		return nil // somebody else's server, or a unit that is exported by hand
 	}
-	for _, p := range o.Products {
-		if g, ok := volume.UnitGeneration(p); ok && g > e.Fence.Generation {
-			return fmt.Errorf("%w: the storage server has given volume %s away under generation %d since generation %d (was the record restored from a backup?): publish the volume anew",
-				volume.ErrFenced, e.ID, g, e.Fence.Generation)
-		}
+	if g, since := volume.GivenSince(o.Products, e.Fence.Generation); since {
+		return fmt.Errorf("%w: the storage server has given volume %s away under generation %d since generation %d (was the record restored from a backup?): publish the volume anew",
+			volume.ErrFenced, e.ID, g, e.Fence.Generation)
 	}
 	return nil
 }

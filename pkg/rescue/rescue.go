@@ -210,11 +210,9 @@ func refuseUnit(c Cache, path string) error {
 }
 
 func refuseGeneration(c Cache, path string, models []string) error {
-	for _, m := range models {
-		if g, ok := volume.UnitGeneration(m); ok && g > c.Fence.Generation {
-			return fmt.Errorf("%w: %s was given to another owner since, under generation %d, and the cache has generation %d: it would write over newer data",
-				ErrRefused, path, g, c.Fence.Generation)
-		}
+	if g, since := volume.GivenSince(models, c.Fence.Generation); since {
+		return fmt.Errorf("%w: %s was given to another owner since, under generation %d, and the cache has generation %d: it would write over newer data",
+			ErrRefused, path, g, c.Fence.Generation)
 	}
 	return nil
 }

@@ -25,3 +25,14 @@ func UnitGeneration(product string) (generation int64, ok bool) {
 	n, err := strconv.ParseInt(digits, 36, 64)
 	return n, err == nil && n > 0
 }
+
+// GivenSince tells whether a unit was given to another owner after an ownership, and under
+// which generation. products are what its paths say.
+func GivenSince(products []string, generation int64) (later int64, since bool) {
+	for _, p := range products {
+		if g, ok := UnitGeneration(p); ok && g > generation {
+			return g, true
+		}
+	}
+	return 0, false
+}
