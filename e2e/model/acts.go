@@ -80,8 +80,7 @@ func stageIntent(w *World, n Node) (string, bool) {
 	default:
 		j.Marked = m.Work.Plan.Marked
 	}
-	j.Reserved = m.Work.Plan.Reserved
-	j.Inherited = j.Reserved && !m.Work.Plan.OwnKey
+	j.Reserved, j.Inherited = m.Work.Plan.Reserved, m.Work.Plan.Inherited
 	m.Journal = j
 	return "", true
 }

@@ -24,9 +24,8 @@ type Plan struct {
 	// Act is the stage, and Fresh is true if the record is to be told of it.
 	Act   Act
 	Fresh bool
-	// OwnKey is madeHere, and Reserved whether the journal of before says that the unit
-	// was reserved under the fence.
-	OwnKey, Reserved bool
+	// Reserved and Inherited are knownReservation.
+	Reserved, Inherited bool
 	// Unheard is true if the kubelet does not wait for the answer any more.
 	Unheard bool
 }
@@ -197,8 +196,7 @@ func stage(n Node) func(*World) (string, bool) {
 		}
 		m.Work = Work{Op: OpStage, Plan: Plan{Cache: planOf(p), Wipe: p.Wipe, Mode: modeOf(p.Mode), Marked: w.record().Dirty, Fence: m.Attached}}
 		m.Work.Plan.Reserved = m.Journal.State != NoEntry && m.Journal.Fence == m.Attached && m.Journal.Reserved
-		m.Work.Plan.OwnKey = m.Work.Plan.Reserved && !m.Journal.Inherited && m.Journal.SameBoot &&
-			w.identity(m.Journal.Act) == volume.IdentityCurrent && !w.stagesAnew(n)
+		m.Work.Plan.Inherited = m.Work.Plan.Reserved && (m.Journal.Inherited || !m.Journal.SameBoot || !w.lastStage(n))
 		m.Work.Plan.Act, m.Work.Plan.Fresh = w.nextAct(n, m.Work.Plan)
 		if m.Work.Plan.Cache == Adopt {
 			m.Work.Op = OpAdopt

@@ -1,9 +1,6 @@
 package model
 
-import (
-	"github.com/nearflash/nearflash/pkg/reservation"
-	"github.com/nearflash/nearflash/pkg/volume"
-)
+import "github.com/nearflash/nearflash/pkg/reservation"
 
 // key is that of an ownership.
 func (f Fence) key() reservation.Key {
@@ -46,8 +43,8 @@ func (w *World) reserve(n Node) bool {
 	if step == reservation.StepForeign || step == reservation.StepLater {
 		return false
 	}
-	m, before := w.at(n), f.Before()
-	m.Journal.Inherited = before.Others || before.Own && !m.Work.Plan.OwnKey
+	j := &w.at(n).Journal
+	j.Inherited = f.Before().Inherited(j.Reserved && !j.Inherited)
 	w.take(n)
 	return true
 }
@@ -58,8 +55,7 @@ func (w *World) reserveAgain(n Node) bool {
 	f := w.unit(n)
 	switch step, _ := reservation.DecideReturn(f, w.entitled(n), j.Reserved); step {
 	case reservation.StepPreempt, reservation.StepReserve:
-		before := f.Before()
-		j.Inherited = j.Inherited || before.Others || before.Own && !j.Reserved
+		j.Inherited = j.Inherited || f.Before().Inherited(j.Reserved)
 		w.take(n)
 		return true
 	case reservation.StepLost:
@@ -72,7 +68,7 @@ func (w *World) reserveAgain(n Node) bool {
 func (w *World) entitled(n Node) reservation.Entitled {
 	r, f := w.record(), w.at(n).Journal.Fence
 	switch {
-	case r.names(n, f) && w.identity(w.at(n).Journal.Act) == volume.IdentityCurrent && !w.stagesAnew(n):
+	case r.names(n, f) && w.lastStage(n):
 		return reservation.EntitledYes
 	case r.UID == f.UID && r.Generation > f.Generation:
 		return reservation.EntitledNo
@@ -80,10 +76,10 @@ func (w *World) entitled(n Node) reservation.Entitled {
 	return reservation.EntitledUnknown
 }
 
-// stagesAnew tells whether a stage of the ownership is under way that the journal does not know.
-func (w *World) stagesAnew(n Node) bool {
-	p, j := w.Known.Pending, w.at(n).Journal
-	return w.Without&Activations == 0 && p.ID != 0 && p.Generation == j.Fence.Generation && p.ID != j.Act.ID
+// lastStage tells whether the journal knows the record's last stage, and no other is about to
+// be. Without activations it is believed.
+func (w *World) lastStage(n Node) bool {
+	return w.Without&Activations != 0 || w.shown().LastStage(w.at(n).Journal.Act.activation())
 }
 
 // watch is the owner's look at its reservation.

@@ -41,7 +41,7 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 		// Nothing of the volume may be used here: neither is the session kept.
 		return origin{}, errors.Join(err, a.disconnect(ctx, e))
 	}
-	if err := a.reserve(ctx, e, s.req.AcceptTwoWriters, s.ownKey, o); err != nil {
+	if err := a.reserve(ctx, e, s.req.AcceptTwoWriters, o); err != nil {
 		return origin{}, errors.Join(err, a.disconnect(ctx, e))
 	}
 	return a.joinPaths(ctx, e.ID, e.Fence, o)

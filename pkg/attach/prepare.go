@@ -199,7 +199,6 @@ func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-c
 	}
 	s := &staging{plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
 	s.req.ID, s.req.Publication.Fence = rec.ID, rec.Fence
-	a.knowReservation(s)
 	wait, err := a.begin(ctx, s)
 	if err != nil {
 		return err

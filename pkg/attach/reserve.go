@@ -41,13 +41,12 @@ func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 }
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
-// static volume). The record names this node as published owner. own says that a
-// reservation with this ownership's key is one that this node made, where nobody had the
-// unit.
-func (a *Attacher) reserve(ctx context.Context, e *Entry, accept, own bool, o transport.Origin) error {
+// static volume). The record names this node as published owner.
+func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transport.Origin) error {
 	if !e.Static {
 		return nil
 	}
+	own := e.Reserved && !e.Inherited
 	e.Reserved, e.Inherited, e.Unfenced, e.Lost = true, true, false, nil
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
@@ -57,7 +56,7 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept, own bool, o tr
 	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		if e.Inherited = before.Others || before.Own && !own; e.Inherited {
+		if e.Inherited = before.Inherited(own); e.Inherited {
 			return nil
 		}
 		return a.save(ctx, e, e.State)
@@ -105,8 +104,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 		return fmt.Errorf("%w: nothing tells whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
 	}
 	// A journal that does not know who made the reservation does not end it.
-	before := f.Before()
-	e.Inherited = e.Inherited || before.Others || before.Own && !e.Reserved
+	e.Inherited = e.Inherited || f.Before().Inherited(e.Reserved)
 	e.Reserved = true
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
@@ -124,18 +122,12 @@ func (a *Attacher) entitled(ctx context.Context, e *Entry) reservation.Entitled 
 	switch {
 	case err != nil:
 		return reservation.EntitledUnknown
-	case rec.Fence == e.Fence && rec.Identify(e.activation()) == volume.IdentityCurrent && !stagesAnew(rec, e):
+	case rec.Fence == e.Fence && rec.LastStage(e.activation()):
 		return reservation.EntitledYes
 	case rec.Fence.UID == e.Fence.UID && rec.Fence.Generation > e.Fence.Generation:
 		return reservation.EntitledNo
 	}
 	return reservation.EntitledUnknown // another record or stage, or one out of a backup
-}
-
-// stagesAnew tells whether a stage of the ownership is under way that the entry does not
-// know.
-func stagesAnew(rec volume.Volume, e *Entry) bool {
-	return rec.Pending.ID != "" && rec.Pending.Generation == e.Fence.Generation && rec.Pending.ID != e.ActivationID
 }
 
 // giveReservation ends the node's registrations; its devices are gone. A key that stays
@@ -157,19 +149,14 @@ func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
 	e.Reserved = false // what is found under the key from now on somebody else made
 }
 
-// knowReservation keeps what the journal of before knows of the unit's reservation.
-func (a *Attacher) knowReservation(s *staging) {
-	fence := s.req.Publication.Fence
-	s.ownKey = a.madeHere(s.entry, s.rec, fence)
-	s.reserved = s.entry != nil && s.entry.Fence == fence && s.entry.Reserved
-}
-
-// madeHere tells whether a reservation with the key of fence f is one that this machine
-// made, where nobody had the unit: the journal says so, of this boot and of the record's
-// last stage. An image of the journal, or one of a machine of the same name, says it too.
-func (a *Attacher) madeHere(e *Entry, rec volume.Volume, f volume.Fence) bool {
-	return e != nil && e.Fence == f && e.Reserved && !e.Inherited && e.Boot == a.Boot &&
-		rec.Identify(e.activation()) == volume.IdentityCurrent && !stagesAnew(rec, e)
+// knownReservation is what the journal of before knows of the reservation under fence f. That
+// this machine made it, where nobody had the unit, it is believed of this boot and of the
+// record's last stage: an image of it, and a machine of the same name, say the same.
+func (a *Attacher) knownReservation(e *Entry, rec volume.Volume, f volume.Fence) (reserved, inherited bool) {
+	if e == nil || e.Fence != f || !e.Reserved {
+		return false, false
+	}
+	return true, e.Inherited || e.Boot != a.Boot || !rec.LastStage(e.activation())
 }
 
 // RunReservations watches the reservations of static volumes until ctx ends.

@@ -95,7 +95,7 @@ func (n *fencedNode) reserveAs(state State, mode volume.CacheMode) *Entry {
 	n.t.Helper()
 	e := &Entry{ID: "v", Fence: n.first, State: state, Mode: mode, Activated: mode == volume.ModeWriteback, Static: true}
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
-	if err := n.reserve(n.t.Context(), e, false, false, o); err != nil {
+	if err := n.reserve(n.t.Context(), e, false, o); err != nil {
 		n.t.Fatal(err)
 	}
 	return e
@@ -126,14 +126,14 @@ func TestReserveUnsupported(t *testing.T) {
 	n := newFencedNode(t)
 	n.target.Unsupported = true
 	e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true}
-	err := n.reserve(t.Context(), e, false, false, transport.Origin{Paths: []string{"/dev/sda"}})
+	err := n.reserve(t.Context(), e, false, transport.Origin{Paths: []string{"/dev/sda"}})
 	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "withoutReservations") || !strings.Contains(err.Error(), "AcceptTwoWriters") {
 		t.Errorf("%v, want ErrInvalid that names the attribute and its value", err)
 	}
-	if err := n.reserve(t.Context(), e, true, false, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
+	if err := n.reserve(t.Context(), e, true, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
 		t.Errorf("with consent: %v, %+v", err, e)
 	}
-	if err := n.reserve(t.Context(), &Entry{ID: "w"}, false, false, transport.Origin{}); err != nil {
+	if err := n.reserve(t.Context(), &Entry{ID: "w"}, false, transport.Origin{}); err != nil {
 		t.Errorf("a volume of the storage server: %v", err)
 	}
 }
@@ -324,8 +324,8 @@ func (r dirtyRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
 	return volume.Volume{ID: "v", Fence: r.fence, PossiblyDirty: r.dirty}, nil
 }
 
-// TestMadeHere: whose reservation it is that the own key holds, by the journal.
-func TestMadeHere(t *testing.T) {
+// TestKnownReservation: whose reservation it is that the own key holds, by the journal.
+func TestKnownReservation(t *testing.T) {
 	n := newFencedNode(t)
 	now := volume.Activation{ID: "now", Generation: 1, Count: 2}
 	entry := func(change func(*Entry)) *Entry {
@@ -354,13 +354,9 @@ func TestMadeHere(t *testing.T) {
 		if c.fence != (volume.Fence{}) {
 			fence = c.fence
 		}
-		if got := n.madeHere(c.e, volume.Volume{Fence: n.first, Activation: now, Pending: c.pending}, fence); got != c.want {
-			t.Errorf("%s: %t, want %t", name, got, c.want)
-		}
-		s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence}}, entry: c.e, rec: volume.Volume{Activation: now, Pending: c.pending}}
-		n.knowReservation(s)
-		if s.ownKey != c.want {
-			t.Errorf("%s: stage takes it for %t, want %t", name, s.ownKey, c.want)
+		s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence}}, entry: c.e, rec: volume.Volume{Fence: n.first, Activation: now, Pending: c.pending}}
+		if s.reserved, s.inherited = n.knownReservation(s.entry, s.rec, fence); (s.reserved && !s.inherited) != c.want {
+			t.Errorf("%s: reserved %t, inherited %t, want it to be this machine's: %t", name, s.reserved, s.inherited, c.want)
 		}
 		// What the intent of the stage keeps of it, should it end before it reserves anew.
 		if err := n.saveIntent(t.Context(), s); err != nil {
@@ -415,8 +411,8 @@ func TestGiveReservation(t *testing.T) {
 	} {
 		n := newFencedNode(t)
 		c.prepare(n)
-		e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true}
-		if err := n.reserve(t.Context(), e, false, c.own, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
+		e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true, Reserved: c.own}
+		if err := n.reserve(t.Context(), e, false, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.own.Write(t.Context()); err != nil {

@@ -28,9 +28,8 @@ type staging struct {
 	entry  *Entry
 	cache  cacheVolumes
 	origin origin
-	// ownKey is madeHere, and reserved whether the unit was reserved under this fence, by
-	// the journal of before.
-	ownKey, reserved bool
+	// reserved and inherited are knownReservation.
+	reserved, inherited bool
 	// activation is that of this stage.
 	activation volume.Activation
 	// head is where a new cache begins.
@@ -106,7 +105,7 @@ func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (
 		}
 	}
 	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}
-	a.knowReservation(s)
+	s.reserved, s.inherited = a.knownReservation(s.entry, s.rec, req.Publication.Fence)
 	return f, s, prepared, nil
 }
 
@@ -256,7 +255,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
 		// A stage that ends before it reserves the unit anew leaves what is known of it.
-		Reserved: s.reserved, Inherited: s.reserved && !s.ownKey,
+		Reserved: s.reserved, Inherited: s.inherited,
 	}
 	if prior != nil {
 		e.Names = prior.Names

@@ -103,11 +103,10 @@ const (
 	EntitledNo Entitled = "No"
 )
 
-// inherited tells whether somebody else has the unit, or had it and has not left.
-func (f Facts) inherited() bool { return f.Found && f.Held.Key != f.Own || len(f.others()) > 0 }
-
-// Before is who has the unit.
-func (f Facts) Before() Before { return Before{Others: f.inherited(), Own: f.holder()} }
+// Before is who has the unit, or had it and has not left.
+func (f Facts) Before() Before {
+	return Before{Others: f.Found && f.Held.Key != f.Own || len(f.others()) > 0, Own: f.holder()}
+}
 
 // Unregistered tells whether the own key holds the reservation, but not every path has
 // it. Another machine under this node's name leaves the same behind: it has the same key.

@@ -52,6 +52,11 @@ type Before struct {
 	Own bool
 }
 
+// Inherited is the table "What stage finds before it takes the unit" of states.md, The fence
+// of a static volume. own says that the asking node made a reservation of its key, where
+// nobody had the unit.
+func (b Before) Inherited(own bool) bool { return b.Others || b.Own && !own }
+
 // Take makes the unit this node's alone, under key, and tells who had it. The record names
 // the node as published owner. On error no path is registered any more with key, as far as
 // they answer. Errors: ErrForeign, ErrLater, and those of Unit; ErrUnsupported also if the
@@ -75,7 +80,7 @@ func Take(ctx context.Context, paths []Path, key Key) (Before, error) {
 		defer cancel()
 		return b, errors.Join(err, unregister(actx, paths))
 	}
-	b.Others = b.Others || later.inherited() // who came between the two looks
+	b.Others = b.Others || later.Before().Others // who came between the two looks
 	return b, nil
 }
 

@@ -24,6 +24,13 @@ const (
 	IdentityPast Identity = "Past"
 )
 
+// LastStage tells whether what is known is of the record's last stage, and no other one of
+// that ownership is about to be.
+func (v Volume) LastStage(known Activation) bool {
+	anew := v.Pending.ID != "" && v.Pending.Generation == known.Generation && v.Pending.ID != known.ID
+	return v.Identify(known) == IdentityCurrent && !anew
+}
+
 // Identify is the table "Whose disks these are" of states.md, in its order. known is of
 // the ownership that the record shows, or of the one before it.
 func (v Volume) Identify(known Activation) Identity {
