@@ -19,17 +19,17 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 	e, err := a.load(req.ID)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Journal could not be read before the volume was published", "volume", req.ID)
-		e = nil
 	}
 	given, err := a.show(ctx, e, req)
-	if given && err == nil && e != nil {
+	if given && err == nil {
 		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
 	}
 	return err
 }
 
 // admit judges a volume that is published to a pod, perhaps without a stage, and tells
-// whether there is something to tell the pod (states.md, Publish without a stage).
+// whether there is something to tell the pod (states.md, Publish without a stage). Without
+// an entry there is not.
 func (a *Attacher) admit(ctx context.Context, id volume.ID, e *Entry) (given bool, err error) {
 	rec, err := a.Records.Get(ctx, id)
 	switch {
@@ -50,10 +50,10 @@ func (a *Attacher) admit(ctx context.Context, id volume.ID, e *Entry) (given boo
 	return e.Abandoned || rec.Abandoned, a.keepMark(ctx, e, rec)
 }
 
-// keepMark marks the record of a volume whose pod may write to the SSD alone, if it says
-// that nothing can be lost.
+// keepMark marks the record of a published volume whose pod may write to the SSD alone, if
+// it says that nothing can be lost.
 func (a *Attacher) keepMark(ctx context.Context, e *Entry, rec volume.Volume) error {
-	if !lacksMark(e, rec) {
+	if rec.PossiblyDirty || e.State != StateStaged || e.Mode != volume.ModeWriteback {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Volume is at work under a record that says clean: it is marked again", "volume", e.ID)
@@ -72,12 +72,6 @@ func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
 		}
 	}
 	return a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence)
-}
-
-// lacksMark tells a volume whose pod may write to the SSD alone, while the record of its
-// ownership says that nothing can be lost.
-func lacksMark(e *Entry, rec volume.Volume) bool {
-	return e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Lost == nil && rec.Fence == e.Fence && rec.Published && !rec.PossiblyDirty
 }
 
 // tellTimeout bounds how long a pod waits for what it is told.
