@@ -27,6 +27,12 @@ func (d defect) begins(w World) World {
 // attached are the steps to a pod that runs on a.
 var attached = []string{"publish on a", "5 x controller: next act", "stage is decided on a", "12 x next act on a"}
 
+// taken are the steps from there to a pod that runs on b, while the one on a goes on.
+var taken = []string{
+	"forced detach on a", "unpublish on a", "controller: next act",
+	"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b",
+}
+
 // defects are found when their mechanism is taken out, and not with it.
 var defects = map[string]defect{
 	"an admission that has no name": {
@@ -60,18 +66,13 @@ var defects = map[string]defect{
 	},
 	"a static volume has two writers after a forced detach": {
 		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Reservations, want: twoWriters,
-		trace: slices.Concat(attached, []string{
-			"forced detach on a", "unpublish on a", "controller: next act",
-			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod writes on a",
-		}),
+		trace: slices.Concat(attached, taken, []string{"pod writes on a"}),
 	},
 	"a static unit is free again while a pod of before goes on": {
 		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
-		trace: []string{
-			"forced detach on a", "unpublish on a", "controller: next act",
-			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod ends on b",
-			"unstage or repair looks on b", "4 x next act on b", "unstage or repair looks on b", "6 x next act on b", "pod writes on a",
-		},
+		trace: slices.Concat(taken, []string{
+			"pod ends on b", "unstage or repair looks on b", "4 x next act on b", "unstage or repair looks on b", "6 x next act on b", "pod writes on a",
+		}),
 	},
 	"a clean shutdown that is a table swap": {
 		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Swaps: 1}), fix: Stops, want: falseClean,
@@ -113,11 +114,7 @@ var defects = map[string]defect{
 	},
 	"a static unit, uncached, is free again while a pod of before goes on": {
 		world: start(None, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
-		trace: []string{
-			"forced detach on a", "unpublish on a", "controller: next act",
-			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod ends on b",
-			"unstage or repair looks on b", "7 x next act on b", "pod writes on a",
-		},
+		trace: slices.Concat(taken, []string{"pod ends on b", "unstage or repair looks on b", "7 x next act on b", "pod writes on a"}),
 	},
 	"a node that is shut out and cannot flush": {
 		world: start(Writethrough, Budget{Deletes: 1}), fix: Leaves, want: Stuck,
