@@ -106,13 +106,7 @@ func TestKernelRescueLate(t *testing.T) {
 	d := m.volume(n, "late", size, cached(volume.ModeWriteback, 16*mib))
 	d.req.Block = true
 	d.stage()
-	for pass := range uint64(20) {
-		write(t, d.device(), pattern(1+pass, 8*mib), 0, true)
-	}
-	d.m.must("dmsetup", "wipe_table", "nf-late-origin")
-	if st, _ := d.cache(); st.Dirty == 0 {
-		t.Fatal("nothing is dirty")
-	}
+	d.writeDirty(d.device(), pattern(1, 8*mib))
 	d.powerCut()
 	d.publish(2)
 	d.connected(func(origin string) {
