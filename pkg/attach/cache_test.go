@@ -14,6 +14,16 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// newJournal is an empty one.
+func newJournal(t *testing.T) *journal.Store[Entry] {
+	t.Helper()
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
 func TestPlanGeometry(t *testing.T) {
 	const mib = 1 << 20
 	for name, tc := range map[string]struct {
@@ -135,10 +145,7 @@ func (s *swaps) Create(context.Context, string, string, devmapper.Table) (devmap
 
 func swapping(t *testing.T, info devmapper.Info) (*Attacher, *swaps) {
 	t.Helper()
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	dm := &swaps{info: info}
 	return New(Config{}, Deps{Now: time.Now, Pool: withoutPool{}, DM: dm, Journal: entries}), dm
 }

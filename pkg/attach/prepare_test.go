@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -127,10 +126,7 @@ func TestPreparedIsTaken(t *testing.T) {
 		"only the volume's size is another": {func(w *world) { w.rec.Spec.CapacityBytes *= 2 }, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			entries, err := journal.Open[Entry](t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			entries := newJournal(t)
 			w := world{
 				fence: fence5, pool: readyPool{}, entry: &Entry{ID: "v", Fence: fence5, Mode: volume.ModeWritethrough},
 				rec: volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: peer, Spec: volume.Spec{Mode: volume.ModeWritethrough, CapacityBytes: 1 << 30}},
@@ -142,6 +138,7 @@ func TestPreparedIsTaken(t *testing.T) {
 			}
 			mine := *w.entry
 			tc.change(&w)
+			var err error
 			if w.entry == nil {
 				err = entries.Delete("v")
 			} else {
@@ -180,10 +177,7 @@ func TestPreparedIsTaken(t *testing.T) {
 // TestToPrepare: a volume that is to be prepared is found once, and what was prepared for
 // one that is not owned any more is forgotten.
 func TestToPrepare(t *testing.T) {
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	rec := volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: &volume.WarmSource{Node: "b", Generation: 4}, Spec: volume.Spec{CapacityBytes: 1 << 30}}
 	cold := rec
 	cold.ID, cold.WarmSource = "cold", nil

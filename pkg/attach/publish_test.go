@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -65,10 +64,7 @@ func TestAdmit(t *testing.T) {
 		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
 		"removed by hand":           {state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrNotFound},
 	} {
-		entries, err := journal.Open[Entry](t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := newJournal(t)
 		rec := &markedRecords{rec: c.rec, err: c.err, markErr: c.markErr}
 		a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec})
 		e := &Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
@@ -104,10 +100,7 @@ func (m *oneMount) BindBlock(_ context.Context, _, path string, _ []string) erro
 // asked; a pod that has it already is not asked for again.
 func TestPublishAsksTheRecord(t *testing.T) {
 	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	if err := entries.Save("v", Entry{ID: "v", Fence: ours, State: StateStaged, Mode: volume.ModeWriteback}); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -64,10 +63,7 @@ func TestRepairAsks(t *testing.T) {
 		return volume.Volume{ID: e.ID, Fence: e.Fence, Spec: volume.Spec{Mode: volume.ModeWritethrough}}
 	}
 	for _, n := range []int{1, 50} {
-		entries, err := journal.Open[Entry](t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		entries := newJournal(t)
 		var own watched
 		rec := &asked{known: map[volume.ID]volume.Volume{}}
 		save := func(e Entry) {
@@ -102,10 +98,7 @@ func TestRepairAsks(t *testing.T) {
 // TestRepairTakesBackMark: a record that was restored says that a flushed volume may be
 // dirty; the residency is the proof that it is not, also while a watch shows all records.
 func TestRepairTakesBackMark(t *testing.T) {
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	f := volume.Fence{UID: "u", Generation: 4, Node: "node-a"}
 	known := map[volume.ID]volume.Volume{}
 	var own watched
@@ -132,10 +125,7 @@ func TestRepairTakesBackMark(t *testing.T) {
 // TestResidentsOrder: the residency that its volume left first is the first to go, also
 // if something was noted about it later.
 func TestResidentsOrder(t *testing.T) {
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	now := time.Now()
 	a := New(Config{Node: "node-a"},
 		Deps{Journal: entries, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
@@ -148,6 +138,7 @@ func TestResidentsOrder(t *testing.T) {
 		now = now.Add(time.Minute)
 		e := &Entry{ID: id, State: from, Mode: volume.ModeWritethrough}
 		if from == StateResident {
+			var err error
 			if e, err = a.load(id); err != nil {
 				t.Fatal(err)
 			}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/reservation/reservationtest"
@@ -81,10 +80,7 @@ func newFencedNode(t *testing.T) *fencedNode {
 		top: &oneTop{table: devmapper.LinearTable(8, "8:0")},
 	}
 	n.own, n.other, n.rec = n.target.Nexus("a"), n.target.Nexus("b"), &ownerRecords{fence: n.first}
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	n.Attacher = New(Config{Node: "a", Boot: "boot"}, Deps{
 		DM: n.top, Transport: onePath{}, Journal: entries, Records: n.rec, Reserver: onUnit{n.own}, Locks: &keylock.Set{},
 	})
