@@ -25,6 +25,8 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
 	"github.com/nearflash/nearflash/e2e/hoststate"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 const recoverPath = "docs/how-to/recover-a-lost-cluster.md"
@@ -252,8 +254,11 @@ func restoreRecord(ctx context.Context, record *v1alpha1.CachedVolume) error {
 	if status.OwnerNode == "" {
 		return nil
 	}
-	record.Status = status
-	return k.API.Status().Update(ctx, record)
+	// The controller writes the status of a new record too: the name of its PersistentVolume.
+	return records.UpdateStatus(ctx, k.API, volume.ID(record.Name), func(now *v1alpha1.CachedVolume) error {
+		now.Status = status
+		return nil
+	})
 }
 
 // forgetLost has the nodes drop the clean caches of records that are lost when the spec

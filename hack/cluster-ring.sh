@@ -85,6 +85,8 @@ wait "${printers[@]}"
 if ((rc != 0)); then
   # What failed comes last, because two labs' logs lie between it and its cause.
   echo "failed:"
-  grep -hE '^\[[0-9]\] (  *\[[A-Z]+\] |error: |Ran [0-9]+ of )' "$out"/*.log | tail -20 | cut -c1-200 || true
+  # The lines below one that failed have the reason.
+  grep -hE --no-group-separator -A 4 '^\[[0-9]\] (  *\[[A-Z]+\] |error: )' "$out"/*.log | tail -40 | cut -c1-300 || true
+  grep -hE '^\[[0-9]\] Ran [0-9]+ of ' "$out"/*.log || true
 fi
 exit "$rc"
