@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -172,8 +173,8 @@ func TestKernelAllDirty(t *testing.T) {
 	if st := load(); st.CacheUsed == 0 || st.Dirty != 0 {
 		t.Errorf("after a clean stop: %+v", st)
 	}
-	mustPass(t, "mark", attach.MarkUnclean(meta.DevPath()))
-	mustPass(t, "mark again", attach.MarkUnclean(meta.DevPath()))
+	mustPass(t, "mark", attach.MarkUnclean(blockdev.Host{}, meta.DevPath()))
+	mustPass(t, "mark again", attach.MarkUnclean(blockdev.Host{}, meta.DevPath()))
 	if st := load(); st.CacheUsed == 0 || st.Dirty != st.CacheUsed {
 		t.Errorf("after the mark %d of %d blocks are dirty", st.Dirty, st.CacheUsed)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -203,12 +202,12 @@ func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, me
 		return c, fmt.Errorf("new logical volumes of volume %s are not active", id)
 	}
 	if meta {
-		if err := blockdev.ZeroHead(ctx, c.meta.DevPath(), c.meta.SizeBytes); err != nil {
+		if err := a.Blocks.ZeroHead(ctx, c.meta.DevPath(), c.meta.SizeBytes); err != nil {
 			return c, err
 		}
 	}
 	if c.fill.Name != "" {
-		return c, blockdev.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
+		return c, a.Blocks.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
 	}
 	return c, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -91,6 +92,16 @@ type MetadataTools interface {
 	Restore(ctx context.Context, file, device string) error
 }
 
+// Blocks is what a node does to block devices themselves; blockdev.Host is that of this
+// machine.
+type Blocks interface {
+	// Open opens a block device with flags of open(2).
+	Open(path string, flags int) (blockdev.File, error)
+	ZeroHead(ctx context.Context, path string, n int64) error
+	Discard(ctx context.Context, path string, ranges [][2]uint64) error
+	RefuseDiscards(devno string) error
+}
+
 // Config are the values of an Attacher.
 type Config struct {
 	// Node is the name that the records know this node by.
@@ -152,6 +163,8 @@ type Deps struct {
 	DM        devmapper.Client
 	LVM       lvm.Client
 	Transport transport.Transport
+	// Blocks are this machine's devices; nil is blockdev.Host.
+	Blocks Blocks
 	// Reserver fences static volumes.
 	Reserver Reserver
 	FS       Filesystem
@@ -231,6 +244,9 @@ func New(c Config, d Deps) *Attacher {
 	}
 	if d.Now == nil {
 		d.Now = time.Now
+	}
+	if d.Blocks == nil {
+		d.Blocks = blockdev.Host{}
 	}
 	if c.Sysfs == "" {
 		c.Sysfs = "/sys"

@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -77,7 +76,7 @@ func allocationUnit(v pool.View) int64 {
 func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	e := s.entry
 	if s.plan.Cache != planCreate {
-		if err := shapeFromSSD(e, s.cache); err != nil {
+		if err := a.shapeFromSSD(e, s.cache); err != nil {
 			return err
 		}
 		return a.resumeFill(ctx, s)
@@ -119,11 +118,11 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 // shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
 // knows of it. The metadata of a fill tell that not everything was copied: what was not
 // is on the SSD whatever was there before, and comes from the origin.
-func shapeFromSSD(e *Entry, c cacheVolumes) error {
+func (a *Attacher) shapeFromSSD(e *Entry, c cacheVolumes) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}
-	sb, err := readSuperblock(c.meta.DevPath())
+	sb, err := a.readSuperblock(c.meta.DevPath())
 	if err != nil {
 		return err
 	}
@@ -304,7 +303,7 @@ func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) e
 	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
 		return err
 	}
-	return blockdev.RefuseDiscards(top.DevNo())
+	return a.Blocks.RefuseDiscards(top.DevNo())
 }
 
 // reloadTop swaps the table of a live top device for that of a cache.
@@ -329,7 +328,7 @@ func (a *Attacher) refuseDiscards(ctx context.Context, e *Entry) {
 	}
 	top, found, err := a.top(ctx, e.ID)
 	if err == nil && found {
-		err = blockdev.RefuseDiscards(top.DevNo())
+		err = a.Blocks.RefuseDiscards(top.DevNo())
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "The pod may discard blocks of its volume, and read what the SSD held before", "volume", e.ID)

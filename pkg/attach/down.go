@@ -136,7 +136,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		a.leavePeer(ctx, e)
 	}
 	if e.ChunkSectors == 0 {
-		if err := shapeFromSSD(e, c); err != nil {
+		if err := a.shapeFromSSD(e, c); err != nil {
 			return err
 		}
 		// Before there is a device that a stage would adopt with what the journal says.

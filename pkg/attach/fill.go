@@ -11,7 +11,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -298,11 +297,11 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 		return "", err
 	}
 	faultFillClone.Hit()
-	if err := blockdev.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors))); err != nil {
+	if err := a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors))); err != nil {
 		return "", err
 	}
 	// What is here already needs no copy either.
-	return dev.DevNo(), blockdev.Discard(ctx, dev.DevPath(), byteRanges(c.fillHave))
+	return dev.DevNo(), a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(c.fillHave))
 }
 
 // byteRanges are offsets and lengths in bytes.

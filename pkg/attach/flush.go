@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -121,7 +120,7 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
 	// One that waits for lost paths cannot be ended, and proves nothing of what was
 	// written after its beginning.
 	for {
-		before, mine := a.flushes.begin(e.ID, func() error { return syncDevice(o.Path) })
+		before, mine := a.flushes.begin(e.ID, func() error { return a.syncDevice(o.Path) })
 		select {
 		case <-fctx.Done():
 			return fmt.Errorf("%w: flush origin %s: the storage server has not answered yet", volume.ErrBusy, o.Path)
@@ -140,8 +139,8 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
 // goes on beside that, and the next request for one waits for it first.
 const originFlushTimeout = 30 * time.Second
 
-func syncDevice(path string) error {
-	f, err := blockdev.Open(path, unix.O_RDONLY)
+func (a *Attacher) syncDevice(path string) error {
+	f, err := a.Blocks.Open(path, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}

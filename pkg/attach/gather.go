@@ -98,7 +98,7 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 		}
 	}
 	c.facts.Apart = a.apart(c)
-	sb, err := readSuperblock(c.meta.DevPath())
+	sb, err := a.readSuperblock(c.meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):
 		// Metadata that are neither blank nor ours could never be loaded; the

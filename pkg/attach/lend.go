@@ -8,7 +8,6 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -244,7 +243,7 @@ func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
 func (a *Attacher) discardBlocks(ctx context.Context, e *Entry) {
 	c, err := a.findCache(ctx, e.ID)
 	if err == nil && c.facts.Whole {
-		err = blockdev.Discard(ctx, c.data.DevPath(), [][2]uint64{{0, uint64(c.data.SizeBytes)}})
+		err = a.Blocks.Discard(ctx, c.data.DevPath(), [][2]uint64{{0, uint64(c.data.SizeBytes)}})
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cache was not discarded on the SSD", "volume", e.ID, "reason", err.Error())

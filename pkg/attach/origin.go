@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -127,20 +125,19 @@ func originTable(sectors uint64, devnos []string) devmapper.Table {
 
 // readSuperblock reads a cache's superblock past the page cache: a page read
 // before the kernel wrote the metadata would be stale.
-func readSuperblock(path string) (devmapper.Superblock, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
+func (a *Attacher) readSuperblock(path string) (devmapper.Superblock, error) {
+	f, err := a.Blocks.Open(path, unix.O_RDONLY|unix.O_DIRECT)
 	if err != nil {
 		return devmapper.Superblock{}, fmt.Errorf("read superblock of %s: %w", path, err)
 	}
-	f := os.NewFile(uintptr(fd), path)
 	defer func() { _ = f.Close() }()
 	return devmapper.ReadCacheSuperblock(f)
 }
 
 // MarkUnclean sees to it that the kernel counts every block of a cache as dirty when it
 // loads its map the next time, and returns when that is on stable storage.
-func MarkUnclean(meta string) error {
-	f, err := blockdev.Open(meta, unix.O_RDWR|unix.O_DIRECT)
+func MarkUnclean(blocks Blocks, meta string) error {
+	f, err := blocks.Open(meta, unix.O_RDWR|unix.O_DIRECT)
 	if err != nil {
 		return err
 	}

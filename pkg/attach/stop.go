@@ -55,7 +55,7 @@ func (a *Attacher) beginReuse(ctx context.Context, e *Entry, c cacheVolumes) err
 func (a *Attacher) beginRecover(ctx context.Context, e *Entry, c cacheVolumes) error {
 	if c.facts.SuperblockClean && !c.facts.Stopped {
 		// A swap of live tables left the flag.
-		if err := MarkUnclean(c.meta.DevPath()); err != nil {
+		if err := MarkUnclean(a.Blocks, c.meta.DevPath()); err != nil {
 			return fmt.Errorf("%w: cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 		}
 	}

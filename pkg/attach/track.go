@@ -80,7 +80,7 @@ func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { done <- syncDevice(info.DevPath()) }()
+	go func() { done <- a.syncDevice(info.DevPath()) }()
 	select {
 	case err := <-done:
 		return err

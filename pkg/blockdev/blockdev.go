@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -14,6 +15,41 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
+
+// File is an open block device.
+type File interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Sync returns when everything that was written is on stable storage.
+	Sync() error
+}
+
+// Host are the block devices of this machine; its methods are the functions of their
+// names.
+type Host struct{}
+
+// Open implements attach.Blocks.
+func (Host) Open(path string, flags int) (File, error) {
+	f, err := Open(path, flags)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// ZeroHead implements attach.Blocks.
+func (Host) ZeroHead(ctx context.Context, path string, n int64) error {
+	return ZeroHead(ctx, path, n)
+}
+
+// Discard implements attach.Blocks.
+func (Host) Discard(ctx context.Context, path string, ranges [][2]uint64) error {
+	return Discard(ctx, path, ranges)
+}
+
+// RefuseDiscards implements attach.Blocks.
+func (Host) RefuseDiscards(devno string) error { return RefuseDiscards(devno) }
 
 // Size is the size of a block device in bytes.
 func Size(path string) (int64, error) {

@@ -222,7 +222,7 @@ func (r *Rescuer) writeBack(ctx context.Context, c Cache, path string) error {
 	klog.FromContext(ctx).Info("Writing dirty blocks to the origin", "volume", c.ID, "blocks", c.DirtyBlocks, "bytes", c.DirtyBytes())
 	if c.State == StateUnclean {
 		// A swap of live tables may have left the flag of a clean stop.
-		if err := attach.MarkUnclean(c.Meta.DevPath()); err != nil {
+		if err := attach.MarkUnclean(blockdev.Host{}, c.Meta.DevPath()); err != nil {
 			return err
 		}
 	}

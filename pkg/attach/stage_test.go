@@ -1,0 +1,212 @@
+package attach_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// disaster ends a process of the plugin.
+type disaster struct {
+	// steps is how many steps the process does.
+	steps int
+	// power takes the node with it.
+	power bool
+}
+
+func (d disaster) String() string {
+	if d.power {
+		return fmt.Sprintf("power lost at step %d", d.steps)
+	}
+	return fmt.Sprintf("killed at step %d", d.steps)
+}
+
+// life is a volume on two nodes. Disasters end the processes of the first one, each the
+// next.
+type life struct {
+	*world
+	a, b *host
+	mode volume.CacheMode
+	next []disaster
+	// ended are the steps that processes ended at.
+	ended []string
+}
+
+func newLife(t testing.TB, mode volume.CacheMode, d ...disaster) *life {
+	w := newWorld(t, mode)
+	l := &life{world: w, a: w.host("node-a"), b: w.host("node-b"), mode: mode, next: d}
+	l.arm()
+	return l
+}
+
+func (l *life) arm() {
+	if len(l.next) > 0 {
+		l.a.killAfter(l.next[0].steps)
+	}
+}
+
+// persist calls a plugin until it has succeeded, as kubelet does, and begins the next
+// process where one has ended, which repairs first.
+func (l *life) persist(h *host, what string, do func(*plugin) error) {
+	l.t.Helper()
+	const tries = 200
+	var last error
+	for range tries {
+		p := h.plugin
+		ended, err := p.run(func() error { return do(p) })
+		if ended == "" && err == nil {
+			return
+		}
+		if last = err; ended != "" {
+			l.end(h, ended)
+		}
+		p = h.plugin
+		if ended, err = p.run(func() error { return p.Repair(l.ctx) }); ended != "" {
+			l.end(h, ended)
+		} else if err != nil {
+			last = errors.Join(last, fmt.Errorf("repair: %w", err))
+		}
+	}
+	l.t.Fatalf("%s on %s does not succeed: %v (ended: %q)", what, h.name, last, l.ended)
+}
+
+func (l *life) end(h *host, at string) {
+	l.ended = append(l.ended, at)
+	if l.next[0].power {
+		h.powerLoss()
+	}
+	l.next = l.next[1:]
+	h.start()
+	l.arm()
+}
+
+// stay has a pod of a node use the volume once.
+func (l *life) stay(h *host, value uint64, at ...int64) {
+	l.t.Helper()
+	req := l.publish(h.name)
+	stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
+	l.persist(h, "stage", stage)
+	h.podReads()
+	h.podWrites(value, at...)
+	h.podReads()
+	if obj := l.record(); l.mode == volume.ModeWriteback && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+		l.t.Fatalf("a writeback volume is attached, and its record says %s (I2)", obj.Status.DirtyState)
+	}
+	l.persist(h, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
+	if obj := l.record(); obj.Status.DirtyState != v1alpha1.DirtyStateClean {
+		l.t.Fatalf("after unstage the record says %s (ended: %q)", obj.Status.DirtyState, l.ended)
+	}
+	l.unpublish(h.name)
+	l.compare("the storage server", l.unit)
+	l.nothingLeft(h)
+}
+
+// nothingLeft fails if an unstage has left more than a residency.
+func (l *life) nothingLeft(h *host) {
+	l.t.Helper()
+	devices, err := h.kernel.Client(nil).Info(l.ctx, "nf-")
+	l.must("devices", err)
+	if len(devices) > 0 || len(h.mounts) > 0 || len(h.sessions) > 0 {
+		l.t.Fatalf("left on %s: devices %v, mounts %v, sessions %v (ended: %q)", h.name, devices, h.mounts, h.sessions, l.ended)
+	}
+	entries, err := h.Journal.List()
+	l.must("journal", err)
+	lv := h.lvm.Client(nil)
+	lv.SetDevices([]string{ssdPath})
+	lvs, err := lv.LVs(l.ctx, vgName)
+	l.must("logical volumes", err)
+	if (len(entries) == 0) != (len(lvs) == 0) {
+		l.t.Fatalf("left on %s: entries %+v, logical volumes %v (ended: %q)", h.name, entries, lvs, l.ended)
+	}
+}
+
+// live is the whole of it: a cache is made, used again, and stale once another node has
+// had the volume.
+func (l *life) live() {
+	l.t.Helper()
+	l.stay(l.a, 1, 0, 1, 2, 3, 10, 11)
+	l.stay(l.a, 2, 1, 2, 12)
+	l.stay(l.b, 3, 2, 3, 13)
+	l.stay(l.a, 4, 0, 14)
+}
+
+var cacheModes = []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback}
+
+// TestStage: a volume is staged and unstaged on two nodes, with nothing in the way.
+func TestStage(t *testing.T) {
+	for _, mode := range cacheModes {
+		t.Run(string(mode), func(t *testing.T) { newLife(t, mode).live() })
+	}
+}
+
+// TestKillAnywhere ends the plugin, or its node, before and after everything that it
+// changes. Nothing that was acknowledged is lost, and every life goes on (I1, I2, I8).
+func TestKillAnywhere(t *testing.T) {
+	for _, mode := range cacheModes {
+		for _, power := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
+				t.Parallel()
+				ended := killEach(t, mode, power, nil)
+				t.Logf("ended at %d steps", len(ended))
+				for _, want := range []string{"before create nf-pvc-1", "after remove nf-pvc-1", "after a change of the record's status"} {
+					if !slices.Contains(ended, want) {
+						t.Errorf("it was never ended %s", want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// killEach has a life for each step that the plugin can end at, with what comes after it,
+// and returns the steps.
+func killEach(t *testing.T, mode volume.CacheMode, power bool, after func(n int) []disaster) (ended []string) {
+	t.Helper()
+	for n := 1; ; n++ {
+		all := []disaster{{steps: n, power: power}}
+		if after != nil {
+			all = append(all, after(n)...)
+		}
+		l := newLife(t, mode, all...)
+		t.Run(fmt.Sprint(all), func(t *testing.T) {
+			l.t = t
+			l.live()
+		})
+		if len(l.ended) == 0 || t.Failed() {
+			return ended // all of its steps are before the n-th
+		}
+		ended = append(ended, l.ended...)
+	}
+}
+
+// secondKills bounds where a process that follows one that was ended is ended too.
+const secondKills = 120
+
+// TestKillTwice ends the process that goes on after the first one, too. All pairs of steps
+// are thousands of lives; without MATRIX=whole each first step has one second, another one
+// for each.
+func TestKillTwice(t *testing.T) {
+	for i, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		for j, power := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
+				t.Parallel()
+				if os.Getenv("MATRIX") != "whole" {
+					killEach(t, mode, power, func(n int) []disaster {
+						return []disaster{{steps: 1 + (n*47+i*13)%secondKills, power: (n+j)%2 == 0}}
+					})
+					return
+				}
+				for second := range 2 * secondKills {
+					killEach(t, mode, power, func(int) []disaster {
+						return []disaster{{steps: 1 + second/2, power: second%2 == 0}}
+					})
+				}
+			})
+		}
+	}
+}

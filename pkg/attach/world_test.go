@@ -1,0 +1,576 @@
+package attach_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/backendtest"
+	"github.com/nearflash/nearflash/pkg/blockdev/blockdevtest"
+	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/lvm/lvmtest"
+	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/provision"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	mib       = 1 << 20
+	volumeID  = volume.ID("pvc-1")
+	vgName    = "nearflash"
+	ssdPath   = "/dev/nvme0n1"
+	staging   = "/staging"
+	unitBytes = 64 * mib
+)
+
+// world is a cluster with one volume and its controller, a storage server with the unit,
+// and nodes over a block layer in memory.
+type world struct {
+	t testing.TB
+	// ctx has a logger that says nothing: thousands of lives say too much.
+	ctx     context.Context
+	api     client.WithWatch
+	storage *backendtest.Server
+	control *provision.Service
+	unit    *blockdevtest.Disk
+	hosts   map[string]*host
+	// written is what the pod wrote last to each place, once that was acknowledged.
+	written map[int64]uint64
+}
+
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(s); err != nil {
+		panic(err)
+	}
+	return s
+}()
+
+var account = volume.Credentials{Username: "user", Password: "password-of-user"}
+
+func newWorld(t testing.TB, mode volume.CacheMode) *world {
+	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), unit: blockdevtest.NewDisk(unitBytes), hosts: map[string]*host{}, written: map[int64]uint64{}}
+	w.api = interceptor.NewClient(
+		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build(),
+		interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			obj.SetUID(uuid.NewUUID())
+			return c.Create(ctx, obj, opts...)
+		}})
+	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: events.NewFakeRecorder(1000)})
+	_, err := w.control.Create(w.ctx, volumeID, volume.Spec{
+		CapacityBytes: unitBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: 32 << 10, AcceptNodeLoss: mode == volume.ModeWriteback,
+	})
+	w.must("create the volume", err)
+	return w
+}
+
+func (w *world) record() *v1alpha1.CachedVolume {
+	w.t.Helper()
+	obj, err := records.Load(w.ctx, w.api, volumeID)
+	w.must("read the record", err)
+	return obj
+}
+
+func (w *world) must(what string, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// publish gives the volume to a node.
+func (w *world) publish(node string) volume.StageRequest {
+	w.t.Helper()
+	p, err := w.control.Publish(w.ctx, volumeID, node, nil, &account)
+	w.must("publish", err)
+	return volume.StageRequest{ID: volumeID, StagingPath: staging, FSType: "ext4", Publication: p, Credentials: &account}
+}
+
+// unpublish takes it back, and ends the session that the node may have.
+func (w *world) unpublish(node string) {
+	w.t.Helper()
+	w.must("unpublish", w.control.Unpublish(w.ctx, volumeID, node))
+}
+
+// admission is that of a node now.
+func (w *world) admission(node string) (e backend.Export, admitted bool) {
+	v, _ := w.storage.Volume(volumeID)
+	for _, e := range v.Access.Exports {
+		if e.Initiator == iqnOf(node) {
+			return e, true
+		}
+	}
+	return backend.Export{}, false
+}
+
+func iqnOf(node string) string { return "iqn.x:" + node }
+
+// host is a node: what its power loss takes, and what it leaves.
+type host struct {
+	w       *world
+	name    string
+	machine *blockdevtest.Machine
+	kernel  *devmappertest.Kernel
+	lvm     *lvmtest.LVM
+	dir     string
+	boots   int
+	// mounts are by path, sessions by the name of their target.
+	mu       sync.Mutex
+	mounts   map[string]mount
+	sessions map[string]string
+	luns     int
+	*plugin
+}
+
+type mount struct {
+	devno, device string
+	close         func()
+}
+
+func (w *world) host(name string) *host {
+	w.t.Helper()
+	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]string{}}
+	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
+	h.machine.Add("259:0", ssdPath, blockdevtest.NewDisk(64*mib))
+	lv := h.lvm.Client(nil)
+	lv.SetDevices([]string{ssdPath})
+	w.must("volume group", lv.CreateVG(w.ctx, vgName, []string{ssdPath}))
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	w.must("CachePool", w.api.Create(w.ctx, pool))
+	pool.Status.InitiatorIQN = iqnOf(name)
+	w.must("CachePool", w.api.Status().Update(w.ctx, pool))
+	w.hosts[name] = h
+	h.start()
+	return h
+}
+
+// tempDir is in memory where the system has such a folder: a journal on a disk takes most
+// of a life's time.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "attach")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// powerLoss leaves what is on disks.
+func (h *host) powerLoss() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kernel.PowerLoss()
+	h.lvm.PowerLoss()
+	for _, devno := range h.sessions {
+		h.machine.Remove(devno)
+	}
+	clear(h.mounts)
+	clear(h.sessions)
+	h.boots++
+}
+
+// plugin is a process of the node plugin.
+type plugin struct {
+	*attach.Attacher
+	gate   *gate
+	blocks *blockdevtest.Blocks
+}
+
+// gate ends a process between two steps: whatever it calls from then on never returns.
+type gate struct {
+	mu   sync.Mutex
+	left int
+	// at is the step that it ended at, of which dead tells.
+	at   string
+	dead chan struct{}
+}
+
+func (g *gate) step(what string) {
+	g.mu.Lock()
+	if g.at == "" && g.left > 0 && !strings.HasPrefix(what, "look") {
+		if g.left--; g.left == 0 {
+			g.at = what
+			close(g.dead)
+		}
+	}
+	ended := g.at != ""
+	g.mu.Unlock()
+	if ended {
+		select {}
+	}
+}
+
+// start begins a process. It never ends one: that is for the gate.
+func (h *host) start() {
+	h.w.t.Helper()
+	if h.plugin != nil {
+		h.blocks.Exit()
+	}
+	g := &gate{dead: make(chan struct{})}
+	entries, err := journal.Open[attach.Entry](filepath.Join(h.dir, "journal"))
+	h.w.must("journal", err)
+	lv := h.lvm.Client(g.step)
+	lv.SetDevices([]string{ssdPath})
+	recorder := events.NewFakeRecorder(1000)
+	blocks := h.machine.Blocks(g.step)
+	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(
+		attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir},
+		attach.Deps{
+			DM: h.kernel.Client(g.step), LVM: lv, Blocks: blocks,
+			Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+			Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
+			CacheProblem: func(context.Context) string { return "" },
+		})}
+}
+
+// stepping is the API server as a process sees it.
+func stepping(api client.WithWatch, step func(string)) client.Client {
+	change := func(what string, do func() error) error {
+		step("before " + what)
+		err := do()
+		step("after " + what)
+		return err
+	}
+	return interceptor.NewClient(api, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			step("look at the record")
+			return c.Get(ctx, key, obj, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return change("a change of the record", func() error { return c.Patch(ctx, obj, p, opts...) })
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			return change("a change of the record's status", func() error { return c.SubResource(sub).Patch(ctx, obj, p, opts...) })
+		},
+	})
+}
+
+// run calls the plugin, and tells where it ended instead of an answer, if it did.
+func (p *plugin) run(do func() error) (ended string, err error) {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return "", err
+	case <-p.gate.dead:
+		return p.gate.at, nil
+	}
+}
+
+// killAfter has the plugin end at its n-th step from now; 0 is never.
+func (p *plugin) killAfter(n int) {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	p.gate.left = n
+}
+
+// poolOf is a pool of one SSD.
+type poolOf struct{}
+
+func (poolOf) Deletions(context.Context) ([]volume.Deletion, error) { return nil, nil }
+
+func (poolOf) View() pool.View {
+	return pool.View{Ready: true, VG: vgName, Devices: []string{ssdPath}, ExtentBytes: 4 * mib, LogicalBlock: 512, Copies: 1, Stripes: 1, CapacityBytes: 60 * mib}
+}
+
+// initiator is the iSCSI initiator of a node.
+type initiator struct {
+	h    *host
+	step func(string)
+}
+
+// lun is a path to the unit, which fails once the storage server admits another one.
+type lun struct {
+	*blockdevtest.Disk
+	w     *world
+	node  string
+	given backend.Export
+}
+
+func (l lun) admitted() error {
+	if e, admitted := l.w.admission(l.node); !admitted || e.Admission != l.given.Admission {
+		return unix.EIO
+	}
+	return nil
+}
+
+func (l lun) ReadAt(p []byte, off int64) (int, error) {
+	if err := l.admitted(); err != nil {
+		return 0, err
+	}
+	return l.Disk.ReadAt(p, off)
+}
+
+func (l lun) WriteAt(p []byte, off int64) (int, error) {
+	if err := l.admitted(); err != nil {
+		return 0, err
+	}
+	return l.Disk.WriteAt(p, off)
+}
+
+func (l lun) Flush() error { return l.admitted() }
+
+func (i initiator) origin(devno string) transport.Origin {
+	e, _ := i.h.w.admission(i.h.name)
+	return transport.Origin{
+		Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, Products: []string{volume.UnitProduct(e.Generation)},
+		SizeBytes: i.h.w.unit.Size(), LogicalBlock: 512, WWID: "wwid-1",
+	}
+}
+
+// Connect implements transport.Transport.
+func (i initiator) Connect(_ context.Context, t transport.Target, _ *transport.Credentials) (transport.Origin, error) {
+	i.step("before login to " + t.IQN)
+	i.h.mu.Lock()
+	defer func() {
+		i.h.mu.Unlock()
+		i.step("after login to " + t.IQN)
+	}()
+	if devno, found := i.h.sessions[t.IQN]; found {
+		return i.origin(devno), nil
+	}
+	w := i.h.w
+	e, admitted := w.admission(i.h.name)
+	if !admitted {
+		return transport.Origin{}, fmt.Errorf("%w: %s", transport.ErrNoTarget, t.IQN)
+	}
+	i.h.luns++
+	devno := fmt.Sprintf("8:%d", i.h.luns)
+	i.h.machine.Add(devno, "/dev/"+devno, lun{w.unit, w, i.h.name, e})
+	i.h.sessions[t.IQN] = devno
+	return i.origin(devno), nil
+}
+
+// Disconnect implements transport.Transport.
+func (i initiator) Disconnect(_ context.Context, t transport.Target) error {
+	i.step("before logout of " + t.IQN)
+	i.h.mu.Lock()
+	if devno, found := i.h.sessions[t.IQN]; found {
+		if i.h.machine.Openers(devno) > 0 {
+			i.h.w.t.Errorf("logout of %s, which is open", t.IQN)
+		}
+		i.h.machine.Remove(devno)
+		delete(i.h.sessions, t.IQN)
+	}
+	i.h.mu.Unlock()
+	i.step("after logout of " + t.IQN)
+	return nil
+}
+
+// Lookup implements transport.Transport.
+func (i initiator) Lookup(_ context.Context, t transport.Target) (transport.Origin, bool, error) {
+	i.step("look at session")
+	i.h.mu.Lock()
+	defer i.h.mu.Unlock()
+	devno, found := i.h.sessions[t.IQN]
+	return i.origin(devno), found, nil
+}
+
+// Rescan implements transport.Transport.
+func (i initiator) Rescan(context.Context, transport.Target) error { return nil }
+
+// Marks implements transport.Transport: no request ever fails unseen.
+func (i initiator) Marks(_ context.Context, t transport.Target) (transport.Marks, error) {
+	i.h.mu.Lock()
+	defer i.h.mu.Unlock()
+	devno, found := i.h.sessions[t.IQN]
+	if !found {
+		return nil, nil
+	}
+	return transport.Marks{t.Portals[0]: {Path: devno}}, nil
+}
+
+// filesystems are what a node mounts. A filesystem is a word at its head; a pod writes
+// behind it, and its writes are on the device when they are acknowledged.
+type filesystems struct {
+	h    *host
+	step func(string)
+}
+
+const magic = "filesystem"
+
+func (f filesystems) head(device string) ([]byte, error) {
+	d, err := f.h.machine.Device(device)
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, 4096)
+	_, err = d.ReadAt(head, 0)
+	return head, err
+}
+
+// Probe implements attach.Filesystem.
+func (f filesystems) Probe(_ context.Context, device string) (volume.Content, error) {
+	f.step("look at " + device)
+	head, err := f.head(device)
+	switch {
+	case err != nil:
+		return volume.Content{}, err
+	case bytes.HasPrefix(head, []byte(magic)):
+		return volume.Content{Type: "ext4"}, nil
+	}
+	return volume.Content{Blank: bytes.Count(head, []byte{0}) == len(head)}, nil
+}
+
+// Format implements attach.Filesystem.
+func (f filesystems) Format(_ context.Context, device, _ string) error {
+	f.step("before mkfs " + device)
+	d, err := f.h.machine.Device(device)
+	if err == nil {
+		_, err = d.WriteAt([]byte(magic), 0)
+	}
+	if err == nil {
+		err = d.Flush()
+	}
+	f.step("after mkfs " + device)
+	return err
+}
+
+// Mount implements attach.Filesystem.
+func (f filesystems) Mount(_ context.Context, device, target, _ string, _ []string) error {
+	f.step("before mount " + target)
+	defer f.step("after mount " + target)
+	head, err := f.head(device)
+	if err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(head, []byte(magic)) {
+		return fmt.Errorf("mount %s: %w", device, unix.EINVAL)
+	}
+	return f.mount(device, target)
+}
+
+func (f filesystems) mount(device, target string) error {
+	_, closed, err := f.h.machine.Open(device)
+	if err != nil {
+		return err
+	}
+	f.h.mu.Lock()
+	defer f.h.mu.Unlock()
+	f.h.mounts[target] = mount{devno: devnoOf(device), device: device, close: closed}
+	return nil
+}
+
+func devnoOf(device string) string {
+	var minor int
+	if _, err := fmt.Sscanf(device, "/dev/dm-%d", &minor); err != nil {
+		return ""
+	}
+	return blockdevtest.DMNo(minor)
+}
+
+// BindMount implements attach.Filesystem.
+func (f filesystems) BindMount(_ context.Context, source, target string, _ []string) error {
+	f.step("before bind " + target)
+	defer f.step("after bind " + target)
+	f.h.mu.Lock()
+	m := f.h.mounts[source]
+	f.h.mu.Unlock()
+	return f.mount(m.device, target)
+}
+
+// BindBlock implements attach.Filesystem.
+func (f filesystems) BindBlock(_ context.Context, device, target string, _ []string) error {
+	f.step("before bind " + target)
+	defer f.step("after bind " + target)
+	return f.mount(device, target)
+}
+
+// Unmount implements attach.Filesystem.
+func (f filesystems) Unmount(_ context.Context, target string) error {
+	f.step("before umount " + target)
+	f.h.mu.Lock()
+	if m, found := f.h.mounts[target]; found {
+		m.close()
+		delete(f.h.mounts, target)
+	}
+	f.h.mu.Unlock()
+	f.step("after umount " + target)
+	return nil
+}
+
+// Source implements attach.Filesystem.
+func (f filesystems) Source(_ context.Context, target string) (string, bool, error) {
+	f.step("look at mount " + target)
+	f.h.mu.Lock()
+	defer f.h.mu.Unlock()
+	m, found := f.h.mounts[target]
+	return m.devno, found, nil
+}
+
+// Grow implements attach.Filesystem.
+func (filesystems) Grow(context.Context, string, string) error { return nil }
+
+// Stats implements attach.Filesystem.
+func (filesystems) Stats(context.Context, string) (volume.Stats, error) { return volume.Stats{}, nil }
+
+// places are where the pod may write.
+const places = 16
+
+func offset(place int64) int64 { return (place + 1) * mib }
+
+// podWrites writes a new value to some places of the mounted volume.
+func (h *host) podWrites(value uint64, at ...int64) {
+	h.w.t.Helper()
+	h.mu.Lock()
+	m := h.mounts[staging]
+	h.mu.Unlock()
+	d, err := h.machine.Device(m.devno)
+	h.w.must("the pod's device", err)
+	for _, place := range at {
+		_, err := d.WriteAt(binary.LittleEndian.AppendUint64(nil, value), offset(place))
+		h.w.must("the pod writes", err)
+	}
+	h.w.must("the pod syncs", d.Flush())
+	for _, place := range at {
+		h.w.written[place] = value
+	}
+}
+
+// podReads compares everything with what was acknowledged.
+func (h *host) podReads() {
+	h.w.t.Helper()
+	h.mu.Lock()
+	m := h.mounts[staging]
+	h.mu.Unlock()
+	d, err := h.machine.Device(m.devno)
+	h.w.must("the pod's device", err)
+	h.w.compare("the pod", d)
+}
+
+func (w *world) compare(who string, d blockdevtest.Device) {
+	w.t.Helper()
+	b := make([]byte, 8)
+	for place := range int64(places) {
+		_, err := d.ReadAt(b, offset(place))
+		w.must(who+" reads", err)
+		if got := binary.LittleEndian.Uint64(b); got != w.written[place] {
+			w.t.Fatalf("%s reads %d at place %d, %d was acknowledged", who, got, place, w.written[place])
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package blockdevtest
+
+import (
+	"fmt"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const pageBytes = 4096
+
+// Disk keeps bytes. What was never written, or was discarded, is zero.
+type Disk struct {
+	mu     sync.Mutex
+	size   int64
+	pages  map[int64]*[pageBytes]byte
+	broken error
+}
+
+var _ Device = (*Disk)(nil)
+
+// NewDisk returns a blank disk.
+func NewDisk(size int64) *Disk { return &Disk{size: size, pages: map[int64]*[pageBytes]byte{}} }
+
+// Size implements Device.
+func (d *Disk) Size() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.size
+}
+
+// Grow makes the disk larger.
+func (d *Disk) Grow(size int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.size = max(d.size, size)
+}
+
+// Break makes everything that is done to the disk fail with err; nil mends it.
+func (d *Disk) Break(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = err
+}
+
+// ReadAt implements io.ReaderAt.
+func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken != nil {
+		return 0, d.broken
+	}
+	n := max(min(int64(len(p)), d.size-off), 0)
+	for at := int64(0); at < n; {
+		page, in := (off+at)/pageBytes, (off+at)%pageBytes
+		step := min(pageBytes-in, n-at)
+		if b := d.pages[page]; b != nil {
+			copy(p[at:at+step], b[in:])
+		} else {
+			clear(p[at : at+step])
+		}
+		at += step
+	}
+	if n < int64(len(p)) {
+		return int(n), io.EOF
+	}
+	return int(n), nil
+}
+
+// WriteAt implements io.WriterAt.
+func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.broken != nil:
+		return 0, d.broken
+	case off < 0 || off+int64(len(p)) > d.size:
+		return 0, fmt.Errorf("write of %d bytes at %d of %d: %w", len(p), off, d.size, unix.ENOSPC)
+	}
+	for at := int64(0); at < int64(len(p)); {
+		page, in := (off+at)/pageBytes, (off+at)%pageBytes
+		if d.pages[page] == nil {
+			d.pages[page] = new([pageBytes]byte)
+		}
+		at += int64(copy(d.pages[page][in:], p[at:]))
+	}
+	return len(p), nil
+}
+
+// Flush implements Device.
+func (d *Disk) Flush() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.broken
+}
+
+// Discard implements Device.
+func (d *Disk) Discard(off, n int64) error { return zero(d, off, n) }
+
+// zero writes zeroes over a part of a device; over a disk without keeping them.
+func zero(d Device, off, n int64) error {
+	disk, ok := d.(*Disk)
+	zeroes := make([]byte, pageBytes)
+	for at := off; at < off+n; {
+		step := min(pageBytes-at%pageBytes, off+n-at)
+		if ok && step == pageBytes {
+			disk.drop(at / pageBytes)
+		} else if _, err := d.WriteAt(zeroes[:step], at); err != nil {
+			return err
+		}
+		at += step
+	}
+	return d.Flush()
+}
+
+func (d *Disk) drop(page int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.broken == nil {
+		delete(d.pages, page)
+	}
+}
