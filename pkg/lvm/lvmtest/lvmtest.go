@@ -29,7 +29,10 @@ type LVM struct {
 	// pvs are by device, and taken says how many bytes are in use.
 	pvs    map[string]*pv
 	groups map[string][]*volume
-	ids    int
+	// freed are the disks of volumes that were removed. New ones get them with what they
+	// held: LVM zeroes nothing.
+	freed []*blockdevtest.Disk
+	ids   int
 }
 
 type pv struct {
@@ -337,10 +340,21 @@ func (l *LVM) grow(v *volume, devices []string, stripes int, size int64) error {
 	}
 	v.lv.SizeBytes = size
 	if v.disk == nil {
-		v.disk = blockdevtest.NewDisk(size)
+		v.disk = l.newDisk(size)
 	}
 	v.disk.Grow(size)
 	return nil
+}
+
+// newDisk is one that was used before, if there is one that is not too large.
+func (l *LVM) newDisk(size int64) *blockdevtest.Disk {
+	i := slices.IndexFunc(l.freed, func(d *blockdevtest.Disk) bool { return d.Size() <= size })
+	if i < 0 {
+		return blockdevtest.NewDisk(size)
+	}
+	d := l.freed[i]
+	l.freed = slices.Delete(l.freed, i, i+1)
+	return d
 }
 
 // choose finds parts of each bytes on as many devices, or one part on whatever has room.
@@ -436,6 +450,7 @@ func (c *client) remove(vg, name string) error {
 		c.l.pvs[device].taken -= n
 	}
 	c.l.deactivate(v)
+	c.l.freed = append(c.l.freed, v.disk)
 	c.l.groups[vg] = slices.DeleteFunc(c.l.groups[vg], func(o *volume) bool { return o == v })
 	return nil
 }
