@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/mount"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -100,7 +101,11 @@ func (d *disk) liveTarget() devmapper.Target {
 func (d *disk) mounted(fs string, size int64) string {
 	d.m.t.Helper()
 	d.stage()
-	d.m.must("mkfs."+fs, "-q", d.device())
+	args := []string{"-q"}
+	if fs == "xfs" { // of the features that every supported kernel mounts
+		args = append(args, "-c", "options="+mount.XFSFeatures)
+	}
+	d.m.must("mkfs."+fs, append(args, d.device())...)
 	d.unstage()
 	d.req.Block, d.req.FSType = false, fs
 	d.stage()

@@ -187,7 +187,8 @@ func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
 	if err != nil || len(table) == 0 {
 		return err
 	}
-	if _, several := table[0].Target.(devmapper.MultipathTarget); !several {
+	// By its name: what else the kernel prints of it may be more than the type knows.
+	if table[0].Target.Type() != (devmapper.MultipathTarget{}).Type() {
 		return nil
 	}
 	return a.DM.Message(ctx, originName(id), 0, "fail_if_no_path")

@@ -124,6 +124,9 @@ func TestTableGolden(t *testing.T) {
 		"table-cleaner.txt":   {{Length: 524288, Target: cleaner}},
 		"table-delay.txt":     {{Length: 2048, Target: DelayTarget{Device: "254:7", Milliseconds: 2}}},
 		"table-multipath.txt": {{Length: 2048, Target: MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{"254:7"}}}},
+		// What Debian's kernels print of the same words; the second with a handler on the paths.
+		"table-multipath-handler.txt": {{Length: 131072, Target: MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{"8:0", "8:16"}}}},
+		"table-multipath-alua.txt":    {{Length: 131072, Target: MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{"8:0", "8:16"}}}},
 	}
 	for name, want := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package devmapper
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -45,10 +46,22 @@ func (t MultipathTarget) Params() string {
 	return strings.Join(words, " ")
 }
 
+// retainHandler is a feature that kernels with device handlers add by themselves, for
+// paths that are SCSI disks, and print with the handler that they have found there
+// (setup_scsi_dh in drivers/md/dm-mpath.c). A table that is loaded without gets both again.
+const retainHandler = "retain_attached_hw_handler"
+
 // sameAsPrinted compares with what the kernel prints back: the repeat count is
 // gone from round-robin since 4.6 and prints as 1.
 func (t MultipathTarget) sameAsPrinted(params string) bool {
-	printed := strings.Fields(params)
+	c := &cursor{words: strings.Fields(params)}
+	features := slices.DeleteFunc(slices.Clone(c.list()), func(f string) bool { return f == retainHandler })
+	c.list() // the handler
+	if c.err != nil {
+		return false
+	}
+	printed := append([]string{strconv.Itoa(len(features))}, features...)
+	printed = append(append(printed, "0"), c.words[c.pos:]...)
 	own := strings.Fields(t.Params())
 	if len(printed) != len(own) {
 		return false
@@ -76,11 +89,13 @@ func parseMultipath(w []string) (Target, bool) {
 				return nil, false
 			}
 			t.Bio = true
+		case retainHandler:
 		default:
 			return nil, false
 		}
 	}
-	if len(c.list()) != 0 || c.uint() != 1 || c.uint() != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
+	c.list() // the handler
+	if c.uint() != 1 || c.uint() != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
 		return nil, false
 	}
 	paths, args := c.uint(), c.uint()
