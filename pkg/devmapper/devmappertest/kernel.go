@@ -266,23 +266,20 @@ func (zeroes) flush() error               { return nil }
 func (zeroes) discard(int64, int64) error { return nil }
 
 // open makes a table of lines. On error nothing stays open.
-func (k *Kernel) open(lines devmapper.Table, readOnly bool) (t *table, err error) {
+func (k *Kernel) open(lines devmapper.Table, readOnly bool) (*table, error) {
 	if len(lines) == 0 {
 		return nil, fmt.Errorf("%w: an empty table", devmapper.ErrInvalid)
 	}
 	// What the kernel prints of it is what others see.
-	if lines, err = devmapper.ParseTable(lines.String()); err != nil {
+	printed, err := devmapper.ParseTable(lines.String())
+	if err != nil {
 		return nil, err
 	}
-	t = &table{lines: lines, readOnly: readOnly}
-	defer func() {
-		if err != nil {
-			t.close()
-		}
-	}()
-	for _, l := range lines {
+	t := &table{lines: printed, readOnly: readOnly}
+	for _, l := range printed {
 		made, err := k.target(t, l)
 		if err != nil {
+			t.close()
 			return nil, fmt.Errorf("line %q: %w", l, err)
 		}
 		t.targets = append(t.targets, made)
