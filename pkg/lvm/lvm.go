@@ -251,7 +251,7 @@ func classify(err error) error {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
 	}
 	switch {
-	case has("insufficient free space", "nsufficient suitable", "nsufficient free extents", "too few"):
+	case has("nsufficient free space", "nsufficient suitable", "nsufficient free extents", "too few"):
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case has("already exists"):
 		return fmt.Errorf("%w: %w", ErrExists, err)

@@ -142,6 +142,11 @@ func TestPlacement(t *testing.T) {
 	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("stripes without room: %v, want ErrNoSpace", err)
 	}
+	// LVM has other words for devices that are named.
+	run.On(create+" --stripes 2").Fail(5, "  Insufficient free space: 510 extents needed, but only 255 available\n").Once()
+	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 2}); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("no room on the devices: %v, want ErrNoSpace", err)
+	}
 	run.On(fmt.Sprintf("%s vg %s/dev/b --config", create, links)).Once()
 	if err := c.CreateLV(t.Context(), CreateSpec{VG: "vg", Name: "x", SizeBytes: 4 << 20, Stripes: 1, Devices: []string{"/dev/b"}}); err != nil {
 		t.Error(err)

@@ -80,11 +80,16 @@ func (c *conform) create(name string, t devmapper.Table) devmapper.Info {
 
 func (c *conform) linear() devmapper.Table { return devmapper.LinearTable(originSize, c.Origin) }
 
+// cache is the table of one that only a cleaner writes back: of its own accord the kernel
+// does it when nobody looks, but never more at a time than the threshold.
 func (c *conform) cache(mode devmapper.CacheMode, policy devmapper.CachePolicy) devmapper.Table {
-	return devmapper.Table{{Length: originSize, Target: devmapper.CacheTarget{
-		Metadata: c.Metadata, Data: c.Data, Origin: c.Origin, ChunkSectors: chunk, Mode: mode, Policy: policy,
-		MigrationThreshold: devmapper.MigrationThreshold(chunk),
-	}}}
+	t := devmapper.CacheTarget{
+		Metadata: c.Metadata, Data: c.Data, Origin: c.Origin, ChunkSectors: chunk, Mode: mode, Policy: policy, MigrationThreshold: 1,
+	}
+	if policy == devmapper.PolicyCleaner {
+		t.MigrationThreshold = devmapper.MigrationThreshold(chunk)
+	}
+	return devmapper.Table{{Length: originSize, Target: t}}
 }
 
 // page is a buffer that O_DIRECT takes.
@@ -147,13 +152,13 @@ func (c *conform) status() devmapper.CacheStatus {
 }
 
 // dirty writes until the cache has the only copy: the kernel takes a block in when it has
-// been written a few times.
+// been written a few times, and has written it to the origin until then.
 func (c *conform) dirty(info devmapper.Info, b byte) {
 	c.Helper()
-	c.must("no write back of its own", c.Client.Message(c.Context(), top, 0, "migration_threshold", "0"))
 	for range 200 {
-		c.write(info, b)
+		c.write(info, ^b)
 		if c.status().Dirty > 0 {
+			c.write(info, b)
 			return
 		}
 	}
@@ -278,6 +283,8 @@ func (c *conform) writeback() {
 	if c.originHas(1) {
 		c.Error("the origin has what is dirty")
 	}
+	c.must("message", c.Client.Message(c.Context(), top, 0, "migration_threshold", "0"))
+	c.want("a message that is none", c.Client.Message(c.Context(), top, 0, "nosuch", "1"), devmapper.ErrInvalid)
 	c.wantByte(info, 1)
 	c.must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
 	c.must("resume", c.Client.Resume(c.Context(), top))
@@ -323,7 +330,6 @@ func (c *conform) unclean() {
 		c.must("sync", f.Sync())
 	})
 	c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
-	c.must("no write back of its own", c.Client.Message(c.Context(), top, 0, "migration_threshold", "0"))
 	if s := c.status(); used == 0 || s.Dirty == 0 {
 		c.Errorf("%d of %d blocks are dirty", s.Dirty, used)
 	}

@@ -116,7 +116,7 @@ func (c conform) volumes() {
 	c.must("create", c.create("one", 5*mib))
 	c.want("create again", c.create("one", 5*mib), lvm.ErrExists)
 	v := c.lv("one")
-	if !v.Active || v.Open || v.SizeBytes != 8*mib || !slices.Equal(slices.Sorted(slices.Values(v.Tags)), []string{"a", "b"}) || v.SegType != "linear" {
+	if !v.Active || v.SizeBytes != 8*mib || !slices.Equal(slices.Sorted(slices.Values(v.Tags)), []string{"a", "b"}) || v.SegType != "linear" {
 		c.Errorf("volume %+v", v)
 	}
 	c.must("activate what is active", c.Client.Activate(ctx, group, "one"))
@@ -158,11 +158,11 @@ func (c conform) room() {
 	ctx := c.Context()
 	vg, err := c.Client.VG(ctx, group)
 	c.must("group", err)
-	c.want("too much", c.create("one", vg.FreeBytes+1), lvm.ErrNoSpace)
+	c.want("too much", c.create("one", vg.FreeBytes+mib), lvm.ErrNoSpace)
 	c.want("too much for one device", c.create("one", vg.FreeBytes, func(s *lvm.CreateSpec) { s.Devices = c.Devices[:1] }), lvm.ErrNoSpace)
 	c.must("everything", c.create("one", vg.FreeBytes))
 	c.want("some more", c.create("two", mib), lvm.ErrNoSpace)
-	c.want("grow", c.Client.ExtendLV(ctx, group, "one", vg.FreeBytes+1), lvm.ErrNoSpace)
+	c.want("grow", c.Client.ExtendLV(ctx, group, "one", vg.FreeBytes+mib), lvm.ErrNoSpace)
 	c.must("remove", c.Client.RemoveLVs(ctx, group, "one"))
 }
 
