@@ -153,7 +153,7 @@ func TestKillAnywhere(t *testing.T) {
 				t.Parallel()
 				ended := killEach(t, mode, power, nil)
 				t.Logf("ended at %d steps", len(ended))
-				for _, want := range []string{"before create nf-pvc-1", "after remove nf-pvc-1", "after a change of the record's status"} {
+				for _, want := range []string{"before login to iqn.2026-11.io.nearflash:test:pvc-1", "after create nf-pvc-1", "after remove nf-pvc-1", "after a change of the record's status"} {
 					if !slices.Contains(ended, want) {
 						t.Errorf("it was never ended %s", want)
 					}
@@ -201,9 +201,9 @@ func TestKillTwice(t *testing.T) {
 					})
 					return
 				}
-				for second := range 2 * secondKills {
-					killEach(t, mode, power, func(int) []disaster {
-						return []disaster{{steps: 1 + second/2, power: second%2 == 0}}
+				for second := range secondKills {
+					killEach(t, mode, power, func(n int) []disaster {
+						return []disaster{{steps: 1 + second, power: (n+second+j)%2 == 0}}
 					})
 				}
 			})

@@ -203,8 +203,11 @@ type plugin struct {
 
 // gate ends a process between two steps: whatever it calls from then on never returns.
 type gate struct {
-	mu   sync.Mutex
-	left int
+	mu sync.Mutex
+	// journal is its file, and said what that said at the last step: before a change it is
+	// as after the last one, unless the journal has been written.
+	journal, said string
+	left          int
 	// at is the step that it ended at, of which dead tells.
 	at   string
 	dead chan struct{}
@@ -212,7 +215,7 @@ type gate struct {
 
 func (g *gate) step(what string) {
 	g.mu.Lock()
-	if g.at == "" && g.left > 0 && !strings.HasPrefix(what, "look") {
+	if g.at == "" && g.left > 0 && g.counts(what) {
 		if g.left--; g.left == 0 {
 			g.at = what
 			close(g.dead)
@@ -225,13 +228,24 @@ func (g *gate) step(what string) {
 	}
 }
 
+// counts tells whether something is different from the last step that counted.
+func (g *gate) counts(what string) bool {
+	if strings.HasPrefix(what, "look") {
+		return false
+	}
+	now, _ := os.ReadFile(g.journal) // there may be none
+	same := string(now) == g.said
+	g.said = string(now)
+	return strings.HasPrefix(what, "after") || !same
+}
+
 // start begins a process. It never ends one: that is for the gate.
 func (h *host) start() {
 	h.w.t.Helper()
 	if h.plugin != nil {
 		h.blocks.Exit()
 	}
-	g := &gate{dead: make(chan struct{})}
+	g := &gate{dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
 	entries, err := journal.Open[attach.Entry](filepath.Join(h.dir, "journal"))
 	h.w.must("journal", err)
 	lv := h.lvm.Client(g.step)
