@@ -95,7 +95,7 @@ func parseMultipath(w []string) (Target, bool) {
 		}
 	}
 	c.list() // the handler
-	if c.uint() != 1 || c.uint() != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
+	if groups, first := c.uint(), c.uint(); groups != 1 || first != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
 		return nil, false
 	}
 	paths, args := c.uint(), c.uint()

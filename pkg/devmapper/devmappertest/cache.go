@@ -232,18 +232,17 @@ func (c *cache) blocks(p []byte, off int64, do func(block uint64, in int64, p []
 
 func (c *cache) read(p []byte, off int64) error {
 	return c.blocks(p, off, func(block uint64, in int64, p []byte) error {
-		at, hit := c.in[block]
-		if c.mode == devmapper.Passthrough || !hit && !c.promote(block) {
-			c.stat.ReadMisses++
-			return c.origin.read(p, int64(block)*c.chunkBytes+in)
-		}
-		if at = c.in[block]; hit {
+		_, hit := c.in[block]
+		if hit && c.mode != devmapper.Passthrough {
 			c.stat.ReadHits++
 		} else {
 			c.stat.ReadMisses++
 		}
+		if c.mode == devmapper.Passthrough || !hit && !c.promote(block) {
+			return c.origin.read(p, int64(block)*c.chunkBytes+in)
+		}
 		c.use(block)
-		return c.data.read(p, int64(at)*c.chunkBytes+in)
+		return c.data.read(p, int64(c.in[block])*c.chunkBytes+in)
 	})
 }
 
