@@ -68,7 +68,7 @@ var _ = Describe("A volume that is changed while its pod runs", Label("change"),
 			Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
 		},
 		Entry("as a filesystem", ext4, NodeTimeout(specLimit)),
-		Entry("as a raw block device", block, NodeTimeout(specLimit)),
+		Entry("as a raw block device", Label("slow"), block, NodeTimeout(specLimit)),
 	)
 
 	It("is flushed when somebody asks, and stays writeback", func(ctx SpecContext) {

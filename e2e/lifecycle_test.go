@@ -33,7 +33,7 @@ var _ = DescribeTable("A volume's life", Label("lifecycle", "smoke"),
 		Expect(g.Wait()).To(Succeed())
 	},
 	Entry("without a cache", v1alpha1.CacheModeNone, NodeTimeout(specLimit)),
-	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
@@ -150,7 +150,7 @@ var _ = DescribeTable("A pod that returns to its node finds a warm cache", Label
 		Expect(warm).To(BeNumerically(">=", 0.95), "hit rate of the first %d reads", firstReads)
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 	},
-	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 

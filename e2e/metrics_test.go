@@ -91,7 +91,7 @@ var _ = Describe("The metrics of a volume", Label("metrics", "lab"), func() {
 		})).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("agree with fio on how long I/O takes", func(ctx SpecContext) {
+	It("agree with fio on how long I/O takes", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
 		v, err := s.volume(ctx, volumeSpec{name: "timed", mode: v1alpha1.CacheModeNone, kind: block})

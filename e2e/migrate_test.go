@@ -77,7 +77,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 		Expect(v.expectLikeOrigin(ctx, nodeA, 0, sum)).To(Succeed())
 	},
-	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 

@@ -40,7 +40,7 @@ var _ = DescribeTable("A pod that moves to another node", Label("move", "smoke")
 		Expect(v.cacheUUID(ctx, nodeA)).NotTo(Or(BeEmpty(), Equal(old)))
 		Expect(v.verify(ctx, 8, 16, second)).To(Succeed())
 	},
-	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 

@@ -114,7 +114,7 @@ var _ = Describe("The chart", Label("upgrade", "lab"), Serial, func() {
 		Expect(stays.awaitOwner(ctx, nodeB, 2)).To(Succeed())
 	}, NodeTimeout(2*specLimit))
 
-	It("can be uninstalled below a pod that works, and comes back", func(ctx SpecContext) {
+	It("can be uninstalled below a pod that works, and comes back", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		r := newRelease(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "orphaned", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "64Mi"})

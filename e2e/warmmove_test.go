@@ -69,7 +69,7 @@ var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove")
 		Expect(v.expectLikeOrigin(ctx, nodeB, 4, sum)).To(Succeed())
 	},
 	Entry("writethrough", v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
-	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+	Entry("writeback", Label("slow"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
 // largeSet in MiB is what a slow fill copies in about half a minute.
@@ -112,9 +112,9 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 		}
 		return k.AwaitDriver(ctx, late)
 	}, NodeTimeout(specLimit)),
-	Entry("the network between the nodes is cut", func(ctx context.Context) error { return k.Lab.Cut(ctx, nodeA, nodeB) },
+	Entry("the network between the nodes is cut", Label("slow"), func(ctx context.Context) error { return k.Lab.Cut(ctx, nodeA, nodeB) },
 		func(ctx context.Context) error { return k.Lab.Heal(ctx) }, NodeTimeout(specLimit)),
-	Entry("its SSD fails", func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
+	Entry("its SSD fails", Label("slow"), func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
 )
 
 var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost", "lab"), func() {
@@ -143,7 +143,7 @@ var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"
 	}, NodeTimeout(specLimit))
 })
 
-var _ = Describe("A volume that moves again before its cache is whole", Label("warmmove"), func() {
+var _ = Describe("A volume that moves again before its cache is whole", Label("warmmove", "slow"), func() {
 	It("goes on where it was, and is right everywhere", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "restless", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
@@ -403,7 +403,7 @@ var _ = Describe("The plugins of both nodes", Label("warmmove", "lost", "lab"), 
 	}, NodeTimeout(specLimit))
 })
 
-var _ = Describe("Many volumes that leave a node at once", Label("warmmove"), func() {
+var _ = Describe("Many volumes that leave a node at once", Label("warmmove", "slow"), func() {
 	It("all find their caches warm", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		const n = 3
