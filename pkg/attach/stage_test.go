@@ -151,7 +151,7 @@ func TestKillAnywhere(t *testing.T) {
 		for _, power := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
 				t.Parallel()
-				ended := killEach(t, mode, power, nil)
+				ended := killEach(t, mode, power, (*life).live, nil)
 				t.Logf("ended at %d steps", len(ended))
 				for _, want := range []string{"before login to iqn.2026-11.io.nearflash:test:pvc-1", "after create nf-pvc-1", "after remove nf-pvc-1", "after a change of the record's status"} {
 					if !slices.Contains(ended, want) {
@@ -165,7 +165,7 @@ func TestKillAnywhere(t *testing.T) {
 
 // killEach has a life for each step that the plugin can end at, with what comes after it,
 // and returns the steps.
-func killEach(t *testing.T, mode volume.CacheMode, power bool, after func(n int) []disaster) (ended []string) {
+func killEach(t *testing.T, mode volume.CacheMode, power bool, live func(*life), after func(n int) []disaster) (ended []string) {
 	t.Helper()
 	for n := 1; ; n++ {
 		all := []disaster{{steps: n, power: power}}
@@ -175,7 +175,7 @@ func killEach(t *testing.T, mode volume.CacheMode, power bool, after func(n int)
 		l := newLife(t, mode, all...)
 		t.Run(fmt.Sprint(all), func(t *testing.T) {
 			l.t = t
-			l.live()
+			live(l)
 		})
 		if len(l.ended) == 0 || t.Failed() {
 			return ended // all of its steps are before the n-th
@@ -196,13 +196,13 @@ func TestKillTwice(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
 				t.Parallel()
 				if os.Getenv("MATRIX") != "whole" {
-					killEach(t, mode, power, func(n int) []disaster {
+					killEach(t, mode, power, (*life).live, func(n int) []disaster {
 						return []disaster{{steps: 1 + (n*47+i*13)%secondKills, power: (n+j)%2 == 0}}
 					})
 					return
 				}
 				for second := range secondKills {
-					killEach(t, mode, power, func(n int) []disaster {
+					killEach(t, mode, power, (*life).live, func(n int) []disaster {
 						return []disaster{{steps: 1 + second, power: (n+second+j)%2 == 0}}
 					})
 				}

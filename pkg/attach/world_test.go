@@ -253,7 +253,7 @@ func (h *host) start() {
 		attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir},
 		attach.Deps{
 			DM: h.kernel.Client(g.step), LVM: lv, Blocks: blocks,
-			Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+			Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
 			Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 			CacheProblem: func(context.Context) string { return "" },
 		})}
@@ -299,6 +299,22 @@ func (p *plugin) killAfter(n int) {
 	defer p.gate.mu.Unlock()
 	p.gate.left = n
 }
+
+// owned are the records of a node's own volumes.
+type owned struct{ h *host }
+
+// List implements attach.OwnedRecords.
+func (o owned) List(ctx context.Context) ([]volume.Volume, error) {
+	obj, err := records.Load(ctx, o.h.w.api, volumeID)
+	if err != nil || obj.Status.OwnerNode != o.h.name {
+		return nil, err
+	}
+	v, err := records.Volume(obj)
+	return []volume.Volume{v}, err
+}
+
+// Changed implements attach.OwnedRecords.
+func (owned) Changed() <-chan struct{} { return nil }
 
 // poolOf is a pool of one SSD.
 type poolOf struct{}

@@ -1,0 +1,116 @@
+package attach_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// ask changes what the record asks for.
+func (w *world) ask(change func(*v1alpha1.CachedVolumeSpec)) {
+	w.t.Helper()
+	obj := w.record()
+	change(&obj.Spec)
+	obj.Generation++
+	w.must("change the record", w.api.Update(w.ctx, obj))
+}
+
+var errNotApplied = errors.New("the record is not applied")
+
+// apply does what is asked of the attached volume, once.
+func (w *world) apply(p *plugin) error {
+	if _, err := p.Tune(w.ctx); err != nil {
+		return err
+	}
+	obj := w.record()
+	c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionApplied)
+	if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration != obj.Generation || obj.Spec.FlushRequest != obj.Status.Flush.Request {
+		return fmt.Errorf("%w: %+v, flush %q", errNotApplied, c, obj.Status.Flush.Request)
+	}
+	return nil
+}
+
+// changes are what is asked of a volume below its pod, each after the one before.
+var changes = []struct {
+	name   string
+	change func(*v1alpha1.CachedVolumeSpec)
+}{
+	{"flush", func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "once" }},
+	{"larger", func(s *v1alpha1.CachedVolumeSpec) { s.CacheSize = "8Mi" }},
+	{"writethrough", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.AcceptDirtyLoss = v1alpha1.CacheModeWritethrough, ""
+	}},
+	{"smaller", func(s *v1alpha1.CachedVolumeSpec) { s.CacheSize = "4Mi" }},
+	{"none", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.CacheSize, s.ChunkSizeBytes = v1alpha1.CacheModeNone, "", nil
+	}},
+	{"writeback", func(s *v1alpha1.CachedVolumeSpec) {
+		s.CacheMode, s.CacheSize, s.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, "8Mi", v1alpha1.DirtyLossNodeLoss
+	}},
+}
+
+// beChanged has everything changed below one pod, which goes on writing. One whose node
+// loses its power is begun anew.
+func (l *life) beChanged() {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	begin := func(p *plugin) error {
+		if _, running := l.a.mounts[staging]; running {
+			return nil
+		}
+		return p.Stage(l.ctx, req)
+	}
+	l.persist(l.a, "stage", begin)
+	for i, c := range changes {
+		l.a.podWrites(uint64(i+1), 1, 2, int64(i+3))
+		l.ask(c.change)
+		l.persist(l.a, c.name, func(p *plugin) error {
+			if err := begin(p); err != nil {
+				return err
+			}
+			return l.apply(p)
+		})
+		l.a.podReads()
+		l.wantCache(l.a)
+	}
+	l.persist(l.a, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
+	l.unpublish(l.a.name)
+	l.compare("the storage server", l.unit)
+	l.nothingLeft(l.a)
+}
+
+// wantCache compares the cache with what the record asks for.
+func (w *world) wantCache(h *host) {
+	w.t.Helper()
+	spec := w.record().Spec
+	s, found, err := h.kernel.Client(nil).Status(w.ctx, "nf-"+string(volumeID))
+	w.must("status", err)
+	asked := resource.MustParse(cmp.Or(spec.CacheSize, "0"))
+	switch {
+	case !found && spec.CacheMode == v1alpha1.CacheModeNone:
+	case !found || string(s.Mode()) != string(spec.CacheMode):
+		w.t.Fatalf("the cache is there: %t, in mode %s, and %s is asked for", found, s.Mode(), spec.CacheMode)
+	case int64(s.CacheTotal*s.ChunkSectors)*512 != asked.Value():
+		w.t.Fatalf("the cache has %d chunks of %d sectors, and %s are asked for", s.CacheTotal, s.ChunkSectors, spec.CacheSize)
+	}
+}
+
+// TestKillChange ends the plugin, or its node, before and after everything that changes a
+// cache below a pod.
+func TestKillChange(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
+			t.Parallel()
+			ended := killEach(t, volume.ModeWriteback, power, (*life).beChanged, nil)
+			t.Logf("ended at %d steps", len(ended))
+		})
+	}
+}
