@@ -236,13 +236,16 @@ func (g *gate) counts(what string) bool {
 	return strings.HasPrefix(what, "after") || !same
 }
 
-// start begins a process. It never ends one: that is for the gate.
+// start begins a process, which ends where the one before it would have. It never ends one:
+// that is for the gate.
 func (h *host) start() {
 	h.w.t.Helper()
+	left := 0
 	if h.plugin != nil {
 		h.blocks.Exit()
+		left = h.gate.left
 	}
-	g := &gate{dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
+	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
 	entries, err := journal.Open[attach.Entry](filepath.Join(h.dir, "journal"))
 	h.w.must("journal", err)
 	lv := h.lvm.Client(g.step)

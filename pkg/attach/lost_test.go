@@ -1,0 +1,69 @@
+package attach_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var errStillDirty = errors.New("the record says that the volume may be dirty")
+
+// beLost has the first node lose its power below a pod, and the volume taken from it by
+// force. No other node gets it before the first one is back and has flushed.
+func (l *life) beLost() {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
+	l.persist(l.a, "stage", stage)
+	l.a.podWrites(1, 0, 1, 2, 3)
+	if _, running := l.a.mounts[staging]; !running {
+		l.t.Fatal("the pod has no volume")
+	}
+	l.a.powerLoss()
+	l.unpublish(l.a.name)
+	dirty := l.mode == volume.ModeWriteback
+	if _, err := l.control.Publish(l.ctx, volumeID, l.b.name, nil, &account); dirty && !errors.Is(err, volume.ErrFenced) {
+		l.t.Fatalf("a volume with unflushed writes of another node is published: %v, want ErrFenced (I1, I2)", err)
+	}
+
+	l.a.start()
+	if dirty {
+		l.persist(l.a, "repair", func(p *plugin) error {
+			err := p.Repair(l.ctx)
+			if l.record().Status.DirtyState != v1alpha1.DirtyStateClean {
+				return errors.Join(err, errStillDirty)
+			}
+			return err
+		})
+	}
+	l.stay(l.b, 2, 2, 4)
+	// What the first node has is of the past, and goes.
+	l.persist(l.a, "repair", func(p *plugin) error {
+		if err := p.Repair(l.ctx); err != nil {
+			return err
+		}
+		if entries, err := p.Journal.List(); err != nil || len(entries) > 0 {
+			return errors.Join(err, fmt.Errorf("left of the past: %+v", entries))
+		}
+		return nil
+	})
+	l.nothingLeft(l.a)
+	l.stay(l.a, 3, 5)
+}
+
+// TestKillLost ends the plugin, or its node again, before and after everything that it does
+// for a volume that was taken from it.
+func TestKillLost(t *testing.T) {
+	for _, mode := range cacheModes {
+		for _, power := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
+				t.Parallel()
+				ended := killEach(t, mode, power, (*life).beLost, nil)
+				t.Logf("ended at %d steps", len(ended))
+			})
+		}
+	}
+}
