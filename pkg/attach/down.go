@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -200,13 +201,18 @@ func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
 		// What this ownership has written, no residency of another one has.
 		e.Fill.Move, e.Fill.From = volume.MoveID{}, nil
 	}
-	e.HotSetDue = e.Fill == nil
+	e.HotSetDue, e.ResidencyDue = e.Fill == nil, true
 	if err := a.save(ctx, e, StateResident); err != nil {
 		return err
 	}
 	faultUnstageResident.Hit()
-	a.reportDown(ctx, e, &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil})
+	a.reportDown(ctx, e, residencyOf(e))
 	return nil
+}
+
+// residencyOf is what the record is to say of a Resident entry.
+func residencyOf(e *Entry) *volume.Residency {
+	return &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil}
 }
 
 // noteWhole journals that a fill has copied everything, as long as its devices can
@@ -392,7 +398,10 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 		return // it never was here
 	}
 	a.detached.Store(e.ID, nil)
-	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	// The volume has left: what is told of it has time of its own.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
+	defer cancel()
+	if err := a.reportResidency(ctx, e, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		log.Error(err, "Residency could not be reported", "volume", e.ID)
 	}
 	applied := volume.AppliedReport{State: volume.AppliedDetached, Reason: v1alpha1.ReasonNotAttached, Message: "takes effect when the volume is attached"}
@@ -403,6 +412,18 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 	if err := a.Records.Report(ctx, e.ID, report); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		log.Error(err, "Cache state could not be reported", "volume", e.ID)
 	}
+}
+
+// reportTimeout bounds what is told of a volume that has left.
+const reportTimeout = 10 * time.Second
+
+// reportResidency has the record list a residency, or none.
+func (a *Attacher) reportResidency(ctx context.Context, e *Entry, r *volume.Residency) error {
+	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil || !e.ResidencyDue {
+		return err
+	}
+	e.ResidencyDue = false
+	return a.save(ctx, e, e.State)
 }
 
 // transportError maps the transport's errors to the domain's.

@@ -96,6 +96,9 @@ type Entry struct {
 	// Prewarm is what was copied before this node was the owner; it is of use until
 	// the cache is Activated.
 	Prewarm *Prewarm `json:"prewarm,omitempty"`
+	// ResidencyDue is true from unstage until the record lists the residency: a node that it
+	// does not list is not told that the volume was deleted.
+	ResidencyDue bool `json:"residencyDue,omitempty"`
 	// HotSetDue is true from unstage until the volume's hot set has been stored.
 	HotSetDue bool `json:"hotSetDue,omitempty"`
 	// HotSetAt is when the hot set of an attached volume was last stored, or the

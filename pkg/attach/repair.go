@@ -82,7 +82,7 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	switch e.State {
 	case StateResident:
 		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {
-			return nil
+			return a.reportKept(ctx, e)
 		}
 		return a.checkResidency(ctx, e, deleted)
 	case StatePrewarm:
@@ -161,7 +161,7 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() 
 	case err != nil:
 		return err
 	case a.wanted(e, rec, deleted):
-		return a.takeBackRestored(ctx, e, rec)
+		return errors.Join(a.takeBackRestored(ctx, e, rec), a.reportKept(ctx, e))
 	}
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
@@ -177,6 +177,18 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() 
 		return err
 	}
 	return nil
+}
+
+// reportKept reports a residency that unstage could not report.
+func (a *Attacher) reportKept(ctx context.Context, e *Entry) error {
+	if !e.ResidencyDue {
+		return nil
+	}
+	err := a.reportResidency(ctx, e, residencyOf(e))
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil // a record that comes back is told
+	}
+	return err
 }
 
 // takeBackRestored answers a record that the controller has restored: it could not
