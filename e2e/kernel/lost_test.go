@@ -16,6 +16,8 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -195,6 +197,49 @@ func TestKernelShutOut(t *testing.T) {
 			return !found
 		})
 		d.unstage()
+		d.wantNoVolumes()
+		d.remove()
+	}
+}
+
+// TestKernelShutOutReader: the same, with somebody who reads the device when its paths are
+// gone, and waits for them. A volume without a cache is not held up by that either.
+func TestKernelShutOutReader(t *testing.T) {
+	m := newMachine(t, portal, secondPortal)
+	n := m.node(t.TempDir(), onOneSSD())
+	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough} {
+		d := m.volume(n, "reader-"+string(mode), 64*mib, cached(mode, 32*mib))
+		d.req.Publication.Source.Portals = []string{portal, secondPortal}
+		d.req.Block = true
+		d.stage()
+		m.patience("3")
+		mustPass(t, "shut out", m.svc.UnexportVolume(t.Context(), string(d.req.ID), "", ""))
+		dm := devmapper.New(hostexec.New())
+		soon(t, "the paths are gone", func() bool {
+			s, err := dm.MultipathStatus(t.Context(), "nf-"+string(d.req.ID)+"-origin")
+			return err == nil && !s.HasPath()
+		})
+		read := make(chan error, 1)
+		go func() { // what is not in the cache, past the page cache
+			_, err := hostexec.New().Run(context.Background(), hostexec.Command("dd", "if="+d.device(), "of=/dev/null", "bs=4096", "count=1", "skip=8192", "iflag=direct"))
+			read <- err
+		}()
+		soon(t, "the reader waits", func() bool {
+			infos, err := dm.Info(t.Context(), "nf-"+string(d.req.ID))
+			return err == nil && infos["nf-"+string(d.req.ID)].OpenCount > 0
+		})
+		mustPass(t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error {
+			r.Volume.Published = false
+			return nil
+		}))
+		soon(t, string(mode)+": the volume is brought down", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			return n.Unstage(ctx, d.req.ID, d.req.StagingPath) == nil
+		})
+		if err := <-read; err == nil {
+			t.Error("the reader has read from paths that were gone")
+		}
 		d.wantNoVolumes()
 		d.remove()
 	}

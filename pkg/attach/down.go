@@ -48,7 +48,7 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
 		if err := a.down(ctx, f, c, action); err != nil {
-			return err
+			return errors.Join(err, a.freeReaders(ctx, f.Entry, err))
 		}
 	}
 }

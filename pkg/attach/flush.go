@@ -177,6 +177,25 @@ func (f *flushes) begin(id volume.ID, flush func() error) (before <-chan struct{
 	return nil, result
 }
 
+// freeReaders answers a device that is open. Whoever has it open may wait for paths that
+// never come back, as udev does, which looks at a device whose paths have failed; while this
+// ownership may go on, that is waited for.
+func (a *Attacher) freeReaders(ctx context.Context, e *Entry, busy error) error {
+	if !errors.Is(busy, volume.ErrInUse) || e.MayBeDirty() {
+		return nil
+	}
+	// The time of the call went to the device.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeTimeout)
+	defer cancel()
+	if over, err := a.abandoned(ctx, e); err != nil || !over {
+		return err
+	}
+	return a.failPaths(ctx, e.ID)
+}
+
+// freeTimeout bounds the look at the record, and the message, after a device was open.
+const freeTimeout = 5 * time.Second
+
 // failPaths has what waits for lost paths of an origin fail: nobody would end it, and it
 // keeps the devices open.
 func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
