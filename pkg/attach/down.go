@@ -401,7 +401,7 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 	// The volume has left: what is told of it has time of its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
-	if err := a.reportResidency(ctx, e, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := a.reportResidency(ctx, e, r); err != nil {
 		log.Error(err, "Residency could not be reported", "volume", e.ID)
 	}
 	applied := volume.AppliedReport{State: volume.AppliedDetached, Reason: v1alpha1.ReasonNotAttached, Message: "takes effect when the volume is attached"}
@@ -417,9 +417,14 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 // reportTimeout bounds what is told of a volume that has left.
 const reportTimeout = 10 * time.Second
 
-// reportResidency has the record list a residency, or none.
+// reportResidency has the record list a residency, or none (nil): then the entry may be
+// forgotten already. A record that is gone needs no list, and gets it if it comes back.
 func (a *Attacher) reportResidency(ctx context.Context, e *Entry, r *volume.Residency) error {
-	if err := a.Records.SetResidency(ctx, e.ID, a.Node, r); err != nil || !e.ResidencyDue {
+	err := a.Records.SetResidency(ctx, e.ID, a.Node, r)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil || r == nil || !e.ResidencyDue {
 		return err
 	}
 	e.ResidencyDue = false

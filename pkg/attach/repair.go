@@ -184,11 +184,7 @@ func (a *Attacher) reportKept(ctx context.Context, e *Entry) error {
 	if !e.ResidencyDue {
 		return nil
 	}
-	err := a.reportResidency(ctx, e, residencyOf(e))
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil // a record that comes back is told
-	}
-	return err
+	return a.reportResidency(ctx, e, residencyOf(e))
 }
 
 // takeBackRestored answers a record that the controller has restored: it could not

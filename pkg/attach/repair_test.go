@@ -169,3 +169,27 @@ func TestResidentsOrder(t *testing.T) {
 		t.Errorf("order after another use %v, want %v", got, want)
 	}
 }
+
+// told is volume.Records that takes every report.
+type told struct{ volume.Records }
+
+func (told) SetResidency(context.Context, volume.ID, string, *volume.Residency) error { return nil }
+
+func (told) ReportApplied(context.Context, volume.ID, string, volume.AppliedReport) error { return nil }
+
+func (told) Report(context.Context, volume.ID, volume.CacheReport) error { return nil }
+
+// TestReportForgets: what is told of a cache that was wiped before its residency was reported
+// does not bring its entry back.
+func TestReportForgets(t *testing.T) {
+	a := New(Config{Node: "node-a"}, Deps{Journal: newJournal(t), Records: told{}})
+	e := &Entry{ID: "pvc-1", State: StateWiping, Mode: volume.ModeWritethrough, ResidencyDue: true}
+	a.reportDown(t.Context(), e, nil)
+	if entries, err := a.Journal.List(); err != nil || len(entries) > 0 {
+		t.Errorf("entries %+v, %v", entries, err)
+	}
+	a.reportDown(t.Context(), e, residencyOf(e))
+	if e.ResidencyDue {
+		t.Error("what was reported is still due")
+	}
+}
