@@ -51,17 +51,22 @@ func (t MultipathTarget) Params() string {
 // (setup_scsi_dh in drivers/md/dm-mpath.c). A table that is loaded without gets both again.
 const retainHandler = "retain_attached_hw_handler"
 
-// sameAsPrinted compares with what the kernel prints back: the repeat count is
-// gone from round-robin since 4.6 and prints as 1.
-func (t MultipathTarget) sameAsPrinted(params string) bool {
-	c := &cursor{words: strings.Fields(params)}
+// withoutHandler is a printed table without both.
+func withoutHandler(printed []string) []string {
+	c := &cursor{words: printed}
 	features := slices.DeleteFunc(slices.Clone(c.list()), func(f string) bool { return f == retainHandler })
 	c.list() // the handler
 	if c.err != nil {
-		return false
+		return printed
 	}
-	printed := append([]string{strconv.Itoa(len(features))}, features...)
-	printed = append(append(printed, "0"), c.words[c.pos:]...)
+	words := append([]string{strconv.Itoa(len(features))}, features...)
+	return append(append(words, "0"), c.words[c.pos:]...)
+}
+
+// sameAsPrinted compares with what the kernel prints back: the repeat count is
+// gone from round-robin since 4.6 and prints as 1.
+func (t MultipathTarget) sameAsPrinted(params string) bool {
+	printed := withoutHandler(strings.Fields(params))
 	own := strings.Fields(t.Params())
 	if len(printed) != len(own) {
 		return false
@@ -77,7 +82,7 @@ func (t MultipathTarget) sameAsPrinted(params string) bool {
 }
 
 func parseMultipath(w []string) (Target, bool) {
-	c := &cursor{words: w}
+	c := &cursor{words: withoutHandler(w)}
 	var t MultipathTarget
 	features := c.list()
 	for i := 0; i < len(features); i++ {
@@ -89,13 +94,11 @@ func parseMultipath(w []string) (Target, bool) {
 				return nil, false
 			}
 			t.Bio = true
-		case retainHandler:
 		default:
 			return nil, false
 		}
 	}
-	c.list() // the handler
-	if groups, first := c.uint(), c.uint(); groups != 1 || first != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
+	if len(c.list()) != 0 || c.uint() != 1 || c.uint() != 1 || c.word() != "round-robin" || len(c.list()) != 0 {
 		return nil, false
 	}
 	paths, args := c.uint(), c.uint()
