@@ -2,7 +2,6 @@ package devmappertest
 
 import (
 	"bytes"
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/testutil/conform"
 )
 
 // Rig is a device mapper and what it can be tried on.
@@ -35,16 +35,16 @@ const (
 // Conformance holds a device mapper to what this project's code relies on. Its devices have
 // names that begin with "nf-conform".
 func Conformance(t *testing.T, open func(t *testing.T) Rig) {
-	for name, test := range map[string]func(*conform){
-		"Errors": (*conform).errors, "Swap": (*conform).swap, "Busy": (*conform).busy, "ReadOnly": (*conform).readOnly,
-		"Writeback": (*conform).writeback, "CleanStop": (*conform).cleanStop, "Unclean": (*conform).unclean,
-		"LiveSwap": (*conform).liveSwap, "Writethrough": (*conform).writethrough, "Tracked": (*conform).tracked,
+	for name, test := range map[string]func(*suite){
+		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "ReadOnly": (*suite).readOnly,
+		"Writeback": (*suite).writeback, "CleanStop": (*suite).cleanStop, "Unclean": (*suite).unclean,
+		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &conform{T: t, Rig: open(t)}
+			c := &suite{T: conform.T{T: t}, Rig: open(t)}
 			test(c)
 			for _, d := range []string{top, "nf-conform-upper", "nf-conform-other"} {
-				c.must("remove "+d, c.Client.Remove(t.Context(), d))
+				c.Must("remove "+d, c.Client.Remove(t.Context(), d))
 			}
 		})
 	}
@@ -52,37 +52,23 @@ func Conformance(t *testing.T, open func(t *testing.T) Rig) {
 
 const top = "nf-conform"
 
-type conform struct {
-	*testing.T
+type suite struct {
+	conform.T
 	Rig
 }
 
-func (c *conform) must(what string, err error) {
-	c.Helper()
-	if err != nil {
-		c.Fatalf("%s: %v", what, err)
-	}
-}
-
-func (c *conform) want(what string, err, kind error) {
-	c.Helper()
-	if !errors.Is(err, kind) {
-		c.Errorf("%s: %v, want %v", what, err, kind)
-	}
-}
-
-func (c *conform) create(name string, t devmapper.Table) devmapper.Info {
+func (c *suite) create(name string, t devmapper.Table) devmapper.Info {
 	c.Helper()
 	info, err := c.Client.Create(c.Context(), name, "NEARFLASH-"+name, t)
-	c.must("create "+name, err)
+	c.Must("create "+name, err)
 	return info
 }
 
-func (c *conform) linear() devmapper.Table { return devmapper.LinearTable(originSize, c.Origin) }
+func (c *suite) linear() devmapper.Table { return devmapper.LinearTable(originSize, c.Origin) }
 
 // cache is the table of one that only a cleaner writes back: of its own accord the kernel
 // does it when nobody looks, but never more at a time than the threshold.
-func (c *conform) cache(mode devmapper.CacheMode, policy devmapper.CachePolicy) devmapper.Table {
+func (c *suite) cache(mode devmapper.CacheMode, policy devmapper.CachePolicy) devmapper.Table {
 	t := devmapper.CacheTarget{
 		Metadata: c.Metadata, Data: c.Data, Origin: c.Origin, ChunkSectors: chunk, Mode: mode, Policy: policy, MigrationThreshold: 1,
 	}
@@ -99,29 +85,29 @@ func page(b byte) []byte {
 	return buf
 }
 
-func (c *conform) with(path string, do func(blockdev.File)) {
+func (c *suite) with(path string, do func(blockdev.File)) {
 	c.Helper()
 	f, err := c.Open(path)
-	c.must("open "+path, err)
+	c.Must("open "+path, err)
 	do(f)
-	c.must("close "+path, f.Close())
+	c.Must("close "+path, f.Close())
 }
 
-func (c *conform) write(info devmapper.Info, b byte) {
+func (c *suite) write(info devmapper.Info, b byte) {
 	c.Helper()
 	c.with(info.DevPath(), func(f blockdev.File) {
 		_, err := f.WriteAt(page(b), 0)
-		c.must("write", err)
-		c.must("sync", f.Sync())
+		c.Must("write", err)
+		c.Must("sync", f.Sync())
 	})
 }
 
-func (c *conform) wantByte(info devmapper.Info, b byte) {
+func (c *suite) wantByte(info devmapper.Info, b byte) {
 	c.Helper()
 	c.with(info.DevPath(), func(f blockdev.File) {
 		got := page(^b)
 		_, err := f.ReadAt(got, 0)
-		c.must("read", err)
+		c.Must("read", err)
 		if !bytes.Equal(got, page(b)) {
 			c.Errorf("%s has %d, want %d", info.Name, got[0], b)
 		}
@@ -129,22 +115,22 @@ func (c *conform) wantByte(info devmapper.Info, b byte) {
 }
 
 // originHas looks at the origin beside the cache.
-func (c *conform) originHas(b byte) bool {
+func (c *suite) originHas(b byte) bool {
 	c.Helper()
 	other := c.create("nf-conform-other", c.linear())
-	defer func() { c.must("remove", c.Client.Remove(c.Context(), other.Name)) }()
+	defer func() { c.Must("remove", c.Client.Remove(c.Context(), other.Name)) }()
 	got := page(^b)
 	c.with(other.DevPath(), func(f blockdev.File) {
 		_, err := f.ReadAt(got, 0)
-		c.must("read the origin", err)
+		c.Must("read the origin", err)
 	})
 	return bytes.Equal(got, page(b))
 }
 
-func (c *conform) status() devmapper.CacheStatus {
+func (c *suite) status() devmapper.CacheStatus {
 	c.Helper()
 	s, found, err := c.Client.Status(c.Context(), top)
-	c.must("status", err)
+	c.Must("status", err)
 	if !found {
 		c.Fatalf("%s is no cache", top)
 	}
@@ -153,7 +139,7 @@ func (c *conform) status() devmapper.CacheStatus {
 
 // dirty writes until the cache has the only copy: the kernel takes a block in when it has
 // been written a few times, and has written it to the origin until then.
-func (c *conform) dirty(info devmapper.Info, b byte) {
+func (c *suite) dirty(info devmapper.Info, b byte) {
 	c.Helper()
 	for range 200 {
 		c.write(info, ^b)
@@ -166,7 +152,7 @@ func (c *conform) dirty(info devmapper.Info, b byte) {
 }
 
 // soon waits for what a kernel does in the background.
-func (c *conform) soon(what string, is func() bool) {
+func (c *suite) soon(what string, is func() bool) {
 	c.Helper()
 	for range 600 {
 		if is() {
@@ -177,104 +163,104 @@ func (c *conform) soon(what string, is func() bool) {
 	c.Fatalf("%s does not come", what)
 }
 
-func (c *conform) superblock() devmapper.Superblock {
+func (c *suite) superblock() devmapper.Superblock {
 	c.Helper()
 	var sb devmapper.Superblock
 	c.with(c.MetadataPath, func(f blockdev.File) {
 		var err error
 		sb, err = devmapper.ReadCacheSuperblock(f)
-		c.must("superblock", err)
+		c.Must("superblock", err)
 	})
 	return sb
 }
 
-func (c *conform) errors() {
+func (c *suite) errors() {
 	ctx := c.Context()
 	c.create(top, c.linear())
 	_, err := c.Client.Create(ctx, top, "NEARFLASH-another", c.linear())
-	c.want("the same name", err, devmapper.ErrExist)
+	c.Want("the same name", err, devmapper.ErrExist)
 	_, err = c.Client.Create(ctx, "nf-conform-other", "NEARFLASH-"+top, c.linear())
-	c.want("the same UUID", err, devmapper.ErrExist)
+	c.Want("the same UUID", err, devmapper.ErrExist)
 	_, err = c.Client.Create(ctx, "nf-conform-other", "", devmapper.Table{{Length: 8, Target: devmapper.RawTarget{Name: "nosuch"}}})
-	c.want("a target that is not there", err, devmapper.ErrUnsupported)
+	c.Want("a target that is not there", err, devmapper.ErrUnsupported)
 	_, err = c.Client.Create(ctx, "nf-conform-other", "", devmapper.LinearTable(1<<40, c.Origin))
-	c.want("a table longer than its device", err, devmapper.ErrInvalid)
+	c.Want("a table longer than its device", err, devmapper.ErrInvalid)
 	_, err = c.Client.Create(ctx, "nf-conform-other", "", nil)
-	c.want("no table", err, devmapper.ErrInvalid)
+	c.Want("no table", err, devmapper.ErrInvalid)
 	infos, err := c.Client.Info(ctx, top)
-	c.must("info", err)
+	c.Must("info", err)
 	if len(infos) != 1 || infos[top].UUID != "NEARFLASH-"+top || !infos[top].HasLive || infos[top].HasInactive || infos[top].OpenCount != 0 {
 		c.Errorf("devices: %+v", infos)
 	}
 	const gone = "nf-conform-gone"
-	c.want("load", c.Client.Load(ctx, gone, c.linear()), devmapper.ErrNotExist)
-	c.want("resume", c.Client.Resume(ctx, gone), devmapper.ErrNotExist)
-	c.want("message", c.Client.Message(ctx, gone, 0, "x"), devmapper.ErrNotExist)
+	c.Want("load", c.Client.Load(ctx, gone, c.linear()), devmapper.ErrNotExist)
+	c.Want("resume", c.Client.Resume(ctx, gone), devmapper.ErrNotExist)
+	c.Want("message", c.Client.Message(ctx, gone, 0, "x"), devmapper.ErrNotExist)
 	_, err = c.Client.Table(ctx, gone)
-	c.want("table", err, devmapper.ErrNotExist)
+	c.Want("table", err, devmapper.ErrNotExist)
 	_, err = c.Client.Deps(ctx, gone)
-	c.want("deps", err, devmapper.ErrNotExist)
+	c.Want("deps", err, devmapper.ErrNotExist)
 	_, _, err = c.Client.Status(ctx, gone)
-	c.want("status", err, devmapper.ErrNotExist)
-	c.must("remove what is not there", c.Client.Remove(ctx, gone))
+	c.Want("status", err, devmapper.ErrNotExist)
+	c.Must("remove what is not there", c.Client.Remove(ctx, gone))
 }
 
-func (c *conform) swap() {
+func (c *suite) swap() {
 	ctx := c.Context()
 	info := c.create(top, c.linear())
 	c.write(info, 1)
-	c.must("load", c.Client.Load(ctx, top, devmapper.Table{{Length: originSize, Target: devmapper.ErrorTarget{}}}))
+	c.Must("load", c.Client.Load(ctx, top, devmapper.Table{{Length: originSize, Target: devmapper.ErrorTarget{}}}))
 	infos, err := c.Client.Info(ctx, top)
-	c.must("info", err)
+	c.Must("info", err)
 	if !infos[top].HasInactive {
 		c.Error("a loaded table does not show")
 	}
 	c.wantByte(info, 1) // until it is live
-	c.must("clear", c.Client.Clear(ctx, top))
-	c.must("resume", c.Client.Resume(ctx, top))
+	c.Must("clear", c.Client.Clear(ctx, top))
+	c.Must("resume", c.Client.Resume(ctx, top))
 	table, err := c.Client.Table(ctx, top)
-	c.must("table", err)
+	c.Must("table", err)
 	if len(table) != 1 || table[0].Target != (devmapper.LinearTarget{Device: c.Origin}) {
 		c.Errorf("table %v", table)
 	}
 	deps, err := c.Client.Deps(ctx, top)
-	c.must("deps", err)
+	c.Must("deps", err)
 	if !slices.Equal(deps, []string{c.Origin}) {
 		c.Errorf("deps %v", deps)
 	}
-	c.must("load", c.Client.Load(ctx, top, devmapper.Table{{Length: originSize, Target: devmapper.ErrorTarget{}}}))
-	c.must("resume", c.Client.Resume(ctx, top))
+	c.Must("load", c.Client.Load(ctx, top, devmapper.Table{{Length: originSize, Target: devmapper.ErrorTarget{}}}))
+	c.Must("resume", c.Client.Resume(ctx, top))
 	c.with(info.DevPath(), func(f blockdev.File) {
 		_, err := f.ReadAt(page(0), 0)
-		c.want("read", err, unix.EIO)
+		c.Want("read", err, unix.EIO)
 	})
 }
 
-func (c *conform) busy() {
+func (c *suite) busy() {
 	lower := c.create(top, c.linear())
 	c.create("nf-conform-upper", devmapper.LinearTable(originSize, lower.DevNo()))
-	c.want("remove the lower", c.Client.Remove(c.Context(), top), devmapper.ErrBusy)
-	c.must("remove the upper", c.Client.Remove(c.Context(), "nf-conform-upper"))
-	c.must("remove the lower", c.Client.Remove(c.Context(), top))
+	c.Want("remove the lower", c.Client.Remove(c.Context(), top), devmapper.ErrBusy)
+	c.Must("remove the upper", c.Client.Remove(c.Context(), "nf-conform-upper"))
+	c.Must("remove the lower", c.Client.Remove(c.Context(), top))
 }
 
-func (c *conform) readOnly() {
+func (c *suite) readOnly() {
 	info, err := c.Client.CreateReadOnly(c.Context(), top, "", c.linear())
-	c.must("create", err)
+	c.Must("create", err)
 	if !info.ReadOnly {
 		c.Errorf("device %+v", info)
 	}
 	f, err := c.Open(info.DevPath())
 	if err == nil {
 		_, err = f.WriteAt(page(1), 0)
-		c.must("close", f.Close())
+		c.Must("close", f.Close())
 	}
 	if err == nil {
 		c.Error("a device that is read-only was written to")
 	}
 }
 
-func (c *conform) writeback() {
+func (c *suite) writeback() {
 	info := c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	if s := c.status(); s.CacheTotal != dataSize/chunk || s.Mode() != devmapper.Writeback || s.ChunkSectors != chunk || s.Dirty != 0 || s.Fail {
 		c.Errorf("status %+v", s)
@@ -283,11 +269,11 @@ func (c *conform) writeback() {
 	if c.originHas(1) {
 		c.Error("the origin has what is dirty")
 	}
-	c.must("message", c.Client.Message(c.Context(), top, 0, "migration_threshold", "0"))
-	c.want("a message that is none", c.Client.Message(c.Context(), top, 0, "nosuch", "1"), devmapper.ErrInvalid)
+	c.Must("message", c.Client.Message(c.Context(), top, 0, "migration_threshold", "0"))
+	c.Want("a message that is none", c.Client.Message(c.Context(), top, 0, "nosuch", "1"), devmapper.ErrInvalid)
 	c.wantByte(info, 1)
-	c.must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
-	c.must("resume", c.Client.Resume(c.Context(), top))
+	c.Must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
+	c.Must("resume", c.Client.Resume(c.Context(), top))
 	c.soon("the end of the flush", func() bool { return c.status().Dirty == 0 })
 	if !c.originHas(1) {
 		c.Error("the origin does not have what was flushed")
@@ -295,14 +281,14 @@ func (c *conform) writeback() {
 }
 
 // cleanStop: what was dirty, and that alone, is dirty again.
-func (c *conform) cleanStop() {
+func (c *suite) cleanStop() {
 	info := c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	if c.superblock().CleanShutdown {
 		c.Error("a live cache has the mark of a clean stop")
 	}
 	c.dirty(info, 1)
 	dirty := c.status().Dirty
-	c.must("remove", c.Client.Remove(c.Context(), top))
+	c.Must("remove", c.Client.Remove(c.Context(), top))
 	if !c.superblock().CleanShutdown {
 		c.Error("a removed cache lacks the mark of a clean stop")
 	}
@@ -317,17 +303,17 @@ func (c *conform) cleanStop() {
 }
 
 // unclean: without the mark, everything is dirty.
-func (c *conform) unclean() {
+func (c *suite) unclean() {
 	info := c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	c.dirty(info, 1)
-	c.must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
-	c.must("resume", c.Client.Resume(c.Context(), top))
+	c.Must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
+	c.Must("resume", c.Client.Resume(c.Context(), top))
 	c.soon("the end of the flush", func() bool { return c.status().Dirty == 0 })
 	used := c.status().CacheUsed
-	c.must("remove", c.Client.Remove(c.Context(), top))
+	c.Must("remove", c.Client.Remove(c.Context(), top))
 	c.with(c.MetadataPath, func(f blockdev.File) {
-		c.must("mark", devmapper.MarkUnclean(f))
-		c.must("sync", f.Sync())
+		c.Must("mark", devmapper.MarkUnclean(f))
+		c.Must("sync", f.Sync())
 	})
 	c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	if s := c.status(); used == 0 || s.Dirty == 0 {
@@ -337,32 +323,32 @@ func (c *conform) unclean() {
 
 // liveSwap: a swap of live tables leaves the mark of a clean stop, the next commit takes it
 // away.
-func (c *conform) liveSwap() {
+func (c *suite) liveSwap() {
 	info := c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	c.dirty(info, 1)
-	c.must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicySMQ)))
-	c.must("resume", c.Client.Resume(c.Context(), top))
+	c.Must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicySMQ)))
+	c.Must("resume", c.Client.Resume(c.Context(), top))
 	if !c.superblock().CleanShutdown {
 		c.Error("after a swap of live tables the mark is not there")
 	}
 	c.soon("a commit", func() bool {
 		c.write(info, 2) // there is something to commit
-		c.must("commit", c.Client.Commit(c.Context(), top))
+		c.Must("commit", c.Client.Commit(c.Context(), top))
 		return !c.superblock().CleanShutdown
 	})
 	c.wantByte(info, 2)
 }
 
-func (c *conform) writethrough() {
+func (c *suite) writethrough() {
 	info := c.create(top, c.cache(devmapper.Writethrough, devmapper.PolicySMQ))
 	c.write(info, 1)
 	if !c.originHas(1) {
 		c.Error("the origin does not have what was written")
 	}
 	region := func() uint64 {
-		c.must("statistics", c.Client.StatsCreate(c.Context(), top))
+		c.Must("statistics", c.Client.StatsCreate(c.Context(), top))
 		all, err := c.Client.StatsAll(c.Context(), top)
-		c.must("statistics", err)
+		c.Must("statistics", err)
 		if _, found := all[top]; !found {
 			c.Fatalf("statistics: %v", all)
 		}
@@ -373,20 +359,20 @@ func (c *conform) writethrough() {
 	}
 }
 
-func (c *conform) tracked() {
+func (c *suite) tracked() {
 	ctx := c.Context()
 	info := c.create(top, c.linear())
 	_, err := c.Client.WrittenAreas(ctx, top, "tag")
-	c.want("areas before tracking", err, devmapper.ErrNotExist)
-	c.must("track", c.Client.TrackWrites(ctx, top, "tag", originSize/4))
+	c.Want("areas before tracking", err, devmapper.ErrNotExist)
+	c.Must("track", c.Client.TrackWrites(ctx, top, "tag", originSize/4))
 	c.write(info, 1)
 	// A part that somebody is just reading counts too, as one that udev looks at.
 	c.soon("the part that was written to", func() bool {
 		w, err := c.Client.WrittenAreas(ctx, top, "tag")
-		c.must("areas", err)
+		c.Must("areas", err)
 		return slices.Equal(w.Areas, []bool{true, false, false, false})
 	})
-	c.must("untrack", c.Client.UntrackWrites(ctx, top))
+	c.Must("untrack", c.Client.UntrackWrites(ctx, top))
 	_, err = c.Client.WrittenAreas(ctx, top, "tag")
-	c.want("areas after tracking", err, devmapper.ErrNotExist)
+	c.Want("areas after tracking", err, devmapper.ErrNotExist)
 }
