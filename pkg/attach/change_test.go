@@ -81,10 +81,7 @@ func (l *life) beChanged() {
 		l.a.podReads()
 		l.wantCache(l.a)
 	}
-	l.persist(l.a, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
-	l.unpublish(l.a.name)
-	l.compare("the storage server", l.unit)
-	l.nothingLeft(l.a)
+	l.leave(l.a)
 }
 
 // wantCache compares the cache with what the record asks for.

@@ -16,7 +16,7 @@ import (
 // initiator is the iSCSI initiator of a node.
 type initiator struct {
 	h    *host
-	step func(string)
+	step blockdevtest.Step
 }
 
 // lun is a path to the unit, which fails once the storage server admits another one.
@@ -59,13 +59,17 @@ func (i initiator) origin(devno string) transport.Origin {
 }
 
 // Connect implements transport.Transport.
-func (i initiator) Connect(_ context.Context, t transport.Target, _ *transport.Credentials) (transport.Origin, error) {
-	i.step("before login to " + t.IQN)
+func (i initiator) Connect(ctx context.Context, t transport.Target, _ *transport.Credentials) (o transport.Origin, err error) {
+	err = i.step.Change(ctx, "login to "+t.IQN, func() error {
+		o, err = i.login(t)
+		return err
+	})
+	return o, err
+}
+
+func (i initiator) login(t transport.Target) (transport.Origin, error) {
 	i.h.mu.Lock()
-	defer func() {
-		i.h.mu.Unlock()
-		i.step("after login to " + t.IQN)
-	}()
+	defer i.h.mu.Unlock()
 	if devno, found := i.h.sessions[t.IQN]; found {
 		return i.origin(devno), nil
 	}
@@ -82,24 +86,28 @@ func (i initiator) Connect(_ context.Context, t transport.Target, _ *transport.C
 }
 
 // Disconnect implements transport.Transport.
-func (i initiator) Disconnect(_ context.Context, t transport.Target) error {
-	i.step("before logout of " + t.IQN)
-	i.h.mu.Lock()
-	if devno, found := i.h.sessions[t.IQN]; found {
+func (i initiator) Disconnect(ctx context.Context, t transport.Target) error {
+	return i.step.Change(ctx, "logout of "+t.IQN, func() error {
+		i.h.mu.Lock()
+		defer i.h.mu.Unlock()
+		devno, found := i.h.sessions[t.IQN]
+		if !found {
+			return nil
+		}
 		if i.h.machine.Openers(devno) > 0 {
 			i.h.w.t.Errorf("logout of %s, which is open", t.IQN)
 		}
 		i.h.machine.Remove(devno)
 		delete(i.h.sessions, t.IQN)
-	}
-	i.h.mu.Unlock()
-	i.step("after logout of " + t.IQN)
-	return nil
+		return nil
+	})
 }
 
 // Lookup implements transport.Transport.
-func (i initiator) Lookup(_ context.Context, t transport.Target) (transport.Origin, bool, error) {
-	i.step("look at session")
+func (i initiator) Lookup(ctx context.Context, t transport.Target) (transport.Origin, bool, error) {
+	if err := i.step.Look(ctx, "session"); err != nil {
+		return transport.Origin{}, false, err
+	}
 	i.h.mu.Lock()
 	defer i.h.mu.Unlock()
 	devno, found := i.h.sessions[t.IQN]
@@ -124,7 +132,7 @@ func (i initiator) Marks(_ context.Context, t transport.Target) (transport.Marks
 // behind it, and its writes are on the device when they are acknowledged.
 type filesystems struct {
 	h    *host
-	step func(string)
+	step blockdevtest.Step
 }
 
 const magic = "filesystem"
@@ -140,8 +148,10 @@ func (f filesystems) head(device string) ([]byte, error) {
 }
 
 // Probe implements attach.Filesystem.
-func (f filesystems) Probe(_ context.Context, device string) (volume.Content, error) {
-	f.step("look at " + device)
+func (f filesystems) Probe(ctx context.Context, device string) (volume.Content, error) {
+	if err := f.step.Look(ctx, device); err != nil {
+		return volume.Content{}, err
+	}
 	head, err := f.head(device)
 	switch {
 	case err != nil:
@@ -153,31 +163,31 @@ func (f filesystems) Probe(_ context.Context, device string) (volume.Content, er
 }
 
 // Format implements attach.Filesystem.
-func (f filesystems) Format(_ context.Context, device, _ string) error {
-	f.step("before mkfs " + device)
-	d, err := f.h.machine.Device(device)
-	if err == nil {
-		_, err = d.WriteAt([]byte(magic), 0)
-	}
-	if err == nil {
-		err = d.Flush()
-	}
-	f.step("after mkfs " + device)
-	return err
+func (f filesystems) Format(ctx context.Context, device, _ string) error {
+	return f.step.Change(ctx, "mkfs "+device, func() error {
+		d, err := f.h.machine.Device(device)
+		if err != nil {
+			return err
+		}
+		if _, err := d.WriteAt([]byte(magic), 0); err != nil {
+			return err
+		}
+		return d.Flush()
+	})
 }
 
 // Mount implements attach.Filesystem.
-func (f filesystems) Mount(_ context.Context, device, target, _ string, _ []string) error {
-	f.step("before mount " + target)
-	defer f.step("after mount " + target)
-	head, err := f.head(device)
-	if err != nil {
-		return err
-	}
-	if !bytes.HasPrefix(head, []byte(magic)) {
-		return fmt.Errorf("mount %s: %w", device, unix.EINVAL)
-	}
-	return f.mount(device, target)
+func (f filesystems) Mount(ctx context.Context, device, target, _ string, _ []string) error {
+	return f.step.Change(ctx, "mount "+target, func() error {
+		head, err := f.head(device)
+		if err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(head, []byte(magic)) {
+			return fmt.Errorf("mount %s: %w", device, unix.EINVAL)
+		}
+		return f.mount(device, target)
+	})
 }
 
 func (f filesystems) mount(device, target string) error {
@@ -187,55 +197,45 @@ func (f filesystems) mount(device, target string) error {
 	}
 	f.h.mu.Lock()
 	defer f.h.mu.Unlock()
-	f.h.mounts[target] = mount{devno: devnoOf(device), device: device, close: closed}
+	f.h.mounts[target] = mount{device: device, close: closed}
 	return nil
-}
-
-func devnoOf(device string) string {
-	var minor int
-	if _, err := fmt.Sscanf(device, "/dev/dm-%d", &minor); err != nil {
-		return ""
-	}
-	return blockdevtest.DMNo(minor)
 }
 
 // BindMount implements attach.Filesystem.
-func (f filesystems) BindMount(_ context.Context, source, target string, _ []string) error {
-	f.step("before bind " + target)
-	defer f.step("after bind " + target)
+func (f filesystems) BindMount(ctx context.Context, source, target string, options []string) error {
 	f.h.mu.Lock()
 	m := f.h.mounts[source]
 	f.h.mu.Unlock()
-	return f.mount(m.device, target)
+	return f.BindBlock(ctx, m.device, target, options)
 }
 
 // BindBlock implements attach.Filesystem.
-func (f filesystems) BindBlock(_ context.Context, device, target string, _ []string) error {
-	f.step("before bind " + target)
-	defer f.step("after bind " + target)
-	return f.mount(device, target)
+func (f filesystems) BindBlock(ctx context.Context, device, target string, _ []string) error {
+	return f.step.Change(ctx, "bind "+target, func() error { return f.mount(device, target) })
 }
 
 // Unmount implements attach.Filesystem.
-func (f filesystems) Unmount(_ context.Context, target string) error {
-	f.step("before umount " + target)
-	f.h.mu.Lock()
-	if m, found := f.h.mounts[target]; found {
-		m.close()
-		delete(f.h.mounts, target)
-	}
-	f.h.mu.Unlock()
-	f.step("after umount " + target)
-	return nil
+func (f filesystems) Unmount(ctx context.Context, target string) error {
+	return f.step.Change(ctx, "umount "+target, func() error {
+		f.h.mu.Lock()
+		defer f.h.mu.Unlock()
+		if m, found := f.h.mounts[target]; found {
+			m.close()
+			delete(f.h.mounts, target)
+		}
+		return nil
+	})
 }
 
 // Source implements attach.Filesystem.
-func (f filesystems) Source(_ context.Context, target string) (string, bool, error) {
-	f.step("look at mount " + target)
+func (f filesystems) Source(ctx context.Context, target string) (string, bool, error) {
+	if err := f.step.Look(ctx, "mount "+target); err != nil {
+		return "", false, err
+	}
 	f.h.mu.Lock()
 	defer f.h.mu.Unlock()
 	m, found := f.h.mounts[target]
-	return m.devno, found, nil
+	return f.h.machine.DevNo(m.device), found, nil
 }
 
 // Grow implements attach.Filesystem.

@@ -16,8 +16,7 @@ var errStillDirty = errors.New("the record says that the volume may be dirty")
 func (l *life) beLost() {
 	l.t.Helper()
 	req := l.publish(l.a.name)
-	stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
-	l.persist(l.a, "stage", stage)
+	l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, req) })
 	l.a.podWrites(1, 0, 1, 2, 3)
 	if _, running := l.a.mounts[staging]; !running {
 		l.t.Fatal("the pod has no volume")

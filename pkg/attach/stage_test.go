@@ -89,14 +89,19 @@ func (l *life) end(h *host, at string) {
 func (l *life) stay(h *host, value uint64, at ...int64) {
 	l.t.Helper()
 	req := l.publish(h.name)
-	stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
-	l.persist(h, "stage", stage)
+	l.persist(h, "stage", func(p *plugin) error { return p.Stage(l.ctx, req) })
 	h.podReads()
 	h.podWrites(value, at...)
 	h.podReads()
 	if obj := l.record(); l.mode == volume.ModeWriteback && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
 		l.t.Fatalf("a writeback volume is attached, and its record says %s (I2)", obj.Status.DirtyState)
 	}
+	l.leave(h)
+}
+
+// leave has the volume leave a node in order.
+func (l *life) leave(h *host) {
+	l.t.Helper()
 	l.persist(h, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
 	if obj := l.record(); obj.Status.DirtyState != v1alpha1.DirtyStateClean {
 		l.t.Fatalf("after unstage the record says %s (ended: %q)", obj.Status.DirtyState, l.ended)
@@ -116,9 +121,7 @@ func (l *life) nothingLeft(h *host) {
 	}
 	entries, err := h.Journal.List()
 	l.must("journal", err)
-	lv := h.lvm.Client(nil)
-	lv.SetDevices([]string{ssdPath})
-	lvs, err := lv.LVs(l.ctx, vgName)
+	lvs, err := h.lvmClient(nil).LVs(l.ctx, vgName)
 	l.must("logical volumes", err)
 	// What the record lists may be gone, what it does not list may not be there.
 	listed := slices.ContainsFunc(l.record().Status.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == h.name })

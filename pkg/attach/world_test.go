@@ -28,6 +28,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/lvm/lvmtest"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/provision"
@@ -54,7 +55,6 @@ type world struct {
 	storage *backendtest.Server
 	control *provision.Service
 	unit    *blockdevtest.Disk
-	hosts   map[string]*host
 	// written is what the pod wrote last to each place, once that was acknowledged.
 	written map[int64]uint64
 }
@@ -70,7 +70,7 @@ var scheme = func() *runtime.Scheme {
 var account = volume.Credentials{Username: "user", Password: "password-of-user"}
 
 func newWorld(t testing.TB, mode volume.CacheMode) *world {
-	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), unit: blockdevtest.NewDisk(unitBytes), hosts: map[string]*host{}, written: map[int64]uint64{}}
+	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), unit: blockdevtest.NewDisk(unitBytes), written: map[int64]uint64{}}
 	w.api = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build(),
 		interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
@@ -144,8 +144,8 @@ type host struct {
 }
 
 type mount struct {
-	devno, device string
-	close         func()
+	device string
+	close  func()
 }
 
 func (w *world) host(name string) *host {
@@ -153,16 +153,20 @@ func (w *world) host(name string) *host {
 	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]string{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
 	h.machine.Add("259:0", ssdPath, blockdevtest.NewDisk(64*mib))
-	lv := h.lvm.Client(nil)
-	lv.SetDevices([]string{ssdPath})
-	w.must("volume group", lv.CreateVG(w.ctx, vgName, []string{ssdPath}))
+	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w.must("CachePool", w.api.Create(w.ctx, pool))
 	pool.Status.InitiatorIQN = iqnOf(name)
 	w.must("CachePool", w.api.Status().Update(w.ctx, pool))
-	w.hosts[name] = h
 	h.start()
 	return h
+}
+
+// lvmClient is LVM on the node's SSD.
+func (h *host) lvmClient(step blockdevtest.Step) lvm.Client {
+	c := h.lvm.Client(step)
+	c.SetDevices([]string{ssdPath})
+	return c
 }
 
 // tempDir is in memory where the system has such a folder: a journal on a disk takes most
@@ -248,14 +252,12 @@ func (h *host) start() {
 	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
 	entries, err := journal.Open[attach.Entry](filepath.Join(h.dir, "journal"))
 	h.w.must("journal", err)
-	lv := h.lvm.Client(g.step)
-	lv.SetDevices([]string{ssdPath})
 	recorder := events.NewFakeRecorder(1000)
 	blocks := h.machine.Blocks(g.step)
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(
 		attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir},
 		attach.Deps{
-			DM: h.kernel.Client(g.step), LVM: lv, Blocks: blocks,
+			DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
 			Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
 			Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
 			CacheProblem: func(context.Context) string { return "" },
@@ -263,23 +265,19 @@ func (h *host) start() {
 }
 
 // stepping is the API server as a process sees it.
-func stepping(api client.WithWatch, step func(string)) client.Client {
-	change := func(what string, do func() error) error {
-		step("before " + what)
-		err := do()
-		step("after " + what)
-		return err
-	}
+func stepping(api client.WithWatch, step blockdevtest.Step) client.Client {
 	return interceptor.NewClient(api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-			step("look at the record")
+			if err := step.Look(ctx, "the record"); err != nil {
+				return err
+			}
 			return c.Get(ctx, key, obj, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, p client.Patch, opts ...client.PatchOption) error {
-			return change("a change of the record", func() error { return c.Patch(ctx, obj, p, opts...) })
+			return step.Change(ctx, "a change of the record", func() error { return c.Patch(ctx, obj, p, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			return change("a change of the record's status", func() error { return c.SubResource(sub).Patch(ctx, obj, p, opts...) })
+			return step.Change(ctx, "a change of the record's status", func() error { return c.SubResource(sub).Patch(ctx, obj, p, opts...) })
 		},
 	})
 }
@@ -333,14 +331,21 @@ const places = 16
 
 func offset(place int64) int64 { return (place + 1) * mib }
 
-// podWrites writes a new value to some places of the mounted volume.
-func (h *host) podWrites(value uint64, at ...int64) {
+// podDevice is what the pod has mounted.
+func (h *host) podDevice() blockdevtest.Device {
 	h.w.t.Helper()
 	h.mu.Lock()
 	m := h.mounts[staging]
 	h.mu.Unlock()
-	d, err := h.machine.Device(m.devno)
+	d, err := h.machine.Device(m.device)
 	h.w.must("the pod's device", err)
+	return d
+}
+
+// podWrites writes a new value to some places of the mounted volume.
+func (h *host) podWrites(value uint64, at ...int64) {
+	h.w.t.Helper()
+	d := h.podDevice()
 	for _, place := range at {
 		_, err := d.WriteAt(binary.LittleEndian.AppendUint64(nil, value), offset(place))
 		h.w.must("the pod writes", err)
@@ -354,12 +359,7 @@ func (h *host) podWrites(value uint64, at ...int64) {
 // podReads compares everything with what was acknowledged.
 func (h *host) podReads() {
 	h.w.t.Helper()
-	h.mu.Lock()
-	m := h.mounts[staging]
-	h.mu.Unlock()
-	d, err := h.machine.Device(m.devno)
-	h.w.must("the pod's device", err)
-	h.w.compare("the pod", d)
+	h.w.compare("the pod", h.podDevice())
 }
 
 func (w *world) compare(who string, d blockdevtest.Device) {

@@ -12,10 +12,9 @@ const pageBytes = 4096
 
 // Disk keeps bytes. What was never written, or was discarded, is zero.
 type Disk struct {
-	mu     sync.Mutex
-	size   int64
-	pages  map[int64]*[pageBytes]byte
-	broken error
+	mu    sync.Mutex
+	size  int64
+	pages map[int64]*[pageBytes]byte
 }
 
 var _ Device = (*Disk)(nil)
@@ -37,20 +36,10 @@ func (d *Disk) Grow(size int64) {
 	d.size = max(d.size, size)
 }
 
-// Break makes everything that is done to the disk fail with err; nil mends it.
-func (d *Disk) Break(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.broken = err
-}
-
 // ReadAt implements io.ReaderAt.
 func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.broken != nil {
-		return 0, d.broken
-	}
 	n := max(min(int64(len(p)), d.size-off), 0)
 	for at := int64(0); at < n; {
 		page, in := (off+at)/pageBytes, (off+at)%pageBytes
@@ -72,10 +61,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case d.broken != nil:
-		return 0, d.broken
-	case off < 0 || off+int64(len(p)) > d.size:
+	if off < 0 || off+int64(len(p)) > d.size {
 		return 0, fmt.Errorf("write of %d bytes at %d of %d: %w", len(p), off, d.size, unix.ENOSPC)
 	}
 	for at := int64(0); at < int64(len(p)); {
@@ -88,12 +74,8 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// Flush implements Device.
-func (d *Disk) Flush() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.broken
-}
+// Flush implements Device: every write was kept at once.
+func (d *Disk) Flush() error { return nil }
 
 // Discard implements Device.
 func (d *Disk) Discard(off, n int64) error { return zero(d, off, n) }
@@ -117,7 +99,5 @@ func zero(d Device, off, n int64) error {
 func (d *Disk) drop(page int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.broken == nil {
-		delete(d.pages, page)
-	}
+	delete(d.pages, page)
 }

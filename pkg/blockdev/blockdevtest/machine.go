@@ -8,7 +8,6 @@ package blockdevtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,8 +43,6 @@ type Machine struct {
 type node struct {
 	device  Device
 	openers int
-	// noDiscard is discard_max_bytes of 0.
-	noDiscard bool
 }
 
 // New returns a machine without devices.
@@ -88,7 +85,14 @@ func (m *Machine) Remove(devno string) {
 	}
 }
 
-// Device returns the device of a number or a path. Error: ENXIO.
+// DevNo is the number "major:minor" of a path, "" if there is no such device.
+func (m *Machine) DevNo(path string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.paths[path]
+}
+
+// Device returns the device of a number or a path. Errors: ENXIO, ENOENT.
 func (m *Machine) Device(name string) (Device, error) {
 	n, err := m.find(name)
 	if err != nil {
@@ -142,19 +146,14 @@ func (m *Machine) Openers(name string) int {
 
 // Blocks is what a process of this machine does to block devices.
 type Blocks struct {
-	m *Machine
-	// step is called before and after each change of one.
-	step func(what string)
+	m    *Machine
+	step Step
 	mu   sync.Mutex
 	open map[*file]bool
 }
 
-// Blocks begins a process. step is called before and after each change of a device, with
-// words for it; nil is nobody.
-func (m *Machine) Blocks(step func(what string)) *Blocks {
-	if step == nil {
-		step = func(string) {}
-	}
+// Blocks begins a process.
+func (m *Machine) Blocks(step Step) *Blocks {
 	return &Blocks{m: m, step: step, open: map[*file]bool{}}
 }
 
@@ -166,13 +165,6 @@ func (b *Blocks) Exit() {
 		f.closed()
 	}
 	clear(b.open)
-}
-
-func (b *Blocks) change(what string, do func() error) error {
-	b.step("before " + what)
-	err := do()
-	b.step("after " + what)
-	return err
 }
 
 // Open is blockdev.Open.
@@ -204,7 +196,7 @@ func (f *file) WriteAt(p []byte, off int64) (n int, err error) {
 	if f.flags&unix.O_ACCMODE == unix.O_RDONLY {
 		return 0, &os.PathError{Op: "write", Path: f.path, Err: unix.EBADF}
 	}
-	err = f.b.change("write to "+f.path, func() error {
+	err = f.b.step.Change(context.Background(), "write to "+f.path, func() error {
 		n, err = f.Device.WriteAt(p, off)
 		return err
 	})
@@ -226,9 +218,7 @@ func (f *file) Close() error {
 // ZeroHead is blockdev.ZeroHead.
 func (b *Blocks) ZeroHead(ctx context.Context, path string, n int64) error {
 	return b.with(path, func(d Device) error {
-		return b.change("zero head of "+path, func() error {
-			return errors.Join(ctx.Err(), zero(d, 0, min(n, d.Size())))
-		})
+		return b.step.Change(ctx, "zero head of "+path, func() error { return zero(d, 0, min(n, d.Size())) })
 	})
 }
 
@@ -238,9 +228,9 @@ func (b *Blocks) Discard(ctx context.Context, path string, ranges [][2]uint64) e
 		return nil
 	}
 	return b.with(path, func(d Device) error {
-		return b.change("discard "+path, func() error {
+		return b.step.Change(ctx, "discard "+path, func() error {
 			for _, r := range ranges {
-				if err := errors.Join(ctx.Err(), d.Discard(int64(r[0]), int64(r[1]))); err != nil {
+				if err := d.Discard(int64(r[0]), int64(r[1])); err != nil {
 					return fmt.Errorf("discard %s: %w", path, err)
 				}
 			}
@@ -258,38 +248,10 @@ func (b *Blocks) with(path string, do func(Device) error) error {
 	return do(f.Device)
 }
 
-// RefuseDiscards is blockdev.RefuseDiscards.
+// RefuseDiscards is blockdev.RefuseDiscards. Nobody here discards through a device.
 func (b *Blocks) RefuseDiscards(devno string) error {
-	n, err := b.m.find(devno)
-	if err != nil {
+	return b.step.Change(context.Background(), "refuse discards of "+devno, func() error {
+		_, err := b.m.find(devno)
 		return err
-	}
-	return b.change("refuse discards of "+devno, func() error {
-		b.m.mu.Lock()
-		defer b.m.mu.Unlock()
-		n.noDiscard = true
-		return nil
 	})
-}
-
-// RefusesDiscards tells whether that was done to a device.
-func (m *Machine) RefusesDiscards(devno string) bool {
-	n, err := m.find(devno)
-	if err != nil {
-		return false
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return n.noDiscard
-}
-
-// AllowDiscards undoes it, as a new table of the device does.
-func (m *Machine) AllowDiscards(devno string) {
-	n, err := m.find(devno)
-	if err != nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n.noDiscard = false
 }

@@ -110,10 +110,6 @@ const (
 )
 
 func (m *metadata) read() error {
-	block := make([]byte, superblockBytes)
-	if err := m.dev.read(block, 0); err != nil {
-		return err
-	}
 	sb, err := devmapper.ReadCacheSuperblock(reader{m.dev})
 	switch {
 	case sb.Blank:
@@ -295,6 +291,11 @@ func (c *cache) drop(block uint64) {
 	c.age = slices.DeleteFunc(c.age, func(b uint64) bool { return b == block })
 }
 
+// buffer is one for a block of the origin, of which the last may be shorter.
+func (c *cache) buffer(block uint64) []byte {
+	return make([]byte, min(c.chunkBytes, int64(c.sectors)*devmapper.SectorSize-int64(block)*c.chunkBytes))
+}
+
 // promote copies a block of the origin into the cache, if its policy takes any in.
 func (c *cache) promote(block uint64) bool {
 	if c.policy == devmapper.PolicyCleaner {
@@ -304,8 +305,7 @@ func (c *cache) promote(block uint64) bool {
 	if !free {
 		return false
 	}
-	n := min(c.chunkBytes, int64(c.sectors)*devmapper.SectorSize-int64(block)*c.chunkBytes)
-	buf := make([]byte, n)
+	buf := c.buffer(block)
 	if c.origin.read(buf, int64(block)*c.chunkBytes) != nil || c.data.write(buf, int64(at)*c.chunkBytes) != nil {
 		return false
 	}
@@ -341,8 +341,7 @@ func (c *cache) writeBack(block uint64) error {
 	if !c.dirty[at] {
 		return nil
 	}
-	n := min(c.chunkBytes, int64(c.sectors)*devmapper.SectorSize-int64(block)*c.chunkBytes)
-	buf := make([]byte, n)
+	buf := c.buffer(block)
 	if err := c.data.read(buf, int64(at)*c.chunkBytes); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ func (c *client) Await(ctx context.Context, _ ...string) error { return ctx.Err(
 
 // Create implements devmapper.Client.
 func (c *client) Create(ctx context.Context, name, uuid string, t devmapper.Table) (info devmapper.Info, err error) {
-	err = c.change(ctx, "create "+name, func() error {
+	err = c.step.Change(ctx, "create "+name, func() error {
 		info, err = c.k.create(name, uuid, t, false)
 		return err
 	})
@@ -23,7 +23,7 @@ func (c *client) Create(ctx context.Context, name, uuid string, t devmapper.Tabl
 
 // CreateReadOnly implements devmapper.Client.
 func (c *client) CreateReadOnly(ctx context.Context, name, uuid string, t devmapper.Table) (info devmapper.Info, err error) {
-	err = c.change(ctx, "create "+name, func() error {
+	err = c.step.Change(ctx, "create "+name, func() error {
 		info, err = c.k.create(name, uuid, t, true)
 		return err
 	})
@@ -32,17 +32,17 @@ func (c *client) CreateReadOnly(ctx context.Context, name, uuid string, t devmap
 
 // Load implements devmapper.Client.
 func (c *client) Load(ctx context.Context, name string, t devmapper.Table) error {
-	return c.change(ctx, "load "+name, func() error { return c.k.load(name, t, false) })
+	return c.step.Change(ctx, "load "+name, func() error { return c.k.load(name, t, false) })
 }
 
 // LoadReadOnly implements devmapper.Client.
 func (c *client) LoadReadOnly(ctx context.Context, name string, t devmapper.Table) error {
-	return c.change(ctx, "load "+name, func() error { return c.k.load(name, t, true) })
+	return c.step.Change(ctx, "load "+name, func() error { return c.k.load(name, t, true) })
 }
 
 // Resume implements devmapper.Client.
 func (c *client) Resume(ctx context.Context, name string) error {
-	return c.change(ctx, "resume "+name, func() error { return c.k.resume(name) })
+	return c.step.Change(ctx, "resume "+name, func() error { return c.k.resume(name) })
 }
 
 // ResumeUnfrozen implements devmapper.Client.
@@ -50,42 +50,29 @@ func (c *client) ResumeUnfrozen(ctx context.Context, name string) error { return
 
 // Clear implements devmapper.Client.
 func (c *client) Clear(ctx context.Context, name string) error {
-	return c.change(ctx, "clear "+name, func() error { return c.k.clear(name) })
+	return c.step.Change(ctx, "clear "+name, func() error { return c.k.clear(name) })
 }
 
 // Remove implements devmapper.Client. A device that is open stays open: nothing here opens
 // one for a moment only.
 func (c *client) Remove(ctx context.Context, name string) error {
-	return c.change(ctx, "remove "+name, func() error { return c.k.remove(name) })
+	return c.step.Change(ctx, "remove "+name, func() error { return c.k.remove(name) })
 }
 
 // Message implements devmapper.Client.
 func (c *client) Message(ctx context.Context, name string, _ uint64, words ...string) error {
-	return c.change(ctx, "message "+name+" "+strings.Join(words, " "), func() error {
-		return c.onCache(name, func(t *cache) error { return t.message(words) })
+	return c.step.Change(ctx, "message "+name+" "+strings.Join(words, " "), func() error {
+		return c.on(name, func(d *device) error {
+			if t := d.cache(); t != nil {
+				return t.message(words)
+			}
+			return fmt.Errorf("%w: %s is no cache", devmapper.ErrInvalid, name)
+		})
 	})
 }
 
-// onCache does something with a cache that is live.
-func (c *client) onCache(name string, do func(*cache) error) error {
-	c.k.mu.Lock()
-	defer c.k.mu.Unlock()
-	d, err := c.k.get(name)
-	if err != nil {
-		return err
-	}
-	if d.live == nil || d.live.cache == nil {
-		return fmt.Errorf("%w: %s is no cache", devmapper.ErrInvalid, name)
-	}
-	return do(d.live.cache)
-}
-
-// look runs do with a device, under the kernel's lock.
-func (c *client) look(ctx context.Context, what, name string, do func(*device) error) error {
-	c.step("look at " + what + " of " + name)
-	if err := ctx.Err(); err != nil {
-		return err
-	}
+// on runs do with a device, under the kernel's lock.
+func (c *client) on(name string, do func(*device) error) error {
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
 	d, err := c.k.get(name)
@@ -93,6 +80,14 @@ func (c *client) look(ctx context.Context, what, name string, do func(*device) e
 		return err
 	}
 	return do(d)
+}
+
+// look is on for what changes nothing.
+func (c *client) look(ctx context.Context, what, name string, do func(*device) error) error {
+	if err := c.step.Look(ctx, what+" of "+name); err != nil {
+		return err
+	}
+	return c.on(name, do)
 }
 
 // Table implements devmapper.Client.
@@ -117,23 +112,26 @@ func (c *client) Deps(ctx context.Context, name string) (deps []string, err erro
 
 // StatusAll implements devmapper.Client.
 func (c *client) StatusAll(ctx context.Context) (map[string]devmapper.CacheStatus, error) {
-	c.step("look at status of all")
+	if err := c.step.Look(ctx, "status of all"); err != nil {
+		return nil, err
+	}
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
 	out := map[string]devmapper.CacheStatus{}
 	for name, d := range c.k.devices {
-		if d.live != nil && d.live.cache != nil {
-			out[name] = d.live.cache.status()
+		if t := d.cache(); t != nil {
+			out[name] = t.status()
 		}
 	}
-	return out, ctx.Err()
+	return out, nil
 }
 
 // Status implements devmapper.Client.
 func (c *client) Status(ctx context.Context, name string) (s devmapper.CacheStatus, found bool, err error) {
 	err = c.look(ctx, "status", name, func(d *device) error {
-		if found = d.live != nil && d.live.cache != nil; found {
-			s = d.live.cache.status()
+		t := d.cache()
+		if found = t != nil; found {
+			s = t.status()
 		}
 		return nil
 	})
@@ -142,13 +140,11 @@ func (c *client) Status(ctx context.Context, name string) (s devmapper.CacheStat
 
 // CommitAll implements devmapper.Client.
 func (c *client) CommitAll(ctx context.Context) error {
-	return c.change(ctx, "commit of all", func() error {
+	return c.step.Change(ctx, "commit of all", func() error {
 		c.k.mu.Lock()
 		defer c.k.mu.Unlock()
 		for _, d := range c.k.devices {
-			if d.live != nil && d.live.cache != nil {
-				_ = d.live.cache.meta.commit(false) // the status shows it
-			}
+			d.commit()
 		}
 		return nil
 	})
@@ -156,15 +152,19 @@ func (c *client) CommitAll(ctx context.Context) error {
 
 // Commit implements devmapper.Client.
 func (c *client) Commit(ctx context.Context, name string) error {
-	return c.change(ctx, "commit of "+name, func() error {
-		c.k.mu.Lock()
-		defer c.k.mu.Unlock()
-		d, err := c.k.get(name)
-		if err == nil && d.live != nil && d.live.cache != nil {
-			_ = d.live.cache.meta.commit(false)
-		}
-		return err
+	return c.step.Change(ctx, "commit of "+name, func() error {
+		return c.on(name, func(d *device) error {
+			d.commit()
+			return nil
+		})
 	})
+}
+
+// commit has a cache write its map. Its status shows what it could not.
+func (d *device) commit() {
+	if t := d.cache(); t != nil {
+		_ = t.meta.commit(false)
+	}
 }
 
 // CloneStatusAll implements devmapper.Client: there is no clone.
@@ -181,21 +181,22 @@ func (c *client) MultipathStatus(ctx context.Context, name string) (devmapper.Mu
 
 // StatsCreate implements devmapper.Client.
 func (c *client) StatsCreate(ctx context.Context, name string) error {
-	return c.change(ctx, "statistics of "+name, func() error {
-		c.k.mu.Lock()
-		defer c.k.mu.Unlock()
-		d, err := c.k.get(name)
-		if err == nil && d.region == 0 {
-			c.k.regions++
-			d.region = c.k.regions
-		}
-		return err
+	return c.step.Change(ctx, "statistics of "+name, func() error {
+		return c.on(name, func(d *device) error {
+			if d.region == 0 {
+				c.k.regions++
+				d.region = c.k.regions
+			}
+			return nil
+		})
 	})
 }
 
 // StatsAll implements devmapper.Client. It counts nothing.
 func (c *client) StatsAll(ctx context.Context, prefix string) (map[string]devmapper.Stats, error) {
-	c.step("look at statistics of all")
+	if err := c.step.Look(ctx, "statistics of all"); err != nil {
+		return nil, err
+	}
 	c.k.mu.Lock()
 	defer c.k.mu.Unlock()
 	out := map[string]devmapper.Stats{}
@@ -204,21 +205,17 @@ func (c *client) StatsAll(ctx context.Context, prefix string) (map[string]devmap
 			out[name] = devmapper.Stats{Region: d.region}
 		}
 	}
-	return out, ctx.Err()
+	return out, nil
 }
 
 // TrackWrites implements devmapper.Client.
 func (c *client) TrackWrites(ctx context.Context, name, tag string, areaSectors uint64) error {
-	return c.change(ctx, "track writes to "+name, func() error {
-		c.k.mu.Lock()
-		defer c.k.mu.Unlock()
-		d, err := c.k.get(name)
-		if err != nil {
-			return err
-		}
-		n := (d.lines().Sectors() + areaSectors - 1) / areaSectors
-		d.tracked = &tracked{tag: tag, written: devmapper.Written{AreaSectors: areaSectors, Areas: make([]bool, n)}}
-		return nil
+	return c.step.Change(ctx, "track writes to "+name, func() error {
+		return c.on(name, func(d *device) error {
+			n := (d.lines().Sectors() + areaSectors - 1) / areaSectors
+			d.tracked = &tracked{tag: tag, written: devmapper.Written{AreaSectors: areaSectors, Areas: make([]bool, n)}}
+			return nil
+		})
 	})
 }
 
@@ -236,21 +233,20 @@ func (c *client) WrittenAreas(ctx context.Context, name, tag string) (w devmappe
 
 // UntrackWrites implements devmapper.Client.
 func (c *client) UntrackWrites(ctx context.Context, name string) error {
-	return c.change(ctx, "untrack writes to "+name, func() error {
-		c.k.mu.Lock()
-		defer c.k.mu.Unlock()
-		d, err := c.k.get(name)
-		if err == nil {
+	return c.step.Change(ctx, "untrack writes to "+name, func() error {
+		return c.on(name, func(d *device) error {
 			d.tracked = nil
-		}
-		return err
+			return nil
+		})
 	})
 }
 
 // Info implements devmapper.Client.
 func (c *client) Info(ctx context.Context, prefix string) (map[string]devmapper.Info, error) {
-	c.step("look at info of " + prefix)
-	return c.k.infos(prefix), ctx.Err()
+	if err := c.step.Look(ctx, "info of "+prefix); err != nil {
+		return nil, err
+	}
+	return c.k.infos(prefix), nil
 }
 
 // Targets implements devmapper.Client.

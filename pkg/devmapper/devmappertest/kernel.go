@@ -7,7 +7,6 @@
 package devmappertest
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -58,7 +57,6 @@ type device struct {
 	name, uuid     string
 	major, minor   int
 	readOnly       bool
-	suspended      bool
 	live, inactive *table
 	// region is that of its statistics, 0 without; tracked is what was written to.
 	region  uint64
@@ -140,6 +138,10 @@ func (d *device) Flush() error {
 func (d *device) Discard(off, n int64) error {
 	d.k.mu.Lock()
 	defer d.k.mu.Unlock()
+	return d.discard(off, n)
+}
+
+func (d *device) discard(off, n int64) error {
 	return d.each(off, n, func(t target, _, at, n int64) error { return t.discard(at, n) })
 }
 
@@ -191,6 +193,14 @@ func (d *device) each(off, n int64, do func(t target, in, at, n int64) error) er
 	return nil
 }
 
+// cache is the target if the live table is one cache, nil otherwise.
+func (d *device) cache() *cache {
+	if d.live == nil {
+		return nil
+	}
+	return d.live.cache
+}
+
 func (d *device) lines() devmapper.Table {
 	if d.live == nil {
 		return nil
@@ -227,7 +237,7 @@ func (l lower) flush() error {
 
 func (l lower) discard(off, n int64) error {
 	if d, ok := l.Device.(*device); ok {
-		return d.each(off, n, func(t target, _, at, n int64) error { return t.discard(at, n) })
+		return d.discard(off, n)
 	}
 	return l.Discard(off, n)
 }
@@ -354,8 +364,8 @@ func (d *device) swap() error {
 		return nil
 	}
 	before := d.live
-	if before != nil && before.cache != nil {
-		if err := before.cache.suspend(); err != nil {
+	if c := d.cache(); c != nil {
+		if err := c.suspend(); err != nil {
 			return err
 		}
 	}
@@ -367,7 +377,6 @@ func (d *device) swap() error {
 	d.live, d.inactive, d.readOnly = d.inactive, nil, d.inactive.readOnly
 	if before != nil {
 		before.close()
-		d.k.machine.AllowDiscards(blockdevtest.DMNo(d.minor))
 	}
 	return nil
 }
@@ -397,7 +406,6 @@ func (k *Kernel) resume(name string) error {
 	if err != nil {
 		return err
 	}
-	d.suspended = false
 	return d.swap()
 }
 
@@ -422,9 +430,9 @@ func (k *Kernel) remove(name string) error {
 	if k.machine.Openers(blockdevtest.DMNo(d.minor)) > 0 {
 		return fmt.Errorf("%w: %s", devmapper.ErrBusy, name)
 	}
-	if d.live != nil && d.live.cache != nil {
+	if c := d.cache(); c != nil {
 		// What cannot be written is lost with the device: the kernel says it in its log.
-		_ = d.live.cache.suspend()
+		_ = c.suspend()
 	}
 	for _, t := range []*table{d.live, d.inactive} {
 		if t != nil {
@@ -440,7 +448,7 @@ func (d *device) info() devmapper.Info {
 	return devmapper.Info{
 		Name: d.name, UUID: d.uuid, Major: d.major, Minor: d.minor,
 		OpenCount: d.k.machine.Openers(blockdevtest.DMNo(d.minor)),
-		Suspended: d.suspended, ReadOnly: d.readOnly, HasLive: d.live != nil, HasInactive: d.inactive != nil,
+		ReadOnly:  d.readOnly, HasLive: d.live != nil, HasInactive: d.inactive != nil,
 	}
 }
 
@@ -456,27 +464,10 @@ func (k *Kernel) infos(prefix string) map[string]devmapper.Info {
 	return out
 }
 
-// Client is the device mapper as one process of the machine sees it. step is called
-// before and after each change, and before each look, with words for it; nil is nobody.
-func (k *Kernel) Client(step func(what string)) devmapper.Client {
-	if step == nil {
-		step = func(string) {}
-	}
-	return &client{k: k, step: step}
-}
+// Client is the device mapper as one process of the machine sees it.
+func (k *Kernel) Client(step blockdevtest.Step) devmapper.Client { return &client{k: k, step: step} }
 
 type client struct {
 	k    *Kernel
-	step func(what string)
-}
-
-// change does what the kernel does at once: no process ends between its parts.
-func (c *client) change(ctx context.Context, what string, do func() error) error {
-	c.step("before " + what)
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	err := do()
-	c.step("after " + what)
-	return err
+	step blockdevtest.Step
 }

@@ -78,18 +78,12 @@ func (l *LVM) activate(v *volume) {
 	}
 }
 
-// Client is LVM as one process of the machine sees it. step is called before and after
-// each change, and before each look, with words for it; nil is nobody.
-func (l *LVM) Client(step func(what string)) lvm.Client {
-	if step == nil {
-		step = func(string) {}
-	}
-	return &client{l: l, step: step}
-}
+// Client is LVM as one process of the machine sees it.
+func (l *LVM) Client(step blockdevtest.Step) lvm.Client { return &client{l: l, step: step} }
 
 type client struct {
 	l    *LVM
-	step func(what string)
+	step blockdevtest.Step
 	// devices are those of SetDevices; mu is that of the LVM.
 	devices []string
 }
@@ -102,20 +96,15 @@ func (c *client) SetDevices(paths []string) {
 }
 
 func (c *client) change(ctx context.Context, what string, do func() error) error {
-	c.step("before " + what)
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	c.l.mu.Lock()
-	err := do()
-	c.l.mu.Unlock()
-	c.step("after " + what)
-	return err
+	return c.step.Change(ctx, what, func() error {
+		c.l.mu.Lock()
+		defer c.l.mu.Unlock()
+		return do()
+	})
 }
 
 func (c *client) look(ctx context.Context, what string, do func() error) error {
-	c.step("look at " + what)
-	if err := ctx.Err(); err != nil {
+	if err := c.step.Look(ctx, what); err != nil {
 		return err
 	}
 	c.l.mu.Lock()
