@@ -66,9 +66,9 @@ var _ = Describe("A warm move, measured", Label("bench", "slow", "lab"), Serial,
 		Expect(err).NotTo(HaveOccurred())
 		Expect(slow.restart(ctx, nodeB)).To(Succeed())
 		for range 3 {
-			rate, err := readRate(ctx, nodeB, hoststate.TopDevice(slow.Handle)+"-source", 64)
+			rate, err := readRate(ctx, nodeB, hoststate.TopDevice(slow.Handle)+".source", 64)
 			Expect(err).NotTo(HaveOccurred())
-			copied, err := copyRate(ctx, nodeB, hoststate.TopDevice(slow.Handle)+"-source", 64)
+			copied, err := copyRate(ctx, nodeB, hoststate.TopDevice(slow.Handle)+".source", 64)
 			Expect(err).NotTo(HaveOccurred())
 			say("plain read of the lent device: %.1f MiB/s; dd of it to the SSD: %.1f MiB/s", rate, copied)
 		}
@@ -267,7 +267,7 @@ func measureMove(ctx context.Context, s *space, name, from string, mib int) (mov
 // hydrated returns which part of the cache that is being filled is there, by the kernel's
 // own count (Documentation/admin-guide/device-mapper/dm-clone.rst, "Status").
 func (v *vol) hydrated(ctx context.Context) (float64, error) {
-	out, err := k.Host.Run(ctx, v.node, "dmsetup status nf-"+v.Handle+"-data")
+	out, err := k.Host.Run(ctx, v.node, "dmsetup status nf-"+v.Handle+".data")
 	if err != nil {
 		return 0, err
 	}

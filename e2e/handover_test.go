@@ -154,7 +154,7 @@ func shutDown(ctx context.Context, node string) error {
 // path: its number, A or F, and how often it failed.
 func (v *vol) expectPath(ctx context.Context, peer bool) error {
 	out, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
-		"dmsetup status nf-%[1]s-source; cat /sys/class/iscsi_session/session*/targetname | grep -cF ':lend.' || true", v.Handle))
+		"dmsetup status nf-%[1]s.source; cat /sys/class/iscsi_session/session*/targetname | grep -cF ':lend.' || true", v.Handle))
 	if err != nil {
 		return err
 	}

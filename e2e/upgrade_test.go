@@ -68,7 +68,7 @@ var _ = Describe("The chart", Label("upgrade", "lab"), Serial, func() {
 			ends = append(ends, v.work(ctx))
 		}
 		before := look(ctx, both, token)
-		Expect(before.tables["moves"]["nf-"+moves.Handle+"-data"]).To(ContainSubstring(" clone "), "the move must be under way")
+		Expect(before.tables["moves"]["nf-"+moves.Handle+".data"]).To(ContainSubstring(" clone "), "the move must be under way")
 
 		By("upgrading")
 		args := []string{"upgrade", r.name, next, "--values", r.values}
@@ -313,9 +313,9 @@ func expectUnmoved(before, after state) {
 		case is == was:
 		case !there:
 			// What the fill needed goes when it is done.
-			Expect(device).To(MatchRegexp(`-(source|path)$|\.fill$`), "device %s of the volume that moves is gone; it was %s", device, was)
+			Expect(device).To(MatchRegexp(`\.(source|path|fill)$`), "device %s of the volume that moves is gone; it was %s", device, was)
 		default:
-			Expect(device).To(HaveSuffix("-data"), "the table of %s was %s and is %s", device, was, is)
+			Expect(device).To(HaveSuffix(".data"), "the table of %s was %s and is %s", device, was, is)
 			Expect(tableTarget(was)+" "+tableTarget(is)).To(Equal("clone linear"), "the swap of the move: %s was %s and is %s", device, was, is)
 		}
 	}
@@ -337,7 +337,7 @@ func tableTarget(table string) string {
 func (v *vol) tables(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	out, err := k.Host.Run(ctx, v.node, fmt.Sprintf(`set -e
-dmsetup ls | awk '{print $1}' | grep -E '^nf-%[1]s(-|$)|%[2]s\.' | while read -r d; do
+dmsetup ls | awk '{print $1}' | grep -E '^nf-%[1]s(\.|$)|%[2]s\.' | while read -r d; do
   printf '%%s|%%s|%%s\n' "$d" "$(dmsetup table "$d" | tr '\n' ';')" "$(dmsetup info -c --noheadings -o uuid,major,minor "$d")"
 done`, v.Handle, strings.ReplaceAll(v.Handle, "-", "--")))
 	Expect(err).NotTo(HaveOccurred())

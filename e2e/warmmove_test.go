@@ -213,7 +213,7 @@ func (v *vol) awaitFilling(ctx context.Context, generation int64) error {
 
 // dataTable is the table of the device below the cache.
 func (v *vol) dataTable(ctx context.Context) (string, error) {
-	return k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+"-data")
+	return k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data")
 }
 
 // expectWhole fails unless the cache lies on the SSD alone and nothing of a fill is
@@ -228,7 +228,7 @@ func (v *vol) expectWhole(ctx context.Context) error {
 			return "the data device has the table " + table, nil
 		}
 		left, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
-			"dmsetup ls | grep -E 'nf-%[1]s-(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
+			"dmsetup ls | grep -E 'nf-%[1]s.(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
 			v.Handle, strings.ReplaceAll(v.Handle, "-", "--")))
 		if err == nil && strings.TrimSpace(left) != "" {
 			return "still there: " + left, nil
@@ -242,7 +242,7 @@ func (v *vol) expectNoLoan(ctx context.Context, node string) error {
 	return awaitNone(ctx, soon, func(items []hoststate.Item) []hoststate.Item {
 		var out []hoststate.Item
 		for _, i := range hoststate.Mentioning(items, v.Handle) {
-			if i.Machine == node && (i.Kind == "target" || i.Kind == "backstore" || i.Kind == "dm" && strings.HasSuffix(i.Name, "-lent")) {
+			if i.Machine == node && (i.Kind == "target" || i.Kind == "backstore" || i.Kind == "dm" && strings.HasSuffix(i.Name, ".lent")) {
 				out = append(out, i)
 			}
 		}
@@ -253,7 +253,7 @@ func (v *vol) expectNoLoan(ctx context.Context, node string) error {
 // awaitGathered waits until the fill's path leads to the origin.
 func (v *vol) awaitGathered(ctx context.Context) error {
 	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
-		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+"-path | wc -l; dmsetup status nf-"+v.Handle+"-source")
+		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".path | wc -l; dmsetup status nf-"+v.Handle+".source")
 		if err != nil {
 			return "", err
 		}
@@ -362,7 +362,7 @@ func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum
 		return err
 	}
 	out, err := k.Host.Run(ctx, node, fmt.Sprintf(
-		"dd if=/dev/mapper/nf-%s-origin bs=1M skip=%d count=%d iflag=direct status=none | sha256sum", v.Handle, offset, workingSet))
+		"dd if=/dev/mapper/nf-%s.origin bs=1M skip=%d count=%d iflag=direct status=none | sha256sum", v.Handle, offset, workingSet))
 	if err != nil {
 		return err
 	}

@@ -77,7 +77,9 @@ func (m *machine) admitAgain(n *node, mode volume.CacheMode) {
 		t.Error("the stray pod's write went somewhere")
 	}
 	mustPass(t, "close", stray.Close())
-	d.stage()
+	// udev looks at what has been written to, and waits for the lost session as long as that
+	// may come back. The kubelet repeats the stage.
+	soon(t, "the volume is staged", func() bool { return d.n.Stage(ctx, d.req) == nil })
 	if got := sessionState(t, old); old == d.target().IQN || got != "" {
 		t.Errorf("the stage left the session with %s %q", old, got)
 	}

@@ -101,7 +101,7 @@ func (d *disk) wantBypassed() {
 	infos, err := d.n.DM.Info(t.Context(), "nf-"+string(d.req.ID))
 	mustPass(t, "devices", err)
 	for name := range infos {
-		if name != "nf-"+string(d.req.ID) && !strings.HasSuffix(name, "-origin") {
+		if name != "nf-"+string(d.req.ID) && !strings.HasSuffix(name, ".origin") {
 			t.Errorf("device %s is left", name)
 		}
 	}

@@ -60,6 +60,10 @@ func (v *movers) stopFilling(point string) {
 	v.a, v.b, err = openPair(t.Context(), v.a.dir, v.b.dir)
 	mustPass(t, "restart", err)
 	v.n = v.b
+	// What a repair that was ended here has made rests on the origin.
+	if point == "fill.swapped" && !v.killAt("fill.path", order{Lender: v.a.dir, Repair: true}) {
+		t.Fatal("the repair did not pass fill.path")
+	}
 	// What has no journal is kept until the volume comes again.
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 	if kept, _ := v.b.Kept(); (len(kept) > 0) != lost {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -201,7 +202,7 @@ func (v *movers) warmUp(seed uint64) []byte {
 func (v *movers) wantFilled() {
 	v.m.t.Helper()
 	mustPass(v.m.t, "fill", v.n.fillUp(v.m.t.Context(), v.req.ID))
-	t, err := v.n.DM.Table(v.m.t.Context(), "nf-"+string(v.req.ID)+"-data")
+	t, err := v.n.DM.Table(v.m.t.Context(), layout.Device(v.req.ID, layout.Data))
 	mustPass(v.m.t, "table", err)
 	if len(t) != 1 || t[0].Target.Type() != "linear" {
 		v.m.t.Errorf("the data device is %v", t)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -80,7 +81,7 @@ func TestKernelHandOver(t *testing.T) {
 // wantPath fails unless the fill's path is up and has failed so many times.
 func (v *movers) wantPath(failures uint64) {
 	v.m.t.Helper()
-	st, err := v.b.DM.MultipathStatus(v.m.t.Context(), "nf-"+string(v.req.ID)+"-source")
+	st, err := v.b.DM.MultipathStatus(v.m.t.Context(), layout.Device(v.req.ID, layout.Source))
 	mustPass(v.m.t, "path", err)
 	if len(st.Paths) != 1 || !st.HasPath() || st.Paths[0].Failures != failures {
 		v.m.t.Errorf("the path is %+v, want it up after %d failures", st, failures)
@@ -128,11 +129,11 @@ func (v *movers) endLoan() {
 	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != attach.StateResident || e.Lent != nil {
 		t.Errorf("journal %+v, %v", e, err)
 	}
-	infos, err := v.a.DM.Info(t.Context(), "nf-"+string(v.req.ID)+"-lent")
+	infos, err := v.a.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))
 	if mustPass(t, "devices", err); len(infos) > 0 {
 		t.Errorf("left: %v", infos)
 	}
-	if _, err := v.b.DM.Table(t.Context(), "nf-"+string(v.req.ID)+"-path"); errors.Is(err, devmapper.ErrNotExist) {
+	if _, err := v.b.DM.Table(t.Context(), layout.Device(v.req.ID, layout.Path)); errors.Is(err, devmapper.ErrNotExist) {
 		t.Error("the fill has ended already")
 	}
 }

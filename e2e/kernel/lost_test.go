@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -209,21 +210,7 @@ func TestKernelShutOutReader(t *testing.T) {
 	n := m.node(t.TempDir(), onOneSSD())
 	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough} {
 		d := m.volume(n, "reader-"+string(mode), 64*mib, cached(mode, 32*mib))
-		d.req.Publication.Source.Portals = []string{portal, secondPortal}
-		d.req.Block = true
-		d.stage()
-		m.patience("3")
-		mustPass(t, "shut out", m.svc.UnexportVolume(t.Context(), string(d.req.ID), "", ""))
-		dm := devmapper.New(hostexec.New())
-		read := make(chan error, 1)
-		go func() { // what is not in the cache, past the page cache
-			_, err := hostexec.New().Run(context.Background(), hostexec.Command("dd", "if="+d.device(), "of=/dev/null", "bs=4096", "count=1", "skip=8192", "iflag=direct"))
-			read <- err
-		}()
-		soon(t, "the reader waits for paths that are gone", func() bool {
-			s, err := dm.MultipathStatus(t.Context(), "nf-"+string(d.req.ID)+"-origin")
-			return err == nil && !s.HasPath()
-		})
+		read := d.shutOutReader()
 		mustPass(t, "record", d.rec.update(d.req.ID, func(r *fileRecord) error {
 			r.Volume.Published = false
 			return nil
@@ -237,6 +224,52 @@ func TestKernelShutOutReader(t *testing.T) {
 			t.Error("the reader has read from paths that were gone")
 		}
 		d.wantNoVolumes()
+		d.remove()
+	}
+}
+
+// shutOutReader attaches a volume over two paths, shuts its node out, and has somebody read
+// it who waits for them. What becomes of the read is received.
+func (d *disk) shutOutReader() <-chan error {
+	t := d.m.t
+	t.Helper()
+	d.req.Publication.Source.Portals = []string{portal, secondPortal}
+	d.req.Block = true
+	d.stage()
+	d.m.patience("3")
+	mustPass(t, "shut out", d.m.svc.UnexportVolume(t.Context(), string(d.req.ID), "", ""))
+	dm := devmapper.New(hostexec.New())
+	read := make(chan error, 1)
+	go func() { // what is not in the cache, past the page cache
+		_, err := hostexec.New().Run(context.Background(), hostexec.Command("dd", "if="+d.device(), "of=/dev/null", "bs=4096", "count=1", "skip=8192", "iflag=direct"))
+		read <- err
+	}()
+	soon(t, "the reader waits for paths that are gone", func() bool {
+		s, err := dm.MultipathStatus(t.Context(), layout.Device(d.req.ID, layout.Origin))
+		return err == nil && !s.HasPath()
+	})
+	return read
+}
+
+// TestKernelShutOutReturns: the volume comes back to the node while the reader still waits
+// for the paths of the earlier ownership. Nothing else would ever end that, and the devices
+// of then would be in the way of every stage.
+func TestKernelShutOutReturns(t *testing.T) {
+	m := newMachine(t, portal, secondPortal)
+	n := m.node(t.TempDir(), onOneSSD())
+	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWriteback} {
+		d := m.volume(n, "returns-"+string(mode), 64*mib, cached(mode, 32*mib))
+		read := d.shutOutReader()
+		d.publish(3)
+		d.req.Publication.Source.Portals = []string{portal, secondPortal}
+		d.stage()
+		if err := <-read; err == nil {
+			t.Error("the reader has read from paths that were gone")
+		}
+		data := pattern(1, 4*mib)
+		write(t, d.device(), data, 0, true)
+		check(t, d.device(), data, 0)
+		d.unstage()
 		d.remove()
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -162,7 +163,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 		}
 	})
 	t.Logf("status of one: %s", one)
-	if _, found, err := dm.Status(t.Context(), "nf-"+string(disks[0].req.ID)+"-data"); found || err != nil {
+	if _, found, err := dm.Status(t.Context(), layout.Device(disks[0].req.ID, layout.Data)); found || err != nil {
 		t.Errorf("the status of a device that is no cache: found %t, %v", found, err)
 	}
 }

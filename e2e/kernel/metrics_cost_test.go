@@ -178,17 +178,17 @@ func makeMany(t *testing.T, n int) []volume.ID {
 	}
 	each("vg-%s.data", on(ssdOne, dataSectors))
 	each("vg-%s.meta", on(ssdTwo, metaSectors))
-	each("nf-%s-origin", on(storageDisk, originSectors))
-	each("nf-%s-data", func(i int, devs map[string]devmapper.Info) string {
+	each("nf-%s.origin", on(storageDisk, originSectors))
+	each("nf-%s.data", func(i int, devs map[string]devmapper.Info) string {
 		return fmt.Sprintf("0 %d linear %s 0", dataSectors, devs["vg-"+string(ids[i])+".data"].DevNo())
 	})
 	each("nf-%s", func(i int, devs map[string]devmapper.Info) string {
 		id := string(ids[i])
 		return fmt.Sprintf("0 %d cache %s %s %s 128 2 metadata2 writethrough smq 0", originSectors,
-			devs["vg-"+id+".meta"].DevNo(), devs["nf-"+id+"-data"].DevNo(), devs["nf-"+id+"-origin"].DevNo())
+			devs["vg-"+id+".meta"].DevNo(), devs["nf-"+id+".data"].DevNo(), devs["nf-"+id+".origin"].DevNo())
 	})
 	for _, id := range ids {
-		for _, suffix := range []string{"", "-data", "-origin"} {
+		for _, suffix := range []string{"", ".data", ".origin"} {
 			mustPass(t, "measure", dm.StatsCreate(t.Context(), "nf-"+string(id)+suffix))
 		}
 	}
@@ -205,7 +205,7 @@ func manyAtOnce(t *testing.T, verb string, args ...string) {
 }
 
 func removeMany(t *testing.T, ids []volume.ID) {
-	for _, form := range []string{"nf-%s", "nf-%s-data", "nf-%s-origin", "vg-%s.meta", "vg-%s.data"} {
+	for _, form := range []string{"nf-%s", "nf-%s.data", "nf-%s.origin", "vg-%s.meta", "vg-%s.data"} {
 		var names []string
 		for _, id := range ids {
 			names = append(names, fmt.Sprintf(form, id))

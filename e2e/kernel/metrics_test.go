@@ -47,7 +47,7 @@ func newMetered(t *testing.T, mode devmapper.CacheMode) *metered {
 	}
 	m.dm = devmapper.New(m.run)
 	t.Cleanup(func() {
-		for _, name := range []string{"nf-m", "nf-m-origin", "nf-m-data", "m-meta"} {
+		for _, name := range []string{"nf-m", "nf-m.origin", "nf-m.data", "m-meta"} {
 			if err := m.dm.Remove(context.Background(), name); err != nil {
 				t.Error(err) // and the others all the same
 			}
@@ -58,11 +58,11 @@ func newMetered(t *testing.T, mode devmapper.CacheMode) *metered {
 	_, err = zero.Write(make([]byte, mib))
 	mustPass(t, "make the metadata blank", err)
 	mustPass(t, "close", zero.Close())
-	m.linear("nf-m-origin", storageDisk, 128)
-	m.linear("nf-m-data", ssdOne, 64)
+	m.linear("nf-m.origin", storageDisk, 128)
+	m.linear("nf-m.data", ssdOne, 64)
 	m.linear("m-meta", ssdTwo, 8)
 	m.create(mode)
-	for _, name := range []string{"nf-m", "nf-m-data", "nf-m-origin"} {
+	for _, name := range []string{"nf-m", "nf-m.data", "nf-m.origin"} {
 		mustPass(t, "measure", m.dm.StatsCreate(t.Context(), name))
 		mustPass(t, "measure again", m.dm.StatsCreate(t.Context(), name))
 	}
@@ -82,7 +82,7 @@ func (m *metered) linear(name, device string, mibs uint64) {
 
 func (m *metered) table(mode devmapper.CacheMode, mibs uint64) devmapper.Table {
 	return devmapper.Table{{Length: mibs * sectorsPerMiB, Target: devmapper.CacheTarget{
-		Metadata: m.devs["m-meta"], Data: m.devs["nf-m-data"], Origin: m.devs["nf-m-origin"], ChunkSectors: meteredChunk, Mode: mode, Policy: devmapper.PolicySMQ,
+		Metadata: m.devs["m-meta"], Data: m.devs["nf-m.data"], Origin: m.devs["nf-m.origin"], ChunkSectors: meteredChunk, Mode: mode, Policy: devmapper.PolicySMQ,
 		MigrationThreshold: devmapper.MigrationThreshold(meteredChunk),
 	}}}
 }
@@ -309,11 +309,11 @@ func (m *metered) keepsCounting() {
 	then("a new stage")
 
 	// What lies beyond the size at which the region was made is counted too.
-	table, err := m.dm.Table(t.Context(), "nf-m-origin")
+	table, err := m.dm.Table(t.Context(), "nf-m.origin")
 	mustPass(t, "table", err)
 	table[0].Length = 256 * sectorsPerMiB
-	mustPass(t, "load", m.dm.Load(t.Context(), "nf-m-origin", table))
-	mustPass(t, "resume", m.dm.Resume(t.Context(), "nf-m-origin"))
+	mustPass(t, "load", m.dm.Load(t.Context(), "nf-m.origin", table))
+	mustPass(t, "resume", m.dm.Resume(t.Context(), "nf-m.origin"))
 	m.swap(devmapper.Writethrough, 256)
 	m.activate()
 	a, b := m.during(func() { m.access(3000, 3050, false) })

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -80,7 +81,7 @@ func (s stopping) cut() {
 	for _, lv := range s.lvs() {
 		s.m.swap(s.m.dmName(lv), fmt.Sprintf("0 %d error", lv.SizeBytes/512))
 	}
-	origin := "nf-" + string(s.id) + "-origin"
+	origin := layout.Device(s.id, layout.Origin)
 	if f := strings.Fields(s.m.must("dmsetup", "info", "--columns", "--noheadings", "--options", "name")); slices.Contains(f, origin) {
 		sectors := strings.Fields(s.m.must("dmsetup", "table", origin))[1]
 		s.m.swap(origin, "0 "+sectors+" error")
@@ -95,14 +96,14 @@ func (s stopping) vanish() {
 	ctx := t.Context()
 	found, err := s.n.DM.Info(ctx, "nf-"+string(s.id))
 	mustPass(t, "devices", err)
-	for _, part := range []string{"", "-data", "-source", "-path", "-origin"} {
+	for _, part := range []string{"", ".data", ".source", ".path", ".origin"} {
 		name := "nf-" + string(s.id) + part
 		if _, ok := found[name]; !ok {
 			continue
 		}
-		if part == "-data" {
-			if _, waits := found["nf-"+string(s.id)+"-source"]; waits {
-				s.m.try("dmsetup", "message", "nf-"+string(s.id)+"-source", "0", "fail_if_no_path")
+		if part == ".data" {
+			if _, waits := found[layout.Device(s.id, layout.Source)]; waits {
+				s.m.try("dmsetup", "message", layout.Device(s.id, layout.Source), "0", "fail_if_no_path")
 			}
 		}
 		mustPass(t, "remove "+name, s.n.DM.Remove(ctx, name))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -67,7 +68,7 @@ func (v *movers) left() int64 {
 	}
 	clones, err := v.n.DM.CloneStatusAll(v.m.t.Context())
 	mustPass(v.m.t, "clones", err)
-	st, found := clones["nf-"+string(v.req.ID)+"-data"]
+	st, found := clones[layout.Device(v.req.ID, layout.Data)]
 	if !found {
 		v.m.t.Fatal("the data device is no clone")
 	}

@@ -72,7 +72,7 @@ func (d *disk) powerCut() {
 	for _, lv := range lvs {
 		d.m.must("dmsetup", "resume", "--major", fmt.Sprint(lv.Major), "--minor", fmt.Sprint(lv.Minor))
 	}
-	for _, suffix := range []string{"", "-data", "-origin"} {
+	for _, suffix := range []string{"", ".data", ".origin"} {
 		mustPass(t, "remove", d.n.DM.Remove(t.Context(), "nf-"+string(d.req.ID)+suffix))
 	}
 	mustPass(t, "log out", d.n.Transport.Disconnect(t.Context(), d.target()))
@@ -143,7 +143,7 @@ func TestKernelRescue(t *testing.T) {
 		write(t, d.device(), pattern(2+pass, 24*mib), 0, true)
 	}
 	write(t, d.device(), pattern(99, mib), size-mib, true)
-	d.m.must("dmsetup", "wipe_table", "nf-lost-origin")
+	d.m.must("dmsetup", "wipe_table", "nf-lost.origin")
 	st, _ := d.cache()
 	if st.Dirty == 0 {
 		t.Fatal("nothing is dirty")

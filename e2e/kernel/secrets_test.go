@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -65,7 +66,7 @@ func (d *disk) mapper(suffix string) string {
 // imported is the disk that a borrower's path device reads from.
 func (v *movers) imported() string {
 	v.m.t.Helper()
-	table, err := v.b.DM.Table(v.m.t.Context(), "nf-"+string(v.req.ID)+"-path")
+	table, err := v.b.DM.Table(v.m.t.Context(), layout.Device(v.req.ID, layout.Path))
 	mustPass(v.m.t, "table", err)
 	linear, ok := table[0].Target.(devmapper.LinearTarget)
 	if !ok || len(table) != 1 {
@@ -140,7 +141,7 @@ func TestKernelSecrets(t *testing.T) {
 
 		v.publishTo(v.b, otherName)
 		v.stage()
-		clean(t, "what the lender exports", v.mapper("-lent"))
+		clean(t, "what the lender exports", v.mapper(".lent"))
 		clean(t, "the export, on the borrower", v.imported())
 		clean(t, "the volume on the borrower", v.device())
 		v.wantFilled()
@@ -192,7 +193,7 @@ func TestKernelSecretsFull(t *testing.T) {
 	}
 	v.publishTo(v.b, otherName)
 	v.stage()
-	table, err := v.a.DM.Table(t.Context(), "nf-brimful-lent")
+	table, err := v.a.DM.Table(t.Context(), "nf-brimful.lent")
 	mustPass(t, "table", err)
 	if len(table) != 2 {
 		t.Errorf("the lent device is %v", fmt.Sprint(table))

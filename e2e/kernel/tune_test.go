@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -256,7 +257,7 @@ func (l *load) moving() {
 // origin is the node of the device over the volume's paths.
 func (d *disk) originDevice() string {
 	d.m.t.Helper()
-	name := "nf-" + string(d.req.ID) + "-origin"
+	name := layout.Device(d.req.ID, layout.Origin)
 	infos, err := d.n.DM.Info(d.m.t.Context(), name)
 	mustPass(d.m.t, "origin", err)
 	return infos[name].DevPath()

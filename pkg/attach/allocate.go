@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -33,14 +33,12 @@ func (e *Entry) shape(keep bool) shape {
 }
 
 func (w shape) tags() []string {
-	tags := append(cacheTags(w.fence, w.mode), activationTags(w.activation)...)
+	tags := append(layout.Tags(w.fence, w.mode), layout.ActivationTags(w.activation)...)
 	if w.originBytes > 0 {
-		tags = append(tags, originTag(w.originBytes))
+		tags = append(tags, layout.OriginTag(w.originBytes))
 	}
 	return tags
 }
-
-func originTag(bytes int64) string { return tagOrigin + strconv.FormatInt(bytes, 10) }
 
 // early are logical volumes that were made before it was certain what is needed.
 type early struct {
@@ -125,8 +123,8 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (cache
 	case earlyAddFill:
 		return a.allocateFill(ctx, want)
 	case earlyDropFill:
-		got.cache.fill, got.cache.facts.Fill = lvm.LV{}, false
-		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(want.id))
+		got.cache.Fill, got.cache.facts.Fill = lvm.LV{}, false
+		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(want.id))
 	case earlyAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
 		if err := a.removeCacheVolumes(ctx, want.id); err != nil {
@@ -143,8 +141,8 @@ func (a *Attacher) noteOrigin(ctx context.Context, got *early, want shape, use e
 	if use == earlyNone || use == earlyFail || use == earlyAnew || got.shape.originBytes == want.originBytes {
 		return nil
 	}
-	old := []string{originTag(got.shape.originBytes)}
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{originTag(want.originBytes)}, old, got.cache.names()...)
+	old := []string{layout.OriginTag(got.shape.originBytes)}
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{layout.OriginTag(want.originBytes)}, old, got.cache.Names()...)
 }
 
 // lockPool waits until nobody else chooses space in the pool: what one stage counts as
@@ -182,7 +180,7 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) 
 	}
 	c, err := a.blankVolumes(ctx, view.VG, w.id, true)
 	if err == nil && a.apart(c) {
-		err = fmt.Errorf("%w: data on %v, map on %v", errApart, a.devicesBelow(c.data.DevNo(), view), a.devicesBelow(c.meta.DevNo(), view))
+		err = fmt.Errorf("%w: data on %v, map on %v", errApart, a.devicesBelow(c.Data.DevNo(), view), a.devicesBelow(c.Meta.DevNo(), view))
 	}
 	return c, err
 }
@@ -198,16 +196,16 @@ func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, me
 		return cacheVolumes{}, err
 	}
 	c := pickCache(lvs, id)
-	if !c.facts.Whole || !c.active() {
+	if !c.facts.Whole || !c.Active() {
 		return c, fmt.Errorf("new logical volumes of volume %s are not active", id)
 	}
 	if meta {
-		if err := a.Blocks.ZeroHead(ctx, c.meta.DevPath(), c.meta.SizeBytes); err != nil {
+		if err := a.Blocks.ZeroHead(ctx, c.Meta.DevPath(), c.Meta.SizeBytes); err != nil {
 			return c, err
 		}
 	}
-	if c.fill.Name != "" {
-		return c, a.Blocks.ZeroHead(ctx, c.fill.DevPath(), zeroHeadBytes)
+	if c.Fill.Name != "" {
+		return c, a.Blocks.ZeroHead(ctx, c.Fill.DevPath(), zeroHeadBytes)
 	}
 	return c, nil
 }
@@ -231,9 +229,9 @@ func (a *Attacher) allocateFill(ctx context.Context, w shape) (cacheVolumes, err
 func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
-	specs := []lvm.CreateSpec{{VG: view.VG, Name: metaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
+	specs := []lvm.CreateSpec{{VG: view.VG, Name: layout.MetaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
 	if w.fill {
-		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: fillLV(w.id), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
+		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.FillLV(w.id), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
 	}
 	if w.keep {
 		return specs
@@ -242,7 +240,7 @@ func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
 }
 
 func (w shape) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
-	return lvm.CreateSpec{VG: view.VG, Name: dataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
+	return lvm.CreateSpec{VG: view.VG, Name: layout.DataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
 }
 
 func (a *Attacher) createAll(ctx context.Context, specs []lvm.CreateSpec) error {

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -223,6 +224,7 @@ type Attacher struct {
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
 	// passes find.
 	repairs, tunes, bypassing, counting, hotSetting, filling workers
+	names                                                    deviceNames
 	// keeps are the caches that wait for an administrator.
 	keeps keeps
 	// flushes are those of origins.
@@ -267,22 +269,6 @@ func (a *Attacher) look() {
 	}
 }
 
-// The names of states.md, Names on the host.
-
-func topName(id volume.ID) string    { return "nf-" + string(id) }
-func dataName(id volume.ID) string   { return "nf-" + string(id) + "-data" }
-func originName(id volume.ID) string { return "nf-" + string(id) + "-origin" }
-func sourceName(id volume.ID) string { return "nf-" + string(id) + "-source" }
-func pathName(id volume.ID) string   { return "nf-" + string(id) + "-path" }
-func lentName(id volume.ID) string   { return "nf-" + string(id) + "-lent" }
-func dataLV(id volume.ID) string     { return string(id) + ".data" }
-func metaLV(id volume.ID) string     { return string(id) + ".meta" }
-func fillLV(id volume.ID) string     { return string(id) + ".fill" }
-
-const dmUUIDPrefix = "NEARFLASH-"
-
-func dmUUID(f volume.Fence, part string) string { return dmUUIDPrefix + f.UID + "-" + part }
-
 // load returns the journal entry, nil if there is none.
 func (a *Attacher) load(id volume.ID) (*Entry, error) {
 	e, err := a.Journal.Load(string(id))
@@ -304,7 +290,11 @@ const settlePatience = 2 * time.Second
 func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error) {
 	wctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
-	if err := a.DM.Await(wctx, topName(id), dataName(id), originName(id), sourceName(id), pathName(id), lentName(id)); err != nil {
+	err := a.named(wctx, id)
+	if err == nil {
+		err = a.DM.Await(wctx, layout.Devices(id)...)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
 	}
 	return a.load(id)

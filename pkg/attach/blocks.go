@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -61,7 +62,7 @@ func (a *Attacher) checkData(devno string, o origin) error {
 
 // liveBlocks says why a live cache should not be before its origin, or "".
 func (a *Attacher) liveBlocks(id volume.ID, infos map[string]devmapper.Info) string {
-	top, origin := infos[topName(id)], infos[originName(id)]
+	top, origin := infos[layout.Device(id, layout.Top)], infos[layout.Device(id, layout.Origin)]
 	if !top.HasLive || !origin.HasLive {
 		return ""
 	}
@@ -76,12 +77,12 @@ func (a *Attacher) leaveCoarse(ctx context.Context, s *staging) error {
 	if !e.Cached() {
 		return nil
 	}
-	infos, err := a.DM.Info(ctx, topName(e.ID))
+	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return err
 	}
 	why := a.liveBlocks(e.ID, infos)
-	if why == "" || infos[topName(e.ID)].OpenCount > 0 {
+	if why == "" || infos[layout.Device(e.ID, layout.Top)].OpenCount > 0 {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Leaving a cache whose logical blocks are too large", "volume", e.ID, "reason", why)

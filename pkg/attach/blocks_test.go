@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -54,11 +55,11 @@ func TestLiveBlocks(t *testing.T) {
 		infos map[string]devmapper.Info
 		want  bool
 	}{
-		"too large":   {map[string]devmapper.Info{topName(id): dev(1), originName(id): dev(2)}, true},
-		"as large":    {map[string]devmapper.Info{topName(id): dev(3), originName(id): dev(2)}, false},
-		"no origin":   {map[string]devmapper.Info{topName(id): dev(1)}, false},
-		"no device":   {map[string]devmapper.Info{originName(id): dev(2)}, false},
-		"not in /sys": {map[string]devmapper.Info{topName(id): dev(4), originName(id): dev(2)}, false},
+		"too large":   {map[string]devmapper.Info{layout.Device(id, layout.Top): dev(1), layout.Device(id, layout.Origin): dev(2)}, true},
+		"as large":    {map[string]devmapper.Info{layout.Device(id, layout.Top): dev(3), layout.Device(id, layout.Origin): dev(2)}, false},
+		"no origin":   {map[string]devmapper.Info{layout.Device(id, layout.Top): dev(1)}, false},
+		"no device":   {map[string]devmapper.Info{layout.Device(id, layout.Origin): dev(2)}, false},
+		"not in /sys": {map[string]devmapper.Info{layout.Device(id, layout.Top): dev(4), layout.Device(id, layout.Origin): dev(2)}, false},
 	}
 	for name, tc := range cases {
 		if why := a.liveBlocks(id, tc.infos); (why != "") != tc.want {

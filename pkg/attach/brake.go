@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
@@ -160,12 +161,12 @@ func (a *Attacher) listBrakes(ctx context.Context) error {
 		bounded[rec.ID] = b
 	}
 	if unknown {
-		infos, err := a.DM.Info(ctx, "nf-")
+		infos, err := a.DM.Info(ctx, layout.DevicePrefix)
 		if err != nil {
 			return err
 		}
 		for id, b := range bounded {
-			if info, found := infos[topName(id)]; found {
+			if info, found := infos[layout.Device(id, layout.Top)]; found {
 				b.devno = info.DevNo()
 			}
 		}
@@ -215,7 +216,7 @@ func (a *Attacher) oldBrake(ctx context.Context, e *Entry) *brake {
 // isTop tells whether a device number is still that of the volume's top device.
 func (a *Attacher) isTop(devno string, id volume.ID) bool {
 	name, err := os.ReadFile(filepath.Join(a.Sysfs, "dev/block", devno, "dm/name"))
-	return err == nil && strings.TrimSpace(string(name)) == topName(id)
+	return err == nil && strings.TrimSpace(string(name)) == layout.Device(id, layout.Top)
 }
 
 // brakesDue tells whether the status of a volume is needed, and puts the others off.
@@ -266,7 +267,7 @@ func (a *Attacher) judgeBrakes(ctx context.Context, status map[string]devmapper.
 		if !b.idle() {
 			continue
 		}
-		st, live := status[topName(id)]
+		st, live := status[layout.Device(id, layout.Top)]
 		if !live || st.Silent || st.Fail || st.Unparsed != "" {
 			b.next = a.Now().Add(lookMost)
 			continue

@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -48,7 +49,7 @@ func (a *Attacher) Bypass(ctx context.Context) error {
 	unreadable := a.unreadable(ctx, known, look.infos)
 	var due []volume.ID
 	for _, e := range known {
-		if look.status[topName(e.ID)].Silent {
+		if look.status[layout.Device(e.ID, layout.Top)].Silent {
 			continue // no news, and no table could be swapped
 		}
 		f := a.bypassFacts(e, look, unreadable[e.ID])
@@ -80,7 +81,7 @@ func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, er
 	if l.status, err = a.DM.StatusAll(ctx); err != nil {
 		return l, err
 	}
-	if l.infos, err = a.DM.Info(ctx, "nf-"); err != nil || !fill {
+	if l.infos, err = a.DM.Info(ctx, layout.DevicePrefix); err != nil || !fill {
 		return l, err
 	}
 	l.clones, err = a.DM.CloneStatusAll(ctx)
@@ -89,12 +90,12 @@ func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, er
 
 func (a *Attacher) bypassFacts(e *Entry, l cacheLook, unreadable string) bypassFacts {
 	f := bypassFacts{Entry: e, Unreadable: unreadable, Staked: a.ssd.staked(e.ID)}
-	if l.status[topName(e.ID)].Silent {
+	if l.status[layout.Device(e.ID, layout.Top)].Silent {
 		return f
 	}
-	f.Status, f.LiveCache = l.status[topName(e.ID)]
-	f.LiveOrigin = l.infos[topName(e.ID)].HasLive && !f.LiveCache
-	if c, found := l.clones[dataName(e.ID)]; found {
+	f.Status, f.LiveCache = l.status[layout.Device(e.ID, layout.Top)]
+	f.LiveOrigin = l.infos[layout.Device(e.ID, layout.Top)].HasLive && !f.LiveCache
+	if c, found := l.clones[layout.Device(e.ID, layout.Data)]; found {
 		f.Clone = &c
 	}
 	return f
@@ -139,7 +140,7 @@ func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
 		e.Bypass = f.broken()
 	}
 	log.Error(nil, "Cache device fails, the volume goes on without its cache", "cause", e.Bypass)
-	table, err := a.DM.Table(ctx, topName(e.ID))
+	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return err
 	}
@@ -164,7 +165,7 @@ func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
 	}
 	faultBypassDenied.Hit()
 	// The origin by the table itself: nothing else needs to answer.
-	if err := a.reload(ctx, topName(e.ID), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
+	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
 		return err
 	}
 	faultBypassSwapped.Hit()

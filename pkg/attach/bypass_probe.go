@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -122,7 +123,7 @@ func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
 			if end, ok := a.ssd.begin(commitKey + e.ID); ok {
 				go func() {
 					defer end()
-					_ = a.DM.Commit(ctx, topName(e.ID)) // as below, the status tells
+					_ = a.DM.Commit(ctx, layout.Device(e.ID, layout.Top)) // as below, the status tells
 				}()
 			}
 		}
@@ -155,7 +156,7 @@ func (a *Attacher) unreadable(ctx context.Context, entries []*Entry, infos map[s
 	stripes := a.ssd.spread(a.Pool.View().Stripes)
 	answers, waiting := make(chan probed, len(entries)), 0
 	for _, e := range entries {
-		top, found := infos[topName(e.ID)]
+		top, found := infos[layout.Device(e.ID, layout.Top)]
 		if !found || !e.Cached() {
 			continue
 		}
@@ -207,9 +208,9 @@ func cacheDevices(sysfs, dev string) []string {
 			continue // no device of the device mapper: a path to the origin
 		}
 		switch s := strings.TrimSpace(string(name)); {
-		case !strings.HasPrefix(s, "nf-"):
+		case !strings.HasPrefix(s, layout.DevicePrefix):
 			out = append(out, l.Name())
-		case strings.HasSuffix(s, "-data"):
+		case layout.IsData(s):
 			out = append(out, cacheDevices(sysfs, l.Name())...)
 		}
 	}

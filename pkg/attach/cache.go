@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -108,7 +108,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	}
 	s.cache.fillHave = have
 	s.cache.fillMap = m
-	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.meta.DevPath()); err != nil {
+	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.Meta.DevPath()); err != nil {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
 	}
 	faultFillRestored.Hit()
@@ -122,13 +122,13 @@ func (a *Attacher) shapeFromSSD(e *Entry, c cacheVolumes) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}
-	sb, err := a.readSuperblock(c.meta.DevPath())
+	sb, err := a.readSuperblock(c.Meta.DevPath())
 	if err != nil {
 		return err
 	}
 	e.ChunkSectors = uint64(sb.DataBlockSectors)
-	e.DataBytes, e.MetaBytes = c.data.SizeBytes, c.meta.SizeBytes
-	if c.fill.Name != "" && e.Fill == nil {
+	e.DataBytes, e.MetaBytes = c.Data.SizeBytes, c.Meta.SizeBytes
+	if c.Fill.Name != "" && e.Fill == nil {
 		e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
 	}
 	return nil
@@ -267,7 +267,7 @@ func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
 	if view.VG == "" {
 		return nil
 	}
-	return a.LVM.RemoveLVs(ctx, view.VG, metaLV(id), fillLV(id), dataLV(id))
+	return a.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.FillLV(id), layout.DataLV(id))
 }
 
 // cacheTable is the top device's table over a cache. Cleaning tables are
@@ -293,13 +293,13 @@ func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolume
 	if e.Fill != nil && !e.Fill.Whole {
 		return a.createClone(ctx, e, c, o)
 	}
-	lv := c.data
-	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
+	lv := c.Data
+	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
 	return dev.DevNo(), err
 }
 
 func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) error {
-	top, err := a.ensureDevice(ctx, topName(e.ID), dmUUID(e.Fence, "top"), t)
+	top, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Top), layout.UUID(e.Fence, layout.Top), t)
 	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
 		return err
 	}
@@ -308,7 +308,7 @@ func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) e
 
 // reloadTop swaps the table of a live top device for that of a cache.
 func (a *Attacher) reloadTop(ctx context.Context, e *Entry, t devmapper.Table) error {
-	if err := a.reload(ctx, topName(e.ID), t); err != nil {
+	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), t); err != nil {
 		return err
 	}
 	a.refuseDiscards(ctx, e)
@@ -350,9 +350,6 @@ type createFunc func(ctx context.Context, name, uuid string, t devmapper.Table) 
 func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
 	dev, err := create(ctx, name, uuid, t)
 	if errors.Is(err, devmapper.ErrExist) {
-		if err := a.notStranger(ctx, name, uuid); err != nil {
-			return devmapper.Info{}, err
-		}
 		if err := a.DM.Remove(ctx, name); err != nil {
 			return devmapper.Info{}, fmt.Errorf("replace device %s: %w", name, err)
 		}
@@ -362,19 +359,6 @@ func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid str
 		return devmapper.Info{}, fmt.Errorf("create device %s: %w", name, err)
 	}
 	return dev, nil
-}
-
-// notStranger returns an error if the name is that of a part of another volume.
-func (a *Attacher) notStranger(ctx context.Context, name, uuid string) error {
-	infos, err := a.DM.Info(ctx, name)
-	if err != nil {
-		return err
-	}
-	part := uuid[strings.LastIndexByte(uuid, '-')+1:]
-	if info, found := infos[name]; found && stranger(info, part) {
-		return fmt.Errorf("%w: device %s belongs to another volume, whose handle gives the same name; one of the two can be on a node at a time", volume.ErrInUse, name)
-	}
-	return nil
 }
 
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
@@ -392,7 +376,7 @@ type countFunc func(ctx context.Context, id volume.ID)
 
 // swapTo reloads a live cache in another mode or with another policy.
 func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMode, policy devmapper.CachePolicy, count countFunc) error {
-	name := topName(e.ID)
+	name := layout.Device(e.ID, layout.Top)
 	lines, err := a.DM.Table(ctx, name)
 	if err != nil {
 		return err

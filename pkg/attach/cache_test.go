@@ -3,7 +3,6 @@ package attach
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,34 +171,6 @@ func TestSwapAgain(t *testing.T) {
 				t.Errorf("calls %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-// TestSameDeviceName: what belongs to the volume "db-data" is not taken for the data device
-// of the volume "db", nor the other way round.
-func TestSameDeviceName(t *testing.T) {
-	a, dm := swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-top", HasLive: true})
-	if err := a.removeDevices(t.Context(), "db"); err != nil || len(dm.calls) > 0 {
-		t.Errorf("devices of db removed: %v, %v", dm.calls, err)
-	}
-	if whole, err := a.fillIsWhole(t.Context(), &Entry{ID: "db", Fill: &Fill{}}); err != nil || whole {
-		t.Errorf("the fill of db is whole: %t, %v", whole, err)
-	}
-	e := &Entry{ID: "db", Mode: volume.ModeWritethrough}
-	if _, err := a.createDataDevice(t.Context(), e, cacheVolumes{}, origin{}); !errors.Is(err, volume.ErrInUse) || len(dm.calls) > 0 {
-		t.Errorf("data device of db: %v, %v", err, dm.calls)
-	}
-	if err := a.removeDevices(t.Context(), "db-data"); err != nil || !slices.Contains(dm.calls, "remove nf-db-data") {
-		t.Errorf("devices of db-data removed: %v, %v", dm.calls, err)
-	}
-	a, _ = swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-data", HasLive: true})
-	if _, found, err := a.top(t.Context(), "db-data"); err != nil || found {
-		t.Errorf("the data device of db is taken for the volume db-data: %t, %v", found, err)
-	}
-	a, dm = swapping(t, devmapper.Info{Name: "nf-db-data", UUID: "NEARFLASH-uid-data", HasLive: true})
-	dm.more = []devmapper.Info{{Name: "nf-db-source", UUID: "NEARFLASH-other-top", HasLive: true}}
-	if err := a.removeDevices(t.Context(), "db"); err != nil || !slices.Equal(dm.calls, []string{"remove nf-db-data"}) {
-		t.Errorf("with the volume db-source on the node: %v, %v", dm.calls, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -28,9 +29,9 @@ func (a *Attacher) beginCounting(ctx context.Context, e *Entry) {
 		}
 		e.Base = st.Counters()
 	}
-	names := []string{topName(e.ID), originName(e.ID)}
+	names := []string{layout.Device(e.ID, layout.Top), layout.Device(e.ID, layout.Origin)}
 	if e.Cached() {
-		names = append(names, dataName(e.ID))
+		names = append(names, layout.Device(e.ID, layout.Data))
 	}
 	for _, name := range names {
 		if err := a.DM.StatsCreate(ctx, name); err != nil {

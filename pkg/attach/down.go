@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -121,6 +122,11 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		return fmt.Errorf("%w: node %s holds unflushed writes of volume %s, generation %d, on an SSD that cannot be read now: %s",
 			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, orUnknown(a.Pool.View().Problem))
 	}
+	// What a killed stage, or a step before that was ended, has made above the origin would
+	// hold it, and it is about to be made anew.
+	if err := a.removeUpper(ctx, e.ID); err != nil {
+		return err
+	}
 	o, err := a.reconnect(ctx, e)
 	if err != nil {
 		return err
@@ -130,11 +136,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 		return errors.Join(otherUnit(e, a.Node, o.WWID), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}
 	if e.Fill != nil {
-		// What a killed stage has made of the fill; the origin is the source now.
-		if err := a.removeUpper(ctx, e.ID); err != nil {
-			return err
-		}
-		a.leavePeer(ctx, e)
+		a.leavePeer(ctx, e) // the origin is the source now
 	}
 	if e.ChunkSectors == 0 {
 		if err := a.shapeFromSSD(e, c); err != nil {
@@ -154,7 +156,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	}
 	// Whatever the last activation has left in doubt, the flush writes it.
 	a.markOrigin(ctx, e)
-	if err := a.createTop(ctx, e, a.cacheTable(e, c.meta, data, o, true)); err != nil {
+	if err := a.createTop(ctx, e, a.cacheTable(e, c.Meta, data, o, true)); err != nil {
 		return err
 	}
 	return a.save(ctx, e, StateFlushing)
@@ -229,7 +231,7 @@ func (a *Attacher) noteWhole(ctx context.Context, e *Entry) error {
 		return err
 	}
 	a.dropFill(ctx, e, volume.MoveCompleted, "everything was copied")
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(e.ID)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(e.ID)); err != nil {
 		return err
 	}
 	return a.save(ctx, e, e.State)
@@ -351,32 +353,34 @@ func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
 
 // removeDevices removes the volume's device-mapper devices from the top down.
 func (a *Attacher) removeDevices(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, topName(id), dataName(id), sourceName(id), pathName(id), originName(id))
+	return a.remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path, layout.Origin)
 }
 
 // removeUpper removes the top and data devices and leaves the origin.
 func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, topName(id), dataName(id), sourceName(id), pathName(id))
+	return a.remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path)
 }
 
 // remove removes those of the volume's devices that exist, in the order given. One
 // look finds them: most stages have nothing to remove.
-func (a *Attacher) remove(ctx context.Context, id volume.ID, names ...string) error {
-	found, err := a.DM.Info(ctx, topName(id)) // the others' names begin with it
+func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Part) error {
+	found, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // the others' names begin with it
 	if err != nil {
 		return fmt.Errorf("devices of volume %s: %w", id, err)
 	}
-	if top, exists := found[topName(id)]; exists && !stranger(top, "top") && slices.Contains(names, topName(id)) {
+	if _, exists := found[layout.Device(id, layout.Top)]; exists && slices.Contains(parts, layout.Top) {
 		a.finalCount(ctx, id)
 	}
-	for _, name := range names {
-		if info, exists := found[name]; !exists || stranger(info, partOf(id, name)) {
+	for _, part := range parts {
+		name := layout.Device(id, part)
+		if _, exists := found[name]; !exists {
 			continue
 		}
-		if src, waits := found[sourceName(id)]; waits && !stranger(src, "source") && name == dataName(id) {
+		source := layout.Device(id, layout.Source)
+		if _, waits := found[source]; waits && part == layout.Data {
 			// Nobody reads any more: what the copy waits for may fail, or its
 			// device could not be removed.
-			if err := a.DM.Message(ctx, sourceName(id), 0, "fail_if_no_path"); err != nil {
+			if err := a.DM.Message(ctx, source, 0, "fail_if_no_path"); err != nil {
 				return err
 			}
 		}

@@ -106,6 +106,9 @@ var (
 
 	faultReloadLoaded = faultpoint.New("reload.loaded")
 
+	faultRenameJournaled = faultpoint.New("rename.journaled")
+	faultRenamed         = faultpoint.New("rename.renamed")
+
 	faultWipeJournaled = faultpoint.New("wipe.journaled")
 	faultWipeRemoved   = faultpoint.New("wipe.removed")
 )

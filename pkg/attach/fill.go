@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -262,19 +263,19 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 	if m == nil {
 		// Activated again: the SSD's own map, because the one that the fill began
 		// with may be older than what was promoted since (states.md).
-		if m, err = a.dumpMap(ctx, e.ID, c.meta.DevPath()); err != nil {
+		if m, err = a.dumpMap(ctx, e.ID, c.Meta.DevPath()); err != nil {
 			return "", err
 		}
 	}
-	if c.fill.Name == "" {
-		return "", fmt.Errorf("%w: the unfinished fill of volume %s has lost its logical volume %s", volume.ErrUnavailable, e.ID, fillLV(e.ID))
+	if c.Fill.Name == "" {
+		return "", fmt.Errorf("%w: the unfinished fill of volume %s has lost its logical volume %s", volume.ErrUnavailable, e.ID, layout.FillLV(e.ID))
 	}
-	sectors := uint64(c.data.SizeBytes) / sectorSize
+	sectors := uint64(c.Data.SizeBytes) / sectorSize
 	table, err := a.pathTable(ctx, e, m, o, sectors)
 	if err != nil {
 		return "", err
 	}
-	path, err := a.ensureReadOnly(ctx, pathName(e.ID), dmUUID(e.Fence, "path"), table)
+	path, err := a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Path), layout.UUID(e.Fence, layout.Path), table)
 	if err != nil {
 		return "", err
 	}
@@ -282,17 +283,17 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 	source := path
 	if e.Fill.Peer != nil {
 		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
-		source, err = a.ensureReadOnly(ctx, sourceName(e.ID), dmUUID(e.Fence, "source"), devmapper.Table{{Length: sectors, Target: waits}})
+		source, err = a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})
 		if err != nil {
 			return "", err
 		}
 	}
 	faultFillSource.Hit()
 	clone := devmapper.CloneTarget{
-		Metadata: c.fill.DevNo(), Destination: c.data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
+		Metadata: c.Fill.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
 		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Fill.regions(copyBeside), HydrationBatch: e.Fill.regions(copyUnit),
 	}
-	dev, err := a.ensureDevice(ctx, dataName(e.ID), dmUUID(e.Fence, "data"), devmapper.Table{{Length: sectors, Target: clone}})
+	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
 		return "", err
 	}
@@ -400,18 +401,18 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
 	if e.Fill.Whole {
 		return true, nil
 	}
-	infos, err := a.DM.Info(ctx, dataName(e.ID))
+	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Data))
 	if err != nil {
 		return false, err
 	}
-	if info, found := infos[dataName(e.ID)]; !found || stranger(info, "data") {
+	if _, found := infos[layout.Device(e.ID, layout.Data)]; !found {
 		return false, nil // taken down already; what had been copied is not known
 	}
 	clones, err := a.DM.CloneStatusAll(ctx)
 	if err != nil {
 		return false, err
 	}
-	st, isClone := clones[dataName(e.ID)]
+	st, isClone := clones[layout.Device(e.ID, layout.Data)]
 	return !isClone || st.Complete(), nil
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
@@ -48,8 +49,8 @@ func (f *Fill) regions(bytes int64) uint64 {
 // being replaced, so that it is logged.
 func (a *Attacher) yield(ctx context.Context, e *Entry, memo *fillMemo, active int) {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
-	st, err := a.DM.StatsAll(ctx, topName(e.ID))
-	top, measured := st[topName(e.ID)]
+	st, err := a.DM.StatsAll(ctx, layout.Device(e.ID, layout.Top))
+	top, measured := st[layout.Device(e.ID, layout.Top)]
 	if err != nil || !measured {
 		log.V(4).Info("The pod's I/O is not known", "err", err)
 		return
@@ -63,7 +64,7 @@ func (a *Attacher) yield(ctx context.Context, e *Entry, memo *fillMemo, active i
 	if want == memo.atATime {
 		return
 	}
-	err = a.DM.Message(ctx, dataName(e.ID), 0, "hydration_threshold", strconv.FormatUint(e.Fill.regions(want), 10))
+	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Fill.regions(want), 10))
 	switch {
 	case err == nil:
 		memo.atATime = want

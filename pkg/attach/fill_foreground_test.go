@@ -48,7 +48,7 @@ func TestFillsRemembered(t *testing.T) {
 	if f.remembered(now) != nil {
 		t.Error("a fill that has just begun was not looked at")
 	}
-	f.remember(map[string]devmapper.CloneStatus{"nf-v-data": {}})
+	f.remember(map[string]devmapper.CloneStatus{"nf-v.data": {}})
 	e := &Entry{ID: "v", Fill: &Fill{RegionSectors: 64, Bandwidth: 64 << 20}}
 	memo := f.memo("v")
 	look := func(hydrated uint64) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -91,7 +92,7 @@ func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *fillMemo) er
 	case <-time.After(memo.pulse):
 	}
 	// Without the lock: at worst the device is gone by now.
-	err := a.DM.Message(context.WithoutCancel(ctx), dataName(id), 0, "disable_hydration")
+	err := a.DM.Message(context.WithoutCancel(ctx), layout.Device(id, layout.Data), 0, "disable_hydration")
 	memo.pulsed = time.Since(began)
 	if errors.Is(err, devmapper.ErrNotExist) {
 		return nil

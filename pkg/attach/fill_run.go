@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -114,13 +115,13 @@ func (a *Attacher) settling(memo *fillMemo) bool {
 func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook, err error) {
 	l.active, l.paths, l.settling = len(ids), map[string]devmapper.MultipathStatus{}, true
 	for _, id := range ids {
-		switch st, err := a.DM.MultipathStatus(ctx, sourceName(id)); {
+		switch st, err := a.DM.MultipathStatus(ctx, layout.Device(id, layout.Source)); {
 		case err == nil:
-			l.paths[sourceName(id)] = st
+			l.paths[layout.Device(id, layout.Source)] = st
 		case !errors.Is(err, devmapper.ErrNotExist) && !errors.Is(err, devmapper.ErrParse):
 			return l, err
 		}
-		path, waits := l.paths[sourceName(id)]
+		path, waits := l.paths[layout.Device(id, layout.Source)]
 		l.settling = l.settling && waits && path.HasPath() && a.settling(a.fills.memo(id))
 	}
 	if l.settling {
@@ -136,12 +137,12 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 	plain := true
 	for _, id := range ids {
 		memo := a.fills.memo(id)
-		_, clone := l.clones[dataName(id)]
-		path, waits := l.paths[sourceName(id)]
+		_, clone := l.clones[layout.Device(id, layout.Data)]
+		path, waits := l.paths[layout.Device(id, layout.Source)]
 		plain = plain && memo != nil && memo.known && clone && (!waits || path.HasPath())
 	}
 	if !plain {
-		l.infos, err = a.DM.Info(ctx, "nf-")
+		l.infos, err = a.DM.Info(ctx, layout.DevicePrefix)
 	}
 	return l, err
 }
@@ -167,7 +168,7 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 	}
 	infos := look.infos
 	if infos == nil && (step == fillGather || step == fillRevive) {
-		if infos, err = a.DM.Info(ctx, topName(id)); err != nil {
+		if infos, err = a.DM.Info(ctx, layout.Device(id, layout.Top)); err != nil {
 			return err
 		}
 	}
@@ -177,7 +178,7 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 		memo.forgetDevice()
 		a.fills.poke() // the peer may be waiting for this node to leave
 	case fillRevive:
-		err = a.DM.Message(ctx, sourceName(id), 0, "reinstate_path", infos[pathName(id)].DevNo())
+		err = a.DM.Message(ctx, layout.Device(id, layout.Source), 0, "reinstate_path", infos[layout.Device(id, layout.Path)].DevNo())
 	case fillNothing:
 	case fillHydrate:
 		err = a.hydrate(ctx, id, memo)
@@ -195,10 +196,10 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 // fillFacts gathers what decideFill needs, and reckons up the rate.
 func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
 	f := fillFacts{Entry: e}
-	f.Status, f.Clone = look.clones[dataName(e.ID)]
+	f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]
 	if !f.Clone {
 		memo.forgetDevice()
-		f.Linear = look.infos[dataName(e.ID)].HasLive
+		f.Linear = look.infos[layout.Device(e.ID, layout.Data)].HasLive
 		return f, nil
 	}
 	if !memo.known {
@@ -216,7 +217,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		memo.calm = true
 	}
 	a.yield(ctx, e, memo, look.active)
-	path, waits := look.paths[sourceName(e.ID)]
+	path, waits := look.paths[layout.Device(e.ID, layout.Source)]
 	if !waits {
 		return f, nil
 	}
@@ -242,16 +243,16 @@ func (a *Attacher) givenUp(ctx context.Context, e *Entry) bool {
 
 // onOrigin tells whether the path leads to the gather view.
 func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devmapper.Info) (bool, error) {
-	if _, waits := infos[sourceName(e.ID)]; !waits {
+	if _, waits := infos[layout.Device(e.ID, layout.Source)]; !waits {
 		return true, nil
 	}
 	// Not the table: it may have a million lines.
-	below, err := a.DM.Deps(ctx, pathName(e.ID))
+	below, err := a.DM.Deps(ctx, layout.Device(e.ID, layout.Path))
 	if err != nil {
 		return false, err
 	}
 	// A gather view of nothing rests on nothing.
-	return len(below) == 0 || slices.Contains(below, infos[originName(e.ID)].DevNo()), nil
+	return len(below) == 0 || slices.Contains(below, infos[layout.Device(e.ID, layout.Origin)].DevNo()), nil
 }
 
 // gatherPath replaces the peer by the gather view of the origin. It takes no lock
@@ -260,7 +261,7 @@ func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devm
 func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]devmapper.Info) error {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	began := a.Now()
-	origin, path, data := infos[originName(e.ID)], infos[pathName(e.ID)], infos[dataName(e.ID)]
+	origin, path, data := infos[layout.Device(e.ID, layout.Origin)], infos[layout.Device(e.ID, layout.Path)], infos[layout.Device(e.ID, layout.Data)]
 	if !origin.HasLive || !path.HasLive || !data.HasLive {
 		return fmt.Errorf("%w: devices of the fill are missing", volume.ErrUnavailable)
 	}
@@ -268,22 +269,22 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 	if err != nil {
 		return err
 	}
-	sectors, err := a.deviceSectors(ctx, originName(e.ID))
+	sectors, err := a.deviceSectors(ctx, layout.Device(e.ID, layout.Origin))
 	if err != nil {
 		return err
 	}
-	length, err := a.deviceSectors(ctx, pathName(e.ID))
+	length, err := a.deviceSectors(ctx, layout.Device(e.ID, layout.Path))
 	if err != nil {
 		return err
 	}
-	if err := a.DM.LoadReadOnly(ctx, pathName(e.ID), m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
-		return fmt.Errorf("load table of %s: %w", pathName(e.ID), err)
+	if err := a.DM.LoadReadOnly(ctx, layout.Device(e.ID, layout.Path), m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
+		return fmt.Errorf("load table of %s: %w", layout.Device(e.ID, layout.Path), err)
 	}
-	if err := a.swapIn(ctx, pathName(e.ID), a.DM.Resume); err != nil {
+	if err := a.swapIn(ctx, layout.Device(e.ID, layout.Path), a.DM.Resume); err != nil {
 		return err
 	}
 	faultFillGathered.Hit()
-	if err := a.DM.Message(ctx, sourceName(e.ID), 0, "reinstate_path", path.DevNo()); err != nil {
+	if err := a.DM.Message(ctx, layout.Device(e.ID, layout.Source), 0, "reinstate_path", path.DevNo()); err != nil {
 		return err
 	}
 	log.Info("The peer is replaced by the origin", "took", a.Now().Sub(began))
@@ -312,9 +313,9 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 	}
 	switch step {
 	case fillHydrate:
-		return a.DM.Message(ctx, dataName(id), 0, "enable_hydration")
+		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "enable_hydration")
 	case fillRest:
-		return a.DM.Message(ctx, dataName(id), 0, "disable_hydration")
+		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "disable_hydration")
 	case fillLeave:
 		a.leavePeer(ctx, e)
 		faultFillLeft.Hit()
@@ -331,7 +332,7 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 
 // swapClone puts the SSD itself below the live cache, when everything is copied.
 func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
-	t, err := a.DM.Table(ctx, dataName(e.ID))
+	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
 	if err != nil {
 		return err
 	}
@@ -340,9 +341,9 @@ func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
 		clone, ok = t[0].Target.(devmapper.CloneTarget)
 	}
 	if !ok {
-		return fmt.Errorf("device %s is no clone", dataName(e.ID))
+		return fmt.Errorf("device %s is no clone", layout.Device(e.ID, layout.Data))
 	}
-	if err := a.reload(ctx, dataName(e.ID), devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
+	if err := a.reload(ctx, layout.Device(e.ID, layout.Data), devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
 		return err
 	}
 	faultFillSwapped.Hit()
@@ -360,10 +361,10 @@ func (a *Attacher) sweepFill(ctx context.Context, e *Entry) error {
 		}
 	}
 	faultFillWhole.Hit()
-	if err := a.remove(ctx, e.ID, sourceName(e.ID), pathName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, layout.Source, layout.Path); err != nil {
 		return err
 	}
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, fillLV(e.ID)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(e.ID)); err != nil {
 		return err
 	}
 	faultFillRemoved.Hit()

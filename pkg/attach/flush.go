@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -66,12 +67,12 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 
 func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.CacheStatus, error) {
 	// Many volumes may be flushed at the same time, and each looks a few times a second.
-	st, found, err := a.DM.Status(ctx, topName(id))
+	st, found, err := a.DM.Status(ctx, layout.Device(id, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return devmapper.CacheStatus{}, err
 	}
 	if !found {
-		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, topName(id))
+		return st, fmt.Errorf("%w: device %s is not an active cache", volume.ErrUnavailable, layout.Device(id, layout.Top))
 	}
 	return st, nil
 }
@@ -196,10 +197,23 @@ func (a *Attacher) freeReaders(ctx context.Context, e *Entry, busy error) error 
 // freeTimeout bounds the look at the record, and the message, after a device was open.
 const freeTimeout = 5 * time.Second
 
+// removeEarlier removes the devices of an earlier stay. Who has one of them open may wait
+// for the paths of an ownership that is over, which nobody else would end.
+func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
+	err := a.removeDevices(ctx, s.req.ID)
+	if !errors.Is(err, volume.ErrInUse) || s.entry == nil || s.entry.Fence == s.req.Publication.Fence {
+		return err
+	}
+	if failErr := a.failPaths(ctx, s.req.ID); failErr != nil {
+		return errors.Join(err, failErr)
+	}
+	return a.removeDevices(ctx, s.req.ID)
+}
+
 // failPaths has what waits for lost paths of an origin fail: nobody would end it, and it
 // keeps the devices open.
 func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
-	table, err := a.DM.Table(ctx, originName(id))
+	table, err := a.DM.Table(ctx, layout.Device(id, layout.Origin))
 	if errors.Is(err, devmapper.ErrNotExist) {
 		return nil
 	}
@@ -210,5 +224,5 @@ func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
 	if table[0].Target.Type() != (devmapper.MultipathTarget{}).Type() {
 		return nil
 	}
-	return a.DM.Message(ctx, originName(id), 0, "fail_if_no_path")
+	return a.DM.Message(ctx, layout.Device(id, layout.Origin), 0, "fail_if_no_path")
 }

@@ -118,7 +118,7 @@ func (a *Attacher) copyMap(ctx context.Context, e *Entry) (cachemap.Map, error) 
 	if !c.facts.Whole {
 		return cachemap.Map{}, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
 	}
-	return ReadMap(ctx, a.Tools.Dump, c.meta.DevPath(), filepath.Join(a.Warm.Dir, string(e.ID)))
+	return ReadMap(ctx, a.Tools.Dump, c.Meta.DevPath(), filepath.Join(a.Warm.Dir, string(e.ID)))
 }
 
 // ReadMap reads the map of a cache from a copy of its metadata, for which it makes

@@ -6,13 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -150,44 +148,6 @@ func (a *Attacher) confirmActivation(ctx context.Context, e *Entry, rec volume.V
 	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
 }
 
-// activationTags are on the SSD for an activation.
-func activationTags(a volume.Activation) []string {
-	if a.ID == "" {
-		return nil
-	}
-	return []string{tagActivation + a.ID, countTag(a.Count)}
-}
-
-func countTag(n int64) string { return tagCount + strconv.FormatInt(n, 10) }
-
-// parseActivation is the inverse of activationTags. Of several counts the highest holds:
-// the others could not be removed.
-func parseActivation(tags []string) (id string, count int64) {
-	for _, t := range tags {
-		if v, ok := strings.CutPrefix(t, tagActivation); ok {
-			id = v
-		}
-		if v, ok := strings.CutPrefix(t, tagCount); ok {
-			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-				count = max(count, n)
-			}
-		}
-	}
-	return id, count
-}
-
-// otherActivations are the tags among those found that are not those of e.
-func otherActivations(c cacheVolumes, e *Entry) []string {
-	var out []string
-	for _, t := range slices.Concat(c.data.Tags, c.meta.Tags) {
-		if strings.HasPrefix(t, tagActivation) || strings.HasPrefix(t, tagCount) {
-			out = append(out, t)
-		}
-	}
-	slices.Sort(out)
-	return slices.DeleteFunc(slices.Compact(out), func(t string) bool { return slices.Contains(activationTags(e.activation()), t) })
-}
-
 // countUp lets the count grow in the journal. The SSD follows, and then the record:
 // whatever is an image of this node's disks as they were before is of the past from then
 // on.
@@ -211,7 +171,7 @@ func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	return a.LVM.ChangeTags(cctx, a.Pool.View().VG, activationTags(e.activation()), []string{countTag(e.ActivationCount - 1)}, dataLV(e.ID), metaLV(e.ID))
+	return a.LVM.ChangeTags(cctx, a.Pool.View().VG, layout.ActivationTags(e.activation()), []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
 // recordCount brings the count to the record, which refuses that of disks of the past.

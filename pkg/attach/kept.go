@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -205,8 +206,8 @@ func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
 	for _, lv := range []struct {
 		name string
 		tags []string
-	}{{c.data.Name, c.data.Tags}, {c.meta.Name, c.meta.Tags}, {c.fill.Name, c.fill.Tags}} {
-		if f, _ := parseTags(lv.tags); lv.name != "" && d.Covers(d.ID, f) {
+	}{{c.Data.Name, c.Data.Tags}, {c.Meta.Name, c.Meta.Tags}, {c.Fill.Name, c.Fill.Tags}} {
+		if f, _ := layout.ParseTags(lv.tags); lv.name != "" && d.Covers(d.ID, f) {
 			return true, nil
 		}
 	}

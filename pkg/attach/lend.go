@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -107,14 +108,14 @@ func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volum
 	}
 	faultLendExported.Hit()
 	return volume.Loan{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.meta.SizeBytes, DataBytes: c.data.SizeBytes, UnitID: e.UnitID,
+		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, UnitID: e.UnitID,
 	}, nil
 }
 
 // lentDevice makes the device that is exported. One of the same loan is kept: a
 // session may be using it.
 func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
-	name, uuid := lentName(e.ID), dmUUID(e.Fence, "lent")
+	name, uuid := layout.Device(e.ID, layout.Lent), layout.UUID(e.Fence, layout.Lent)
 	if again {
 		infos, err := a.DM.Info(ctx, name)
 		if err != nil {
@@ -135,8 +136,8 @@ func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table f
 // is shown (states.md, What the lender does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
 func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
-	meta, data, devno := uint64(c.meta.SizeBytes)/sectorSize, uint64(c.data.SizeBytes)/sectorSize, c.data.DevNo()
-	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.meta.DevNo()}}}
+	meta, data, devno := uint64(c.Meta.SizeBytes)/sectorSize, uint64(c.Data.SizeBytes)/sectorSize, c.Data.DevNo()
+	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.Meta.DevNo()}}}
 	switch {
 	case live:
 		return append(t, devmapper.Line{Start: meta, Length: data, Target: devmapper.LinearTarget{Device: devno}}), nil
@@ -156,7 +157,7 @@ func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live
 func (a *Attacher) residentMap(ctx context.Context, e *Entry, c cacheVolumes) (m *cachemap.Map, err error) {
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
 	defer func() { err = errors.Join(err, removeFiles(text)) }()
-	if err := a.Tools.Dump(ctx, c.meta.DevPath(), text); err != nil {
+	if err := a.Tools.Dump(ctx, c.Meta.DevPath(), text); err != nil {
 		return nil, err
 	}
 	m, err = readMapFile(text)
@@ -226,7 +227,7 @@ func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
 		}
 	}
 	faultReclaimExport.Hit()
-	if err := a.remove(ctx, e.ID, lentName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, layout.Lent); err != nil {
 		return err
 	}
 	faultReclaimDevice.Hit()
@@ -243,7 +244,7 @@ func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
 func (a *Attacher) discardBlocks(ctx context.Context, e *Entry) {
 	c, err := a.findCache(ctx, e.ID)
 	if err == nil && c.facts.Whole {
-		err = a.Blocks.Discard(ctx, c.data.DevPath(), [][2]uint64{{0, uint64(c.data.SizeBytes)}})
+		err = a.Blocks.Discard(ctx, c.Data.DevPath(), [][2]uint64{{0, uint64(c.Data.SizeBytes)}})
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Cache was not discarded on the SSD", "volume", e.ID, "reason", err.Error())

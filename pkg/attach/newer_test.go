@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -61,7 +62,7 @@ func (c cleanOwner) Get(_ context.Context, id volume.ID) (volume.Volume, error) 
 func TestEntryOfANewerVersion(t *testing.T) {
 	const id = volume.ID("pvc-1")
 	for name, text := range map[string]string{
-		"format":     `{"version":3,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
+		"format":     `{"version":4,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
 		"state":      `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Rebalancing","mode":"writeback","activated":true}}`,
 		"cache mode": `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback-mirrored","activated":true}}`,
 	} {
@@ -76,7 +77,7 @@ func TestEntryOfANewerVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			fence := volume.Fence{UID: "u", Generation: 3, Node: "a"}
-			tags := cacheTags(fence, volume.ModeWritethrough)
+			tags := layout.Tags(fence, volume.ModeWritethrough)
 			ssd := &fewLVs{lvs: []lvm.LV{
 				{Name: "pvc-1.data", Tags: tags}, {Name: "pvc-1.meta", Tags: tags},
 				{Name: "orphan.data", Tags: tags}, {Name: "orphan.meta", Tags: tags},

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -83,16 +84,16 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 	if !found {
 		return origin{}, fmt.Errorf("%w: volume %s is active but its iSCSI session is gone", volume.ErrUnavailable, id)
 	}
-	infos, err := a.DM.Info(ctx, originName(id))
+	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Origin))
 	if err != nil {
 		return origin{}, err
 	}
-	info, ok := infos[originName(id)]
+	info, ok := infos[layout.Device(id, layout.Origin)]
 	if !ok && len(o.Paths) == 1 {
 		return single(o), nil // attached by a version that had no device over one path
 	}
 	if !ok {
-		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, originName(id))
+		return origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, layout.Device(id, layout.Origin))
 	}
 	return origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
 }
@@ -107,7 +108,7 @@ func single(o transport.Origin) origin {
 // swapped below a live cache.
 func (a *Attacher) joinPaths(ctx context.Context, id volume.ID, f volume.Fence, o transport.Origin) (origin, error) {
 	sectors := uint64(o.SizeBytes) / sectorSize
-	info, err := a.ensureDevice(ctx, originName(id), dmUUID(f, "origin"), originTable(sectors, o.DevNos))
+	info, err := a.ensureDevice(ctx, layout.Device(id, layout.Origin), layout.UUID(f, layout.Origin), originTable(sectors, o.DevNos))
 	if err != nil {
 		return origin{}, err
 	}

@@ -134,8 +134,8 @@ func (a *Attacher) apart(c cacheVolumes) bool {
 	if len(v.Devices) < 2 {
 		return false
 	}
-	withMap := a.devicesBelow(c.meta.DevNo(), v)
-	return slices.ContainsFunc(a.devicesBelow(c.data.DevNo(), v), func(d string) bool { return !slices.Contains(withMap, d) })
+	withMap := a.devicesBelow(c.Meta.DevNo(), v)
+	return slices.ContainsFunc(a.devicesBelow(c.Data.DevNo(), v), func(d string) bool { return !slices.Contains(withMap, d) })
 }
 
 // createPlaced makes the logical volumes of a cache where they belong, after it has

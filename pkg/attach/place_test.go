@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -118,7 +119,7 @@ func TestApart(t *testing.T) {
 		"not below sdx":     {5, 5, false},
 	}
 	for name, tc := range cases {
-		c := cacheVolumes{data: lvm.LV{Major: 253, Minor: tc.data}, meta: lvm.LV{Major: 253, Minor: tc.meta}}
+		c := cacheVolumes{Cache: layout.Cache{Data: lvm.LV{Major: 253, Minor: tc.data}, Meta: lvm.LV{Major: 253, Minor: tc.meta}}}
 		if got := a.apart(c); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -306,13 +307,13 @@ func (a *Attacher) allocateAhead(ctx context.Context, e *Entry) error {
 	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
 		return err
 	}
-	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{e.shape(false).dataSpec(view, cacheTags(e.Fence, e.Mode))})
+	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{e.shape(false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
 }
 
 // startCopy lets the copy run beside whatever else this node does.
 func (a *Attacher) startCopy(ctx context.Context, e *Entry, source string, m cachemap.Map) error {
 	view := a.Pool.View()
-	if err := a.LVM.Activate(ctx, view.VG, dataLV(e.ID)); err != nil {
+	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
 		return err
 	}
 	lvs, err := a.LVM.LVs(ctx, view.VG)
@@ -320,10 +321,10 @@ func (a *Attacher) startCopy(ctx context.Context, e *Entry, source string, m cac
 		return err
 	}
 	c := pickCache(lvs, e.ID)
-	if c.data.Name == "" || !c.data.Active {
-		return fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, dataLV(e.ID))
+	if c.Data.Name == "" || !c.Data.Active {
+		return fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, layout.DataLV(e.ID))
 	}
-	dst, err := openTarget(c.data.DevPath())
+	dst, err := openTarget(c.Data.DevPath())
 	if err != nil {
 		return err
 	}
@@ -420,7 +421,7 @@ func (a *Attacher) goOn(ctx context.Context, e *Entry, source string) error {
 	if err != nil {
 		return err
 	}
-	if pickCache(lvs, e.ID).data.Name == "" {
+	if layout.Find(lvs, e.ID).Data.Name == "" {
 		if err := a.allocateAhead(ctx, e); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -60,8 +61,8 @@ func (a *Attacher) aheadProblem(ctx context.Context, e *Entry) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	lv := pickCache(lvs, e.ID).data
-	f, _ := parseTags(lv.Tags)
+	lv := layout.Find(lvs, e.ID).Data
+	f, _ := layout.ParseTags(lv.Tags)
 	switch {
 	case lv.Name == "":
 		return "its logical volume is gone", nil
@@ -77,10 +78,10 @@ func (a *Attacher) aheadProblem(ctx context.Context, e *Entry) (string, error) {
 func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (lvm.LV, error) {
 	vg := a.Pool.View().VG
 	// Of a stage that was killed.
-	if err := a.LVM.RemoveLVs(ctx, vg, metaLV(id), fillLV(id)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.FillLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
-	if err := a.LVM.Activate(ctx, vg, dataLV(id)); err != nil {
+	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
 	lvs, err := a.LVM.LVs(ctx, vg)
@@ -88,13 +89,13 @@ func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (l
 		return lvm.LV{}, err
 	}
 	var old []string
-	data := pickCache(lvs, id).data
+	data := layout.Find(lvs, id).Data
 	for _, t := range data.Tags {
 		if strings.HasPrefix(t, "nearflash.") && !slices.Contains(tags, t) {
 			old = append(old, t)
 		}
 	}
-	if err := a.LVM.ChangeTags(ctx, vg, tags, old, dataLV(id)); err != nil {
+	if err := a.LVM.ChangeTags(ctx, vg, tags, old, layout.DataLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
 	faultPrewarmTaken.Hit()

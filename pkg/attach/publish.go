@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -189,8 +189,8 @@ func (a *Attacher) tagGrown(ctx context.Context, e *Entry, before int64) {
 	if !e.Cached() || before == e.OriginBytes {
 		return
 	}
-	size := func(n int64) []string { return []string{tagOrigin + strconv.FormatInt(n, 10)} }
-	if err := a.LVM.ChangeTags(ctx, a.Pool.View().VG, size(e.OriginBytes), size(before), dataLV(e.ID), metaLV(e.ID)); err != nil {
+	size := func(n int64) []string { return []string{layout.OriginTag(n)} }
+	if err := a.LVM.ChangeTags(ctx, a.Pool.View().VG, size(e.OriginBytes), size(before), layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Tags of the cache keep the volume's old size", "volume", e.ID)
 	}
 }
@@ -206,7 +206,7 @@ func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 		return origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
 	}
 	sectors := uint64(o.SizeBytes) / sectorSize
-	err = a.growDevice(ctx, originName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
+	err = a.growDevice(ctx, layout.Device(e.ID, layout.Origin), sectors, func(devmapper.Table) devmapper.Table {
 		return originTable(sectors, o.DevNos)
 	})
 	if err != nil && (len(o.Paths) > 1 || !errors.Is(err, devmapper.ErrNotExist)) {
@@ -221,7 +221,7 @@ func (a *Attacher) growTop(ctx context.Context, e *Entry, o origin) error {
 	if e.Cached() {
 		a.finalCount(ctx, e.ID)
 	}
-	err := a.growDevice(ctx, topName(e.ID), o.Sectors, func(t devmapper.Table) devmapper.Table {
+	err := a.growDevice(ctx, layout.Device(e.ID, layout.Top), o.Sectors, func(t devmapper.Table) devmapper.Table {
 		t[0].Length = o.Sectors
 		return t
 	})
@@ -256,7 +256,7 @@ func (a *Attacher) Stats(ctx context.Context, id volume.ID, path string) (volume
 	}
 	st.Message = "attached uncached"
 	// The kubelet asks for each volume by itself.
-	c, found, err := a.DM.Status(ctx, topName(id))
+	c, found, err := a.DM.Status(ctx, layout.Device(id, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return volume.Stats{}, err
 	}

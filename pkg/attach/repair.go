@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -249,16 +248,7 @@ func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) 
 	}
 	seen := map[volume.ID]bool{}
 	var problems []error
-	for _, lv := range lvs {
-		dot := strings.LastIndexByte(lv.Name, '.')
-		if dot < 0 || !slices.Contains([]string{".data", ".meta", ".fill"}, lv.Name[dot:]) {
-			continue
-		}
-		name := lv.Name[:dot]
-		id, err := volume.ParseID(name)
-		if err != nil || seen[id] {
-			continue
-		}
+	for _, id := range layout.IDs(lvs) {
 		seen[id] = true
 		if err := a.wipeOrphan(lctx, id, pickCache(lvs, id)); err != nil {
 			problems = append(problems, err)
@@ -277,11 +267,11 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 	if err != nil || e.Cached() {
 		return err
 	}
-	devices, err := a.DM.Info(ctx, dataName(id))
+	devices, err := a.DM.Info(ctx, layout.Device(id, layout.Data))
 	if err != nil {
 		return err
 	}
-	if _, used := devices[dataName(id)]; used {
+	if _, used := devices[layout.Device(id, layout.Data)]; used {
 		return nil // a killed change of an attached volume left it; the next one goes on
 	}
 	if keep, err := a.keepOrphan(ctx, id, e, c); keep || err != nil {
@@ -306,7 +296,7 @@ func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cac
 	if err != nil {
 		return true, err
 	}
-	k := volume.KeptCache{ID: id, Fence: known, SizeBytes: c.data.SizeBytes + c.meta.SizeBytes}
+	k := volume.KeptCache{ID: id, Fence: known, SizeBytes: c.Data.SizeBytes + c.Meta.SizeBytes}
 	switch decideOwnership(known, rec != nil && rec.Spec.Static != nil, rec, p) {
 	case ownedLater, ownedGivenUp:
 		a.keeps.drop(id)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reservation"
@@ -264,7 +265,7 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 		return err
 	}
 	if found {
-		table, err := a.DM.Table(ctx, topName(e.ID))
+		table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
 		if err != nil {
 			return err
 		}
@@ -273,7 +274,7 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
 		// A filesystem writes when it is frozen. The unit refuses that, or takes it if it has
 		// forgotten the reservation.
-		if err := a.reloadBy(ctx, topName(e.ID), failing, a.DM.ResumeUnfrozen); err != nil {
+		if err := a.reloadBy(ctx, layout.Device(e.ID, layout.Top), failing, a.DM.ResumeUnfrozen); err != nil {
 			return err
 		}
 	}

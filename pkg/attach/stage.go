@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -180,7 +181,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err error) {
 	// What another fence left, or a call that was killed half way: the parts
 	// below a top device that is not there would keep the cache from its wipe.
-	if err := a.removeDevices(ctx, s.req.ID); err != nil {
+	if err := a.removeEarlier(ctx, s); err != nil {
 		return nil, err
 	}
 	if err := a.leaveEarlier(ctx, s); err != nil {
@@ -402,7 +403,7 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	return a.createTop(ctx, e, a.cacheTable(e, s.cache.meta, s.data, s.origin, false))
+	return a.createTop(ctx, e, a.cacheTable(e, s.cache.Meta, s.data, s.origin, false))
 }
 
 // adopt keeps an active top device and ends a flush that was under way.
@@ -451,7 +452,7 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("%w: device %s vanished while the volume was staged", volume.ErrUnavailable, topName(s.req.ID))
+		return fmt.Errorf("%w: device %s vanished while the volume was staged", volume.ErrUnavailable, layout.Device(s.req.ID, layout.Top))
 	}
 	if devno, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
 		return checkMounted(s.req.StagingPath, devno, info, err)

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -17,8 +18,8 @@ func (a *Attacher) tagStopped(ctx context.Context, e *Entry) {
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	add := append(activationTags(e.activation()), tagStop)
-	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, add, []string{countTag(e.ActivationCount - 1)}, dataLV(e.ID), metaLV(e.ID)); err != nil {
+	add := append(layout.ActivationTags(e.activation()), layout.StopTag)
+	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, add, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Clean stop of the cache cannot be noted, it will not be used again", "volume", e.ID)
 	}
 }
@@ -43,10 +44,10 @@ func (a *Attacher) beginReuse(ctx context.Context, e *Entry, c cacheVolumes) err
 	if !c.facts.Stopped && c.facts.Mode == e.Mode && c.facts.activation() == e.activation() {
 		return nil
 	}
-	add, remove := modeTags(e.Mode)
-	add = append(add, activationTags(e.activation())...)
-	remove = append(append(remove, tagStop), otherActivations(c, e)...)
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
+	add, remove := layout.ModeTags(e.Mode)
+	add = append(add, layout.ActivationTags(e.activation())...)
+	remove = append(append(remove, layout.StopTag), c.OtherActivations(e.activation())...)
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
 // beginRecover sees to it that the kernel counts every block as dirty, unless the SSD
@@ -55,13 +56,13 @@ func (a *Attacher) beginReuse(ctx context.Context, e *Entry, c cacheVolumes) err
 func (a *Attacher) beginRecover(ctx context.Context, e *Entry, c cacheVolumes) error {
 	if c.facts.SuperblockClean && !c.facts.Stopped {
 		// A swap of live tables left the flag.
-		if err := MarkUnclean(a.Blocks, c.meta.DevPath()); err != nil {
+		if err := MarkUnclean(a.Blocks, c.Meta.DevPath()); err != nil {
 			return fmt.Errorf("%w: cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 		}
 	}
 	if !c.facts.Stopped && c.facts.activation() == e.activation() {
 		return nil
 	}
-	remove := append(otherActivations(c, e), tagStop)
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, activationTags(e.activation()), remove, dataLV(e.ID), metaLV(e.ID))
+	remove := append(c.OtherActivations(e.activation()), layout.StopTag)
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, layout.ActivationTags(e.activation()), remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }

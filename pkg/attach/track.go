@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -94,11 +95,11 @@ func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
 // track begins the record of writes; that of the same loan goes on.
 func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
 	if e.Lent != nil && *e.Lent == m && e.Track != nil {
-		if _, err := a.DM.WrittenAreas(ctx, dataName(e.ID), e.Track.ID); err == nil {
+		if _, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
 			return nil
 		}
 	}
-	t, err := a.DM.Table(ctx, dataName(e.ID))
+	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
 		return err
 	}
 	faultPrewarmAsked.Hit()
-	if err := a.DM.TrackWrites(ctx, dataName(e.ID), e.Track.ID, e.Track.AreaSectors); err != nil {
+	if err := a.DM.TrackWrites(ctx, layout.Device(e.ID, layout.Data), e.Track.ID, e.Track.AreaSectors); err != nil {
 		return fmt.Errorf("%w: writes to the cache of volume %s cannot be noted: %w", volume.ErrUnavailable, e.ID, err)
 	}
 	faultPrewarmTracked.Hit()
@@ -122,11 +123,11 @@ func (a *Attacher) noteWrites(ctx context.Context, e *Entry) error {
 	if e.Track == nil {
 		return nil
 	}
-	if err := a.remove(ctx, e.ID, topName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, layout.Top); err != nil {
 		return err
 	}
 	faultPrewarmQuiet.Hit()
-	w, err := a.DM.WrittenAreas(ctx, dataName(e.ID), e.Track.ID)
+	w, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID)
 	switch {
 	case err == nil && w.AreaSectors == e.Track.AreaSectors:
 		e.Tracked = trackedWrites(e.Track.ID, w)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -75,14 +76,14 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	infos, err := a.DM.Info(ctx, "nf-")
+	infos, err := a.DM.Info(ctx, layout.DevicePrefix)
 	if err != nil {
 		return false, err
 	}
 	known := map[volume.ID]bool{}
 	var due []volume.ID
 	for _, rec := range records {
-		if status[topName(rec.ID)].Silent || a.tunes.working(rec.ID) {
+		if status[layout.Device(rec.ID, layout.Top)].Silent || a.tunes.working(rec.ID) {
 			known[rec.ID] = true
 			continue
 		}
@@ -92,7 +93,7 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		}
 		known[rec.ID] = true
 		if namesOf(rec, e.Names) != e.Names {
-			a.rename(ctx, rec)
+			a.keepNames(ctx, rec)
 		}
 		if _, left := a.detached.LoadAndDelete(rec.ID); left {
 			delete(a.tuned, rec.ID) // the record says Detached since, and is to say more
@@ -135,8 +136,8 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 	return again.Load(), err
 }
 
-// rename keeps the names of a record; metrics alone need them.
-func (a *Attacher) rename(ctx context.Context, rec volume.Volume) {
+// keepNames keeps the names of a record; metrics alone need them.
+func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 	unlock, ok := a.Locks.TryLock(string(rec.ID))
 	if !ok {
 		return
@@ -155,12 +156,11 @@ func (a *Attacher) rename(ctx context.Context, rec volume.Volume) {
 // tuneFacts gathers from what has been read for all volumes.
 func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) tuneFacts {
 	f := tuneFacts{Entry: e, Record: rec}
-	f.Status, f.LiveCache = status[topName(e.ID)]
-	top := infos[topName(e.ID)]
+	f.Status, f.LiveCache = status[layout.Device(e.ID, layout.Top)]
+	top := infos[layout.Device(e.ID, layout.Top)]
 	f.LiveOrigin = top.HasLive && !f.LiveCache
-	below, data := infos[dataName(e.ID)]
-	data = data && !stranger(below, "data")
-	_, path := infos[pathName(e.ID)]
+	_, data := infos[layout.Device(e.ID, layout.Data)]
+	_, path := infos[layout.Device(e.ID, layout.Path)]
 	f.Leftover = (data || path) && f.LiveOrigin
 	if f.LiveCache {
 		f.Broken = cmp.Or(brokenCache(f.Status), a.ssd.why(e.ID))
@@ -180,7 +180,7 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
 		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
 	case f.LiveOrigin:
-		if f.Problem = coarse(view.LogicalBlock, a.blocksOf(infos[originName(e.ID)].DevNo())); f.Problem != "" {
+		if f.Problem = coarse(view.LogicalBlock, a.blocksOf(infos[layout.Device(e.ID, layout.Origin)].DevNo())); f.Problem != "" {
 			f.ProblemReason = v1alpha1.ReasonBlockSizeTooLarge
 		}
 	}
@@ -261,14 +261,14 @@ func (a *Attacher) gatherTune(ctx context.Context, id volume.ID) (tuneFacts, err
 		return tuneFacts{}, err
 	}
 	status := map[string]devmapper.CacheStatus{}
-	st, found, err := a.DM.Status(ctx, topName(id))
+	st, found, err := a.DM.Status(ctx, layout.Device(id, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return tuneFacts{}, err
 	}
 	if found {
-		status[topName(id)] = st
+		status[layout.Device(id, layout.Top)] = st
 	}
-	infos, err := a.DM.Info(ctx, topName(id))
+	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top))
 	if err != nil {
 		return tuneFacts{}, err
 	}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -57,14 +58,14 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 	}
 	if top.HasInactive {
 		// A load whose process was killed before the resume holds the cache open.
-		if err := a.DM.Clear(ctx, topName(e.ID)); err != nil {
+		if err := a.DM.Clear(ctx, layout.Device(e.ID, layout.Top)); err != nil {
 			return err
 		}
 	}
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
-	if err := a.remove(ctx, e.ID, dataName(e.ID), sourceName(e.ID), pathName(e.ID)); err != nil {
+	if err := a.remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {
 		return err
 	}
 	faultTuneDataRemoved.Hit()
@@ -130,7 +131,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 	if err := a.checkData(data, o); err != nil {
 		return err
 	}
-	return a.reloadTop(cctx, e, a.cacheTable(&next, c.meta, data, o, false))
+	return a.reloadTop(cctx, e, a.cacheTable(&next, c.Meta, data, o, false))
 }
 
 // recordCache journals a cache that is live in writethrough mode.
@@ -172,7 +173,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
 		return err
 	}
 	faultTuneDenied.Hit()
-	if err := a.reload(ctx, topName(e.ID), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
+	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
 		return err
 	}
 	faultTuneUncached.Hit()
@@ -247,20 +248,10 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 
 // tagMode writes the mode into the tags of the cache's logical volumes.
 func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
-	add, remove := modeTags(mode)
+	add, remove := layout.ModeTags(mode)
 	// A count that could not be noted while nothing was dirty.
-	add, remove = append(add, activationTags(e.activation())...), append(remove, countTag(e.ActivationCount-1))
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, dataLV(e.ID), metaLV(e.ID))
-}
-
-// modeTags are what is to be added to the tags, and taken from them, for a mode.
-func modeTags(mode volume.CacheMode) (add, remove []string) {
-	for _, m := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
-		if m != mode {
-			remove = append(remove, tagMode+string(m))
-		}
-	}
-	return []string{tagMode + string(mode)}, remove
+	add, remove = append(add, layout.ActivationTags(e.activation())...), append(remove, layout.CountTag(e.ActivationCount-1))
+	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
 // growCache gives a live cache more room and keeps its map: the kernel takes a
@@ -279,15 +270,15 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 	if !c.facts.Whole {
 		return fmt.Errorf("%w: the cache of volume %s is not whole", volume.ErrUnavailable, e.ID)
 	}
-	sectors := uint64(c.data.SizeBytes) / sectorSize
-	err = a.growDevice(ctx, dataName(e.ID), sectors, func(devmapper.Table) devmapper.Table {
-		return devmapper.LinearTable(sectors, c.data.DevNo())
+	sectors := uint64(c.Data.SizeBytes) / sectorSize
+	err = a.growDevice(ctx, layout.Device(e.ID, layout.Data), sectors, func(devmapper.Table) devmapper.Table {
+		return devmapper.LinearTable(sectors, c.Data.DevNo())
 	})
 	if err != nil {
 		return err
 	}
 	faultTuneDataGrown.Hit()
-	table, err := a.DM.Table(ctx, topName(e.ID))
+	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return err
 	}
@@ -295,7 +286,7 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 		return err
 	}
 	faultTuneGrown.Hit()
-	e.DataBytes = c.data.SizeBytes
+	e.DataBytes = c.Data.SizeBytes
 	return a.save(ctx, e, e.State)
 }
 
@@ -311,13 +302,13 @@ func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
 	if err != nil {
 		return err
 	}
-	on := a.devicesBelow(pickCache(lvs, e.ID).data.DevNo(), view)
+	on := a.devicesBelow(layout.Find(lvs, e.ID).Data.DevNo(), view)
 	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
 		return growsOn(view, free, on, size-e.DataBytes)
 	}); err != nil {
 		return err
 	}
-	return a.LVM.ExtendLV(ctx, view.VG, dataLV(e.ID), size)
+	return a.LVM.ExtendLV(ctx, view.VG, layout.DataLV(e.ID), size)
 }
 
 // flushed reports a flush that is done. Without a writeback cache there is

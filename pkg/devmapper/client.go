@@ -97,6 +97,9 @@ type Client interface {
 	// device is tried again, because udev and blkid open devices for moments,
 	// until ctx ends or a few seconds have passed. Errors: ErrBusy.
 	Remove(ctx context.Context, name string) error
+	// Rename gives a device another name, also one that is in use, and leaves its table and
+	// its counts as they are. Errors: ErrNotExist; ErrExist, if the name is taken.
+	Rename(ctx context.Context, name, to string) error
 	// Message sends words to the target at a sector. Errors: ErrNotExist,
 	// ErrInvalid.
 	Message(ctx context.Context, name string, sector uint64, words ...string) error

@@ -179,6 +179,16 @@ func (d *dmsetup) Remove(ctx context.Context, name string) error {
 	}
 }
 
+// Rename implements Client.
+func (d *dmsetup) Rename(ctx context.Context, name, to string) error {
+	_, err := d.exec(ctx, nil, "rename", name, to, noUdevSync)
+	if errors.Is(err, ErrBusy) {
+		// dm_hash_rename in dm-ioctl.c: EBUSY is a name that is taken, and nothing else.
+		err = fmt.Errorf("%w: %s: %w", ErrExist, to, err)
+	}
+	return d.missing(ctx, name, "rename", err)
+}
+
 // immediate are the messages that the kernel answers without waiting for any I/O
 // (dm-clone.c, dm-mpath.c). They go without a process, which takes up to half a second
 // to start on a busy node: in that time a copy that is to stop copies on at full speed.

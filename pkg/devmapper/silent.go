@@ -87,13 +87,6 @@ func (d *dmsetup) statusEach(ctx context.Context) (map[string]CacheStatus, error
 	return all, nil
 }
 
-// below tells the devices that are below a volume's own, by their names: it would cost a
-// process each to ask them. A volume whose name ends so has to wait.
-func below(name string) bool {
-	for _, part := range []string{"-data", "-origin", "-source", "-path", "-lent"} {
-		if strings.HasSuffix(name, part) {
-			return true
-		}
-	}
-	return false
-}
+// below tells the devices that are below a volume's own, by their names (states.md, Names
+// on the host): it would cost a process each to ask them.
+func below(name string) bool { return strings.Contains(name, ".") }

@@ -23,7 +23,7 @@ func TestStatusOfEach(t *testing.T) {
 			run.On("dmsetup status --noflush nf-hangs").Do(hang)
 			run.On("dmsetup status --noflush nf-cache").Return(status)
 			run.On("dmsetup status --noflush nf-uncached").Return("0 8 linear\n")
-			k := &kernel{order: []string{"nf-hangs", "nf-hangs-data", "nf-cache", "nf-uncached", "nf-cache-origin"}}
+			k := &kernel{order: []string{"nf-hangs", "nf-hangs.data", "nf-cache", "nf-uncached", "nf-cache.origin"}}
 			d := &dmsetup{run: run, control: func() (kernelControl, error) { return k, nil }}
 			all, err := d.StatusAll(t.Context())
 			if err != nil {
@@ -33,7 +33,7 @@ func TestStatusOfEach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, silent := range []string{"nf-hangs", "nf-hangs-data", "nf-cache-origin"} {
+			for _, silent := range []string{"nf-hangs", "nf-hangs.data", "nf-cache.origin"} {
 				want[silent] = CacheStatus{Silent: true}
 			}
 			if diff := cmp.Diff(want, all); diff != "" {

@@ -22,7 +22,7 @@ func TestCloneStatusGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]CloneStatus{"nf-pvc-a-data": fresh, "nf-pvc-b-data": done}
+	want := map[string]CloneStatus{"nf-pvc-a.data": fresh, "nf-pvc-b.data": done}
 	if diff := cmp.Diff(want, all); diff != "" {
 		t.Errorf("status differs (-want +got):\n%s", diff)
 	}

@@ -41,7 +41,9 @@ const (
 	//
 	// 2: caches have a tag of their clean stop, which an older program would leave there
 	// while it uses them (states.md, I4).
-	version = 2
+	// 3: devices have names of their own, below which an older program would not look
+	// (states.md, Names on the host).
+	version = 3
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -251,7 +252,7 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 	// meet the old activation, which shows; the other way round it would not.
 	volumes, listErr := s.cfg.Volumes()
 	status, statusErr := s.status(ctx, began)
-	stats, statsErr := s.cfg.Kernel.StatsAll(ctx, prefix)
+	stats, statsErr := s.cfg.Kernel.StatsAll(ctx, layout.DevicePrefix)
 	now := s.cfg.Now()
 	snap := Snapshot{Time: now, Err: errors.Join(listErr, statusErr, statsErr)}
 	slices.SortFunc(volumes, func(a, b Volume) int { return strings.Compare(string(a.ID), string(b.ID)) })

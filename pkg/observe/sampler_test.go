@@ -137,11 +137,11 @@ func TestSample(t *testing.T) {
 	m := newMachine(t)
 	m.cached("v", "a")
 	m.volumes = append(m.volumes, observe.Volume{ID: "plain", Attached: true, Mode: volume.ModeNone})
-	m.stats = map[string]devmapper.Stats{"nf-v": io(1, 100, 4), "nf-v-data": io(2, 90, 2), "nf-v-origin": io(3, 10, 12), "nf-plain": io(4, 1, 0)}
+	m.stats = map[string]devmapper.Stats{"nf-v": io(1, 100, 4), "nf-v.data": io(2, 90, 2), "nf-v.origin": io(3, 10, 12), "nf-plain": io(4, 1, 0)}
 	m.hits("v", 90, 10)
 	m.scrape()
 	m.step(10 * time.Second)
-	m.stats["nf-v"], m.stats["nf-v-data"] = io(1, 1100, 4), io(2, 1080, 2)
+	m.stats["nf-v"], m.stats["nf-v.data"] = io(1, 1100, 4), io(2, 1080, 2)
 	m.hits("v", 1080, 20)
 	snap := m.scrape()
 	if snap.Err != nil || len(snap.Volumes) != 2 || snap.Volumes[0].ID != "plain" {

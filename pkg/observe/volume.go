@@ -3,6 +3,7 @@ package observe
 import (
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -41,19 +42,16 @@ const (
 // Devices are all of them.
 func Devices() []Device { return []Device{DeviceVolume, DeviceSSD, DeviceOrigin} }
 
-// prefix is that of every device of ours (states.md, Names on the host).
-const prefix = "nf-"
-
 // deviceName is the device-mapper name of a device.
 func deviceName(id volume.ID, d Device) string {
 	switch d {
 	case DeviceSSD:
-		return prefix + string(id) + "-data"
+		return layout.Device(id, layout.Data)
 	case DeviceOrigin:
-		return prefix + string(id) + "-origin"
+		return layout.Device(id, layout.Origin)
 	case DeviceVolume:
 	}
-	return prefix + string(id)
+	return layout.Device(id, layout.Top)
 }
 
 // Counts are the totals of a cache; see devmapper.Counters.

@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	lentName = "nf-pvc-1-lent"
+	lentName = "nf-pvc-1.lent"
 	exported = "pvc-1"
 	port     = 13260
 	size     = 8 << 20

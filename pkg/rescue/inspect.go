@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -54,7 +56,7 @@ const (
 
 // Cache is a cache on the SSDs.
 type Cache struct {
-	attach.FoundCache
+	layout.Cache
 	State State
 	// Detail says more about a state in which nothing is written back.
 	Detail string
@@ -75,7 +77,7 @@ func (r *Rescuer) List(ctx context.Context) ([]Cache, error) {
 		return nil, err
 	}
 	var out []Cache
-	for _, f := range attach.FindCaches(lvs) {
+	for _, f := range layout.Scan(lvs) {
 		out = append(out, r.inspect(ctx, f))
 	}
 	return out, nil
@@ -83,8 +85,8 @@ func (r *Rescuer) List(ctx context.Context) ([]Cache, error) {
 
 // inspect tells what can be done with a cache. What stands against reading it is in
 // Detail.
-func (r *Rescuer) inspect(ctx context.Context, f attach.FoundCache) Cache {
-	c := Cache{FoundCache: f}
+func (r *Rescuer) inspect(ctx context.Context, f layout.Cache) Cache {
+	c := Cache{Cache: f}
 	active, err := r.active(ctx, f)
 	switch {
 	case err != nil:
@@ -93,11 +95,11 @@ func (r *Rescuer) inspect(ctx context.Context, f attach.FoundCache) Cache {
 		return c.is(StateActive, "its devices are in use on this machine")
 	case f.Rescued != "":
 		return c.is(StateRescued, "its writes were brought to the origin at %s", f.Rescued)
-	case !f.Whole:
+	case !f.Whole():
 		return c.is(StateIncomplete, "logical volumes of data or map are missing, or not of one cache")
 	case f.Mode != volume.ModeWriteback:
 		return c.is(StateWritethrough, "the origin has every write")
-	case f.Filling:
+	case f.Filling():
 		return c.is(StateFilling, "it was still being filled from elsewhere: only its own node, or one with its journal, can activate it")
 	}
 	return r.readCache(ctx, c)
@@ -109,21 +111,19 @@ func (c Cache) is(s State, format string, args ...any) Cache {
 }
 
 // active tells whether somebody uses the cache.
-func (r *Rescuer) active(ctx context.Context, f attach.FoundCache) (bool, error) {
+func (r *Rescuer) active(ctx context.Context, f layout.Cache) (bool, error) {
 	if f.Data.Open || f.Meta.Open {
 		return true, nil
 	}
-	names := attach.DeviceNames(f.ID)
-	infos, err := r.DM.Info(ctx, names[0]) // the others' names begin with it
+	infos, err := r.DM.Info(ctx, layout.Device(f.ID, layout.Top)) // the others' names begin with it
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
-		if _, found := infos[name]; found {
-			return true, nil
-		}
-	}
-	return false, nil
+	_, top := infos[layout.Device(f.ID, layout.Top)]
+	_, data := infos[layout.Device(f.ID, layout.Data)]
+	return top || data || slices.ContainsFunc(layout.Renames(infos), func(n layout.Rename) bool {
+		return n.To == layout.Device(f.ID, layout.Data)
+	}), nil
 }
 
 // readCache reads superblock and map.

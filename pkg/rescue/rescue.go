@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -138,7 +139,7 @@ func (r *Rescuer) find(ctx context.Context, id volume.ID) (Cache, error) {
 	if err != nil {
 		return Cache{}, err
 	}
-	for _, f := range attach.FindCaches(lvs) {
+	for _, f := range layout.Scan(lvs) {
 		if f.ID == id {
 			return r.inspect(ctx, f), nil
 		}
@@ -251,7 +252,7 @@ func (r *Rescuer) finish(ctx context.Context, c Cache) error {
 		return fmt.Errorf("the writes of volume %s are on the origin, but its cache could not be retired; run it again before anybody uses the origin: %w", c.ID, err)
 	}
 	faultRescueRetired.Hit()
-	add, remove := attach.RescuedTags(r.Now())
+	add, remove := layout.RescuedTags(r.Now())
 	if err := r.LVM.ChangeTags(ctx, r.VG, add, remove, c.Data.Name, c.Meta.Name); err != nil {
 		return fmt.Errorf("the writes of volume %s are on the origin and its cache is retired, but it does not say so: %w", c.ID, err)
 	}

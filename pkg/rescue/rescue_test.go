@@ -6,8 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearflash/nearflash/pkg/attach"
-	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -16,8 +15,8 @@ import (
 func found(change func(*Cache)) Cache {
 	const mib = 1 << 20
 	c := Cache{
-		FoundCache: attach.FoundCache{ID: "v", Fence: volume.Fence{UID: "u", Generation: 3, Node: "a"}, Mode: volume.ModeWriteback, Whole: true, OriginBytes: 100 * mib},
-		State:      StateUnclean, ChunkBytes: mib, UsedBlocks: 10, DirtyBlocks: 10, OriginEnd: 64 * mib,
+		Cache: layout.Cache{ID: "v", Fence: volume.Fence{UID: "u", Generation: 3, Node: "a"}, Mode: volume.ModeWriteback, OriginBytes: 100 * mib},
+		State: StateUnclean, ChunkBytes: mib, UsedBlocks: 10, DirtyBlocks: 10, OriginEnd: 64 * mib,
 	}
 	if change != nil {
 		change(&c)
@@ -138,31 +137,5 @@ func TestRefuseRecord(t *testing.T) {
 	r := &Rescuer{Records: &record{err: volume.ErrUnavailable}}
 	if _, err := r.refuseRecord(t.Context(), found(nil)); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("a cluster that does not answer: %v, want ErrUnavailable", err)
-	}
-}
-
-func TestFindCaches(t *testing.T) {
-	tags := []string{"nearflash.uid=u", "nearflash.gen=3", "nearflash.node=a", "nearflash.mode=writeback", "nearflash.origin=100"}
-	lvs := []lvm.LV{
-		{Name: "two.data", Tags: tags}, {Name: "two.meta", Tags: append([]string{"nearflash.rescued=now"}, tags...)},
-		{Name: "one.data", Tags: tags}, {Name: "three.meta", Tags: tags}, {Name: "three.data"}, {Name: "root"}, {Name: "x.y"},
-		{Name: "four.data", Tags: tags}, {Name: "four.meta", Tags: tags}, {Name: "four.fill", Tags: tags},
-	}
-	want := map[volume.ID]struct {
-		whole, filling bool
-		rescued        string
-	}{"one": {}, "two": {whole: true, rescued: "now"}, "three": {}, "four": {whole: true, filling: true}}
-	got := attach.FindCaches(lvs)
-	if len(got) != len(want) {
-		t.Fatalf("got %+v", got)
-	}
-	for _, c := range got {
-		w := want[c.ID]
-		if c.Whole != w.whole || c.Filling != w.filling || c.Rescued != w.rescued {
-			t.Errorf("%s: %+v, want %+v", c.ID, c, w)
-		}
-		if c.Whole && (c.OriginBytes != 100 || c.Mode != volume.ModeWriteback || c.Fence != volume.Fence{UID: "u", Generation: 3, Node: "a"}) {
-			t.Errorf("%s: %+v", c.ID, c)
-		}
 	}
 }

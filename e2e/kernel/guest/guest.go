@@ -53,6 +53,7 @@ var needs = map[string]string{
 	"TestKernelSecretsDiscarded":   "clone",
 	"TestKernelSecretsFull":        "clone",
 	"TestKernelSecretsReleased":    "clone",
+	"TestKernelUpgradeMove":        "clone",
 }
 
 // Kernel is the name of the distribution's kernel, "" for the lab's own.

@@ -155,6 +155,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		// that are here already must be repaired meanwhile.
 		log.Error(err, "Pool could not be reconciled")
 	}
+	p.attacher.AdoptNames(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { p.repeatPreflight(ctx); return nil })
 	// The first pass of the repair runs beside the first requests: the lock of a

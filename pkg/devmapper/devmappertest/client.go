@@ -59,6 +59,11 @@ func (c *client) Remove(ctx context.Context, name string) error {
 	return c.step.Change(ctx, "remove "+name, func() error { return c.k.remove(name) })
 }
 
+// Rename implements devmapper.Client.
+func (c *client) Rename(ctx context.Context, name, to string) error {
+	return c.step.Change(ctx, "rename "+name, func() error { return c.k.rename(name, to) })
+}
+
 // Message implements devmapper.Client.
 func (c *client) Message(ctx context.Context, name string, _ uint64, words ...string) error {
 	return c.step.Change(ctx, "message "+name+" "+strings.Join(words, " "), func() error {

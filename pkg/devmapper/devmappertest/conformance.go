@@ -36,7 +36,7 @@ const (
 // names that begin with "nf-conform".
 func Conformance(t *testing.T, open func(t *testing.T) Rig) {
 	for name, test := range map[string]func(*suite){
-		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "ReadOnly": (*suite).readOnly,
+		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "Rename": (*suite).rename, "ReadOnly": (*suite).readOnly,
 		"Writeback": (*suite).writeback, "CleanStop": (*suite).cleanStop, "Unclean": (*suite).unclean,
 		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked,
 	} {
@@ -242,6 +242,28 @@ func (c *suite) busy() {
 	c.Want("remove the lower", c.Client.Remove(c.Context(), top), devmapper.ErrBusy)
 	c.Must("remove the upper", c.Client.Remove(c.Context(), "nf-conform-upper"))
 	c.Must("remove the lower", c.Client.Remove(c.Context(), top))
+}
+
+func (c *suite) rename() {
+	ctx := c.Context()
+	const other = "nf-conform-other"
+	lower := c.create(top, c.linear())
+	upper := c.create("nf-conform-upper", devmapper.LinearTable(originSize, lower.DevNo()))
+	c.write(upper, 1)
+	c.Want("a name that is taken", c.Client.Rename(ctx, top, "nf-conform-upper"), devmapper.ErrExist)
+	c.Want("a device that is not there", c.Client.Rename(ctx, "nf-conform-gone", other), devmapper.ErrNotExist)
+	c.Must("rename", c.Client.Rename(ctx, top, other))
+	infos, err := c.Client.Info(ctx, top)
+	c.Must("info", err)
+	want := lower
+	want.Name, want.OpenCount = other, 1
+	if _, old := infos[top]; old || infos[other] != want {
+		c.Errorf("devices %+v, want %+v", infos, want)
+	}
+	c.wantByte(upper, 1)
+	c.Must("remove the upper", c.Client.Remove(ctx, "nf-conform-upper"))
+	_, err = c.Client.Create(ctx, top, "NEARFLASH-third", c.linear())
+	c.Must("create a device with the name that is free", err)
 }
 
 func (c *suite) readOnly() {

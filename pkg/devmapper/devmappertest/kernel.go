@@ -444,6 +444,21 @@ func (k *Kernel) remove(name string) error {
 	return nil
 }
 
+func (k *Kernel) rename(name, to string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	d, err := k.get(name)
+	if err != nil {
+		return err
+	}
+	if _, taken := k.devices[to]; taken {
+		return fmt.Errorf("%w: %s", devmapper.ErrExist, to)
+	}
+	delete(k.devices, name)
+	d.name, k.devices[to] = to, d
+	return nil
+}
+
 func (d *device) info() devmapper.Info {
 	return devmapper.Info{
 		Name: d.name, UUID: d.uuid, Major: d.major, Minor: d.minor,

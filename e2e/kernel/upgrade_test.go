@@ -1,0 +1,131 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// earlierNames makes of a volume's devices, and of the nodes' journals, what a version left
+// that joined names by a dash. It returns the devices as they were.
+func (d *disk) earlierNames(nodes ...*node) map[string]devmapper.Info {
+	t := d.m.t
+	t.Helper()
+	before, err := d.n.DM.Info(t.Context(), layout.DevicePrefix)
+	mustPass(t, "devices", err)
+	for i, name := range layout.EarlierDevices(d.req.ID) {
+		if now := layout.Devices(d.req.ID)[i+1]; before[now].UUID != "" {
+			d.m.must("dmsetup", "rename", now, name, "--noudevsync")
+		}
+	}
+	for _, n := range nodes {
+		path := filepath.Join(n.dir, "journal", string(d.req.ID)+".json")
+		text, err := os.ReadFile(path)
+		mustPass(t, "journal", err)
+		mustPass(t, "journal", os.WriteFile(path, bytes.Replace(text, []byte(`"version":3`), []byte(`"version":2`), 1), 0o600))
+	}
+	return before
+}
+
+// wantNames compares the devices with what they were before the upgrade. Who has one open
+// may have changed.
+func (d *disk) wantNames(before map[string]devmapper.Info) {
+	t := d.m.t
+	t.Helper()
+	after, err := d.n.DM.Info(t.Context(), layout.DevicePrefix)
+	mustPass(t, "devices", err)
+	if len(after) != len(before) {
+		t.Errorf("devices %v, before %v", after, before)
+	}
+	for name, was := range before {
+		is := after[name]
+		is.OpenCount = was.OpenCount
+		if is != was {
+			t.Errorf("%s is %+v, was %+v", name, is, was)
+		}
+	}
+}
+
+// TestKernelUpgrade: devices of an earlier version are renamed below a pod that works, and
+// the plugin changes, flushes and removes them.
+func TestKernelUpgrade(t *testing.T) {
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWriteback} {
+		d := m.volume(n, "upgrade-"+string(mode), 128*mib, cached(mode, 32*mib))
+		d.n, d.req.Block = n, true
+		d.stage()
+		l := startLoad(t, d.device(), 32*mib)
+		l.moving()
+		before := d.earlierNames(n)
+		d.reopen()
+		d.n.AdoptNames(t.Context())
+		d.wantNames(before)
+		d.stage()
+		d.tune()
+		l.moving()
+		if mode == volume.ModeWriteback {
+			d.ask(cacheBytes(64 * mib))
+			d.tune()
+			l.moving()
+		}
+		l.end()
+		l.check(d.device())
+		d.unstage()
+		d.connected(func(origin string) { l.check(origin) })
+		d.remove()
+		n = d.n
+	}
+}
+
+// TestKernelUpgradeMove: the same in the middle of a warm move, on both of its nodes. They
+// share a kernel here, and each renames its own devices alone.
+func TestKernelUpgradeMove(t *testing.T) {
+	m := newMachine(t)
+	v := newMovers(t, m, "upgrade", cached(volume.ModeWriteback, 64*mib))
+	v.stage()
+	l := startLoad(t, v.device(), 64*mib)
+	l.until(v.disk, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 100 })
+	l.end()
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	again := resumeLoad(l, v.device())
+	again.moving()
+	before := v.earlierNames(v.a, v.b)
+	for _, part := range []layout.Part{layout.Data, layout.Origin, layout.Source, layout.Path, layout.Lent} {
+		if before[layout.Device(v.req.ID, part)].UUID == "" {
+			t.Errorf("the volume has no device %s", layout.Device(v.req.ID, part))
+		}
+	}
+	a, b, err := openPair(t.Context(), v.a.dir, v.b.dir)
+	mustPass(t, "nodes", err)
+	v.a, v.b, v.n = a, b, b
+	b.AdoptNames(t.Context())
+	infos, err := b.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))
+	mustPass(t, "devices", err)
+	if len(infos) > 0 {
+		t.Errorf("the borrower has renamed what the lender lends: %v", infos)
+	}
+	a.AdoptNames(t.Context())
+	v.wantNames(before)
+	again.moving()
+	v.wantFilled()
+	again.end()
+	again.check(v.device())
+	v.unstage()
+	v.ask(mode(volume.ModeNone))
+	v.stage()
+	again.check(v.device())
+	v.unstage()
+	mustPass(t, "repair", v.a.Repair(t.Context()))
+	v.remove()
+	mustPass(t, "repair", v.a.Repair(t.Context()))
+}

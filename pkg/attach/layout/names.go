@@ -1,0 +1,116 @@
+package layout
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// separator joins a volume and a part of it.
+const separator = "."
+
+// DevicePrefix begins the name of every device-mapper device of a volume.
+const DevicePrefix = "nf-"
+
+// Part is what a device is to its volume.
+type Part string
+
+// The parts of a volume.
+const (
+	// Top is what the pod uses.
+	Top Part = "top"
+	// Data is the cache's data device, and Origin is over the paths to the storage.
+	Data   Part = "data"
+	Origin Part = "origin"
+	// Source holds reads back while what Path reads from is lost (The warm move).
+	Source Part = "source"
+	Path   Part = "path"
+	// Lent is what another node reads the cache's data through.
+	Lent Part = "lent"
+)
+
+// lower are the parts below a volume's own device.
+var lower = []Part{Data, Origin, Source, Path, Lent}
+
+// Device is the name of a part's device. No ID contains the separator.
+func Device(id volume.ID, p Part) string {
+	if p == Top {
+		return DevicePrefix + string(id)
+	}
+	return DevicePrefix + string(id) + separator + string(p)
+}
+
+// IsData tells the name of a data device.
+func IsData(name string) bool {
+	return strings.HasPrefix(name, DevicePrefix) && strings.HasSuffix(name, separator+string(Data))
+}
+
+// Devices are the names of all devices that a volume may have, from the top down.
+func Devices(id volume.ID) []string {
+	names := []string{Device(id, Top)}
+	for _, p := range lower {
+		names = append(names, Device(id, p))
+	}
+	return names
+}
+
+// EarlierDevices are the names that versions before gave the same devices: joined by a
+// dash, which IDs contain. The top's has not changed.
+func EarlierDevices(id volume.ID) []string {
+	var names []string
+	for _, p := range lower {
+		names = append(names, earlierDevice(id, p))
+	}
+	return names
+}
+
+func earlierDevice(id volume.ID, p Part) string { return DevicePrefix + string(id) + "-" + string(p) }
+
+const uuidPrefix = "NEARFLASH-"
+
+// UUID is the device-mapper UUID of a part's device, under any generation of one record.
+func UUID(f volume.Fence, p Part) string { return uuidPrefix + f.UID + "-" + string(p) }
+
+// Rename is a device that has the name which a version before gave it.
+type Rename struct {
+	ID   volume.ID
+	Part Part
+	// UID is that of the record.
+	UID      string
+	From, To string
+}
+
+// Renames returns those among the devices, which are by name. The UUID alone tells the
+// data device of the volume "db" from the top of a volume "db-data".
+func Renames(infos map[string]devmapper.Info) []Rename {
+	var out []Rename
+	for name, info := range infos {
+		rest, ours := strings.CutPrefix(info.UUID, uuidPrefix)
+		if !ours {
+			continue
+		}
+		for _, p := range lower {
+			id, was := strings.CutSuffix(name, "-"+string(p))
+			uid, is := strings.CutSuffix(rest, "-"+string(p))
+			if !was || !is {
+				continue
+			}
+			id = strings.TrimPrefix(id, DevicePrefix)
+			out = append(out, Rename{ID: volume.ID(id), Part: p, UID: uid, From: name, To: Device(volume.ID(id), p)})
+		}
+	}
+	slices.SortFunc(out, func(x, y Rename) int { return cmp.Compare(x.From, y.From) })
+	return out
+}
+
+// DataLV is the logical volume of a cache's data.
+func DataLV(id volume.ID) string { return string(id) + ".data" }
+
+// MetaLV is that of its map.
+func MetaLV(id volume.ID) string { return string(id) + ".meta" }
+
+// FillLV is that of the metadata of an unfinished warm start.
+func FillLV(id volume.ID) string { return string(id) + ".fill" }

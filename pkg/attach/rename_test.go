@@ -1,0 +1,158 @@
+package attach_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// earlier makes of an attached volume what a version left that joined names by a dash.
+func (h *host) earlier() {
+	h.w.t.Helper()
+	dm := h.kernel.Client(nil)
+	for i, name := range layout.EarlierDevices(volumeID) {
+		err := dm.Rename(h.w.ctx, layout.Devices(volumeID)[i+1], name)
+		if !errors.Is(err, devmapper.ErrNotExist) {
+			h.w.must("rename", err)
+		}
+	}
+	text, err := os.ReadFile(h.gate.journal)
+	h.w.must("journal", err)
+	h.w.must("journal", os.WriteFile(h.gate.journal, bytes.Replace(text, []byte(`"version":3`), []byte(`"version":2`), 1), 0o600))
+}
+
+// devices are the names of the volume's devices, sorted.
+func (h *host) devices() []string {
+	h.w.t.Helper()
+	infos, err := h.kernel.Client(nil).Info(h.w.ctx, layout.DevicePrefix)
+	h.w.must("devices", err)
+	var names []string
+	for name := range infos {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// upgraded is a life in which the plugin of an earlier version is replaced below the pod.
+func (l *life) upgraded(n int) {
+	l.t.Helper()
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	l.a.podWrites(1, 0, 1, 2)
+	want := l.a.devices()
+	l.a.earlier()
+	l.a.start()
+	l.next = []disaster{{steps: n}}
+	l.arm()
+	l.persist(l.a, "adopt the names", func(p *plugin) error {
+		p.AdoptNames(l.ctx)
+		return p.Stage(l.ctx, req)
+	})
+	if got := l.a.devices(); !slices.Equal(got, want) {
+		l.t.Fatalf("devices %v, want %v (ended: %q)", got, want, l.ended)
+	}
+	text, err := os.ReadFile(l.a.gate.journal)
+	l.must("journal", err)
+	if !strings.Contains(string(text), `"version":3`) {
+		l.t.Fatalf("a plugin of before would read the journal: %s", text)
+	}
+	l.a.podReads()
+	l.a.podWrites(2, 1, 3)
+	l.leave(l.a)
+}
+
+// TestUpgrade: devices of an earlier version get their names of now below a pod, whatever
+// step the plugin is ended at (states.md, Names on the host).
+func TestUpgrade(t *testing.T) {
+	for _, mode := range cacheModes {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			for n := 1; ; n++ {
+				l := newLife(t, mode)
+				t.Run(fmt.Sprint(n), func(t *testing.T) {
+					l.t = t
+					l.upgraded(n)
+				})
+				if len(l.ended) == 0 || t.Failed() {
+					if n < 3 {
+						t.Error("it was ended nowhere")
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// A plugin of before must refuse the entry as soon as one device has its name of now.
+func TestUpgradeRaisesFormatFirst(t *testing.T) {
+	l := newLife(t, volume.ModeWriteback)
+	l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
+	l.a.earlier()
+	l.a.start()
+	l.a.DM = refusing{l.a.DM}
+	l.a.AdoptNames(l.ctx)
+	text, err := os.ReadFile(l.a.gate.journal)
+	l.must("journal", err)
+	if !strings.Contains(string(text), `"version":3`) {
+		t.Errorf("the first rename is before the journal's format: %s", text)
+	}
+	if err := l.a.Unstage(l.ctx, volumeID, staging); !errors.Is(err, volume.ErrUnavailable) {
+		t.Errorf("unstage with devices that have their earlier names: %v, want ErrUnavailable", err)
+	}
+}
+
+var errRefused = errors.New("refused")
+
+type refusing struct{ devmapper.Client }
+
+func (refusing) Rename(context.Context, string, string) error { return errRefused }
+
+// A command of the plugin of before, which still makes a device under the earlier name, is
+// waited for, and nothing is done to the volume meanwhile.
+func TestUpgradeAwaitsCommands(t *testing.T) {
+	l := newLife(t, volume.ModeWritethrough)
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	l.a.earlier()
+	l.a.start()
+	dm := &running{Client: l.a.DM, name: layout.EarlierDevices(volumeID)[0]}
+	l.a.DM = dm
+	l.a.AdoptNames(l.ctx)
+	if err := l.a.Stage(l.ctx, req); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), dm.name) {
+		t.Errorf("stage while a command works on %s: %v, want ErrUnavailable", dm.name, err)
+	}
+	if !slices.Contains(l.a.devices(), dm.name) {
+		t.Errorf("renamed below a command: %v", l.a.devices())
+	}
+	dm.name = ""
+	l.must("stage", l.a.Stage(l.ctx, req))
+	if got := l.a.devices(); slices.ContainsFunc(got, func(n string) bool { return slices.Contains(layout.EarlierDevices(volumeID), n) }) {
+		t.Errorf("devices %v", got)
+	}
+	l.leave(l.a)
+}
+
+// running is a host on which a command still works on a device.
+type running struct {
+	devmapper.Client
+	name string
+}
+
+func (r *running) Await(ctx context.Context, names ...string) error {
+	if slices.Contains(names, r.name) {
+		return hostexec.ErrRuns
+	}
+	return r.Client.Await(ctx, names...)
+}
