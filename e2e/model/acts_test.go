@@ -15,13 +15,14 @@ import (
 // others, which the model knows nothing of.
 var codeActs = map[string]map[string]string{
 	"../../pkg/attach": {
-		"begin":           "removeDevices pendActivation wipeForStage saveIntent",
+		"begin":           "removeEarlier pendActivation wipeForStage saveIntent",
 		"build":           "begin connect buildCached createTop confirmActivation save",
 		"makeCache":       "shapeCache markDirty activate",
 		"activate":        "save beginTable createDataDevice createTop",
 		"adopt":           "confirmActivation markDirty save swapPolicy",
 		"flush":           "save swapPolicy awaitClean save",
 		"recoverForFlush": "reconnect beginRecover createDataDevice createTop save",
+		"removeEarlier":   "removeDevices",
 		"release":         "removeDevices countUp tagStopped markClean disconnect save",
 		"detach":          "save removeDevices takeBackMark disconnect forget",
 		"discard":         "save removeDevices takeBackMark disconnect wipe",
