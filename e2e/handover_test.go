@@ -41,7 +41,7 @@ var _ = Describe("A node that is shut down while it lends a cache", Label("warmm
 		Expect(endPlugin(ctx, nodeA)).To(Succeed())
 		cm, err := v.migration(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(cm.Status.Source.State).To(Equal(v1alpha1.LoanLent))
+		Expect(cm.Status.Source.State).To(Equal(v1alpha1.ExportStateExported))
 		Expect(cm.Status.Outcome).To(BeEmpty(), "the copy must still be under way")
 		Expect(v.expectPath(ctx, true)).To(Succeed())
 
@@ -54,7 +54,7 @@ var _ = Describe("A node that is shut down while it lends a cache", Label("warmm
 		Expect(stop()).To(Succeed())
 		cm, err = v.migration(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(cm.Status.Source.State).To(Equal(v1alpha1.LoanReleased))
+		Expect(cm.Status.Source.State).To(Equal(v1alpha1.ExportStateReleased))
 		Expect(cm.Status.Source.Message).To(ContainSubstring("node %s is shutting down", nodeA))
 		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
 		if cm.Status.Outcome == "" {

@@ -61,8 +61,8 @@ var _ = Describe("Prometheus", Label("metrics", "lab"), func() {
 		Expect(small.start(ctx, nodeA)).To(Succeed())
 		Expect(small.expectUncached(ctx, v1alpha1.ReasonPoolFull)).To(Succeed())
 		labels := map[string]string{"pv": small.PV, "namespace": s.name, "pvc": "small", "node": nodeA}
-		Expect(p.awaitAlert(ctx, "NearflashCacheBypassed", labels)).To(Succeed())
-		quiet, err := p.alerts(ctx, "NearflashCacheBypassed", map[string]string{"pv": big.PV})
+		Expect(p.awaitAlert(ctx, "NearflashVolumeUncached", labels)).To(Succeed())
+		quiet, err := p.alerts(ctx, "NearflashVolumeUncached", map[string]string{"pv": big.PV})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(quiet).To(BeEmpty(), "the alert is raised for a volume that has its cache")
 
@@ -70,7 +70,7 @@ var _ = Describe("Prometheus", Label("metrics", "lab"), func() {
 		Expect(big.stop(ctx)).To(Succeed())
 		Expect(p.awaitResolved(ctx, "NearflashPoolNearlyFull")).To(Succeed())
 		Expect(small.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
-		Expect(p.awaitResolved(ctx, "NearflashCacheBypassed")).To(Succeed())
+		Expect(p.awaitResolved(ctx, "NearflashVolumeUncached")).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
 

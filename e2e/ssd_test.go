@@ -16,7 +16,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-const bypassesName = "nearflash_cache_bypasses_total"
+const bypassesName = "nearflash_cache_failovers_total"
 
 var _ = Describe("A volume whose SSD fails below its running pod", Label("faults", "lab"), func() {
 	It("goes on without its cache when nothing can be lost by that", func(ctx SpecContext) {
@@ -44,7 +44,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		after, err := v.fresh(ctx, token)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(after.nodeTotal(bypassesName) - before.nodeTotal(bypassesName)).To(Equal(1.0))
-		// What the alert NearflashCacheBypassed asks for.
+		// What the alert NearflashVolumeUncached asks for.
 		Expect(after.sum("nearflash_volume_cached", "")).To(Equal(0.0))
 		Expect(after.sum("nearflash_volume_info", "mode=writethrough")).To(Equal(1.0))
 

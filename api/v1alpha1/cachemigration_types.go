@@ -4,20 +4,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// LoanState says whether a node serves a residency to another one.
+// ExportState says whether a node exports a retained cache to another one.
 //
-// +kubebuilder:validation:Enum=Preparing;Lent;Refused;Released
-type LoanState string
+// +kubebuilder:validation:Enum=Preparing;Exported;Refused;Released
+type ExportState string
 
 const (
-	// LoanPreparing means that the source node has seen the request and needs time.
-	LoanPreparing LoanState = "Preparing"
-	// LoanLent means that the source node serves its residency.
-	LoanLent LoanState = "Lent"
-	// LoanRefused means that the source node has nothing that it could serve.
-	LoanRefused LoanState = "Refused"
-	// LoanReleased means that the source node does not serve any more.
-	LoanReleased LoanState = "Released"
+	// ExportStatePreparing means that the source node has seen the request and needs time.
+	ExportStatePreparing ExportState = "Preparing"
+	// ExportStateExported means that the source node exports its retained cache.
+	ExportStateExported ExportState = "Exported"
+	// ExportStateRefused means that the source node has nothing that it could serve.
+	ExportStateRefused ExportState = "Refused"
+	// ExportStateReleased means that the source node does not serve any more.
+	ExportStateReleased ExportState = "Released"
 )
 
 // ServedFrom says where a fill reads.
@@ -155,7 +155,7 @@ type CacheMigrationSpec struct {
 type MigrationSource struct {
 	// state says whether the source node serves.
 	// +required
-	State LoanState `json:"state,omitempty"`
+	State ExportState `json:"state,omitempty"`
 
 	// message says why it does not.
 	// +optional
@@ -321,7 +321,7 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="Served From",type=string,JSONPath=`.status.progress.servedFrom`
 // +kubebuilder:printcolumn:name="Outcome",type=string,JSONPath=`.status.outcome`
 // +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.spec.generation`
-// +kubebuilder:printcolumn:name="Loan",type=string,priority=1,JSONPath=`.status.source.state`
+// +kubebuilder:printcolumn:name="Export",type=string,priority=1,JSONPath=`.status.source.state`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.outcomeMessage`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && self.metadata.name.endsWith('-prewarm') == (self.spec.purpose == 'Prewarm') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1, size(self.metadata.name) - (self.spec.purpose == 'Prewarm' ? 8 : 0))) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm"

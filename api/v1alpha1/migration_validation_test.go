@@ -107,7 +107,7 @@ func makeMigrationOf(t *testing.T, c client.Client, volume string) *v1alpha1.Cac
 	}
 	obj.Status = v1alpha1.CacheMigrationStatus{
 		Source: v1alpha1.MigrationSource{
-			State: v1alpha1.LoanLent, Message: "served", PublicKey: publicKey(), Portals: []string{"192.0.2.1:3262"}, IQN: "iqn.2026-11.io.nearflash:x",
+			State: v1alpha1.ExportStateExported, Message: "served", PublicKey: publicKey(), Portals: []string{"192.0.2.1:3262"}, IQN: "iqn.2026-11.io.nearflash:x",
 			ChunkSizeBytes: 128 << 10, MetaBytes: 8 << 20, DataBytes: 1 << 30,
 		},
 		Progress: v1alpha1.MigrationProgress{
@@ -135,7 +135,7 @@ func testMigrationStatus(t *testing.T, c client.Client) {
 		want   string
 	}{
 		"refused": {change: func(s *v1alpha1.CacheMigrationStatus) {
-			s.Source = v1alpha1.MigrationSource{State: v1alpha1.LoanRefused, Message: "no residency"}
+			s.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateRefused, Message: "no residency"}
 		}},
 		"nothing": {change: func(s *v1alpha1.CacheMigrationStatus) { *s = v1alpha1.CacheMigrationStatus{} }},
 		"another outcome": {

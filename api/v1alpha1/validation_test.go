@@ -340,8 +340,8 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|0s",
 		}},
 		"migrations wide": {resource: "cachemigrations", wide: true, want: []string{
-			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Gen|Loan|Message|Age",
-			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|3|Lent|it left|0s",
+			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Gen|Export|Message|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|3|Exported|it left|0s",
 		}},
 		"volumes": {resource: "cachedvolumes", want: []string{
 			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Age",

@@ -84,7 +84,7 @@ func TestMigrate(t *testing.T) {
 			args: []string{"migrate", "data", "--to", "node-b"},
 			objs: append(attached, readyPool("node-b")),
 			goesOn: []func(*v1alpha1.CacheMigration){
-				func(*v1alpha1.CacheMigration) {}, func(m *v1alpha1.CacheMigration) { m.Status.Source.State = v1alpha1.LoanLent },
+				func(*v1alpha1.CacheMigration) {}, func(m *v1alpha1.CacheMigration) { m.Status.Source.State = v1alpha1.ExportStateExported },
 				copied(gib, time.Minute+3*time.Second), nil, copied(3*gib, 25*time.Second),
 				func(m *v1alpha1.CacheMigration) {
 					copied(4*gib, 0)(m)

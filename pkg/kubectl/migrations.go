@@ -91,7 +91,7 @@ func (o *migrationsOptions) once(ctx context.Context, out io.Writer) error {
 	}
 	head := []string{"CLAIM", "FROM", "TO", "STATE", "SERVED-FROM", "PROGRESS", "DONE%", "RATE", "ETA", "AGE"}
 	if o.wide {
-		head = append(head, "MIGRATION", "GEN", "LOAN", "LIMIT", "DEADLINE", "TOOK", "MESSAGE")
+		head = append(head, "MIGRATION", "GEN", "EXPORT", "LIMIT", "DEADLINE", "TOOK", "MESSAGE")
 	}
 	var rows [][]string
 	var shown []*volume

@@ -31,7 +31,7 @@ func move(id, from string, generation int64, opts ...func(*v1alpha1.CacheMigrati
 
 // lent lets the source have answered, and the copy go on.
 func lent(m *v1alpha1.CacheMigration) {
-	m.Status.Source.State = v1alpha1.LoanLent
+	m.Status.Source.State = v1alpha1.ExportStateExported
 	m.Status.StartTime = m.CreationTimestamp
 	m.Status.Progress = v1alpha1.MigrationProgress{
 		TotalBytes: ptr(4 * gib), HydratedBytes: ptr(3 * gib), BytesPerSecond: ptr(50 * mib), ServedFrom: v1alpha1.ServedFromPeer,
@@ -42,11 +42,11 @@ func lent(m *v1alpha1.CacheMigration) {
 // onOrigin is lent, after the source has gone.
 func onOrigin(m *v1alpha1.CacheMigration) {
 	lent(m)
-	m.Status.Source.State, m.Status.Progress.ServedFrom = v1alpha1.LoanReleased, v1alpha1.ServedFromOrigin
+	m.Status.Source.State, m.Status.Progress.ServedFrom = v1alpha1.ExportStateReleased, v1alpha1.ServedFromOrigin
 }
 
 func refused(m *v1alpha1.CacheMigration) {
-	m.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.LoanRefused, Message: "not found: no clean cache is kept here"}
+	m.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateRefused, Message: "not found: no clean cache is kept here"}
 }
 
 // ended ends a move some time ago, a minute after its beginning.
@@ -94,15 +94,15 @@ data    node-a   node-b   completed   Peer          4Gi/4Gi    100     -        
 		"all namespaces, wide": {
 			args: []string{"moves", "-A", "-o", "wide"}, objs: moving(),
 			wantOut: `
-NAMESPACE   CLAIM       FROM     TO       STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE   MIGRATION   GEN   LOAN       LIMIT    DEADLINE   TOOK   MESSAGE
+NAMESPACE   CLAIM       FROM     TO       STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE   MIGRATION   GEN   EXPORT     LIMIT    DEADLINE   TOOK   MESSAGE
 -           cvol/gone   node-a   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   gone-7      7     Released   64Mi/s   -          -      -
-shop        data        node-c   node-b   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s   pvc-1-3     3     Lent       64Mi/s   29m        -      -
+shop        data        node-c   node-b   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s   pvc-1-3     3     Exported   64Mi/s   29m        -      -
 shop        logs        node-a   node-b   waiting     -             -          -       -        -     30s   pvc-2-3     3     -          64Mi/s   29m        -      -
 shop        small       origin   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   pvc-4-3     3     Released   64Mi/s   -          -      -
 shop        tune        node-c   node-b   refused     -             -          -       -        -     30s   pvc-5-3     3     Refused    64Mi/s   -          -      not found: no clean cache is kept here
-web         site        node-a   node-b   ended       Peer          3Gi/4Gi    75      -        -     6m    pvc-6-3     3     Lent       64Mi/s   -          60s    the volume left the node before everything was copied
+web         site        node-a   node-b   ended       Peer          3Gi/4Gi    75      -        -     6m    pvc-6-3     3     Exported   64Mi/s   -          60s    the volume left the node before everything was copied
 shop        logs        node-c   node-b   failed      -             -          -       -        -     11m   pvc-2-2     2     -          64Mi/s   -          60s    node node-c has not said whether it lends its cache
-shop        data        node-a   node-b   completed   Peer          4Gi/4Gi    100     -        -     21m   pvc-1-2     2     Lent       64Mi/s   -          60s    everything was copied, 1m0s
+shop        data        node-a   node-b   completed   Peer          4Gi/4Gi    100     -        -     21m   pvc-1-2     2     Exported   64Mi/s   -          60s    everything was copied, 1m0s
 `,
 		},
 		"of a volume": {

@@ -100,9 +100,9 @@ func (m move) state() string {
 	switch {
 	case m.ended():
 		return strings.ToLower(string(m.Status.Outcome))
-	case m.Spec.SourceNode != "" && (loan == "" || loan == v1alpha1.LoanPreparing):
+	case m.Spec.SourceNode != "" && (loan == "" || loan == v1alpha1.ExportStatePreparing):
 		return moveWaiting
-	case loan == v1alpha1.LoanRefused:
+	case loan == v1alpha1.ExportStateRefused:
 		return moveRefused
 	}
 	return moveRunning
@@ -163,7 +163,7 @@ func (m move) left(now time.Time) string {
 
 // deadline is how long the source still serves.
 func (m move) deadline(now time.Time) string {
-	if m.ended() || m.Spec.Deadline.IsZero() || m.Status.Source.State == v1alpha1.LoanRefused || m.Status.Source.State == v1alpha1.LoanReleased {
+	if m.ended() || m.Spec.Deadline.IsZero() || m.Status.Source.State == v1alpha1.ExportStateRefused || m.Status.Source.State == v1alpha1.ExportStateReleased {
 		return none
 	}
 	return duration.HumanDuration(max(0, m.Spec.Deadline.Sub(now)))
@@ -182,7 +182,7 @@ func (m move) message() string { return cmp.Or(m.Status.OutcomeMessage, m.Status
 // borrows tells whether a move that goes on reads a residency, or waits for it.
 func (m move) borrows(r v1alpha1.Residency) bool {
 	loan := m.Status.Source.State
-	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (loan == "" || loan == v1alpha1.LoanLent)
+	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (loan == "" || loan == v1alpha1.ExportStateExported)
 }
 
 // perSecond prints a rate in bytes per second; 0 is none.

@@ -37,7 +37,7 @@ func (e emitter) brake(b Brake) {
 	if b.Age > 0 {
 		e.put(nameDirtyAgeMax, b.Age.Seconds())
 	}
-	e.put(nameBraked, b.Held.Seconds(), "hold")
-	e.put(nameBraked, b.Drained.Seconds(), "drain")
+	e.put(nameBraked, b.Held.Seconds(), "writethrough")
+	e.put(nameBraked, b.Drained.Seconds(), "draining")
 	e.put(nameBrakes, float64(b.Count))
 }

@@ -166,19 +166,19 @@ nearflash_volume_healthy{namespace="",node="node-a",pv="missing",pvc=""} 0
 # HELP nearflash_volume_cache_dirty_age_seconds Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none.
 # TYPE nearflash_volume_cache_dirty_age_seconds gauge
 nearflash_volume_cache_dirty_age_seconds{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 60
-# HELP nearflash_volume_cache_dirty_limit_bytes Bound of the data that the origin does not have yet (maxDirtyBytes). Absent without one.
+# HELP nearflash_volume_cache_dirty_limit_bytes Most that the origin may lack (maxDirtyBytes). Absent without a limit.
 # TYPE nearflash_volume_cache_dirty_limit_bytes gauge
 nearflash_volume_cache_dirty_limit_bytes{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2000
-# HELP nearflash_volume_cache_dirty_limit_age_seconds Bound of their age (maxDirtyAge). Absent without one.
+# HELP nearflash_volume_cache_dirty_limit_age_seconds Most that the age of such data may be (maxDirtyAge). Absent without a limit.
 # TYPE nearflash_volume_cache_dirty_limit_age_seconds gauge
 nearflash_volume_cache_dirty_limit_age_seconds{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 60
-# HELP nearflash_volume_cache_braked_seconds_total Time for which the dirty bound has let writes through to the origin since the plugin started: waiting for pauses to write back in (level=hold), or writing back at once (level=drain). Absent without a bound.
-# TYPE nearflash_volume_cache_braked_seconds_total counter
-nearflash_volume_cache_braked_seconds_total{level="drain",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 4.5
-nearflash_volume_cache_braked_seconds_total{level="hold",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 3
-# HELP nearflash_volume_cache_brakes_total How often that began. Absent without a bound.
-# TYPE nearflash_volume_cache_brakes_total counter
-nearflash_volume_cache_brakes_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
+# HELP nearflash_volume_cache_dirty_limit_active_seconds_total Time for which the dirty limit has sent writes to the origin since the plugin started: writing back in pauses (level=writethrough), or at once (level=draining). Absent without a limit.
+# TYPE nearflash_volume_cache_dirty_limit_active_seconds_total counter
+nearflash_volume_cache_dirty_limit_active_seconds_total{level="draining",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 4.5
+nearflash_volume_cache_dirty_limit_active_seconds_total{level="writethrough",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 3
+# HELP nearflash_volume_cache_dirty_limit_activations_total How often that began. Absent without a limit.
+# TYPE nearflash_volume_cache_dirty_limit_activations_total counter
+nearflash_volume_cache_dirty_limit_activations_total{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 2
 # HELP nearflash_volume_io_bytes_total Data that a device of the volume read and wrote.
 # TYPE nearflash_volume_io_bytes_total counter
 nearflash_volume_io_bytes_total{device="origin",namespace="shop",node="node-a",operation="read",pv="pv-1",pvc="data"} 819200
@@ -187,18 +187,18 @@ nearflash_volume_io_bytes_total{device="ssd",namespace="shop",node="node-a",oper
 nearflash_volume_io_bytes_total{device="ssd",namespace="shop",node="node-a",operation="write",pv="pv-1",pvc="data"} 40960
 nearflash_volume_io_bytes_total{device="volume",namespace="shop",node="node-a",operation="read",pv="pv-1",pvc="data"} 8192
 nearflash_volume_io_bytes_total{device="volume",namespace="shop",node="node-a",operation="write",pv="pv-1",pvc="data"} 4096
-# HELP nearflash_volume_fill_hydrated_bytes Part of that which need not be copied any more: what was copied, and what holds nothing.
-# TYPE nearflash_volume_fill_hydrated_bytes gauge
-nearflash_volume_fill_hydrated_bytes{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 250
-# HELP nearflash_volume_fill_info 1 for each cache that is being filled, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.
-# TYPE nearflash_volume_fill_info gauge
-nearflash_volume_fill_info{from="peer",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 1
-# HELP nearflash_loans Caches of volumes that have left which the node lends to their new nodes.
-# TYPE nearflash_loans gauge
-nearflash_loans{node="node-a"} 1
-# HELP nearflash_cache_bypasses_total Attached volumes that were led past their cache since the plugin started, because its SSD failed.
-# TYPE nearflash_cache_bypasses_total counter
-nearflash_cache_bypasses_total{node="node-a"} 3
+# HELP nearflash_volume_hydration_done_bytes Part of that which need not be copied any more: what was copied, and what holds nothing.
+# TYPE nearflash_volume_hydration_done_bytes gauge
+nearflash_volume_hydration_done_bytes{namespace="shop",node="node-a",pv="pv-1",pvc="data"} 250
+# HELP nearflash_volume_hydration_info 1 for each cache that is being hydrated, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.
+# TYPE nearflash_volume_hydration_info gauge
+nearflash_volume_hydration_info{from="peer",namespace="shop",node="node-a",pv="pv-1",pvc="data"} 1
+# HELP nearflash_exported_caches Retained caches that the node exports to the new nodes of their volumes.
+# TYPE nearflash_exported_caches gauge
+nearflash_exported_caches{node="node-a"} 1
+# HELP nearflash_cache_failovers_total Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed.
+# TYPE nearflash_cache_failovers_total counter
+nearflash_cache_failovers_total{node="node-a"} 3
 # HELP nearflash_moves_total Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder.
 # TYPE nearflash_moves_total counter
 nearflash_moves_total{from="origin",node="node-a",outcome="completed"} 0
@@ -221,9 +221,9 @@ nearflash_pass_success{node="node-a"} 0
 	snap := observe.Snapshot{Time: noon, Err: errors.New("partly"), Volumes: []observe.Sample{cached(), plain, failed, missing, resident}}
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
-		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_braked_seconds_total", "nearflash_volume_cache_brakes_total",
+		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_dirty_limit_active_seconds_total", "nearflash_volume_cache_dirty_limit_activations_total",
 		"nearflash_volume_io_bytes_total", "nearflash_pool_device_wear_ratio", "nearflash_pass_success",
-		"nearflash_volume_fill_hydrated_bytes", "nearflash_volume_fill_info", "nearflash_loans", "nearflash_moves_total", "nearflash_cache_bypasses_total")
+		"nearflash_volume_hydration_done_bytes", "nearflash_volume_hydration_info", "nearflash_exported_caches", "nearflash_moves_total", "nearflash_cache_failovers_total")
 	if err != nil {
 		t.Error(err)
 	}
@@ -243,7 +243,7 @@ func TestWithoutMoves(t *testing.T) {
 			r := prometheus.NewPedanticRegistry()
 			r.MustRegister(c)
 			families := gather(t, r)
-			for name, want := range map[string]int{"nearflash_volume_fill_size_bytes": 0, "nearflash_loans": 0, "nearflash_moves_total": 6} {
+			for name, want := range map[string]int{"nearflash_volume_hydration_size_bytes": 0, "nearflash_exported_caches": 0, "nearflash_moves_total": 6} {
 				if got := len(families[name].GetMetric()); got != want {
 					t.Errorf("%s has %d series, want %d", name, got, want)
 				}

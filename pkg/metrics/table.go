@@ -46,29 +46,29 @@ const (
 	nameDirtyAge     = "nearflash_volume_cache_dirty_age_seconds"
 	nameDirtyLimit   = "nearflash_volume_cache_dirty_limit_bytes"
 	nameDirtyAgeMax  = "nearflash_volume_cache_dirty_limit_age_seconds"
-	nameBraked       = "nearflash_volume_cache_braked_seconds_total"
-	nameBrakes       = "nearflash_volume_cache_brakes_total"
+	nameBraked       = "nearflash_volume_cache_dirty_limit_active_seconds_total"
+	nameBrakes       = "nearflash_volume_cache_dirty_limit_activations_total"
 	nameChunk        = "nearflash_volume_cache_chunk_bytes"
 	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
 	nameHitRatio     = "nearflash_volume_cache_hit_ratio"
-	nameFillSize     = "nearflash_volume_fill_size_bytes"
-	nameFillHydrated = "nearflash_volume_fill_hydrated_bytes"
-	nameFillInfo     = "nearflash_volume_fill_info"
+	nameFillSize     = "nearflash_volume_hydration_size_bytes"
+	nameFillHydrated = "nearflash_volume_hydration_done_bytes"
+	nameFillInfo     = "nearflash_volume_hydration_info"
 	nameDuration     = "nearflash_volume_io_duration_seconds"
 	nameOperations   = "nearflash_volume_io_operations_total"
 	nameBytes        = "nearflash_volume_io_bytes_total"
 	nameTime         = "nearflash_volume_io_time_seconds_total"
 	namePoolCapacity = "nearflash_pool_capacity_bytes"
 	namePoolFree     = "nearflash_pool_free_bytes"
-	namePoolResident = "nearflash_pool_residency_bytes"
+	namePoolResident = "nearflash_pool_retained_bytes"
 	namePoolReady    = "nearflash_pool_ready"
 	namePoolKept     = "nearflash_pool_kept_caches"
 	nameWear         = "nearflash_pool_device_wear_ratio"
 	nameDeviceHealth = "nearflash_pool_device_healthy"
 	nameMoves        = "nearflash_moves_total"
-	nameLoans        = "nearflash_loans"
-	nameBypasses     = "nearflash_cache_bypasses_total"
+	nameLoans        = "nearflash_exported_caches"
+	nameBypasses     = "nearflash_cache_failovers_total"
 	namePassDuration = "nearflash_pass_duration_seconds"
 	namePassSuccess  = "nearflash_pass_success"
 	nameBuildInfo    = "nearflash_build_info"
@@ -94,10 +94,10 @@ func volumeTable() []Metric {
 		m(nameUsed, Gauge, "Part of the cache that holds data."),
 		m(nameDirty, Gauge, "Data that the origin does not have yet."),
 		m(nameDirtyAge, Gauge, "Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none."),
-		m(nameDirtyLimit, Gauge, "Bound of the data that the origin does not have yet (maxDirtyBytes). Absent without one."),
-		m(nameDirtyAgeMax, Gauge, "Bound of their age (maxDirtyAge). Absent without one."),
-		m(nameBraked, Counter, "Time for which the dirty bound has let writes through to the origin since the plugin started: waiting for pauses to write back in (level=hold), or writing back at once (level=drain). Absent without a bound.", "level"),
-		m(nameBrakes, Counter, "How often that began. Absent without a bound."),
+		m(nameDirtyLimit, Gauge, "Most that the origin may lack (maxDirtyBytes). Absent without a limit."),
+		m(nameDirtyAgeMax, Gauge, "Most that the age of such data may be (maxDirtyAge). Absent without a limit."),
+		m(nameBraked, Counter, "Time for which the dirty limit has sent writes to the origin since the plugin started: writing back in pauses (level=writethrough), or at once (level=draining). Absent without a limit.", "level"),
+		m(nameBrakes, Counter, "How often that began. Absent without a limit."),
 		m(nameChunk, Gauge, "Size of the chunks that the cache holds."),
 		m(nameMetaSize, Gauge, "Size of the cache's metadata."),
 		m(nameMetaUsed, Gauge, "Part of the cache's metadata that is in use."),
@@ -110,9 +110,9 @@ func fillTable() []Metric {
 		return Metric{Name: name, Type: Gauge, Help: help, Labels: with(volumeLabels, labels...)}
 	}
 	return []Metric{
-		m(nameFillSize, "Size of a cache that is being filled from elsewhere. Absent once it is whole."),
+		m(nameFillSize, "Size of a cache that is being hydrated. Absent once it is whole."),
 		m(nameFillHydrated, "Part of that which need not be copied any more: what was copied, and what holds nothing."),
-		m(nameFillInfo, "1 for each cache that is being filled, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.", "from"),
+		m(nameFillInfo, "1 for each cache that is being hydrated, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.", "from"),
 	}
 }
 
@@ -132,14 +132,14 @@ func nodeTable() []Metric {
 	return []Metric{
 		{Name: namePoolCapacity, Type: Gauge, Labels: nodeLabels, Help: "Size of the node's pool of SSDs."},
 		{Name: namePoolFree, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that nothing occupies."},
-		{Name: namePoolResident, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that clean caches of volumes occupy which are not attached. It is given up when space is needed."},
+		{Name: namePoolResident, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that retained caches occupy: clean caches of volumes that are not attached. It is given up when space is needed."},
 		{Name: namePoolReady, Type: Gauge, Labels: nodeLabels, Help: "1 if the pool can hold caches, else 0."},
 		{Name: namePoolKept, Type: Gauge, Labels: nodeLabels, Help: "Caches with writes that may be on this node alone, and of which nobody knows whether they are still wanted. They wait for an administrator."},
 		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
 		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},
-		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Caches of volumes that have left which the node lends to their new nodes."},
-		{Name: nameBypasses, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that were led past their cache since the plugin started, because its SSD failed."},
+		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Retained caches that the node exports to the new nodes of their volumes."},
+		{Name: nameBypasses, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
 		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},

@@ -13,7 +13,7 @@ type facts struct {
 	// ended: it has an outcome, is being deleted, or its deadline has passed.
 	ended bool
 	// state is what the source has answered.
-	state v1alpha1.LoanState
+	state v1alpha1.ExportState
 	// served: the lender serves this move.
 	served bool
 	// missing is for how long there has been no object.
@@ -47,7 +47,7 @@ const (
 //	answered with Refused or Released, served   reclaim
 //	otherwise                                   nothing
 func decide(f facts, grace time.Duration) decision {
-	lent := f.state == v1alpha1.LoanLent
+	lent := f.state == v1alpha1.ExportStateExported
 	switch {
 	case !f.asked && !f.served:
 		return nothing
@@ -59,7 +59,7 @@ func decide(f facts, grace time.Duration) decision {
 		return reclaim
 	case f.ended:
 		return nothing
-	case f.state == "", f.state == v1alpha1.LoanPreparing, lent && !f.served:
+	case f.state == "", f.state == v1alpha1.ExportStatePreparing, lent && !f.served:
 		return lend
 	case !lent && f.served:
 		return reclaim

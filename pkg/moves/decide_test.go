@@ -18,19 +18,19 @@ func TestDecide(t *testing.T) {
 		"object gone":                      {facts{served: true, missing: grace}, reclaim},
 		"new":                              {facts{asked: true}, lend},
 		"answer lost":                      {facts{asked: true, served: true}, lend},
-		"lent":                             {facts{asked: true, served: true, state: v1alpha1.LoanLent}, nothing},
-		"lent before a restart":            {facts{asked: true, state: v1alpha1.LoanLent}, lend},
-		"refused":                          {facts{asked: true, state: v1alpha1.LoanRefused}, nothing},
-		"refused, yet served":              {facts{asked: true, served: true, state: v1alpha1.LoanRefused}, reclaim},
-		"released":                         {facts{asked: true, state: v1alpha1.LoanReleased}, nothing},
-		"released, yet served":             {facts{asked: true, served: true, state: v1alpha1.LoanReleased}, reclaim},
+		"lent":                             {facts{asked: true, served: true, state: v1alpha1.ExportStateExported}, nothing},
+		"lent before a restart":            {facts{asked: true, state: v1alpha1.ExportStateExported}, lend},
+		"refused":                          {facts{asked: true, state: v1alpha1.ExportStateRefused}, nothing},
+		"refused, yet served":              {facts{asked: true, served: true, state: v1alpha1.ExportStateRefused}, reclaim},
+		"released":                         {facts{asked: true, state: v1alpha1.ExportStateReleased}, nothing},
+		"released, yet served":             {facts{asked: true, served: true, state: v1alpha1.ExportStateReleased}, reclaim},
 		"ended before the answer":          {facts{asked: true, ended: true}, nothing},
 		"ended, answer lost":               {facts{asked: true, ended: true, served: true}, reclaim},
-		"ended":                            {facts{asked: true, ended: true, served: true, state: v1alpha1.LoanLent}, reclaim},
-		"ended, reclaimed, not yet said":   {facts{asked: true, ended: true, state: v1alpha1.LoanLent}, reclaim},
-		"ended, released":                  {facts{asked: true, ended: true, state: v1alpha1.LoanReleased}, nothing},
-		"ended, refused":                   {facts{asked: true, ended: true, state: v1alpha1.LoanRefused}, nothing},
-		"asked, and a clock that is wrong": {facts{asked: true, served: true, state: v1alpha1.LoanLent, missing: time.Hour}, nothing},
+		"ended":                            {facts{asked: true, ended: true, served: true, state: v1alpha1.ExportStateExported}, reclaim},
+		"ended, reclaimed, not yet said":   {facts{asked: true, ended: true, state: v1alpha1.ExportStateExported}, reclaim},
+		"ended, released":                  {facts{asked: true, ended: true, state: v1alpha1.ExportStateReleased}, nothing},
+		"ended, refused":                   {facts{asked: true, ended: true, state: v1alpha1.ExportStateRefused}, nothing},
+		"asked, and a clock that is wrong": {facts{asked: true, served: true, state: v1alpha1.ExportStateExported, missing: time.Hour}, nothing},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -48,13 +48,13 @@ func TestDecideEverything(t *testing.T) {
 	for _, asked := range both {
 		for _, ended := range both {
 			for _, served := range both {
-				for _, state := range []v1alpha1.LoanState{"", v1alpha1.LoanLent, v1alpha1.LoanRefused, v1alpha1.LoanReleased} {
+				for _, state := range []v1alpha1.ExportState{"", v1alpha1.ExportStateExported, v1alpha1.ExportStateRefused, v1alpha1.ExportStateReleased} {
 					f := facts{asked: asked, ended: ended, state: state, served: served, missing: time.Minute}
 					d := decide(f, time.Second)
 					if d == lend && (ended || !asked) {
 						t.Errorf("%+v: lent", f)
 					}
-					wanted := asked && !ended && (state == "" || state == v1alpha1.LoanLent)
+					wanted := asked && !ended && (state == "" || state == v1alpha1.ExportStateExported)
 					if served && !wanted && d != reclaim {
 						t.Errorf("%+v: served for ever, %s", f, d)
 					}

@@ -134,7 +134,7 @@ func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, 
 	if err != nil {
 		return nil, unavailable("node %s has not said whether it lends its cache: %v", node, err)
 	}
-	if answer.State != v1alpha1.LoanLent {
+	if answer.State != v1alpha1.ExportStateExported {
 		return nil, unavailable("node %s does not lend its cache (%s): %s", node, answer.State, answer.Message)
 	}
 	loan, err := loanOf(obj, answer, key)
@@ -229,9 +229,9 @@ func follow(ctx context.Context, w watch.Interface, m volume.MoveID, heard func(
 		}
 		switch obj.Status.Source.State {
 		case "":
-		case v1alpha1.LoanPreparing:
+		case v1alpha1.ExportStatePreparing:
 			heard()
-		case v1alpha1.LoanLent, v1alpha1.LoanRefused, v1alpha1.LoanReleased:
+		case v1alpha1.ExportStateExported, v1alpha1.ExportStateRefused, v1alpha1.ExportStateReleased:
 			return &obj.Status.Source, nil
 		}
 	}

@@ -151,11 +151,11 @@ func (f *fixture) eventually(what string, ok func() bool) {
 	}
 }
 
-func (f *fixture) wantState(m volume.MoveID, want v1alpha1.LoanState) {
+func (f *fixture) wantState(m volume.MoveID, want v1alpha1.ExportState) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("source says %s", want), func() bool { return f.load(m).Status.Source.State == want })
 	lent, err := f.b.Lent(f.t.Context(), m)
-	if err != nil || lent != (want == v1alpha1.LoanLent) {
+	if err != nil || lent != (want == v1alpha1.ExportStateExported) {
 		f.t.Errorf("Lent is %v, %v; the source says %s", lent, err, want)
 	}
 }

@@ -99,7 +99,7 @@ func (f *fixture) releases() (names func() []string) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for e := range w.ResultChan() {
-			if obj, ok := e.Object.(*v1alpha1.CacheMigration); ok && e.Type == watch.Modified && obj.Status.Source.State == v1alpha1.LoanReleased {
+			if obj, ok := e.Object.(*v1alpha1.CacheMigration); ok && e.Type == watch.Modified && obj.Status.Source.State == v1alpha1.ExportStateReleased {
 				mu.Lock()
 				if !slices.Contains(out, obj.Spec.VolumeName) {
 					out = append(out, obj.Spec.VolumeName)
@@ -139,7 +139,7 @@ func testHandOver(t *testing.T, f *fixture) {
 	}
 	for name, m := range ids {
 		obj := f.load(m)
-		if obj.Status.Source.State != v1alpha1.LoanReleased || obj.Status.Source.Message != shutdownReason || obj.Status.Outcome != "" {
+		if obj.Status.Source.State != v1alpha1.ExportStateReleased || obj.Status.Source.Message != shutdownReason || obj.Status.Outcome != "" {
 			t.Errorf("%s: status %+v", name, obj.Status)
 		}
 		if obj.Status.Source.IQN == "" || name != "ho-unknown" && ptr.Deref(obj.Status.Progress.TotalBytes, 0) != 1000 {
@@ -202,7 +202,7 @@ func testHandOverKilled(t *testing.T, f *fixture) {
 	if err := s.HandOver(ctx, shutdownReason); err == nil {
 		t.Fatal("not interrupted")
 	}
-	if _, lent := f.lender.loan("hk"); !lent || f.load(m).Status.Source.State != v1alpha1.LoanReleased {
+	if _, lent := f.lender.loan("hk"); !lent || f.load(m).Status.Source.State != v1alpha1.ExportStateReleased {
 		t.Fatal("the kill came at another moment")
 	}
 	f.source()
@@ -258,7 +258,7 @@ func testLentByWatch(t *testing.T, f *fixture) {
 		t.Errorf("%d requests for what is known", n)
 	}
 	obj := f.load(m)
-	obj.Status.Source.State, obj.Status.Source.Message = v1alpha1.LoanReleased, shutdownReason
+	obj.Status.Source.State, obj.Status.Source.Message = v1alpha1.ExportStateReleased, shutdownReason
 	must(t, f.api.Status().Update(t.Context(), obj))
 	f.eventually("not lent any more", func() bool { return !lent() })
 

@@ -112,7 +112,7 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 func (s *Source) giveUp(ctx context.Context, m volume.MoveID, reason string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": m.UID}, // of no later move of that name
-		"status":   map[string]any{"source": map[string]any{"state": v1alpha1.LoanReleased, "message": message(reason)}},
+		"status":   map[string]any{"source": map[string]any{"state": v1alpha1.ExportStateReleased, "message": message(reason)}},
 	})
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type loanStates struct {
 	synced func() bool
 
 	mu sync.Mutex
-	m  map[types.UID]v1alpha1.LoanState
+	m  map[types.UID]v1alpha1.ExportState
 }
 
 // Watch makes Lent know the moves to node without asking. The returned function runs
@@ -40,7 +40,7 @@ func (d *Destination) Watch(ctx context.Context, config *rest.Config, scheme *ru
 	if err != nil {
 		return nil, err
 	}
-	known := &loanStates{m: map[types.UID]v1alpha1.LoanState{}}
+	known := &loanStates{m: map[types.UID]v1alpha1.ExportState{}}
 	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    known.is,
 		UpdateFunc: func(_, obj any) { known.is(obj) },
@@ -100,7 +100,7 @@ func (l *loanStates) gone(obj any) {
 
 // state is what the source of a move says; known is false if the watch has not shown
 // the move, or not any more.
-func (l *loanStates) state(m volume.MoveID) (state v1alpha1.LoanState, known bool) {
+func (l *loanStates) state(m volume.MoveID) (state v1alpha1.ExportState, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	state, known = l.m[types.UID(m.UID)]
@@ -131,6 +131,6 @@ func (d *Destination) Lent(ctx context.Context, m volume.MoveID) (bool, error) {
 
 // serves tells whether a source that says so may still be read from. One that has not
 // answered yet has given nothing up; its answer may only not have arrived here.
-func serves(s v1alpha1.LoanState) bool {
-	return s != v1alpha1.LoanRefused && s != v1alpha1.LoanReleased
+func serves(s v1alpha1.ExportState) bool {
+	return s != v1alpha1.ExportStateRefused && s != v1alpha1.ExportStateReleased
 }

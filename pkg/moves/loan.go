@@ -79,7 +79,7 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 		err = s.lend(ctx, obj)
 	case reclaim:
 		if err = s.reclaim(ctx, id, m); err == nil {
-			err = s.answer(ctx, m, v1alpha1.LoanReleased, func(a *v1alpha1.MigrationSource) { a.Message = "" })
+			err = s.answer(ctx, m, v1alpha1.ExportStateReleased, func(a *v1alpha1.MigrationSource) { a.Message = "" })
 		}
 	case nothing, wait:
 	}
@@ -123,18 +123,18 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 		return fmt.Errorf("lend for move %s: %w", m.Name, err)
 	case err != nil:
 		klog.FromContext(ctx).Info("Residency is not lent", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
-		if obj.Status.Source.State == v1alpha1.LoanLent {
+		if obj.Status.Source.State == v1alpha1.ExportStateExported {
 			// It was lent before a restart, so that nobody may use it any more.
 			if err := s.reclaim(ctx, id, m); err != nil {
 				return err
 			}
 		}
-		return s.answer(ctx, m, v1alpha1.LoanRefused, func(a *v1alpha1.MigrationSource) {
+		return s.answer(ctx, m, v1alpha1.ExportStateRefused, func(a *v1alpha1.MigrationSource) {
 			*a = v1alpha1.MigrationSource{Message: message(err.Error())}
 		})
 	}
 	klog.FromContext(ctx).Info("Residency is lent", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
-	return s.answer(ctx, m, v1alpha1.LoanLent, func(a *v1alpha1.MigrationSource) {
+	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,
 			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes, UnitID: loan.UnitID,
@@ -149,7 +149,7 @@ func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
 	said := make(chan struct{})
 	slow := time.AfterFunc(announceAfter, func() {
 		defer close(said)
-		err := s.answer(ctx, m, v1alpha1.LoanPreparing, func(*v1alpha1.MigrationSource) {})
+		err := s.answer(ctx, m, v1alpha1.ExportStatePreparing, func(*v1alpha1.MigrationSource) {})
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Info("The destination is not told that its loan is being prepared", "move", m.Name, "reason", err.Error())
 		}
@@ -221,7 +221,7 @@ func (s *Source) reclaim(ctx context.Context, id volume.ID, m volume.MoveID) err
 }
 
 // answer writes the source's part of an object that is still there.
-func (s *Source) answer(ctx context.Context, m volume.MoveID, state v1alpha1.LoanState, fill func(*v1alpha1.MigrationSource)) error {
+func (s *Source) answer(ctx context.Context, m volume.MoveID, state v1alpha1.ExportState, fill func(*v1alpha1.MigrationSource)) error {
 	_, _, err := update(ctx, s.Client, m, func(obj *v1alpha1.CacheMigration) {
 		fill(&obj.Status.Source)
 		obj.Status.Source.State = state

@@ -84,13 +84,13 @@ func testHandshake(t *testing.T, f *fixture) {
 		*obj.Spec.BandwidthBytesPerSecond != 100<<20 || obj.Spec.Deadline.IsZero() {
 		t.Errorf("object %+v", obj)
 	}
-	f.wantState(m, v1alpha1.LoanLent)
+	f.wantState(m, v1alpha1.ExportStateExported)
 	if n := f.lender.calls(); n != 1 {
 		t.Errorf("asked %d times to lend", n)
 	}
 	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 10, HydratedBytes: 5, Rate: 1, From: volume.FromPeer}))
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 	if got := f.load(m).Status.Progress.HydratedBytes; got == nil || *got != 10 {
 		t.Errorf("a completed move shows %v of 10 bytes copied", got)
 	}
@@ -104,7 +104,7 @@ func testRefused(t *testing.T, f *fixture) {
 	if !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "no residency of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
 		t.Fatalf("got %v, %v", loan, err)
 	}
-	f.wantState(m, v1alpha1.LoanRefused)
+	f.wantState(m, v1alpha1.ExportStateRefused)
 	obj := f.load(m)
 	if obj.Status.Outcome != v1alpha1.MigrationFailed || obj.Status.CompletionTime.IsZero() || !strings.Contains(obj.Status.OutcomeMessage, "no residency") {
 		t.Errorf("status %+v", obj.Status)
@@ -198,7 +198,7 @@ func testBeginAgain(t *testing.T, f *fixture) {
 	if f.lender.has(first) {
 		t.Error("the residency was destroyed")
 	}
-	f.wantState(first, v1alpha1.LoanLent)
+	f.wantState(first, v1alpha1.ExportStateExported)
 }
 
 func testDeletedWhileWaiting(t *testing.T, f *fixture) {
@@ -270,7 +270,7 @@ func testSenselessAnswer(t *testing.T, f *fixture) {
 		for t.Context().Err() == nil {
 			obj := &v1alpha1.CacheMigration{}
 			if f.api.Get(t.Context(), key, obj) == nil {
-				obj.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.LoanLent, Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.x"}
+				obj.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateExported, Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.x"}
 				if f.api.Status().Update(t.Context(), obj) == nil {
 					return
 				}

@@ -41,7 +41,7 @@ func testPrewarm(t *testing.T, f *fixture) {
 	}
 	wantEnded(r, false)
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 	wantEnded(r, true)
 	other := r
 	other.Request = "r2"

@@ -23,7 +23,7 @@ func testReleaseOnFinish(t *testing.T, f *fixture) {
 	for range 2 {
 		must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
 	}
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 	if !f.lender.has(m) {
 		t.Error("said to be released, and not reclaimed")
 	}
@@ -55,8 +55,8 @@ func testReleaseOnDeadline(t *testing.T, f *fixture) {
 	r.Deadline = time.Now().Add(6 * time.Second)
 	m, _, err := f.b.Begin(t.Context(), r)
 	must(t, err)
-	f.wantState(m, v1alpha1.LoanLent)
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateExported)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 	if !f.lender.has(m) || time.Now().Before(r.Deadline.Truncate(time.Second)) {
 		t.Error("not reclaimed, or before the deadline")
 	}
@@ -83,12 +83,12 @@ func testSourceRestarts(t *testing.T, f *fixture) {
 	stop()
 	f.source()
 	time.Sleep(3 * time.Second) // longer than the grace
-	f.wantState(m, v1alpha1.LoanLent)
+	f.wantState(m, v1alpha1.ExportStateExported)
 	if r, _ := f.lender.loan(f.id); f.lender.calls() != 1 || r.Credentials != loan.Credentials {
 		t.Error("the restart changed a loan that is used")
 	}
 	must(t, f.b.Finish(t.Context(), m, volume.MoveEnded, "the pod left"))
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 }
 
 // testKilledBeforeAnswer: the loan exists, its key is lost, B waits.
@@ -117,7 +117,7 @@ func testSourceReboots(t *testing.T, f *fixture) {
 	stop()
 	f.lender.restart()
 	f.source()
-	f.wantState(m, v1alpha1.LoanRefused)
+	f.wantState(m, v1alpha1.ExportStateRefused)
 	if !f.lender.has(m) {
 		t.Error("what is left of the loan was not reclaimed")
 	}
@@ -140,7 +140,7 @@ func testFinishedIsNotLent(t *testing.T, f *fixture) {
 		t.Fatalf("got %v, after %d answers", err, lent)
 	}
 	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
-	f.wantState(m, v1alpha1.LoanReleased)
+	f.wantState(m, v1alpha1.ExportStateReleased)
 }
 
 // expiring is a context whose deadline is what the test says.

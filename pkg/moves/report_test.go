@@ -25,7 +25,7 @@ func testProgress(t *testing.T, f *fixture) {
 	if *got.TotalBytes != 100 || *got.HydratedBytes != 40 || *got.BytesPerSecond != 10 || got.EstimatedCompletionTime.IsZero() || got.ServedFrom != v1alpha1.ServedFromPeer {
 		t.Errorf("progress %+v", got)
 	}
-	if obj.Status.StartTime.IsZero() || obj.Status.Source.State != v1alpha1.LoanLent || obj.Status.Conditions[0].Status != metav1.ConditionUnknown {
+	if obj.Status.StartTime.IsZero() || obj.Status.Source.State != v1alpha1.ExportStateExported || obj.Status.Conditions[0].Status != metav1.ConditionUnknown {
 		t.Errorf("status %+v", obj.Status)
 	}
 	p.HydratedBytes, p.Remaining, p.From = 100, 0, volume.FromOrigin

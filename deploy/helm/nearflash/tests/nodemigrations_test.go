@@ -18,7 +18,7 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "change what was asked for", nodeB.Patch(ctx, stored.DeepCopy(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`)))
 	nodeC := c.as(t, c.podToken(t, "nearflash-node", "node-c"))
 
-	const lent = `{"status":{"source":{"state":"Lent"}}}`
+	const lent = `{"status":{"source":{"state":"Exported"}}}`
 	tests := map[string]struct {
 		node        client.Client
 		patch       string
@@ -37,8 +37,8 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 		"source says when it began":      {nodeA, `{"status":{"startTime":"2026-11-21T10:00:00Z"}}`, false},
 		"source sets a condition":        {nodeA, `{"status":{"conditions":[{"type":"Completed","status":"True","reason":"Completed","message":"","lastTransitionTime":"2026-11-21T10:00:00Z"}]}}`, false},
 		"stranger ends it":               {nodeC, `{"status":{"outcome":"Ended"}}`, false},
-		"source lends and ends it":       {nodeA, `{"status":{"source":{"state":"Lent"},"outcome":"Ended"}}`, false},
-		"destination lends and reports":  {nodeB, `{"status":{"source":{"state":"Lent"},"progress":{"hydratedBytes":1}}}`, false},
+		"source lends and ends it":       {nodeA, `{"status":{"source":{"state":"Exported"},"outcome":"Ended"}}`, false},
+		"destination lends and reports":  {nodeB, `{"status":{"source":{"state":"Exported"},"progress":{"hydratedBytes":1}}}`, false},
 		"destination reports everything": {nodeB, `{"status":{"startTime":"2026-11-21T10:00:00Z","progress":{"totalBytes":2}}}`, true},
 	}
 	for name, tc := range tests {

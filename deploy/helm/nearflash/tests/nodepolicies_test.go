@@ -112,7 +112,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
 func (c *cluster) testEveryMoveField(t *testing.T, stranger, source client.Client) {
 	now := metav1.Now()
 	moves := map[string]v1alpha1.CacheMigrationStatus{
-		"Source":         {Source: v1alpha1.MigrationSource{State: "Lent"}},
+		"Source":         {Source: v1alpha1.MigrationSource{State: "Exported"}},
 		"Progress":       {Progress: v1alpha1.MigrationProgress{HydratedBytes: new(int64(1))}},
 		"Outcome":        {Outcome: "Ended"},
 		"OutcomeMessage": {OutcomeMessage: "x"},
