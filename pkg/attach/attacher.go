@@ -290,14 +290,21 @@ const settlePatience = 2 * time.Second
 func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error) {
 	wctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
-	err := a.named(wctx, id)
-	if err == nil {
-		err = a.DM.Await(wctx, layout.Devices(id)...)
+	names, settled := layout.Devices(id), a.names.settled(id)
+	if !settled {
+		names = append(names, layout.EarlierDevices(id)...)
 	}
-	if err != nil {
+	if err := a.DM.Await(wctx, names...); err != nil {
 		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
 	}
-	return a.load(id)
+	e, err := a.load(id)
+	if err != nil || settled {
+		return e, err
+	}
+	if err := a.settleNames(ctx, id, e); err != nil {
+		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
+	}
+	return e, nil
 }
 
 // save writes the entry with the new state.

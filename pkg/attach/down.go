@@ -127,6 +127,16 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err := a.removeUpper(ctx, e.ID); err != nil {
 		return err
 	}
+	if e.ChunkSectors == 0 {
+		if err := a.shapeFromSSD(e, c); err != nil {
+			return err
+		}
+	}
+	// Before there is a device: a stage adopts it with what the journal says, and a plugin
+	// of before must not look for it under another name.
+	if err := a.raise(e); err != nil {
+		return err
+	}
 	o, err := a.reconnect(ctx, e)
 	if err != nil {
 		return err
@@ -137,15 +147,6 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	}
 	if e.Fill != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
-	}
-	if e.ChunkSectors == 0 {
-		if err := a.shapeFromSSD(e, c); err != nil {
-			return err
-		}
-		// Before there is a device that a stage would adopt with what the journal says.
-		if err := a.save(ctx, e, e.State); err != nil {
-			return err
-		}
 	}
 	if err := a.beginRecover(ctx, e, c); err != nil {
 		return err
@@ -368,12 +369,12 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Par
 	if err != nil {
 		return fmt.Errorf("devices of volume %s: %w", id, err)
 	}
-	if _, exists := found[layout.Device(id, layout.Top)]; exists && slices.Contains(parts, layout.Top) {
+	if top, exists := found[layout.Device(id, layout.Top)]; exists && !layout.OtherPart(top, layout.Top) && slices.Contains(parts, layout.Top) {
 		a.finalCount(ctx, id)
 	}
 	for _, part := range parts {
 		name := layout.Device(id, part)
-		if _, exists := found[name]; !exists {
+		if info, exists := found[name]; !exists || layout.OtherPart(info, part) {
 			continue
 		}
 		source := layout.Device(id, layout.Source)

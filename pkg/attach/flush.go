@@ -201,7 +201,7 @@ const freeTimeout = 5 * time.Second
 // for the paths of an ownership that is over, which nobody else would end.
 func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
 	err := a.removeDevices(ctx, s.req.ID)
-	if !errors.Is(err, volume.ErrInUse) || s.entry == nil || s.entry.Fence == s.req.Publication.Fence {
+	if !errors.Is(err, volume.ErrInUse) || s.entry == nil || !laterOwner(s.req.Publication.Fence, s.entry.Fence) {
 		return err
 	}
 	if failErr := a.failPaths(ctx, s.req.ID); failErr != nil {
@@ -223,6 +223,9 @@ func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
 	// By its name: what else the kernel prints of it may be more than the type knows.
 	if table[0].Target.Type() != (devmapper.MultipathTarget{}).Type() {
 		return nil
+	}
+	if s, err := a.DM.MultipathStatus(ctx, layout.Device(id, layout.Origin)); err == nil && s.HasPath() {
+		return nil // nothing waits for paths
 	}
 	return a.DM.Message(ctx, layout.Device(id, layout.Origin), 0, "fail_if_no_path")
 }

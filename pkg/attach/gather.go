@@ -81,7 +81,8 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	}}
 }
 
-// top reports the volume's top device.
+// top reports the volume's top device. A version before gave that name to other parts of
+// other volumes too, and one of which nothing is known may still have it.
 func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, found bool, err error) {
 	name := layout.Device(id, layout.Top)
 	infos, err := a.DM.Info(ctx, name)
@@ -89,6 +90,9 @@ func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, 
 		return devmapper.Info{}, false, fmt.Errorf("devices of volume %s: %w", id, err)
 	}
 	info, found = infos[name]
+	if found && layout.OtherPart(info, layout.Top) {
+		return devmapper.Info{}, false, nil
+	}
 	return info, found && info.HasLive, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,123 +13,126 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// deviceNames remembers which devices still have the name that a version before gave
-// them (states.md, Names on the host).
+// deviceNames are the volumes of which no device has the name that a version before gave
+// it, nor may still get one (states.md, Names on the host). The zero value is ready.
 type deviceNames struct {
 	mu sync.Mutex
-	// adopted is true once there is none.
-	adopted bool
-	// waiting are the names of devices that could not be renamed yet, or may be about to
-	// appear, and why.
-	waiting map[string]error
+	m  map[volume.ID]bool
 }
 
-// AdoptNames gives devices of a version before their names of now. It is called before
-// anything else acts; what has to wait is tried again when its volume is worked on, and
-// nothing is done to that volume before.
+func (d *deviceNames) settled(id volume.ID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.m[id]
+}
+
+func (d *deviceNames) settle(id volume.ID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.m == nil {
+		d.m = map[volume.ID]bool{}
+	}
+	d.m[id] = true
+}
+
+// adoptTimeout bounds the renames at the start; what is left is renamed when its volume is
+// worked on.
+const adoptTimeout = 30 * time.Second
+
+// AdoptNames gives the devices of a version before their names of now, and waits for nobody.
+// It is called before anything else acts: what watches attached volumes looks for devices
+// by their names.
 func (a *Attacher) AdoptNames(ctx context.Context) {
-	a.names.mu.Lock()
-	defer a.names.mu.Unlock()
-	if err := a.adoptNames(ctx); err != nil {
-		klog.FromContext(ctx).Error(err, "Devices of an earlier version keep their names for now")
-	}
-}
-
-// named returns an error while a device of the volume, or one that has its name, may have
-// the name of a version before.
-func (a *Attacher) named(ctx context.Context, id volume.ID) error {
-	a.names.mu.Lock()
-	defer a.names.mu.Unlock()
-	if a.names.adopted {
-		return nil
-	}
-	if err := a.adoptNames(ctx); err != nil {
-		return err
-	}
-	for _, name := range slices.Concat(layout.Devices(id), layout.EarlierDevices(id)) {
-		if why := a.names.waiting[name]; why != nil {
-			return fmt.Errorf("device %s keeps the name of an earlier version for now: %w", name, why)
-		}
-	}
-	return nil
-}
-
-// adoptPatience is how long one pass waits for commands that an earlier plugin gave up.
-const adoptPatience = time.Second
-
-// adoptNames renames what it can. The caller holds the lock.
-func (a *Attacher) adoptNames(ctx context.Context) error {
-	keys, err := a.Journal.Keys()
-	if err != nil {
-		return err
-	}
-	a.names.waiting = map[string]error{}
-	a.awaitEarlier(ctx, keys)
+	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
+	defer cancel()
+	log := klog.FromContext(ctx)
 	infos, err := a.DM.Info(ctx, layout.DevicePrefix)
 	if err != nil {
+		log.Error(err, "Devices of an earlier version were not looked for")
+		return
+	}
+	ids := map[volume.ID]bool{}
+	for _, r := range layout.Renames(infos) {
+		ids[r.ID] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		if err := a.adoptNames(ctx, id, infos); err != nil {
+			log.Error(err, "Devices of an earlier version keep their names for now", "volume", id)
+		}
+	}
+}
+
+func (a *Attacher) adoptNames(ctx context.Context, id volume.ID, infos map[string]devmapper.Info) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil // whoever has it does the same
+	}
+	defer unlock()
+	e, err := a.load(id)
+	if err != nil || e == nil {
 		return err
 	}
-	for _, r := range layout.Renames(infos) {
-		if a.names.waiting[r.From] != nil {
-			continue
-		}
-		if err := a.rename(ctx, r); err != nil {
-			a.names.waiting[r.From] = err
-		}
+	return a.rename(ctx, id, e, infos)
+}
+
+// settleNames is adoptNames for a step that works on the volume and has its lock. Commands
+// that might make a device under an earlier name have ended.
+func (a *Attacher) settleNames(ctx context.Context, id volume.ID, e *Entry) error {
+	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // all names begin with it
+	if err != nil {
+		return err
 	}
-	a.names.adopted = len(a.names.waiting) == 0
+	if err := a.rename(ctx, id, e, infos); err != nil {
+		return err
+	}
+	a.names.settle(id)
 	return nil
 }
 
-// awaitEarlier notes the devices that a command of an earlier plugin still works on.
-func (a *Attacher) awaitEarlier(ctx context.Context, keys []string) {
-	ctx, cancel := context.WithTimeout(ctx, adoptPatience)
-	defer cancel()
-	for _, key := range keys {
-		for _, name := range layout.EarlierDevices(volume.ID(key)) {
-			if err := a.DM.Await(ctx, name); err != nil {
-				a.names.waiting[name] = err
-			}
-		}
-	}
-}
-
-// rename renames a device that is this node's. The journal's format rises first: a plugin
-// that knows only the names of before would not find the devices of the entry.
-func (a *Attacher) rename(ctx context.Context, r layout.Rename) error {
-	e, err := a.load(r.ID)
-	switch {
-	case errors.Is(err, journal.ErrNewer), errors.Is(err, journal.ErrCorrupt):
-		return nil // nothing is done to the volume
-	case err != nil:
-		return err
-	case !e.has(r.Part, r.UID):
+// rename renames those of the devices that are the volume's here. The journal's format
+// rises first: a plugin that knows only the names of before would not find the devices of
+// the entry.
+func (a *Attacher) rename(ctx context.Context, id volume.ID, e *Entry, infos map[string]devmapper.Info) error {
+	list := slices.DeleteFunc(layout.Renames(infos), func(r layout.Rename) bool { return r.ID != id || !e.mayHave(r.Part) })
+	if len(list) == 0 {
 		return nil
 	}
-	if err := a.Journal.Save(string(r.ID), *e); err != nil {
-		return fmt.Errorf("journal of volume %s: %w", r.ID, err)
+	if e != nil {
+		if err := a.raise(e); err != nil {
+			return err
+		}
 	}
 	faultRenameJournaled.Hit()
-	if err := a.DM.Rename(ctx, r.From, r.To); err != nil && !errors.Is(err, devmapper.ErrNotExist) {
-		return err
+	for _, r := range list {
+		if err := a.DM.Rename(ctx, r.From, r.To); err != nil && !errors.Is(err, devmapper.ErrNotExist) {
+			return err
+		}
+		faultRenamed.Hit()
+		klog.FromContext(ctx).Info("Device of an earlier version renamed", "volume", id, "from", r.From, "to", r.To)
 	}
-	faultRenamed.Hit()
-	klog.FromContext(ctx).Info("Device of an earlier version renamed", "volume", r.ID, "from", r.From, "to", r.To)
 	return nil
 }
 
-// has tells whether the entry speaks of the device of that part and record. Nodes that
-// share a kernel (kind) see each other's, and one may lend a cache to the other.
-func (e *Entry) has(p layout.Part, uid string) bool {
+// raise writes an entry as it is, in the journal's format of now.
+func (a *Attacher) raise(e *Entry) error {
+	if err := a.Journal.Save(string(e.ID), *e); err != nil {
+		return fmt.Errorf("journal of volume %s: %w", e.ID, err)
+	}
+	return nil
+}
+
+// mayHave tells whether a device of that part may be this node's, which has the entry or
+// none. Nodes that share a kernel (kind) see each other's: one may lend the cache to the
+// other.
+func (e *Entry) mayHave(p layout.Part) bool {
 	switch {
-	case e == nil || e.Fence.UID != uid:
-		return false
 	case p == layout.Lent:
-		return e.Lent != nil
+		return e != nil && e.Lent != nil
+	case e == nil:
+		return true
 	}
 	return e.State != StateResident && e.State != StatePrewarm
 }

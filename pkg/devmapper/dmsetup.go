@@ -381,7 +381,11 @@ func parseTargets(text string) (map[string]Version, error) {
 func (d *dmsetup) exec(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	cmd := hostexec.Look("dmsetup", args...)
 	if args[0] != "table" && args[0] != "status" && args[0] != "targets" {
-		cmd = hostexec.Change(args[1], "dmsetup", args...) // of the device that comes first
+		device := args[1]
+		if args[0] == "rename" { // which waits for no command that works on the device
+			device = args[2]
+		}
+		cmd = hostexec.Change(device, "dmsetup", args...)
 	}
 	if stdin != nil {
 		cmd.Stdin = bytes.NewReader(stdin)

@@ -79,10 +79,10 @@ func TestRenames(t *testing.T) {
 		"nf-alien-origin":   {},
 	}
 	want := []Rename{
-		{"db-data", Data, "2", "nf-db-data-data", "nf-db-data.data"},
-		{"db-data", Origin, "2", "nf-db-data-origin", "nf-db-data.origin"},
-		{"db", Lent, "1", "nf-db-lent", "nf-db.lent"},
-		{"x", Path, "3-data", "nf-x-path", "nf-x.path"},
+		{"db-data", Data, "nf-db-data-data", "nf-db-data.data"},
+		{"db-data", Origin, "nf-db-data-origin", "nf-db-data.origin"},
+		{"db", Lent, "nf-db-lent", "nf-db.lent"},
+		{"x", Path, "nf-x-path", "nf-x.path"},
 	}
 	if diff := cmp.Diff(want, Renames(infos)); diff != "" {
 		t.Error(diff)

@@ -74,12 +74,15 @@ const uuidPrefix = "NEARFLASH-"
 // UUID is the device-mapper UUID of a part's device, under any generation of one record.
 func UUID(f volume.Fence, p Part) string { return uuidPrefix + f.UID + "-" + string(p) }
 
+// OtherPart tells a device that is another part of a volume than p.
+func OtherPart(info devmapper.Info, p Part) bool {
+	return strings.HasPrefix(info.UUID, uuidPrefix) && !strings.HasSuffix(info.UUID, "-"+string(p))
+}
+
 // Rename is a device that has the name which a version before gave it.
 type Rename struct {
-	ID   volume.ID
-	Part Part
-	// UID is that of the record.
-	UID      string
+	ID       volume.ID
+	Part     Part
 	From, To string
 }
 
@@ -88,18 +91,13 @@ type Rename struct {
 func Renames(infos map[string]devmapper.Info) []Rename {
 	var out []Rename
 	for name, info := range infos {
-		rest, ours := strings.CutPrefix(info.UUID, uuidPrefix)
-		if !ours {
-			continue
-		}
 		for _, p := range lower {
 			id, was := strings.CutSuffix(name, "-"+string(p))
-			uid, is := strings.CutSuffix(rest, "-"+string(p))
-			if !was || !is {
+			if !was || !strings.HasPrefix(info.UUID, uuidPrefix) || OtherPart(info, p) {
 				continue
 			}
 			id = strings.TrimPrefix(id, DevicePrefix)
-			out = append(out, Rename{ID: volume.ID(id), Part: p, UID: uid, From: name, To: Device(volume.ID(id), p)})
+			out = append(out, Rename{ID: volume.ID(id), Part: p, From: name, To: Device(volume.ID(id), p)})
 		}
 	}
 	slices.SortFunc(out, func(x, y Rename) int { return cmp.Compare(x.From, y.From) })
