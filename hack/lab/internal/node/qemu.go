@@ -47,8 +47,9 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 	if q.CPUs < 1 {
 		return proc.Spec{}, fmt.Errorf("%w: %d CPUs, at least 1 is needed", ErrGuest, q.CPUs)
 	}
-	// Five levels of page tables cost an emulator time and nobody needs them here.
-	accel, cpu := "tcg,thread=multi", "max,la57=off"
+	// Five levels of page tables cost an emulator time and nobody needs them here. Its
+	// CMPXCHG16B was seen to leave rubbish in the flags, of which a guest died.
+	accel, cpu := "tcg,thread=multi", "max,la57=off,cx16=off"
 	if q.KVM {
 		accel, cpu = "kvm", "host"
 	}
@@ -58,8 +59,9 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-device", "virtio-rng-pci",
 		"-kernel", g.Kernel, "-initrd", q.Initramfs,
 		// An oops ends the guest, and a panic shows on the console why. On a busy machine the
-		// emulated timer is late for the kernel's check of it.
-		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 no_timer_check mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
+		// emulated timer is late for the kernel's check of it, and the time-stamp counter for
+		// its watchdog: that would patch the kernel's code late, of which a guest died.
+		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
 			agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
 		// A crash of the guest loses nothing that its disks have acknowledged, since the host lives on.
 		// The lab's other guests hold locks on the image, which none of them writes.
