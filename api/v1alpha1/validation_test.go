@@ -103,12 +103,12 @@ func testCreate(t *testing.T, c client.Client) {
 	}{
 		"as it is": {change: func(*v1alpha1.CachedVolumeSpec) {}},
 
-		"dirty bound":            {change: dirty("2Gi", 604800)},
-		"dirty bound in bytes":   {change: dirty("16777216", 10)},
-		"dirty bound in percent": {change: dirty("1%", 0)},
-		"small dirty bound":      {change: dirty("16000k", 0), want: badDirty("16000k")},
+		"dirty limit":            {change: dirty("2Gi", 604800)},
+		"dirty limit in bytes":   {change: dirty("16777216", 10)},
+		"dirty limit in percent": {change: dirty("1%", 0)},
+		"small dirty limit":      {change: dirty("16000k", 0), want: badDirty("16000k")},
 		"no dirty percentage":    {change: dirty("0%", 0), want: badDirty("0%")},
-		"dirty bound, fraction":  {change: dirty("16.5Mi", 0)},
+		"dirty limit, fraction":  {change: dirty("16.5Mi", 0)},
 		"half a dirty byte":      {change: dirty("16777216.5", 0), want: badDirty("16777216.5")},
 		"young dirt":             {change: dirty("2Gi", 9), want: `spec.maxDirtyAgeSeconds: Invalid value: 9: maxDirtyAgeSeconds must be 0 or at least 10`},
 		"old dirt":               {change: dirty("2Gi", 604801), want: `spec.maxDirtyAgeSeconds: Invalid value: 604801: spec.maxDirtyAgeSeconds in body should be less than or equal to 604800`},

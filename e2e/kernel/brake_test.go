@@ -138,7 +138,7 @@ func (d *disk) fillCache(request string) {
 	d.tune()
 }
 
-// brakesOn keeps the dirty bounds until the returned function is called.
+// brakesOn keeps the dirty limits until the returned function is called.
 func (n *node) brakesOn(t *testing.T) (off func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup

@@ -69,7 +69,7 @@ type order struct {
 	Prewarm bool
 	// Count lets the count of the attached volume grow.
 	Count bool
-	// Brake keeps the dirty bounds for a while.
+	// Brake keeps the dirty limits for a while.
 	Brake bool
 	// Rescue is the origin to which the volume's cache is rescued, without the node.
 	Rescue string

@@ -219,7 +219,7 @@ type Attacher struct {
 	prewarms prewarms
 	// ssd is Bypass's memory.
 	ssd *ssdMemory
-	// brakes are those of volumes with a dirty bound.
+	// brakes are those of volumes with a dirty limit.
 	brakes brakes
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
 	// passes find.

@@ -28,7 +28,7 @@ const (
 	brakeTimeout, lookTimeout = 15 * time.Second, 5 * time.Second
 )
 
-// Braking is what the dirty bound of a volume has done since the plugin started.
+// Braking is what the dirty limit of a volume has done since the plugin started.
 type Braking struct {
 	ID volume.ID
 	// Bytes and Age are the bound; 0 is none.
@@ -40,7 +40,7 @@ type Braking struct {
 	Brakes        uint64
 }
 
-// brakes are the volumes with a dirty bound that are attached.
+// brakes are the volumes with a dirty limit that are attached.
 type brakes struct {
 	mu     sync.Mutex
 	m      map[volume.ID]*brake
@@ -80,14 +80,14 @@ type brake struct {
 // idle tells whether somebody else is at the table.
 func (b *brake) idle() bool { return !b.swapping && !b.flushing }
 
-// RunBrakes keeps volumes within their dirty bounds (states.md, I7) until ctx ends.
+// RunBrakes keeps volumes within their dirty limits (states.md, I7) until ctx ends.
 func (a *Attacher) RunBrakes(ctx context.Context) {
 	defer a.brakes.swaps.Wait()
 	said := ""
 	for {
 		pause, err := a.lookAtBrakes(ctx)
 		if passes.News(err, &said) && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Dirty bounds could not be watched")
+			klog.FromContext(ctx).Error(err, "Dirty limits could not be watched")
 		}
 		select {
 		case <-ctx.Done():
@@ -361,10 +361,10 @@ func (a *Attacher) brake(ctx context.Context, id volume.ID, b *brake, want brake
 	next := now.Add(lookLeast)
 	switch {
 	case err != nil:
-		log.Error(err, "Dirty bound could not be kept, it is tried again")
+		log.Error(err, "Dirty limit could not be kept, it is tried again")
 		next = now.Add(brakeRetry)
 	case done:
-		log.V(2).Info("Dirty bound", "duration", now.Sub(began))
+		log.V(2).Info("Dirty limit", "duration", now.Sub(began))
 	}
 	a.brakes.mu.Lock()
 	defer a.brakes.mu.Unlock()

@@ -3,7 +3,7 @@ package attach
 import "time"
 
 // brakeLevel is what keeps writes from making the cache of a volume dirtier than its
-// bound (states.md, The dirty bound). The table that is live tells it.
+// bound (states.md, The dirty limit). The table that is live tells it.
 type brakeLevel string
 
 const (
@@ -50,7 +50,7 @@ type brakeFacts struct {
 	DirtyFor time.Duration
 }
 
-// decideBrake is the table "The dirty bound" of states.md, in its order.
+// decideBrake is the table "The dirty limit" of states.md, in its order.
 func decideBrake(f brakeFacts) brakeLevel {
 	switch {
 	case f.Age > 0 && f.Dirty > 0 && f.DirtyFor >= f.Age:

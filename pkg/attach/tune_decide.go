@@ -148,7 +148,7 @@ func (f tuneFacts) waitsForFill() bool {
 	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
 }
 
-// braked tells a table that the dirty bound may have loaded and will take away
+// braked tells a table that the dirty limit may have loaded and will take away
 // (brake.go).
 func (f tuneFacts) braked() bool {
 	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyBound.IsZero()

@@ -8,7 +8,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Bounds of the dirty bound (states.md, I7).
+// Bounds of the dirty limit (states.md, I7).
 const (
 	boundNone = "none"
 	// minDirtyBytes is about what a burst makes dirty before the node can look again.
@@ -20,7 +20,7 @@ const (
 	maxDirtyAge    = 7 * 24 * time.Hour
 )
 
-// boundText is the dirty bound as its author wrote it.
+// boundText is the dirty limit as its author wrote it.
 type boundText struct{ bytes, age string }
 
 func boundTextOf(params map[string]string) boundText {

@@ -247,7 +247,7 @@ func TestModifyCodes(t *testing.T) {
 	}
 }
 
-// bounded gives a spec a dirty bound.
+// bounded gives a spec a dirty limit.
 func bounded(most volume.Size, age time.Duration) func(*volume.Spec) {
 	return func(s *volume.Spec) { s.DirtyBound = volume.DirtyBound{Max: most, Age: age} }
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Brake is what the dirty bound of a volume has done (states.md, I7).
+// Brake is what the dirty limit of a volume has done (states.md, I7).
 type Brake struct {
 	Volume volume.ID
 	// Bytes and Age are the bound; 0 is none.

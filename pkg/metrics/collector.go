@@ -53,7 +53,7 @@ type Collector struct {
 	Moves *Moves
 	// Bypasses returns how many volumes were led past a failing cache; nil is none.
 	Bypasses func() uint64
-	// Brakes returns the volumes with a dirty bound; nil if none can have one.
+	// Brakes returns the volumes with a dirty limit; nil if none can have one.
 	Brakes func() []Brake
 
 	descs map[string]desc

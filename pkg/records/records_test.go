@@ -345,7 +345,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 				t.Errorf("warm start %+v from %+v, want %+v", got.Spec.WarmStart, got.WarmSource, spec.WarmStart)
 			}
 			if got.Spec.DirtyBound != spec.DirtyBound {
-				t.Errorf("dirty bound %+v, want %+v", got.Spec.DirtyBound, spec.DirtyBound)
+				t.Errorf("dirty limit %+v, want %+v", got.Spec.DirtyBound, spec.DirtyBound)
 			}
 			if (got.Spec.Claim == nil) != (spec.Claim == nil) || got.Spec.Claim != nil && *got.Spec.Claim != *spec.Claim {
 				t.Errorf("claim %+v", got.Spec.Claim)

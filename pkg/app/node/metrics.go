@@ -102,7 +102,7 @@ func (p *plugin) fillMetrics() []metrics.Fill {
 	return out
 }
 
-// brakeMetrics are the volumes with a dirty bound.
+// brakeMetrics are the volumes with a dirty limit.
 func (p *plugin) brakeMetrics() []metrics.Brake {
 	var out []metrics.Brake
 	for _, b := range p.attacher.Brakings() {

@@ -51,7 +51,7 @@ func TestBadValues(t *testing.T) {
 		"class without consent":          {append([]string{"--set", "storageClasses[0].parameters.cacheMode=writeback"}, class...), "missing property 'acceptDirtyLoss'"},
 		"class size":                     {append([]string{"--set", "storageClasses[0].parameters.cacheSize=ten"}, class...), "'/storageClasses/0/parameters/cacheSize'"},
 		"class chunk":                    {append([]string{"--set", "storageClasses[0].parameters.chunkSize=big"}, class...), "'/storageClasses/0/parameters/chunkSize'"},
-		"class dirty bound":              {append([]string{"--set", "storageClasses[0].parameters.maxDirtyAge=5d"}, class...), "'/storageClasses/0/parameters/maxDirtyAge'"},
+		"class dirty limit":              {append([]string{"--set", "storageClasses[0].parameters.maxDirtyAge=5d"}, class...), "'/storageClasses/0/parameters/maxDirtyAge'"},
 		"class filesystem":               {append([]string{"--set", "storageClasses[0].parameters.fsType=btrfs"}, class...), "'/storageClasses/0/parameters/fsType'"},
 		"class provisioning":             {append([]string{"--set", "storageClasses[0].parameters.provisioning=fat"}, class...), "'/storageClasses/0/parameters/provisioning'"},
 		"class backend":                  {append(slices.Clone(class), "--set", "storageClasses[0].parameters.backend=nfs"), "'/storageClasses/0/parameters/backend'"},
