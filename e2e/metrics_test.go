@@ -121,7 +121,7 @@ var _ = Describe("The metrics of a volume", Label("metrics", "lab"), func() {
 		}
 	}, NodeTimeout(specLimit))
 
-	It("never go back: not when the plugin is killed, not when the node is", func(ctx SpecContext) {
+	It("never go back: not when the plugin is killed, not when the node is", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
 		v, err := s.volume(ctx, volumeSpec{name: "monotonic", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "64Mi"})

@@ -81,7 +81,7 @@ func poolOf(ctx context.Context, node string) (*v1alpha1.CachePool, error) {
 }
 
 var _ = Describe("A volume that cannot be cached", Label("fallback", "lab"), func() {
-	It("is attached uncached while the node has no pool", func(ctx SpecContext) {
+	It("is attached uncached while the node has no pool", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "poolless", mode: v1alpha1.CacheModeWritethrough, kind: ext4})
 		Expect(err).NotTo(HaveOccurred())

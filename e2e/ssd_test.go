@@ -54,7 +54,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("keeps a cache that has unflushed writes, and says so", func(ctx SpecContext) {
+	It("keeps a cache that has unflushed writes, and says so", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "stake", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())

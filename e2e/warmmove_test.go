@@ -118,7 +118,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 )
 
 var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost", "lab"), func() {
-	It("starts from its hot set", func(ctx SpecContext) {
+	It("starts from its hot set", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
 		Expect(err).NotTo(HaveOccurred())
@@ -373,7 +373,7 @@ func (v *vol) expectLikeOrigin(ctx context.Context, node string, offset int, sum
 }
 
 var _ = Describe("The plugins of both nodes", Label("warmmove", "lost", "lab"), func() {
-	It("may be replaced during a move", func(ctx SpecContext) {
+	It("may be replaced during a move", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "upgrade", mode: v1alpha1.CacheModeWriteback, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())

@@ -4,7 +4,7 @@
 # processor without: many more make each so slow that tests wait in vain).
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too;
 # MATRIX=whole kills the plugin at each step and not only at one of each phase, and runs
-# what ring 1 has at every step too.
+# the tests that make test leaves to make test-full.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
@@ -21,8 +21,10 @@ mapfile -t packages < <(grep -rl --include='*_test.go' '^//go:build kernel' pkg 
 ((${#packages[@]})) || { echo "no package has kernel tests" >&2; exit 1; }
 go build -o "$out/lab" ./hack/lab
 "$out/lab" artifacts kernel ${KERNEL:-} > /dev/null
-# On fakes that the conformance suites hold to the kernel, ring 1 has these at every step.
-twice='^TestKernelKill(Twice|WarmRestart)$'
+# Left to make test-full: what ring 1 has at every step on fakes that are held to the kernel,
+# or the model in every order; that the tests find what they are for; and what takes minutes
+# and is the smaller half of another test.
+whole='^TestKernel(KillTwice|KillWarmRestart|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrepareInVain|PrewarmForgotten|PrewarmUnused)$'
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
@@ -37,7 +39,7 @@ for p in "${packages[@]}"; do
   hands=()
   i=0
   for t in "${tests[@]}"; do
-    [[ ! $t =~ $twice || ${MATRIX:-} == whole || -n ${KERNEL:-} ]] || continue
+    [[ ! $t =~ $whole || ${MATRIX:-} == whole || -n ${KERNEL:-} ]] || continue
     if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
       long+=("$p ^$t\$ ^\$")
     else
