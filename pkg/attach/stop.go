@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -16,13 +17,17 @@ func (a *Attacher) tagStopped(ctx context.Context, e *Entry) {
 	if a.degraded() {
 		return
 	}
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	// The devices are gone, and nobody can say so later: it has time of its own.
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	add := append(layout.ActivationTags(e.activation()), layout.StopTag)
 	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, add, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Clean stop of the cache cannot be noted, it will not be used again", "volume", e.ID)
 	}
 }
+
+// stopTimeout bounds the note of a clean stop.
+const stopTimeout = 15 * time.Second
 
 // beginTable prepares the SSD for a table over the cache. The journal says that there may
 // be one.
