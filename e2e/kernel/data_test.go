@@ -13,6 +13,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // pattern is reproducible data of n bytes.
@@ -116,4 +119,39 @@ func reads(t *testing.T, path string, seed uint64, n int, limit int64) {
 			t.Fatalf("read: %v", err)
 		}
 	}
+}
+
+// movedWarm has a load fill A's cache, and moves the volume to B.
+func (v *movers) movedWarm() *load {
+	t := v.m.t
+	t.Helper()
+	v.stage()
+	l := startLoad(t, v.device(), 64*mib)
+	l.until(v.disk, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 100 })
+	l.end()
+	v.unstage()
+	v.publishTo(v.b, otherName)
+	v.stage()
+	return l
+}
+
+// leaveChecked ends the volume's life after the origin alone has shown what a load wrote.
+func (v *movers) leaveChecked(l *load) {
+	t := v.m.t
+	t.Helper()
+	v.unstage()
+	v.ask(mode(volume.ModeNone))
+	v.stage()
+	l.check(v.device())
+	v.unstage()
+	mustPass(t, "repair", v.a.Repair(t.Context()))
+	v.remove()
+	mustPass(t, "repair", v.a.Repair(t.Context()))
+}
+
+// resumeLoad goes on with what an ended load has written.
+func resumeLoad(l *load, path string) *load {
+	n := &load{t: l.t, path: path, blocks: l.blocks, versions: l.versions, done: make(chan error, 1), unsure: l.unsure}
+	go func() { n.done <- n.run() }()
+	return n
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -263,13 +262,7 @@ func TestKernelMoveSourceLost(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "lost-"+string(mode), cached(mode, 64*mib))
-		v.stage()
-		l := startLoad(t, v.device(), 64*mib)
-		l.until(v.disk, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 100 })
-		l.end()
-		v.unstage()
-		v.publishTo(v.b, otherName)
-		v.stage()
+		l := v.movedWarm()
 		stop := v.b.runFills(t.Context())
 		again := resumeLoad(l, v.device())
 		again.moving()
@@ -280,22 +273,8 @@ func TestKernelMoveSourceLost(t *testing.T) {
 		again.end()
 		again.check(v.device())
 		stop()
-		v.unstage()
-		v.ask(func(r *volume.Volume) { r.Spec.Mode = volume.ModeNone })
-		v.stage()
-		again.check(v.device())
-		v.unstage()
-		mustPass(t, "repair", v.a.Repair(t.Context()))
-		v.remove()
-		mustPass(t, "repair", v.a.Repair(t.Context()))
+		v.leaveChecked(again)
 	}
-}
-
-// resumeLoad goes on with what an ended load has written.
-func resumeLoad(l *load, path string) *load {
-	n := &load{t: l.t, path: path, blocks: l.blocks, versions: l.versions, done: make(chan error, 1), unsure: l.unsure}
-	go func() { n.done <- n.run() }()
-	return n
 }
 
 // TestKernelMoveAgain: a volume that leaves before its cache is whole is right

@@ -224,7 +224,9 @@ type Attacher struct {
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
 	// passes find.
 	repairs, tunes, bypassing, counting, hotSetting, filling workers
-	names                                                    deviceNames
+	// named are the volumes of which no device has the name that a version before gave it,
+	// nor may still get one (states.md, Names on the host).
+	named sync.Map
 	// keeps are the caches that wait for an administrator.
 	keeps keeps
 	// flushes are those of origins.
@@ -290,15 +292,16 @@ const settlePatience = 2 * time.Second
 func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error) {
 	wctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
-	names, settled := layout.Devices(id), a.names.settled(id)
-	if !settled {
+	names := layout.Devices(id)
+	_, named := a.named.Load(id)
+	if !named {
 		names = append(names, layout.EarlierDevices(id)...)
 	}
 	if err := a.DM.Await(wctx, names...); err != nil {
 		return nil, fmt.Errorf("%w: volume %s: %w", volume.ErrUnavailable, id, err)
 	}
 	e, err := a.load(id)
-	if err != nil || settled {
+	if err != nil || named {
 		return e, err
 	}
 	if err := a.settleNames(ctx, id, e); err != nil {
@@ -317,10 +320,18 @@ func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 		e.ResidentAt = a.Now().UTC()
 	}
 	e.State, e.Boot, e.UpdatedAt = s, a.Boot, a.Now().UTC()
+	if err := a.write(e); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(4).Info("Journal written", "volume", e.ID, "from", from, "to", s, "generation", e.Fence.Generation)
+	return nil
+}
+
+// write writes an entry as it is, in the journal's format of now.
+func (a *Attacher) write(e *Entry) error {
 	if err := a.Journal.Save(string(e.ID), *e); err != nil {
 		return fmt.Errorf("journal of volume %s: %w", e.ID, err)
 	}
-	klog.FromContext(ctx).V(4).Info("Journal written", "volume", e.ID, "from", from, "to", s, "generation", e.Fence.Generation)
 	return nil
 }
 

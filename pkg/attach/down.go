@@ -134,7 +134,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	}
 	// Before there is a device: a stage adopts it with what the journal says, and a plugin
 	// of before must not look for it under another name.
-	if err := a.raise(e); err != nil {
+	if err := a.write(e); err != nil {
 		return err
 	}
 	o, err := a.reconnect(ctx, e)
@@ -365,26 +365,25 @@ func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
 // remove removes those of the volume's devices that exist, in the order given. One
 // look finds them: most stages have nothing to remove.
 func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Part) error {
-	found, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // the others' names begin with it
+	found, err := a.parts(ctx, id)
 	if err != nil {
-		return fmt.Errorf("devices of volume %s: %w", id, err)
+		return err
 	}
-	if top, exists := found[layout.Device(id, layout.Top)]; exists && !layout.OtherPart(top, layout.Top) && slices.Contains(parts, layout.Top) {
+	if _, exists := found[layout.Top]; exists && slices.Contains(parts, layout.Top) {
 		a.finalCount(ctx, id)
 	}
 	for _, part := range parts {
-		name := layout.Device(id, part)
-		if info, exists := found[name]; !exists || layout.OtherPart(info, part) {
+		if _, exists := found[part]; !exists {
 			continue
 		}
-		source := layout.Device(id, layout.Source)
-		if _, waits := found[source]; waits && part == layout.Data {
+		if _, waits := found[layout.Source]; waits && part == layout.Data {
 			// Nobody reads any more: what the copy waits for may fail, or its
 			// device could not be removed.
-			if err := a.DM.Message(ctx, source, 0, "fail_if_no_path"); err != nil {
+			if err := a.DM.Message(ctx, layout.Device(id, layout.Source), 0, "fail_if_no_path"); err != nil {
 				return err
 			}
 		}
+		name := layout.Device(id, part)
 		err := a.DM.Remove(ctx, name)
 		if errors.Is(err, devmapper.ErrBusy) {
 			return fmt.Errorf("%w: device %s is open: %w", volume.ErrInUse, name, err)

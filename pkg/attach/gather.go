@@ -81,19 +81,20 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	}}
 }
 
-// top reports the volume's top device. A version before gave that name to other parts of
-// other volumes too, and one of which nothing is known may still have it.
+// top reports the volume's top device.
 func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, found bool, err error) {
-	name := layout.Device(id, layout.Top)
-	infos, err := a.DM.Info(ctx, name)
+	parts, err := a.parts(ctx, id)
+	info, found = parts[layout.Top]
+	return info, found && info.HasLive, err
+}
+
+// parts are the volume's devices.
+func (a *Attacher) parts(ctx context.Context, id volume.ID) (map[layout.Part]devmapper.Info, error) {
+	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // the others' names begin with it
 	if err != nil {
-		return devmapper.Info{}, false, fmt.Errorf("devices of volume %s: %w", id, err)
+		return nil, fmt.Errorf("devices of volume %s: %w", id, err)
 	}
-	info, found = infos[name]
-	if found && layout.OtherPart(info, layout.Top) {
-		return devmapper.Info{}, false, nil
-	}
-	return info, found && info.HasLive, nil
+	return layout.Parts(infos, id), nil
 }
 
 // gatherStage collects what decideStage needs. A pool that cannot be read is a

@@ -202,12 +202,8 @@ func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	c := pickCache(lvs, d.ID)
-	for _, lv := range []struct {
-		name string
-		tags []string
-	}{{c.Data.Name, c.Data.Tags}, {c.Meta.Name, c.Meta.Tags}, {c.Fill.Name, c.Fill.Tags}} {
-		if f, _ := layout.ParseTags(lv.tags); lv.name != "" && d.Covers(d.ID, f) {
+	for _, lv := range layout.Find(lvs, d.ID).LVs() {
+		if f, _ := layout.ParseTags(lv.Tags); d.Covers(d.ID, f) {
 			return true, nil
 		}
 	}

@@ -3,10 +3,8 @@ package attach
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -15,28 +13,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-// deviceNames are the volumes of which no device has the name that a version before gave
-// it, nor may still get one (states.md, Names on the host). The zero value is ready.
-type deviceNames struct {
-	mu sync.Mutex
-	m  map[volume.ID]bool
-}
-
-func (d *deviceNames) settled(id volume.ID) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.m[id]
-}
-
-func (d *deviceNames) settle(id volume.ID) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.m == nil {
-		d.m = map[volume.ID]bool{}
-	}
-	d.m[id] = true
-}
 
 // adoptTimeout bounds the renames at the start; what is left is renamed when its volume is
 // worked on.
@@ -54,18 +30,15 @@ func (a *Attacher) AdoptNames(ctx context.Context) {
 		log.Error(err, "Devices of an earlier version were not looked for")
 		return
 	}
-	ids := map[volume.ID]bool{}
-	for _, r := range layout.Renames(infos) {
-		ids[r.ID] = true
-	}
-	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		if err := a.adoptNames(ctx, id, infos); err != nil {
+	renames := layout.Renames(infos)
+	for _, id := range slices.Sorted(maps.Keys(renames)) {
+		if err := a.adoptNames(ctx, id, renames[id]); err != nil {
 			log.Error(err, "Devices of an earlier version keep their names for now", "volume", id)
 		}
 	}
 }
 
-func (a *Attacher) adoptNames(ctx context.Context, id volume.ID, infos map[string]devmapper.Info) error {
+func (a *Attacher) adoptNames(ctx context.Context, id volume.ID, renames []layout.Rename) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return nil // whoever has it does the same
@@ -75,7 +48,7 @@ func (a *Attacher) adoptNames(ctx context.Context, id volume.ID, infos map[strin
 	if err != nil || e == nil {
 		return err
 	}
-	return a.rename(ctx, id, e, infos)
+	return a.rename(ctx, id, e, renames)
 }
 
 // settleNames is adoptNames for a step that works on the volume and has its lock. Commands
@@ -85,41 +58,33 @@ func (a *Attacher) settleNames(ctx context.Context, id volume.ID, e *Entry) erro
 	if err != nil {
 		return err
 	}
-	if err := a.rename(ctx, id, e, infos); err != nil {
+	if err := a.rename(ctx, id, e, layout.Renames(infos)[id]); err != nil {
 		return err
 	}
-	a.names.settle(id)
+	a.named.Store(id, nil)
 	return nil
 }
 
 // rename renames those of the devices that are the volume's here. The journal's format
 // rises first: a plugin that knows only the names of before would not find the devices of
 // the entry.
-func (a *Attacher) rename(ctx context.Context, id volume.ID, e *Entry, infos map[string]devmapper.Info) error {
-	list := slices.DeleteFunc(layout.Renames(infos), func(r layout.Rename) bool { return r.ID != id || !e.mayHave(r.Part) })
-	if len(list) == 0 {
+func (a *Attacher) rename(ctx context.Context, id volume.ID, e *Entry, renames []layout.Rename) error {
+	renames = slices.DeleteFunc(renames, func(r layout.Rename) bool { return !e.mayHave(r.Part) })
+	if len(renames) == 0 {
 		return nil
 	}
 	if e != nil {
-		if err := a.raise(e); err != nil {
+		if err := a.write(e); err != nil {
 			return err
 		}
 	}
 	faultRenameJournaled.Hit()
-	for _, r := range list {
+	for _, r := range renames {
 		if err := a.DM.Rename(ctx, r.From, r.To); err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 			return err
 		}
 		faultRenamed.Hit()
 		klog.FromContext(ctx).Info("Device of an earlier version renamed", "volume", id, "from", r.From, "to", r.To)
-	}
-	return nil
-}
-
-// raise writes an entry as it is, in the journal's format of now.
-func (a *Attacher) raise(e *Entry) error {
-	if err := a.Journal.Save(string(e.ID), *e); err != nil {
-		return fmt.Errorf("journal of volume %s: %w", e.ID, err)
 	}
 	return nil
 }

@@ -121,9 +121,7 @@ func (r *Rescuer) active(ctx context.Context, f layout.Cache) (bool, error) {
 	}
 	_, top := infos[layout.Device(f.ID, layout.Top)]
 	_, data := infos[layout.Device(f.ID, layout.Data)]
-	return top || data || slices.ContainsFunc(layout.Renames(infos), func(n layout.Rename) bool {
-		return n.To == layout.Device(f.ID, layout.Data)
-	}), nil
+	return top || data || slices.ContainsFunc(layout.Renames(infos)[f.ID], func(r layout.Rename) bool { return r.Part == layout.Data }), nil
 }
 
 // readCache reads superblock and map.

@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,13 +79,16 @@ func TestRenames(t *testing.T) {
 		"nf-alien-data":     {UUID: "LVM-data"},
 		"nf-alien-origin":   {},
 	}
-	want := []Rename{
-		{"db-data", Data, "nf-db-data-data", "nf-db-data.data"},
-		{"db-data", Origin, "nf-db-data-origin", "nf-db-data.origin"},
-		{"db", Lent, "nf-db-lent", "nf-db.lent"},
-		{"x", Path, "nf-x-path", "nf-x.path"},
+	want := map[volume.ID][]Rename{
+		"db-data": {{Data, "nf-db-data-data", "nf-db-data.data"}, {Origin, "nf-db-data-origin", "nf-db-data.origin"}},
+		"db":      {{Lent, "nf-db-lent", "nf-db.lent"}},
+		"x":       {{Path, "nf-x-path", "nf-x.path"}},
 	}
-	if diff := cmp.Diff(want, Renames(infos)); diff != "" {
+	got := Renames(infos)
+	for _, list := range got {
+		slices.SortFunc(list, func(x, y Rename) int { return strings.Compare(x.From, y.From) })
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	infos = map[string]devmapper.Info{}

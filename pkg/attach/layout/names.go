@@ -1,8 +1,6 @@
 package layout
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -74,33 +72,44 @@ const uuidPrefix = "NEARFLASH-"
 // UUID is the device-mapper UUID of a part's device, under any generation of one record.
 func UUID(f volume.Fence, p Part) string { return uuidPrefix + f.UID + "-" + string(p) }
 
-// OtherPart tells a device that is another part of a volume than p.
-func OtherPart(info devmapper.Info, p Part) bool {
+// Parts are those of a volume among the devices, which are by name. A version before gave
+// the name of a top to other parts of other volumes too, and one of which nothing is known
+// may still have it.
+func Parts(infos map[string]devmapper.Info, id volume.ID) map[Part]devmapper.Info {
+	out := map[Part]devmapper.Info{}
+	for _, p := range append([]Part{Top}, lower...) {
+		if info, found := infos[Device(id, p)]; found && !otherPart(info, p) {
+			out[p] = info
+		}
+	}
+	return out
+}
+
+// otherPart tells a device that is another part of a volume than p.
+func otherPart(info devmapper.Info, p Part) bool {
 	return strings.HasPrefix(info.UUID, uuidPrefix) && !strings.HasSuffix(info.UUID, "-"+string(p))
 }
 
 // Rename is a device that has the name which a version before gave it.
 type Rename struct {
-	ID       volume.ID
 	Part     Part
 	From, To string
 }
 
-// Renames returns those among the devices, which are by name. The UUID alone tells the
-// data device of the volume "db" from the top of a volume "db-data".
-func Renames(infos map[string]devmapper.Info) []Rename {
-	var out []Rename
+// Renames returns those among the devices, which are by name, by their volumes. The UUID
+// alone tells the data device of the volume "db" from the top of a volume "db-data".
+func Renames(infos map[string]devmapper.Info) map[volume.ID][]Rename {
+	out := map[volume.ID][]Rename{}
 	for name, info := range infos {
 		for _, p := range lower {
-			id, was := strings.CutSuffix(name, "-"+string(p))
-			if !was || !strings.HasPrefix(info.UUID, uuidPrefix) || OtherPart(info, p) {
+			top, was := strings.CutSuffix(name, "-"+string(p))
+			if !was || !strings.HasPrefix(info.UUID, uuidPrefix) || otherPart(info, p) {
 				continue
 			}
-			id = strings.TrimPrefix(id, DevicePrefix)
-			out = append(out, Rename{ID: volume.ID(id), Part: p, From: name, To: Device(volume.ID(id), p)})
+			id := volume.ID(strings.TrimPrefix(top, DevicePrefix))
+			out[id] = append(out[id], Rename{Part: p, From: name, To: Device(id, p)})
 		}
 	}
-	slices.SortFunc(out, func(x, y Rename) int { return cmp.Compare(x.From, y.From) })
 	return out
 }
 

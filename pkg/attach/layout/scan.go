@@ -2,7 +2,6 @@ package layout
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -29,11 +28,11 @@ type Cache struct {
 	Rescued string
 }
 
-// Paired is true when data and map both exist, and Partial when something else does.
+// Paired is true when data and map both exist.
 func (c Cache) Paired() bool { return c.Data.Name != "" && c.Meta.Name != "" }
 
 // Partial is true of a cache of which something is missing.
-func (c Cache) Partial() bool { return !c.Paired() && len(c.Names()) > 0 }
+func (c Cache) Partial() bool { return !c.Paired() && len(c.LVs()) > 0 }
 
 // Whole is true when data and map both exist and are of one cache.
 func (c Cache) Whole() bool { return c.Paired() && c.Fence != volume.Fence{} }
@@ -41,13 +40,16 @@ func (c Cache) Whole() bool { return c.Paired() && c.Fence != volume.Fence{} }
 // Filling is true of an unfinished warm start.
 func (c Cache) Filling() bool { return c.Fill.Name != "" }
 
-// Names are those of the logical volumes that exist.
+// LVs are the logical volumes that exist.
+func (c Cache) LVs() []lvm.LV {
+	return slices.DeleteFunc([]lvm.LV{c.Data, c.Meta, c.Fill}, func(lv lvm.LV) bool { return lv.Name == "" })
+}
+
+// Names are theirs.
 func (c Cache) Names() []string {
 	var out []string
-	for _, lv := range []lvm.LV{c.Data, c.Meta, c.Fill} {
-		if lv.Name != "" {
-			out = append(out, lv.Name)
-		}
+	for _, lv := range c.LVs() {
+		out = append(out, lv.Name)
 	}
 	return out
 }
@@ -82,10 +84,8 @@ func Find(lvs []lvm.LV, id volume.ID) Cache {
 		if v, ok := strings.CutPrefix(tag, tagRescued); ok {
 			c.Rescued = v
 		}
-		if v, ok := strings.CutPrefix(tag, tagOrigin); ok {
-			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-				c.OriginBytes = max(c.OriginBytes, n)
-			}
+		if n, ok := number(tag, tagOrigin); ok {
+			c.OriginBytes = max(c.OriginBytes, n)
 		}
 	}
 	return c

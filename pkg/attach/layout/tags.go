@@ -48,13 +48,21 @@ func ParseTags(tags []string) (f volume.Fence, mode volume.CacheMode) {
 		if v, ok := strings.CutPrefix(t, tagMode); ok {
 			mode = volume.CacheMode(v)
 		}
-		if v, ok := strings.CutPrefix(t, tagGeneration); ok {
-			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-				f.Generation = n
-			}
+		if n, ok := number(t, tagGeneration); ok {
+			f.Generation = n
 		}
 	}
 	return f, mode
+}
+
+// number is what follows a prefix in a tag.
+func number(tag, prefix string) (n int64, ok bool) {
+	v, ok := strings.CutPrefix(tag, prefix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	return n, err == nil
 }
 
 // OriginTag is the size of the origin in bytes when the cache was made, or when the
@@ -97,10 +105,8 @@ func parseActivation(tags []string) (a volume.Activation) {
 		if v, ok := strings.CutPrefix(t, tagActivation); ok {
 			a.ID = v
 		}
-		if v, ok := strings.CutPrefix(t, tagCount); ok {
-			if n, err := strconv.ParseInt(v, 10, 64); err == nil {
-				a.Count = max(a.Count, n)
-			}
+		if n, ok := number(t, tagCount); ok {
+			a.Count = max(a.Count, n)
 		}
 	}
 	return a
