@@ -32,7 +32,7 @@ func TestKernelDeviceInfo(t *testing.T) {
 	t.Cleanup(func() {
 		// The test's own context has ended by then.
 		for _, name := range []string{"nf-live", "nf-ro", "nf-none"} {
-			if _, err := run.Run(context.Background(), hostexec.Command("dmsetup", "remove", name)); err != nil {
+			if _, err := run.Run(context.Background(), hostexec.Command("dmsetup", "remove", "--retry", name)); err != nil {
 				t.Error(err)
 			}
 		}

@@ -167,7 +167,7 @@ func TestKernelAllDirty(t *testing.T) {
 		m.must("dmsetup", "create", "alldirty", "--table", table)
 		all, err := n.DM.StatusAll(t.Context())
 		mustPass(t, "status", err)
-		m.must("dmsetup", "remove", "alldirty")
+		m.must("dmsetup", "remove", "--retry", "alldirty")
 		return all["alldirty"]
 	}
 	if st := load(); st.CacheUsed == 0 || st.Dirty != 0 {

@@ -61,19 +61,12 @@ func (l *Lab) RunGuest(ctx context.Context, r Run, stdout, stderr io.Writer) (co
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return 0, fmt.Errorf("state folder: %w", err)
 	}
-	if err := sweepRuns(ctx, base); err != nil {
-		return 0, err
-	}
-	dir, err := os.MkdirTemp(base, runPrefix)
-	if err != nil {
-		return 0, fmt.Errorf("guest's folder: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	unlock, err := lockRun(dir)
+	dir, unlock, err := newRun(ctx, base)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	g, err := l.prepareRun(ctx, dir, r)
 	if err != nil {
 		return 0, err
@@ -222,14 +215,35 @@ const (
 	runLock   = "owner.lock"
 )
 
-// lockRun marks the folder of a throw-away guest as in use by this process.
-func lockRun(dir string) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(dir, runLock), os.O_CREATE|os.O_RDWR, 0o600)
+// newRun makes the folder of a throw-away guest, locked by this process until it ends or
+// unlocks it, and removes those that nobody holds any more. One process at a time does: a
+// folder that has just been made would be taken for one that is left over.
+func newRun(ctx context.Context, base string) (dir string, unlock func(), err error) {
+	only, err := flock(filepath.Join(base, runLock), os.O_CREATE, 0)
+	if err != nil {
+		return "", nil, err
+	}
+	defer only()
+	if err := sweepRuns(ctx, base); err != nil {
+		return "", nil, err
+	}
+	if dir, err = os.MkdirTemp(base, runPrefix); err != nil {
+		return "", nil, fmt.Errorf("guest's folder: %w", err)
+	}
+	if unlock, err = flock(filepath.Join(dir, runLock), os.O_CREATE, syscall.LOCK_NB); err != nil {
+		return "", nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, unlock, nil
+}
+
+// flock takes an exclusive lock on a file; with [syscall.LOCK_NB] it fails when it is held.
+func flock(path string, open, flags int) (func(), error) {
+	f, err := os.OpenFile(path, open|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("guest's folder: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return nil, errors.Join(fmt.Errorf("guest's folder: %w", err), f.Close())
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|flags); err != nil {
+		return nil, errors.Join(fmt.Errorf("guest's folder: lock %s: %w", path, err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
@@ -242,11 +256,12 @@ func sweepRuns(ctx context.Context, base string) error {
 	}
 	var errs []error
 	for _, dir := range dirs {
-		// A folder without the file is one that is being made right now.
-		if _, err := os.Stat(filepath.Join(dir, runLock)); err != nil {
+		unlock, err := flock(filepath.Join(dir, runLock), 0, syscall.LOCK_NB)
+		if errors.Is(err, os.ErrNotExist) {
+			// Its removal has begun, and the file was first.
+			errs = append(errs, os.RemoveAll(dir))
 			continue
 		}
-		unlock, err := lockRun(dir)
 		if err != nil {
 			continue // in use
 		}
