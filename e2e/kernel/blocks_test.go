@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,6 +72,32 @@ func wantBlocks(t *testing.T, path string, want int) {
 	mustPass(t, "device", err)
 	if n, err := blockdev.LogicalBlock("/sys", devno); err != nil || n != want {
 		t.Errorf("%s has logical blocks of %d bytes, %v, want %d", path, n, err, want)
+	}
+}
+
+// readWhatComes has the volume's device open as soon as there is one, as udev may when it
+// looks what it is, until the returned function is called.
+func (d *disk) readWhatComes() (release func()) {
+	ctx, cancel := context.WithCancel(d.m.t.Context())
+	var opened *os.File
+	var done sync.WaitGroup
+	done.Go(func() {
+		for ctx.Err() == nil && opened == nil {
+			infos, _ := d.n.DM.Info(ctx, "nf-"+string(d.req.ID))
+			if top, found := infos["nf-"+string(d.req.ID)]; found {
+				opened, _ = os.Open(top.DevPath()) // or at the next turn, when it has a node
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	return func() {
+		d.m.t.Helper()
+		cancel()
+		done.Wait()
+		if opened == nil {
+			d.m.t.Fatal("the device was never open")
+		}
+		mustPass(d.m.t, "close", opened.Close())
 	}
 }
 
@@ -223,7 +250,9 @@ func TestKernelBlocksLeft(t *testing.T) {
 	again, err := openNode(t.Context(), n.dir, spec, d.rec)
 	mustPass(t, "node", err)
 	n, d.n = again, again
+	release := d.readWhatComes()
 	d.stage()
+	release()
 	past("after an unclean stop")
 	d.unstage()
 

@@ -70,8 +70,9 @@ func (a *Attacher) liveBlocks(id volume.ID, infos map[string]devmapper.Info) str
 }
 
 // leaveCoarse flushes a cache that had to be activated although it is too coarse, and
-// leaves it before anybody mounts the volume. One that is in use is left by the steps for
-// attached volumes.
+// leaves it before anybody mounts the volume. One that was active before this stage, and is
+// in use, is left by the steps for attached volumes. Who has a device open that this stage
+// made only looks what it is, as udev does.
 func (a *Attacher) leaveCoarse(ctx context.Context, s *staging) error {
 	e := s.entry
 	if !e.Cached() {
@@ -82,7 +83,7 @@ func (a *Attacher) leaveCoarse(ctx context.Context, s *staging) error {
 		return err
 	}
 	why := a.liveBlocks(e.ID, infos)
-	if why == "" || infos[layout.Device(e.ID, layout.Top)].OpenCount > 0 {
+	if why == "" || s.plan.Cache == planAdopt && infos[layout.Device(e.ID, layout.Top)].OpenCount > 0 {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Leaving a cache whose logical blocks are too large", "volume", e.ID, "reason", why)
