@@ -174,7 +174,7 @@ type CachedVolumeSpec struct {
 	// maxDirtyBytes bounds what a writeback cache holds that the origin does not: a
 	// quantity of bytes ("2Gi") or a percentage of the cache ("10%"). Near it, the node
 	// lets writes through to the origin until enough was flushed. It is kept, without
-	// effect, while cacheMode is another; absent is no bound but the cache's size.
+	// effect, while cacheMode is another; absent is no limit but the cache's size.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
@@ -183,7 +183,7 @@ type CachedVolumeSpec struct {
 
 	// maxDirtyAgeSeconds is after how many seconds without a moment in which nothing
 	// was dirty a writeback cache is flushed, at least 10. It is kept, without effect,
-	// while cacheMode is another; 0 or absent is no bound.
+	// while cacheMode is another; 0 or absent is no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800

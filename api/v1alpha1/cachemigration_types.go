@@ -132,7 +132,7 @@ type CacheMigrationSpec struct {
 	DestinationNode string `json:"destinationNode,omitempty"`
 
 	// bandwidthBytesPerSecond bounds the copy in the background, in bytes per
-	// second; 0 or absent is no bound.
+	// second; 0 or absent is no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9007199254740991

@@ -69,8 +69,8 @@ type order struct {
 	Prewarm bool
 	// Count lets the count of the attached volume grow.
 	Count bool
-	// Brake keeps the dirty limits for a while.
-	Brake bool
+	// DirtyLimits keeps the dirty limits for a while.
+	DirtyLimits bool
 	// Rescue is the origin to which the volume's cache is rescued, without the node.
 	Rescue string
 	// Devices are those of the pool; empty is one.
@@ -108,9 +108,9 @@ func child() int {
 			if run, err = hostexec.NewApart(o.Dir); err == nil {
 				err = run.Outside()
 			}
-		case o.Brake:
+		case o.DirtyLimits:
 			bctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // it is killed before
-			n.RunBrakes(bctx)
+			n.DirtyLimits().Run(bctx)
 			cancel()
 		case o.Count:
 			n.later(time.Hour)
@@ -195,7 +195,7 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "brake.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
 				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}

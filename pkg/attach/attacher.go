@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -219,8 +220,8 @@ type Attacher struct {
 	prewarms prewarms
 	// ssd is Bypass's memory.
 	ssd *ssdMemory
-	// brakes are those of volumes with a dirty limit.
-	brakes brakes
+	// dirtyLimits keeps volumes within theirs.
+	dirtyLimits *dirtylimit.Keeper
 	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
 	// passes find.
 	repairs, tunes, bypassing, counting, hotSetting, filling workers
@@ -256,11 +257,13 @@ func New(c Config, d Deps) *Attacher {
 		c.Sysfs = "/sys"
 	}
 	c.Warm = c.Warm.withDefaults()
-	return &Attacher{
+	a := &Attacher{
 		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
-		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(), brakes: brakes{m: map[volume.ID]*brake{}},
+		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(),
 		keeps: keeps{m: map[volume.ID]kept{}},
 	}
+	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
+	return a
 }
 
 // look makes RunTune look at once.

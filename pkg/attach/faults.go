@@ -54,12 +54,12 @@ var (
 	faultTuneDataGrown   = faultpoint.New("tune.data-grown")
 	faultTuneGrown       = faultpoint.New("tune.grown")
 
-	faultBypassUnmarked = faultpoint.New("bypass.unmarked")
-	faultBypassDenied   = faultpoint.New("bypass.denied")
-	faultBypassSwapped  = faultpoint.New("bypass.swapped")
-	faultBypassTold     = faultpoint.New("bypass.told")
-	faultBypassReported = faultpoint.New("bypass.reported")
-	faultBrakeSwapped   = faultpoint.New("brake.swapped")
+	faultBypassUnmarked    = faultpoint.New("bypass.unmarked")
+	faultBypassDenied      = faultpoint.New("bypass.denied")
+	faultBypassSwapped     = faultpoint.New("bypass.swapped")
+	faultBypassTold        = faultpoint.New("bypass.told")
+	faultBypassReported    = faultpoint.New("bypass.reported")
+	faultDirtyLimitSwapped = faultpoint.New("dirtylimit.swapped")
 
 	faultPrepareAnnounced = faultpoint.New("prepare.announced")
 	faultPrepareConnected = faultpoint.New("prepare.connected")

@@ -111,7 +111,7 @@ func decideCached(f tuneFacts) tuneStep {
 		return tuneUncache
 	}
 	switch {
-	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.braked():
+	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited():
 		return tuneRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return tuneWriteback
@@ -148,10 +148,10 @@ func (f tuneFacts) waitsForFill() bool {
 	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
 }
 
-// braked tells a table that the dirty limit may have loaded and will take away
-// (brake.go).
-func (f tuneFacts) braked() bool {
-	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyBound.IsZero()
+// limited tells a table that the dirty limit may have loaded and will take away
+// (package dirtylimit).
+func (f tuneFacts) limited() bool {
+	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyLimit.IsZero()
 }
 
 // flushDue tells whether a flush was asked for that the node has not done yet.

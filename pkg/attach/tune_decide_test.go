@@ -66,7 +66,7 @@ func tinyMeta(f *tuneFacts)    { f.Entry.MetaBytes = 4 * mib }
 func brokenSSD(f *tuneFacts)   { f.Broken, f.Problem = "input/output error", "input/output error" }
 func degraded(f *tuneFacts)    { f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded" }
 func bypassed(f *tuneFacts)    { f.Entry.Bypass = "input/output error" }
-func bounded(f *tuneFacts)     { f.Record.Spec.DirtyBound.Max.Percent = 10 }
+func bounded(f *tuneFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *tuneFacts)    { f.Record.PossiblyDirty = false }
 func failedCache(f *tuneFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
@@ -149,7 +149,7 @@ func TestDecideTune(t *testing.T) {
 		"drained by the dirty limit":             {runs(wb).live(through, cleaner).with(bounded), tuneDone},
 		"a bound leaves a flush its way":         {runs(wb).live(through, smq).with(bounded).with(flushAsked), tuneClean},
 		"a bound leaves a mode its way":          {runs(wb).asks(wt).live(through, cleaner).with(bounded), tuneClean},
-		"braked and larger":                      {runs(wb).live(through, smq).with(bounded).with(enlarged), tuneGrow},
+		"limited and larger":                     {runs(wb).live(through, smq).with(bounded).with(enlarged), tuneGrow},
 		"a bound of no use is in nobody's way": {
 			runs(wt).live(through, cleaner).with(bounded), tuneRestore,
 		},

@@ -22,9 +22,9 @@ type change struct {
 	Cache volume.Size
 	// Loss is acceptDirtyLoss.
 	Loss string
-	// Bound is as bound was written, which also tells what was given.
-	Bound volume.DirtyBound
-	bound boundText
+	// DirtyLimit is as limit was written, which also tells what was given.
+	DirtyLimit volume.DirtyLimit
+	limit limitText
 	Warm  volume.WarmStart
 	// warm is Warm as it was written.
 	warm warmText
@@ -39,9 +39,9 @@ func parseChange(params map[string]string) (change, error) {
 		Mode: volume.CacheMode(p.oneOf(keyCacheMode, params[keyCacheMode], "",
 			string(volume.ModeNone), string(volume.ModeWritethrough), string(volume.ModeWriteback))),
 		Loss:  p.oneOf(keyAcceptDirtyLoss, params[keyAcceptDirtyLoss], "", dirtyLossNone, dirtyLossNodeLoss),
-		bound: boundTextOf(params), warm: warmTextOf(params),
+		limit: limitTextOf(params), warm: warmTextOf(params),
 	}
-	c.Bound = c.bound.parse(p)
+	c.DirtyLimit = c.limit.parse(p)
 	c.Warm = c.warm.parse(p)
 	if value := params[keyCacheSize]; value != "" {
 		size, err := quantity.Size(value)
@@ -69,7 +69,7 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 	if out.Cache.IsZero() && out.Mode != volume.ModeNone {
 		out.Cache = volume.Size{Percent: defaultCachePercent}
 	}
-	out.DirtyBound = c.bound.over(out.DirtyBound, c.Bound)
+	out.DirtyLimit = c.limit.over(out.DirtyLimit, c.DirtyLimit)
 	out.WarmStart = volume.WarmStart{
 		From:      cmp.Or(c.Warm.From, out.WarmStart.From),
 		Bandwidth: cmp.Or(c.Warm.Bandwidth, out.WarmStart.Bandwidth),
@@ -105,8 +105,8 @@ func (c change) check(out volume.Spec) error {
 		p.add(keyCacheSize, "%q gives a cache of %d bytes, which is %d blocks of the volume's chunkSize %d, which cannot be changed; accepted are 1 to %d blocks",
 			out.Cache, cache, cache/out.ChunkBytes, out.ChunkBytes, maxBlocks)
 	}
-	c.bound.check(p, out.Mode)
-	c.bound.checkChunk(p, out)
+	c.limit.check(p, out.Mode)
+	c.limit.checkChunk(p, out)
 	c.warm.check(p, out.Mode, out.WarmStart.From)
 	return p.err()
 }

@@ -249,5 +249,5 @@ func TestModifyCodes(t *testing.T) {
 
 // bounded gives a spec a dirty limit.
 func bounded(most volume.Size, age time.Duration) func(*volume.Spec) {
-	return func(s *volume.Spec) { s.DirtyBound = volume.DirtyBound{Max: most, Age: age} }
+	return func(s *volume.Spec) { s.DirtyLimit = volume.DirtyLimit{Max: most, Age: age} }
 }

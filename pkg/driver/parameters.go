@@ -91,10 +91,10 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
 		AcceptNodeLoss: loss == dirtyLossNodeLoss,
-		DirtyBound:     parseDirtyBound(p, mode, params),
+		DirtyLimit:     parseDirtyLimit(p, mode, params),
 		WarmStart:      parseWarmStart(p, mode, params),
 	}
-	boundTextOf(params).checkChunk(p, s)
+	limitTextOf(params).checkChunk(p, s)
 	switch {
 	case mode == volume.ModeWriteback && loss == dirtyLossNone:
 		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",

@@ -31,7 +31,7 @@ func TestParseClass(t *testing.T) {
 			},
 			want: class{FSType: "xfs", Spec: volume.Spec{
 				Provisioning: "thick", Mode: volume.ModeWriteback, Cache: volume.Size{Bytes: 10 << 30}, ChunkBytes: 256 << 10, AcceptNodeLoss: true,
-				DirtyBound: volume.DirtyBound{Max: volume.Size{Bytes: 2 << 30}, Age: 5 * time.Minute},
+				DirtyLimit: volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 5 * time.Minute},
 				WarmStart:  volume.WarmStart{From: volume.WarmPeer, Bandwidth: 100 << 20, Deadline: 90 * time.Minute},
 				Claim:      &volume.Claim{Namespace: "ns", Name: "c"},
 			}},
@@ -69,7 +69,7 @@ func TestParseClass(t *testing.T) {
 			params: map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "maxDirtyBytes": "10%", "maxDirtyAge": "none"},
 			want: class{Spec: volume.Spec{
 				Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 10}, AcceptNodeLoss: true, WarmStart: fromPeer(),
-				DirtyBound: volume.DirtyBound{Max: volume.Size{Percent: 10}},
+				DirtyLimit: volume.DirtyLimit{Max: volume.Size{Percent: 10}},
 			}},
 		},
 		"bound of nothing":     {params: map[string]string{"maxDirtyBytes": "2Gi"}, wantErr: []string{"maxDirtyBytes", `"2Gi"`, "contradicts cacheMode writethrough", "writeback"}},

@@ -143,15 +143,15 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 	if v.Spec.AcceptDirtyLoss != "" {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)
 	}
-	line(w, "Asked for", "%s", asked+dirtyBound(v))
+	line(w, "Asked for", "%s", asked+dirtyLimit(v))
 	warmStart(w, v)
 	if d := v.DeletionTimestamp; d != nil {
 		line(w, "Deleted", "%s ago, waits for %s", ago(o.Clock.Now(), *d), strings.Join(v.Finalizers, ", "))
 	}
 }
 
-// dirtyBound is what the spec says of unflushed writes, with a comma before it.
-func dirtyBound(v *volume) string {
+// dirtyLimit is what the spec says of unflushed writes, with a comma before it.
+func dirtyLimit(v *volume) string {
 	out := ""
 	if b := v.Spec.MaxDirtyBytes; b != "" {
 		out += ", at most " + b + " dirty"

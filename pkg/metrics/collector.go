@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,8 +54,8 @@ type Collector struct {
 	Moves *Moves
 	// Bypasses returns how many volumes were led past a failing cache; nil is none.
 	Bypasses func() uint64
-	// Brakes returns the volumes with a dirty limit; nil if none can have one.
-	Brakes func() []Brake
+	// DirtyLimits returns the volumes with a dirty limit; nil if none can have one.
+	DirtyLimits func() []dirtylimit.Use
 
 	descs map[string]desc
 }
@@ -91,7 +92,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	snap, fills, brakes := c.Scrape(ctx), c.fills(), c.brakes()
+	snap, fills, limits := c.Scrape(ctx), c.fills(), c.dirtyLimits()
 	for _, s := range snap.Volumes {
 		if !s.Attached {
 			continue
@@ -100,8 +101,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		if f, found := fills[s.ID]; found {
 			e.fill(f)
 		}
-		if b, found := brakes[s.ID]; found {
-			e.brake(b)
+		if l, found := limits[s.ID]; found {
+			e.dirtyLimit(l)
 		}
 	}
 	e := emitter{c, ch, []string{c.Node}}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
@@ -68,8 +69,8 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 		return map[volume.ID]volume.MoveID{"left": {}}, nil
 	}
 	c.Bypasses = func() uint64 { return 3 }
-	c.Brakes = func() []metrics.Brake {
-		return []metrics.Brake{{Volume: "pvc-1", Bytes: 2000, Age: time.Minute, Held: 3 * time.Second, Drained: 4500 * time.Millisecond, Count: 2}, {Volume: "gone", Bytes: 1}}
+	c.DirtyLimits = func() []dirtylimit.Use {
+		return []dirtylimit.Use{{ID: "pvc-1", Bytes: 2000, Age: time.Minute, Writethrough: 3 * time.Second, Draining: 4500 * time.Millisecond, Activations: 2}, {ID: "gone", Bytes: 1}}
 	}
 	c.Moves = &metrics.Moves{}
 	c.Moves.Ended(volume.FromPeer, volume.MoveCompleted)

@@ -46,8 +46,8 @@ const (
 	nameDirtyAge     = "nearflash_volume_cache_dirty_age_seconds"
 	nameDirtyLimit   = "nearflash_volume_cache_dirty_limit_bytes"
 	nameDirtyAgeMax  = "nearflash_volume_cache_dirty_limit_age_seconds"
-	nameBraked       = "nearflash_volume_cache_dirty_limit_active_seconds_total"
-	nameBrakes       = "nearflash_volume_cache_dirty_limit_activations_total"
+	nameLimitActive  = "nearflash_volume_cache_dirty_limit_active_seconds_total"
+	nameActivations  = "nearflash_volume_cache_dirty_limit_activations_total"
 	nameChunk        = "nearflash_volume_cache_chunk_bytes"
 	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
 	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
@@ -96,8 +96,8 @@ func volumeTable() []Metric {
 		m(nameDirtyAge, Gauge, "Upper bound of the age of the oldest data that the origin does not have yet: the time since the cache was last seen without any. 0 if there is none."),
 		m(nameDirtyLimit, Gauge, "Most that the origin may lack (maxDirtyBytes). Absent without a limit."),
 		m(nameDirtyAgeMax, Gauge, "Most that the age of such data may be (maxDirtyAge). Absent without a limit."),
-		m(nameBraked, Counter, "Time for which the dirty limit has sent writes to the origin since the plugin started: writing back in pauses (level=writethrough), or at once (level=draining). Absent without a limit.", "level"),
-		m(nameBrakes, Counter, "How often that began. Absent without a limit."),
+		m(nameLimitActive, Counter, "Time for which the dirty limit has sent writes to the origin since the plugin started: writing back in pauses (level=writethrough), or at once (level=draining). Absent without a limit.", "level"),
+		m(nameActivations, Counter, "How often that began. Absent without a limit."),
 		m(nameChunk, Gauge, "Size of the chunks that the cache holds."),
 		m(nameMetaSize, Gauge, "Size of the cache's metadata."),
 		m(nameMetaUsed, Gauge, "Part of the cache's metadata that is in use."),

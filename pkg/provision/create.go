@@ -84,7 +84,7 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 	}
 	if want.Static != nil {
 		want.Mode, want.Cache, want.AcceptNodeLoss = have.Mode, have.Cache, have.AcceptNodeLoss
-		want.DirtyBound, want.WarmStart = have.DirtyBound, have.WarmStart
+		want.DirtyLimit, want.WarmStart = have.DirtyLimit, have.WarmStart
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

@@ -46,9 +46,9 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	if want.Cache != have.Cache {
 		spec.CacheSize = want.Cache.String()
 	}
-	if b := want.DirtyBound; b != have.DirtyBound {
+	if b := want.DirtyLimit; b != have.DirtyLimit {
 		text := spec.MaxDirtyBytes
-		if records.SetDirtyBound(spec, b); b.Max == have.DirtyBound.Max {
+		if records.SetDirtyLimit(spec, b); b.Max == have.DirtyLimit.Max {
 			spec.MaxDirtyBytes = text
 		}
 	}

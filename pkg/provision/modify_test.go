@@ -121,15 +121,15 @@ func testModify(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Errorf("warm start after the change: %+v, want %+v", got, warm)
 	}
 
-	bound := func(b volume.DirtyBound, wantText string) {
+	bound := func(b volume.DirtyLimit, wantText string) {
 		t.Helper()
 		must(f.svc.Modify(ctx, f.id, func(s volume.Spec) (volume.Spec, error) {
-			s.DirtyBound = b
+			s.DirtyLimit = b
 			return s, nil
 		}))
 		obj, err := records.Load(ctx, f.client, f.id)
 		must(err)
-		if got := f.record(t).Spec.DirtyBound; got != b || obj.Spec.MaxDirtyBytes != wantText {
+		if got := f.record(t).Spec.DirtyLimit; got != b || obj.Spec.MaxDirtyBytes != wantText {
 			t.Errorf("bound after the change: %+v as %q, want %+v", got, obj.Spec.MaxDirtyBytes, b)
 		}
 	}
@@ -137,9 +137,9 @@ func testModify(t *testing.T, _ *rest.Config, f *fixture) {
 		obj.Spec.MaxDirtyBytes = "2Gi"
 		return nil
 	}))
-	bound(volume.DirtyBound{Max: volume.Size{Bytes: 2 << 30}, Age: time.Minute}, "2Gi")
-	bound(volume.DirtyBound{Max: volume.Size{Percent: 5}, Age: time.Minute}, "5%")
-	bound(volume.DirtyBound{}, "")
+	bound(volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: time.Minute}, "2Gi")
+	bound(volume.DirtyLimit{Max: volume.Size{Percent: 5}, Age: time.Minute}, "5%")
+	bound(volume.DirtyLimit{}, "")
 
 	report := func(status metav1.ConditionStatus, reason string) {
 		t.Helper()

@@ -42,7 +42,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
 		WarmStart:      ObjectWarmStart(spec.WarmStart),
 	}
-	SetDirtyBound(&out, spec.DirtyBound)
+	SetDirtyLimit(&out, spec.DirtyLimit)
 	if spec.Static != nil {
 		out.Static = &v1alpha1.ISCSISource{
 			Portals: slices.Clone(spec.Static.Portals),
@@ -78,11 +78,11 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		}
 		out.Cache = size
 	}
-	bound, err := dirtyBound(in)
+	limit, err := dirtyLimit(in)
 	if err != nil {
 		return volume.Spec{}, fmt.Errorf("spec.maxDirtyBytes of CachedVolume %s: %w", obj.Name, err)
 	}
-	out.DirtyBound = bound
+	out.DirtyLimit = limit
 	if in.Static != nil {
 		out.Static = &volume.ISCSI{Portals: slices.Clone(in.Static.Portals), IQN: in.Static.IQN, LUN: int(ptr.Deref(in.Static.LUN, 0))}
 	}
@@ -92,17 +92,17 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 	return out, nil
 }
 
-// SetDirtyBound writes a bound in the form of the API, in which zero is absent.
-func SetDirtyBound(spec *v1alpha1.CachedVolumeSpec, b volume.DirtyBound) {
+// SetDirtyLimit writes a limit in the form of the API, in which zero is absent.
+func SetDirtyLimit(spec *v1alpha1.CachedVolumeSpec, b volume.DirtyLimit) {
 	spec.MaxDirtyBytes, spec.MaxDirtyAgeSeconds = b.Max.String(), nil
 	if b.Age != 0 {
 		spec.MaxDirtyAgeSeconds = ptr.To(int32(b.Age / time.Second)) // the API bounds it to a week
 	}
 }
 
-// dirtyBound reads what SetDirtyBound writes.
-func dirtyBound(in v1alpha1.CachedVolumeSpec) (volume.DirtyBound, error) {
-	b := volume.DirtyBound{Age: time.Duration(ptr.Deref(in.MaxDirtyAgeSeconds, 0)) * time.Second}
+// dirtyLimit reads what SetDirtyLimit writes.
+func dirtyLimit(in v1alpha1.CachedVolumeSpec) (volume.DirtyLimit, error) {
+	b := volume.DirtyLimit{Age: time.Duration(ptr.Deref(in.MaxDirtyAgeSeconds, 0)) * time.Second}
 	if in.MaxDirtyBytes == "" {
 		return b, nil
 	}
@@ -203,9 +203,9 @@ func Difference(a, b volume.Spec) string {
 		return "chunkSizeBytes"
 	case a.AcceptNodeLoss != b.AcceptNodeLoss:
 		return "acceptDirtyLoss"
-	case a.DirtyBound.Max != b.DirtyBound.Max:
+	case a.DirtyLimit.Max != b.DirtyLimit.Max:
 		return "maxDirtyBytes"
-	case a.DirtyBound.Age != b.DirtyBound.Age:
+	case a.DirtyLimit.Age != b.DirtyLimit.Age:
 		return "maxDirtyAgeSeconds"
 	case orPeer(a.WarmStart.From) != orPeer(b.WarmStart.From):
 		return "warmStart.from"

@@ -319,7 +319,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 		"provisioned": {
 			Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 25}, CapacityBytes: 7 << 30, Provisioning: "thin", ChunkBytes: 1 << 20,
 			WarmStart:      volume.WarmStart{From: volume.WarmOff, Bandwidth: 100 << 20, Deadline: 24 * time.Hour},
-			DirtyBound:     volume.DirtyBound{Max: volume.Size{Bytes: 2 << 30}, Age: 90 * time.Second},
+			DirtyLimit:     volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 90 * time.Second},
 			AcceptNodeLoss: true, Claim: &volume.Claim{Namespace: "ns", Name: "claim"},
 		},
 		"static": {
@@ -344,8 +344,8 @@ func testRoundTrip(t *testing.T, f *fixture) {
 			if got.Spec.WarmStart != spec.WarmStart || got.WarmSource != nil {
 				t.Errorf("warm start %+v from %+v, want %+v", got.Spec.WarmStart, got.WarmSource, spec.WarmStart)
 			}
-			if got.Spec.DirtyBound != spec.DirtyBound {
-				t.Errorf("dirty limit %+v, want %+v", got.Spec.DirtyBound, spec.DirtyBound)
+			if got.Spec.DirtyLimit != spec.DirtyLimit {
+				t.Errorf("dirty limit %+v, want %+v", got.Spec.DirtyLimit, spec.DirtyLimit)
 			}
 			if (got.Spec.Claim == nil) != (spec.Claim == nil) || got.Spec.Claim != nil && *got.Spec.Claim != *spec.Claim {
 				t.Errorf("claim %+v", got.Spec.Claim)

@@ -2,9 +2,9 @@ package volume
 
 import "time"
 
-// DirtyBound bounds the unflushed writes of a writeback cache (states.md, I7). The
+// DirtyLimit bounds the unflushed writes of a writeback cache (states.md, I7). The
 // zero value bounds nothing.
-type DirtyBound struct {
+type DirtyLimit struct {
 	// Max is the most that may be dirty: bytes, or a percentage of the cache.
 	Max Size
 	// Age is how long something may have been dirty before all of it is flushed.
@@ -12,7 +12,7 @@ type DirtyBound struct {
 }
 
 // IsZero reports whether nothing is bounded.
-func (b DirtyBound) IsZero() bool { return b == DirtyBound{} }
+func (b DirtyLimit) IsZero() bool { return b == DirtyLimit{} }
 
 // Bytes is the most that may be dirty in a cache of that size; 0 is no bound.
-func (b DirtyBound) Bytes(cacheBytes int64) int64 { return b.Max.Of(cacheBytes) }
+func (b DirtyLimit) Bytes(cacheBytes int64) int64 { return b.Max.Of(cacheBytes) }

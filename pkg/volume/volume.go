@@ -82,9 +82,9 @@ type Spec struct {
 	ChunkBytes int64
 	// AcceptNodeLoss is the consent that writeback needs.
 	AcceptNodeLoss bool
-	// DirtyBound bounds what a writeback cache holds unflushed (I7). It has no effect
+	// DirtyLimit bounds what a writeback cache holds unflushed (I7). It has no effect
 	// in other modes.
-	DirtyBound DirtyBound
+	DirtyLimit DirtyLimit
 	WarmStart  WarmStart
 	Claim      *Claim
 	// FormatBlank says of a static volume that it may be formatted if it is blank when it
@@ -176,7 +176,7 @@ type Provisioner interface {
 	// Errors: ErrNotFound, ErrNoSpace, ErrInvalid, ErrBackend.
 	Expand(ctx context.Context, id ID, size int64) (int64, error)
 	// Modify makes of the volume what decide makes of its spec, of which only Mode,
-	// Cache, AcceptNodeLoss, DirtyBound and WarmStart may change. decide is called again if somebody else
+	// Cache, AcceptNodeLoss, DirtyLimit and WarmStart may change. decide is called again if somebody else
 	// has changed the volume meanwhile. On return the change is in effect: on the
 	// record, and on the node where the volume is attached. Errors: ErrNotFound,
 	// ErrBusy while the node is at it, ErrInvalid if decide or the node refuses.

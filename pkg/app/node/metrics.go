@@ -87,7 +87,7 @@ func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
 	c.Fills, c.Loans, c.Moves, c.Bypasses = p.fillMetrics, p.attacher.Loans, p.moveCounts, p.bypasses.Load
-	c.Brakes = p.brakeMetrics
+	c.DirtyLimits = p.attacher.DirtyLimits().Uses
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return prometheus.Gatherers{registry, calls.Gatherer()}
@@ -98,15 +98,6 @@ func (p *plugin) fillMetrics() []metrics.Fill {
 	var out []metrics.Fill
 	for _, f := range p.attacher.Fills() {
 		out = append(out, metrics.Fill{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
-	}
-	return out
-}
-
-// brakeMetrics are the volumes with a dirty limit.
-func (p *plugin) brakeMetrics() []metrics.Brake {
-	var out []metrics.Brake
-	for _, b := range p.attacher.Brakings() {
-		out = append(out, metrics.Brake{Volume: b.ID, Bytes: b.Bytes, Age: b.Age, Held: b.Held, Drained: b.Drained, Count: b.Brakes})
 	}
 	return out
 }

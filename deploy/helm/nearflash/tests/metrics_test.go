@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
 	"github.com/nearflash/nearflash/pkg/rpc"
@@ -346,8 +347,8 @@ func TestMetricsText(t *testing.T) {
 	collector.Fills = func() []metrics.Fill {
 		return []metrics.Fill{{Volume: sample.ID, TotalBytes: 2, HydratedBytes: 1, From: volume.FromPeer}}
 	}
-	collector.Brakes = func() []metrics.Brake {
-		return []metrics.Brake{{Volume: sample.ID, Bytes: 2, Age: time.Minute, Count: 1}}
+	collector.DirtyLimits = func() []dirtylimit.Use {
+		return []dirtylimit.Use{{ID: sample.ID, Bytes: 2, Age: time.Minute, Activations: 1}}
 	}
 	collector.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
 	registry.MustRegister(metrics.BuildInfo("node"), collector)

@@ -10,31 +10,31 @@ import (
 
 // Bounds of the dirty limit (states.md, I7).
 const (
-	boundNone = "none"
+	limitNone = "none"
 	// minDirtyBytes is about what a burst makes dirty before the node can look again.
 	minDirtyBytes = 16 << 20
-	// minDirtyChunks keeps the bound away from single chunks: each write that is under
+	// minDirtyChunks keeps the limit away from single chunks: each write that is under
 	// way may make another one dirty.
 	minDirtyChunks = 16
 	minDirtyAge    = 10 * time.Second
 	maxDirtyAge    = 7 * 24 * time.Hour
 )
 
-// boundText is the dirty limit as its author wrote it.
-type boundText struct{ bytes, age string }
+// limitText is the dirty limit as its author wrote it.
+type limitText struct{ bytes, age string }
 
-func boundTextOf(params map[string]string) boundText {
-	return boundText{params[keyMaxDirtyBytes], params[keyMaxDirtyAge]}
+func limitTextOf(params map[string]string) limitText {
+	return limitText{params[keyMaxDirtyBytes], params[keyMaxDirtyAge]}
 }
 
 // parse reads the parameters one by one. What is not given, or none, is zero.
-func (t boundText) parse(p *problems) volume.DirtyBound {
-	return volume.DirtyBound{Max: parseMaxDirty(p, t.bytes), Age: parseMaxAge(p, t.age)}
+func (t limitText) parse(p *problems) volume.DirtyLimit {
+	return volume.DirtyLimit{Max: parseMaxDirty(p, t.bytes), Age: parseMaxAge(p, t.age)}
 }
 
-// over returns the bound that a volume has after a change: what is not given stays,
+// over returns the limit that a volume has after a change: what is not given stays,
 // and none takes it away.
-func (t boundText) over(now, given volume.DirtyBound) volume.DirtyBound {
+func (t limitText) over(now, given volume.DirtyLimit) volume.DirtyLimit {
 	if t.bytes == "" {
 		given.Max = now.Max
 	}
@@ -44,22 +44,22 @@ func (t boundText) over(now, given volume.DirtyBound) volume.DirtyBound {
 	return given
 }
 
-// check refuses a bound for a mode that makes nothing dirty.
-func (t boundText) check(p *problems, mode volume.CacheMode) {
+// check refuses a limit for a mode that makes nothing dirty.
+func (t limitText) check(p *problems, mode volume.CacheMode) {
 	if mode == volume.ModeWriteback {
 		return
 	}
 	for _, given := range [][2]string{{keyMaxDirtyBytes, t.bytes}, {keyMaxDirtyAge, t.age}} {
-		if key, value := given[0], given[1]; cmp.Or(value, boundNone) != boundNone {
+		if key, value := given[0], given[1]; cmp.Or(value, limitNone) != limitNone {
 			p.add(key, "%q contradicts cacheMode %s, which makes nothing dirty; leave %s out, or give a cacheMode of %s", value, mode, key, volume.ModeWriteback)
 		}
 	}
 }
 
-// checkChunk refuses a bound that a few writes at a time would exceed. With an
+// checkChunk refuses a limit that a few writes at a time would exceed. With an
 // automatic chunk size it is far above one chunk.
-func (t boundText) checkChunk(p *problems, s volume.Spec) {
-	b := s.DirtyBound.Max
+func (t limitText) checkChunk(p *problems, s volume.Spec) {
+	b := s.DirtyLimit.Max
 	if t.bytes == "" || b.Bytes == 0 || b.Bytes >= minDirtyChunks*s.ChunkBytes {
 		return
 	}
@@ -67,16 +67,16 @@ func (t boundText) checkChunk(p *problems, s volume.Spec) {
 		t.bytes, minDirtyChunks, s.ChunkBytes, minDirtyChunks*s.ChunkBytes)
 }
 
-// parseDirtyBound reads the bound of a new volume of this mode.
-func parseDirtyBound(p *problems, mode volume.CacheMode, params map[string]string) volume.DirtyBound {
-	t := boundTextOf(params)
+// parseDirtyLimit reads the limit of a new volume of this mode.
+func parseDirtyLimit(p *problems, mode volume.CacheMode, params map[string]string) volume.DirtyLimit {
+	t := limitTextOf(params)
 	b := t.parse(p)
 	t.check(p, mode)
 	return b
 }
 
 func parseMaxDirty(p *problems, value string) volume.Size {
-	if value == "" || value == boundNone {
+	if value == "" || value == limitNone {
 		return volume.Size{}
 	}
 	size, err := quantity.Size(value)
@@ -88,7 +88,7 @@ func parseMaxDirty(p *problems, value string) volume.Size {
 }
 
 func parseMaxAge(p *problems, value string) time.Duration {
-	if value == "" || value == boundNone {
+	if value == "" || value == limitNone {
 		return 0
 	}
 	d, err := time.ParseDuration(value)

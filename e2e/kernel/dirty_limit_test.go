@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -90,13 +90,13 @@ func (w *dirtyWatch) end() (most int64, tables map[string]int, growth int64) {
 	return most, tables, growth
 }
 
-// openAbove is the longest series of samples above a bound behind a table that lets
-// more become dirty. A sample takes about as long as a step of the brake, however busy
+// openAbove is the longest series of samples above a limit behind a table that lets
+// more become dirty. A sample takes about as long as a step of the limit, however busy
 // the machine is.
-func (w *dirtyWatch) openAbove(bound int64) (longest int) {
+func (w *dirtyWatch) openAbove(limit int64) (longest int) {
 	run := 0
 	for _, s := range w.samples {
-		if run++; s.dirty <= bound || s.mode != "writeback/smq" {
+		if run++; s.dirty <= limit || s.mode != "writeback/smq" {
 			run = 0
 		}
 		longest = max(longest, run)
@@ -138,58 +138,58 @@ func (d *disk) fillCache(request string) {
 	d.tune()
 }
 
-// brakesOn keeps the dirty limits until the returned function is called.
-func (n *node) brakesOn(t *testing.T) (off func()) {
+// limitsOn keeps the dirty limits until the returned function is called.
+func (n *node) limitsOn(t *testing.T) (off func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
-	done.Go(func() { n.RunBrakes(ctx) })
+	done.Go(func() { n.DirtyLimits().Run(ctx) })
 	return func() { cancel(); done.Wait() }
 }
 
-func (n *node) braking(id volume.ID) attach.Braking {
-	for _, b := range n.Brakings() {
+func (n *node) limitUse(id volume.ID) dirtylimit.Use {
+	for _, b := range n.DirtyLimits().Uses() {
 		if b.ID == id {
 			return b
 		}
 	}
-	return attach.Braking{}
+	return dirtylimit.Use{}
 }
 
-// brakeSamples is how many samples a look and a swap may take.
-const brakeSamples = 10
+// swapSamples is how many samples a look and a swap may take.
+const swapSamples = 10
 
-// TestKernelDirtyBound: saturating random writes do not make a volume dirtier than
-// its bound, they go on, and nothing of them is lost; without the bound they do.
-func TestKernelDirtyBound(t *testing.T) {
-	const bound = 64 * mib
+// TestKernelDirtyLimit: saturating random writes do not make a volume dirtier than
+// its limit, they go on, and nothing of them is lost; without the limit they do.
+func TestKernelDirtyLimit(t *testing.T) {
+	const limit = 64 * mib
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	spec := cached(volume.ModeWriteback, 480*mib)
 	spec.ChunkBytes = 32 << 10
-	d := m.volume(n, "bound", 512*mib, spec)
+	d := m.volume(n, "limit", 512*mib, spec)
 	d.req.Block = true
 	d.stage()
 	d.tune()
 	d.fillCache("fill")
 
-	// The same load without a bound. The kernel cleans in pauses, of which a busy machine
+	// The same load without a limit. The kernel cleans in pauses, of which a busy machine
 	// makes some: here it does not.
-	d.m.must("dmsetup", "message", "nf-bound", "0", "migration_threshold", "0")
+	d.m.must("dmsetup", "message", "nf-limit", "0", "migration_threshold", "0")
 	free, freeAbove := int64(0), 0
 	for _, seconds := range []int{20, 40, 80} {
 		watch := d.watchDirty()
 		d.fio(seconds)
 		most, _, _ := watch.end()
-		free, freeAbove = max(free, most), max(freeAbove, watch.openAbove(bound))
-		if freeAbove > 2*brakeSamples {
+		free, freeAbove = max(free, most), max(freeAbove, watch.openAbove(limit))
+		if freeAbove > 2*swapSamples {
 			break
 		}
 	}
 	d.ask(func(v *volume.Volume) { v.FlushRequest = "first" })
 	d.tune()
 
-	d.ask(func(v *volume.Volume) { v.Spec.DirtyBound.Max.Bytes = bound })
-	off := n.brakesOn(t)
+	d.ask(func(v *volume.Volume) { v.Spec.DirtyLimit.Max.Bytes = limit })
+	off := n.limitsOn(t)
 	l := startLoad(t, d.device(), 16*mib)
 	watch := d.watchDirty()
 	stopped := d.watchProgress(10 * time.Second) // far more than a busy machine takes
@@ -198,30 +198,30 @@ func TestKernelDirtyBound(t *testing.T) {
 	l.moving()
 	stalls := stopped()
 	most, tables, growth := watch.end()
-	b := n.braking(d.req.ID)
-	t.Logf("without a bound %d MiB dirty, with %d MiB at most %d MiB; growth up to %d MiB/s; tables %v; %+v", free/mib, int64(bound/mib), most/mib, growth/mib, tables, b)
+	b := n.limitUse(d.req.ID)
+	t.Logf("without a limit %d MiB dirty, with %d MiB at most %d MiB; growth up to %d MiB/s; tables %v; %+v", free/mib, int64(limit/mib), most/mib, growth/mib, tables, b)
 	// What becomes dirty in a look and a swap may be above it
 	// (docs/reference/storageclass.md).
-	if n := watch.openAbove(bound); n > brakeSamples {
-		t.Errorf("%d samples in a row were above the bound before the brake was on, %d may be", n, brakeSamples)
+	if n := watch.openAbove(limit); n > swapSamples {
+		t.Errorf("%d samples in a row were above the limit before the limit was active, %d may be", n, swapSamples)
 	}
-	if freeAbove <= 2*brakeSamples {
-		t.Errorf("without a bound only %d samples in a row were above it: the load proves nothing", freeAbove)
+	if freeAbove <= 2*swapSamples {
+		t.Errorf("without a limit only %d samples in a row were above it: the load proves nothing", freeAbove)
 	}
 	if stalls > 0 {
 		t.Errorf("for %d spans of ten seconds no write ended", stalls)
 	}
-	if b.Brakes == 0 || b.Drained == 0 || tables["writeback/smq"] == 0 {
-		t.Errorf("the brake did not work and rest: %+v, %v", b, tables)
+	if b.Activations == 0 || b.Draining == 0 || tables["writeback/smq"] == 0 {
+		t.Errorf("the limit did not become active and rest: %+v, %v", b, tables)
 	}
 	l.end()
 	// The pause lets everything go back to what was asked for, and the mark stays.
-	d.wantOpen(bound)
+	d.wantOpen(limit)
 	off()
 	rec, err := d.rec.load(d.req.ID)
 	mustPass(t, "record", err)
 	if !rec.Volume.PossiblyDirty {
-		t.Error("the brake took the mark away: it is no flush")
+		t.Error("the limit took the mark away: it is no flush")
 	}
 	l.check(d.device())
 	d.ask(mode(volume.ModeWritethrough))
@@ -233,11 +233,11 @@ func TestKernelDirtyBound(t *testing.T) {
 }
 
 // wantOpen waits until the volume is in writeback mode again, or still, and far below
-// its bound, so that a load that rests gives no reason to brake.
-func (d *disk) wantOpen(bound int64) {
+// its limit, so that a load that rests gives the limit no reason.
+func (d *disk) wantOpen(limit int64) {
 	d.m.t.Helper()
 	for range 1800 {
-		if st, _ := d.cache(); isOpen(st) && st.CacheUsed > 0 && int64(st.DirtyBytes()) <= bound/2 {
+		if st, _ := d.cache(); isOpen(st) && st.CacheUsed > 0 && int64(st.DirtyBytes()) <= limit/2 {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -251,19 +251,19 @@ func isOpen(st devmapper.CacheStatus) bool {
 	return string(st.Mode()) == "writeback" && st.Policy == "smq"
 }
 
-// opened lets the keeper of bounds open the volume, whose load rests, and ends it. What
+// opened lets the keeper of limits open the volume, whose load rests, and ends it. What
 // it had decided before the volume was clean may come into effect until its end.
-func (d *disk) opened(bound int64) {
+func (d *disk) opened(limit int64) {
 	d.m.t.Helper()
 	for range 10 {
-		off := d.n.brakesOn(d.m.t)
-		d.wantOpen(bound)
+		off := d.n.limitsOn(d.m.t)
+		d.wantOpen(limit)
 		off()
 		if st, _ := d.cache(); isOpen(st) {
 			return
 		}
 	}
-	d.m.t.Fatal("the volume is braked without a load")
+	d.m.t.Fatal("the limit is active without a load")
 }
 
 // watchProgress counts spans in which the volume completed no write.
@@ -297,7 +297,7 @@ func (d *disk) watchProgress(span time.Duration) (stop func() int) {
 }
 
 // TestKernelDirtyAge: a volume that never rests is flushed when it has been dirty for
-// long enough, again and again; without the bound it never is.
+// long enough, again and again; without the limit it never is.
 func TestKernelDirtyAge(t *testing.T) {
 	const age = 5 * time.Second
 	m := newMachine(t)
@@ -311,32 +311,32 @@ func TestKernelDirtyAge(t *testing.T) {
 	d.becomesDirty()
 	// On a busy machine the load may pause. The kernel cleans in pauses: here it does not.
 	m.must("dmsetup", "message", "nf-age", "0", "migration_threshold", "0")
-	var unbounded time.Duration
+	var unlimited time.Duration
 	for range 9 {
 		watch := d.watchDirty()
 		time.Sleep(2 * age)
 		watch.end()
-		if unbounded = max(unbounded, watch.longestDirty()); unbounded >= 2*age-time.Second {
+		if unlimited = max(unlimited, watch.longestDirty()); unlimited >= 2*age-time.Second {
 			break
 		}
 	}
-	if unbounded < 2*age-time.Second {
-		t.Errorf("without a bound the volume was dirty for %v at most: the load proves nothing", unbounded)
+	if unlimited < 2*age-time.Second {
+		t.Errorf("without a limit the volume was dirty for %v at most: the load proves nothing", unlimited)
 	}
-	d.ask(func(v *volume.Volume) { v.Spec.DirtyBound.Age = age })
-	off := n.brakesOn(t)
-	time.Sleep(age + 4*time.Second) // what was dirty before is not bounded by what is asked for now
-	watch, before := d.watchDirty(), n.braking(d.req.ID).Brakes
-	// A flush may take much longer than the bound, where the machine is busy.
+	d.ask(func(v *volume.Volume) { v.Spec.DirtyLimit.Age = age })
+	off := n.limitsOn(t)
+	time.Sleep(age + 4*time.Second) // what was dirty before is not limited by what is asked for now
+	watch, before := d.watchDirty(), n.limitUse(d.req.ID).Activations
+	// A flush may take much longer than the limit, where the machine is busy.
 	for range 60 {
 		time.Sleep(age)
-		if n.braking(d.req.ID).Brakes > before+2 {
+		if n.limitUse(d.req.ID).Activations > before+2 {
 			break
 		}
 	}
 	watch.end()
 	span := watch.longestDirty()
-	b := n.braking(d.req.ID)
+	b := n.limitUse(d.req.ID)
 	t.Logf("dirty for %v at a time, slowest look %v; %+v", span, watch.slowest, b)
 	// A flush takes its time, which the machine and the load decide; and the moment in
 	// which a volume is clean may lie between two samples. To see that a flush is due, and
@@ -344,7 +344,7 @@ func TestKernelDirtyAge(t *testing.T) {
 	if allowed := 2*(age+watch.longest("writethrough/cleaner")) + 3*time.Second + 10*watch.slowest; span > allowed || span < age/2 {
 		t.Errorf("the volume was dirty for %v, want %v to %v", span, age/2, allowed)
 	}
-	if cleaned := watch.becameClean(); cleaned < 1 || b.Brakes < before+2 || b.Held > 0 {
+	if cleaned := watch.becameClean(); cleaned < 1 || b.Activations < before+2 || b.Writethrough > 0 {
 		t.Errorf("%+v, clean %d times, want more than one flush and no hold", b, cleaned)
 	}
 	off()
@@ -396,28 +396,28 @@ func (w *dirtyWatch) longestWith(has func(dirtySample) bool) time.Duration {
 	return longest
 }
 
-// TestKernelKillBrake kills the plugin while it swaps tables for the bound; its
+// TestKernelKillDirtyLimit kills the plugin while it swaps tables for the limit; its
 // successor finds the volume as it is, and nothing is lost.
-func TestKernelKillBrake(t *testing.T) {
+func TestKernelKillDirtyLimit(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	spec := cached(volume.ModeWriteback, 64*mib)
-	spec.DirtyBound.Max.Bytes = mib // any load reaches it
-	d := m.volume(n, "killbrake", 256*mib, spec)
+	spec.DirtyLimit.Max.Bytes = mib // any load reaches it
+	d := m.volume(n, "killlimit", 256*mib, spec)
 	d.req.Block = true
 	d.stage()
 	d.tune()
 	l := startLoad(t, d.device(), 32*mib)
 	l.moving()
 	d.becomesDirty()
-	for _, point := range []string{"reload.loaded", "brake.swapped", "reload.loaded"} {
-		if !d.killAt(point, order{Brake: true}) {
-			t.Fatalf("the brake did not pass %s", point)
+	for _, point := range []string{"reload.loaded", "dirtylimit.swapped", "reload.loaded"} {
+		if !d.killAt(point, order{DirtyLimits: true}) {
+			t.Fatalf("the limit did not pass %s", point)
 		}
 		l.moving()
 		mustPass(t, "repair", n.Repair(t.Context()))
-		d.tune() // which leaves the table to the bound
-		// Beside a load it could be braked just before the bound's keeper is off, and
+		d.tune() // which leaves the table to the limit
+		// Beside a load its limit could become active just before the limit's keeper is off, and
 		// nobody would open it.
 		l.rest.Lock()
 		d.opened(mib)
@@ -425,17 +425,17 @@ func TestKernelKillBrake(t *testing.T) {
 		l.fast.Store(20 * loadBurst)
 		d.becomesDirty()
 	}
-	if !d.killAt("brake.swapped", order{Brake: true}) {
-		t.Fatal("the brake did not pass brake.swapped")
+	if !d.killAt("dirtylimit.swapped", order{DirtyLimits: true}) {
+		t.Fatal("the limit did not pass dirtylimit.swapped")
 	}
 	if st, _ := d.cache(); string(st.Mode()) != "writethrough" {
-		t.Errorf("killed behind its swap, the brake left mode %s", st.Mode())
+		t.Errorf("killed behind its swap, the limit left mode %s", st.Mode())
 	}
-	// The bound goes away with nobody to release the brake but the tune.
-	d.ask(func(v *volume.Volume) { v.Spec.DirtyBound = volume.DirtyBound{} })
+	// The limit goes away with nobody to end it but the tune.
+	d.ask(func(v *volume.Volume) { v.Spec.DirtyLimit = volume.DirtyLimit{} })
 	d.tune()
 	if st, _ := d.cache(); string(st.Mode()) != "writeback" {
-		t.Errorf("without a bound the volume stays in mode %s", st.Mode())
+		t.Errorf("without a limit the volume stays in mode %s", st.Mode())
 	}
 	l.end()
 	l.check(d.device())

@@ -1,0 +1,75 @@
+package attach
+
+import (
+	"context"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// DirtyLimits returns what keeps this node's volumes within their dirty limits.
+func (a *Attacher) DirtyLimits() *dirtylimit.Keeper { return a.dirtyLimits }
+
+// limitHost is the Attacher as the keeper of dirty limits sees it.
+type limitHost struct{ *Attacher }
+
+// Limited implements dirtylimit.Host.
+func (h limitHost) Limited(ctx context.Context) ([]dirtylimit.Volume, error) {
+	records, err := h.Owned.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []dirtylimit.Volume
+	for _, rec := range records {
+		l := rec.Spec.DirtyLimit
+		if l.IsZero() || rec.Spec.Mode != volume.ModeWriteback || !rec.Published {
+			continue
+		}
+		e, err := h.load(rec.ID)
+		if err != nil || !takesWrites(e, rec.Fence) {
+			continue // the repair speaks of a journal that cannot be read
+		}
+		out = append(out, dirtylimit.Volume{
+			ID: rec.ID, Fence: rec.Fence, Bytes: l.Bytes(e.DataBytes), Age: l.Age, Flushing: rec.FlushPending() && e.FlushDone != rec.FlushRequest,
+		})
+	}
+	return out, nil
+}
+
+// takesWrites tells an entry whose cache takes writes that the origin does not have.
+func takesWrites(e *Entry, f volume.Fence) bool {
+	return e != nil && e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Fence == f
+}
+
+// DirtySince implements dirtylimit.Host.
+func (h limitHost) DirtySince(ctx context.Context, id volume.ID) time.Time {
+	if h.Meter == nil {
+		return time.Time{}
+	}
+	return h.Meter.DirtySince(ctx, id)
+}
+
+// SwapTo implements dirtylimit.Host.
+func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to dirtylimit.Level) (done bool, err error) {
+	unlock, ok := h.Locks.TryLock(string(id))
+	if !ok {
+		return false, nil
+	}
+	defer unlock()
+	e, err := h.loadSettled(ctx, id)
+	if err != nil || !takesWrites(e, f) {
+		return false, err
+	}
+	switch to {
+	case dirtylimit.Writethrough:
+		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicySMQ, h.quickCount)
+	case dirtylimit.Draining:
+		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicyCleaner, h.quickCount)
+	case dirtylimit.Writeback:
+		err = h.restore(ctx, e)
+	}
+	faultDirtyLimitSwapped.Hit()
+	return err == nil, err
+}
