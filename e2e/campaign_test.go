@@ -77,7 +77,7 @@ var labDisasters = map[string]labDisaster{
 	"node given up with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 
 	"static volume taken by force": {false, takenByForce, checker.LossNothing},
-	// It judges what is promised by itself, and ends with nothing at stake.
+	// It judges what is promised by itself, and ends with nothing at risk.
 	"node restored from an image": {false, nodeRestored, checker.LossNothing},
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-const bypassesName = "nearflash_cache_failovers_total"
+const failoversName = "nearflash_cache_failovers_total"
 
 var _ = Describe("A volume whose SSD fails below its running pod", Label("faults", "lab"), func() {
 	It("goes on without its cache when nothing can be lost by that", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
-		v, err := s.volume(ctx, volumeSpec{name: "bypassed", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
+		v, err := s.volume(ctx, volumeSpec{name: "failedOver", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		sum, err := v.write(ctx, 0, 8)
@@ -43,7 +43,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		Expect(v.cacheUUID(ctx, nodeA)).To(BeEmpty(), "the failed cache is still there")
 		after, err := v.fresh(ctx, token)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(after.nodeTotal(bypassesName) - before.nodeTotal(bypassesName)).To(Equal(1.0))
+		Expect(after.nodeTotal(failoversName) - before.nodeTotal(failoversName)).To(Equal(1.0))
 		// What the alert NearflashVolumeUncached asks for.
 		Expect(after.sum("nearflash_volume_cached", "")).To(Equal(0.0))
 		Expect(after.sum("nearflash_volume_info", "mode=writethrough")).To(Equal(1.0))
@@ -56,7 +56,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 
 	It("keeps a cache that has unflushed writes, and says so", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "stake", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "64Mi"})
+		v, err := s.volume(ctx, volumeSpec{name: "atrisk", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		sum, err := v.write(ctx, 0, 8)
@@ -72,7 +72,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
 			c := meta.FindStatusCondition(cv.Status.Conditions, v1alpha1.ConditionCached)
 			if c == nil || c.Reason != v1alpha1.ReasonCacheDeviceError || c.Status != metav1.ConditionTrue {
-				return "the condition does not say what is at stake"
+				return "the condition does not say what is at risk"
 			}
 			return ""
 		})).To(Succeed())
@@ -109,7 +109,7 @@ rm -f /tmp/stop /tmp/failed /tmp/ended; : >/tmp/failed
   done
   : >/tmp/ended
 ) >/dev/null 2>&1 </dev/null &
-disown`, v.path()))
+clearDirtyMark`, v.path()))
 	return err
 }
 

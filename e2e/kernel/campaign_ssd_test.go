@@ -84,7 +84,7 @@ func (c *campaign) awaitPast(harm func()) {
 	for i := range 150 {
 		harm()
 		c.n.later(time.Duration(i+2) * time.Minute) // a write to the SSD is due each time
-		err = c.n.Bypass(c.t.Context())
+		err = c.n.FailOver(c.t.Context())
 		if _, found := c.cache(); !found && err == nil {
 			return
 		}
@@ -94,8 +94,8 @@ func (c *campaign) awaitPast(harm func()) {
 	c.t.Fatalf("%s: the volume still runs through its cache: %t, %+v, %v", c.kind, found, st, err)
 }
 
-// wantStake: the node says what is on the failing SSD alone, and keeps it.
-func (c *campaign) wantStake(harm func()) {
+// wantAtRisk: the node says what is on the failing SSD alone, and keeps it.
+func (c *campaign) wantAtRisk(harm func()) {
 	c.t.Helper()
 	defer c.n.later(0)
 	var err error
@@ -103,7 +103,7 @@ func (c *campaign) wantStake(harm func()) {
 	for i := range 50 {
 		harm()
 		c.n.later(time.Duration(i+2) * time.Minute)
-		err = c.n.Bypass(c.t.Context())
+		err = c.n.FailOver(c.t.Context())
 		rec, lerr := c.rec.load(c.req.ID)
 		mustPass(c.t, "record", lerr)
 		if r = rec.Report; r.Cached && r.Reason == v1alpha1.ReasonCacheDeviceError && r.Warning {
@@ -162,7 +162,7 @@ func (c *campaign) badSectors() {
 	// A write makes a sector good again: nobody writes until the node has looked.
 	spoil()
 	if c.mode == volume.ModeWriteback {
-		c.wantStake(func() {})
+		c.wantAtRisk(func() {})
 		c.write(c.load(c.r), 300*time.Millisecond)
 		mend()
 		c.must(checker.LossNothing)
@@ -184,7 +184,7 @@ func (c *campaign) refuseWrites() {
 	})
 	if c.mode == volume.ModeWriteback {
 		time.Sleep(100 * time.Millisecond)
-		c.wantStake(func() {})
+		c.wantAtRisk(func() {})
 		end()
 		mend()
 		c.reattach()
@@ -253,7 +253,7 @@ func (c *campaign) loseSSD() {
 	end := c.begin(c.load(c.r))
 	c.between([]string{".data", ".meta"}, gone)
 	time.Sleep(100 * time.Millisecond)
-	c.wantStake(func() {})
+	c.wantAtRisk(func() {})
 	end()
 	c.giveUp() // nothing else can be done
 }

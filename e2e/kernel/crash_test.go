@@ -52,8 +52,8 @@ type order struct {
 	Repair bool
 	// Tune does what the record asks of the attached volume.
 	Tune bool
-	// Bypass looks for caches that fail.
-	Bypass bool
+	// FailOver looks for caches that fail.
+	FailOver bool
 	// Lender is the state of the node that lends; then Dir is that of another node,
 	// which stages, or with Fill leads the fill to its end.
 	Lender string
@@ -121,8 +121,8 @@ func child() int {
 			err = n.fillUp(ctx, o.Req.ID)
 		case o.Repair:
 			err = n.Repair(ctx)
-		case o.Bypass:
-			err = n.Bypass(ctx)
+		case o.FailOver:
+			err = n.FailOver(ctx)
 		case o.Tune:
 			err = n.tune(ctx, o.Req.ID)
 		case o.Unstage:
@@ -195,9 +195,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "bypass.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillBypass, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

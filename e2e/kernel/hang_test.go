@@ -87,7 +87,7 @@ func commands() map[int]bool {
 const maxHung = 16
 
 // TestKernelHungSSD: one SSD of a pool does not answer, and gives no error. The volume on
-// the other one is led past it when that fails, a third one is staged, as fast as
+// the other one fails over when that fails, a third one is staged, as fast as
 // otherwise but for what the first looks wait; the programs that wait do not grow in number.
 func TestKernelHungSSD(t *testing.T) {
 	m := newMachine(t)
@@ -99,10 +99,10 @@ func TestKernelHungSSD(t *testing.T) {
 	n.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	loops.Go(func() { n.RunBypass(ctx, 200*time.Millisecond) })
+	loops.Go(func() { n.RunFailover(ctx, 200*time.Millisecond) })
 	loops.Go(func() { n.RunTune(ctx, time.Second) })
 	loops.Go(func() { n.Run(ctx, time.Second) })
-	bypassed := func() bool {
+	failedOver := func() bool {
 		all, err := n.DM.StatusAll(ctx)
 		st, cache := all["nf-first"]
 		return err == nil && !cache && !st.Silent
@@ -128,8 +128,8 @@ func TestKernelHungSSD(t *testing.T) {
 	}
 	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" error")
 	began = time.Now()
-	soon(t, "the other volume is led past its cache", bypassed)
-	t.Logf("bypassed after %s; a stage takes %s, beside the SSD %s; %d programs ran at first", time.Since(began), alone, beside, hung)
+	soon(t, "the other volume fails over", failedOver)
+	t.Logf("failedOver after %s; a stage takes %s, beside the SSD %s; %d programs ran at first", time.Since(began), alone, beside, hung)
 	// Those that wait are there a while later too; others come and go, on a busy machine
 	// many at a time.
 	var looks []map[int]bool

@@ -44,7 +44,7 @@ func (m *machine) stopDirty(n *node, name string) *lost {
 	s.cut()
 	s.vanish()
 	if l.onServer() == nil {
-		t.Fatal("the storage server has everything: nothing is at stake")
+		t.Fatal("the storage server has everything: nothing is at risk")
 	}
 	return l
 }

@@ -134,7 +134,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 		}{
 			{"repair", func() error { return node.Attacher.Repair(t.Context()) }},
 			{"comparison with the records", func() error { _, err := node.Tune(t.Context()); return err }},
-			{"look for failing SSDs", func() error { return node.Bypass(t.Context()) }},
+			{"look for failing SSDs", func() error { return node.FailOver(t.Context()) }},
 			{"scrape", func() error { return pass(len(disks)) }},
 		} {
 			rec.asked.Store(0)

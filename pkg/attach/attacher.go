@@ -188,9 +188,9 @@ type Deps struct {
 	// MoveEnded is told of every end of a move, and where the move was to begin; nil
 	// if nobody counts.
 	MoveEnded func(from volume.ServedFrom, o volume.MoveOutcome)
-	// Bypassed is told of every volume that was led past its failing cache; nil if
+	// FailedOver is told of every volume that failed over from its failing cache; nil if
 	// nobody counts.
-	Bypassed func()
+	FailedOver func()
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
 	// WarmProblem says why this node can neither lend nor borrow, or ""; nil is "".
@@ -218,13 +218,13 @@ type Attacher struct {
 	prepares prepares
 	// prewarms are the copies under way.
 	prewarms prewarms
-	// ssd is Bypass's memory.
+	// ssd is FailOver's memory.
 	ssd *ssdMemory
 	// dirtyLimits keeps volumes within theirs.
 	dirtyLimits *dirtylimit.Keeper
-	// repairs, tunes, bypassing, counting, hotSetting and filling are who works on what the
+	// repairs, tunes, failingOver, counting, hotSetting and filling are who works on what the
 	// passes find.
-	repairs, tunes, bypassing, counting, hotSetting, filling workers
+	repairs, tunes, failingOver, counting, hotSetting, filling workers
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
 	named sync.Map

@@ -134,7 +134,7 @@ func decideStage(f stageFacts) stagePlan {
 	return decideClean(f, plan, sameFence)
 }
 
-// decideClean completes a plan for which no unflushed write is at stake.
+// decideClean completes a plan for which no unflushed write is at risk.
 func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	mode := f.Record.Spec.Mode
 	plan.Mode = mode

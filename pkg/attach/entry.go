@@ -112,9 +112,9 @@ type Entry struct {
 	// NoCacheBefore is until when no cache is made below the running pod, because
 	// the SSD has just failed it one.
 	NoCacheBefore time.Time `json:"noCacheBefore,omitzero"`
-	// Bypass is why the cache was denied below the running pod, until that has been
+	// FailoverCause is why the cache was denied below the running pod, until that has been
 	// reported.
-	Bypass string `json:"bypass,omitempty"`
+	FailoverCause string `json:"bypass,omitempty"`
 	// Names are what people know the volume by, as last seen in its record: metrics
 	// must not change their labels because a plugin has just started.
 	Names Names `json:"names,omitzero"`

@@ -54,11 +54,11 @@ var (
 	faultTuneDataGrown   = faultpoint.New("tune.data-grown")
 	faultTuneGrown       = faultpoint.New("tune.grown")
 
-	faultBypassUnmarked    = faultpoint.New("bypass.unmarked")
-	faultBypassDenied      = faultpoint.New("bypass.denied")
-	faultBypassSwapped     = faultpoint.New("bypass.swapped")
-	faultBypassTold        = faultpoint.New("bypass.told")
-	faultBypassReported    = faultpoint.New("bypass.reported")
+	faultFailoverUnmarked  = faultpoint.New("failover.unmarked")
+	faultFailoverDenied    = faultpoint.New("failover.denied")
+	faultFailoverSwapped   = faultpoint.New("failover.swapped")
+	faultFailoverTold      = faultpoint.New("failover.told")
+	faultFailoverReported  = faultpoint.New("failover.reported")
 	faultDirtyLimitSwapped = faultpoint.New("dirtylimit.swapped")
 
 	faultPrepareAnnounced = faultpoint.New("prepare.announced")

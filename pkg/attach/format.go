@@ -148,7 +148,7 @@ func (a *Attacher) leaveFailedCache(ctx context.Context, s *staging, why string)
 			return errors.Join(err, a.swapPolicy(ctx, e, false))
 		}
 	}
-	if err := a.bypass(ctx, bypassFacts{Entry: e, LiveCache: true, Status: st, Unreadable: why}); err != nil {
+	if err := a.failOverVolume(ctx, failoverFacts{Entry: e, LiveCache: true, Status: st, Unreadable: why}); err != nil {
 		return err
 	}
 	s.plan = uncached(s.plan, v1alpha1.ReasonCacheDeviceError, why+": the volume goes on without its cache on node "+a.Node+", nothing is lost")

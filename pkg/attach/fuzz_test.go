@@ -56,7 +56,7 @@ func FuzzEntry(f *testing.F) {
 		decideDown(down)
 		decideTune(tuneFacts{Entry: &e, Record: s.f.Record})
 		decideFill(fillFacts{Entry: &e})
-		decideBypass(bypassFacts{Entry: &e})
+		decideFailover(failoverFacts{Entry: &e})
 		decidePrewarm(prewarmFacts{Entry: &e, Node: "a"})
 		prewarmKept(&e, s.f.Fence)
 		prewarmWanted(&e, s.f.Record, "a", time.Unix(0, 0), time.Hour)

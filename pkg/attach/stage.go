@@ -292,7 +292,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 }
 
 // buildCached makes the cache and the top device over it. When the cache fails
-// and nothing is at stake, the plan becomes uncached (I6).
+// and nothing is at risk, the plan becomes uncached (I6).
 func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()

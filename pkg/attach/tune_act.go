@@ -95,9 +95,9 @@ func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
 	if err := a.sweep(ctx, e); err != nil {
 		return err
 	}
-	// A bypass that could not be reported in all that time is not news any more; left
+	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.Bypass = ""
+	e.FailoverCause = ""
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {

@@ -62,7 +62,7 @@ func decideTune(f tuneFacts) tuneStep {
 		return decideUncached(f)
 	case !f.LiveCache:
 		return tuneNothing
-	case e.Bypass != "" && !e.Cached():
+	case e.FailoverCause != "" && !e.Cached():
 		return tuneNothing // see The cache device fails
 	case f.Broken != "" || f.Status.Fail:
 		return tuneImpossible

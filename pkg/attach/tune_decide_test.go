@@ -65,7 +65,7 @@ func leftover(f *tuneFacts)    { f.Leftover = true }
 func tinyMeta(f *tuneFacts)    { f.Entry.MetaBytes = 4 * mib }
 func brokenSSD(f *tuneFacts)   { f.Broken, f.Problem = "input/output error", "input/output error" }
 func degraded(f *tuneFacts)    { f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded" }
-func bypassed(f *tuneFacts)    { f.Entry.Bypass = "input/output error" }
+func failedOver(f *tuneFacts)  { f.Entry.FailoverCause = "input/output error" }
 func bounded(f *tuneFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *tuneFacts)    { f.Record.PossiblyDirty = false }
 func failedCache(f *tuneFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
@@ -90,8 +90,8 @@ func TestDecideTune(t *testing.T) {
 		"a failed cache":     {runs(wb).asks(none).with(failedCache), tuneImpossible},
 		"a broken cache":     {runs(wt).asks(wb).with(brokenSSD), tuneImpossible},
 		"a broken cache, denied by a killed step": {runs(none).asks(wt).live(through, smq).with(sized).with(brokenSSD), tuneImpossible},
-		"a bypass that was killed":                {runs(none).asks(wt).live(through, smq).with(sized).with(bypassed), tuneNothing},
-		"a bypass, not reported yet":              {runs(none).asks(wt).with(bypassed), tuneCache},
+		"a failover that was killed":              {runs(none).asks(wt).live(through, smq).with(sized).with(failedOver), tuneNothing},
+		"a failover, not reported yet":            {runs(none).asks(wt).with(failedOver), tuneCache},
 		"journal claims more":                     {runs(wb).asks(none).with(func(f *tuneFacts) { f.LiveCache, f.LiveOrigin = false, true }), tuneNothing},
 
 		"cache asked for":                {runs(none).asks(wt), tuneCache},

@@ -24,8 +24,8 @@ type change struct {
 	Loss string
 	// DirtyLimit is as limit was written, which also tells what was given.
 	DirtyLimit volume.DirtyLimit
-	limit limitText
-	Warm  volume.WarmStart
+	limit      limitText
+	Warm       volume.WarmStart
 	// warm is Warm as it was written.
 	warm warmText
 }

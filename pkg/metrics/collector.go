@@ -52,8 +52,8 @@ type Collector struct {
 	Fills func() []Fill
 	Loans func(context.Context) (map[volume.ID]volume.MoveID, error)
 	Moves *Moves
-	// Bypasses returns how many volumes were led past a failing cache; nil is none.
-	Bypasses func() uint64
+	// Failovers returns how many volumes failed over from a failing cache; nil is none.
+	Failovers func() uint64
 	// DirtyLimits returns the volumes with a dirty limit; nil if none can have one.
 	DirtyLimits func() []dirtylimit.Use
 
@@ -108,11 +108,11 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	e := emitter{c, ch, []string{c.Node}}
 	e.put(namePassDuration, snap.Duration.Seconds())
 	e.put(namePassSuccess, number(snap.Err == nil))
-	bypasses := uint64(0)
-	if c.Bypasses != nil {
-		bypasses = c.Bypasses()
+	failovers := uint64(0)
+	if c.Failovers != nil {
+		failovers = c.Failovers()
 	}
-	e.put(nameBypasses, float64(bypasses))
+	e.put(nameFailovers, float64(failovers))
 	c.collectPool(ch, c.Pool())
 	c.collectMoves(ctx, ch)
 }

@@ -68,7 +68,7 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	c.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) {
 		return map[volume.ID]volume.MoveID{"left": {}}, nil
 	}
-	c.Bypasses = func() uint64 { return 3 }
+	c.Failovers = func() uint64 { return 3 }
 	c.DirtyLimits = func() []dirtylimit.Use {
 		return []dirtylimit.Use{{ID: "pvc-1", Bytes: 2000, Age: time.Minute, Writethrough: 3 * time.Second, Draining: 4500 * time.Millisecond, Activations: 2}, {ID: "gone", Bytes: 1}}
 	}

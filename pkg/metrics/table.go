@@ -68,7 +68,7 @@ const (
 	nameDeviceHealth = "nearflash_pool_device_healthy"
 	nameMoves        = "nearflash_moves_total"
 	nameLoans        = "nearflash_exported_caches"
-	nameBypasses     = "nearflash_cache_failovers_total"
+	nameFailovers    = "nearflash_cache_failovers_total"
 	namePassDuration = "nearflash_pass_duration_seconds"
 	namePassSuccess  = "nearflash_pass_success"
 	nameBuildInfo    = "nearflash_build_info"
@@ -139,7 +139,7 @@ func nodeTable() []Metric {
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
 		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},
 		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Retained caches that the node exports to the new nodes of their volumes."},
-		{Name: nameBypasses, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed."},
+		{Name: nameFailovers, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
 		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},

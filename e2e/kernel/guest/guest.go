@@ -29,8 +29,8 @@ var lacking = map[string][]string{
 
 // needs are the tests that need a target which some kernel lacks.
 var needs = map[string]string{
-	"TestKernelBypassFill":         "clone",
-	"TestKernelBypassLoan":         "clone",
+	"TestKernelFailoverHydration":  "clone",
+	"TestKernelFailoverExported":   "clone",
 	"TestKernelFillFromGatherView": "clone",
 	"TestKernelFillStopped":        "clone",
 	"TestKernelHandOver":           "clone",

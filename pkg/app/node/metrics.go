@@ -86,7 +86,7 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
-	c.Fills, c.Loans, c.Moves, c.Bypasses = p.fillMetrics, p.attacher.Loans, p.moveCounts, p.bypasses.Load
+	c.Fills, c.Loans, c.Moves, c.Failovers = p.fillMetrics, p.attacher.Loans, p.moveCounts, p.failovers.Load
 	c.DirtyLimits = p.attacher.DirtyLimits().Uses
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

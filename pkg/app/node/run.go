@@ -57,9 +57,9 @@ const (
 	// tuneEvery is the pause between two comparisons of attached volumes with their
 	// records. A change of a record is seen at once.
 	tuneEvery = 15 * time.Second
-	// bypassEvery is the pause between two looks for SSDs that fail (states.md, The
+	// failoverEvery is the pause between two looks for SSDs that fail (states.md, The
 	// cache device fails).
-	bypassEvery = 5 * time.Second
+	failoverEvery = 5 * time.Second
 	// reservationEvery is the pause between two looks at the reservations of static
 	// volumes (states.md, The fence of a static volume).
 	reservationEvery = 5 * time.Second
@@ -87,8 +87,8 @@ type plugin struct {
 	api client.Client
 	// moveCounts counts the ends of moves.
 	moveCounts *metrics.Moves
-	// bypasses counts the volumes that were led past a failing cache.
-	bypasses atomic.Uint64
+	// failovers counts the volumes that failed over from a failing cache.
+	failovers atomic.Uint64
 }
 
 // findings are what the preflight said last.
@@ -163,7 +163,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
-	group.Go(func() error { p.attacher.RunBypass(ctx, bypassEvery); return nil })
+	group.Go(func() error { p.attacher.RunFailover(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
@@ -256,7 +256,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: borrowed, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
-		Bypassed:     func() { p.bypasses.Add(1) },
+		FailedOver:   func() { p.failovers.Add(1) },
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
 	})

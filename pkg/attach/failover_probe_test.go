@@ -62,9 +62,9 @@ func TestCacheDevices(t *testing.T) {
 func TestSSDMemory(t *testing.T) {
 	m := newSSDMemory()
 	m.note("a", "broken")
-	m.stake("a", true)
+	m.setAtRisk("a", true)
 	m.note("b", "broken too")
-	if m.keep([]*Entry{{ID: "b"}}); m.why("a") != "" || m.staked("a") || m.why("b") != "broken too" {
+	if m.keep([]*Entry{{ID: "b"}}); m.why("a") != "" || m.atRisk("a") || m.why("b") != "broken too" {
 		t.Errorf("after a has left: %+v", m)
 	}
 	if m.note("b", ""); m.why("b") != "" {

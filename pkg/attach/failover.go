@@ -15,24 +15,24 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// RunBypass leads volumes past caches that fail, until ctx ends.
-func (a *Attacher) RunBypass(ctx context.Context, every time.Duration) {
-	passes.Repeat(ctx, every, a.Bypass, func(err error) {
+// RunFailover lets volumes fail over from caches that fail, until ctx ends.
+func (a *Attacher) RunFailover(ctx context.Context, every time.Duration) {
+	passes.Repeat(ctx, every, a.FailOver, func(err error) {
 		klog.FromContext(ctx).Error(err, "Caches could not be examined, or one that fails could not be left; it is tried again")
 	})
 }
 
-// Bypass examines the caches of all attached volumes once, and takes the steps of
+// FailOver examines the caches of all attached volumes once, and takes the steps of
 // states.md, The cache device fails. While none of them fails, that takes two
 // commands, once in a while a third, and a few reads of the SSD for each. It is not for concurrent use.
-func (a *Attacher) Bypass(ctx context.Context) error {
+func (a *Attacher) FailOver(ctx context.Context) error {
 	entries, err := a.Journal.List()
 	problems := []error{err}
 	var known []*Entry
 	fill := false
 	for i := range entries {
 		// One that the journal denies may be live if a step was killed.
-		if e := &entries[i]; e.State == StateStaged && (e.Cached() || e.Bypass != "" || e.DataBytes > 0) {
+		if e := &entries[i]; e.State == StateStaged && (e.Cached() || e.FailoverCause != "" || e.DataBytes > 0) {
 			known = append(known, e)
 			fill = fill || e.Fill != nil
 		}
@@ -52,18 +52,18 @@ func (a *Attacher) Bypass(ctx context.Context) error {
 		if look.status[layout.Device(e.ID, layout.Top)].Silent {
 			continue // no news, and no table could be swapped
 		}
-		f := a.bypassFacts(e, look, unreadable[e.ID])
+		f := a.failoverFacts(e, look, unreadable[e.ID])
 		why := f.broken()
 		if !f.LiveCache {
 			why = ""
 		}
 		a.ssd.note(e.ID, why)
-		if decideBypass(f) != bypassNothing {
+		if decideFailover(f) != failoverNothing {
 			due = append(due, e.ID)
 		}
 	}
-	return errors.Join(append(problems, a.bypassing.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
-		if err := a.bypassOne(ctx, id, unreadable[id], fill); err != nil {
+	return errors.Join(append(problems, a.failingOver.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if err := a.failOverOne(ctx, id, unreadable[id], fill); err != nil {
 			return fmt.Errorf("volume %s: %w", id, err)
 		}
 		return nil
@@ -88,8 +88,8 @@ func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, er
 	return l, err
 }
 
-func (a *Attacher) bypassFacts(e *Entry, l cacheLook, unreadable string) bypassFacts {
-	f := bypassFacts{Entry: e, Unreadable: unreadable, Staked: a.ssd.staked(e.ID)}
+func (a *Attacher) failoverFacts(e *Entry, l cacheLook, unreadable string) failoverFacts {
+	f := failoverFacts{Entry: e, Unreadable: unreadable, AtRiskTold: a.ssd.atRisk(e.ID)}
 	if l.status[layout.Device(e.ID, layout.Top)].Silent {
 		return f
 	}
@@ -101,9 +101,9 @@ func (a *Attacher) bypassFacts(e *Entry, l cacheLook, unreadable string) bypassF
 	return f
 }
 
-// bypassOne takes the step of one volume under its lock, with what is so by then.
+// failOverOne takes the step of one volume under its lock, with what is so by then.
 // A volume that a request works on is looked at again.
-func (a *Attacher) bypassOne(ctx context.Context, id volume.ID, unreadable string, fill bool) error {
+func (a *Attacher) failOverOne(ctx context.Context, id volume.ID, unreadable string, fill bool) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return nil
@@ -118,28 +118,28 @@ func (a *Attacher) bypassOne(ctx context.Context, id volume.ID, unreadable strin
 		return err
 	}
 	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("volume", id))
-	f := a.bypassFacts(e, look, unreadable)
-	switch decideBypass(f) {
-	case bypassSwap:
-		return a.bypass(ctx, f)
-	case bypassReport:
-		return a.reportBypass(ctx, e)
-	case bypassStake:
-		return a.reportStake(ctx, f)
-	case bypassHealed:
+	f := a.failoverFacts(e, look, unreadable)
+	switch decideFailover(f) {
+	case failoverSwap:
+		return a.failOverVolume(ctx, f)
+	case failoverReport:
+		return a.reportFailover(ctx, e)
+	case failoverAtRisk:
+		return a.reportAtRisk(ctx, f)
+	case failoverHealed:
 		return a.reportHealed(ctx, e)
-	case bypassNothing:
+	case failoverNothing:
 	}
 	return nil
 }
 
-// bypass leads a running pod past its cache, in the order of states.md.
-func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
+// failOverVolume detaches a failing cache below a running pod, in the order of states.md.
+func (a *Attacher) failOverVolume(ctx context.Context, f failoverFacts) error {
 	e, log := f.Entry, klog.FromContext(ctx)
-	if e.Bypass == "" {
-		e.Bypass = f.broken()
+	if e.FailoverCause == "" {
+		e.FailoverCause = f.broken()
 	}
-	log.Error(nil, "Cache device fails, the volume goes on without its cache", "cause", e.Bypass)
+	log.Error(nil, "Cache device fails, the volume goes on without its cache", "cause", e.FailoverCause)
 	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return err
@@ -148,10 +148,10 @@ func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
 	if !ok || cache.Mode != devmapper.Writethrough {
 		return fmt.Errorf("%w: the cache that fails is in mode %q although the journal says %s: it is kept", volume.ErrUnavailable, cache.Mode, e.Mode)
 	}
-	if err := a.disown(ctx, e); err != nil {
+	if err := a.clearDirtyMark(ctx, e); err != nil {
 		return err
 	}
-	faultBypassUnmarked.Hit()
+	faultFailoverUnmarked.Hit()
 	a.finalCount(ctx, e.ID)
 	if e.Fill != nil {
 		// A peer that is lost just now must not hold up the swap.
@@ -163,25 +163,25 @@ func (a *Attacher) bypass(ctx context.Context, f bypassFacts) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultBypassDenied.Hit()
+	faultFailoverDenied.Hit()
 	// The origin by the table itself: nothing else needs to answer.
 	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
 		return err
 	}
-	faultBypassSwapped.Hit()
+	faultFailoverSwapped.Hit()
 	a.ssd.note(e.ID, "")
-	if a.Bypassed != nil {
-		a.Bypassed()
+	if a.FailedOver != nil {
+		a.FailedOver()
 	}
-	reported := a.reportBypass(ctx, e)
-	faultBypassReported.Hit()
+	reported := a.reportFailover(ctx, e)
+	faultFailoverReported.Hit()
 	return errors.Join(reported, a.sweepBroken(ctx, e))
 }
 
-// disown makes sure that nobody flushes the cache when the journal is lost: tags
+// clearDirtyMark makes sure that nobody flushes the cache when the journal is lost: tags
 // that say writeback and a record that says dirty would have it written over newer
 // data. One of the two is enough.
-func (a *Attacher) disown(ctx context.Context, e *Entry) error {
+func (a *Attacher) clearDirtyMark(ctx context.Context, e *Entry) error {
 	if !e.Marked {
 		return nil
 	}
@@ -208,22 +208,22 @@ func (a *Attacher) sweepBroken(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// reportBypass tells of a bypass, and journals that it did.
-func (a *Attacher) reportBypass(ctx context.Context, e *Entry) error {
+// reportFailover tells of a failover, and journals that it did.
+func (a *Attacher) reportFailover(ctx context.Context, e *Entry) error {
 	r := volume.CacheReport{Reason: v1alpha1.ReasonCacheDeviceError, Warning: true, Message: fmt.Sprintf(
 		"%s: the volume goes on without its cache on node %s, nothing is lost; another cache is tried when the pool is ready, not before %s",
-		e.Bypass, a.Node, e.NoCacheBefore.UTC().Format(time.RFC3339))}
+		e.FailoverCause, a.Node, e.NoCacheBefore.UTC().Format(time.RFC3339))}
 	if err := a.Records.Report(ctx, e.ID, r); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return fmt.Errorf("report of the bypass: %w", err)
+		return fmt.Errorf("report of the failover: %w", err)
 	}
-	faultBypassTold.Hit()
-	e.Bypass = ""
+	faultFailoverTold.Hit()
+	e.FailoverCause = ""
 	return a.save(ctx, e, e.State)
 }
 
-// reportStake tells of unflushed writes on an SSD that fails, once.
-func (a *Attacher) reportStake(ctx context.Context, f bypassFacts) error {
-	if f.Staked {
+// reportAtRisk tells of unflushed writes on an SSD that fails, once.
+func (a *Attacher) reportAtRisk(ctx context.Context, f failoverFacts) error {
+	if f.AtRiskTold {
 		return nil
 	}
 	e := f.Entry
@@ -236,9 +236,9 @@ func (a *Attacher) reportStake(ctx context.Context, f bypassFacts) error {
 		f.broken(), dirty, a.Node)}
 	klog.FromContext(ctx).Error(nil, "Cache device fails with unflushed writes on it", "cause", f.broken(), "dirtyBytes", f.Status.DirtyBytes())
 	if err := a.Records.Report(ctx, e.ID, r); err != nil {
-		return fmt.Errorf("report of what is at stake: %w", err)
+		return fmt.Errorf("report of what is at risk: %w", err)
 	}
-	a.ssd.stake(e.ID, true)
+	a.ssd.setAtRisk(e.ID, true)
 	return nil
 }
 
@@ -248,6 +248,6 @@ func (a *Attacher) reportHealed(ctx context.Context, e *Entry) error {
 	if err := a.Records.Report(ctx, e.ID, r); err != nil {
 		return fmt.Errorf("report of the cache: %w", err)
 	}
-	a.ssd.stake(e.ID, false)
+	a.ssd.setAtRisk(e.ID, false)
 	return nil
 }

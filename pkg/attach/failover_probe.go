@@ -40,8 +40,8 @@ type ssdMemory struct {
 	mu sync.Mutex
 	// broken is why a cache fails.
 	broken map[volume.ID]string
-	// stakes are the volumes whose owners were told what is at stake.
-	stakes map[volume.ID]bool
+	// risks are the volumes whose owners were told what is at risk.
+	risks map[volume.ID]bool
 	// probing are the volumes whose SSD has not answered yet.
 	probing keylock.Set
 	// stripes is over how many devices the pool has spread caches.
@@ -51,7 +51,7 @@ type ssdMemory struct {
 }
 
 func newSSDMemory() *ssdMemory {
-	return &ssdMemory{broken: map[volume.ID]string{}, stakes: map[volume.ID]bool{}}
+	return &ssdMemory{broken: map[volume.ID]string{}, risks: map[volume.ID]bool{}}
 }
 
 // keep forgets all volumes but these.
@@ -63,7 +63,7 @@ func (s *ssdMemory) keep(entries []*Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.broken, func(id volume.ID, _ string) bool { return !known[id] })
-	maps.DeleteFunc(s.stakes, func(id volume.ID, _ bool) bool { return !known[id] })
+	maps.DeleteFunc(s.risks, func(id volume.ID, _ bool) bool { return !known[id] })
 }
 
 func (s *ssdMemory) note(id volume.ID, why string) {
@@ -82,16 +82,16 @@ func (s *ssdMemory) why(id volume.ID) string {
 	return s.broken[id]
 }
 
-func (s *ssdMemory) stake(id volume.ID, told bool) {
+func (s *ssdMemory) setAtRisk(id volume.ID, told bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stakes[id] = told
+	s.risks[id] = told
 }
 
-func (s *ssdMemory) staked(id volume.ID) bool {
+func (s *ssdMemory) atRisk(id volume.ID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stakes[id]
+	return s.risks[id]
 }
 
 // begin claims the probe of a volume; one that still waits for its SSD is not

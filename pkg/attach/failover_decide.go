@@ -5,8 +5,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// bypassFacts are what decideBypass rests on.
-type bypassFacts struct {
+// failoverFacts are what decideFailover rests on.
+type failoverFacts struct {
 	Entry *Entry
 	// LiveCache is true when the top device's table is a cache, and Status its
 	// state; LiveOrigin when it is linear over the origin.
@@ -16,45 +16,45 @@ type bypassFacts struct {
 	Clone *devmapper.CloneStatus
 	// Unreadable says how a read of the cache's SSD failed, or is empty.
 	Unreadable string
-	// Staked is true if it was reported that unflushed writes are at stake.
-	Staked bool
+	// AtRiskTold is true if it was reported that unflushed writes are at risk.
+	AtRiskTold bool
 }
 
-// bypassStep is one step of the table "The cache device fails" in states.md.
-type bypassStep string
+// failoverStep is one step of the table "The cache device fails" in states.md.
+type failoverStep string
 
 const (
-	bypassNothing bypassStep = "Nothing"
-	bypassReport  bypassStep = "Report"
-	bypassStake   bypassStep = "Stake"
-	bypassHealed  bypassStep = "Healed"
-	bypassSwap    bypassStep = "Bypass"
+	failoverNothing failoverStep = "Nothing"
+	failoverReport  failoverStep = "Report"
+	failoverAtRisk  failoverStep = "AtRisk"
+	failoverHealed  failoverStep = "Healed"
+	failoverSwap    failoverStep = "FailOver"
 )
 
-// decideBypass is that table, in its order.
-func decideBypass(f bypassFacts) bypassStep {
+// decideFailover is that table, in its order.
+func decideFailover(f failoverFacts) failoverStep {
 	e := f.Entry
 	switch {
 	case e == nil || e.State != StateStaged:
-		return bypassNothing
-	case f.LiveOrigin && e.Bypass != "":
-		return bypassReport
+		return failoverNothing
+	case f.LiveOrigin && e.FailoverCause != "":
+		return failoverReport
 	case !f.LiveCache:
-		return bypassNothing
-	case e.Bypass != "" && !e.Cached():
-		return bypassSwap
-	case f.broken() == "" && f.Staked:
-		return bypassHealed
+		return failoverNothing
+	case e.FailoverCause != "" && !e.Cached():
+		return failoverSwap
+	case f.broken() == "" && f.AtRiskTold:
+		return failoverHealed
 	case f.broken() == "":
-		return bypassNothing
+		return failoverNothing
 	case e.Mode == volume.ModeWritethrough || e.Mode == volume.ModeNone:
-		return bypassSwap
+		return failoverSwap
 	}
-	return bypassStake
+	return failoverAtRisk
 }
 
 // broken says in which way the cache fails, "" if it does not.
-func (f bypassFacts) broken() string {
+func (f failoverFacts) broken() string {
 	if why := brokenCache(f.Status); why != "" {
 		return why
 	}

@@ -70,15 +70,15 @@ func (d *disk) failVolume(node, part string) (restore func()) {
 // later moves a node's clock.
 func (n *node) later(by time.Duration) { n.Now = func() time.Time { return time.Now().Add(by) } }
 
-// awaitBypassed lets the node look until the volume runs past its cache.
-func (d *disk) awaitBypassed() {
+// awaitFailedOver lets the node look until the volume runs past its cache.
+func (d *disk) awaitFailedOver() {
 	t := d.m.t
 	t.Helper()
 	defer d.n.later(0)
 	var err error
 	for i := range 150 {
 		d.n.later(time.Duration(i+2) * time.Minute) // a write to the SSD is due each time
-		err = d.n.Bypass(t.Context())
+		err = d.n.FailOver(t.Context())
 		if _, found := d.cache(); !found && err == nil {
 			return
 		}
@@ -88,9 +88,9 @@ func (d *disk) awaitBypassed() {
 	t.Fatalf("the volume still runs through its cache: %t, %+v, %v", found, st, err)
 }
 
-// wantBypassed: the volume runs on the origin alone, its owner was told, and
+// wantFailedOver: the volume runs on the origin alone, its owner was told, and
 // nothing of the cache is left but logical volumes on an SSD that refuses.
-func (d *disk) wantBypassed() {
+func (d *disk) wantFailedOver() {
 	t := d.m.t
 	t.Helper()
 	rec, err := d.rec.load(d.req.ID)
@@ -107,8 +107,8 @@ func (d *disk) wantBypassed() {
 	}
 	e, err := d.n.Journal.Load(string(d.req.ID))
 	mustPass(t, "journal", err)
-	if e.Cached() || e.Bypass != "" || e.Fill != nil {
-		t.Errorf("the journal says mode %s, bypass %q, fill %v", e.Mode, e.Bypass, e.Fill)
+	if e.Cached() || e.FailoverCause != "" || e.Fill != nil {
+		t.Errorf("the journal says mode %s, failover %q, fill %v", e.Mode, e.FailoverCause, e.Fill)
 	}
 }
 
@@ -133,18 +133,18 @@ func (d *disk) cacheAgain(bytes int64) {
 	d.wantReport(v1alpha1.ReasonCacheActive)
 }
 
-// TestKernelBypass makes the SSD of a writethrough cache fail in several ways
+// TestKernelFailover makes the SSD of a writethrough cache fail in several ways
 // below a verified load. With the map alone no access fails; else those that were
 // sent to the SSD before the swap do, and no other. Nothing is lost or stale.
-func TestKernelBypass(t *testing.T) {
+func TestKernelFailover(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onFrailSSD(m))
-	d := m.volume(n, "bypass", 128*mib, cached(volume.ModeWritethrough, 32*mib))
+	d := m.volume(n, "failover", 128*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
 	d.tune()
-	bypasses := 0
-	n.Bypassed = func() { bypasses++ }
+	failovers := 0
+	n.FailedOver = func() { failovers++ }
 	l := startLoad(t, d.device(), 64*mib)
 	mend := func() { m.swapTable(frail, frailTable(m, "linear %s 0")) }
 	ways := []struct {
@@ -161,14 +161,14 @@ func TestKernelBypass(t *testing.T) {
 		l.until(d, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 20 })
 		l.tolerant.Store(way.hurts)
 		restore := way.fail()
-		d.awaitBypassed()
+		d.awaitFailedOver()
 		l.tolerant.Store(false)
 		l.moving()
 		t.Logf("%s: %d accesses failed so far, of %d", way.name, l.failures.Load(), l.rounds.Load())
-		if bypasses != i+1 {
-			t.Errorf("%s: %d bypasses are counted, want %d", way.name, bypasses, i+1)
+		if failovers != i+1 {
+			t.Errorf("%s: %d failovers are counted, want %d", way.name, failovers, i+1)
 		}
-		d.wantBypassed()
+		d.wantFailedOver()
 		restore()
 		mustPass(t, "pool", n.pool.Reconcile(t.Context()))
 		mustPass(t, "repair", n.Repair(t.Context()))
@@ -187,25 +187,25 @@ func TestKernelBypass(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelKillBypass kills the node plugin at every step of a bypass; a
+// TestKernelKillFailover kills the node plugin at every step of a failover; a
 // successor completes it, and the pod sees nothing of it.
-func TestKernelKillBypass(t *testing.T) {
+func TestKernelKillFailover(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	d := m.volume(n, "killbypass", 128*mib, cached(volume.ModeWritethrough, 32*mib))
+	d := m.volume(n, "killfailover", 128*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
 	d.tune()
 	l := startLoad(t, d.device(), 32*mib)
-	points := slices.DeleteFunc(faultpoint.List(), func(p string) bool { return !strings.HasPrefix(p, "bypass.") })
+	points := slices.DeleteFunc(faultpoint.List(), func(p string) bool { return !strings.HasPrefix(p, "failover.") })
 	if len(points) < 4 {
 		t.Fatalf("fault points: %v", points)
 	}
 	for _, point := range append(points, "reload.loaded", "tune.data-removed") {
 		l.moving()
 		d.failVolume(nodeName, "meta")
-		if !d.killAt(point, order{Bypass: true}) {
-			t.Fatalf("the bypass did not pass %s", point)
+		if !d.killAt(point, order{FailOver: true}) {
+			t.Fatalf("the failover did not pass %s", point)
 		}
 		l.moving()
 		// What a restarted plugin does besides.
@@ -213,11 +213,11 @@ func TestKernelKillBypass(t *testing.T) {
 		if _, err := n.Tune(t.Context()); err != nil {
 			t.Error(err)
 		}
-		d.awaitBypassed()
-		mustPass(t, "bypass", n.Bypass(t.Context()))
+		d.awaitFailedOver()
+		mustPass(t, "failover", n.FailOver(t.Context()))
 		_, err := n.Tune(t.Context())
 		mustPass(t, "tune", err)
-		d.wantBypassed()
+		d.wantFailedOver()
 		d.cacheAgain(32 * mib)
 		t.Logf("killed at %s: %d accesses so far", point, l.rounds.Load())
 		if t.Failed() {
@@ -228,9 +228,9 @@ func TestKernelKillBypass(t *testing.T) {
 	l.check(d.device())
 	l.check(d.originDevice())
 	// The pod goes away right after the kill, and comes back.
-	for _, point := range []string{"bypass.denied", "bypass.swapped"} {
+	for _, point := range []string{"failover.denied", "failover.swapped"} {
 		d.failVolume(nodeName, "meta")
-		d.killAt(point, order{Bypass: true})
+		d.killAt(point, order{FailOver: true})
 		d.unstage()
 		mustPass(t, "repair", n.Repair(t.Context()))
 		d.stage()
@@ -241,22 +241,22 @@ func TestKernelKillBypass(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelBypassStake: a writeback cache is not left while it may hold the only
-// copy of a write, and what is at stake is said.
-func TestKernelBypassStake(t *testing.T) {
+// TestKernelFailoverAtRisk: a writeback cache is not left while it may hold the only
+// copy of a write, and what is at risk is said.
+func TestKernelFailoverAtRisk(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	d := m.volume(n, "stake", 128*mib, cached(volume.ModeWriteback, 32*mib))
+	d := m.volume(n, "atrisk", 128*mib, cached(volume.ModeWriteback, 32*mib))
 	d.req.Block = true
 	d.stage()
 	d.tune()
-	n.Bypassed = func() { t.Error("a bypass was counted") }
+	n.FailedOver = func() { t.Error("a failover was counted") }
 	data := pattern(9, 4*mib)
 	d.writeDirty(d.device(), data)
 	restore := d.failVolume(nodeName, "data")
 	d.awaitReport(v1alpha1.ReasonCacheDeviceError)
 	for range 2 {
-		mustPass(t, "bypass", n.Bypass(t.Context()))
+		mustPass(t, "failover", n.FailOver(t.Context()))
 		if _, err := n.Tune(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -289,18 +289,18 @@ func (d *disk) awaitReport(reason string) {
 	t := d.m.t
 	t.Helper()
 	soon(t, "the record says "+reason, func() bool {
-		mustPass(t, "bypass", d.n.Bypass(t.Context()))
+		mustPass(t, "failover", d.n.FailOver(t.Context()))
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		return rec.Report.Reason == reason
 	})
 }
 
-// TestKernelBypassFill: the SSD of the new node fails while its cache is being
+// TestKernelFailoverHydration: the SSD of the new node fails while its cache is being
 // filled from the node before it.
-func TestKernelBypassFill(t *testing.T) {
+func TestKernelFailoverHydration(t *testing.T) {
 	m := newMachine(t)
-	v := newMovers(t, m, "bypassfill", cached(volume.ModeWritethrough, 64*mib))
+	v := newMovers(t, m, "failoverfill", cached(volume.ModeWritethrough, 64*mib))
 	v.stage()
 	data := v.warmUp(5)
 	v.unstage()
@@ -315,8 +315,8 @@ func TestKernelBypassFill(t *testing.T) {
 		t.Fatal("no fill is under way")
 	}
 	v.failVolume(otherName, "meta")
-	v.awaitBypassed()
-	v.wantBypassed()
+	v.awaitFailedOver()
+	v.wantFailedOver()
 	check(t, v.device(), data, 0)
 	if p := v.b.Moves.(*pair); len(p.outcomes) != 1 || p.outcomes[0] != volume.MoveFailed {
 		t.Errorf("the move ended as %v", p.outcomes)
@@ -354,7 +354,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 	if st, _ := d.cache(); st.Dirty > 0 {
 		t.Errorf("%d blocks are dirty on half a mirror", st.Dirty)
 	}
-	mustPass(t, "bypass", n.Bypass(t.Context()))
+	mustPass(t, "failover", n.FailOver(t.Context()))
 
 	m.swapTable(frail, frailTable(m, "linear %s 0"))
 	d.awaitMirror(func() bool { v := n.pool.View(); return v.Ready && v.Degraded == "" })
@@ -408,24 +408,24 @@ func (d *disk) awaitMode(mode volume.CacheMode) {
 	t.Fatalf("the cache is %+v", st)
 }
 
-// TestKernelBypassLoan: a cache that is lent to a node which is warmed beforehand
+// TestKernelFailoverExported: a cache that is lent to a node which is warmed beforehand
 // fails: the loan ends with it.
-func TestKernelBypassLoan(t *testing.T) {
+func TestKernelFailoverExported(t *testing.T) {
 	m := newMachine(t)
-	v := newMovers(t, m, "bypassloan", cached(volume.ModeWritethrough, 64*mib))
+	v := newMovers(t, m, "failoverexp", cached(volume.ModeWritethrough, 64*mib))
 	v.stage()
 	data := v.warmUp(6)
 	v.askFor(otherName)
 	fence := v.req.Publication.Fence
 	_, err := v.a.Lend(t.Context(), volume.LoanRequest{
-		Move: volume.MoveID{Name: "bypassloan-1-prewarm", UID: "one"}, Volume: v.req.ID, UID: fence.UID, Generation: fence.Generation,
+		Move: volume.MoveID{Name: "failoverexp-1-prewarm", UID: "one"}, Volume: v.req.ID, UID: fence.UID, Generation: fence.Generation,
 		Purpose: volume.PurposePrewarm, Request: fmt.Sprintf("request-%d", v.gen), To: otherName, Initiator: guestInitiator(),
 		Credentials: volume.Credentials{Username: "loan", Password: chapWord},
 	})
 	mustPass(t, "lend", err)
 	v.failVolume(nodeName, "meta")
-	v.awaitBypassed()
-	v.wantBypassed()
+	v.awaitFailedOver()
+	v.wantFailedOver()
 	check(t, v.device(), data, 0)
 	loans, err := v.a.Loans(t.Context())
 	mustPass(t, "loans", err)
