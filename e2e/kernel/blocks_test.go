@@ -133,8 +133,8 @@ func TestKernelBlocksOfSSD(t *testing.T) {
 		// A cache is asked for below the running pod.
 		d.keep()
 		d.ask(both(mode(volume.ModeWriteback), cacheBytes(32*mib)))
-		_, err := n.Tune(t.Context())
-		mustPass(t, "tune", err)
+		_, err := n.Change(t.Context())
+		mustPass(t, "change", err)
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		if rec.Applied.Reason != v1alpha1.ReasonBlockSizeTooLarge || !strings.Contains(rec.Applied.Message, "4096") {
@@ -173,9 +173,9 @@ func TestKernelBlocksOfOrigin(t *testing.T) {
 		d.wantReport(v1alpha1.ReasonCacheActive)
 		wantBlocks(t, d.device(), 4096)
 		d.ask(mode(volume.ModeNone))
-		d.tune()
+		d.change()
 		d.ask(both(mode(volume.ModeWriteback), cacheBytes(32*mib)))
-		d.tune()
+		d.change()
 		d.wantReport(v1alpha1.ReasonCacheActive)
 		d.unstage()
 		d.stage()
@@ -226,15 +226,15 @@ func TestKernelBlocksLeft(t *testing.T) {
 	see()
 	pod := openDirect(t, d.device()) // that uses it
 	for range 600 {
-		_, err := n.Tune(t.Context())
-		mustPass(t, "tune", err)
+		_, err := n.Change(t.Context())
+		mustPass(t, "change", err)
 		if _, found := d.cache(); !found {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	_, err := n.Tune(t.Context())
-	mustPass(t, "tune", err)
+	_, err := n.Change(t.Context())
+	mustPass(t, "change", err)
 	mustPass(t, "close", pod.Close())
 	past("below a pod")
 	d.unstage()

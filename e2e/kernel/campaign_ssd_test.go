@@ -124,7 +124,7 @@ func (c *campaign) cachedAgain() {
 	c.repair()
 	if _, found := c.cache(); !found {
 		c.n.later(24 * time.Hour)
-		c.tune()
+		c.change()
 		c.n.later(0)
 	}
 	if _, found := c.cache(); !found {

@@ -355,7 +355,7 @@ func (c *campaign) stopStage() {
 func (c *campaign) stopFlush() {
 	c.ask(func(v *volume.Volume) { v.FlushRequest = fmt.Sprint("flush-", c.r.Uint64()) })
 	c.close()
-	c.killAt(c.point("tune.cleaner", "tune.cleaned", "reload."), c.order(order{Tune: true}))
+	c.killAt(c.point("change.cleaner", "change.cleaned", "reload."), c.order(order{Change: true}))
 	c.stopIdle()
 	c.repairSometimes()
 	c.again(checker.LossNode)
@@ -437,9 +437,9 @@ func (c *campaign) changeMode() {
 			c.h.SetMode(checker.Writeback) // from the moment on in which it may be so
 		}
 		c.ask(mode(m))
-		c.killAt(c.point("tune.cleaner", "tune.cleaned", "tune.denied", "tune.tagged", "tune.writeback", "reload."), c.order(order{Tune: true}))
+		c.killAt(c.point("change.cleaner", "change.cleaned", "change.denied", "change.tagged", "change.writeback", "reload."), c.order(order{Change: true}))
 		c.repair()
-		c.tune()
+		c.change()
 		if m == volume.ModeWritethrough {
 			c.h.Drained()
 			c.h.SetMode(checker.Writethrough)
@@ -451,8 +451,8 @@ func (c *campaign) changeMode() {
 
 func (c *campaign) killFlush() {
 	c.ask(func(v *volume.Volume) { v.FlushRequest = fmt.Sprint("flush-", c.r.Uint64()) })
-	c.killAt(c.point("tune.cleaner", "tune.cleaned", "reload."), c.order(order{Tune: true}))
-	c.tune()
+	c.killAt(c.point("change.cleaner", "change.cleaned", "reload."), c.order(order{Change: true}))
+	c.change()
 	c.h.Drained()
 	c.must(checker.LossNothing)
 }

@@ -50,8 +50,8 @@ type order struct {
 	Unstage bool
 	// Repair runs the repair instead, as a restarted plugin does.
 	Repair bool
-	// Tune does what the record asks of the attached volume.
-	Tune bool
+	// Change does what the record asks of the attached volume.
+	Change bool
 	// FailOver looks for caches that fail.
 	FailOver bool
 	// Lender is the state of the node that lends; then Dir is that of another node,
@@ -123,8 +123,8 @@ func child() int {
 			err = n.Repair(ctx)
 		case o.FailOver:
 			err = n.FailOver(ctx)
-		case o.Tune:
-			err = n.tune(ctx, o.Req.ID)
+		case o.Change:
+			err = n.change(ctx, o.Req.ID)
 		case o.Unstage:
 			err = unstage(ctx, n, o.Req)
 		default:
@@ -195,9 +195,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"tune.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"change.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillTune, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillChange, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

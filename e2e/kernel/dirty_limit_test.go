@@ -135,7 +135,7 @@ func (d *disk) fillCache(request string) {
 		}
 	}
 	d.ask(func(v *volume.Volume) { v.FlushRequest = request })
-	d.tune()
+	d.change()
 }
 
 // limitsOn keeps the dirty limits until the returned function is called.
@@ -169,7 +169,7 @@ func TestKernelDirtyLimit(t *testing.T) {
 	d := m.volume(n, "limit", 512*mib, spec)
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	d.fillCache("fill")
 
 	// The same load without a limit. The kernel cleans in pauses, of which a busy machine
@@ -186,7 +186,7 @@ func TestKernelDirtyLimit(t *testing.T) {
 		}
 	}
 	d.ask(func(v *volume.Volume) { v.FlushRequest = "first" })
-	d.tune()
+	d.change()
 
 	d.ask(func(v *volume.Volume) { v.Spec.DirtyLimit.Max.Bytes = limit })
 	off := n.limitsOn(t)
@@ -225,7 +225,7 @@ func TestKernelDirtyLimit(t *testing.T) {
 	}
 	l.check(d.device())
 	d.ask(mode(volume.ModeWritethrough))
-	d.tune()
+	d.change()
 	l.check(d.originDevice())
 	sameDevices(t, d.device(), d.originDevice())
 	d.unstage()
@@ -305,7 +305,7 @@ func TestKernelDirtyAge(t *testing.T) {
 	d := m.volume(n, "age", 256*mib, cached(volume.ModeWriteback, 64*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 32*mib)
 	l.moving()
 	d.becomesDirty()
@@ -406,7 +406,7 @@ func TestKernelKillDirtyLimit(t *testing.T) {
 	d := m.volume(n, "killlimit", 256*mib, spec)
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 32*mib)
 	l.moving()
 	d.becomesDirty()
@@ -416,7 +416,7 @@ func TestKernelKillDirtyLimit(t *testing.T) {
 		}
 		l.moving()
 		mustPass(t, "repair", n.Repair(t.Context()))
-		d.tune() // which leaves the table to the limit
+		d.change() // which leaves the table to the limit
 		// Beside a load its limit could become active just before the limit's keeper is off, and
 		// nobody would open it.
 		l.rest.Lock()
@@ -431,9 +431,9 @@ func TestKernelKillDirtyLimit(t *testing.T) {
 	if st, _ := d.cache(); string(st.Mode()) != "writethrough" {
 		t.Errorf("killed behind its swap, the limit left mode %s", st.Mode())
 	}
-	// The limit goes away with nobody to end it but the tune.
+	// The limit goes away with nobody to end it but the change.
 	d.ask(func(v *volume.Volume) { v.Spec.DirtyLimit = volume.DirtyLimit{} })
-	d.tune()
+	d.change()
 	if st, _ := d.cache(); string(st.Mode()) != "writeback" {
 		t.Errorf("without a limit the volume stays in mode %s", st.Mode())
 	}

@@ -117,7 +117,7 @@ func (d *disk) cacheAgain(bytes int64) {
 	t := d.m.t
 	t.Helper()
 	mustPass(t, "pool", d.n.pool.Reconcile(t.Context()))
-	if _, err := d.n.Tune(t.Context()); err != nil {
+	if _, err := d.n.Change(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, found := d.cache(); found {
@@ -127,7 +127,7 @@ func (d *disk) cacheAgain(bytes int64) {
 		t.Fatalf("the pool is not ready: %s", v.Problem)
 	}
 	d.n.later(24 * time.Hour)
-	d.tune()
+	d.change()
 	d.n.later(0)
 	d.wantCache("cached again", volume.ModeWritethrough, bytes)
 	d.wantReport(v1alpha1.ReasonCacheActive)
@@ -142,7 +142,7 @@ func TestKernelFailover(t *testing.T) {
 	d := m.volume(n, "failover", 128*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	failovers := 0
 	n.FailedOver = func() { failovers++ }
 	l := startLoad(t, d.device(), 64*mib)
@@ -195,13 +195,13 @@ func TestKernelKillFailover(t *testing.T) {
 	d := m.volume(n, "killfailover", 128*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 32*mib)
 	points := slices.DeleteFunc(faultpoint.List(), func(p string) bool { return !strings.HasPrefix(p, "failover.") })
 	if len(points) < 4 {
 		t.Fatalf("fault points: %v", points)
 	}
-	for _, point := range append(points, "reload.loaded", "tune.data-removed") {
+	for _, point := range append(points, "reload.loaded", "change.data-removed") {
 		l.moving()
 		d.failVolume(nodeName, "meta")
 		if !d.killAt(point, order{FailOver: true}) {
@@ -210,13 +210,13 @@ func TestKernelKillFailover(t *testing.T) {
 		l.moving()
 		// What a restarted plugin does besides.
 		mustPass(t, "repair", n.Repair(t.Context()))
-		if _, err := n.Tune(t.Context()); err != nil {
+		if _, err := n.Change(t.Context()); err != nil {
 			t.Error(err)
 		}
 		d.awaitFailedOver()
 		mustPass(t, "failover", n.FailOver(t.Context()))
-		_, err := n.Tune(t.Context())
-		mustPass(t, "tune", err)
+		_, err := n.Change(t.Context())
+		mustPass(t, "change", err)
 		d.wantFailedOver()
 		d.cacheAgain(32 * mib)
 		t.Logf("killed at %s: %d accesses so far", point, l.rounds.Load())
@@ -249,7 +249,7 @@ func TestKernelFailoverAtRisk(t *testing.T) {
 	d := m.volume(n, "atrisk", 128*mib, cached(volume.ModeWriteback, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	n.FailedOver = func() { t.Error("a failover was counted") }
 	data := pattern(9, 4*mib)
 	d.writeDirty(d.device(), data)
@@ -257,7 +257,7 @@ func TestKernelFailoverAtRisk(t *testing.T) {
 	d.awaitReport(v1alpha1.ReasonCacheDeviceError)
 	for range 2 {
 		mustPass(t, "failover", n.FailOver(t.Context()))
-		if _, err := n.Tune(t.Context()); err != nil {
+		if _, err := n.Change(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
@@ -338,7 +338,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 	d := m.volume(n, "degraded", 128*mib, cached(volume.ModeWriteback, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 64*mib)
 	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 0 })
 	m.swapTable(frail, frailTable(m, "error"))
@@ -358,7 +358,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 
 	m.swapTable(frail, frailTable(m, "linear %s 0"))
 	d.awaitMirror(func() bool { v := n.pool.View(); return v.Ready && v.Degraded == "" })
-	d.tune()
+	d.change()
 	d.wantCache("whole again", volume.ModeWriteback, 32*mib)
 	d.wantReport(v1alpha1.ReasonCacheActive)
 	l.moving()
@@ -392,14 +392,14 @@ func (d *disk) awaitMode(mode volume.CacheMode) {
 	t := d.m.t
 	t.Helper()
 	for range 600 {
-		_, err := d.n.Tune(t.Context())
-		mustPass(t, "tune", err)
+		_, err := d.n.Change(t.Context())
+		mustPass(t, "change", err)
 		e, err := d.n.Journal.Load(string(d.req.ID))
 		mustPass(t, "journal", err)
 		if st, _ := d.cache(); string(st.Mode()) == string(mode) && e.Mode == mode && !e.Marked {
 			// Once more, so that the report is that of the end.
-			_, err := d.n.Tune(t.Context())
-			mustPass(t, "tune", err)
+			_, err := d.n.Change(t.Context())
+			mustPass(t, "change", err)
 			return
 		}
 		time.Sleep(200 * time.Millisecond)

@@ -67,7 +67,7 @@ func TestKernelFlushUnderLoad(t *testing.T) {
 	d := m.volume(n, "busy", 128*mib, cached(volume.ModeWriteback, 64*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 64*mib)
 	l.until(d, func(st devmapper.CacheStatus) bool { return st.Dirty > 100 })
 	l.fast.Store(math.MaxInt64)
@@ -78,8 +78,8 @@ func TestKernelFlushUnderLoad(t *testing.T) {
 	var said []string
 	rounds, looks := l.rounds.Load(), 0
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
-		_, err := n.Tune(t.Context())
-		mustPass(t, "tune", err)
+		_, err := n.Change(t.Context())
+		mustPass(t, "change", err)
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		if !rec.Volume.FlushPending() {

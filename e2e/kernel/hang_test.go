@@ -100,7 +100,7 @@ func TestKernelHungSSD(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	loops.Go(func() { n.RunFailover(ctx, 200*time.Millisecond) })
-	loops.Go(func() { n.RunTune(ctx, time.Second) })
+	loops.Go(func() { n.RunChanges(ctx, time.Second) })
 	loops.Go(func() { n.Run(ctx, time.Second) })
 	failedOver := func() bool {
 		all, err := n.DM.StatusAll(ctx)

@@ -133,7 +133,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 			do   func() error
 		}{
 			{"repair", func() error { return node.Attacher.Repair(t.Context()) }},
-			{"comparison with the records", func() error { _, err := node.Tune(t.Context()); return err }},
+			{"comparison with the records", func() error { _, err := node.Change(t.Context()); return err }},
 			{"look for failing SSDs", func() error { return node.FailOver(t.Context()) }},
 			{"scrape", func() error { return pass(len(disks)) }},
 		} {

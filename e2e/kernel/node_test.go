@@ -344,7 +344,7 @@ func (r fileRecords) List(context.Context) ([]volume.Volume, error) {
 	return out, nil
 }
 
-// Changed implements attach.OwnedRecords: nobody signals, the tests call Tune.
+// Changed implements attach.OwnedRecords: nobody signals, the tests call Change.
 func (r fileRecords) Changed() <-chan struct{} { return nil }
 
 // disk is a volume on the storage server, published to this node.

@@ -78,7 +78,7 @@ func TestKernelPlaceMirror(t *testing.T) {
 	}
 	for _, d := range disks {
 		d.ask(cacheBytes(48 * mib))
-		d.tune()
+		d.change()
 		d.wantTogether("grown")
 		data := pattern(1, 4*mib)
 		write(t, d.device(), data, 0, true)
@@ -116,7 +116,7 @@ func TestKernelPlaceExtended(t *testing.T) {
 	n = m.node(dir, v1alpha1.CachePoolSpec{Devices: ssds})
 	before.n = n
 	before.ask(cacheBytes(48 * mib))
-	before.tune()
+	before.change()
 	if on := before.wantTogether("grown"); len(on) != 2 {
 		t.Errorf("grown: on %v", on)
 	}
@@ -131,8 +131,8 @@ func TestKernelPlaceExtended(t *testing.T) {
 	// Growth finds no room beside what it belongs to, although the pool has some.
 	free := []func(){m.fillDevice(ssds[0])}
 	before.ask(cacheBytes(96 * mib))
-	_, err := n.Tune(t.Context())
-	mustPass(t, "tune", err)
+	_, err := n.Change(t.Context())
+	mustPass(t, "change", err)
 	rec, err := before.rec.load(before.req.ID)
 	mustPass(t, "record", err)
 	if rec.Applied.Reason != v1alpha1.ReasonPoolFull {

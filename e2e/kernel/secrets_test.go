@@ -230,7 +230,7 @@ func TestKernelSecretsDiscarded(t *testing.T) {
 	discard()
 	// A swap of the table sets the limits of the device anew.
 	v.ask(mode(volume.ModeWriteback))
-	v.tune()
+	v.change()
 	v.wantCache("discards", volume.ModeWriteback, 64*mib)
 	discard()
 	v.unstage()

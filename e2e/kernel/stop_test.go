@@ -39,7 +39,7 @@ func (d *disk) stoppedAfterSwap(old, late []byte) []byte {
 		t.Fatalf("not all is cached, or nothing dirty: %+v", st)
 	}
 	mustPass(t, "ask for a flush", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.FlushRequest = "flush-1"; return nil }))
-	mustPass(t, "tune", d.n.tune(t.Context(), d.req.ID))
+	mustPass(t, "change", d.n.change(t.Context(), d.req.ID))
 	d.m.must("dmsetup", "message", "nf-"+string(d.req.ID), "0", "migration_threshold", "0")
 	// No fsync: it would make the kernel commit.
 	write(t, d.device(), late, 0, false)

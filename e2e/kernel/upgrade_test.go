@@ -69,11 +69,11 @@ func TestKernelUpgrade(t *testing.T) {
 		d.n.AdoptNames(t.Context())
 		d.wantNames(before)
 		d.stage()
-		d.tune()
+		d.change()
 		l.moving()
 		if mode == volume.ModeWriteback {
 			d.ask(cacheBytes(64 * mib))
-			d.tune()
+			d.change()
 			l.moving()
 		}
 		l.end()

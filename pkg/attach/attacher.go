@@ -209,9 +209,9 @@ type Attacher struct {
 	alloc chan struct{}
 	// staged receives when a volume was attached or has grown.
 	staged chan struct{}
-	// tuned is Tune's memory; detached are the volumes that have left since, of which it
+	// changing is Change's memory; detached are the volumes that have left since, of which it
 	// holds no more.
-	tuned    map[volume.ID]*tuned
+	changing map[volume.ID]*changing
 	detached sync.Map
 	// fills is RunFills' memory, and prepares that of RunPrepares.
 	fills    *fillMemory
@@ -222,9 +222,9 @@ type Attacher struct {
 	ssd *ssdMemory
 	// dirtyLimits keeps volumes within theirs.
 	dirtyLimits *dirtylimit.Keeper
-	// repairs, tunes, failingOver, counting, hotSetting and filling are who works on what the
+	// repairs, changers, failingOver, counting, hotSetting and filling are who works on what the
 	// passes find.
-	repairs, tunes, failingOver, counting, hotSetting, filling workers
+	repairs, changers, failingOver, counting, hotSetting, filling workers
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
 	named sync.Map
@@ -258,7 +258,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	c.Warm = c.Warm.withDefaults()
 	a := &Attacher{
-		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), tuned: map[volume.ID]*tuned{}, fills: newFillMemory(),
+		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, fills: newFillMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(),
 		keeps: keeps{m: map[volume.ID]kept{}},
 	}
@@ -266,7 +266,7 @@ func New(c Config, d Deps) *Attacher {
 	return a
 }
 
-// look makes RunTune look at once.
+// look makes RunChanges look at once.
 func (a *Attacher) look() {
 	select {
 	case a.staged <- struct{}{}:

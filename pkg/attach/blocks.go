@@ -87,7 +87,7 @@ func (a *Attacher) leaveCoarse(ctx context.Context, s *staging) error {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Leaving a cache whose logical blocks are too large", "volume", e.ID, "reason", why)
-	f := tuneFacts{Entry: e, Record: s.rec, Coarse: why}
+	f := changeFacts{Entry: e, Record: s.rec, Coarse: why}
 	if e.Mode == volume.ModeWriteback {
 		if err := a.swapPolicy(ctx, e, true); err != nil {
 			return err

@@ -177,7 +177,7 @@ func TestSwapAgain(t *testing.T) {
 // TestShapeUnknown: a cache whose shape is not known, because the journal was lost, is not
 // judged.
 func TestShapeUnknown(t *testing.T) {
-	if needsNewCache(tuneFacts{Entry: &Entry{ID: "v", Mode: volume.ModeWriteback}, Want: geometry{chunkSectors: 64, dataBytes: 1 << 20}}) {
+	if needsNewCache(changeFacts{Entry: &Entry{ID: "v", Mode: volume.ModeWriteback}, Want: geometry{chunkSectors: 64, dataBytes: 1 << 20}}) {
 		t.Error("it is to be replaced")
 	}
 }

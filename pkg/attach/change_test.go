@@ -27,7 +27,7 @@ var errNotApplied = errors.New("the record is not applied")
 
 // apply does what is asked of the attached volume, once.
 func (w *world) apply(p *plugin) error {
-	if _, err := p.Tune(w.ctx); err != nil {
+	if _, err := p.Change(w.ctx); err != nil {
 		return err
 	}
 	obj := w.record()

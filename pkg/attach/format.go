@@ -138,7 +138,7 @@ func (a *Attacher) leaveFailedCache(ctx context.Context, s *staging, why string)
 		return fmt.Errorf("%w: %d bytes on the SSD of node %s are not on the storage server yet", volume.ErrUnavailable, st.DirtyBytes(), a.Node)
 	}
 	if e.Mode == volume.ModeWriteback {
-		clean := tuneFacts{Entry: e, Record: s.rec}
+		clean := changeFacts{Entry: e, Record: s.rec}
 		clean.Record.Spec.Mode = volume.ModeWritethrough
 		wait, err := a.cleanLive(ctx, clean)
 		if err == nil && wait {

@@ -54,7 +54,7 @@ func FuzzEntry(f *testing.F) {
 			down.Record = &s.f.Record
 		}
 		decideDown(down)
-		decideTune(tuneFacts{Entry: &e, Record: s.f.Record})
+		decideChange(changeFacts{Entry: &e, Record: s.f.Record})
 		decideFill(fillFacts{Entry: &e})
 		decideFailover(failoverFacts{Entry: &e})
 		decidePrewarm(prewarmFacts{Entry: &e, Node: "a"})

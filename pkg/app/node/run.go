@@ -54,9 +54,9 @@ const (
 	apiTimeout = 15 * time.Second
 	// poolEvery, repairEvery and preflightEvery are the pauses of the loops.
 	poolEvery, repairEvery, preflightEvery = 30 * time.Second, 15 * time.Second, 30 * time.Second
-	// tuneEvery is the pause between two comparisons of attached volumes with their
+	// changeEvery is the pause between two comparisons of attached volumes with their
 	// records. A change of a record is seen at once.
-	tuneEvery = 15 * time.Second
+	changeEvery = 15 * time.Second
 	// failoverEvery is the pause between two looks for SSDs that fail (states.md, The
 	// cache device fails).
 	failoverEvery = 5 * time.Second
@@ -162,7 +162,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	// volume keeps them apart, and each finds by the journal what the other did.
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
-	group.Go(func() error { p.attacher.RunTune(ctx, tuneEvery); return nil })
+	group.Go(func() error { p.attacher.RunChanges(ctx, changeEvery); return nil })
 	group.Go(func() error { p.attacher.RunFailover(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })

@@ -5,8 +5,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// tuneFacts are what decideTune rests on.
-type tuneFacts struct {
+// changeFacts are what decideChange rests on.
+type changeFacts struct {
 	Entry *Entry
 	// Record is the API object's view.
 	Record volume.Volume
@@ -30,105 +30,105 @@ type tuneFacts struct {
 	Problem, ProblemReason string
 }
 
-// tuneStep is one step of the table "What changes while the volume is attached"
+// changeStep is one step of the table "What changes while the volume is attached"
 // in states.md.
-type tuneStep string
+type changeStep string
 
 const (
-	tuneNothing   tuneStep = "Nothing"
-	tuneSweep     tuneStep = "Sweep"
-	tuneCache     tuneStep = "Cache"
-	tuneUncache   tuneStep = "Uncache"
-	tuneRecord    tuneStep = "Record"
-	tuneClean     tuneStep = "Clean"
-	tuneUnmark    tuneStep = "Unmark"
-	tuneMark      tuneStep = "Mark"
-	tuneRestore   tuneStep = "Restore"
-	tuneWriteback tuneStep = "Writeback"
-	tuneGrow      tuneStep = "Grow"
-	tuneFlushed   tuneStep = "Flushed"
-	// tuneImpossible: what is asked for cannot be had now; the message says why.
-	tuneImpossible tuneStep = "Impossible"
-	tuneDone       tuneStep = "Done"
+	changeNothing   changeStep = "Nothing"
+	changeSweep     changeStep = "Sweep"
+	changeCache     changeStep = "Cache"
+	changeUncache   changeStep = "Uncache"
+	changeRecord    changeStep = "Record"
+	changeClean     changeStep = "Clean"
+	changeUnmark    changeStep = "Unmark"
+	changeMark      changeStep = "Mark"
+	changeRestore   changeStep = "Restore"
+	changeWriteback changeStep = "Writeback"
+	changeGrow      changeStep = "Grow"
+	changeFlushed   changeStep = "Flushed"
+	// changeImpossible: what is asked for cannot be had now; the message says why.
+	changeImpossible changeStep = "Impossible"
+	changeDone       changeStep = "Done"
 )
 
-// decideTune is that table, in its order.
-func decideTune(f tuneFacts) tuneStep {
+// decideChange is that table, in its order.
+func decideChange(f changeFacts) changeStep {
 	e := f.Entry
 	switch {
 	case e == nil || e.State != StateStaged || e.Fence != f.Record.Fence || !f.Record.Published:
-		return tuneNothing
+		return changeNothing
 	case f.LiveOrigin:
 		return decideUncached(f)
 	case !f.LiveCache:
-		return tuneNothing
+		return changeNothing
 	case e.FailoverCause != "" && !e.Cached():
-		return tuneNothing // see The cache device fails
+		return changeNothing // see The cache device fails
 	case f.Broken != "" || f.Status.Fail:
-		return tuneImpossible
+		return changeImpossible
 	case !e.Cached():
 		// A step was killed; the table that is live is writethrough (states.md).
 		if f.Record.Spec.Mode == volume.ModeNone || needsNewCache(f) {
-			return tuneUncache
+			return changeUncache
 		}
-		return tuneRecord
+		return changeRecord
 	}
 	return decideCached(f)
 }
 
 // decideUncached decides for a volume that runs past its cache.
-func decideUncached(f tuneFacts) tuneStep {
+func decideUncached(f changeFacts) changeStep {
 	switch {
 	case f.Entry.Cached():
 		// No step leaves this. Whatever did, what the cache may hold is kept.
-		return tuneNothing
+		return changeNothing
 	case f.Leftover:
-		return tuneSweep
+		return changeSweep
 	case f.Record.Spec.Mode == volume.ModeNone:
-		return flushedOr(f, tuneDone)
+		return flushedOr(f, changeDone)
 	case f.Problem != "":
-		return flushedOr(f, tuneImpossible)
+		return flushedOr(f, changeImpossible)
 	}
-	return tuneCache
+	return changeCache
 }
 
 // decideCached decides for a volume whose cache is live and journalled.
-func decideCached(f tuneFacts) tuneStep {
+func decideCached(f changeFacts) changeStep {
 	e, asked := f.Entry, f.Record.Spec.Mode
 	if e.Mode == volume.ModeWriteback && !f.Record.PossiblyDirty {
 		// Given up while the node was cut off and its pod went on, or restored.
-		return tuneMark
+		return changeMark
 	}
 	newCache := asked == volume.ModeNone || needsNewCache(f)
 	switch {
 	case e.Mode == volume.ModeWriteback:
 		if asked != volume.ModeWriteback || newCache || f.flushDue() {
-			return tuneClean
+			return changeClean
 		}
 	case e.Marked && (asked != volume.ModeWriteback || f.Coarse != ""):
-		return tuneUnmark
+		return changeUnmark
 	case newCache:
-		return tuneUncache
+		return changeUncache
 	}
 	switch {
 	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited():
-		return tuneRestore
+		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
-		return tuneWriteback
+		return changeWriteback
 	case f.waitsForFill():
-		return flushedOr(f, tuneImpossible)
+		return flushedOr(f, changeImpossible)
 	case f.Degraded != "":
 		// Also nothing is made larger on half a mirror.
-		return flushedOr(f, tuneImpossible)
+		return flushedOr(f, changeImpossible)
 	case f.Want.dataBytes > e.DataBytes:
-		return tuneGrow
+		return changeGrow
 	}
-	return flushedOr(f, tuneDone)
+	return flushedOr(f, changeDone)
 }
 
 // needsNewCache tells a cache that cannot become what is asked for while it keeps its
 // map: another size, or an SSD that it must not be on.
-func needsNewCache(f tuneFacts) bool {
+func needsNewCache(f changeFacts) bool {
 	e := f.Entry
 	switch {
 	case f.Coarse != "":
@@ -144,25 +144,25 @@ func needsNewCache(f tuneFacts) bool {
 
 // waitsForFill tells a larger size that has to wait, because the data device is
 // a clone of a fixed length until the fill is complete.
-func (f tuneFacts) waitsForFill() bool {
+func (f changeFacts) waitsForFill() bool {
 	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
 }
 
 // limited tells a table that the dirty limit may have loaded and will take away
 // (package dirtylimit).
-func (f tuneFacts) limited() bool {
+func (f changeFacts) limited() bool {
 	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyLimit.IsZero()
 }
 
 // flushDue tells whether a flush was asked for that the node has not done yet.
-func (f tuneFacts) flushDue() bool {
+func (f changeFacts) flushDue() bool {
 	return f.Record.FlushPending() && f.Entry.FlushDone != f.Record.FlushRequest
 }
 
-// flushedOr returns tuneFlushed while a flush waits to be done or reported.
-func flushedOr(f tuneFacts, otherwise tuneStep) tuneStep {
+// flushedOr returns changeFlushed while a flush waits to be done or reported.
+func flushedOr(f changeFacts, otherwise changeStep) changeStep {
 	if f.Record.FlushPending() {
-		return tuneFlushed
+		return changeFlushed
 	}
 	return otherwise
 }

@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// tuneRetry is the pause before something is tried again that failed.
-	tuneRetry = time.Minute
-	// tuneBusy is the pause between two looks while something is under way.
-	tuneBusy = time.Second
-	// tuneReport is the least time between two reports of a flush's progress.
-	tuneReport = 5 * time.Second
-	// tuneSteps is more than any change has: a step that changes nothing must not
+	// changeRetry is the pause before something is tried again that failed.
+	changeRetry = time.Minute
+	// changeBusy is the pause between two looks while something is under way.
+	changeBusy = time.Second
+	// changeReport is the least time between two reports of a flush's progress.
+	changeReport = 5 * time.Second
+	// changeSteps is more than any change has: a step that changes nothing must not
 	// be taken for ever while requests wait for the volume.
-	tuneSteps = 16
+	changeSteps = 16
 )
 
-// tuned is what is remembered of a volume between two passes. It is lost with
+// changing is what is remembered of a volume between two passes. It is lost with
 // the process, which costs a report and a try.
-type tuned struct {
+type changing struct {
 	report   volume.AppliedReport
 	reported time.Time
 	retryAt  time.Time
@@ -40,19 +40,19 @@ type tuned struct {
 	failedSpec int64
 }
 
-// RunTune makes attached volumes what their records ask for, until ctx ends. It
+// RunChanges makes attached volumes what their records ask for, until ctx ends. It
 // looks at all of them every now and then, and at once when Deps.Owned says that
 // a record has changed, or a volume was staged.
-func (a *Attacher) RunTune(ctx context.Context, every time.Duration) {
+func (a *Attacher) RunChanges(ctx context.Context, every time.Duration) {
 	changed := a.Owned.Changed()
 	for {
 		pause := every
-		busy, err := a.Tune(ctx)
+		busy, err := a.Change(ctx)
 		if err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Attached volumes could not be compared with their records")
 		}
 		if busy {
-			pause = tuneBusy
+			pause = changeBusy
 		}
 		select {
 		case <-ctx.Done():
@@ -64,10 +64,10 @@ func (a *Attacher) RunTune(ctx context.Context, every time.Duration) {
 	}
 }
 
-// Tune takes the steps that are due and tells whether one of them is under way.
+// Change takes the steps that are due and tells whether one of them is under way.
 // Two commands find the volumes that need none, whatever their number. It is not
 // for concurrent use.
-func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
+func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 	records, err := a.Owned.List(ctx)
 	if err != nil || len(records) == 0 {
 		return false, err
@@ -83,7 +83,7 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 	known := map[volume.ID]bool{}
 	var due []volume.ID
 	for _, rec := range records {
-		if status[layout.Device(rec.ID, layout.Top)].Silent || a.tunes.working(rec.ID) {
+		if status[layout.Device(rec.ID, layout.Top)].Silent || a.changers.working(rec.ID) {
 			known[rec.ID] = true
 			continue
 		}
@@ -96,17 +96,17 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 			a.keepNames(ctx, rec)
 		}
 		if _, left := a.detached.LoadAndDelete(rec.ID); left {
-			delete(a.tuned, rec.ID) // the record says Detached since, and is to say more
+			delete(a.changing, rec.ID) // the record says Detached since, and is to say more
 		}
-		m := a.tuned[rec.ID]
+		m := a.changing[rec.ID]
 		if m == nil {
-			m = &tuned{}
-			a.tuned[rec.ID] = m
+			m = &changing{}
+			a.changing[rec.ID] = m
 		}
-		f := a.tuneFacts(ctx, e, rec, status, infos)
-		step := decideTune(f)
-		resting := step == tuneDone || step == tuneImpossible
-		if step == tuneNothing || resting && m.report == appliedReport(f, step) {
+		f := a.changeFacts(ctx, e, rec, status, infos)
+		step := decideChange(f)
+		resting := step == changeDone || step == changeImpossible
+		if step == changeNothing || resting && m.report == appliedReport(f, step) {
 			continue
 		}
 		if !resting && m.failedSpec == rec.SpecGeneration && a.Now().Before(m.retryAt) {
@@ -114,17 +114,17 @@ func (a *Attacher) Tune(ctx context.Context) (busy bool, err error) {
 		}
 		due = append(due, rec.ID)
 	}
-	memory := maps.Clone(a.tuned) // one that is worked on longer is left alone by the next pass
+	memory := maps.Clone(a.changing) // one that is worked on longer is left alone by the next pass
 	var again atomic.Bool
-	err = a.tunes.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
-		if a.tuneOne(ctx, id, memory[id]) {
+	err = a.changers.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+		if a.changeOne(ctx, id, memory[id]) {
 			again.Store(true)
 		}
 		return nil
 	})
-	for id := range a.tuned {
+	for id := range a.changing {
 		if !known[id] {
-			delete(a.tuned, id)
+			delete(a.changing, id)
 		}
 	}
 	a.detached.Range(func(id, _ any) bool {
@@ -153,9 +153,9 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 	}
 }
 
-// tuneFacts gathers from what has been read for all volumes.
-func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) tuneFacts {
-	f := tuneFacts{Entry: e, Record: rec}
+// changeFacts gathers from what has been read for all volumes.
+func (a *Attacher) changeFacts(ctx context.Context, e *Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) changeFacts {
+	f := changeFacts{Entry: e, Record: rec}
 	f.Status, f.LiveCache = status[layout.Device(e.ID, layout.Top)]
 	top := infos[layout.Device(e.ID, layout.Top)]
 	f.LiveOrigin = top.HasLive && !f.LiveCache
@@ -207,9 +207,9 @@ func (a *Attacher) tuneFacts(ctx context.Context, e *Entry, rec volume.Volume, s
 	return f
 }
 
-// tuneOne leads one volume along the table until it is done or must wait. It
+// changeOne leads one volume along the table until it is done or must wait. It
 // tells whether something is under way.
-func (a *Attacher) tuneOne(ctx context.Context, id volume.ID, m *tuned) (busy bool) {
+func (a *Attacher) changeOne(ctx context.Context, id volume.ID, m *changing) (busy bool) {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return true
@@ -217,25 +217,25 @@ func (a *Attacher) tuneOne(ctx context.Context, id volume.ID, m *tuned) (busy bo
 	defer unlock()
 	log := klog.FromContext(ctx).WithValues("volume", id)
 	ctx = klog.NewContext(ctx, log)
-	for range tuneSteps {
-		f, err := a.gatherTune(ctx, id)
+	for range changeSteps {
+		f, err := a.gatherChange(ctx, id)
 		if err != nil {
 			log.Error(err, "Volume could not be compared with its record")
 			return false
 		}
-		step := decideTune(f)
+		step := decideChange(f)
 		switch step {
-		case tuneNothing:
+		case changeNothing:
 			return false
-		case tuneDone, tuneImpossible:
+		case changeDone, changeImpossible:
 			a.reportApplied(ctx, id, m, appliedReport(f, step))
 			return false
 		default:
 		}
 		log.Info("Changing attached volume", "step", step, "asked", f.Record.Spec.Mode, "journal", f.Entry.Mode, "dirty", f.Status.Dirty)
-		wait, err := a.tune(ctx, f, step)
+		wait, err := a.takeStep(ctx, f, step)
 		if err != nil {
-			a.tuneFailed(ctx, f, m, step, err)
+			a.changeFailed(ctx, f, m, step, err)
 			return false
 		}
 		if wait {
@@ -247,47 +247,47 @@ func (a *Attacher) tuneOne(ctx context.Context, id volume.ID, m *tuned) (busy bo
 	return true
 }
 
-// gatherTune gathers what one volume needs, the record from the API server.
-func (a *Attacher) gatherTune(ctx context.Context, id volume.ID) (tuneFacts, error) {
+// gatherChange gathers what one volume needs, the record from the API server.
+func (a *Attacher) gatherChange(ctx context.Context, id volume.ID) (changeFacts, error) {
 	rec, err := a.Records.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
-		return tuneFacts{}, nil
+		return changeFacts{}, nil
 	}
 	if err != nil {
-		return tuneFacts{}, err
+		return changeFacts{}, err
 	}
 	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
-		return tuneFacts{}, err
+		return changeFacts{}, err
 	}
 	status := map[string]devmapper.CacheStatus{}
 	st, found, err := a.DM.Status(ctx, layout.Device(id, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
-		return tuneFacts{}, err
+		return changeFacts{}, err
 	}
 	if found {
 		status[layout.Device(id, layout.Top)] = st
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top))
 	if err != nil {
-		return tuneFacts{}, err
+		return changeFacts{}, err
 	}
-	return a.tuneFacts(ctx, e, rec, status, infos), nil
+	return a.changeFacts(ctx, e, rec, status, infos), nil
 }
 
 // appliedReport says what step means to those who changed the record.
-func appliedReport(f tuneFacts, step tuneStep) volume.AppliedReport {
+func appliedReport(f changeFacts, step changeStep) volume.AppliedReport {
 	r := volume.AppliedReport{State: volume.AppliedPending, Reason: v1alpha1.ReasonApplying, SpecGeneration: f.Record.SpecGeneration}
 	switch step {
-	case tuneDone:
+	case changeDone:
 		r.State, r.Reason = volume.AppliedDone, v1alpha1.ReasonApplied
 		r.Message = fmt.Sprintf("mode %s", f.Entry.Mode)
 		if f.Entry.Cached() {
 			r.Message += fmt.Sprintf(", %d bytes of cache", f.Entry.DataBytes)
 		}
-	case tuneImpossible:
+	case changeImpossible:
 		r.Reason, r.Message = f.ProblemReason, f.Problem
-	case tuneClean:
+	case changeClean:
 		r.Reason = v1alpha1.ReasonFlushing
 		r.Message = fmt.Sprintf("%d bytes of the cache are still dirty", f.Status.DirtyBytes())
 	default:
@@ -297,9 +297,9 @@ func appliedReport(f tuneFacts, step tuneStep) volume.AppliedReport {
 }
 
 // reportApplied writes a report that is news. Nobody's data wait for it.
-func (a *Attacher) reportApplied(ctx context.Context, id volume.ID, m *tuned, r volume.AppliedReport) {
+func (a *Attacher) reportApplied(ctx context.Context, id volume.ID, m *changing, r volume.AppliedReport) {
 	progress := m.report.Reason == r.Reason && r.State == volume.AppliedPending && m.report.SpecGeneration == r.SpecGeneration
-	if m.report == r || progress && a.Now().Sub(m.reported) < tuneReport {
+	if m.report == r || progress && a.Now().Sub(m.reported) < changeReport {
 		return
 	}
 	if err := a.Records.ReportApplied(ctx, id, a.Node, r); err != nil {
@@ -309,10 +309,10 @@ func (a *Attacher) reportApplied(ctx context.Context, id volume.ID, m *tuned, r 
 	m.report, m.reported = r, a.Now()
 }
 
-// tuneFailed reports a step that failed, and lets it rest for a while.
-func (a *Attacher) tuneFailed(ctx context.Context, f tuneFacts, m *tuned, step tuneStep, err error) {
-	klog.FromContext(ctx).Error(err, "Change of an attached volume failed and will be tried again", "step", step, "pause", tuneRetry)
-	m.retryAt, m.failedSpec = a.Now().Add(tuneRetry), f.Record.SpecGeneration
+// changeFailed reports a step that failed, and lets it rest for a while.
+func (a *Attacher) changeFailed(ctx context.Context, f changeFacts, m *changing, step changeStep, err error) {
+	klog.FromContext(ctx).Error(err, "Change of an attached volume failed and will be tried again", "step", step, "pause", changeRetry)
+	m.retryAt, m.failedSpec = a.Now().Add(changeRetry), f.Record.SpecGeneration
 	r := appliedReport(f, step)
 	r.Message = err.Error()
 	switch {

@@ -23,13 +23,13 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// tune lets the node do what the record asks, until it says that it has.
-func (n *node) tune(ctx context.Context, id volume.ID) error {
+// change lets the node do what the record asks, until it says that it has.
+func (n *node) change(ctx context.Context, id volume.ID) error {
 	rec := n.Records.(fileRecords)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for {
-		if _, err := n.Tune(ctx); err != nil {
+		if _, err := n.Change(ctx); err != nil {
 			return err
 		}
 		now, err := rec.load(id)
@@ -57,9 +57,9 @@ func (d *disk) ask(change func(*volume.Volume)) {
 	}))
 }
 
-func (d *disk) tune() {
+func (d *disk) change() {
 	d.m.t.Helper()
-	mustPass(d.m.t, "tune", d.n.tune(d.m.t.Context(), d.req.ID))
+	mustPass(d.m.t, "change", d.n.change(d.m.t.Context(), d.req.ID))
 }
 
 func mode(m volume.CacheMode) func(*volume.Volume) {
@@ -263,16 +263,16 @@ func (d *disk) originDevice() string {
 	return infos[name].DevPath()
 }
 
-// TestKernelTune changes mode and size of an attached volume under a verified
+// TestKernelChange changes mode and size of an attached volume under a verified
 // load: no access fails, no block is lost or stale, and what is asked for is so.
-func TestKernelTune(t *testing.T) {
+func TestKernelChange(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	const none, wt, wb = volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback
-	d := m.volume(n, "tune", 128*mib, cached(wt, 32*mib))
+	d := m.volume(n, "change", 128*mib, cached(wt, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 64*mib)
 	l.until(d, func(st devmapper.CacheStatus) bool { return st.CacheUsed > 20 })
 	steps := []struct {
@@ -303,7 +303,7 @@ func TestKernelTune(t *testing.T) {
 		l.moving()
 		before, _ := d.cache()
 		d.ask(s.change)
-		d.tune()
+		d.change()
 		l.moving()
 		d.wantCache(s.name, s.mode, s.bytes)
 		if after, _ := d.cache(); s.warm && (before.CacheUsed == 0 || after.CacheUsed < before.CacheUsed*9/10) {
@@ -313,7 +313,7 @@ func TestKernelTune(t *testing.T) {
 	l.end()
 	l.check(d.device())
 	d.ask(mode(wt))
-	d.tune()
+	d.change()
 	l.check(d.originDevice()) // without the cache: nothing is dirty (I2)
 	if rec, err := d.rec.load(d.req.ID); err != nil || rec.Volume.PossiblyDirty {
 		t.Errorf("the record says dirty %t after writethrough was loaded (%v)", rec.Volume.PossiblyDirty, err)
@@ -352,23 +352,23 @@ func (d *disk) wantCache(name string, mode volume.CacheMode, bytes int64) {
 	}
 }
 
-// TestKernelTuneImpossible: what cannot be had is said, and nothing else changes.
-func TestKernelTuneImpossible(t *testing.T) {
+// TestKernelChangeImpossible: what cannot be had is said, and nothing else changes.
+func TestKernelChangeImpossible(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	d := m.volume(n, "toolarge", 128*mib, cached(volume.ModeWritethrough, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
-	// The record says Detached in between, and Tune does not look while it does.
+	d.change()
+	// The record says Detached in between, and Change does not look while it does.
 	d.unstage()
 	d.stage()
-	d.tune()
+	d.change()
 	other := m.volume(n, "other", 950*mib, cached(volume.ModeWritethrough, 900*mib))
 	other.req.Block = true
 	other.stage()
 	d.ask(cacheBytes(100 * mib))
-	if _, err := n.Tune(t.Context()); err != nil {
+	if _, err := n.Change(t.Context()); err != nil {
 		t.Error(err)
 	}
 	rec, err := d.rec.load(d.req.ID)
@@ -379,7 +379,7 @@ func TestKernelTuneImpossible(t *testing.T) {
 	d.wantCache("full", volume.ModeWritethrough, 32*mib)
 	other.unstage() // a residency gives way
 	d.ask(cacheBytes(104 * mib))
-	d.tune()
+	d.change()
 	d.wantCache("room", volume.ModeWritethrough, 104*mib)
 	d.unstage()
 	d.remove()
@@ -398,51 +398,51 @@ func changes() []change {
 	small := cacheBytes(32 * mib)
 	return []change{
 		{both(mode(none), small), mode(wb), []string{
-			"tune.data-removed", "tune.journaled", "tune.allocated", "reload.loaded", "tune.cached", "tune.recorded", "tune.tagged", "tune.writeback",
-		}, []string{"tune.allocated", "tune.cached"}},
-		{both(mode(wb), small), mode(none), []string{"tune.cleaner", "tune.cleaned", "tune.denied", "tune.uncached", "tune.data-removed"}, []string{"tune.cleaned", "tune.uncached"}},
-		{both(mode(wb), small), cacheBytes(64 * mib), []string{"tune.extended", "tune.data-grown", "tune.grown"}, []string{"tune.data-grown"}},
-		{both(mode(wb), small), mode(wt), []string{"tune.cleaned"}, nil},
-		{both(mode(wt), small), cacheBytes(16 * mib), []string{"tune.uncached", "tune.cached"}, []string{"tune.cached"}},
+			"change.data-removed", "change.journaled", "change.allocated", "reload.loaded", "change.cached", "change.recorded", "change.tagged", "change.writeback",
+		}, []string{"change.allocated", "change.cached"}},
+		{both(mode(wb), small), mode(none), []string{"change.cleaner", "change.cleaned", "change.denied", "change.uncached", "change.data-removed"}, []string{"change.cleaned", "change.uncached"}},
+		{both(mode(wb), small), cacheBytes(64 * mib), []string{"change.extended", "change.data-grown", "change.grown"}, []string{"change.data-grown"}},
+		{both(mode(wb), small), mode(wt), []string{"change.cleaned"}, nil},
+		{both(mode(wt), small), cacheBytes(16 * mib), []string{"change.uncached", "change.cached"}, []string{"change.cached"}},
 	}
 }
 
-// TestKernelKillTune kills the node plugin at every step of a change; a
+// TestKernelKillChange kills the node plugin at every step of a change; a
 // successor converges, and the pod, which runs all the time, sees nothing of it.
-func TestKernelKillTune(t *testing.T) {
+func TestKernelKillChange(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	passed := map[string]bool{}
-	d := m.volume(n, "killtune", 128*mib, cached(volume.ModeWriteback, 32*mib))
+	d := m.volume(n, "killchange", 128*mib, cached(volume.ModeWriteback, 32*mib))
 	d.req.Block = true
 	d.stage()
-	d.tune()
+	d.change()
 	l := startLoad(t, d.device(), 32*mib)
 	for i, c := range changes() {
 		for _, point := range killedAt(t, c.points, c.phases...) {
 			d.ask(c.from)
-			d.tune()
+			d.change()
 			l.moving()
 			d.ask(c.to)
-			if !d.killAt(point, order{Tune: true}) {
+			if !d.killAt(point, order{Change: true}) {
 				t.Fatalf("change %d did not pass %s", i, point)
 			}
 			passed[point] = true
 			l.moving()
 			mustPass(t, "repair", d.n.Repair(t.Context()))
-			d.tune()
+			d.change()
 			t.Logf("change %d, killed at %s: %d accesses so far", i, point, l.rounds.Load())
 		}
 	}
 	for _, p := range faultpoint.List() {
-		if wholeMatrix() && strings.HasPrefix(p, "tune.") && !passed[p] {
+		if wholeMatrix() && strings.HasPrefix(p, "change.") && !passed[p] {
 			t.Errorf("no change was killed at %s", p)
 		}
 	}
 	l.end()
 	l.check(d.device())
 	// These leave what unstage has to make sense of.
-	left := []string{"tune.cached", "tune.recorded", "tune.writeback", "tune.cleaner", "tune.denied", "tune.uncached", "tune.data-grown"}
+	left := []string{"change.cached", "change.recorded", "change.writeback", "change.cleaner", "change.denied", "change.uncached", "change.data-grown"}
 	for i, c := range changes()[:3] {
 		for _, point := range c.points {
 			if !slices.Contains(left, point) || !wholeMatrix() && !slices.Contains(c.phases, point) {
@@ -462,7 +462,7 @@ func TestKernelKillTune(t *testing.T) {
 func (d *disk) killedThenUnstaged(c change, point string, l *load) {
 	t := d.m.t
 	d.ask(c.from)
-	d.tune()
+	d.change()
 	f := openDirect(t, d.device())
 	buf := aligned(loadBlock)
 	for block := range int64(64) {
@@ -474,7 +474,7 @@ func (d *disk) killedThenUnstaged(c change, point string, l *load) {
 	}
 	mustPass(t, "close", f.Close())
 	d.ask(c.to)
-	d.killAt(point, order{Tune: true})
+	d.killAt(point, order{Change: true})
 	d.unstage()
 	mustPass(t, "repair", d.n.Repair(t.Context()))
 	d.stage()

@@ -12,40 +12,40 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// tune takes one step of the table "What changes while the volume is attached".
+// takeStep takes one step of the table "What changes while the volume is attached".
 // Every step may be repeated from its beginning. wait is true when the kernel
 // needs time before the next.
-func (a *Attacher) tune(ctx context.Context, f tuneFacts, step tuneStep) (wait bool, err error) {
+func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep) (wait bool, err error) {
 	e := f.Entry
 	switch step {
-	case tuneSweep:
+	case changeSweep:
 		return false, a.sweep(ctx, e)
-	case tuneCache:
+	case changeCache:
 		return false, a.cacheLive(ctx, f)
-	case tuneRecord:
+	case changeRecord:
 		return false, a.recordCache(ctx, e)
-	case tuneUncache:
+	case changeUncache:
 		return false, a.uncacheLive(ctx, f)
-	case tuneClean:
+	case changeClean:
 		return a.cleanLive(ctx, f)
-	case tuneUnmark:
+	case changeUnmark:
 		err := a.takeBackMark(ctx, e)
 		if err == nil && f.Degraded != "" {
 			a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonMirrorDegraded, Warning: true, Message: fmt.Sprintf(
 				"the pool of node %s is degraded (%s): everything was flushed, and writes go through to the storage server until the mirror is whole", a.Node, f.Degraded)})
 		}
 		return false, err
-	case tuneMark:
+	case changeMark:
 		return false, a.markDirty(ctx, e)
-	case tuneRestore:
+	case changeRestore:
 		return false, a.restore(ctx, e)
-	case tuneWriteback:
+	case changeWriteback:
 		return false, a.startWriteback(ctx, e)
-	case tuneGrow:
+	case changeGrow:
 		return false, a.growCache(ctx, f)
-	case tuneFlushed:
+	case changeFlushed:
 		return false, a.flushed(ctx, f)
-	case tuneNothing, tuneImpossible, tuneDone:
+	case changeNothing, changeImpossible, changeDone:
 	}
 	return false, nil
 }
@@ -68,7 +68,7 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 	if err := a.remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {
 		return err
 	}
-	faultTuneDataRemoved.Hit()
+	faultChangeDataRemoved.Hit()
 	if e.Fill != nil {
 		outcome, why := volume.MoveEnded, "the cache was taken away"
 		if a.Now().Before(e.NoCacheBefore) {
@@ -85,7 +85,7 @@ func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
 // cacheLive puts an empty writethrough cache between the pod and the origin. The
 // origin's content does not change by it, so that it can be undone or forgotten
 // at any moment.
-func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
+func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	e := f.Entry
 	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
 	if err != nil {
@@ -103,14 +103,14 @@ func (a *Attacher) cacheLive(ctx context.Context, f tuneFacts) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultTuneJournaled.Hit()
+	faultChangeJournaled.Hit()
 	if err := a.loadNewCache(ctx, e, o); err != nil {
 		if undo := a.sweep(context.WithoutCancel(ctx), e); undo != nil {
 			klog.FromContext(ctx).Error(undo, "Cache that could not be made live was not removed; it will be")
 		}
 		return err
 	}
-	faultTuneCached.Hit()
+	faultChangeCached.Hit()
 	return a.recordCache(ctx, e)
 }
 
@@ -123,7 +123,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 	if err != nil {
 		return err
 	}
-	faultTuneAllocated.Hit()
+	faultChangeAllocated.Hit()
 	data, err := a.createDataDevice(cctx, &next, c, o)
 	if err != nil {
 		return err
@@ -142,14 +142,14 @@ func (a *Attacher) recordCache(ctx context.Context, e *Entry) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultTuneRecorded.Hit()
+	faultChangeRecorded.Hit()
 	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "cache made while attached on node " + a.Node})
 	return nil
 }
 
 // uncacheLive takes the cache from below a running pod. The table is writethrough
 // and nothing is dirty: the caller has seen to that.
-func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
+func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	e := f.Entry
 	if f.Status.Mode() != devmapper.Writethrough || f.Status.Dirty > 0 {
 		return fmt.Errorf("%w: the cache of volume %s is in mode %s with %d dirty blocks, it cannot be taken away",
@@ -172,11 +172,11 @@ func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultTuneDenied.Hit()
+	faultChangeDenied.Hit()
 	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
 		return err
 	}
-	faultTuneUncached.Hit()
+	faultChangeUncached.Hit()
 	switch {
 	case f.Coarse != "":
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonBlockSizeTooLarge, Warning: true, Message: f.Coarse})
@@ -188,12 +188,12 @@ func (a *Attacher) uncacheLive(ctx context.Context, f tuneFacts) error {
 
 // cleanLive writes every dirty block to the origin while the pod goes on. The
 // table is writethrough meanwhile, so that no write makes a block dirty again.
-func (a *Attacher) cleanLive(ctx context.Context, f tuneFacts) (wait bool, err error) {
+func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err error) {
 	e := f.Entry
 	if err := a.swapPolicy(ctx, e, true); err != nil {
 		return false, err
 	}
-	faultTuneCleaner.Hit()
+	faultChangeCleaner.Hit()
 	st, err := a.cacheStatus(ctx, e.ID)
 	if err != nil {
 		return false, err
@@ -209,7 +209,7 @@ func (a *Attacher) cleanLive(ctx context.Context, f tuneFacts) (wait bool, err e
 	if err := a.flushOrigin(ctx, e); err != nil {
 		return false, err
 	}
-	faultTuneCleaned.Hit()
+	faultChangeCleaned.Hit()
 	e.FlushDone = f.Record.FlushRequest
 	if f.Record.Spec.Mode != volume.ModeWriteback || needsNewCache(f) {
 		// From here on a crash costs the cache, not data: it is not dirty, and the
@@ -233,12 +233,12 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 	if err := a.tagMode(ctx, e, volume.ModeWriteback); err != nil {
 		return err
 	}
-	faultTuneTagged.Hit()
+	faultChangeTagged.Hit()
 	e.Mode, e.Activated, e.Clean = volume.ModeWriteback, true, false
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultTuneWriteback.Hit()
+	faultChangeWriteback.Hit()
 	if err := a.restore(ctx, e); err != nil {
 		return err
 	}
@@ -256,12 +256,12 @@ func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode)
 
 // growCache gives a live cache more room and keeps its map: the kernel takes a
 // longer data device when the table is loaded again.
-func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
+func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 	e, view := f.Entry, a.Pool.View()
 	if err := a.extendData(ctx, e, f.Want.dataBytes); err != nil {
 		return err
 	}
-	faultTuneExtended.Hit()
+	faultChangeExtended.Hit()
 	lvs, err := a.LVM.LVs(ctx, view.VG)
 	if err != nil {
 		return err
@@ -277,7 +277,7 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 	if err != nil {
 		return err
 	}
-	faultTuneDataGrown.Hit()
+	faultChangeDataGrown.Hit()
 	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func (a *Attacher) growCache(ctx context.Context, f tuneFacts) error {
 	if err := a.reloadCache(ctx, e, table, a.finalCount); err != nil {
 		return err
 	}
-	faultTuneGrown.Hit()
+	faultChangeGrown.Hit()
 	e.DataBytes = c.Data.SizeBytes
 	return a.save(ctx, e, e.State)
 }
@@ -313,7 +313,7 @@ func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
 
 // flushed reports a flush that is done. Without a writeback cache there is
 // nothing dirty, and the origin's own cache is all that is left to flush.
-func (a *Attacher) flushed(ctx context.Context, f tuneFacts) error {
+func (a *Attacher) flushed(ctx context.Context, f changeFacts) error {
 	e := f.Entry
 	if f.flushDue() {
 		if err := a.flushOrigin(ctx, e); err != nil {

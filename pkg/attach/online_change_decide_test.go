@@ -1,0 +1,208 @@
+package attach
+
+import (
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const mib = 1 << 20
+
+// attached builds changeFacts from a volume that runs as its record asks.
+type attached struct{ f changeFacts }
+
+// runs is a Staged volume with a cache of 64 MiB in the given mode.
+func runs(mode volume.CacheMode) *attached {
+	s := &attached{changeFacts{
+		Entry: &Entry{
+			Fence: fence5, State: StateStaged, Mode: mode, Activated: mode != volume.ModeNone,
+			ChunkSectors: 256, DataBytes: 64 * mib, MetaBytes: 8 * mib, OriginBytes: 1024 * mib, Marked: mode == volume.ModeWriteback,
+		},
+		Record:     volume.Volume{Fence: fence5, Published: true, PossiblyDirty: mode == volume.ModeWriteback, Spec: volume.Spec{Mode: mode}},
+		LiveOrigin: mode == volume.ModeNone, LiveCache: mode != volume.ModeNone,
+	}}
+	if mode == volume.ModeNone {
+		s.f.Entry.ChunkSectors, s.f.Entry.DataBytes, s.f.Entry.MetaBytes = 0, 0, 0
+		return s
+	}
+	s.f.Status = devmapper.CacheStatus{Policy: devmapper.PolicySMQ, Features: []string{"metadata2", string(liveMode(mode))}}
+	return s.wants(64 * mib)
+}
+
+func (s *attached) asks(mode volume.CacheMode) *attached {
+	s.f.Record.Spec.Mode = mode
+	if mode == volume.ModeNone {
+		s.f.Want = geometry{}
+	} else if s.f.Want.dataBytes == 0 {
+		s.wants(64 * mib)
+	}
+	return s
+}
+
+func (s *attached) wants(bytes int64) *attached {
+	s.f.Want = geometry{chunkSectors: 256, dataBytes: bytes, metaBytes: 8 * mib}
+	return s
+}
+
+func (s *attached) with(change func(*changeFacts)) *attached {
+	change(&s.f)
+	return s
+}
+
+func (s *attached) live(mode devmapper.CacheMode, policy devmapper.CachePolicy) *attached {
+	s.f.LiveCache, s.f.LiveOrigin = true, false
+	s.f.Status = devmapper.CacheStatus{Policy: policy, Features: []string{string(mode)}}
+	return s
+}
+
+func flushAsked(f *changeFacts) { f.Record.FlushRequest = "t1" }
+func flushDone(f *changeFacts)  { f.Record.FlushRequest, f.Entry.FlushDone = "t1", "t1" }
+func marked(f *changeFacts)     { f.Entry.Marked = true }
+func tooCoarse(f *changeFacts)  { f.Coarse = "4096, not 512" }
+func poolGone(f *changeFacts)   { f.Problem = "no devices" }
+func leftover(f *changeFacts)   { f.Leftover = true }
+func tinyMeta(f *changeFacts)   { f.Entry.MetaBytes = 4 * mib }
+func brokenSSD(f *changeFacts)  { f.Broken, f.Problem = "input/output error", "input/output error" }
+func degraded(f *changeFacts) {
+	f.Degraded, f.Problem = "one copy is missing", "the mirror is degraded"
+}
+func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
+func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
+func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
+func failedCache(f *changeFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
+
+func TestDecideChange(t *testing.T) {
+	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
+	const smq, cleaner = devmapper.PolicySMQ, devmapper.PolicyCleaner
+	through, back := devmapper.Writethrough, devmapper.Writeback
+	cases := map[string]struct {
+		s    *attached
+		want changeStep
+	}{
+		"uncached as asked":     {runs(none), changeDone},
+		"writethrough as asked": {runs(wt), changeDone},
+		"writeback as asked":    {runs(wb), changeDone},
+
+		"no entry":           {runs(wt).with(func(f *changeFacts) { f.Entry = nil }), changeNothing},
+		"being unstaged":     {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = StateFlushing }), changeNothing},
+		"released":           {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Published = false }), changeNothing},
+		"another generation": {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Fence = fence4 }), changeNothing},
+		"no top device":      {runs(wt).asks(none).with(func(f *changeFacts) { f.LiveCache = false }), changeNothing},
+		"a failed cache":     {runs(wb).asks(none).with(failedCache), changeImpossible},
+		"a broken cache":     {runs(wt).asks(wb).with(brokenSSD), changeImpossible},
+		"a broken cache, denied by a killed step": {runs(none).asks(wt).live(through, smq).with(sized).with(brokenSSD), changeImpossible},
+		"a failover that was killed":              {runs(none).asks(wt).live(through, smq).with(sized).with(failedOver), changeNothing},
+		"a failover, not reported yet":            {runs(none).asks(wt).with(failedOver), changeCache},
+		"journal claims more":                     {runs(wb).asks(none).with(func(f *changeFacts) { f.LiveCache, f.LiveOrigin = false, true }), changeNothing},
+
+		"cache asked for":                {runs(none).asks(wt), changeCache},
+		"writeback begins writethrough":  {runs(none).asks(wb), changeCache},
+		"cache asked for, leftovers":     {runs(none).asks(wt).with(leftover), changeSweep},
+		"dropped, leftovers":             {runs(none).with(leftover), changeSweep},
+		"cache asked for, no pool":       {runs(none).asks(wt).with(poolGone), changeImpossible},
+		"no pool, but a flush to report": {runs(none).asks(wt).with(poolGone).with(flushAsked), changeFlushed},
+
+		"writethrough, blocks too large":          {runs(wt).with(tooCoarse), changeUncache},
+		"writeback, blocks too large":             {runs(wb).with(tooCoarse), changeClean},
+		"blocks too large, cleaned, mark is left": {runs(wt).asks(wb).live(through, cleaner).with(marked).with(tooCoarse), changeUnmark},
+		"blocks too large, cleaned, unmarked":     {runs(wt).asks(wb).live(through, cleaner).with(tooCoarse), changeUncache},
+		"blocks too large, killed before journal": {runs(none).asks(wt).live(through, smq).with(sized).with(tooCoarse), changeUncache},
+
+		"killed between load and journal":       {runs(none).asks(wt).live(through, smq).with(sized), changeRecord},
+		"killed between journal and load":       {runs(none).live(through, smq).with(sized), changeUncache},
+		"killed there, another size asked for":  {runs(none).asks(wt).wants(32*mib).live(through, smq).with(sized), changeUncache},
+		"killed there, a larger size asked for": {runs(none).asks(wt).wants(128*mib).live(through, smq).with(sized), changeRecord},
+
+		"writethrough to writeback": {runs(wt).asks(wb), changeWriteback},
+		"writethrough to none":      {runs(wt).asks(none), changeUncache},
+		"writeback to writethrough": {runs(wb).asks(wt), changeClean},
+		"writeback to none":         {runs(wb).asks(none), changeClean},
+		"cleaning goes on":          {runs(wb).asks(wt).live(through, cleaner), changeClean},
+		"cleaned, mark is left":     {runs(wt).live(through, cleaner).with(marked), changeUnmark},
+		"cleaned, unmarked":         {runs(wt).live(through, cleaner), changeRestore},
+		"cleaned, to none, marked":  {runs(wt).asks(none).live(through, cleaner).with(marked), changeUnmark},
+		"changed back in the middle": {
+			runs(wb).live(through, cleaner), changeRestore,
+		},
+		"journalled writeback, not loaded yet": {runs(wb).live(through, smq), changeRestore},
+		"writeback live, never journalled as writethrough": {
+			runs(wt).live(back, smq), changeRestore,
+		},
+
+		"writeback, given up meanwhile":               {runs(wb).with(unmarked), changeMark},
+		"writeback, given up, another mode":           {runs(wb).asks(wt).with(unmarked), changeMark},
+		"writeback that is not live yet and unmarked": {runs(wb).live(through, smq).with(unmarked), changeMark},
+
+		"flush of writeback":               {runs(wb).with(flushAsked), changeClean},
+		"flush of writeback, done":         {runs(wb).live(through, cleaner).with(flushDone), changeRestore},
+		"flush of writeback, to report":    {runs(wb).with(flushDone), changeFlushed},
+		"flush of writethrough":            {runs(wt).with(flushAsked), changeFlushed},
+		"flush and another mode":           {runs(wb).asks(wt).with(flushAsked), changeClean},
+		"an old flush asks for no new one": {runs(wb).with(func(f *changeFacts) { flushAsked(f); f.Record.FlushDone = "t1" }), changeDone},
+
+		"a degraded mirror, writeback":           {runs(wb).asks(wt).with(degraded), changeClean},
+		"a degraded mirror, flushed, marked":     {runs(wt).live(through, cleaner).with(marked).with(degraded), changeUnmark},
+		"a degraded mirror, the cleaner is left": {runs(wt).live(through, cleaner).with(degraded), changeRestore},
+		"a degraded mirror, written through":     {runs(wt).with(degraded), changeImpossible},
+		"a degraded mirror, larger":              {runs(wt).wants(128 * mib).with(degraded), changeImpossible},
+		"a degraded mirror, dropped":             {runs(wt).asks(none).with(degraded), changeUncache},
+		"held by the dirty limit":                {runs(wb).live(through, smq).with(bounded), changeDone},
+		"drained by the dirty limit":             {runs(wb).live(through, cleaner).with(bounded), changeDone},
+		"a bound leaves a flush its way":         {runs(wb).live(through, smq).with(bounded).with(flushAsked), changeClean},
+		"a bound leaves a mode its way":          {runs(wb).asks(wt).live(through, cleaner).with(bounded), changeClean},
+		"limited and larger":                     {runs(wb).live(through, smq).with(bounded).with(enlarged), changeGrow},
+		"a bound of no use is in nobody's way": {
+			runs(wt).live(through, cleaner).with(bounded), changeRestore,
+		},
+
+		"larger":                          {runs(wt).wants(128 * mib), changeGrow},
+		"larger, writeback":               {runs(wb).wants(128 * mib), changeGrow},
+		"larger, cleaner still loaded":    {runs(wb).wants(128*mib).live(through, cleaner), changeRestore},
+		"smaller":                         {runs(wt).wants(32 * mib), changeUncache},
+		"smaller, writeback":              {runs(wb).wants(32 * mib), changeClean},
+		"smaller, cleaned, still marked":  {runs(wt).asks(wb).wants(32 * mib).with(marked), changeUncache},
+		"too large for the metadata":      {runs(wt).wants(128 * mib).with(tinyMeta), changeUncache},
+		"too large for them, writeback":   {runs(wb).wants(128 * mib).with(tinyMeta), changeClean},
+		"too many blocks":                 {runs(wt).wants(256 << 30), changeUncache},
+		"pool gone under a running cache": {runs(wt).with(poolGone).with(func(f *changeFacts) { f.Want = geometry{} }), changeDone},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			if got := decideChange(tc.s.f); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func enlarged(f *changeFacts) { f.Want.dataBytes = 128 * mib }
+
+// sized gives an uncached entry the shape that a killed step has journalled.
+func sized(f *changeFacts) {
+	f.Entry.ChunkSectors, f.Entry.DataBytes, f.Entry.MetaBytes = 256, 64*mib, 8*mib
+}
+
+// Whatever is asked for and wherever a step was killed: no step takes a cache
+// away, or stops counting it as dirty, that may hold the only copy of a write.
+func TestChangeNeverForgetsDirt(t *testing.T) {
+	modes := []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback}
+	for _, asked := range modes {
+		for _, live := range []devmapper.CacheMode{devmapper.Writethrough, devmapper.Writeback} {
+			for _, policy := range []devmapper.CachePolicy{devmapper.PolicySMQ, devmapper.PolicyCleaner} {
+				for _, size := range []int64{32 * mib, 64 * mib, 128 * mib} {
+					s := runs(volume.ModeWriteback).asks(asked).live(live, policy)
+					if asked != volume.ModeNone {
+						s.wants(size)
+					}
+					s.f.Status.Dirty = 7
+					switch step := decideChange(s.f); step {
+					case changeClean, changeRestore, changeGrow, changeDone:
+					default:
+						t.Errorf("asked %s, live %s %s, %d bytes: %s", asked, live, policy, size, step)
+					}
+				}
+			}
+		}
+	}
+}
