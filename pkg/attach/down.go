@@ -155,8 +155,13 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err != nil {
 		return err
 	}
-	// Whatever the last activation has left in doubt, the flush writes it.
+	// Whatever the last activation has left in doubt, the flush writes it. The journal has
+	// the marks before there is a table that they count from: those of a session of before
+	// would have the cache doubted, and thrown away once it is flushed.
 	a.markOrigin(ctx, e)
+	if err := a.write(e); err != nil {
+		return err
+	}
 	if err := a.createTop(ctx, e, a.cacheTable(e, c.Meta, data, o, true)); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -63,6 +64,40 @@ func TestKillLost(t *testing.T) {
 				ended := killEach(t, mode, power, (*life).beLost, nil)
 				t.Logf("ended at %d steps", len(ended))
 			})
+		}
+	}
+}
+
+// TestRepairKeepsWhatItFlushed: a repair that is ended at any step goes on, and what it has
+// flushed is kept as a cache: nothing has failed of the storage server meanwhile.
+func TestRepairKeepsWhatItFlushed(t *testing.T) {
+	for n, ended := 1, "?"; ended != ""; n++ {
+		l := newLife(t, volume.ModeWriteback)
+		req := l.publish(l.a.name)
+		l.persist(l.a, "stage", func(p *plugin) error { return p.Stage(l.ctx, req) })
+		l.a.podWrites(1, 0, 1, 2, 3)
+		l.a.powerLoss()
+		l.unpublish(l.a.name)
+		l.a.start()
+		l.a.plugin.killAfter(n)
+		var err error
+		if ended, err = l.a.plugin.run(func() error { return l.a.plugin.Repair(l.ctx) }); ended != "" {
+			l.a.start()
+			l.a.plugin.killAfter(0)
+		} else {
+			l.must("repair", err)
+		}
+		l.persist(l.a, "repair", func(p *plugin) error {
+			err := p.Repair(l.ctx)
+			if l.record().Status.DirtyState != v1alpha1.DirtyStateClean {
+				return errors.Join(err, errStillDirty)
+			}
+			return err
+		})
+		entries, err := l.a.Journal.List()
+		l.must("journal", err)
+		if len(entries) != 1 || entries[0].State != attach.StateResident {
+			t.Errorf("ended %q: kept %+v", ended, entries)
 		}
 	}
 }
