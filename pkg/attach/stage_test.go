@@ -119,13 +119,21 @@ func (l *life) nothingLeft(h *host) {
 	if len(devices) > 0 || len(h.mounts) > 0 || len(h.sessions) > 0 {
 		l.t.Fatalf("left on %s: devices %v, mounts %v, sessions %v (ended: %q)", h.name, devices, h.mounts, h.sessions, l.ended)
 	}
+	listed := func() bool {
+		return slices.ContainsFunc(l.record().Status.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == h.name })
+	}
 	entries, err := h.Journal.List()
 	l.must("journal", err)
+	if !listed() && len(entries) > 0 && entries[0].ResidencyDue {
+		// The process ended before the record was told: the next repair does it.
+		l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
+		entries, err = h.Journal.List()
+		l.must("journal", err)
+	}
 	lvs, err := h.lvmClient(nil).LVs(l.ctx, vgName)
 	l.must("logical volumes", err)
 	// What the record lists may be gone, what it does not list may not be there.
-	listed := slices.ContainsFunc(l.record().Status.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == h.name })
-	if !listed && len(entries) > 0 {
+	if !listed() && len(entries) > 0 {
 		l.t.Fatalf("the record does not list %s, whose entries are %+v (ended: %q)", h.name, entries, l.ended)
 	}
 	if (len(entries) == 0) != (len(lvs) == 0) {
