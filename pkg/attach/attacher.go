@@ -53,10 +53,7 @@ type Filesystem interface {
 // Locker is the per-volume lock that the CSI layer takes for every request, so
 // that repair and eviction never work on a volume that a request works on.
 type Locker interface {
-	// TryLock is for work in the background, and never waits.
 	TryLock(key string) (unlock func(), ok bool)
-	// Lock waits for work in the background until ctx ends, and for no request.
-	Lock(ctx context.Context, key string) (unlock func(), ok bool)
 }
 
 // OwnedRecords shows the records of a node's own volumes as an informer knows

@@ -145,8 +145,6 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 	for _, size := range sizes {
 		need += view.Copies * size
 	}
-	patience, cancel := context.WithTimeout(ctx, evictPatience)
-	defer cancel()
 	for {
 		rooms, size, err := a.rooms(ctx, view)
 		if err != nil || fits(rooms) {
@@ -168,7 +166,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in residencies that could be evicted",
 				lvm.ErrNoSpace, need, free, evictable)
 		}
-		victim := a.idle(patience, residents)
+		victim := a.idle(residents)
 		if victim == nil {
 			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, free)
 		}
@@ -190,16 +188,11 @@ func (a *Attacher) residents(except volume.ID) ([]Entry, error) {
 	return residents, nil
 }
 
-// evictPatience is how long a stage that needs room waits for work in the background on
-// retained caches: the recording of a hot set must not cost a younger cache its place.
-const evictPatience = 2 * time.Second
-
-// idle returns the first of them whose volume nobody works on, or has ended to work on
-// in the background until ctx ends; nil if there is none. A volume of which a request is
-// under way is about to be used.
-func (a *Attacher) idle(ctx context.Context, residents []Entry) *Entry {
+// idle returns the first of them whose volume nobody works on; nil if there is
+// none.
+func (a *Attacher) idle(residents []Entry) *Entry {
 	for i := range residents {
-		unlock, ok := a.Locks.Lock(ctx, string(residents[i].ID))
+		unlock, ok := a.Locks.TryLock(string(residents[i].ID))
 		if ok {
 			unlock()
 			return &residents[i]

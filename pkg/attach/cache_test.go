@@ -5,12 +5,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
-	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -23,46 +21,6 @@ func newJournal(t *testing.T) *journal.Store[Entry] {
 		t.Fatal(err)
 	}
 	return entries
-}
-
-// TestIdle: the cache that was used longest ago makes room, also if something in the
-// background is just busy with it; not if a request is.
-func TestIdle(t *testing.T) {
-	background := func(t *testing.T, l *keylock.Set) (release func()) {
-		t.Helper()
-		release, ok := l.TryLock("old")
-		if !ok {
-			t.Fatal("not free")
-		}
-		return release
-	}
-	for name, tc := range map[string]struct {
-		begin func(*testing.T, *keylock.Set)
-		want  volume.ID
-	}{
-		"nobody":              {func(*testing.T, *keylock.Set) {}, "old"},
-		"a hot set, recorded": {func(t *testing.T, l *keylock.Set) { time.AfterFunc(time.Second, background(t, l)) }, "old"},
-		"something long":      {func(t *testing.T, l *keylock.Set) { background(t, l) }, "young"},
-		"a request": {func(t *testing.T, l *keylock.Set) {
-			t.Helper()
-			if _, ok := l.Lock(t.Context(), "old"); !ok {
-				t.Fatal("not free")
-			}
-		}, "young"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				locks := &keylock.Set{}
-				tc.begin(t, locks)
-				ctx, cancel := context.WithTimeout(t.Context(), evictPatience)
-				defer cancel()
-				a := New(Config{Node: "node-a"}, Deps{Locks: locks})
-				if e := a.idle(ctx, []Entry{{ID: "old"}, {ID: "young"}}); e == nil || e.ID != tc.want {
-					t.Errorf("got %+v, want %s", e, tc.want)
-				}
-			})
-		})
-	}
 }
 
 func TestPlanGeometry(t *testing.T) {
