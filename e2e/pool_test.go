@@ -37,6 +37,8 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(vols[i].stop(ctx)).To(Succeed())
 			Expect(vols[i].awaitRecord(ctx, residentOn(nodeA))).To(Succeed())
+			// While that is recorded the cache is not idle, and would be left.
+			Expect(vols[i].awaitHotSet(ctx)).To(Succeed())
 		}
 
 		By("attaching a third volume")

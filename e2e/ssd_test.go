@@ -22,7 +22,7 @@ var _ = Describe("A volume whose SSD fails below its running pod", Label("faults
 	It("goes on without its cache when nothing can be lost by that", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
-		v, err := s.volume(ctx, volumeSpec{name: "failedOver", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
+		v, err := s.volume(ctx, volumeSpec{name: "failover", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		sum, err := v.write(ctx, 0, 8)
@@ -109,7 +109,7 @@ rm -f /tmp/stop /tmp/failed /tmp/ended; : >/tmp/failed
   done
   : >/tmp/ended
 ) >/dev/null 2>&1 </dev/null &
-clearDirtyMark`, v.path()))
+disown`, v.path()))
 	return err
 }
 

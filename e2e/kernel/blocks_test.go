@@ -4,12 +4,15 @@ package kernel
 
 import (
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
@@ -80,12 +83,18 @@ func wantBlocks(t *testing.T, path string, want int) {
 func (d *disk) readWhatComes() (release func()) {
 	ctx, cancel := context.WithCancel(d.m.t.Context())
 	var opened *os.File
+	var size int64
+	var blocks int
 	var done sync.WaitGroup
 	done.Go(func() {
 		for ctx.Err() == nil && opened == nil {
 			infos, _ := d.n.DM.Info(ctx, "nf-"+string(d.req.ID))
 			if top, found := infos["nf-"+string(d.req.ID)]; found {
 				opened, _ = os.Open(top.DevPath()) // or at the next turn, when it has a node
+			}
+			if opened != nil {
+				size, _ = opened.Seek(0, io.SeekEnd)
+				blocks, _ = unix.IoctlGetInt(int(opened.Fd()), unix.BLKSSZGET)
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -94,8 +103,8 @@ func (d *disk) readWhatComes() (release func()) {
 		d.m.t.Helper()
 		cancel()
 		done.Wait()
-		if opened == nil {
-			d.m.t.Fatal("the device was never open")
+		if opened == nil || size > 0 && blocks != 4096 {
+			d.m.t.Fatalf("the device was not open when the cache was to be left: %d bytes in blocks of %d", size, blocks)
 		}
 		mustPass(d.m.t, "close", opened.Close())
 	}

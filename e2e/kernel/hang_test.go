@@ -129,7 +129,7 @@ func TestKernelHungSSD(t *testing.T) {
 	m.swapTable(solid, "0 "+strings.TrimSpace(m.must("blockdev", "--getsz", ssdTwo))+" error")
 	began = time.Now()
 	soon(t, "the other volume fails over", failedOver)
-	t.Logf("failedOver after %s; a stage takes %s, beside the SSD %s; %d programs ran at first", time.Since(began), alone, beside, hung)
+	t.Logf("failed over after %s; a stage takes %s, beside the SSD %s; %d programs ran at first", time.Since(began), alone, beside, hung)
 	// Those that wait are there a while later too; others come and go, on a busy machine
 	// many at a time.
 	var looks []map[int]bool

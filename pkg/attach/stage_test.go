@@ -124,7 +124,7 @@ func (l *life) nothingLeft(h *host) {
 	}
 	entries, err := h.Journal.List()
 	l.must("journal", err)
-	if !listed() && len(entries) > 0 && entries[0].ResidencyDue {
+	if !listed() && len(l.ended) > 0 && len(entries) > 0 && entries[0].ResidencyDue {
 		// The process ended before the record was told: the next repair does it.
 		l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
 		entries, err = h.Journal.List()

@@ -14,5 +14,5 @@ type DirtyLimit struct {
 // IsZero reports whether nothing is bounded.
 func (b DirtyLimit) IsZero() bool { return b == DirtyLimit{} }
 
-// Bytes is the most that may be dirty in a cache of that size; 0 is no bound.
+// Bytes is the most that may be dirty in a cache of that size; 0 is no limit.
 func (b DirtyLimit) Bytes(cacheBytes int64) int64 { return b.Max.Of(cacheBytes) }

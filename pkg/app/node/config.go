@@ -42,7 +42,7 @@ type Config struct {
 	NodeIP        string
 	WarmStartPort int
 	// WarmStartBandwidth bounds the fill of a volume that names no bandwidth, and
-	// WarmStartNodeBandwidth all fills together, in bytes per second; 0 is no bound.
+	// WarmStartNodeBandwidth all fills together, in bytes per second; 0 is no limit.
 	WarmStartBandwidth, WarmStartNodeBandwidth int64
 	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
 	ResidencyTTL time.Duration
