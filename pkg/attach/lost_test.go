@@ -12,6 +12,18 @@ import (
 
 var errStillDirty = errors.New("the record says that the volume may be dirty")
 
+// repairUntilClean repairs a node's volume until the record says that it is clean.
+func (l *life) repairUntilClean(h *host) {
+	l.t.Helper()
+	l.persist(h, "repair", func(p *plugin) error {
+		err := p.Repair(l.ctx)
+		if l.record().Status.DirtyState != v1alpha1.DirtyStateClean {
+			return errors.Join(err, errStillDirty)
+		}
+		return err
+	})
+}
+
 // beLost has the first node lose its power below a pod, and the volume taken from it by
 // force. No other node gets it before the first one is back and has flushed.
 func (l *life) beLost() {
@@ -31,13 +43,7 @@ func (l *life) beLost() {
 
 	l.a.start()
 	if dirty {
-		l.persist(l.a, "repair", func(p *plugin) error {
-			err := p.Repair(l.ctx)
-			if l.record().Status.DirtyState != v1alpha1.DirtyStateClean {
-				return errors.Join(err, errStillDirty)
-			}
-			return err
-		})
+		l.repairUntilClean(l.a)
 	}
 	l.stay(l.b, 2, 2, 4)
 	// What the first node has is of the past, and goes.
@@ -87,13 +93,7 @@ func TestRepairKeepsWhatItFlushed(t *testing.T) {
 		} else {
 			l.must("repair", err)
 		}
-		l.persist(l.a, "repair", func(p *plugin) error {
-			err := p.Repair(l.ctx)
-			if l.record().Status.DirtyState != v1alpha1.DirtyStateClean {
-				return errors.Join(err, errStillDirty)
-			}
-			return err
-		})
+		l.repairUntilClean(l.a)
 		entries, err := l.a.Journal.List()
 		l.must("journal", err)
 		if len(entries) != 1 || entries[0].State != attach.StateResident {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/nearflash/nearflash/hack/lab/artifact"
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
@@ -40,14 +39,11 @@ func (l *Lab) install(ctx context.Context, pkg, file string) (changed bool, err 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err := flock(filepath.Join(dir, ".lock"), os.O_CREATE, 0)
 	if err != nil {
 		return false, fmt.Errorf("build %s: %w", pkg, err)
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return false, fmt.Errorf("build %s: %w", pkg, err)
-	}
+	defer unlock()
 	out := filepath.Join(dir, filepath.Base(pkg))
 	// As the artifacts, so that what these share with it is not compiled again.
 	cmd := artifact.GoCommand(ctx, l.Checkout, "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)

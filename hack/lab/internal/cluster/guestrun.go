@@ -240,10 +240,10 @@ func newRun(ctx context.Context, base string) (dir string, unlock func(), err er
 func flock(path string, open, flags int) (func(), error) {
 	f, err := os.OpenFile(path, open|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("guest's folder: %w", err)
+		return nil, fmt.Errorf("lock: %w", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|flags); err != nil {
-		return nil, errors.Join(fmt.Errorf("guest's folder: lock %s: %w", path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 	}
 	return func() { _ = f.Close() }, nil
 }
