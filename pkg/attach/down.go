@@ -381,9 +381,10 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Par
 		if _, exists := found[part]; !exists {
 			continue
 		}
-		if _, waits := found[layout.Source]; waits && part == layout.Data {
-			// Nobody reads any more: what the copy waits for may fail, or its
-			// device could not be removed.
+		if _, waits := found[layout.Source]; waits && (part == layout.Data || part == layout.Source) {
+			// Nobody's data wait for it any more: what the copy waits for may fail, or its
+			// device could not be removed. Nor could the device that waits, if udev
+			// reads it just when its path is lost.
 			if err := a.DM.Message(ctx, layout.Device(id, layout.Source), 0, "fail_if_no_path"); err != nil {
 				return err
 			}

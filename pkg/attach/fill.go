@@ -405,8 +405,8 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if _, found := infos[layout.Device(e.ID, layout.Data)]; !found {
-		return false, nil // taken down already; what had been copied is not known
+	if !infos[layout.Device(e.ID, layout.Data)].HasLive {
+		return false, nil // taken down, or never up; what had been copied is not known
 	}
 	clones, err := a.DM.CloneStatusAll(ctx)
 	if err != nil {

@@ -324,15 +324,18 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 	case fillSwap:
 		return a.swapClone(ctx, e)
 	case fillSweep:
-		return a.sweepFill(ctx, e)
+		return a.sweepIfSwapped(ctx, e)
 	case fillNothing, fillGather, fillRevive:
 	}
 	return nil
 }
 
-// swapClone puts the SSD itself below the live cache, when everything is copied.
+// swapClone puts the SSD itself below the live cache, when everything is copied. It looks
+// again: what the step rests on was seen without the lock, and a stage may have made
+// another clone since then.
 func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
-	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
+	name := layout.Device(e.ID, layout.Data)
+	t, err := a.DM.Table(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -341,12 +344,34 @@ func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
 		clone, ok = t[0].Target.(devmapper.CloneTarget)
 	}
 	if !ok {
-		return fmt.Errorf("device %s is no clone", layout.Device(e.ID, layout.Data))
+		return fmt.Errorf("device %s is no clone", name)
 	}
-	if err := a.reload(ctx, layout.Device(e.ID, layout.Data), devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
+	clones, err := a.DM.CloneStatusAll(ctx)
+	if err != nil {
+		return err
+	}
+	if status, found := clones[name]; !found || !status.Complete() {
+		return nil
+	}
+	if err := a.reload(ctx, name, devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
 		return err
 	}
 	faultFillSwapped.Hit()
+	return a.sweepFill(ctx, e)
+}
+
+// sweepIfSwapped is sweepFill if the SSD itself is below the cache. As in swapClone: what
+// the clone of a stage that has just ended did not copy yet must not be called whole.
+func (a *Attacher) sweepIfSwapped(ctx context.Context, e *Entry) error {
+	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
+	if err != nil {
+		return err
+	}
+	for _, line := range t {
+		if _, linear := line.Target.(devmapper.LinearTarget); !linear {
+			return nil
+		}
+	}
 	return a.sweepFill(ctx, e)
 }
 
