@@ -277,10 +277,14 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 	if err != nil {
 		return err
 	}
-	if err := a.DM.LoadReadOnly(ctx, layout.Device(e.ID, layout.Path), m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
-		return fmt.Errorf("load table of %s: %w", layout.Device(e.ID, layout.Path), err)
+	name := layout.Device(e.ID, layout.Path)
+	if err := a.DM.LoadReadOnly(ctx, name, m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
+		return fmt.Errorf("load table of %s: %w", name, err)
 	}
-	if err := a.swapIn(ctx, layout.Device(e.ID, layout.Path), a.DM.Resume); err != nil {
+	if err := a.sameFill(ctx, e, origin); err != nil {
+		return errors.Join(err, a.DM.Clear(ctx, name))
+	}
+	if err := a.swapIn(ctx, name, a.DM.Resume); err != nil {
 		return err
 	}
 	faultFillGathered.Hit()
@@ -288,6 +292,26 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 		return err
 	}
 	log.Info("The peer is replaced by the origin", "took", a.Now().Sub(began))
+	return nil
+}
+
+// sameFill tells, without the volume's lock, whether what was loaded is of the fill that
+// there is. Map and origin were read before, and a large table takes seconds to load: the
+// volume may have been staged anew meanwhile, which the journal says before there is a
+// device of it. The loaded table holds the origin, so that its number is nobody else's.
+func (a *Attacher) sameFill(ctx context.Context, e *Entry, origin devmapper.Info) error {
+	now, err := a.load(e.ID)
+	if err != nil {
+		return err
+	}
+	infos, err := a.DM.Info(ctx, origin.Name)
+	if err != nil {
+		return err
+	}
+	if now == nil || now.Fill == nil || now.Fill.Peer == nil || now.Fill.Move != e.Fill.Move || now.ActivationID != e.ActivationID || now.Fence != e.Fence ||
+		infos[origin.Name].DevNo() != origin.DevNo() {
+		return fmt.Errorf("%w: the volume was staged anew while its peer was to be replaced", volume.ErrUnavailable)
+	}
 	return nil
 }
 

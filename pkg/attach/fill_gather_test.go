@@ -1,0 +1,109 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// A view of the origin that was made for the fill of before, because the volume was staged
+// anew while its table was loaded, never goes live: it has other blocks, or another volume's.
+func TestGatherOfBefore(t *testing.T) {
+	peer := &volume.ISCSI{IQN: "iqn.x:a"}
+	for name, tc := range map[string]struct {
+		meanwhile func(*Entry, *gatherDevices)
+		want      error
+	}{
+		"nothing":                 {func(*Entry, *gatherDevices) {}, nil},
+		"another step":            {func(e *Entry, _ *gatherDevices) { e.State = StateFlushing }, nil},
+		"staged anew":             {func(e *Entry, _ *gatherDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
+		"another owner":           {func(e *Entry, _ *gatherDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
+		"another fill":            {func(e *Entry, _ *gatherDevices) { e.Fill.Move.UID = "m2" }, volume.ErrUnavailable},
+		"it goes on from the map": {func(e *Entry, _ *gatherDevices) { e.Fill.Peer = nil }, volume.ErrUnavailable},
+		"the fill ended":          {func(e *Entry, _ *gatherDevices) { e.Fill = nil }, volume.ErrUnavailable},
+		"another origin":          {func(_ *Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entries, err := journal.Open[Entry](t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := Entry{ID: "v", State: StateStaged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Fill: &Fill{Move: volume.MoveID{UID: "m"}, Peer: peer}}
+			dm := &gatherDevices{origin: 1}
+			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
+			if err := errors.Join(entries.Save("v", e), a.writeMap("v", cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4})); err != nil {
+				t.Fatal(err)
+			}
+			infos, _ := dm.Info(t.Context(), "")
+			now := e
+			fill := *e.Fill
+			now.Fill = &fill
+			dm.meanwhile = func() {
+				tc.meanwhile(&now, dm)
+				if err := entries.Save("v", now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err = a.gatherPath(t.Context(), &e, infos)
+			if !errors.Is(err, tc.want) {
+				t.Errorf("got %v, want %v", err, tc.want)
+			}
+			want := []string{"load", "clear"}
+			if tc.want == nil {
+				want = []string{"load", "resume", "reinstate_path"}
+			}
+			if !slices.Equal(dm.did, want) {
+				t.Errorf("did %v, want %v", dm.did, want)
+			}
+		})
+	}
+}
+
+// gatherDevices are the devices of a fill; while a table is loaded, something happens.
+type gatherDevices struct {
+	devmapper.Client
+	origin    int
+	meanwhile func()
+	did       []string
+}
+
+func (d *gatherDevices) Info(context.Context, string) (map[string]devmapper.Info, error) {
+	out := map[string]devmapper.Info{}
+	for minor, part := range map[int]layout.Part{d.origin: layout.Origin, 100: layout.Path, 101: layout.Data} {
+		name := layout.Device("v", part)
+		out[name] = devmapper.Info{Name: name, Major: 252, Minor: minor, HasLive: true}
+	}
+	return out, nil
+}
+
+func (d *gatherDevices) Table(context.Context, string) (devmapper.Table, error) {
+	return devmapper.LinearTable(512, "8:0"), nil
+}
+
+func (d *gatherDevices) LoadReadOnly(context.Context, string, devmapper.Table) error {
+	d.did = append(d.did, "load")
+	d.meanwhile()
+	return nil
+}
+
+func (d *gatherDevices) Clear(context.Context, string) error {
+	d.did = append(d.did, "clear")
+	return nil
+}
+
+func (d *gatherDevices) Resume(context.Context, string) error {
+	d.did = append(d.did, "resume")
+	return nil
+}
+
+func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...string) error {
+	d.did = append(d.did, args[0])
+	return nil
+}
