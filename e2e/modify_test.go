@@ -37,6 +37,13 @@ var _ = Describe("A claim whose VolumeAttributesClass is changed", Label("modify
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 		Expect(v.awaitAttributes(ctx, through)).To(Succeed())
 
+		// Until the node has said that it has the volume, a class is current at once.
+		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+			if !meta.IsStatusConditionTrue(cv.Status.Conditions, v1alpha1.ConditionApplied) {
+				return "the node has not said that the volume is attached"
+			}
+			return ""
+		})).To(Succeed())
 		stop := v.writeOn(ctx)
 		By("changing it to writeback")
 		Expect(v.setAttributes(ctx, back)).To(Succeed())

@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -225,6 +226,8 @@ type Attacher struct {
 	// repairs, changers, failingOver, counting, hotSetting and filling are who works on what the
 	// passes find.
 	repairs, changers, failingOver, counting, hotSetting, filling workers
+	// trying are the paths that are being read.
+	trying keylock.Set
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
 	named sync.Map

@@ -99,7 +99,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err != nil && keep {
 		klog.FromContext(ctx).Error(err, "Copy made beforehand cannot be taken over", "volume", e.ID)
 		have = nil
-		if err = a.removeCacheVolumes(ctx, e.ID); err == nil {
+		if err = a.forgetAhead(ctx, e); err == nil {
 			s.cache, err = a.newVolumes(ctx, s, false)
 		}
 	}

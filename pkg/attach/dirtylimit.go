@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
@@ -68,8 +69,26 @@ func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to 
 	case dirtylimit.Draining:
 		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicyCleaner, h.quickCount)
 	case dirtylimit.Writeback:
+		if cleans, err := h.cleans(ctx, e); err != nil || cleans {
+			return false, err
+		}
 		err = h.restore(ctx, e)
 	}
 	faultDirtyLimitSwapped.Hit()
 	return err == nil, err
+}
+
+// cleans tells whether a change of the attached volume flushes its cache, which has given
+// back the lock and waits: blocks that become dirty meanwhile would put off its end.
+func (h limitHost) cleans(ctx context.Context, e *Entry) (bool, error) {
+	records, err := h.Owned.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	i := slices.IndexFunc(records, func(v volume.Volume) bool { return v.ID == e.ID })
+	if i < 0 {
+		return false, nil
+	}
+	f, err := h.changeOf(ctx, e, records[i])
+	return decideChange(f) == changeClean, err
 }

@@ -381,7 +381,7 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Par
 		if _, exists := found[part]; !exists {
 			continue
 		}
-		if _, waits := found[layout.Source]; waits && (part == layout.Data || part == layout.Source) {
+		if found[layout.Source].HasLive && (part == layout.Data || part == layout.Source) {
 			// Nobody's data wait for it any more: what the copy waits for may fail, or its
 			// device could not be removed. Nor could the device that waits, if udev
 			// reads it just when its path is lost.

@@ -10,6 +10,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -70,18 +71,23 @@ func TestGatherOfBefore(t *testing.T) {
 type gatherDevices struct {
 	devmapper.Client
 	origin    int
+	below     []string
 	meanwhile func()
 	did       []string
 }
 
 func (d *gatherDevices) Info(context.Context, string) (map[string]devmapper.Info, error) {
 	out := map[string]devmapper.Info{}
-	for minor, part := range map[int]layout.Part{d.origin: layout.Origin, 100: layout.Path, 101: layout.Data} {
+	for minor, part := range map[int]layout.Part{d.origin: layout.Origin, 100: layout.Path, 101: layout.Data, 102: layout.Source} {
 		name := layout.Device("v", part)
 		out[name] = devmapper.Info{Name: name, Major: 252, Minor: minor, HasLive: true}
 	}
 	return out, nil
 }
+
+func (d *gatherDevices) Await(context.Context, ...string) error { return nil }
+
+func (d *gatherDevices) Deps(context.Context, string) ([]string, error) { return d.below, nil }
 
 func (d *gatherDevices) Table(context.Context, string) (devmapper.Table, error) {
 	return devmapper.LinearTable(512, "8:0"), nil
@@ -106,4 +112,24 @@ func (d *gatherDevices) Resume(context.Context, string) error {
 func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...string) error {
 	d.did = append(d.did, args[0])
 	return nil
+}
+
+// The session with a peer is not ended because the fill before did without its own.
+func TestLeaveLooksAgain(t *testing.T) {
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := Entry{ID: "v", State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fill: &Fill{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
+	if err := entries.Save("v", e); err != nil {
+		t.Fatal(err)
+	}
+	a := New(Config{}, Deps{Pool: withoutPool{}, DM: &gatherDevices{origin: 1, below: []string{"8:0"}}, Journal: entries, Locks: &keylock.Set{}})
+	memo := &fillMemo{known: true, onOrigin: true}
+	if err := a.lockedFillStep(t.Context(), "v", fillLeave, memo); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := entries.Load("v"); err != nil || now.Fill.Peer == nil || memo.known {
+		t.Errorf("the path leads to the peer: journal %+v, %v, remembered %t", now.Fill, err, memo.known)
+	}
 }

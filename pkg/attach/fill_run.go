@@ -341,6 +341,15 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 	case fillRest:
 		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "disable_hydration")
 	case fillLeave:
+		// Again under the lock: a stage may have made the devices anew, on a peer.
+		memo.forgetDevice()
+		infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top))
+		if err != nil {
+			return err
+		}
+		if onOrigin, err := a.onOrigin(ctx, e, infos); err != nil || !onOrigin {
+			return err
+		}
 		a.leavePeer(ctx, e)
 		faultFillLeft.Hit()
 		memo.reported = time.Time{}

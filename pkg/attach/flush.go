@@ -210,22 +210,51 @@ func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
 	return a.removeDevices(ctx, s.req.ID)
 }
 
-// failPaths has what waits for lost paths of an origin fail: nobody would end it, and it
-// keeps the devices open.
+// failPaths has what waits for lost paths fail: of an origin, and of the peer that a fill
+// copies from, which waits for the origin once that has taken the peer's place. Nobody would
+// end it, and it keeps the devices open.
 func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
-	table, err := a.DM.Table(ctx, layout.Device(id, layout.Origin))
-	if errors.Is(err, devmapper.ErrNotExist) {
-		return nil
+	for _, part := range []layout.Part{layout.Origin, layout.Source} {
+		waits, err := a.waitsForPaths(ctx, layout.Device(id, part))
+		if err == nil && waits {
+			err = a.DM.Message(ctx, layout.Device(id, part), 0, "fail_if_no_path")
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err != nil || len(table) == 0 {
-		return err
+	return nil
+}
+
+// queuePaths takes that back, for a volume that goes on.
+func (a *Attacher) queuePaths(ctx context.Context, id volume.ID) error {
+	for _, part := range []layout.Part{layout.Origin, layout.Source} {
+		multipath, err := a.isMultipath(ctx, layout.Device(id, part))
+		if err == nil && multipath {
+			err = a.DM.Message(ctx, layout.Device(id, part), 0, "queue_if_no_path")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitsForPaths tells whether a device is a multipath device without any path.
+func (a *Attacher) waitsForPaths(ctx context.Context, name string) (bool, error) {
+	multipath, err := a.isMultipath(ctx, name)
+	if err != nil || !multipath {
+		return false, err
+	}
+	s, err := a.DM.MultipathStatus(ctx, name)
+	return err != nil || !s.HasPath(), nil
+}
+
+func (a *Attacher) isMultipath(ctx context.Context, name string) (bool, error) {
+	table, err := a.DM.Table(ctx, name)
+	if errors.Is(err, devmapper.ErrNotExist) {
+		return false, nil
 	}
 	// By its name: what else the kernel prints of it may be more than the type knows.
-	if table[0].Target.Type() != (devmapper.MultipathTarget{}).Type() {
-		return nil
-	}
-	if s, err := a.DM.MultipathStatus(ctx, layout.Device(id, layout.Origin)); err == nil && s.HasPath() {
-		return nil // nothing waits for paths
-	}
-	return a.DM.Message(ctx, layout.Device(id, layout.Origin), 0, "fail_if_no_path")
+	return err == nil && len(table) > 0 && table[0].Target.Type() == (devmapper.MultipathTarget{}).Type(), err
 }

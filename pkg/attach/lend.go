@@ -173,7 +173,13 @@ func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) e
 		if e.State != StateResident {
 			return nil
 		}
+		// First: a residency that was discarded would be lent again, as zeroes.
+		if err := a.save(ctx, e, StateWiping); err != nil {
+			return err
+		}
+		faultReclaimWiping.Hit()
 		a.discardBlocks(ctx, e)
+		faultReclaimDiscarded.Hit()
 		if err := a.wipe(ctx, id, e); err != nil {
 			return err
 		}

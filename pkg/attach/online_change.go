@@ -260,15 +260,20 @@ func (a *Attacher) gatherChange(ctx context.Context, id volume.ID) (changeFacts,
 	if err != nil || e == nil {
 		return changeFacts{}, err
 	}
+	return a.changeOf(ctx, e, rec)
+}
+
+// changeOf gathers the rest, for a record that is known.
+func (a *Attacher) changeOf(ctx context.Context, e *Entry, rec volume.Volume) (changeFacts, error) {
 	status := map[string]devmapper.CacheStatus{}
-	st, found, err := a.DM.Status(ctx, layout.Device(id, layout.Top))
+	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
 		return changeFacts{}, err
 	}
 	if found {
-		status[layout.Device(id, layout.Top)] = st
+		status[layout.Device(e.ID, layout.Top)] = st
 	}
-	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top))
+	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
 		return changeFacts{}, err
 	}

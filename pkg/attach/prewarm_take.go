@@ -47,12 +47,19 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 		return have, true, nil
 	}
 	log.Info("Copy made beforehand is of no use", "reason", why)
+	return nil, false, a.forgetAhead(ctx, e)
+}
+
+// forgetAhead removes what was copied beforehand, and has the journal forget it before
+// another logical volume has its name: that would be taken for the copy by a stage that is
+// repeated.
+func (a *Attacher) forgetAhead(ctx context.Context, e *Entry) error {
 	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
-		return nil, false, err
+		return err
 	}
 	a.dropPrewarm(ctx, e)
 	e.Prewarm = nil
-	return nil, false, a.save(ctx, e, e.State)
+	return a.save(ctx, e, e.State)
 }
 
 // aheadProblem says why the logical volume is not the one that was copied to, or "".

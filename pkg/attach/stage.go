@@ -413,6 +413,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if s.origin, err = a.lookupOrigin(ctx, s.req.ID, e.Source); err != nil {
 		return err
 	}
+	if err := a.queuePaths(ctx, e.ID); err != nil {
+		return err
+	}
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	e.Abandoned = s.rec.Abandoned
 	if err := a.confirmActivation(ctx, e, s.rec); err != nil {

@@ -194,6 +194,7 @@ func (d *dmsetup) Rename(ctx context.Context, name, to string) error {
 // to start on a busy node: in that time a copy that is to stop copies on at full speed.
 var immediate = map[string]bool{
 	"enable_hydration": true, "disable_hydration": true, "hydration_threshold": true, "reinstate_path": true, "fail_if_no_path": true,
+	"queue_if_no_path": true,
 }
 
 // Message implements Client.

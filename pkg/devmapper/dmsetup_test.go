@@ -127,12 +127,12 @@ func TestMessageAtOnce(t *testing.T) {
 	}}
 	// A process would fail the test, as the runner knows none.
 	d := &dmsetup{run: hostexectest.New(t), control: func() (kernelControl, error) { return k, nil }}
-	for _, words := range [][]string{{"enable_hydration"}, {"disable_hydration"}, {"reinstate_path", "253:7"}, {"fail_if_no_path"}} {
+	for _, words := range [][]string{{"enable_hydration"}, {"disable_hydration"}, {"reinstate_path", "253:7"}, {"fail_if_no_path"}, {"queue_if_no_path"}} {
 		if err := d.Message(t.Context(), "nf-a", 0, words...); err != nil {
 			t.Errorf("%v: %v", words, err)
 		}
 	}
-	want := []string{"nf-a enable_hydration", "nf-a disable_hydration", "nf-a reinstate_path 253:7", "nf-a fail_if_no_path"}
+	want := []string{"nf-a enable_hydration", "nf-a disable_hydration", "nf-a reinstate_path 253:7", "nf-a fail_if_no_path", "nf-a queue_if_no_path"}
 	if !slices.Equal(k.asked, want) {
 		t.Errorf("sent %q, want %q", k.asked, want)
 	}

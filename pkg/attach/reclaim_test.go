@@ -1,0 +1,80 @@
+package attach_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// The blocks of a lent cache are discarded only when the journal says that it goes: a process
+// that ends there would leave a residency of zeroes, which looks whole and would be lent again.
+func TestReclaimForgetsFirst(t *testing.T) {
+	l := newLife(t, volume.ModeWritethrough)
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	l.a.podWrites(1, 0, 1)
+	l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
+	e, err := l.a.Journal.Load(string(volumeID))
+	l.must("journal", err)
+	move := volume.MoveID{Name: "m", UID: "1"}
+	e.Lent = &move
+	l.must("journal", l.a.Journal.Save(string(volumeID), e))
+	d := &discards{Blocks: l.a.Blocks, journal: func() attach.State {
+		e, err := l.a.Journal.Load(string(volumeID))
+		l.must("journal", err)
+		return e.State
+	}}
+	l.a.Blocks = d
+	l.must("reclaim", l.a.Reclaim(l.ctx, volumeID, move))
+	if want := []attach.State{attach.StateWiping}; !slices.Equal(d.states, want) {
+		t.Errorf("discarded while the journal said %v, want %v", d.states, want)
+	}
+	l.a.Blocks = d.Blocks
+}
+
+// discards notes what the journal says when blocks are discarded.
+type discards struct {
+	attach.Blocks
+	journal func() attach.State
+	states  []attach.State
+}
+
+func (d *discards) Discard(context.Context, string, [][2]uint64) error {
+	d.states = append(d.states, d.journal())
+	return nil
+}
+
+// A dirty limit does not let blocks become dirty again while a change of the volume flushes
+// the cache: under load that would put off its end for ever.
+func TestLimitLeavesChangeAlone(t *testing.T) {
+	l := newLife(t, volume.ModeWriteback)
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	host := l.a.DirtyLimits().Host
+	swap := func(to dirtylimit.Level) bool {
+		t.Helper()
+		done, err := host.SwapTo(l.ctx, volumeID, req.Publication.Fence, to)
+		l.must("swap to "+string(to), err)
+		return done
+	}
+	if !swap(dirtylimit.Draining) || !swap(dirtylimit.Writeback) || !swap(dirtylimit.Draining) {
+		t.Error("without a change the limit did not get its tables")
+	}
+	l.must("ask for another mode", records.UpdateObject(l.ctx, l.api, volumeID, func(obj *v1alpha1.CachedVolume) error {
+		obj.Spec.CacheMode = v1alpha1.CacheModeWritethrough
+		return nil
+	}))
+	if swap(dirtylimit.Writeback) {
+		t.Error("blocks may become dirty again while the change flushes the cache")
+	}
+	if !swap(dirtylimit.Draining) {
+		t.Error("the limit does not drain while the change waits")
+	}
+	l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
+}
