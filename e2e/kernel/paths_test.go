@@ -5,9 +5,12 @@ package kernel
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -69,6 +72,7 @@ func TestKernelPathsOver(t *testing.T) {
 	late := d.waits()
 	published(false)
 	mustPass(t, "look at the paths", n.TendPaths(t.Context()))
+	soon(t, "what waited for the paths ends", func() bool { return len(late) > 0 })
 	if err := <-late; err == nil {
 		t.Error("a write to paths that are lost succeeded")
 	}
@@ -100,6 +104,14 @@ func (d *disk) paths(state string) {
 	}
 }
 
+// origin is the device over the paths.
+func (d *disk) origin() devmapper.Info {
+	name := layout.Device(d.req.ID, layout.Origin)
+	infos, err := d.n.DM.Info(d.m.t.Context(), name)
+	mustPass(d.m.t, "devices", err)
+	return infos[name]
+}
+
 func (d *disk) hasPath() bool {
 	s, err := d.n.DM.MultipathStatus(d.m.t.Context(), layout.Device(d.req.ID, layout.Origin))
 	mustPass(d.m.t, "paths", err)
@@ -123,6 +135,11 @@ func (d *disk) waits() <-chan error {
 		}
 		done <- err
 	}()
-	soon(t, "a write waits for paths", func() bool { return !d.hasPath() })
+	inflight := filepath.Join("/sys/block", filepath.Base(d.origin().DevPath()), "inflight")
+	soon(t, "a write waits for paths", func() bool {
+		counts, err := os.ReadFile(inflight)
+		mustPass(t, "I/O in flight", err)
+		return !d.hasPath() && !slices.Equal(strings.Fields(string(counts)), []string{"0", "0"})
+	})
 	return done
 }

@@ -282,7 +282,9 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 	faultFillPath.Hit()
 	source := path
 	if e.Fill.Peer != nil {
-		// Whoever reads the devices from here on may wait for the peer.
+		// Whoever reads the devices from here on may wait for the peer. What is remembered
+		// is of devices of before.
+		a.fills.forget(e.ID)
 		a.fills.begin(e.ID, time.Time{})
 		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
 		source, err = a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})

@@ -203,14 +203,21 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		return f, nil
 	}
 	if !memo.known {
-		onOrigin, err := a.onOrigin(ctx, e, look.infos)
+		infos := look.infos
+		if infos == nil {
+			var err error
+			if infos, err = a.DM.Info(ctx, layout.Device(e.ID, layout.Top)); err != nil {
+				return f, err
+			}
+		}
+		onOrigin, err := a.onOrigin(ctx, e, infos)
 		if err != nil {
 			return f, err
 		}
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	if look.fresh {
+	if look.fresh && e.State == StateStaged { // until then, discards count as copied
 		f.Ahead = a.reckon(e, memo, f.Status, look.active)
 	}
 	if f.Settling = a.settling(memo); f.Settling {
@@ -400,10 +407,11 @@ func (a *Attacher) sweepIfSwapped(ctx context.Context, e *Entry) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range t {
-		if _, linear := line.Target.(devmapper.LinearTarget); !linear {
-			return nil
-		}
+	if len(t) != 1 {
+		return nil
+	}
+	if _, linear := t[0].Target.(devmapper.LinearTarget); !linear {
+		return nil
 	}
 	return a.sweepFill(ctx, e)
 }

@@ -217,6 +217,7 @@ func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
 	for _, part := range []layout.Part{layout.Origin, layout.Source} {
 		waits, err := a.waitsForPaths(ctx, layout.Device(id, part))
 		if err == nil && waits {
+			a.queueing.Store(id, false)
 			err = a.DM.Message(ctx, layout.Device(id, part), 0, "fail_if_no_path")
 		}
 		if err != nil {
@@ -237,6 +238,7 @@ func (a *Attacher) queuePaths(ctx context.Context, id volume.ID) error {
 			return err
 		}
 	}
+	a.queueing.Store(id, true)
 	return nil
 }
 

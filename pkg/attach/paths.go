@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
+	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -39,47 +40,83 @@ func (a *Attacher) RunPaths(ctx context.Context) {
 }
 
 // TendPaths looks once at each volume that may wait for paths. It takes no lock and writes no
-// journal: whoever holds the volume's lock may be waiting for just this.
+// journal: whoever holds the volume's lock may be waiting for just this. Nobody is asked for
+// a volume that the watch shows to be attached here.
 func (a *Attacher) TendPaths(ctx context.Context) error {
 	entries, err := a.Journal.List()
-	problems := []error{err}
+	problems, owned := []error{err}, a.owned(ctx)
+	waiting := map[volume.ID]*Entry{}
+	var ids []volume.ID
 	for i := range entries {
-		if e := &entries[i]; e.State != StateResident && e.State != StatePrewarm && (len(e.Source.Portals) > 1 || e.Fill != nil) {
-			problems = append(problems, a.tendVolume(ctx, e))
+		e := &entries[i]
+		if e.State == StateResident || e.State == StatePrewarm || len(e.Source.Portals) < 2 && e.Fill == nil {
+			continue
+		}
+		lost, waits, err := a.lostPaths(ctx, e)
+		switch rec, known := owned[e.ID]; {
+		case err != nil:
+			problems = append(problems, err)
+		case known && rec.Published && rec.Fence == e.Fence && e.Lost == nil:
+			problems = append(problems, a.keepPaths(ctx, e, lost))
+		case waits && !a.pathsFail(e.ID):
+			waiting[e.ID] = e
+			ids = append(ids, e.ID)
 		}
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, a.tending.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error {
+		return a.endWait(ctx, waiting[id])
+	}))...)
 }
 
-func (a *Attacher) tendVolume(ctx context.Context, e *Entry) error {
-	waits := false
+// lostPaths returns the origin's paths that have failed, and whether origin or source have
+// none that works. What a fill copies from is brought back by the fill's own steps.
+func (a *Attacher) lostPaths(ctx context.Context, e *Entry) (lost []string, waits bool, err error) {
 	for _, part := range []layout.Part{layout.Origin, layout.Source} {
-		name := layout.Device(e.ID, part)
-		st, err := a.DM.MultipathStatus(ctx, name)
+		st, err := a.DM.MultipathStatus(ctx, layout.Device(e.ID, part))
 		if errors.Is(err, devmapper.ErrNotExist) || errors.Is(err, devmapper.ErrParse) {
 			continue // none, or over one path
 		}
 		if err != nil {
-			return err
+			return nil, false, err
 		}
 		waits = waits || !st.HasPath()
 		for _, p := range st.Paths {
-			// What a fill copies from is brought back by the fill's own steps.
 			if !p.Active && part == layout.Origin {
-				a.tryPath(ctx, e.ID, name, p.Device)
+				lost = append(lost, p.Device)
 			}
 		}
 	}
-	if !waits {
-		return nil
+	return lost, waits, nil
+}
+
+// keepPaths brings a volume that is attached here to waiting for its paths, if it was told not
+// to, and tries those that have failed.
+func (a *Attacher) keepPaths(ctx context.Context, e *Entry, lost []string) error {
+	if queues, known := a.queueing.Load(e.ID); !known || !queues.(bool) {
+		if err := a.queuePaths(ctx, e.ID); err != nil {
+			return err
+		}
 	}
+	for _, devno := range lost {
+		a.tryPath(ctx, e, devno)
+	}
+	return nil
+}
+
+// pathsFail tells whether what waits for a volume's paths has been told to fail.
+func (a *Attacher) pathsFail(id volume.ID) bool {
+	queues, known := a.queueing.Load(id)
+	return known && !queues.(bool)
+}
+
+// endWait has what waits for lost paths fail if the ownership is over.
+func (a *Attacher) endWait(ctx context.Context, e *Entry) error {
 	rec, err := a.Records.Get(ctx, e.ID)
-	found := err == nil
-	if err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return err
-	}
-	if !pathsOver(e, rec, found) {
+	if errors.Is(err, volume.ErrNotFound) {
 		return nil
+	}
+	if err != nil || !pathsOver(e, rec) {
+		return err
 	}
 	klog.FromContext(ctx).Info("Nothing waits for lost paths any more, because the ownership is over", "volume", e.ID, "generation", e.Fence.Generation)
 	return a.failPaths(ctx, e.ID)
@@ -87,26 +124,28 @@ func (a *Attacher) tendVolume(ctx context.Context, e *Entry) error {
 
 // pathsOver tells whether an entry's volume need not wait for lost paths: its record has a
 // later owner, so that the server does not admit this one any more; or no write is on the
-// SSD alone, and the record does not have the volume attached here. A record that is not
-// found proves nothing about writes.
-func pathsOver(e *Entry, rec volume.Volume, found bool) bool {
-	if found && laterOwner(rec.Fence, e.Fence) {
-		return true
-	}
-	return !e.MayBeDirty() && !e.Marked && (!found || !rec.Published || rec.Fence != e.Fence)
+// SSD alone, and the record says that the volume is not attached. A record of another volume
+// of the name, or one out of a backup, proves nothing: the server may still admit this node.
+func pathsOver(e *Entry, rec volume.Volume) bool {
+	return laterOwner(rec.Fence, e.Fence) || !e.MayBeDirty() && !e.Marked && rec.Fence == e.Fence && !rec.Published
 }
 
 // tryPath reads from a path that failed, and says so to the kernel if that works. A read may
 // take as long as the session is waited for; until it has ended, there is no other.
-func (a *Attacher) tryPath(ctx context.Context, id volume.ID, name, devno string) {
+func (a *Attacher) tryPath(ctx context.Context, e *Entry, devno string) {
+	name := layout.Device(e.ID, layout.Origin)
 	end, free := a.trying.TryLock(name + " " + devno)
 	if !free {
 		return
 	}
 	go func() {
 		defer end()
-		log := klog.FromContext(ctx).WithValues("volume", id, "path", devno)
-		if err := readPath(a.Sysfs, devno); err != nil {
+		log := klog.FromContext(ctx).WithValues("volume", e.ID, "path", devno)
+		err := readPath(a.Sysfs, devno)
+		if err == nil {
+			err = a.mayWrite(ctx, e)
+		}
+		if err != nil {
 			log.V(4).Info("Path does not work yet", "reason", err.Error())
 			return
 		}
@@ -116,6 +155,25 @@ func (a *Attacher) tryPath(ctx context.Context, id volume.ID, name, devno string
 		}
 		log.Info("Path works again")
 	}()
+}
+
+// mayWrite is an error unless each path of a reserved unit is registered: everybody may read
+// one, and a write that is refused is an error for the pod, no reason to try another path.
+func (a *Attacher) mayWrite(ctx context.Context, e *Entry) error {
+	if !e.Static || !e.Reserved {
+		return nil
+	}
+	o, _, err := a.Transport.Lookup(ctx, target(e.Source))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)
+	defer cancel()
+	f, _, err := reservation.Look(ctx, a.paths(o), keyOf(e.Fence))
+	if err == nil && !f.Registered() {
+		err = fmt.Errorf("not every path is registered, or another key holds the reservation: %+v", f)
+	}
+	return err
 }
 
 // readPath reads the beginning of a device past the page cache.

@@ -2,46 +2,135 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestPathsOver(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	later := volume.Fence{UID: "u", Node: "b", Generation: 3}
+	before := volume.Fence{UID: "u", Node: "b", Generation: 1}
+	anew := volume.Fence{UID: "v", Node: "b", Generation: 9}
 	clean := Entry{Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Activated: true}
 	dirty := Entry{Fence: here, State: StateStaged, Mode: volume.ModeWriteback, Activated: true, Marked: true}
+	marked := clean
+	marked.Marked = true
 	for name, tc := range map[string]struct {
 		entry Entry
 		rec   volume.Volume
-		found bool
 		want  bool
 	}{
-		"attached":                           {clean, volume.Volume{Fence: here, Published: true}, true, false},
-		"attached, dirty":                    {dirty, volume.Volume{Fence: here, Published: true}, true, false},
-		"unpublished":                        {clean, volume.Volume{Fence: here}, true, true},
-		"unpublished, dirty":                 {dirty, volume.Volume{Fence: here}, true, false},
-		"a later owner":                      {clean, volume.Volume{Fence: later, Published: true}, true, true},
-		"given up for a later owner":         {dirty, volume.Volume{Fence: later, Published: true}, true, true},
-		"no record":                          {clean, volume.Volume{}, false, true},
-		"no record, dirty":                   {dirty, volume.Volume{}, false, false},
-		"a record made anew":                 {clean, volume.Volume{Fence: volume.Fence{UID: "v", Node: "b", Generation: 9}, Published: true}, true, true},
-		"a record made anew, dirty":          {dirty, volume.Volume{Fence: volume.Fence{UID: "v", Node: "b", Generation: 9}, Published: true}, true, false},
-		"a record of before, restored":       {clean, volume.Volume{Fence: volume.Fence{UID: "u", Node: "b", Generation: 1}}, true, true},
-		"a record of before, dirty":          {dirty, volume.Volume{Fence: volume.Fence{UID: "u", Node: "b", Generation: 1}}, true, false},
-		"writethrough, and marked all along": {Entry{Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Marked: true}, volume.Volume{Fence: here}, true, false},
+		"attached":                    {clean, volume.Volume{Fence: here, Published: true}, false},
+		"attached, dirty":             {dirty, volume.Volume{Fence: here, Published: true}, false},
+		"unpublished":                 {clean, volume.Volume{Fence: here}, true},
+		"unpublished, dirty":          {dirty, volume.Volume{Fence: here}, false},
+		"unpublished, marked":         {marked, volume.Volume{Fence: here}, false},
+		"a later owner":               {clean, volume.Volume{Fence: later, Published: true}, true},
+		"given up for a later owner":  {dirty, volume.Volume{Fence: later, Published: true}, true},
+		"a record made anew":          {clean, volume.Volume{Fence: anew, Published: true}, false},
+		"a record made anew, dirty":   {dirty, volume.Volume{Fence: anew, Published: true}, false},
+		"a record out of a backup":    {clean, volume.Volume{Fence: before}, false},
+		"the same, of a dirty volume": {dirty, volume.Volume{Fence: before}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := pathsOver(&tc.entry, tc.rec, tc.found); got != tc.want {
+			if got := pathsOver(&tc.entry, tc.rec); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
 	}
+}
+
+// Who is asked about a volume without paths, and what becomes of what waits for them.
+func TestTendPaths(t *testing.T) {
+	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
+	attached := volume.Volume{ID: "v", Fence: here, Published: true}
+	left := volume.Volume{ID: "v", Fence: here}
+	entry := Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}
+	queue, fail := "nf-v.origin queue_if_no_path", "nf-v.origin fail_if_no_path"
+	resident, lost, one := entry, entry, entry
+	resident.State, lost.Lost, one.Source.Portals = StateResident, &Lost{}, []string{"a:1"}
+	for name, tc := range map[string]struct {
+		entry   Entry
+		watched []volume.Volume
+		record  volume.Volume
+		err     error
+		asked   int // in two looks
+		said    []string
+	}{
+		"attached here":           {entry, []volume.Volume{attached}, attached, nil, 0, []string{queue}},
+		"the watch is behind":     {entry, nil, attached, nil, 2, nil},
+		"it has left":             {entry, nil, left, nil, 1, []string{fail}},
+		"no record":               {entry, nil, left, volume.ErrNotFound, 2, nil},
+		"nobody answers":          {entry, nil, left, errors.New("timeout"), 2, nil},
+		"the reservation is lost": {lost, []volume.Volume{attached}, attached, nil, 2, nil},
+		"one portal":              {one, nil, left, nil, 0, nil},
+		"a residency":             {resident, nil, left, nil, 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entries, err := journal.Open[Entry](t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := entries.Save("v", tc.entry); err != nil {
+				t.Fatal(err)
+			}
+			dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false}}
+			rec := &answering{v: tc.record, err: tc.err}
+			a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords(tc.watched), Records: rec})
+			for range 2 {
+				err = a.TendPaths(t.Context())
+			}
+			if unknown := tc.err != nil && !errors.Is(tc.err, volume.ErrNotFound); (err != nil) != unknown {
+				t.Errorf("error %v", err)
+			}
+			if rec.asked != tc.asked || !slices.Equal(dm.said, tc.said) {
+				t.Errorf("asked %d times, want %d; said %v, want %v", rec.asked, tc.asked, dm.said, tc.said)
+			}
+		})
+	}
+
+	// Attached again without a stage: it waits again.
+	entries, err := journal.Open[Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := entries.Save("v", entry); err != nil {
+		t.Fatal(err)
+	}
+	dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false}}
+	a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords{}, Records: &answering{v: left}})
+	err = a.TendPaths(t.Context())
+	a.Owned = watchedRecords{attached}
+	if err := errors.Join(err, a.TendPaths(t.Context())); err != nil || !slices.Equal(dm.said, []string{fail, queue}) {
+		t.Errorf("said %v, %v", dm.said, err)
+	}
+}
+
+// watchedRecords are what the watch shows.
+type watchedRecords []volume.Volume
+
+func (w watchedRecords) List(context.Context) ([]volume.Volume, error) { return w, nil }
+
+func (watchedRecords) Changed() <-chan struct{} { return nil }
+
+// answering is an API server with one record, or an error.
+type answering struct {
+	volume.Records
+	v     volume.Volume
+	err   error
+	asked int
+}
+
+func (r *answering) Get(context.Context, volume.ID) (volume.Volume, error) {
+	r.asked++
+	return r.v, r.err
 }
 
 // What waits for lost paths is told to fail: the origin, and what a fill copies from, which

@@ -108,6 +108,10 @@ func (f Facts) Before() Before {
 	return Before{Others: f.Found && f.Held.Key != f.Own || len(f.others()) > 0, Own: f.holder()}
 }
 
+// Registered tells whether the own key holds the reservation, and every path that answers
+// has it.
+func (f Facts) Registered() bool { return f.holder() && f.registered() >= f.Paths }
+
 // Unregistered tells whether the own key holds the reservation, but not every path has
 // it. Another machine under this node's name leaves the same behind: it has the same key.
 func (f Facts) Unregistered() bool { return f.holder() && f.registered() < f.Paths }

@@ -379,6 +379,8 @@ func (k *Keeper) swap(ctx context.Context, id volume.ID, l *limit, want Level) {
 		next = now.Add(retryAfter)
 	case done:
 		log.V(2).Info("Dirty limit", "duration", now.Sub(began))
+	case want == Writeback:
+		next = now.Add(listEvery) // a change flushes the cache; no limit waits for this
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
