@@ -418,7 +418,7 @@ func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency
 	if err := a.Records.ReportApplied(ctx, e.ID, a.Node, applied); err != nil {
 		log.Error(err, "State of changes could not be reported", "volume", e.ID)
 	}
-	report := volume.CacheReport{Reason: v1alpha1.ReasonDetached, Message: "not attached"}
+	report := volume.CacheReport{Reason: v1alpha1.ReasonDetached, Message: "not attached", Owner: a.Node}
 	if err := a.Records.Report(ctx, e.ID, report); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		log.Error(err, "Cache state could not be reported", "volume", e.ID)
 	}

@@ -259,6 +259,13 @@ func testReport(t *testing.T, f *fixture) {
 	if !meta.IsStatusConditionTrue(f.load(t).Status.Conditions, v1alpha1.ConditionCached) {
 		t.Error("condition is not True")
 	}
+	// A node that had the volume before does not speak for its owner.
+	detached := volume.CacheReport{Reason: v1alpha1.ReasonDetached, Owner: "node-before"}
+	must(t, f.rec.Report(t.Context(), f.id, detached))
+	f.wantEvents(t)
+	if !meta.IsStatusConditionTrue(f.load(t).Status.Conditions, v1alpha1.ConditionCached) {
+		t.Error("the condition is of a node that is not the owner")
+	}
 	must(t, records.UpdateObject(t.Context(), f.api, f.id, func(obj *v1alpha1.CachedVolume) error {
 		obj.Spec.ClaimRef = nil
 		return nil

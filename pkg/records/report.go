@@ -41,6 +41,9 @@ func (r *Records) Report(ctx context.Context, id volume.ID, rep volume.CacheRepo
 	var changed bool
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
 		seen = obj
+		if rep.Owner != "" && obj.Status.OwnerNode != rep.Owner {
+			return nil
+		}
 		changed = meta.SetStatusCondition(&obj.Status.Conditions, metav1.Condition{
 			Type:               v1alpha1.ConditionCached,
 			Status:             conditionStatus(rep.Cached),

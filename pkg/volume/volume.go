@@ -280,6 +280,9 @@ type CacheReport struct {
 	Warning bool
 	// EventOnly leaves the condition alone: it is another owner's by now.
 	EventOnly bool
+	// Owner, if set, is the node that the report is of: the record of another owner is left
+	// alone.
+	Owner string
 }
 
 // AppliedReport says how far the node is with what the record asks for.
