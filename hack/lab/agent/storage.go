@@ -57,7 +57,7 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	}
 	if made {
 		// After a restart the pool is there and only needs to be activated.
-		_, err = output(ctx, "vgchange", "--activate", "y", storageVG)
+		err = g.activatePool(ctx)
 	} else {
 		err = makePool(ctx)
 	}
@@ -70,6 +70,36 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	}
 	_, _ = output(ctx, "modprobe", "--quiet", "sch_netem") // or built in
 	return delayNetwork(s.Delay)
+}
+
+// activatePool activates the pool. LVM says of its metadata only that something is wrong with
+// them: what their checker says of them tells whether the pool was damaged, or the checker
+// could not read them. The latter passes.
+func (g *guest) activatePool(ctx context.Context) error {
+	const tries = 3
+	var problems []error
+	for range tries {
+		_, err := output(ctx, "vgchange", "--activate", "y", storageVG)
+		if err == nil {
+			return nil
+		}
+		problems = append(problems, err, checkPool(ctx))
+		_, _ = output(ctx, "udevadm", "settle")
+	}
+	return errors.Join(problems...)
+}
+
+func checkPool(ctx context.Context) error {
+	meta := storageVG + "/" + thinPool + "_tmeta"
+	if _, err := output(ctx, "lvchange", "--yes", "--activate", "y", meta); err != nil {
+		return err
+	}
+	out, checked := output(ctx, "thin_check", "/dev/"+meta)
+	_, err := output(ctx, "lvchange", "--activate", "n", meta)
+	if checked == nil {
+		checked = fmt.Errorf("thin_check finds nothing: %s", out)
+	}
+	return errors.Join(checked, err)
 }
 
 func hasVolumeGroup(ctx context.Context) (bool, error) {
