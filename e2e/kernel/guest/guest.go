@@ -32,6 +32,7 @@ var needs = map[string]string{
 	"TestKernelFailoverHydration":  "clone",
 	"TestKernelFailoverExported":   "clone",
 	"TestKernelFillFromGatherView": "clone",
+	"TestKernelFillReader":         "clone",
 	"TestKernelFillStopped":        "clone",
 	"TestKernelHandOver":           "clone",
 	"TestKernelHotSet":             "clone",
