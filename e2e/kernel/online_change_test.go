@@ -254,7 +254,7 @@ func (l *load) moving() {
 	l.t.Fatal("the load stands still")
 }
 
-// origin is the node of the device over the volume's paths.
+// originDevice is the node of the device over the volume's paths.
 func (d *disk) originDevice() string {
 	d.m.t.Helper()
 	name := layout.Device(d.req.ID, layout.Origin)

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -33,16 +32,7 @@ func TestKernelPathsReturn(t *testing.T) {
 			t.Fatal("a path that cannot be read was brought back")
 		}
 		d.paths("running")
-		soon(t, "what waited for the paths ends", func() bool {
-			mustPass(t, "look at the paths", n.TendPaths(t.Context()))
-			select {
-			case err := <-late:
-				mustPass(t, "write that waited", err)
-				return true
-			default:
-				return false
-			}
-		})
+		d.endsWaiting(late)
 		soon(t, "every path is back", func() bool {
 			mustPass(t, "look at the paths", n.TendPaths(t.Context()))
 			s, err := n.DM.MultipathStatus(t.Context(), layout.Device(d.req.ID, layout.Origin))
@@ -82,11 +72,7 @@ func TestKernelPathsOver(t *testing.T) {
 	late = d.waits()
 	mustPass(t, "look at the paths", n.TendPaths(t.Context()))
 	d.paths("running")
-	soon(t, "what waited for the paths ends", func() bool {
-		mustPass(t, "look at the paths", n.TendPaths(t.Context()))
-		return len(late) > 0
-	})
-	mustPass(t, "write that waited", <-late)
+	d.endsWaiting(late)
 	d.unstage()
 	d.remove()
 }
@@ -102,14 +88,6 @@ func (d *disk) paths(state string) {
 	for _, path := range o.Paths {
 		mustPass(t, "state of a path", os.WriteFile(filepath.Join("/sys/block", filepath.Base(path), "device/state"), []byte(state+"\n"), 0))
 	}
-}
-
-// origin is the device over the paths.
-func (d *disk) origin() devmapper.Info {
-	name := layout.Device(d.req.ID, layout.Origin)
-	infos, err := d.n.DM.Info(d.m.t.Context(), name)
-	mustPass(d.m.t, "devices", err)
-	return infos[name]
 }
 
 func (d *disk) hasPath() bool {
@@ -135,11 +113,22 @@ func (d *disk) waits() <-chan error {
 		}
 		done <- err
 	}()
-	inflight := filepath.Join("/sys/block", filepath.Base(d.origin().DevPath()), "inflight")
+	inflight := filepath.Join("/sys/block", filepath.Base(d.originDevice()), "inflight")
 	soon(t, "a write waits for paths", func() bool {
 		counts, err := os.ReadFile(inflight)
 		mustPass(t, "I/O in flight", err)
 		return !d.hasPath() && !slices.Equal(strings.Fields(string(counts)), []string{"0", "0"})
 	})
 	return done
+}
+
+// endsWaiting looks at the paths until a write that waited for them has succeeded.
+func (d *disk) endsWaiting(late <-chan error) {
+	t := d.m.t
+	t.Helper()
+	soon(t, "what waited for the paths ends", func() bool {
+		mustPass(t, "look at the paths", d.n.TendPaths(t.Context()))
+		return len(late) > 0
+	})
+	mustPass(t, "write that waited", <-late)
 }

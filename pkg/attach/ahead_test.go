@@ -20,10 +20,7 @@ import (
 // and is repeated does not either.
 func TestAheadReplaced(t *testing.T) {
 	const data, chunk = 4 << 20, 64 << 10
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	peer := &cachemap.Map{ChunkSectors: chunk / sectorSize, CacheBlocks: data / chunk}
 	e := &Entry{
 		ID: "v", Fence: volume.Fence{UID: "u", Node: "b", Generation: 2}, State: StateStaging, Mode: volume.ModeWritethrough,

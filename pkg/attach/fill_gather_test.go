@@ -9,7 +9,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -32,10 +31,7 @@ func TestGatherOfBefore(t *testing.T) {
 		"another origin":          {func(_ *Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			entries, err := journal.Open[Entry](t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			entries := newJournal(t)
 			e := Entry{ID: "v", State: StateStaged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Fill: &Fill{Move: volume.MoveID{UID: "m"}, Peer: peer}}
 			dm := &gatherDevices{origin: 1}
 			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
@@ -52,7 +48,7 @@ func TestGatherOfBefore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err = a.gatherPath(t.Context(), &e, infos)
+			err := a.gatherPath(t.Context(), &e, infos)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -116,10 +112,7 @@ func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...s
 
 // The session with a peer is not ended because the fill before did without its own.
 func TestLeaveLooksAgain(t *testing.T) {
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	e := Entry{ID: "v", State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fill: &Fill{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
 	if err := entries.Save("v", e); err != nil {
 		t.Fatal(err)

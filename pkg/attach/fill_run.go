@@ -203,14 +203,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		return f, nil
 	}
 	if !memo.known {
-		infos := look.infos
-		if infos == nil {
-			var err error
-			if infos, err = a.DM.Info(ctx, layout.Device(e.ID, layout.Top)); err != nil {
-				return f, err
-			}
-		}
-		onOrigin, err := a.onOrigin(ctx, e, infos)
+		onOrigin, err := a.onOrigin(ctx, e, look.infos)
 		if err != nil {
 			return f, err
 		}
@@ -248,8 +241,14 @@ func (a *Attacher) givenUp(ctx context.Context, e *Entry) bool {
 	return !lent
 }
 
-// onOrigin tells whether the path leads to the gather view.
-func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devmapper.Info) (bool, error) {
+// onOrigin tells whether the path leads to the gather view. It looks for the devices if infos
+// is nil.
+func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devmapper.Info) (_ bool, err error) {
+	if infos == nil {
+		if infos, err = a.DM.Info(ctx, layout.Device(e.ID, layout.Top)); err != nil {
+			return false, err
+		}
+	}
 	if _, waits := infos[layout.Device(e.ID, layout.Source)]; !waits {
 		return true, nil
 	}
@@ -348,19 +347,7 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 	case fillRest:
 		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "disable_hydration")
 	case fillLeave:
-		// Again under the lock: a stage may have made the devices anew, on a peer.
-		memo.forgetDevice()
-		infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top))
-		if err != nil {
-			return err
-		}
-		if onOrigin, err := a.onOrigin(ctx, e, infos); err != nil || !onOrigin {
-			return err
-		}
-		a.leavePeer(ctx, e)
-		faultFillLeft.Hit()
-		memo.reported = time.Time{}
-		return a.save(ctx, e, e.State)
+		return a.leaveGathered(ctx, e, memo)
 	case fillSwap:
 		return a.swapClone(ctx, e)
 	case fillSweep:
@@ -368,6 +355,19 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 	case fillNothing, fillGather, fillRevive:
 	}
 	return nil
+}
+
+// leaveGathered ends the session with a peer whose place the origin has taken. It looks
+// again, as swapClone does: a stage may have made the devices anew, on a peer.
+func (a *Attacher) leaveGathered(ctx context.Context, e *Entry, memo *fillMemo) error {
+	memo.forgetDevice()
+	if onOrigin, err := a.onOrigin(ctx, e, nil); err != nil || !onOrigin {
+		return err
+	}
+	a.leavePeer(ctx, e)
+	faultFillLeft.Hit()
+	memo.reported = time.Time{}
+	return a.save(ctx, e, e.State)
 }
 
 // swapClone puts the SSD itself below the live cache, when everything is copied. It looks

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -18,25 +19,13 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// pathsEvery is the pause between two looks at the paths of attached volumes.
-const pathsEvery = 5 * time.Second
-
 // RunPaths brings back the paths of origins that work again, until ctx ends (states.md,
 // Paths that fail). The kernel's multipath target has no checker: a path that failed stays
 // failed until somebody says otherwise.
-func (a *Attacher) RunPaths(ctx context.Context) {
-	said := ""
-	for {
-		err := a.TendPaths(ctx)
-		if passes.News(err, &said) && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Paths of volumes could not be looked at")
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pathsEvery):
-		}
-	}
+func (a *Attacher) RunPaths(ctx context.Context, every time.Duration) {
+	passes.Repeat(ctx, every, a.TendPaths, func(err error) {
+		klog.FromContext(ctx).Error(err, "Paths of volumes could not be looked at")
+	})
 }
 
 // TendPaths looks once at each volume that may wait for paths. It takes no lock and writes no
@@ -44,7 +33,8 @@ func (a *Attacher) RunPaths(ctx context.Context) {
 // a volume that the watch shows to be attached here.
 func (a *Attacher) TendPaths(ctx context.Context) error {
 	entries, err := a.Journal.List()
-	problems, owned := []error{err}, a.owned(ctx)
+	problems := []error{err}
+	owned := sync.OnceValue(func() map[volume.ID]volume.Volume { return a.owned(ctx) }) // most nodes have no such volume
 	waiting := map[volume.ID]*Entry{}
 	var ids []volume.ID
 	for i := range entries {
@@ -53,7 +43,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 			continue
 		}
 		lost, waits, err := a.lostPaths(ctx, e)
-		switch rec, known := owned[e.ID]; {
+		switch rec, known := owned()[e.ID]; {
 		case err != nil:
 			problems = append(problems, err)
 		case known && rec.Published && rec.Fence == e.Fence && e.Lost == nil:

@@ -9,7 +9,6 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -74,16 +73,14 @@ func TestTendPaths(t *testing.T) {
 		"a residency":             {resident, nil, left, nil, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			entries, err := journal.Open[Entry](t.TempDir())
-			if err != nil {
-				t.Fatal(err)
-			}
+			entries := newJournal(t)
 			if err := entries.Save("v", tc.entry); err != nil {
 				t.Fatal(err)
 			}
 			dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false}}
 			rec := &answering{v: tc.record, err: tc.err}
 			a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords(tc.watched), Records: rec})
+			var err error
 			for range 2 {
 				err = a.TendPaths(t.Context())
 			}
@@ -97,16 +94,13 @@ func TestTendPaths(t *testing.T) {
 	}
 
 	// Attached again without a stage: it waits again.
-	entries, err := journal.Open[Entry](t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := newJournal(t)
 	if err := entries.Save("v", entry); err != nil {
 		t.Fatal(err)
 	}
 	dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false}}
 	a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords{}, Records: &answering{v: left}})
-	err = a.TendPaths(t.Context())
+	err := a.TendPaths(t.Context())
 	a.Owned = watchedRecords{attached}
 	if err := errors.Join(err, a.TendPaths(t.Context())); err != nil || !slices.Equal(dm.said, []string{fail, queue}) {
 		t.Errorf("said %v, %v", dm.said, err)

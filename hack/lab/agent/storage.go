@@ -57,7 +57,7 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	}
 	if made {
 		// After a restart the pool is there and only needs to be activated.
-		err = g.activatePool(ctx)
+		err = activatePool(ctx)
 	} else {
 		err = makePool(ctx)
 	}
@@ -75,7 +75,7 @@ func (g *guest) setupStorage(ctx context.Context) error {
 // activatePool activates the pool. LVM says of its metadata only that something is wrong with
 // them: what their checker says of them tells whether the pool was damaged, or the checker
 // could not read them. The latter passes.
-func (g *guest) activatePool(ctx context.Context) error {
+func activatePool(ctx context.Context) error {
 	const tries = 3
 	var problems []error
 	for range tries {

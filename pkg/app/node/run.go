@@ -63,6 +63,9 @@ const (
 	// reservationEvery is the pause between two looks at the reservations of static
 	// volumes (states.md, The fence of a static volume).
 	reservationEvery = 5 * time.Second
+	// pathsEvery is the pause between two looks at the paths of attached volumes (states.md,
+	// Paths that fail).
+	pathsEvery = 5 * time.Second
 	// bootIDFile tells one run of the kernel from another.
 	bootIDFile = "/proc/sys/kernel/random/boot_id"
 )
@@ -167,7 +170,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
-	group.Go(func() error { p.attacher.RunPaths(ctx); return nil })
+	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
 	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
