@@ -221,6 +221,7 @@ func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
 			err = a.DM.Message(ctx, layout.Device(id, part), 0, "fail_if_no_path")
 		}
 		if err != nil {
+			a.queueing.Delete(id) // not known: told again, or taken back
 			return err
 		}
 	}

@@ -107,6 +107,25 @@ func TestTendPaths(t *testing.T) {
 	}
 }
 
+// A device that could not be told to fail what waits is told again.
+func TestFailPathsAgain(t *testing.T) {
+	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
+	entries := newJournal(t)
+	if err := entries.Save("v", Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeNone, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}); err != nil {
+		t.Fatal(err)
+	}
+	dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false, "nf-v.source": false}, deaf: "nf-v.source"}
+	a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords{}, Records: &answering{v: volume.Volume{ID: "v", Fence: here}}})
+	if err := a.TendPaths(t.Context()); !errors.Is(err, devmapper.ErrBusy) {
+		t.Errorf("a message that is refused: %v", err)
+	}
+	dm.said, dm.deaf = nil, ""
+	want := []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}
+	if err := a.TendPaths(t.Context()); err != nil || !slices.Equal(dm.said, want) {
+		t.Errorf("said %v, %v, want %v", dm.said, err, want)
+	}
+}
+
 // watchedRecords are what the watch shows.
 type watchedRecords []volume.Volume
 
@@ -164,6 +183,8 @@ type pathDevices struct {
 	devmapper.Client
 	paths map[string]bool
 	said  []string
+	// deaf refuses messages.
+	deaf string
 }
 
 func (d *pathDevices) Table(_ context.Context, name string) (devmapper.Table, error) {
@@ -178,6 +199,9 @@ func (d *pathDevices) MultipathStatus(_ context.Context, name string) (devmapper
 }
 
 func (d *pathDevices) Message(_ context.Context, name string, _ uint64, args ...string) error {
+	if name == d.deaf {
+		return devmapper.ErrBusy
+	}
 	d.said = append(d.said, fmt.Sprint(name, " ", args[0]))
 	return nil
 }
