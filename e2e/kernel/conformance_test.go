@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
@@ -30,7 +31,10 @@ func TestKernelConformDevices(t *testing.T) {
 	dm := devmapper.New(hostexec.New())
 	devmappertest.Conformance(t, func(t *testing.T) devmappertest.Rig {
 		m.t = t
-		rig := devmappertest.Rig{Client: dm, Open: openForBoth}
+		rig := devmappertest.Rig{
+			Client: dm, Open: openForBoth, NoClone: guest.Lacks("clone"),
+			Discard: func(path string, ranges [][2]uint64) error { return blockdev.Host{}.Discard(t.Context(), path, ranges) },
+		}
 		start := uint64(0)
 		for i, part := range []*string{&rig.Metadata, &rig.Data, &rig.Origin} {
 			size := []uint64{4, 8, 16}[i] << 20 / devmapper.SectorSize

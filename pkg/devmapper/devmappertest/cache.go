@@ -77,7 +77,6 @@ func (k *Kernel) cache(t *table, l devmapper.Line, v devmapper.CacheTarget) (tar
 		meta: m, data: data, origin: origin, sectors: l.Length, mode: v.Mode, policy: v.Policy,
 		chunkBytes: int64(v.ChunkSectors) * devmapper.SectorSize, threshold: strconv.FormatUint(v.MigrationThreshold, 10),
 	}
-	t.cache = c
 	return c, nil
 }
 

@@ -68,10 +68,10 @@ func (c *client) Rename(ctx context.Context, name, to string) error {
 func (c *client) Message(ctx context.Context, name string, _ uint64, words ...string) error {
 	return c.step.Change(ctx, "message "+name+" "+strings.Join(words, " "), func() error {
 		return c.on(name, func(d *device) error {
-			if t := d.cache(); t != nil {
+			if t, ok := d.only().(interface{ message(words []string) error }); ok {
 				return t.message(words)
 			}
-			return fmt.Errorf("%w: %s is no cache", devmapper.ErrInvalid, name)
+			return fmt.Errorf("%w: %s takes no message", devmapper.ErrInvalid, name)
 		})
 	})
 }
@@ -172,16 +172,33 @@ func (d *device) commit() {
 	}
 }
 
-// CloneStatusAll implements devmapper.Client: there is no clone.
+// CloneStatusAll implements devmapper.Client.
 func (c *client) CloneStatusAll(ctx context.Context) (map[string]devmapper.CloneStatus, error) {
-	return map[string]devmapper.CloneStatus{}, ctx.Err()
+	if err := c.step.Look(ctx, "status of clones"); err != nil {
+		return nil, err
+	}
+	c.k.mu.Lock()
+	defer c.k.mu.Unlock()
+	out := map[string]devmapper.CloneStatus{}
+	for name, d := range c.k.devices {
+		if t, ok := d.only().(*clone); ok {
+			out[name] = t.status()
+		}
+	}
+	return out, nil
 }
 
-// MultipathStatus implements devmapper.Client: there is no multipath device.
-func (c *client) MultipathStatus(ctx context.Context, name string) (devmapper.MultipathStatus, error) {
-	return devmapper.MultipathStatus{}, c.look(ctx, "status", name, func(*device) error {
-		return fmt.Errorf("%w: %s is no multipath device", devmapper.ErrParse, name)
+// MultipathStatus implements devmapper.Client.
+func (c *client) MultipathStatus(ctx context.Context, name string) (s devmapper.MultipathStatus, err error) {
+	err = c.look(ctx, "status", name, func(d *device) error {
+		t, ok := d.only().(*multipath)
+		if !ok {
+			return fmt.Errorf("%w: %s is no multipath device", devmapper.ErrParse, name)
+		}
+		s = t.status()
+		return nil
 	})
+	return s, err
 }
 
 // StatsCreate implements devmapper.Client.
@@ -258,5 +275,6 @@ func (c *client) Info(ctx context.Context, prefix string) (map[string]devmapper.
 func (c *client) Targets(ctx context.Context) (map[string]devmapper.Version, error) {
 	return map[string]devmapper.Version{
 		"linear": {Major: 1, Minor: 4}, "error": {Major: 1, Minor: 6}, "zero": {Major: 1, Minor: 2}, "cache": {Major: 2, Minor: 4},
+		"clone": {Major: 1}, "multipath": {Major: 1, Minor: 15},
 	}, ctx.Err()
 }

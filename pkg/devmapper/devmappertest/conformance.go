@@ -21,8 +21,12 @@ type Rig struct {
 	// first is; of 4, 8 and 16 MiB at least.
 	Metadata, Data, Origin string
 	MetadataPath           string
-	// Open opens a block device for reading and writing past the page cache.
-	Open func(path string) (blockdev.File, error)
+	// Open opens a block device for reading and writing past the page cache, Discard
+	// discards ranges of offset and length, in bytes.
+	Open    func(path string) (blockdev.File, error)
+	Discard func(path string, ranges [][2]uint64) error
+	// NoClone tells that the kernel lacks that target.
+	NoClone bool
 }
 
 const (
@@ -40,6 +44,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Rig) {
 		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "Rename": (*suite).rename, "ReadOnly": (*suite).readOnly,
 		"Writeback": (*suite).writeback, "CleanStop": (*suite).cleanStop, "Unclean": (*suite).unclean,
 		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked,
+		"Clone": (*suite).cloned, "Multipath": (*suite).multipathed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &suite{T: conform.T{T: t}, Rig: open(t)}

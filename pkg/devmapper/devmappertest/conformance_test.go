@@ -19,7 +19,8 @@ func TestConformance(t *testing.T) {
 		blocks := m.Blocks(nil)
 		return devmappertest.Rig{
 			Client: devmappertest.New(m).Client(nil), Metadata: "8:1", MetadataPath: "/dev/8:1", Data: "8:2", Origin: "8:3",
-			Open: func(path string) (blockdev.File, error) { return blocks.Open(path, unix.O_RDWR) },
+			Open:    func(path string) (blockdev.File, error) { return blocks.Open(path, unix.O_RDWR) },
+			Discard: func(path string, ranges [][2]uint64) error { return blocks.Discard(t.Context(), path, ranges) },
 		}
 	})
 }

@@ -1,5 +1,5 @@
-// Package devmappertest is a device mapper in memory, with the targets linear, error, zero
-// and cache. Its cache keeps blocks, dirty bits and a superblock on its metadata device as
+// Package devmappertest is a device mapper in memory, with the targets linear, error, zero,
+// cache, clone and multipath. Its cache keeps blocks, dirty bits and a superblock on its metadata device as
 // dm-cache does, and loses after a power loss what dm-cache would: mappings that were not
 // committed, and the knowledge which of the others are clean.
 //
@@ -23,6 +23,8 @@ import (
 type Kernel struct {
 	machine *blockdevtest.Machine
 	mu      sync.Mutex
+	// changed tells whoever waits for a path that something is different.
+	changed *sync.Cond
 	devices map[string]*device
 	// metadata are those of caches, by the device that they are on: tables that are loaded
 	// at the same time share them (dm-cache-metadata.c, lookup_or_open).
@@ -32,7 +34,9 @@ type Kernel struct {
 
 // New returns the device mapper of a machine, without devices.
 func New(m *blockdevtest.Machine) *Kernel {
-	return &Kernel{machine: m, devices: map[string]*device{}, metadata: map[blockdevtest.Device]*metadata{}}
+	k := &Kernel{machine: m, devices: map[string]*device{}, metadata: map[blockdevtest.Device]*metadata{}}
+	k.changed = sync.NewCond(&k.mu)
+	return k
 }
 
 // PowerLoss makes all devices vanish, with what the kernel had not written.
@@ -70,12 +74,10 @@ type tracked struct {
 
 // table is a table with its devices open.
 type table struct {
-	lines   devmapper.Table
-	targets []target
-	deps    []string
-	closers []func()
-	// cache is the target if the whole table is one cache.
-	cache    *cache
+	lines    devmapper.Table
+	targets  []target
+	deps     []string
+	closers  []func()
 	readOnly bool
 }
 
@@ -193,12 +195,26 @@ func (d *device) each(off, n int64, do func(t target, in, at, n int64) error) er
 	return nil
 }
 
-// cache is the target if the live table is one cache, nil otherwise.
-func (d *device) cache() *cache {
-	if d.live == nil {
+// only is the target if the live table has one, nil otherwise.
+func (d *device) only() target { return d.live.only() }
+
+func (t *table) only() target {
+	if t == nil || len(t.targets) != 1 {
 		return nil
 	}
-	return d.live.cache
+	return t.targets[0]
+}
+
+// cache is the target if the live table is one cache, nil otherwise.
+func (d *device) cache() *cache {
+	c, _ := d.only().(*cache)
+	return c
+}
+
+// stateful is a target with metadata of its own.
+type stateful interface {
+	resume() error
+	suspend() error
 }
 
 func (d *device) lines() devmapper.Table {
@@ -308,6 +324,10 @@ func (k *Kernel) target(t *table, l devmapper.Line) (target, error) {
 		return zeroes{}, nil
 	case devmapper.CacheTarget:
 		return k.cache(t, l, v)
+	case devmapper.CloneTarget:
+		return k.clone(t, l, v)
+	case devmapper.MultipathTarget:
+		return k.multipath(t, l, v)
 	}
 	return nil, fmt.Errorf("%w: %w: target %s", devmapper.ErrUnsupported, devmapper.ErrInvalid, l.Target.Type())
 }
@@ -364,12 +384,12 @@ func (d *device) swap() error {
 		return nil
 	}
 	before := d.live
-	if c := d.cache(); c != nil {
+	if c, ok := d.only().(stateful); ok {
 		if err := c.suspend(); err != nil {
 			return err
 		}
 	}
-	if c := d.inactive.cache; c != nil {
+	if c, ok := d.inactive.only().(stateful); ok {
 		if err := c.resume(); err != nil {
 			return fmt.Errorf("%w: resume %s: %w", devmapper.ErrInvalid, d.name, err)
 		}
@@ -430,7 +450,7 @@ func (k *Kernel) remove(name string) error {
 	if k.machine.Openers(blockdevtest.DMNo(d.minor)) > 0 {
 		return fmt.Errorf("%w: %s", devmapper.ErrBusy, name)
 	}
-	if c := d.cache(); c != nil {
+	if c, ok := d.only().(stateful); ok {
 		// What cannot be written is lost with the device: the kernel says it in its log.
 		_ = c.suspend()
 	}
