@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,11 +51,19 @@ func (l lun) WriteAt(p []byte, off int64) (int, error) {
 
 func (l lun) Flush() error { return l.admitted() }
 
-func (i initiator) origin(devno string) transport.Origin {
-	e, _ := i.h.w.admission(i.h.name)
-	return transport.Origin{
-		Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, Products: []string{volume.UnitProduct(e.Generation)},
-		SizeBytes: i.h.w.unit.Size(), LogicalBlock: 512, WWID: "wwid-1",
+// session is one with a target; origin says what is at its end.
+type session struct {
+	devno  string
+	origin func() transport.Origin
+}
+
+func (i initiator) unit(devno string) func() transport.Origin {
+	return func() transport.Origin {
+		e, _ := i.h.w.admission(i.h.name)
+		return transport.Origin{
+			Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, Products: []string{volume.UnitProduct(e.Generation)},
+			SizeBytes: i.h.w.unit.Size(), LogicalBlock: 512, WWID: "wwid-1",
+		}
 	}
 }
 
@@ -70,19 +79,25 @@ func (i initiator) Connect(ctx context.Context, t transport.Target, _ *transport
 func (i initiator) login(t transport.Target) (transport.Origin, error) {
 	i.h.mu.Lock()
 	defer i.h.mu.Unlock()
-	if devno, found := i.h.sessions[t.IQN]; found {
-		return i.origin(devno), nil
+	if s, found := i.h.sessions[t.IQN]; found {
+		return s.origin(), nil
 	}
-	w := i.h.w
-	e, admitted := w.admission(i.h.name)
-	if !admitted {
+	devno := fmt.Sprintf("8:%d", i.h.luns+1)
+	var at blockdevtest.Device
+	s := session{devno: devno, origin: i.unit(devno)}
+	if l := i.h.w.exported(t.IQN, i.h.name); l != nil {
+		at, s.origin = l, func() transport.Origin {
+			return transport.Origin{Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, SizeBytes: l.Size(), LogicalBlock: 512}
+		}
+	} else if e, admitted := i.h.w.admission(i.h.name); admitted && !strings.HasPrefix(t.IQN, lentPrefix) {
+		at = lun{i.h.w.unit, i.h.w, i.h.name, e}
+	} else {
 		return transport.Origin{}, fmt.Errorf("%w: %s", transport.ErrNoTarget, t.IQN)
 	}
 	i.h.luns++
-	devno := fmt.Sprintf("8:%d", i.h.luns)
-	i.h.machine.Add(devno, "/dev/"+devno, lun{w.unit, w, i.h.name, e})
-	i.h.sessions[t.IQN] = devno
-	return i.origin(devno), nil
+	i.h.machine.Add(devno, "/dev/"+devno, at)
+	i.h.sessions[t.IQN] = s
+	return s.origin(), nil
 }
 
 // Disconnect implements transport.Transport.
@@ -90,14 +105,14 @@ func (i initiator) Disconnect(ctx context.Context, t transport.Target) error {
 	return i.step.Change(ctx, "logout of "+t.IQN, func() error {
 		i.h.mu.Lock()
 		defer i.h.mu.Unlock()
-		devno, found := i.h.sessions[t.IQN]
+		s, found := i.h.sessions[t.IQN]
 		if !found {
 			return nil
 		}
-		if i.h.machine.Openers(devno) > 0 {
+		if i.h.machine.Openers(s.devno) > 0 {
 			i.h.w.t.Errorf("logout of %s, which is open", t.IQN)
 		}
-		i.h.machine.Remove(devno)
+		i.h.machine.Remove(s.devno)
 		delete(i.h.sessions, t.IQN)
 		return nil
 	})
@@ -110,8 +125,11 @@ func (i initiator) Lookup(ctx context.Context, t transport.Target) (transport.Or
 	}
 	i.h.mu.Lock()
 	defer i.h.mu.Unlock()
-	devno, found := i.h.sessions[t.IQN]
-	return i.origin(devno), found, nil
+	s, found := i.h.sessions[t.IQN]
+	if !found {
+		return transport.Origin{}, false, nil
+	}
+	return s.origin(), true, nil
 }
 
 // Rescan implements transport.Transport.
@@ -121,11 +139,11 @@ func (i initiator) Rescan(context.Context, transport.Target) error { return nil 
 func (i initiator) Marks(_ context.Context, t transport.Target) (transport.Marks, error) {
 	i.h.mu.Lock()
 	defer i.h.mu.Unlock()
-	devno, found := i.h.sessions[t.IQN]
+	s, found := i.h.sessions[t.IQN]
 	if !found {
 		return nil, nil
 	}
-	return transport.Marks{t.Portals[0]: {Path: devno}}, nil
+	return transport.Marks{t.Portals[0]: {Path: s.devno}}, nil
 }
 
 // filesystems are what a node mounts. A filesystem is a word at its head; a pod writes

@@ -26,27 +26,36 @@ func (d disaster) String() string {
 	return fmt.Sprintf("killed at step %d", d.steps)
 }
 
-// life is a volume on two nodes. Disasters end the processes of the first one, each the
-// next.
+// life is a volume on two nodes. Disasters end the processes of one of them, each the next.
 type life struct {
 	*world
 	a, b *host
 	mode volume.CacheMode
-	next []disaster
+	// victim is the first one without.
+	victim *host
+	next   []disaster
+	// req is what kubelet asks of the node that the volume is given to.
+	req volume.StageRequest
 	// ended are the steps that processes ended at.
 	ended []string
 }
 
 func newLife(t testing.TB, mode volume.CacheMode, d ...disaster) *life {
-	w := newWorld(t, mode)
-	l := &life{world: w, a: w.host("node-a"), b: w.host("node-b"), mode: mode, next: d}
+	l := newLifeIn(newWorld(t, mode), mode)
+	l.next = d
 	l.arm()
+	return l
+}
+
+func newLifeIn(w *world, mode volume.CacheMode) *life {
+	l := &life{world: w, a: w.host("node-a"), b: w.host("node-b"), mode: mode}
+	l.victim = l.a
 	return l
 }
 
 func (l *life) arm() {
 	if len(l.next) > 0 {
-		l.a.killAfter(l.next[0].steps)
+		l.victim.killAfter(l.next[0].steps)
 	}
 }
 
@@ -183,12 +192,18 @@ func TestKillAnywhere(t *testing.T) {
 // and returns the steps.
 func killEach(t *testing.T, mode volume.CacheMode, power bool, live func(*life), after func(n int) []disaster) (ended []string) {
 	t.Helper()
+	return killEachOf(t, func(d ...disaster) *life { return newLife(t, mode, d...) }, power, live, after)
+}
+
+// killEachOf is killEach with lives of another kind.
+func killEachOf(t *testing.T, begin func(...disaster) *life, power bool, live func(*life), after func(n int) []disaster) (ended []string) {
+	t.Helper()
 	for n := 1; ; n++ {
 		all := []disaster{{steps: n, power: power}}
 		if after != nil {
 			all = append(all, after(n)...)
 		}
-		l := newLife(t, mode, all...)
+		l := begin(all...)
 		t.Run(fmt.Sprint(all), func(t *testing.T) {
 			l.t = t
 			live(l)

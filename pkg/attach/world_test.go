@@ -3,6 +3,7 @@ package attach_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,6 +58,9 @@ type world struct {
 	unit    *blockdevtest.Disk
 	// written is what the pod wrote last to each place, once that was acknowledged.
 	written map[int64]uint64
+	// warm tells that caches follow the volume; peers are what that takes.
+	warm bool
+	peers
 }
 
 var scheme = func() *runtime.Scheme {
@@ -138,7 +142,7 @@ type host struct {
 	// mounts are by path, sessions by the name of their target.
 	mu       sync.Mutex
 	mounts   map[string]mount
-	sessions map[string]string
+	sessions map[string]session
 	luns     int
 	*plugin
 }
@@ -150,7 +154,7 @@ type mount struct {
 
 func (w *world) host(name string) *host {
 	w.t.Helper()
-	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]string{}}
+	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]session{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
 	h.machine.Add("259:0", ssdPath, blockdevtest.NewDisk(64*mib))
 	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
@@ -158,6 +162,7 @@ func (w *world) host(name string) *host {
 	w.must("CachePool", w.api.Create(w.ctx, pool))
 	pool.Status.InitiatorIQN = iqnOf(name)
 	w.must("CachePool", w.api.Status().Update(w.ctx, pool))
+	w.join(h)
 	h.start()
 	return h
 }
@@ -187,9 +192,10 @@ func (h *host) powerLoss() {
 	defer h.mu.Unlock()
 	h.kernel.PowerLoss()
 	h.lvm.PowerLoss()
-	for _, devno := range h.sessions {
-		h.machine.Remove(devno)
+	for _, s := range h.sessions {
+		h.machine.Remove(s.devno)
 	}
+	h.w.lose(h)
 	clear(h.mounts)
 	clear(h.sessions)
 	h.boots++
@@ -254,14 +260,19 @@ func (h *host) start() {
 	h.w.must("journal", err)
 	recorder := events.NewFakeRecorder(1000)
 	blocks := h.machine.Blocks(g.step)
-	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(
-		attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir},
-		attach.Deps{
-			DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
-			Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
-			Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
-			CacheProblem: func(context.Context) string { return "" },
-		})}
+	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
+	deps := attach.Deps{
+		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
+		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
+		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
+		CacheProblem: func(context.Context) string { return "" },
+	}
+	if h.w.warm {
+		config.Warm.Dir = h.dir
+		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
+		deps.Now = h.w.now
+	}
+	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}
 }
 
 // stepping is the API server as a process sees it.
@@ -364,12 +375,21 @@ func (h *host) podReads() {
 
 func (w *world) compare(who string, d blockdevtest.Device) {
 	w.t.Helper()
+	w.must(who+" reads", w.differs(d))
+}
+
+var errDiffers = errors.New("not what was acknowledged")
+
+// differs compares what a device has with what was acknowledged.
+func (w *world) differs(d blockdevtest.Device) error {
 	b := make([]byte, 8)
 	for place := range int64(places) {
-		_, err := d.ReadAt(b, offset(place))
-		w.must(who+" reads", err)
+		if _, err := d.ReadAt(b, offset(place)); err != nil {
+			return err
+		}
 		if got := binary.LittleEndian.Uint64(b); got != w.written[place] {
-			w.t.Fatalf("%s reads %d at place %d, %d was acknowledged", who, got, place, w.written[place])
+			return fmt.Errorf("%w: %d at place %d, want %d", errDiffers, got, place, w.written[place])
 		}
 	}
+	return nil
 }

@@ -119,7 +119,7 @@ func (m *metadata) read() error {
 	case uint64(sb.DataBlockSectors) != m.chunk:
 		return fmt.Errorf("%w: metadata are of blocks of %d sectors", devmapper.ErrInvalid, sb.DataBlockSectors)
 	}
-	m.dirtyKnown = sb.CleanShutdown
+	m.dirtyKnown, m.blocks = sb.CleanShutdown, uint64(sb.CacheBlocks)
 	head := make([]byte, 8)
 	if err := m.dev.read(head, superblockBytes); err != nil {
 		return err

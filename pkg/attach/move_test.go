@@ -1,0 +1,207 @@
+package attach_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var errUnderWay = errors.New("the fill is under way")
+
+// newWarmLife is a life whose cache follows the volume. Disasters end the processes of the
+// node with that name.
+func newWarmLife(t testing.TB, mode volume.CacheMode, victim string, d ...disaster) *life {
+	w := newWorld(t, mode)
+	w.warm = true
+	l := newLifeIn(w, mode)
+	l.died = l.end
+	if victim == l.b.name {
+		l.victim = l.b
+	}
+	l.next = d
+	l.arm()
+	return l
+}
+
+// entry is what the journal of a node says, nil if there is nothing.
+func (h *host) entry() *attach.Entry {
+	h.w.t.Helper()
+	all, err := h.Journal.List()
+	h.w.must("journal", err)
+	if len(all) == 0 {
+		return nil
+	}
+	return &all[0]
+}
+
+// arrive has the volume attached to a node, where its pod reads everything.
+func (l *life) arrive(h *host) {
+	l.t.Helper()
+	l.req = l.publish(h.name)
+	l.podReads(h)
+}
+
+// begin stages the volume, again if the node has lost its power meanwhile.
+func (l *life) begin(h *host) {
+	l.t.Helper()
+	l.persist(h, "stage", func(p *plugin) error {
+		if _, running := h.mounts[staging]; running {
+			return nil
+		}
+		return p.Stage(l.ctx, l.req)
+	})
+}
+
+// podReads has the pod read everything, while the fill, which it may wait for, goes on.
+func (l *life) podReads(h *host) {
+	l.t.Helper()
+	l.begin(h)
+	d, done := h.podDevice(), make(chan error, 1)
+	go func() { done <- l.differs(d) }()
+	for range 1000 {
+		select {
+		case err := <-done:
+			l.must("the pod reads", err)
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		// It waits for a peer that is lost.
+		l.step(h)
+		if len(h.mounts) == 0 { // with the node
+			l.podReads(h)
+			return
+		}
+	}
+	l.t.Fatalf("the pod waits for ever (ended: %q)", l.ended)
+}
+
+// fill takes steps of a fill until it has ended, or so many have been taken, beside what
+// the other node does.
+func (l *life) fill(h, other *host, steps int) {
+	l.t.Helper()
+	for range steps {
+		if e := h.entry(); e == nil || e.Fill == nil {
+			return
+		}
+		l.step(h)
+		l.begin(h)
+		l.source(other)
+	}
+	if e := h.entry(); steps == wholeFill && e != nil && e.Fill != nil {
+		l.t.Fatalf("the fill does not end: %+v (ended: %q)", e.Fill, l.ended)
+	}
+}
+
+// wholeFill are more steps than a fill takes.
+const wholeFill = 200
+
+// step takes one step of a fill.
+func (l *life) step(h *host) {
+	l.t.Helper()
+	l.pass(10 * time.Second)
+	p := h.plugin
+	ended, _ := p.run(func() error {
+		p.StepFills(l.ctx)
+		return nil
+	})
+	if ended != "" {
+		l.end(h, ended)
+		l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
+	}
+}
+
+// source has the node that lends look at what it lends.
+func (l *life) source(h *host) {
+	p := h.plugin
+	ended, err := p.run(func() error { return l.serve(l.ctx, h, p) })
+	if ended != "" {
+		l.end(h, ended)
+	} else if err != nil && len(l.ended) == 0 {
+		l.t.Errorf("what %s lends: %v", h.name, err)
+	}
+}
+
+// givenBack fails if a node still lends, or has anything else, once the other one has
+// everything.
+func (l *life) givenBack(h *host) {
+	l.t.Helper()
+	l.persist(h, "end of the loan", func(p *plugin) error {
+		if err := p.Repair(l.ctx); err != nil {
+			return err
+		}
+		if err := l.serve(l.ctx, h, p); err != nil {
+			return err
+		}
+		if e := h.entry(); e != nil && e.Lent != nil {
+			if len(l.ended) > 0 {
+				l.pass(time.Hour) // a process that ended before it could say so: the deadline
+			}
+			return fmt.Errorf("%w: %s lends", errUnderWay, h.name)
+		}
+		return nil
+	})
+	devices, err := h.kernel.Client(nil).Info(l.ctx, "nf-")
+	l.must("devices", err)
+	if len(devices) > 0 || len(h.sessions) > 0 {
+		l.t.Fatalf("left on %s: devices %v, sessions %v (ended: %q)", h.name, devices, h.sessions, l.ended)
+	}
+}
+
+// move is the whole of it: a cache follows the volume to another node and is copied, goes
+// back, where it is left in the middle, and is begun there again.
+func (l *life) move() {
+	l.t.Helper()
+	l.stay(l.a, 1, 0, 1, 2, 3, 10, 11)
+	l.arrive(l.b)
+	if e := l.b.entry(); len(l.ended) == 0 && (e == nil || e.Fill == nil || e.Fill.Peer == nil) {
+		l.t.Fatalf("the cache has not followed: %+v", e)
+	}
+	l.b.podWrites(2, 1, 12)
+	l.fill(l.b, l.a, 1)
+	l.podReads(l.b)
+	l.b.podWrites(3, 2, 13)
+	l.fill(l.b, l.a, wholeFill)
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
+	l.arrive(l.a)
+	l.a.podWrites(4, 3, 14)
+	l.fill(l.a, l.b, 2)
+	l.podReads(l.a)
+	l.leave(l.a)
+	l.givenBack(l.b)
+	l.stay(l.a, 5, 4)
+}
+
+// TestMove: a cache follows its volume.
+func TestMove(t *testing.T) {
+	for _, mode := range cacheModes[1:] {
+		t.Run(string(mode), func(t *testing.T) { newWarmLife(t, mode, "").move() })
+	}
+}
+
+// TestKillMove ends the plugin of either node, or the node, before and after everything that
+// it changes while a cache follows its volume.
+func TestKillMove(t *testing.T) {
+	for _, mode := range cacheModes[1:] {
+		for _, victim := range []string{"node-a", "node-b"} {
+			for _, power := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/power=%t", mode, victim, power), func(t *testing.T) {
+					t.Parallel()
+					ended := killEachOf(t, func(d ...disaster) *life { return newWarmLife(t, mode, victim, d...) }, power, (*life).move, nil)
+					t.Logf("ended at %d steps", len(ended))
+					for _, want := range []string{"after create nf-pvc-1.data", "after export of pvc-1", "after end of the export of pvc-1", "after end of a move"} {
+						if !slices.Contains(ended, want) {
+							t.Errorf("it was never ended %s", want)
+						}
+					}
+				})
+			}
+		}
+	}
+}
