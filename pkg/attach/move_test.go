@@ -3,6 +3,7 @@ package attach_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -16,8 +17,15 @@ var errUnderWay = errors.New("the fill is under way")
 // newWarmLife is a life whose cache follows the volume. Disasters end the processes of the
 // node with that name.
 func newWarmLife(t testing.TB, mode volume.CacheMode, victim string, d ...disaster) *life {
-	w := newWorld(t, mode)
-	w.warm = true
+	// The pod touches more chunks than the cache has: some give way to others, or with churn
+	// all of them before long.
+	churn := mode == volume.ModeWriteback
+	chunk := int64(512 << 10)
+	if churn {
+		chunk = 256 << 10
+	}
+	w := newWorldOf(t, mode, chunk)
+	w.warm, w.churn = true, churn
 	l := newLifeIn(w, mode)
 	l.died = l.end
 	if victim == l.b.name {
@@ -68,10 +76,13 @@ func (l *life) podReads(h *host) {
 		case err := <-done:
 			l.must("the pod reads", err)
 			return
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(time.Millisecond):
 		}
-		// It waits for a peer that is lost.
-		l.step(h)
+		source, err := h.kernel.Client(nil).MultipathStatus(l.ctx, "nf-"+string(volumeID)+".source")
+		if err != nil || source.HasPath() {
+			continue
+		}
+		l.step(h) // it waits for a peer that is lost
 		if len(h.mounts) == 0 { // with the node
 			l.podReads(h)
 			return
@@ -103,6 +114,8 @@ const wholeFill = 200
 // step takes one step of a fill.
 func (l *life) step(h *host) {
 	l.t.Helper()
+	// The kernel commits the map of a cache once a second.
+	l.must("commit", h.kernel.Client(nil).CommitAll(l.ctx))
 	l.pass(10 * time.Second)
 	p := h.plugin
 	ended, _ := p.run(func() error {
@@ -186,11 +199,15 @@ func TestMove(t *testing.T) {
 }
 
 // TestKillMove ends the plugin of either node, or the node, before and after everything that
-// it changes while a cache follows its volume.
+// it changes while a cache follows its volume. Without MATRIX=whole one mode is tried with
+// each.
 func TestKillMove(t *testing.T) {
-	for _, mode := range cacheModes[1:] {
-		for _, victim := range []string{"node-a", "node-b"} {
-			for _, power := range []bool{false, true} {
+	for i, mode := range cacheModes[1:] {
+		for j, victim := range []string{"node-a", "node-b"} {
+			for k, power := range []bool{false, true} {
+				if os.Getenv("MATRIX") != "whole" && (i+j+k)%2 == 0 {
+					continue
+				}
 				t.Run(fmt.Sprintf("%s/%s/power=%t", mode, victim, power), func(t *testing.T) {
 					t.Parallel()
 					ended := killEachOf(t, func(d ...disaster) *life { return newWarmLife(t, mode, victim, d...) }, power, (*life).move, nil)
