@@ -82,7 +82,7 @@ func (l *life) podReads(h *host) {
 		if err != nil || source.HasPath() {
 			continue
 		}
-		l.step(h) // it waits for a peer that is lost
+		l.step(h)               // it waits for a peer that is lost
 		if len(h.mounts) == 0 { // with the node
 			l.podReads(h)
 			return
