@@ -41,7 +41,7 @@ func (h limitHost) Limited(ctx context.Context) ([]dirtylimit.Volume, error) {
 
 // takesWrites tells an entry whose cache takes writes that the origin does not have.
 func takesWrites(e *Entry, f volume.Fence) bool {
-	return e != nil && e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Fence == f
+	return e != nil && e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Fence == f && e.Lost == nil
 }
 
 // DirtySince implements dirtylimit.Host.

@@ -58,6 +58,9 @@ func decideChange(f changeFacts) changeStep {
 	switch {
 	case e == nil || e.State != StateStaged || e.Fence != f.Record.Fence || !f.Record.Published:
 		return changeNothing
+	case e.Lost != nil:
+		// A table of any other kind would take the pod's writes again (I1).
+		return changeNothing
 	case f.LiveOrigin:
 		return decideUncached(f)
 	case !f.LiveCache:

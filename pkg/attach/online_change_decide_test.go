@@ -70,6 +70,7 @@ func degraded(f *changeFacts) {
 func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
 func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
+func lost(f *changeFacts)        { f.Entry.Lost = &Lost{To: keyOf(fence6)} }
 func failedCache(f *changeFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
 func TestDecideChange(t *testing.T) {
@@ -84,13 +85,15 @@ func TestDecideChange(t *testing.T) {
 		"writethrough as asked": {runs(wt), changeDone},
 		"writeback as asked":    {runs(wb), changeDone},
 
-		"no entry":           {runs(wt).with(func(f *changeFacts) { f.Entry = nil }), changeNothing},
-		"being unstaged":     {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = StateFlushing }), changeNothing},
-		"released":           {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Published = false }), changeNothing},
-		"another generation": {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Fence = fence4 }), changeNothing},
-		"no top device":      {runs(wt).asks(none).with(func(f *changeFacts) { f.LiveCache = false }), changeNothing},
-		"a failed cache":     {runs(wb).asks(none).with(failedCache), changeImpossible},
-		"a broken cache":     {runs(wt).asks(wb).with(brokenSSD), changeImpossible},
+		"no entry":                    {runs(wt).with(func(f *changeFacts) { f.Entry = nil }), changeNothing},
+		"being unstaged":              {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = StateFlushing }), changeNothing},
+		"released":                    {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Published = false }), changeNothing},
+		"another generation":          {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Fence = fence4 }), changeNothing},
+		"no top device":               {runs(wt).asks(none).with(func(f *changeFacts) { f.LiveCache = false }), changeNothing},
+		"its unit is somebody else's": {runs(none).asks(wb).with(lost), changeNothing},
+		"its unit is somebody else's, and the table is not loaded yet": {runs(wb).asks(none).with(lost), changeNothing},
+		"a failed cache": {runs(wb).asks(none).with(failedCache), changeImpossible},
+		"a broken cache": {runs(wt).asks(wb).with(brokenSSD), changeImpossible},
 		"a broken cache, denied by a killed step": {runs(none).asks(wt).live(through, smq).with(sized).with(brokenSSD), changeImpossible},
 		"a failover that was killed":              {runs(none).asks(wt).live(through, smq).with(sized).with(failedOver), changeNothing},
 		"a failover, not reported yet":            {runs(none).asks(wt).with(failedOver), changeCache},

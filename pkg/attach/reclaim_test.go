@@ -78,3 +78,18 @@ func TestLimitLeavesChangeAlone(t *testing.T) {
 	}
 	l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
 }
+
+// TestLimitLeavesLostAlone: once the unit is somebody else's, a limit loads no table over
+// the one that fails.
+func TestLimitLeavesLostAlone(t *testing.T) {
+	l := newLife(t, volume.ModeWriteback)
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	e, err := l.a.Journal.Load(string(volumeID))
+	l.must("journal", err)
+	e.Lost = &attach.Lost{}
+	l.must("journal", l.a.Journal.Save(string(volumeID), e))
+	if done, err := l.a.DirtyLimits().Host.SwapTo(l.ctx, volumeID, req.Publication.Fence, dirtylimit.Draining); done || err != nil {
+		t.Errorf("swapped: %t, %v", done, err)
+	}
+}
