@@ -218,12 +218,12 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 	if err != nil || current == nil || !current.evictable() {
 		return err
 	}
+	if agrees, err := a.ssdAgrees(ctx, current); err != nil || !agrees {
+		return err
+	}
 	if current.State == StatePrewarm {
 		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
 		return a.wipe(ctx, e.ID, current)
-	}
-	if agrees, err := a.ssdAgrees(ctx, current); err != nil || !agrees {
-		return err
 	}
 	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.lastUsed(), "bytes", e.DataBytes)
 	if err := a.wipe(ctx, e.ID, current); err != nil {

@@ -51,7 +51,7 @@ func DecideDown(f DownFacts) DownAction { return decideDown(f) }
 func PastWrites(e *Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }
 
 // Believed is the journal as far as it may be believed beside the SSD.
-func Believed(e *Entry, c CacheFacts, rec volume.Volume) *Entry { return believed(e, c, rec) }
+func Believed(e *Entry, c CacheFacts, rec volume.Volume) *Entry { return believed(e, c, &rec) }
 
 // DecideOwnership is the table "What ends unflushed writes".
 func DecideOwnership(known volume.Fence, static bool, rec *volume.Volume, p Proof) Ownership {

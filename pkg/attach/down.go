@@ -70,6 +70,9 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 			return downFacts{}, cacheVolumes{}, err
 		}
 		f.Cache = c.facts
+		if old, err := a.forgetOld(ctx, e, c.facts); old || err != nil {
+			return downFacts{}, cacheVolumes{}, err
+		}
 	}
 	if _, dirty := unflushed(e, f.Cache); !dirty {
 		return f, c, nil
@@ -90,6 +93,17 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	case ownedLater, ownedGivenUp:
 	}
 	return f, c, nil
+}
+
+// forgetOld forgets a journal entry that is older than the SSD, whose cache is judged as
+// one that lost its own (states.md, The activation of disks).
+func (a *Attacher) forgetOld(ctx context.Context, e *Entry, c cacheFacts) (old bool, err error) {
+	rec, err := a.recordOf(ctx, e, c)
+	if err != nil || believed(e, c, rec) != nil {
+		return false, err
+	}
+	klog.FromContext(ctx).Info("Journal is older than the SSD, and is forgotten", "volume", e.ID, "generation", e.Fence.Generation, "ssd", c.Fence.Generation)
+	return true, a.forget(e.ID)
 }
 
 func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {

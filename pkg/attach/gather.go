@@ -135,7 +135,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 			f.CacheProblem = err.Error()
 		}
 		f.Cache = c.facts
-		f.Entry = believed(e, c.facts, rec)
+		f.Entry = believed(e, c.facts, &rec)
 	}
 	if known, dirty := unflushed(e, f.Cache); dirty && known != f.Fence {
 		if !e.MayBeDirty() {

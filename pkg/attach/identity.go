@@ -69,11 +69,36 @@ func pastWrites(e *Entry, c cacheFacts, rec volume.Volume) bool {
 
 // believed is the journal as far as it may be believed beside the SSD: one that comes out
 // of an image says nothing of an SSD that does not.
-func believed(e *Entry, c cacheFacts, rec volume.Volume) *Entry {
-	if journalIdentity(e, rec) == volume.IdentityPast && c.Whole && c.Fence == rec.Fence && cacheIdentity(c, rec) != volume.IdentityPast && !bugTrustNodeName.On() {
+func believed(e *Entry, c cacheFacts, rec *volume.Volume) *Entry {
+	if outlived(e, c, rec) && !bugTrustNodeName.On() {
 		return nil
 	}
 	return e
+}
+
+// outlived tells a journal that is older than the SSD. Whatever a step changes, the journal
+// has first; so an SSD that is ahead of it proves that. Of two stages under one ownership
+// the record knows which was the last; rec is nil if there is none.
+func outlived(e *Entry, c cacheFacts, rec *volume.Volume) bool {
+	switch {
+	case e == nil || !c.Whole || c.SuperblockBlank || c.Fence.UID != e.Fence.UID:
+		return false
+	case c.Fence.Generation != e.Fence.Generation:
+		return c.Fence.Generation > e.Fence.Generation
+	case c.ActivationID == e.ActivationID:
+		return c.ActivationCount > e.ActivationCount
+	case rec == nil:
+		return c.Mode == volume.ModeWriteback && !c.Stopped // what may be dirty is kept
+	}
+	return journalIdentity(e, *rec) == volume.IdentityPast && c.Fence == rec.Fence && cacheIdentity(c, *rec) != volume.IdentityPast
+}
+
+// recordOf reads the record if whether the journal may be believed depends on it.
+func (a *Attacher) recordOf(ctx context.Context, e *Entry, c cacheFacts) (*volume.Volume, error) {
+	if e == nil || !c.Whole || c.Fence == e.Fence && c.activation() == e.activation() {
+		return nil, nil
+	}
+	return a.findRecord(ctx, e.ID)
 }
 
 // ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a

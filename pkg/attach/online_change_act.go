@@ -230,6 +230,10 @@ func (a *Attacher) restore(ctx context.Context, e *Entry) error {
 // startWriteback lets a writethrough cache take writes. What the SSD's tags say
 // comes first: alone they must never deny what may be dirty.
 func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
+	// A backup of the journal of before speaks of this activation too, and of nothing dirty.
+	if err := a.countUp(ctx, e); err != nil {
+		return err
+	}
 	if err := a.tagMode(ctx, e, volume.ModeWriteback); err != nil {
 		return err
 	}

@@ -118,6 +118,9 @@ func (a *Attacher) checkPrewarm(ctx context.Context, e *Entry) error {
 	if err == nil && prewarmWanted(e, rec, a.Node, a.Now(), a.Warm.ResidencyTTL) {
 		return nil
 	}
+	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
+		return err
+	}
 	klog.FromContext(ctx).Info("Data copied beforehand are stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
 	return a.wipe(ctx, e.ID, e)
 }

@@ -284,13 +284,16 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 // keepOrphan tells whether a cache that the journal does not speak of may hold writes
 // that are still wanted.
 func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cacheVolumes) (keep bool, err error) {
-	known, dirty := unflushed(e, c.facts)
-	if !dirty {
+	if _, dirty := unflushed(nil, c.facts); !dirty {
 		return false, nil
 	}
 	rec, err := a.findRecord(ctx, id)
 	if err != nil {
 		return true, err
+	}
+	known, dirty := unflushed(believed(e, c.facts, rec), c.facts)
+	if !dirty {
+		return false, nil
 	}
 	p, err := a.prove(ctx, id, known, nil, rec, unitQuestion{})
 	if err != nil {
