@@ -220,6 +220,9 @@ func recoverable(f stageFacts, sameFence bool) bool {
 	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
 		return false
 	}
+	if f.CacheProblem != "" && !f.Record.PossiblyDirty {
+		return false // its writes were given up, and it cannot be read
+	}
 	if f.Entry == nil {
 		return f.Record.PossiblyDirty && f.Cache.Mode == volume.ModeWriteback
 	}
@@ -278,6 +281,20 @@ type downFacts struct {
 	Proof  proof
 }
 
+// dirty tells whether writes may be on this node alone.
+func (f downFacts) dirty() bool {
+	_, dirty := unflushed(f.Entry, f.Cache)
+	return dirty
+}
+
+// owned is what becomes of them.
+func (f downFacts) owned() ownership {
+	return decideOwnership(f.Entry.Fence, f.Entry.Static, f.Record, f.Proof)
+}
+
+// givenUp tells that they are flushed if they can be read, and are not missed otherwise.
+func (f downFacts) givenUp() bool { return f.dirty() && f.owned() == ownedGivenUp }
+
 // downAction is the next thing unstage or repair does with a volume.
 type downAction string
 
@@ -325,8 +342,8 @@ func decideDown(f downFacts) downAction {
 func decideActive(f downFacts) downAction {
 	e := f.Entry
 	var owned ownership
-	if _, dirty := unflushed(e, f.Cache); dirty {
-		owned = decideOwnership(e.Fence, e.Static, f.Record, f.Proof)
+	if f.dirty() {
+		owned = f.owned()
 	}
 	switch {
 	case !e.Cached():

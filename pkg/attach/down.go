@@ -65,17 +65,18 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	}
 	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active, Taken: e.Lost != nil}
 	var c cacheVolumes
+	var unread error
 	if e.Cached() && !active && e.State != StateResident {
-		if c, err = a.findCache(ctx, id); err != nil {
-			return downFacts{}, cacheVolumes{}, err
+		if c, unread = a.findCache(ctx, id); unread != nil && ctx.Err() != nil {
+			return downFacts{}, cacheVolumes{}, unread
 		}
 		f.Cache = c.facts
 		if old, err := a.forgetOld(ctx, e, c.facts); old || err != nil {
 			return downFacts{}, cacheVolumes{}, err
 		}
 	}
-	if _, dirty := unflushed(e, f.Cache); !dirty {
-		return f, c, nil
+	if !f.dirty() {
+		return f, c, nil // whatever the SSD says
 	}
 	if f.Record, err = a.findRecord(ctx, id); err != nil {
 		return downFacts{}, cacheVolumes{}, err
@@ -83,6 +84,11 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	f.Past = f.Record != nil && f.Record.Fence.UID == e.Fence.UID && pastWrites(e, f.Cache, *f.Record)
 	// Last: a storage server that does not answer may take all of the caller's time.
 	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.again(e))
+	if err == nil && unread != nil {
+		if f.Cache = (cacheFacts{}); !f.givenUp() {
+			err = unread
+		}
+	}
 	if err != nil || e.Lost == nil || !e.Lost.foreign() {
 		return f, c, err
 	}
@@ -115,9 +121,9 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action
 	}
 	switch action {
 	case downFlush:
-		return a.flush(ctx, e)
+		return a.orGiveUp(ctx, f, a.flush(ctx, e))
 	case downRecover:
-		return a.recoverForFlush(ctx, e, c)
+		return a.orGiveUp(ctx, f, a.recoverForFlush(ctx, e, c))
 	case downRelease:
 		return a.release(ctx, e, f.TopActive)
 	case downDetach:
@@ -127,6 +133,27 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action
 	case downNothing, downKeep:
 	}
 	return nil
+}
+
+// errUnusable: what was found is of no use as a cache of this volume.
+var errUnusable = errors.New("the cache cannot be used")
+
+// unusable tells an error that another try will not end: not one of a busy device, or of
+// a command that has not ended.
+func unusable(err error) bool {
+	return errors.Is(err, errUnusable) || errors.Is(err, devmapper.ErrInvalid) || errors.Is(err, devmapper.ErrNoSuperblock)
+}
+
+// orGiveUp discards a cache that cannot be flushed and need not be.
+func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
+	if err == nil || ctx.Err() != nil || !f.givenUp() {
+		return err
+	}
+	if st, serr := a.cacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || brokenCache(st) == "") {
+		return err
+	}
+	klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were given up cannot be flushed, and is discarded", "volume", f.Entry.ID)
+	return a.discard(ctx, f.Entry)
 }
 
 // recoverForFlush activates a writeback cache after an unclean stop, with the
@@ -157,7 +184,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	}
 	if decideUnit(planRecover, e.UnitID, o.WWID) == unitRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(otherUnit(e, a.Node, o.WWID), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}
 	if e.Fill != nil {
 		a.leavePeer(ctx, e) // the origin is the source now

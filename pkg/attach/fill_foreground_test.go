@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestCopyAtATime(t *testing.T) {
@@ -115,5 +116,17 @@ func TestFillsNearTheEnd(t *testing.T) {
 			t.Errorf("%.0f looks before the end: calm %t", looks, memo.calm)
 		}
 		now = now.Add(fillTick)
+	}
+}
+
+// TestFillWithoutShape: what was seen of a volume whose stage has just begun anew is the
+// clone of the stage before.
+func TestFillWithoutShape(t *testing.T) {
+	a := New(Config{}, Deps{Pool: withoutPool{}})
+	e := &Entry{ID: "v", State: StateStaging, Mode: volume.ModeWritethrough, Fill: &Fill{From: &volume.WarmSource{Node: "b"}}}
+	look := fillLook{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
+	f, err := a.fillFacts(t.Context(), e, &fillMemo{known: true}, look)
+	if err != nil || f.Clone || decideFill(f) != fillNothing {
+		t.Errorf("facts %+v, %v", f, err)
 	}
 }

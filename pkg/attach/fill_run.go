@@ -196,7 +196,9 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 // fillFacts gathers what decideFill needs, and reckons up the rate.
 func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
 	f := fillFacts{Entry: e}
-	f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]
+	if f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]; e.Fill.RegionSectors == 0 {
+		f.Clone = false // it has no shape yet: what was seen is the clone of a stage before
+	}
 	if !f.Clone {
 		memo.forgetDevice()
 		f.Linear = look.infos[layout.Device(e.ID, layout.Data)].HasLive

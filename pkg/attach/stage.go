@@ -2,7 +2,6 @@ package attach
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -44,6 +42,10 @@ type staging struct {
 	// own is held by who changes or journals the entry while two may.
 	own sync.Mutex
 }
+
+// givenUp tells a cache whose unflushed writes need not be flushed: the record of this
+// ownership says Clean.
+func (s *staging) givenUp() bool { return s.plan.Cache == planRecover && !s.rec.PossiblyDirty }
 
 // note changes the entry while two may.
 func (s *staging) note(change func(*Entry) error) error {
@@ -289,121 +291,6 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	}
 	s.entry = e
 	return a.save(ctx, e, StateStaging)
-}
-
-// buildCached makes the cache and the top device over it. When the cache fails
-// and nothing is at risk, the plan becomes uncached (I6).
-func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	err := a.makeCache(cctx, s)
-	if err != nil && cctx.Err() == nil && s.plan.Cache == planCreate && s.entry.Fill != nil && !errors.Is(err, errMark) {
-		klog.FromContext(ctx).Error(err, "Fill cannot begin, the cache begins cold", "volume", s.req.ID)
-		if err = a.undoFill(cctx, s, err); err == nil {
-			err = a.makeCache(cctx, s)
-		}
-	}
-	switch {
-	case errors.Is(err, errMark):
-		return err
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case s.plan.Cache == planRecover:
-		return fmt.Errorf("%w: the cache with unflushed writes of volume %s cannot be activated: %w", volume.ErrUnavailable, s.req.ID, err)
-	}
-	return a.fallBack(ctx, s, err)
-}
-
-// errMark: the record could not be marked. Failing to mark must fail the stage,
-// never the cache: a writeback cache that is active but unmarked would break I2.
-var errMark = errors.New("the volume's record could not be marked")
-
-// makeCache provides the cache and makes it active.
-func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
-	if err := a.shapeCache(ctx, s); err != nil {
-		return err
-	}
-	faultStageAllocated.Hit()
-	if err := a.markDirty(context.WithoutCancel(ctx), s.entry); err != nil {
-		return fmt.Errorf("%w: %w", errMark, err)
-	}
-	faultStageMarked.Hit()
-	return a.activate(ctx, s)
-}
-
-// shapeCache provides the cache once.
-func (a *Attacher) shapeCache(ctx context.Context, s *staging) error {
-	if s.shaped > 0 {
-		return nil
-	}
-	err := a.prepareCache(ctx, s)
-	if err == nil {
-		s.shaped = int64(s.origin.Sectors) * sectorSize
-	}
-	return err
-}
-
-// fallBack turns the stage into an uncached one after a failure of the cache.
-func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error {
-	reason := v1alpha1.ReasonCacheDeviceError
-	switch {
-	case errors.Is(cause, lvm.ErrNoSpace):
-		reason = v1alpha1.ReasonPoolFull
-	case errors.Is(cause, errBlockSize):
-		reason = v1alpha1.ReasonBlockSizeTooLarge
-	}
-	klog.FromContext(ctx).Error(cause, "Cache cannot be had, attaching uncached", "volume", s.req.ID, "reason", reason)
-	if err := a.removeUpper(ctx, s.req.ID); err != nil {
-		return fmt.Errorf("%w (after the cache failed: %w)", err, cause)
-	}
-	// The journal must deny the cache before the pod can write past it (I3).
-	s.plan = uncached(s.plan, reason, cause.Error())
-	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.entry.Mode, s.entry.Clean, s.entry.Activated, s.entry.Prewarm = volume.ModeNone, false, false, nil
-	if reason == v1alpha1.ReasonCacheDeviceError {
-		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
-	}
-	if err := a.save(ctx, s.entry, StateStaging); err != nil {
-		return err
-	}
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	if err := a.removeCacheVolumes(cctx, s.req.ID); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed cache could not be removed; repair will", "volume", s.req.ID)
-	}
-	return nil
-}
-
-// activate loads the cache's table. From here on the kernel may write to the
-// cache, which the journal says before it happens.
-func (a *Attacher) activate(ctx context.Context, s *staging) error {
-	e := s.entry
-	// What was copied beforehand is the cache's own from now on.
-	e.Activated, e.Clean, e.Prewarm = true, false, nil
-	a.markOrigin(ctx, e)
-	if err := a.save(ctx, e, e.State); err != nil {
-		return err
-	}
-	faultStageActivating.Hit()
-	if err := a.beginTable(ctx, s); err != nil {
-		return err
-	}
-	faultStageUntagged.Hit()
-	if s.data == "" {
-		var err error
-		if s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin); err != nil {
-			return err
-		}
-	}
-	faultStageDataDevice.Hit()
-	if s.plan.Cache != planRecover {
-		if err := a.checkData(s.data, s.origin); err != nil {
-			return err
-		}
-	}
-	return a.createTop(ctx, e, a.cacheTable(e, s.cache.Meta, s.data, s.origin, false))
 }
 
 // adopt keeps an active top device and ends a flush that was under way.

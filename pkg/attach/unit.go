@@ -45,13 +45,17 @@ func otherUnit(e *Entry, node, now string) error {
 // lends, belongs to.
 func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	e, now := s.entry, s.origin.WWID
-	switch decideUnit(s.plan.Cache, e.UnitID, now) {
+	step := decideUnit(s.plan.Cache, e.UnitID, now)
+	if step == unitRefuse && s.givenUp() {
+		step = unitCold
+	}
+	switch step {
 	case unitRefuse:
 		return errors.Join(otherUnit(e, a.Node, now), a.removeDevices(ctx, e.ID), a.disconnect(ctx, e))
 	case unitCold:
 		why := fmt.Sprintf("the volume's address leads to the unit %q now, and the cache on node %s is of %q: it is discarded", now, a.Node, e.UnitID)
 		klog.FromContext(ctx).Info("Origin was replaced", "volume", e.ID, "was", e.UnitID, "is", now)
-		if err := a.startCold(ctx, s); err != nil {
+		if err := a.startCold(ctx, s, "the origin was replaced"); err != nil {
 			return err
 		}
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonOriginReplaced, Warning: true, Message: why})
@@ -64,12 +68,16 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	return nil
 }
 
-// startCold turns a warm start into a cold one. The journal forgets the cache first.
-func (a *Attacher) startCold(ctx context.Context, s *staging) error {
+// startCold has the stage begin with an empty cache instead of the one that there is. The
+// journal forgets that first.
+func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error {
 	e := s.entry
-	s.plan.Cache, s.plan.Warm, s.cache = planCreate, nil, cacheVolumes{}
-	a.dropFill(ctx, e, volume.MoveEnded, "the origin was replaced")
-	e.Clean, e.ChunkSectors, e.DataBytes, e.MetaBytes = false, 0, 0, 0
+	if err := a.removeUpper(ctx, e.ID); err != nil {
+		return err
+	}
+	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, cacheVolumes{}, 0, ""
+	a.dropFill(ctx, e, volume.MoveEnded, why)
+	e.Activated, e.Clean, e.ChunkSectors, e.DataBytes, e.MetaBytes = false, false, 0, 0, 0
 	if err := a.save(ctx, e, StateStaging); err != nil {
 		return err
 	}
