@@ -191,10 +191,47 @@ func (l *life) move() {
 	l.stay(l.a, 5, 4)
 }
 
+// losePeer is a move whose old node loses its power in the middle: the origin takes its place.
+func (l *life) losePeer() {
+	l.t.Helper()
+	l.stay(l.a, 1, 0, 1, 2, 3)
+	l.arrive(l.b)
+	l.b.podWrites(2, 1)
+	l.fill(l.b, l.a, 1)
+	l.a.powerLoss()
+	l.a.start()
+	l.podReads(l.b)
+	l.b.podWrites(3, 2, 4)
+	l.fill(l.b, l.a, wholeFill)
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
+	l.stay(l.b, 4, 5)
+}
+
 // TestMove: a cache follows its volume.
 func TestMove(t *testing.T) {
 	for _, mode := range cacheModes[1:] {
 		t.Run(string(mode), func(t *testing.T) { newWarmLife(t, mode, "").move() })
+		t.Run(string(mode)+", the peer is lost", func(t *testing.T) { newWarmLife(t, mode, "").losePeer() })
+	}
+}
+
+// TestKillGather ends the plugin of the new node, or the node, before and after everything
+// that it changes while its peer is lost.
+func TestKillGather(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
+			t.Parallel()
+			begin := func(d ...disaster) *life { return newWarmLife(t, volume.ModeWritethrough, "node-b", d...) }
+			ended := killEachOf(t, begin, power, (*life).losePeer, nil)
+			t.Logf("ended at %d steps", len(ended))
+			for _, want := range []string{"after load nf-pvc-1.path", "after resume nf-pvc-1.path"} {
+				if !slices.Contains(ended, want) {
+					t.Errorf("it was never ended %s", want)
+				}
+			}
+		})
 	}
 }
 
