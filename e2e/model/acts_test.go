@@ -114,24 +114,30 @@ func callsIn(body ast.Node) []string {
 	return out
 }
 
-// TestRestoredRelease: the API server is set back to when the volume was released and
-// clean; its owner has had it again since, and has unflushed writes. That is beyond the
-// depth of the bounded searches.
+// TestRestoredRelease: the API server is set back to when the volume was clean, released or
+// still published; its owner has had it again since, and has unflushed writes. That is
+// beyond the depth of the bounded searches.
 func TestRestoredRelease(t *testing.T) {
+	const backup = "API server is backed up"
 	down := []string{"unstage or repair looks on a", "9 x next act on a", "unstage or repair looks on a", "9 x next act on a"}
-	trace := slices.Concat([]string{"pod writes on a", "pod ends on a"}, down, []string{
-		"unpublish on a", "5 x controller: next act", "API server is backed up",
-	}, attached, []string{
-		"pod writes on a", "crash on a", "API server is restored", "9 x controller: step to its epoch", "kubelet gives a stage up on a",
-		"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod reads on b",
-	})
-	w := start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Restores: 1}).running()
-	if violation, last := asFarAs(w.without(Judged), trace); violation != stale {
-		t.Errorf("without its mechanism the trace leads to %q, %+v", violation, last)
-	}
-	violation, last := asFarAs(w, trace)
-	if violation != "" || !newGuide(events()).leads(last) {
-		t.Errorf("with its mechanism the trace leads to %q, or to where no way leads on: %+v", violation, last)
+	unpublish := []string{"unpublish on a", "5 x controller: next act"}
+	for name, before := range map[string][]string{
+		"released":  append(slices.Clone(unpublish), backup),
+		"published": append([]string{backup}, unpublish...),
+	} {
+		trace := slices.Concat([]string{"pod writes on a", "pod ends on a"}, down, before, attached, []string{
+			"pod writes on a", "crash on a", "API server is restored", "9 x controller: step to its epoch", "kubelet gives a stage up on a",
+		}, unpublish, []string{
+			"move: publish on b", "5 x controller: next act", "stage is decided on b", "12 x next act on b", "pod reads on b",
+		})
+		w := start(Writeback, Budget{Writes: 2, Crashes: 1, Moves: 1, Restores: 1}).running()
+		if violation, last := asFarAs(w.without(Judged), trace); violation != stale {
+			t.Errorf("%s: without its mechanism the trace leads to %q, %+v", name, violation, last)
+		}
+		violation, last := asFarAs(w, trace)
+		if violation != "" || !newGuide(events()).leads(last) {
+			t.Errorf("%s: with its mechanism the trace leads to %q, or to where no way leads on: %+v", name, violation, last)
+		}
 	}
 }
 

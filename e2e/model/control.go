@@ -271,7 +271,7 @@ func writeOwner(a actor) (string, bool) {
 		return "", true
 	}
 	r := &a.c.Record
-	r.Owner, r.Generation, r.Published, r.Old = a.Node, a.Claim.Generation, true, false
+	r.Owner, r.Generation, r.Published, r.Old = a.Node, a.Claim.Generation, true, a.Read.Old && !a.Claim.NewOwner
 	if a.Claim.NewOwner {
 		r.Dirty = false
 	}
@@ -313,7 +313,6 @@ func release(a actor) (string, bool) {
 	if a.c.Record != a.Read || a.c.Record.Owner != a.Node {
 		return "", true
 	}
-	a.c.Record.Old = a.Read.Old && (!a.Read.Published || a.Read.Dirty)
 	a.c.Record.Published = false
 	return "", a.c.Record.Dirty || a.w.Static
 }

@@ -122,7 +122,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, "", c, formatBlank && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, sight{}, c, formatBlank && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
@@ -158,7 +158,7 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	if err := s.revoke(ctx, v, access, access.old(obj), keep); err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, access.takeover, c, access.Generation == 0 && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, access, c, access.Generation == 0 && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
@@ -215,13 +215,16 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 // repeated as a publication to the owner, which changes nothing (states.md, "The
 // record", step 2, and "When a residency may be used"). So does the state of the
 // filesystem of a volume that nobody ever had ("The filesystem").
-func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node, takeover string, c claim, fresh bool) error {
+func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, access sight, c claim, fresh bool) error {
+	old := access.old(obj)
 	source := warmSource(obj, node, c)
 	jumped := c.Generation > ptr.Deref(obj.Status.Generation, 0)+1
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
 		status.OwnerNode = node
-		status.Takeover = takeover
+		if c.NewOwner || !old { // an owner that comes back proves nothing of what it had
+			status.Takeover = access.takeover
+		}
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
 		switch {

@@ -199,9 +199,16 @@ func testRestoredReleased(t *testing.T, _ *rest.Config, f *fixture) {
 	}
 	f.wantExports(t)
 
-	// To the owner it may come back at once, and is as every volume then.
+	// To the owner it may come back at once. That proves nothing of what it had before.
 	f.publish(t, nodeA, 1)
 	f.setBack(t, released)
+	f.publish(t, nodeA, 1)
+	f.unpublish(t, nodeA)
+	f.wantOwner(t, nodeA, 1, false)
+	f.wantExports(t, iqnA)
+	<-f.events.Events
+	<-f.events.Events
+	f.mark(t, false)
 	f.publish(t, nodeA, 1)
 	f.failOnce("unexport", false)
 	wantError(t, f.svc.Unpublish(t.Context(), f.id, nodeA), errInjected)
@@ -209,11 +216,41 @@ func testRestoredReleased(t *testing.T, _ *rest.Config, f *fixture) {
 	f.publish(t, nodeB, 2)
 	f.wantExports(t, iqnB)
 
-	// Who has it while the server is taken over leaves it as always.
-	f.taken = "second"
+	// Who was made the owner since the takeover leaves it as always.
 	f.unpublish(t, nodeB)
 	f.wantExports(t)
 	f.publish(t, nodeA, 3)
+}
+
+// testRestoredPublished: the record is of a moment when its owner had the volume and was
+// clean. It may have unflushed writes since, under the same generation: neither its release
+// nor a publication to it again proves anything.
+func testRestoredPublished(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.publish(t, nodeA, 1)
+	published := f.status(t)
+	f.mark(t, true)
+	for _, taken := range []string{"first", "second"} {
+		f.taken = taken
+		f.setBack(t, published)
+		if taken == "second" {
+			f.publish(t, nodeA, 1)
+		}
+		f.unpublish(t, nodeA)
+		f.wantExports(t, iqnA)
+		if got := <-f.events.Events; !strings.Contains(got, "Warning "+ReasonRecordRestored) {
+			t.Errorf("event %q", got)
+		}
+		<-f.events.Events // the same on the claim
+		_, err := f.svc.Publish(t.Context(), f.id, nodeB, nil, chap)
+		wantError(t, err, volume.ErrFenced)
+		f.wantOwner(t, nodeA, 1, false)
+		f.wantExports(t, iqnA)
+	}
+	// The owner says that it has flushed: it has said so of a record of now.
+	f.mark(t, false)
+	f.publish(t, nodeB, 2)
+	f.wantExports(t, iqnB)
 }
 
 // testRestoredReleasedClean: of a volume that never is dirty the owner keeps its access

@@ -44,6 +44,7 @@ func TestService(t *testing.T) {
 		"restored record settled":          testRestoredSettle,
 		"restored record old mark":         testRestoredMark,
 		"restored record released":         testRestoredReleased,
+		"restored record published":        testRestoredPublished,
 		"restored record never dirty":      testRestoredReleasedClean,
 		"twin initiators":                  testTwins,
 		"warm source":                      testWarmSource,

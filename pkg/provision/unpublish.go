@@ -49,20 +49,14 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	return s.Settle(ctx, id)
 }
 
-// release ends the owner's entitlement in the record.
+// release ends the owner's entitlement in the record. It does not judge the record: one out
+// of a backup may say that the owner was clean, and Settle asks the storage server
+// (states.md, A record that is older than the truth).
 func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error {
 	entitled := obj.Status.Publication != v1alpha1.PublicationReleased
 	dirty := obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
-	judged := obj.Status.Takeover
-	var err error
-	if entitled && !dirty && obj.Spec.Static == nil {
-		// That nothing is unflushed its owner has said as one that has the volume.
-		if judged, err = s.takenOver(ctx); err != nil {
-			return err
-		}
-	}
-	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
-		status.Publication, status.Takeover = v1alpha1.PublicationReleased, judged
+	err := records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+		status.Publication = v1alpha1.PublicationReleased
 	})
 	if err != nil {
 		return err
