@@ -217,7 +217,7 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 // filesystem of a volume that nobody ever had ("The filesystem").
 func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, access sight, c claim, fresh bool) error {
 	old := access.old(obj)
-	source := warmSource(obj, node, c)
+	source := warmSource(obj, node, c, old)
 	jumped := c.Generation > ptr.Deref(obj.Status.Generation, 0)+1
 	return records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.WarmSource = source
@@ -260,14 +260,17 @@ func neverPublished(obj *v1alpha1.CachedVolume) bool {
 // nobody has written since: it is of the owner just before, and the generation does
 // not jump, as it does when the storage server has admitted somebody whom the record
 // does not know. That the owner just before may hold no unflushed write is
-// decideClaim's part.
+// decideClaim's part. A record that may be of before a restore (old) offers nothing: its
+// owner may have withdrawn the source since.
 //
 // The list of residencies is a hint and lags behind its nodes. The journal of the
 // node that it names has the last word (states.md, "What the lender does").
-func warmSource(obj *v1alpha1.CachedVolume, node string, c claim) v1alpha1.WarmSource {
+func warmSource(obj *v1alpha1.CachedVolume, node string, c claim, old bool) v1alpha1.WarmSource {
 	status := &obj.Status
 	before := ptr.Deref(status.Generation, 0)
 	switch {
+	case old:
+		return v1alpha1.WarmSource{}
 	case !c.NewOwner:
 		// The owner comes back. If it has activated the volume it has withdrawn the
 		// source; if not, the source is still as new as the origin.

@@ -67,10 +67,11 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 		status.OwnerNode, status.Generation = node, ptr.To(e.Generation)
 		status.Publication, status.DirtyState = v1alpha1.PublicationReleased, v1alpha1.DirtyStatePossiblyDirty
 		status.Takeover = access.takeover
+		status.WarmSource = v1alpha1.WarmSource{} // may have been withdrawn since
 		if again {
 			return
 		}
-		status.WarmSource, status.Cache = v1alpha1.WarmSource{}, v1alpha1.CacheStatus{} // another node's
+		status.Cache = v1alpha1.CacheStatus{} // another node's
 		forgetBlank(status)
 	})
 	if err != nil {

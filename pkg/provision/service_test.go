@@ -48,6 +48,7 @@ func TestService(t *testing.T) {
 		"restored record never dirty":      testRestoredReleasedClean,
 		"twin initiators":                  testTwins,
 		"warm source":                      testWarmSource,
+		"restored warm source":             testWarmSourceRestored,
 		"static":                           testStatic,
 		"filesystem":                       testFilesystem,
 		"filesystem of an adopted volume":  testFilesystemAdopted,

@@ -103,6 +103,14 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 	if restored, err := s.restoreOwner(ctx, obj, v, access, access.old(obj)); restored || err != nil {
 		return err // somebody has to flush after all
 	}
+	if access.old(obj) {
+		err := records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
+			status.WarmSource = v1alpha1.WarmSource{} // may have been withdrawn since
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return s.revoke(ctx, v, access, access.old(obj), "")
 }
 

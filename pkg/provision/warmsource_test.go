@@ -22,6 +22,7 @@ func TestWarmSource(t *testing.T) {
 	tests := map[string]struct {
 		node   string
 		claim  claim
+		old    bool
 		change func(*v1alpha1.CachedVolume)
 		want   v1alpha1.WarmSource
 	}{
@@ -58,7 +59,11 @@ func TestWarmSource(t *testing.T) {
 		"the owner again, not started": {node: nodeA, claim: claim{Generation: 3}, change: func(o *v1alpha1.CachedVolume) {
 			o.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}
 		}, want: v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}},
-		"the owner again, started": {node: nodeA, claim: claim{Generation: 3}},
+		"the owner again, a record of before a takeover": {node: nodeA, claim: claim{Generation: 3}, old: true, change: func(o *v1alpha1.CachedVolume) {
+			o.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}
+		}},
+		"a move, a record of before a takeover": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, old: true},
+		"the owner again, started":              {node: nodeA, claim: claim{Generation: 3}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +77,7 @@ func TestWarmSource(t *testing.T) {
 			if tc.change != nil {
 				tc.change(obj)
 			}
-			if got := warmSource(obj, tc.node, tc.claim); got != tc.want {
+			if got := warmSource(obj, tc.node, tc.claim, tc.old); got != tc.want {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
@@ -118,4 +123,50 @@ func testWarmSource(t *testing.T, _ *rest.Config, f *fixture) {
 	f.unpublish(t, nodeB)
 	f.publish(t, nodeA, 3) // its own residency is of generation 1 by now
 	want(nil)
+}
+
+// testWarmSourceRestored: the record is of a moment before the owner withdrew its source.
+func testWarmSourceRestored(t *testing.T, _ *rest.Config, f *fixture) {
+	rec := records.New(f.client, f.events, time.Now)
+	s := spec()
+	s.Mode, s.AcceptNodeLoss = volume.ModeWritethrough, false
+	if _, err := f.svc.Create(t.Context(), f.id, s); err != nil {
+		t.Fatal(err)
+	}
+	f.publish(t, nodeA, 1)
+	if err := rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1, SizeBytes: gib}); err != nil {
+		t.Fatal(err)
+	}
+	f.unpublish(t, nodeA)
+	f.publish(t, nodeB, 2)
+	published := f.status(t)
+	if published.WarmSource.NodeName != nodeA {
+		t.Fatalf("warm source %+v", published.WarmSource)
+	}
+	f.taken = "first"
+	for name, act := range map[string]func(){
+		"publish to the owner": func() { f.publish(t, nodeB, 2) },
+		"unpublish":            func() { f.unpublish(t, nodeB) },
+	} {
+		f.admitUnknown(t, iqnB, 2)
+		f.setBack(t, published)
+		act()
+		if got := f.status(t).WarmSource; got != (v1alpha1.WarmSource{}) {
+			t.Errorf("after %s of a record out of a backup the warm source is %+v", name, got)
+		}
+	}
+	// Of a writeback volume the owner counts as one that may have to flush.
+	f.admitUnknown(t, iqnB, 2)
+	f.setBack(t, published)
+	err := records.UpdateObject(t.Context(), f.client, f.id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Spec.CacheMode, obj.Spec.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.unpublish(t, nodeB)
+	if got := f.status(t); got.WarmSource != (v1alpha1.WarmSource{}) || got.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+		t.Errorf("restored with warm source %+v, %s", got.WarmSource, got.DirtyState)
+	}
 }
