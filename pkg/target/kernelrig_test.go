@@ -139,6 +139,7 @@ func (r *rig) start() *target.Service {
 	if err := svc.Restore(ctx); err != nil {
 		r.t.Fatal(err)
 	}
+	svc.CleanUp(ctx)
 	return svc
 }
 

@@ -80,8 +80,17 @@ func (s stoppable) SetEpoch(epoch string) error {
 	return s.Store.SetEpoch(epoch)
 }
 
-// start starts the server; stop is what a kill would do, plus giving the lock free.
+// start starts the server, and waits until it has cleaned up; stop is what a kill would do,
+// plus giving the lock free.
 func (m *machine) start(t *testing.T) (svc *target.Service, stop func()) {
+	t.Helper()
+	svc, stop = m.restore(t)
+	svc.CleanUp(t.Context())
+	return svc, stop
+}
+
+// restore starts the server, which has cleaned nothing up yet.
+func (m *machine) restore(t *testing.T) (svc *target.Service, stop func()) {
 	t.Helper()
 	store, err := exportstate.Open(m.dir)
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/target/lvol"
 )
 
-// Restore makes the server as recorded: it finishes or undoes interrupted work,
-// exports every volume to whom it was exported, and removes everything of ours
-// from the kernel that is not recorded. One volume that cannot be restored does
+// Restore makes the server as recorded: it exports every volume to whom it was
+// exported, and removes everything of ours from the kernel that is not recorded. What
+// interrupted work has left is for CleanUp. One volume that cannot be restored does
 // not keep the others from it: it is named by Problems and tried again by Repair.
 func (s *Service) Restore(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx)
@@ -26,17 +26,8 @@ func (s *Service) Restore(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read recorded exports: %w", err)
 	}
-	// Before volumes are cleaned up: a device that is exported cannot be removed.
 	if err := s.removeUnrecorded(ctx, recorded); err != nil {
 		return err
-	}
-	if err := s.vols.CleanUp(ctx); err != nil {
-		// Not a reason to serve nobody: nothing of it is exported, and CreateVolume
-		// or DeleteVolume of the same name try again.
-		s.problemsMu.Lock()
-		s.cleanUp = "clean up at start: " + err.Error()
-		s.problemsMu.Unlock()
-		log.Error(err, "Unfinished volumes are left")
 	}
 	for _, name := range recorded {
 		if err := s.restoreVolume(ctx, name); err != nil {
@@ -95,11 +86,45 @@ func (s *Service) restoreVolume(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if len(rec.Exports) == 0 {
+		if len(rec.Exports) == 0 || v.State != lvol.Ready { // an unfinished one may show old data
 			return s.forgetExports(ctx, name)
 		}
 		_, err = s.apply(ctx, v, rec)
 		return err
+	})
+}
+
+// CleanUp finishes or undoes what interrupted work has left, one volume after the other, and
+// returns when it is done or ctx ends. It comes after Restore and beside the service: a device
+// that takes long to discard keeps nobody from the other volumes, and calls for its own
+// wait for it (states.md, The record).
+func (s *Service) CleanUp(ctx context.Context) {
+	names, err := s.vols.Unfinished(ctx)
+	errs := []error{err}
+	for _, name := range names {
+		errs = append(errs, s.cleanUpVolume(ctx, name))
+	}
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+		// CreateVolume or DeleteVolume of the same name try again.
+		s.problemsMu.Lock()
+		s.cleanUp = "clean up at start: " + err.Error()
+		s.problemsMu.Unlock()
+		logr.FromContextOrDiscard(ctx).Error(err, "Unfinished volumes are left")
+	}
+}
+
+func (s *Service) cleanUpVolume(ctx context.Context, name string) error {
+	return doOnly(ctx, s, name, func(ctx context.Context) error {
+		v, err := s.vols.Get(ctx, name) // as it is now: a call may have been there before
+		if err != nil && !errors.Is(err, lvol.ErrNotFound) && !errors.Is(err, lvol.ErrForeign) {
+			return err
+		}
+		if err == nil && v.State != lvol.Ready {
+			if err := s.forgetExports(ctx, name); err != nil {
+				return err
+			}
+		}
+		return s.vols.CleanUp(ctx, name)
 	})
 }
 

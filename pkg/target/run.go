@@ -77,15 +77,16 @@ func serve(ctx context.Context, svc *Service, server *grpc.Server, lis net.Liste
 	log := logr.FromContextOrDiscard(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	repairCtx, stopRepair := context.WithCancel(ctx)
-	defer stopRepair()
-	wg.Go(func() { svc.Repair(repairCtx, repairInterval) })
+	background, stopBackground := context.WithCancel(ctx)
+	defer stopBackground()
+	wg.Go(func() { svc.Repair(background, repairInterval) })
 
 	failed := make(chan error, 1)
 	wg.Go(func() { failed <- server.Serve(lis) })
 	if err := notifySystemd(ctx, "READY=1"); err != nil {
 		log.Error(err, "systemd was not told that the server is ready")
 	}
+	wg.Go(func() { svc.CleanUp(background) })
 	log.Info("Serving", "address", lis.Addr().String())
 	select {
 	case err := <-failed:

@@ -240,23 +240,41 @@ func (m *Manager) extents(ctx context.Context, lv string) ([]string, error) {
 	return out, nil
 }
 
-// CleanUp removes what interrupted work has left: volumes that were never reported
-// as created, volumes whose deletion had begun, and room for growth. It must run
-// before anything else uses the manager.
-func (m *Manager) CleanUp(ctx context.Context) error {
+// Unfinished names the volumes of which interrupted work has left something: those that
+// were never reported as created, those whose deletion had begun, and those with room for
+// growth. Work that is under way looks the same.
+func (m *Manager) Unfinished(ctx context.Context) ([]string, error) {
+	rows, err := m.lvs(ctx, m.cfg.VolumeGroup)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, r := range rows {
+		if v, ok := r.volume(); ok && v.State != Ready {
+			out = append(out, v.Name)
+		}
+		if name, ok := r.room(); ok {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// CleanUp removes what interrupted work has left of a volume; it must not be exported
+// unless it is Ready.
+func (m *Manager) CleanUp(ctx context.Context, name string) error {
 	rows, err := m.lvs(ctx, m.cfg.VolumeGroup)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, r := range rows {
-		isRoom := func(tag string) bool { return strings.HasPrefix(tag, tagGrow) }
-		if strings.HasPrefix(r.LVName, growPrefix) && slices.ContainsFunc(strings.Split(r.Tags, ","), isRoom) {
+		if of, ok := r.room(); ok && of == name {
 			errs = append(errs, m.removeRoom(ctx, r.LVName))
-			continue
 		}
-		if v, ok := r.volume(); ok && v.State != Ready {
-			logr.FromContextOrDiscard(ctx).Info("Removing an unfinished volume", "volume", v.Name)
+		if v, ok := r.volume(); ok && v.Name == name && v.State != Ready {
+			logr.FromContextOrDiscard(ctx).Info("Removing an unfinished volume", "volume", name)
 			errs = append(errs, m.Delete(ctx, v))
 		}
 	}

@@ -202,8 +202,15 @@ func TestCrashAnywhere(t *testing.T) {
 		}
 		l.Step = nil
 		l.Reboot()
-		if cerr := m.CleanUp(t.Context()); cerr != nil {
+		names, cerr := m.Unfinished(t.Context())
+		for _, name := range names {
+			cerr = errors.Join(cerr, m.CleanUp(t.Context(), name))
+		}
+		if cerr != nil {
 			t.Errorf("stopped at %d: clean up: %v", stop, cerr)
+		}
+		if names, cerr = m.Unfinished(t.Context()); len(names) > 0 || cerr != nil {
+			t.Errorf("stopped at %d: unfinished after the clean up: %v, %v", stop, names, cerr)
 		}
 		if leaks := l.Leaks(); leaks != nil {
 			t.Errorf("stopped at %d: old data visible in %v", stop, leaks)

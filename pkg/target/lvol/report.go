@@ -199,6 +199,12 @@ func (r lvRow) volume() (v Volume, ok bool) {
 	return v, v.Name != "" && r.LVName == lvPrefix+v.Name
 }
 
+// room is the volume that a row is room for the growth of; ok is false for any other LV.
+func (r lvRow) room() (name string, ok bool) {
+	name, ok = strings.CutPrefix(r.LVName, growPrefix)
+	return name, ok && slices.ContainsFunc(strings.Split(r.Tags, ","), func(tag string) bool { return strings.HasPrefix(tag, tagGrow) })
+}
+
 // parseSize reads a size in bytes; what LVM does not know it prints as empty.
 func parseSize(s string) int64 {
 	n, err := strconv.ParseInt(s, 10, 64)

@@ -126,6 +126,13 @@ func (l *LVM) AddForeign(name string) {
 	l.lvs[name] = &lv{name: name, uuid: "foreign", size: ExtentBytes}
 }
 
+// Tag adds a tag to an LV.
+func (l *LVM) Tag(name, tag string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lvs[name].tags = append(l.lvs[name].tags, tag)
+}
+
 type args struct {
 	opts  map[string][]string
 	words []string
@@ -424,7 +431,15 @@ func (l *LVM) Zero(ctx context.Context, path string, size int64) error {
 
 // Discard implements lvol.BlockDevice: as with real disks, nothing is promised
 // about what is read afterwards.
-func (l *LVM) Discard(_ context.Context, path string, _ int64) error {
+func (l *LVM) Discard(ctx context.Context, path string, _ int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if l.Step != nil {
+		if err := l.Step("discard " + path); err != nil {
+			return err
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	v := l.lvs[strings.TrimPrefix(path, "/dev/"+VG+"/")]
