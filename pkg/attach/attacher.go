@@ -237,8 +237,8 @@ type Attacher struct {
 	named sync.Map
 	// keeps are the caches that wait for an administrator.
 	keeps keeps
-	// flushes are those of origins.
-	flushes flushes
+	// flushes are those of origins, and ssdFlushes those of SSDs.
+	flushes, ssdFlushes flushes
 }
 
 var _ volume.Attacher = (*Attacher)(nil)

@@ -118,22 +118,13 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
 	}
 	fctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// One that waits for lost paths cannot be ended, and proves nothing of what was
-	// written after its beginning.
-	for {
-		before, mine := a.flushes.begin(e.ID, func() error { return a.syncDevice(o.Path) })
-		select {
-		case <-fctx.Done():
-			return fmt.Errorf("%w: flush origin %s: the storage server has not answered yet", volume.ErrBusy, o.Path)
-		case <-before:
-			continue
-		case err := <-mine:
-			if err != nil {
-				return fmt.Errorf("%w: flush origin %s: %w", volume.ErrUnavailable, o.Path, err)
-			}
-			return nil
-		}
+	switch done, err := a.flushes.run(fctx, e.ID, func() error { return a.syncDevice(o.Path) }); {
+	case !done:
+		return fmt.Errorf("%w: flush origin %s: the storage server has not answered yet", volume.ErrBusy, o.Path)
+	case err != nil:
+		return fmt.Errorf("%w: flush origin %s: %w", volume.ErrUnavailable, o.Path, err)
 	}
+	return nil
 }
 
 // originFlushTimeout is how long a flush of the storage server's memory is waited for. It
@@ -148,10 +139,26 @@ func (a *Attacher) syncDevice(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// flushes are the flushes of origins that are under way. The zero value is ready.
+// flushes are the flushes of one kind of device that are under way. The zero value is ready.
 type flushes struct {
 	mu sync.Mutex
 	m  map[volume.ID]chan struct{}
+}
+
+// run flushes, and tells whether that has ended before ctx. A flush that waits for lost paths,
+// or for an SSD that does not answer, cannot be ended, and proves nothing of what was written
+// after its beginning.
+func (f *flushes) run(ctx context.Context, id volume.ID, flush func() error) (done bool, err error) {
+	for {
+		before, mine := f.begin(id, flush)
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-before:
+		case err := <-mine:
+			return true, err
+		}
+	}
 }
 
 // begin starts a flush, whose end mine receives. While an earlier one of the volume is under

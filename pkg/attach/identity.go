@@ -199,6 +199,30 @@ func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 	return a.LVM.ChangeTags(cctx, a.Pool.View().VG, layout.ActivationTags(e.activation()), []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
+// flushCount brings the SSD's tags to stable storage: LVM does not flush what it writes, and a
+// tag that is lost after the record has its count makes unflushed writes those of the past.
+// LVM keeps its metadata on the SSDs that the cache is on. A commit of the cache would flush
+// them too, but not while its device is suspended, and its status does not say that it failed.
+func (a *Attacher) flushCount(ctx context.Context, e *Entry) error {
+	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	if err != nil {
+		return err
+	}
+	meta := pickCache(lvs, e.ID).Meta
+	if !meta.Active {
+		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
+	}
+	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.syncDevice(meta.DevPath()) }); {
+	case !done:
+		return fmt.Errorf("%w: flush %s: the SSD has not answered yet", volume.ErrBusy, meta.DevPath())
+	case err != nil:
+		return fmt.Errorf("flush %s: %w", meta.DevPath(), err)
+	}
+	return nil
+}
+
 // recordCount brings the count to the record, which refuses that of disks of the past.
 func (a *Attacher) recordCount(ctx context.Context, e *Entry) error {
 	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
@@ -242,6 +266,9 @@ func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
 	}
 	faultCountJournaled.Hit()
 	if err := a.tagCounted(ctx, e); err != nil {
+		return err
+	}
+	if err := a.flushCount(ctx, e); err != nil {
 		return err
 	}
 	faultCountTagged.Hit()

@@ -160,6 +160,7 @@ func (w *world) host(name string) *host {
 	w.t.Helper()
 	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]session{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
+	h.lvm.VolatileTags()
 	h.machine.Add("259:0", ssdPath, blockdevtest.NewDisk(64*mib))
 	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -15,6 +15,8 @@ type Disk struct {
 	mu    sync.Mutex
 	size  int64
 	pages map[int64]*[pageBytes]byte
+	// flushed is OnFlush.
+	flushed func()
 }
 
 var _ Device = (*Disk)(nil)
@@ -74,8 +76,23 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
+// OnFlush has something called at each flush from now on, for what else the disk keeps.
+func (d *Disk) OnFlush(do func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.flushed = do
+}
+
 // Flush implements Device: every write was kept at once.
-func (d *Disk) Flush() error { return nil }
+func (d *Disk) Flush() error {
+	d.mu.Lock()
+	do := d.flushed
+	d.mu.Unlock()
+	if do != nil {
+		do()
+	}
+	return nil
+}
 
 // Discard implements Device.
 func (d *Disk) Discard(off, n int64) error { return zero(d, off, n) }

@@ -1,7 +1,7 @@
 // Package lvmtest is LVM in memory, on the disks of a blockdevtest.Machine. Volume groups,
-// logical volumes, their tags and contents are there after a power loss; what is active is
-// not. A logical volume has a disk of its own: only how much it takes of which physical
-// volume is simulated, not where it lies.
+// logical volumes, their tags (but see VolatileTags) and contents are there after a power
+// loss; what is active is not. A logical volume has a disk of its own: only how much it takes
+// of which physical volume is simulated, not where it lies.
 //
 // The conformance suite of this package holds it to the real one.
 package lvmtest
@@ -33,6 +33,8 @@ type LVM struct {
 	// held: LVM zeroes nothing.
 	freed []*blockdevtest.Disk
 	ids   int
+	// volatile is VolatileTags.
+	volatile bool
 }
 
 type pv struct {
@@ -46,6 +48,8 @@ type volume struct {
 	disk *blockdevtest.Disk
 	// on is how much it takes of each device.
 	on map[string]int64
+	// stable are the tags that a power loss leaves.
+	stable []string
 }
 
 // New returns the LVM of a machine that has none.
@@ -53,14 +57,40 @@ func New(m *blockdevtest.Machine) *LVM {
 	return &LVM{machine: m, pvs: map[string]*pv{}, groups: map[string][]*volume{}}
 }
 
+// VolatileTags has a power loss take changes of tags, unless a logical volume was flushed
+// since, or LVM has written its metadata for something else: it does not flush the SSD's own
+// cache.
+func (l *LVM) VolatileTags() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.volatile = true
+}
+
 // PowerLoss makes everything inactive.
 func (l *LVM) PowerLoss() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, list := range l.groups {
-		for _, v := range list {
-			l.deactivate(v)
+	for _, v := range l.all() {
+		l.deactivate(v)
+		if l.volatile {
+			v.lv.Tags = v.stable
 		}
+	}
+}
+
+func (l *LVM) all() []*volume { return slices.Concat(slices.Collect(maps.Values(l.groups))...) }
+
+// flushed is called after a flush of a logical volume.
+func (l *LVM) flushed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.settle()
+}
+
+// settle has a power loss leave the tags of now.
+func (l *LVM) settle() {
+	for _, v := range l.all() {
+		v.stable = slices.Clone(v.lv.Tags)
 	}
 }
 
@@ -295,6 +325,7 @@ func (c *client) CreateLV(ctx context.Context, spec lvm.CreateSpec) error {
 			return err
 		}
 		c.l.groups[spec.VG] = append(c.l.groups[spec.VG], v)
+		c.l.settle()
 		c.l.activate(v)
 		return nil
 	})
@@ -339,7 +370,9 @@ func (l *LVM) grow(v *volume, devices []string, stripes int, size int64) error {
 func (l *LVM) newDisk(size int64) *blockdevtest.Disk {
 	i := slices.IndexFunc(l.freed, func(d *blockdevtest.Disk) bool { return d.Size() <= size })
 	if i < 0 {
-		return blockdevtest.NewDisk(size)
+		d := blockdevtest.NewDisk(size)
+		d.OnFlush(l.flushed)
+		return d
 	}
 	d := l.freed[i]
 	l.freed = slices.Delete(l.freed, i, i+1)
@@ -395,6 +428,7 @@ func (c *client) ExtendLV(ctx context.Context, vg, name string, sizeBytes int64)
 		if v.lv.SegType == "striped" {
 			stripes = len(v.on)
 		}
+		defer c.l.settle()
 		return c.l.grow(v, slices.Collect(maps.Keys(v.on)), stripes, sizeBytes)
 	})
 }
@@ -440,6 +474,7 @@ func (c *client) remove(vg, name string) error {
 	}
 	c.l.deactivate(v)
 	c.l.freed = append(c.l.freed, v.disk)
+	defer c.l.settle()
 	c.l.groups[vg] = slices.DeleteFunc(c.l.groups[vg], func(o *volume) bool { return o == v })
 	return nil
 }
