@@ -228,10 +228,10 @@ type Attacher struct {
 	repairs, changers, failingOver, counting, hotSetting, filling workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	// queueing has volumes whose devices were told to wait for lost paths (true), or not to:
-	// a bool by volume.ID.
-	trying   keylock.Set
-	tending  workers
-	queueing sync.Map
+	// a bool by volume.ID, of whoever holds telling.
+	trying, telling keylock.Set
+	tending         workers
+	queueing        sync.Map
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
 	named sync.Map

@@ -219,34 +219,53 @@ func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
 
 // failPaths has what waits for lost paths fail: of an origin, and of the peer that a fill
 // copies from, which waits for the origin once that has taken the peer's place. Nobody would
-// end it, and it keeps the devices open.
+// end it, and it keeps the devices open. If one of them waits, both are told.
 func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {
-	for _, part := range []layout.Part{layout.Origin, layout.Source} {
+	wait := false
+	for _, part := range pathParts {
 		waits, err := a.waitsForPaths(ctx, layout.Device(id, part))
-		if err == nil && waits {
-			a.queueing.Store(id, false)
-			err = a.DM.Message(ctx, layout.Device(id, part), 0, "fail_if_no_path")
+		if err != nil {
+			return err
+		}
+		wait = wait || waits
+	}
+	if !wait {
+		return nil
+	}
+	return a.tellPaths(ctx, id, false)
+}
+
+// queuePaths takes that back, for a volume that goes on.
+func (a *Attacher) queuePaths(ctx context.Context, id volume.ID) error {
+	return a.tellPaths(ctx, id, true)
+}
+
+// pathParts are the devices that may wait for paths.
+var pathParts = []layout.Part{layout.Origin, layout.Source}
+
+// tellPaths tells each device over paths what to do with I/O while it has none. One at a time
+// does that for a volume: what is remembered is what was said last.
+func (a *Attacher) tellPaths(ctx context.Context, id volume.ID, queue bool) error {
+	end, free := a.telling.TryLock(string(id))
+	if !free {
+		return fmt.Errorf("%w: the devices over the paths of volume %s are being changed", volume.ErrBusy, id)
+	}
+	defer end()
+	word := "fail_if_no_path"
+	if queue {
+		word = "queue_if_no_path"
+	}
+	for _, part := range pathParts {
+		multipath, err := a.isMultipath(ctx, layout.Device(id, part))
+		if err == nil && multipath {
+			err = a.DM.Message(ctx, layout.Device(id, part), 0, word)
 		}
 		if err != nil {
 			a.queueing.Delete(id) // not known: told again, or taken back
 			return err
 		}
 	}
-	return nil
-}
-
-// queuePaths takes that back, for a volume that goes on.
-func (a *Attacher) queuePaths(ctx context.Context, id volume.ID) error {
-	for _, part := range []layout.Part{layout.Origin, layout.Source} {
-		multipath, err := a.isMultipath(ctx, layout.Device(id, part))
-		if err == nil && multipath {
-			err = a.DM.Message(ctx, layout.Device(id, part), 0, "queue_if_no_path")
-		}
-		if err != nil {
-			return err
-		}
-	}
-	a.queueing.Store(id, true)
+	a.queueing.Store(id, queue)
 	return nil
 }
 

@@ -61,7 +61,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 // lostPaths returns the origin's paths that have failed, and whether origin or source have
 // none that works. What a fill copies from is brought back by the fill's own steps.
 func (a *Attacher) lostPaths(ctx context.Context, e *Entry) (lost []string, waits bool, err error) {
-	for _, part := range []layout.Part{layout.Origin, layout.Source} {
+	for _, part := range pathParts {
 		st, err := a.DM.MultipathStatus(ctx, layout.Device(e.ID, part))
 		if errors.Is(err, devmapper.ErrNotExist) || errors.Is(err, devmapper.ErrParse) {
 			continue // none, or over one path

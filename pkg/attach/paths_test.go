@@ -126,6 +126,40 @@ func TestFailPathsAgain(t *testing.T) {
 	}
 }
 
+// Of two devices one loses its paths first: what waits at the other one later fails too, also
+// if one that was adopted meanwhile could not be told to wait.
+func TestFailPathsOfBoth(t *testing.T) {
+	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
+	for _, first := range pathParts {
+		entries := newJournal(t)
+		if err := entries.Save("v", Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Fill: &Fill{}}); err != nil {
+			t.Fatal(err)
+		}
+		dm := &pathDevices{paths: map[string]bool{"nf-v.origin": true, "nf-v.source": true}}
+		a := New(Config{Node: "a", Sysfs: t.TempDir()}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries, Owned: watchedRecords{}, Records: &answering{v: volume.Volume{ID: "v", Fence: here}}})
+		tend := func(what string, want ...string) {
+			t.Helper()
+			dm.said = nil
+			if err := a.TendPaths(t.Context()); err != nil || !slices.Equal(dm.said, want) {
+				t.Errorf("%s first, %s: said %v, %v, want %v", first, what, dm.said, err, want)
+			}
+		}
+		fail := []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}
+		tend("all paths are there")
+		dm.paths[layout.Device("v", first)] = false
+		tend("one has lost its paths", fail...)
+		dm.paths["nf-v.origin"], dm.paths["nf-v.source"] = false, false
+		tend("the other one too") // it was told
+
+		dm.deaf = "nf-v.source"
+		if err := a.queuePaths(t.Context(), "v"); !errors.Is(err, devmapper.ErrBusy) {
+			t.Errorf("a message that is refused: %v", err)
+		}
+		dm.deaf = ""
+		tend("one of them was told to wait", fail...)
+	}
+}
+
 // watchedRecords are what the watch shows.
 type watchedRecords []volume.Volume
 
@@ -158,7 +192,7 @@ func TestFailPaths(t *testing.T) {
 		"several, all lost":               {map[layout.Part]bool{layout.Origin: false}, []string{"nf-v.origin fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path"}},
 		"one of several":                  {map[layout.Part]bool{layout.Origin: true}, nil, []string{"nf-v.origin queue_if_no_path"}},
 		"one portal, a fill":              {map[layout.Part]bool{layout.Source: false}, []string{"nf-v.source fail_if_no_path"}, []string{"nf-v.source queue_if_no_path"}},
-		"a fill that its peer serves":     {map[layout.Part]bool{layout.Origin: false, layout.Source: true}, []string{"nf-v.origin fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
+		"a fill that its peer serves":     {map[layout.Part]bool{layout.Origin: false, layout.Source: true}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
 		"a fill from an origin, all lost": {map[layout.Part]bool{layout.Origin: false, layout.Source: false}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
