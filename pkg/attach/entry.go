@@ -56,7 +56,8 @@ type Entry struct {
 	// Static is true of a unit whose server keeps no generation.
 	Static bool `json:"static,omitempty"`
 	// Reserved is true from before the unit of a static volume is reserved for this node.
-	// Unfenced says instead that it has no reservations, and that the volume accepts it.
+	// Unfenced says that it had no reservations under this fence, and that the volume accepts
+	// it. With Reserved, a stage was about to ask it again.
 	Reserved bool `json:"reserved,omitempty"`
 	Unfenced bool `json:"unfenced,omitempty"`
 	// Inherited says that the reservation stays when the volume leaves: an earlier owner

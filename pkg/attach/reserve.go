@@ -47,8 +47,8 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transpo
 	if !e.Static {
 		return nil
 	}
-	own := e.Reserved && !e.Inherited
-	e.Reserved, e.Inherited, e.Unfenced, e.Lost = true, true, false, nil
+	own, unfenced := e.Reserved && !e.Inherited, e.Unfenced
+	e.Reserved, e.Inherited, e.Lost = true, true, nil
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transpo
 	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		if e.Inherited = before.Inherited(own); e.Inherited {
+		if e.Inherited, e.Unfenced = before.Inherited(own), false; e.Inherited && !unfenced {
 			return nil
 		}
 		return a.save(ctx, e, e.State)
@@ -78,14 +78,15 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transpo
 
 // reserveAgain fences a static volume that repair is about to flush, and no pod has.
 func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origin) error {
-	if !e.Static || e.Unfenced {
+	if !e.Static || e.Unfenced && !e.Reserved {
 		return nil
 	}
+	had := e.Reserved && !e.Unfenced // not one that a version attached which did not reserve
 	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
 	defer cancel()
 	f, paths, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
-	if errors.Is(err, reservation.ErrUnsupported) && !e.Reserved {
-		return nil // attached by a version that did not reserve
+	if errors.Is(err, reservation.ErrUnsupported) && !had {
+		return a.unreserve(e)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: reservation of %s: %w", volume.ErrUnavailable, target(e.Source), err)
@@ -94,7 +95,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 	if !f.Found {
 		entitled = a.entitled(ctx, e)
 	}
-	step, who := reservation.DecideReturn(f, entitled, e.Reserved)
+	step, who := reservation.DecideReturn(f, entitled, had)
 	switch step {
 	case reservation.StepLost:
 		e.Lost = &Lost{To: who}
@@ -110,10 +111,21 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	if _, err := reservation.Take(tctx, paths, keyOf(e.Fence)); err != nil {
+	_, err = reservation.Take(tctx, paths, keyOf(e.Fence))
+	if errors.Is(err, reservation.ErrUnsupported) && !had {
+		return a.unreserve(e)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
 	}
 	return nil
+}
+
+// unreserve journals that the unit is not reserved: a stage that could not ask it, or repair,
+// said from before that it was.
+func (a *Attacher) unreserve(e *Entry) error {
+	e.Reserved, e.Inherited = false, false
+	return a.write(e)
 }
 
 // entitled asks the record whether nobody else may have the volume, another machine under

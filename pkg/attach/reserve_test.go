@@ -279,6 +279,68 @@ func TestReserveAgain(t *testing.T) {
 	}
 }
 
+// TestReserveAgainUnfenced: repair flushes a volume whose unit has no reservations if the volume
+// accepts that, also after a stage that could not ask the unit; not one that was reserved.
+func TestReserveAgainUnfenced(t *testing.T) {
+	o := transport.Origin{Paths: []string{"/dev/sda"}}
+	for name, c := range map[string]struct {
+		entry Entry
+		want  error
+	}{
+		"accepted":                    {Entry{Unfenced: true}, nil},
+		"of a version that did not":   {Entry{}, nil},
+		"reserved until now":          {Entry{Reserved: true, Inherited: true}, volume.ErrUnavailable},
+		"accepted, a stage has ended": {Entry{Reserved: true, Inherited: true, Unfenced: true}, nil},
+	} {
+		n := newFencedNode(t)
+		n.target.Unsupported = true
+		e := c.entry
+		e.ID, e.Fence, e.State, e.Mode, e.Static = "v", n.first, StateStaged, volume.ModeWriteback, true
+		again := e
+		if err := n.reserveAgain(t.Context(), &e, o); !errors.Is(err, c.want) || c.want == nil && (err != nil || e.Reserved) {
+			t.Errorf("%s: %v, %+v", name, err, e)
+		}
+		// One that knows reservations, but not those of several paths, counts as one without.
+		n.target.Unsupported, n.target.OnePathPerHost = false, true
+		n.Reserver = onUnits{"/dev/sda": n.own, "/dev/sdb": n.target.Nexus("a")}
+		two := transport.Origin{Paths: []string{"/dev/sda", "/dev/sdb"}}
+		if err := n.reserveAgain(t.Context(), &again, two); !errors.Is(err, c.want) || c.want == nil && (err != nil || again.Reserved) {
+			t.Errorf("%s, of several paths: %v, %+v", name, err, again)
+		}
+	}
+
+	// The stage that could not ask, and repair after it.
+	n := newFencedNode(t)
+	n.target.Unsupported = true
+	before := &Entry{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeWriteback, Activated: true, Static: true, Unfenced: true}
+	s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: n.first}}, entry: before, rec: volume.Volume{Spec: volume.Spec{Static: &volume.ISCSI{}}}, plan: stagePlan{Cache: planRecover, Mode: volume.ModeWriteback}}
+	if err := n.saveIntent(t.Context(), s); err != nil || !s.entry.Unfenced {
+		t.Fatalf("the intent: %v, %+v", err, s.entry)
+	}
+	n.target.Down(n.own, true)
+	if err := n.reserve(t.Context(), s.entry, true, o); !errors.Is(err, volume.ErrUnavailable) {
+		t.Fatalf("a path that does not answer: %v", err)
+	}
+	n.target.Down(n.own, false)
+	e, err := n.load("v")
+	if err == nil {
+		err = n.reserveAgain(t.Context(), e, o)
+	}
+	if err != nil || e.Reserved || e.Inherited {
+		t.Errorf("repair after a stage that could not ask: %v, %+v", err, e)
+	}
+
+	// A unit that can be reserved after all is no unfenced one from then on.
+	n.target.Unsupported = false
+	if err := n.reserve(t.Context(), e, true, o); err != nil || !e.Reserved || e.Unfenced {
+		t.Errorf("reserved after all: %v, %+v", err, e)
+	}
+	n.target.Unsupported = true
+	if err := n.reserveAgain(t.Context(), e, o); !errors.Is(err, volume.ErrUnavailable) {
+		t.Errorf("a unit that had a reservation: %v, want ErrUnavailable", err)
+	}
+}
+
 // TestLostForeign: unflushed writes are not given up because a host outside of nearflash
 // has reserved the unit, but for a later owner they are.
 func TestLostForeign(t *testing.T) {

@@ -261,7 +261,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		Reserved: s.reserved, Inherited: s.inherited,
 	}
 	if prior != nil {
-		e.Names = prior.Names
+		e.Names, e.Unfenced = prior.Names, prior.Unfenced && prior.Fence == e.Fence
 	}
 	e.Names, e.HotSetAt = namesOf(s.rec, e.Names), a.Now().Add(hotSetFirst-a.Warm.HotSetEvery).UTC()
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
