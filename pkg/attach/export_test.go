@@ -1,9 +1,14 @@
 package attach
 
-import "context"
+import (
+	"context"
+	"time"
 
-// StepFills looks at every fill that the journal knows once, as RunFills does.
-func (a *Attacher) StepFills(ctx context.Context) {
-	a.findFills(ctx)
-	a.stepFills(ctx)
-}
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// StepFills is one turn of RunFills.
+func (a *Attacher) StepFills(ctx context.Context) { a.turnFills(ctx) }
+
+// BeginFill makes RunFills know of a fill.
+func (a *Attacher) BeginFill(id volume.ID) { a.fills.begin(id, time.Time{}) }

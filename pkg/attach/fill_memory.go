@@ -25,6 +25,8 @@ type fillMemory struct {
 	m  map[volume.ID]*fillMemo
 	// clones are as they were at the last look.
 	clones map[string]devmapper.CloneStatus
+	// foundAt is when the journal was last searched for fills.
+	foundAt time.Time
 	// wake receives when a fill may have begun.
 	wake chan struct{}
 }
@@ -83,6 +85,18 @@ func (f *fillMemory) begin(id volume.ID, since time.Time) {
 	}
 	f.mu.Unlock()
 	f.poke()
+}
+
+// findDue tells whether the journal is to be searched for fills, at the start and every now
+// and then.
+func (f *fillMemory) findDue(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.foundAt.IsZero() && now.Sub(f.foundAt) < fillIdle {
+		return false
+	}
+	f.foundAt = now
+	return true
 }
 
 // poke makes RunFills look at once.

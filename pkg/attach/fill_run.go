@@ -18,7 +18,8 @@ const (
 	// fillTick is the pause between two looks at fills under way: how long a pod may
 	// wait for a lost peer before anybody notices, and the unit of the rate limit.
 	fillTick = 400 * time.Millisecond
-	// fillIdle is the pause while there is none.
+	// fillIdle is the pause while there is none, and between two looks at the journal for
+	// those that are not known.
 	fillIdle = 15 * time.Second
 	// fillReport is the least time between two reports of one fill.
 	fillReport = 5 * time.Second
@@ -34,11 +35,7 @@ const (
 // The warm move, and is what replaces a peer that is lost.
 func (a *Attacher) RunFills(ctx context.Context) {
 	for {
-		pause := fillTick
-		if n := a.stepFills(ctx); n == 0 {
-			pause = fillIdle
-			a.findFills(ctx)
-		}
+		pause := a.turnFills(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -48,14 +45,26 @@ func (a *Attacher) RunFills(ctx context.Context) {
 	}
 }
 
-// findFills finds the fills that the journal knows, after a start.
+// turnFills is one turn of RunFills. It returns how long it may rest then.
+func (a *Attacher) turnFills(ctx context.Context) (pause time.Duration) {
+	if a.fills.findDue(a.Now()) {
+		a.findFills(ctx)
+	}
+	if a.stepFills(ctx) == 0 {
+		return fillIdle
+	}
+	return fillTick
+}
+
+// findFills finds the fills that the journal knows, also of caches that it denies: while a
+// step takes one away, the pod may still wait for the peer.
 func (a *Attacher) findFills(ctx context.Context) {
 	entries, err := a.Journal.List()
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Not every fill under way is known")
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Fill != nil && e.State != StateResident && e.Cached() {
+		if e := &entries[i]; e.Fill != nil && e.State != StateResident {
 			a.fills.begin(e.ID, time.Time{})
 		}
 	}
@@ -161,6 +170,11 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 	f, err := a.fillFacts(ctx, e, memo, look)
 	if err != nil {
 		return err
+	}
+	if !e.Cached() && !f.Clone {
+		// Nothing of it is in anybody's way; whoever took the cache away clears the rest.
+		a.fills.forget(id)
+		return nil
 	}
 	step := decideFill(f)
 	if step != fillNothing {

@@ -1,0 +1,151 @@
+package attach_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// otherFill is a fill of another volume, which has no devices.
+const otherFill = volume.ID("pvc-2")
+
+// fillBeside makes the plugin know of another volume's fill before it looks for any.
+func (h *host) fillBeside() (end func()) {
+	h.w.t.Helper()
+	e := attach.Entry{ID: otherFill, State: attach.StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fill: &attach.Fill{RegionSectors: 64}}
+	h.w.must("journal", h.Journal.Save(string(otherFill), e))
+	h.BeginFill(otherFill)
+	return func() { h.w.must("journal", h.Journal.Delete(string(otherFill))) }
+}
+
+// moved has a cache follow its volume, of which nothing was copied yet.
+func (l *life) moved() {
+	l.t.Helper()
+	l.stay(l.a, 1, 0, 1, 2, 3, 10, 11)
+	l.arrive(l.b)
+	if e := l.b.entry(); len(l.ended) == 0 && (e == nil || e.Fill == nil || e.Fill.Peer == nil) {
+		l.t.Fatalf("the cache has not followed: %+v", e)
+	}
+}
+
+// TestFillDenied: a plugin that is killed when the journal denies the cache below a fill, and
+// has not taken it from the pod yet, is followed by one that replaces a peer which is lost.
+func TestFillDenied(t *testing.T) {
+	denied := 0
+	for n := 1; ; n++ {
+		l := newWarmLife(t, volume.ModeWritethrough, "")
+		l.moved()
+		l.ask(changes[4].change) // none
+		l.b.killAfter(n)
+		p := l.b.plugin
+		ended, err := p.run(func() error { return l.apply(p) })
+		if ended == "" {
+			l.must("change", err)
+			break
+		}
+		l.b.start()
+		l.b.killAfter(0)
+		_, live, err := l.b.kernel.Client(nil).Status(l.ctx, "nf-"+string(volumeID))
+		l.must("status", err)
+		if e := l.b.entry(); !live || e.Cached() || e.Fill == nil {
+			continue
+		}
+		denied++
+		l.denied()
+	}
+	if denied == 0 {
+		t.Error("the plugin was never killed between the journal and the table")
+	}
+}
+
+// denied is what comes after the kill: the lender loses its power, and the pod reads.
+func (l *life) denied() {
+	l.t.Helper()
+	l.a.powerLoss()
+	endOther := l.b.fillBeside()
+	d, read, done := l.b.podDevice(), make(chan error, 1), make(chan struct{})
+	go func() {
+		read <- l.differs(d)
+		close(done)
+	}()
+	l.b.DM = &draining{Client: l.b.DM, top: "nf-" + string(volumeID), done: done}
+	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
+	ran := make(chan struct{})
+	go func() {
+		l.b.RunFills(ctx)
+		close(ran)
+	}()
+	changed := make(chan error, 1)
+	go func() { changed <- l.apply(l.b.plugin) }()
+	select {
+	case err := <-read:
+		l.must("the pod reads", err)
+	case <-time.After(5 * time.Second):
+		l.t.Fatal("the pod waits for a lender that is lost")
+	}
+	l.must("change", <-changed)
+	cancel()
+	<-ran
+	endOther()
+	if e := l.b.entry(); e.Fill != nil || e.Cached() {
+		l.t.Errorf("after the change the journal says %+v", e)
+	}
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.a.start()
+	l.givenBack(l.a)
+}
+
+// draining is a kernel that swaps the table of a device when what the pod reads has ended.
+type draining struct {
+	devmapper.Client
+	top  string
+	done <-chan struct{}
+}
+
+func (c *draining) Resume(ctx context.Context, name string) error {
+	if name == c.top {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return c.Client.Resume(ctx, name)
+}
+
+// TestDeniedFillRests: a fill that is left in the journal of a volume without a cache costs a
+// look now and then, and no more.
+func TestDeniedFillRests(t *testing.T) {
+	l := newWarmLife(t, volume.ModeNone, "")
+	l.req = l.publish(l.a.name)
+	l.begin(l.a)
+	e := l.a.entry()
+	e.Fill = &attach.Fill{RegionSectors: 64}
+	l.must("journal", l.a.Journal.Save(string(volumeID), *e))
+	dm := &counting{Client: l.a.DM}
+	l.a.DM = dm
+	for range 100 {
+		l.a.StepFills(l.ctx)
+		l.pass(time.Second)
+	}
+	if n := dm.looks.Load(); n == 0 || n > 7 {
+		t.Errorf("%d looks in 100 s, want one in 15 s", n)
+	}
+}
+
+// counting counts the looks at clones.
+type counting struct {
+	devmapper.Client
+	looks atomic.Int32
+}
+
+func (c *counting) CloneStatusAll(ctx context.Context) (map[string]devmapper.CloneStatus, error) {
+	c.looks.Add(1)
+	return c.Client.CloneStatusAll(ctx)
+}
