@@ -2,6 +2,8 @@ package attach_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,4 +150,55 @@ type counting struct {
 func (c *counting) CloneStatusAll(ctx context.Context) (map[string]devmapper.CloneStatus, error) {
 	c.looks.Add(1)
 	return c.Client.CloneStatusAll(ctx)
+}
+
+// uncached has the cache taken away in the middle of a fill, and everything of the fill with it.
+func (l *life) uncached() {
+	l.t.Helper()
+	l.ask(changes[4].change) // none
+	l.persist(l.b, "none", func(p *plugin) error {
+		if _, running := l.b.mounts[staging]; !running {
+			if err := p.Stage(l.ctx, l.req); err != nil {
+				return err
+			}
+		}
+		return l.apply(p)
+	})
+	l.podReads(l.b)
+	if e := l.b.entry(); e.Fill != nil || len(l.b.sessions) > 1 {
+		l.t.Errorf("without a cache, fill %+v, sessions %v (ended: %q)", e.Fill, l.b.sessions, l.ended)
+	}
+	for name, m := range l.objects {
+		if !m.ended {
+			l.t.Errorf("%s has not ended (ended: %q)", name, l.ended)
+		}
+	}
+	l.b.podWrites(7, 1, 12)
+	l.leave(l.b)
+	l.givenBack(l.a)
+}
+
+// TestKillUncacheFill ends the plugin, or its node, before and after everything that it
+// changes when a volume is to be without its cache in the middle of a fill.
+func TestKillUncacheFill(t *testing.T) {
+	for i, mode := range cacheModes[1:] {
+		for j, power := range []bool{false, true} {
+			if os.Getenv("MATRIX") != "whole" && i+j == 2 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
+				t.Parallel()
+				begin := func(d ...disaster) *life {
+					l := newWarmLife(t, mode, "")
+					l.moved()
+					l.fill(l.b, l.a, 1)
+					l.victim, l.next = l.b, d
+					l.arm()
+					return l
+				}
+				ended := killEachOf(t, begin, power, (*life).uncached, nil)
+				t.Logf("ended at %d steps", len(ended))
+			})
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -201,8 +202,6 @@ func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 
 // flushCount brings the SSD's tags to stable storage: LVM does not flush what it writes, and a
 // tag that is lost after the record has its count makes unflushed writes those of the past.
-// LVM keeps its metadata on the SSDs that the cache is on. A commit of the cache would flush
-// them too, but not while its device is suspended, and its status does not say that it failed.
 func (a *Attacher) flushCount(ctx context.Context, e *Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
@@ -210,11 +209,17 @@ func (a *Attacher) flushCount(ctx context.Context, e *Entry) error {
 	if err != nil {
 		return err
 	}
-	meta := pickCache(lvs, e.ID).Meta
+	return a.flushTags(ctx, e.ID, pickCache(lvs, e.ID).Meta)
+}
+
+// flushTags flushes the SSDs that a cache is on, where LVM keeps its metadata too. A commit
+// of the cache would flush them, but not while its device is suspended, and its status does
+// not say that it failed.
+func (a *Attacher) flushTags(ctx context.Context, id volume.ID, meta lvm.LV) error {
 	if !meta.Active {
-		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
+		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(id))
 	}
-	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.syncDevice(meta.DevPath()) }); {
+	switch done, err := a.ssdFlushes.run(ctx, id, func() error { return a.syncDevice(meta.DevPath()) }); {
 	case !done:
 		return fmt.Errorf("%w: flush %s: the SSD has not answered yet", volume.ErrBusy, meta.DevPath())
 	case err != nil:

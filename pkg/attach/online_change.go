@@ -161,7 +161,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *Entry, rec volume.Volume,
 	f.LiveOrigin = top.HasLive && !f.LiveCache
 	_, data := infos[layout.Device(e.ID, layout.Data)]
 	_, path := infos[layout.Device(e.ID, layout.Path)]
-	f.Leftover = (data || path) && f.LiveOrigin
+	f.Leftover = f.LiveOrigin && (data || path || e.Fill != nil)
 	if f.LiveCache {
 		f.Broken = cmp.Or(brokenCache(f.Status), a.ssd.why(e.ID))
 		f.Coarse = a.liveBlocks(e.ID, infos)

@@ -21,7 +21,7 @@ type changeFacts struct {
 	Broken string
 	// Coarse says why the live cache's logical blocks are too large, or is empty.
 	Coarse string
-	// Leftover is true if the data device exists below a linear top device.
+	// Leftover is true if the data device, or a fill, exists below a linear top device.
 	Leftover bool
 	// Want is the cache's shape by the record; the zero value when none is asked
 	// for. Problem says why no cache can be had, or is empty; ProblemReason is its

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -173,6 +174,38 @@ func TestDecideChange(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			if got := decideChange(tc.s.f); got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// A fill that nothing is left of on the node is one that its lender does not know the end of.
+func TestLeftOfAFill(t *testing.T) {
+	a := New(Config{}, Deps{Pool: withoutPool{}, CacheProblem: func(context.Context) string { return "" }})
+	const top, data, path = "nf-v", "nf-v.data", "nf-v.path"
+	fill := &Fill{Peer: &volume.ISCSI{IQN: "iqn.x"}, Move: volume.MoveID{Name: "m"}}
+	for name, tc := range map[string]struct {
+		fill    *Fill
+		devices []string
+		want    changeStep
+	}{
+		"nothing":             {nil, []string{top}, changeDone},
+		"a data device":       {nil, []string{top, data}, changeSweep},
+		"a path":              {nil, []string{top, path}, changeSweep},
+		"a fill, its devices": {fill, []string{top, data, path}, changeSweep},
+		"a fill, no device":   {fill, []string{top}, changeSweep},
+		"a fill, no top":      {fill, nil, changeNothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := runs(volume.ModeNone).f.Entry
+			e.ID, e.Fill = "v", tc.fill
+			infos := map[string]devmapper.Info{}
+			for _, d := range tc.devices {
+				infos[d] = devmapper.Info{Name: d, HasLive: true}
+			}
+			rec := volume.Volume{Fence: fence5, Published: true, Spec: volume.Spec{Mode: volume.ModeNone}}
+			if got := decideChange(a.changeFacts(t.Context(), e, rec, nil, infos)); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
