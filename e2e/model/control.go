@@ -326,7 +326,11 @@ func revokeAll(a actor) (string, bool) {
 
 func readUnused(a actor) (string, bool) {
 	_, gone := read(a)
-	return "", gone || a.Read.Published
+	seen := a
+	seen.Control = &Control{Read: a.Read, Access: a.Access}
+	seen.Read.Dirty = false
+	n, _ := seen.unknown(a.Read.Old)
+	return "", gone || a.Read.Published || n == C || n != NoNode && a.w.at(n).Session != 0 // it is logged in
 }
 
 func markDeleting(a actor) (string, bool) {

@@ -48,10 +48,11 @@ func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
-	if err := s.knowOwner(ctx, obj, access); err != nil {
+	// By the record as it was read: knowOwner may say of it that nobody has the volume.
+	if err := unused(obj); err != nil {
 		return err
 	}
-	if err := unused(obj); err != nil {
+	if err := s.knowOwner(ctx, obj, access); err != nil {
 		return err
 	}
 	if err := s.markDeleting(ctx, obj); err != nil {
@@ -77,11 +78,18 @@ func unused(obj *v1alpha1.CachedVolume) error {
 }
 
 // knowOwner brings the record up to the owner that the storage server admits, who is to be
-// told of the deletion. One that nobody knows cannot be.
+// told of the deletion. One that nobody knows cannot be. Errors: ErrInUse if it is logged in:
+// a pod may run there of which the record does not know.
 func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, access sight) error {
 	v, err := records.Volume(obj)
 	if err != nil {
 		return err
+	}
+	seen := v
+	seen.PossiblyDirty = false // a mark does not say that nobody has come back since
+	if e, unknown := unknownExport(seen, access.Access, access.old(obj)); unknown && e.LoggedIn {
+		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record shows %d, released (was it restored from a backup?)",
+			volume.ErrInUse, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
 	}
 	if _, err := s.restoreOwner(ctx, obj, v, access, false); err != nil && !errors.Is(err, volume.ErrFenced) {
 		return err

@@ -89,7 +89,37 @@ func testDeleteRestored(t *testing.T, _ *rest.Config, f *fixture) {
 	f.publish(t, nodeA, 1)
 	f.unpublish(t, nodeA)
 	uid := f.record(t).Fence.UID
+	released := f.status(t)
+	f.publish(t, nodeA, 1)
+	published := f.status(t)
+	refused := func(of v1alpha1.CachedVolumeStatus, initiator string) {
+		t.Helper()
+		f.setBack(t, of)
+		f.storage.Login(f.id, initiator, true)
+		wantError(t, f.svc.Delete(t.Context(), f.id), volume.ErrInUse)
+		f.wantExports(t, initiator)
+		if got, _ := f.told(t, nodeB); got != "" {
+			t.Errorf("node B is told that the volume %s is deleted, which it uses", got)
+		}
+		if now := f.record(t); now.Deleting || now.Published != (of.Publication == v1alpha1.PublicationPublished) {
+			t.Errorf("the record after a deletion that was refused: %+v", now)
+		}
+		f.storage.Login(f.id, initiator, false)
+	}
+	// The owner that the record shows has come back.
+	f.taken = "first"
+	dirty := released
+	dirty.DirtyState = v1alpha1.DirtyStatePossiblyDirty
+	refused(released, iqnA)
+	refused(dirty, iqnA)
+
+	// Another one came after it.
+	f.storage.Evict(f.id)
 	f.admitUnknown(t, iqnB, 4)
+	refused(v1alpha1.CachedVolumeStatus{}, iqnB)
+	refused(published, iqnB)
+	wantError(t, f.svc.Delete(t.Context(), f.id), volume.ErrInUse) // as the record says
+	refused(released, iqnB)
 	if err := f.svc.Delete(t.Context(), f.id); err != nil {
 		t.Fatal(err)
 	}
