@@ -38,12 +38,20 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 	}
 	if err := checkUnit(e, o); err != nil {
 		// Nothing of the volume may be used here: neither is the session kept.
-		return origin{}, errors.Join(err, a.disconnect(ctx, e))
+		return origin{}, errors.Join(err, a.leaveOrigin(ctx, s))
 	}
-	if err := a.reserve(ctx, e, s.req.AcceptTwoWriters, o); err != nil {
-		return origin{}, errors.Join(err, a.disconnect(ctx, e))
+	if err := a.reserve(ctx, s, o); err != nil {
+		return origin{}, errors.Join(err, a.leaveOrigin(ctx, s))
 	}
 	return a.joinPaths(ctx, e.ID, e.Fence, o)
+}
+
+// leaveOrigin ends the session of a stage that fails, while the fill may journal the entry.
+func (a *Attacher) leaveOrigin(ctx context.Context, s *staging) error {
+	var e Entry
+	_ = s.note(func(shared *Entry) error { e = *shared; return nil })
+	err := a.disconnect(ctx, &e)
+	return errors.Join(err, s.note(func(shared *Entry) error { shared.Reserved = e.Reserved; return nil }))
 }
 
 // checkUnit compares the ownership with what the storage server has last exported

@@ -42,14 +42,19 @@ func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 }
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
-// static volume). The record names this node as published owner.
-func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transport.Origin) error {
+// static volume). The record names this node as published owner. A fill that is about to
+// begin journals the same entry meanwhile, and does not wait for the unit.
+func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) error {
+	e := s.entry
 	if !e.Static {
 		return nil
 	}
-	own, unfenced := e.Reserved && !e.Inherited, e.Unfenced
-	e.Reserved, e.Inherited, e.Lost = true, true, nil
-	if err := a.save(ctx, e, e.State); err != nil {
+	var own, unfenced bool
+	if err := s.note(func(e *Entry) error {
+		own, unfenced = e.Reserved && !e.Inherited, e.Unfenced
+		e.Reserved, e.Inherited, e.Lost = true, true, nil
+		return a.save(ctx, e, e.State)
+	}); err != nil {
 		return err
 	}
 	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
@@ -57,14 +62,18 @@ func (a *Attacher) reserve(ctx context.Context, e *Entry, accept bool, o transpo
 	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		if e.Inherited, e.Unfenced = before.Inherited(own), false; e.Inherited && !unfenced {
-			return nil
-		}
-		return a.save(ctx, e, e.State)
-	case errors.Is(err, reservation.ErrUnsupported) && accept:
+		return s.note(func(e *Entry) error {
+			if e.Inherited, e.Unfenced = before.Inherited(own), false; e.Inherited && !unfenced {
+				return nil
+			}
+			return a.save(ctx, e, e.State)
+		})
+	case errors.Is(err, reservation.ErrUnsupported) && s.req.AcceptTwoWriters:
 		klog.FromContext(ctx).Info("The unit is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
-		e.Reserved, e.Inherited, e.Unfenced = false, false, true
-		return a.save(ctx, e, e.State)
+		return s.note(func(e *Entry) error {
+			e.Reserved, e.Inherited, e.Unfenced = false, false, true
+			return a.save(ctx, e, e.State)
+		})
 	case errors.Is(err, reservation.ErrUnsupported):
 		return fmt.Errorf("%w: volumeAttribute withoutReservations is not set, and %s cannot be fenced (%w): after a force detach a pod that goes on would write beside the next one; accepted is %q, which consents to that",
 			volume.ErrInvalid, target(e.Source), err, volume.AcceptTwoWriters)

@@ -91,7 +91,7 @@ func (n *fencedNode) reserveAs(state State, mode volume.CacheMode) *Entry {
 	n.t.Helper()
 	e := &Entry{ID: "v", Fence: n.first, State: state, Mode: mode, Activated: mode == volume.ModeWriteback, Static: true}
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
-	if err := n.reserve(n.t.Context(), e, false, o); err != nil {
+	if err := n.reserve(n.t.Context(), stagingOf(e, false), o); err != nil {
 		n.t.Fatal(err)
 	}
 	return e
@@ -122,14 +122,14 @@ func TestReserveUnsupported(t *testing.T) {
 	n := newFencedNode(t)
 	n.target.Unsupported = true
 	e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true}
-	err := n.reserve(t.Context(), e, false, transport.Origin{Paths: []string{"/dev/sda"}})
+	err := n.reserve(t.Context(), stagingOf(e, false), transport.Origin{Paths: []string{"/dev/sda"}})
 	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "withoutReservations") || !strings.Contains(err.Error(), "AcceptTwoWriters") {
 		t.Errorf("%v, want ErrInvalid that names the attribute and its value", err)
 	}
-	if err := n.reserve(t.Context(), e, true, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
+	if err := n.reserve(t.Context(), stagingOf(e, true), transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
 		t.Errorf("with consent: %v, %+v", err, e)
 	}
-	if err := n.reserve(t.Context(), &Entry{ID: "w"}, false, transport.Origin{}); err != nil {
+	if err := n.reserve(t.Context(), stagingOf(&Entry{ID: "w"}, false), transport.Origin{}); err != nil {
 		t.Errorf("a volume of the storage server: %v", err)
 	}
 }
@@ -318,7 +318,7 @@ func TestReserveAgainUnfenced(t *testing.T) {
 		t.Fatalf("the intent: %v, %+v", err, s.entry)
 	}
 	n.target.Down(n.own, true)
-	if err := n.reserve(t.Context(), s.entry, true, o); !errors.Is(err, volume.ErrUnavailable) {
+	if err := n.reserve(t.Context(), stagingOf(s.entry, true), o); !errors.Is(err, volume.ErrUnavailable) {
 		t.Fatalf("a path that does not answer: %v", err)
 	}
 	n.target.Down(n.own, false)
@@ -332,7 +332,7 @@ func TestReserveAgainUnfenced(t *testing.T) {
 
 	// A unit that can be reserved after all is no unfenced one from then on.
 	n.target.Unsupported = false
-	if err := n.reserve(t.Context(), e, true, o); err != nil || !e.Reserved || e.Unfenced {
+	if err := n.reserve(t.Context(), stagingOf(e, true), o); err != nil || !e.Reserved || e.Unfenced {
 		t.Errorf("reserved after all: %v, %+v", err, e)
 	}
 	n.target.Unsupported = true
@@ -470,7 +470,7 @@ func TestGiveReservation(t *testing.T) {
 		n := newFencedNode(t)
 		c.prepare(n)
 		e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true, Reserved: c.own}
-		if err := n.reserve(t.Context(), e, false, transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
+		if err := n.reserve(t.Context(), stagingOf(e, false), transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.own.Write(t.Context()); err != nil {

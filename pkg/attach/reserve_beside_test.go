@@ -1,0 +1,82 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// stagingOf is the stage of an entry.
+func stagingOf(e *Entry, accept bool) *staging {
+	return &staging{entry: e, req: volume.StageRequest{ID: e.ID, AcceptTwoWriters: accept}}
+}
+
+// lendingMoves are a peer that lends at once.
+type lendingMoves struct{ volume.Moves }
+
+func (lendingMoves) Begin(context.Context, volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
+	return volume.MoveID{Name: "move"}, &volume.Loan{Source: volume.ISCSI{IQN: "lent"}, DataBytes: 8 << 20}, nil
+}
+
+// lostPeer is a peer that nobody reaches.
+type lostPeer struct{ transport.Transport }
+
+var errNoPeer = errors.New("no peer")
+
+func (lostPeer) Connect(context.Context, transport.Target, *transport.Credentials) (transport.Origin, error) {
+	return transport.Origin{}, errNoPeer
+}
+
+// TestReserveBesideFill: a stage reserves its unit while the fill that it begins with
+// journals the same entry: neither writes while the other one does, and the fill does not
+// wait for the unit.
+func TestReserveBesideFill(t *testing.T) {
+	o := transport.Origin{Paths: []string{"/dev/sda"}}
+	n := newFencedNode(t)
+	n.Moves, n.Transport = lendingMoves{}, lostPeer{}
+	entry := func() *Entry {
+		return &Entry{ID: "v", Fence: n.first, State: StateStaging, Mode: volume.ModeWritethrough, Static: true, Fill: &Fill{From: &volume.WarmSource{Node: "b"}}}
+	}
+
+	s := stagingOf(entry(), false)
+	done, began := make(chan error, 1), make(chan struct{})
+	s.own.Lock()
+	go func() {
+		close(began)
+		done <- n.reserve(t.Context(), s, o)
+	}()
+	<-began
+	time.Sleep(200 * time.Millisecond)
+	if e, err := n.load("v"); e != nil || err != nil {
+		t.Errorf("it is journalled while the fill has the entry: %+v, %v", e, err)
+	}
+	s.own.Unlock()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+
+	for range 20 { // for the race detector
+		s = stagingOf(entry(), false)
+		s.plan.Warm = &warmPlan{Peer: s.entry.Fill.From}
+		asked := false
+		n.target.Before(func() {
+			asked = true
+			_ = s.note(func(*Entry) error { return nil }) // the fill need not wait
+		})
+		go func() {
+			_, err := n.borrow(t.Context(), s)
+			done <- err
+		}()
+		err := n.reserve(t.Context(), s, o)
+		if lent := <-done; err != nil || !errors.Is(lent, errNoPeer) || !asked {
+			t.Fatalf("reserve: %v, asked %t; fill: %v", err, asked, lent)
+		}
+		if e, err := n.load("v"); err != nil || !e.Reserved || e.Fill.Peer == nil || e.Fill.Move.Name != "move" {
+			t.Fatalf("the journal has %+v, %v", e, err)
+		}
+	}
+}
