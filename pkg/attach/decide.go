@@ -198,8 +198,8 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	}
 	src := f.Record.WarmSource
 	switch {
-	case sameFence && f.Entry.Activated:
-		src = nil
+	case sameFence && (f.Entry.Activated || f.Entry.State != StateStaging || !f.Entry.Cached()):
+		src = nil // its pod may have written past any residency
 	case src == nil && sameFence && f.Entry.Fill != nil:
 		src = f.Entry.Fill.From
 	}
@@ -253,6 +253,7 @@ func fenceError(f stageFacts) error {
 
 func uncached(p stagePlan, reason, message string) stagePlan {
 	p.Cache, p.Mode, p.Reason, p.Message = planUncached, volume.ModeNone, reason, message
+	p.Keep, p.Warm = false, nil
 	return p
 }
 

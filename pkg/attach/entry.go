@@ -171,8 +171,8 @@ func (l *Lost) foreign() bool { return l.To != 0 && !l.To.Ours() }
 // (states.md, The warm move).
 type Fill struct {
 	Move volume.MoveID `json:"move,omitzero"`
-	// From is the residency that the fill is to begin from; nil if it begins from
-	// the hot set.
+	// From is the residency that the fill may begin from; nil if it begins from the hot
+	// set, or if the origin may be newer.
 	From *volume.WarmSource `json:"from,omitempty"`
 	// Peer is the export of that residency while a session with it may exist, and
 	// PeerOffset where its data begin, in sectors.
@@ -189,6 +189,22 @@ type Fill struct {
 	// not serve any more.
 	Bandwidth int64     `json:"bandwidth,omitempty"`
 	Deadline  time.Time `json:"deadline,omitzero"`
+}
+
+// began tells where the fill was to begin. The loan tells it when the residency is forgotten.
+func (f *Fill) began() volume.ServedFrom {
+	if f.From != nil || f.PeerSectors > 0 {
+		return volume.FromPeer
+	}
+	return volume.FromOrigin
+}
+
+// forgetResidency is called before the pod may write past the cache: from then on the
+// residency that the fill began with is older than the origin.
+func (f *Fill) forgetResidency() {
+	if f != nil {
+		f.From = nil
+	}
 }
 
 // again is a fill that is activated again: from the origin, and never from the

@@ -159,6 +159,7 @@ func (a *Attacher) failOverVolume(ctx context.Context, f failoverFacts) error {
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false
+	e.Fill.forgetResidency()
 	e.NoCacheBefore = a.Now().Add(deviceRest)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err

@@ -376,11 +376,7 @@ func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, 
 		return
 	}
 	if a.MoveEnded != nil {
-		from := volume.FromOrigin
-		if e.Fill.From != nil {
-			from = volume.FromPeer
-		}
-		a.MoveEnded(from, o)
+		a.MoveEnded(e.Fill.began(), o)
 	}
 	if err := a.Moves.Finish(ctx, e.Fill.Move, o, message); err != nil {
 		log.Error(err, "End of a move could not be reported")

@@ -23,7 +23,7 @@ func TestDecideWarm(t *testing.T) {
 		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
 	}
 	broken := func(f *stageFacts) { f.WarmProblem = "no clone target" }
-	const wt, wb = volume.ModeWritethrough, volume.ModeWriteback
+	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
 	cases := map[string]struct {
 		s    *situation
 		want *warmPlan
@@ -49,6 +49,18 @@ func TestDecideWarm(t *testing.T) {
 		},
 		"intended by another ownership": {
 			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, StateStaging, wt, false, false).with(intended(before)), &warmPlan{},
+		},
+		"the cache was denied below a pod": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+		},
+		"the cache was denied, although the record still offers": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, none, false, false).with(offered(before)).with(rebooted), &warmPlan{},
+		},
+		"the volume was leaving without a cache": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateReleasing, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+		},
+		"the stage was to have no cache": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, none, false, false).with(intended(before)), &warmPlan{},
 		},
 	}
 	for name, tc := range cases {
@@ -81,6 +93,37 @@ func TestDecideUnfinished(t *testing.T) {
 	again := (&Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).again()
 	if diff := cmp.Diff(&Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
 		t.Errorf("a fill that is activated again must not know a residency (-want +got):\n%s", diff)
+	}
+}
+
+// What has no cache begins from nowhere, and what it began from is counted all the same.
+func TestForgottenResidency(t *testing.T) {
+	src := &volume.WarmSource{Node: "b", Generation: 4}
+	plan := uncached(stagePlan{Cache: planCreate, Keep: true, Warm: &warmPlan{Peer: src}}, "R", "m")
+	if plan.Warm != nil || plan.Keep {
+		t.Errorf("uncached: %+v", plan)
+	}
+	lent := &Fill{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
+	lent.forgetResidency()
+	(*Fill)(nil).forgetResidency()
+	if lent.From != nil {
+		t.Errorf("it may begin from %+v", lent.From)
+	}
+	for name, tc := range map[string]struct {
+		fill Fill
+		want volume.ServedFrom
+	}{
+		"from a peer":            {Fill{From: src}, volume.FromPeer},
+		"from a peer, forgotten": {*lent, volume.FromPeer},
+		"from the hot set":       {Fill{RegionSectors: 8}, volume.FromOrigin},
+	} {
+		if got := tc.fill.began(); got != tc.want {
+			t.Errorf("%s: began from %s, want %s", name, got, tc.want)
+		}
+	}
+	s := &staging{plan: plan, entry: &Entry{Mode: volume.ModeNone, Fill: lent}}
+	if got := s.began(); got == "" {
+		t.Error("the stage says nothing of how it began")
 	}
 }
 

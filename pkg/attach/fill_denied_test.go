@@ -2,12 +2,14 @@ package attach_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -58,6 +60,9 @@ func TestFillDenied(t *testing.T) {
 			continue
 		}
 		denied++
+		if from := l.b.entry().Fill.From; from != nil {
+			t.Errorf("the journal denies the cache, and has it begin from %+v", from)
+		}
 		l.denied()
 	}
 	if denied == 0 {
@@ -119,6 +124,72 @@ func (c *draining) Resume(ctx context.Context, name string) error {
 		}
 	}
 	return c.Client.Resume(ctx, name)
+}
+
+// TestWrittenPastAFill: what the pod has written past its cache is read, if the node is lost
+// while the cache is taken away in the middle of a fill, and the volume gets another one.
+func TestWrittenPastAFill(t *testing.T) {
+	for n := 1; ; n++ {
+		l := newWarmLife(t, volume.ModeWritethrough, "")
+		l.moved()
+		l.ask(changes[4].change) // none
+		l.b.killAfter(n)
+		p := l.b.plugin
+		ended, err := p.run(func() error { return l.apply(p) })
+		if ended == "" {
+			l.must("change", err)
+			return
+		}
+		l.b.podWrites(9, 1, 2)
+		l.b.powerLoss()
+		l.ask(func(s *v1alpha1.CachedVolumeSpec) {
+			s.CacheMode, s.CacheSize = v1alpha1.CacheModeWritethrough, "4Mi"
+		})
+		l.b.start()
+		l.b.killAfter(0)
+		asked := l.begun
+		l.must("stage", l.b.Stage(l.ctx, l.req))
+		for name, m := range l.objects {
+			if l.begun > asked && m.Source != nil {
+				t.Errorf("%s begins from %+v again (ended: %s)", name, m.Source, ended)
+			}
+		}
+		l.podReads(l.b)
+		l.leave(l.b)
+	}
+}
+
+// TestFailOverForgetsResidency: a failover whose table cannot be swapped yet has the journal
+// forget what the fill began with, as it denies the cache.
+func TestFailOverForgetsResidency(t *testing.T) {
+	l := newWarmLife(t, volume.ModeWritethrough, "")
+	l.moved()
+	l.b.DM = &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}
+	if err := l.b.FailOver(l.ctx); !errors.Is(err, errSwap) {
+		t.Fatalf("got %v, want %v", err, errSwap)
+	}
+	if e := l.b.entry(); e.Cached() || e.Fill == nil || e.Fill.From != nil {
+		t.Errorf("the journal has mode %s, fill %+v", e.Mode, e.Fill)
+	}
+}
+
+var errSwap = errors.New("the table cannot be loaded")
+
+// failed is a kernel whose cache has failed, and that takes no other table.
+type failed struct {
+	devmapper.Client
+	top string
+}
+
+func (f *failed) StatusAll(context.Context) (map[string]devmapper.CacheStatus, error) {
+	return map[string]devmapper.CacheStatus{f.top: {Fail: true}}, nil
+}
+
+func (f *failed) Load(ctx context.Context, name string, t devmapper.Table) error {
+	if name == f.top {
+		return errSwap
+	}
+	return f.Client.Load(ctx, name, t)
 }
 
 // TestDeniedFillRests: a fill that is left in the journal of a volume without a cache costs a

@@ -169,6 +169,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	a.finalCount(ctx, e.ID)
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false
+	e.Fill.forgetResidency()
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}

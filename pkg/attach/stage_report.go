@@ -35,7 +35,7 @@ func (s *staging) began() string {
 	switch e := s.entry; {
 	case e.Fill == nil:
 		return string(s.plan.Cache)
-	case e.Fill.Peer != nil:
+	case e.Fill.Peer != nil && e.Fill.From != nil:
 		return "Warm move from node " + e.Fill.From.Node
 	}
 	return string(s.plan.Cache) + ", filled from the origin"
