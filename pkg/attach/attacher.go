@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -239,6 +240,8 @@ type Attacher struct {
 	keeps keeps
 	// flushes are those of origins, and ssdFlushes those of SSDs.
 	flushes, ssdFlushes flushes
+	// staysAt is when Repair last looked which notes of attachments are of no use.
+	staysAt atomic.Int64
 }
 
 var _ volume.Attacher = (*Attacher)(nil)

@@ -51,6 +51,9 @@ type stageFacts struct {
 	PoolProblem, KernelProblem string
 	// WarmProblem says why no cache can begin from elsewhere, or is empty.
 	WarmProblem string
+	// StayedBefore is true when the volume was attached here under this ownership before,
+	// whatever has become of its entry.
+	StayedBefore bool
 	// Prepared is true when this process has prepared this very stage and nothing has
 	// happened to the volume since. What it has made on the SSD was never activated;
 	// Cache is empty then.
@@ -198,7 +201,7 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	}
 	src := f.Record.WarmSource
 	switch {
-	case sameFence && (f.Entry.Activated || f.Entry.State != StateStaging || !f.Entry.Cached()):
+	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != StateStaging || !f.Entry.Cached()):
 		src = nil // its pod may have written past any residency
 	case src == nil && sameFence && f.Entry.Fill != nil:
 		src = f.Entry.Fill.From

@@ -18,6 +18,7 @@ var (
 	faultStageDataDevice = faultpoint.New("stage.data-device")
 	faultStageActivated  = faultpoint.New("stage.activated")
 	faultStageConfirmed  = faultpoint.New("stage.confirmed")
+	faultStageNoted      = faultpoint.New("stage.noted")
 	faultStageStaged     = faultpoint.New("stage.staged")
 	faultFormatBegun     = faultpoint.New("format.begun")
 	faultFormatMade      = faultpoint.New("format.made")

@@ -22,6 +22,7 @@ func TestDecideWarm(t *testing.T) {
 	from := func(w volume.WarmFrom) func(*stageFacts) {
 		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
 	}
+	stayed := func(f *stageFacts) { f.StayedBefore = true }
 	broken := func(f *stageFacts) { f.WarmProblem = "no clone target" }
 	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
 	cases := map[string]struct {
@@ -49,6 +50,12 @@ func TestDecideWarm(t *testing.T) {
 		},
 		"intended by another ownership": {
 			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, StateStaging, wt, false, false).with(intended(before)), &warmPlan{},
+		},
+		"attached under this ownership before, and the record is out of a backup": {
+			newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(stayed), &warmPlan{},
+		},
+		"attached before, and the stage was repeated": {
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, false, false).with(intended(before)).with(stayed), &warmPlan{},
 		},
 		"the cache was denied below a pod": {
 			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},

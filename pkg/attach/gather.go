@@ -123,7 +123,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		f.PoolProblem = view.Problem
 	}
 	f.KernelProblem = a.CacheProblem(ctx)
-	f.WarmProblem = a.warmProblem(ctx)
+	f.WarmProblem, f.StayedBefore = a.warmProblem(ctx), a.stayedBefore(req.ID, f.Fence)
 	var c cacheVolumes
 	if f.PoolProblem == "" && !f.Prepared {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

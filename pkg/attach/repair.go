@@ -42,7 +42,7 @@ func (a *Attacher) Repair(ctx context.Context) error {
 		}
 		a.keeps.only(there)
 	}
-	return errors.Join(err, orphansErr)
+	return errors.Join(err, orphansErr, a.dropStays(ctx))
 }
 
 // owned are the records that this node owns, as their watch shows them; none while it

@@ -163,6 +163,10 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		return err
 	}
 	faultStageConfirmed.Hit()
+	if err := a.noteStay(id, s.entry.Fence); err != nil {
+		return err
+	}
+	faultStageNoted.Hit()
 	a.beginCounting(ctx, s.entry)
 	if err := a.save(ctx, s.entry, StateStaged); err != nil {
 		return err
