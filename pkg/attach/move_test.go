@@ -51,7 +51,35 @@ func (h *host) entry() *attach.Entry {
 func (l *life) arrive(h *host) {
 	l.t.Helper()
 	l.req = l.publish(h.name)
+	if l.prepared {
+		p := h.plugin
+		ended, _ := p.run(func() error {
+			p.Prepare(l.ctx)
+			return nil
+		})
+		if ended != "" {
+			l.end(h, ended)
+			l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
+		} else if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != attach.StateStaging || e.Fill == nil || e.Fill.Peer == nil) {
+			l.t.Fatalf("nothing was prepared: %+v", e)
+		}
+	}
 	l.podReads(h)
+}
+
+// prepare is the part of a move before the pod writes much: its stage begins before kubelet
+// asks for it, and the volume leaves in the middle.
+func (l *life) prepare() {
+	l.t.Helper()
+	l.prepared = true
+	l.stay(l.a, 1, 0, 1, 2, 3)
+	l.arrive(l.b)
+	l.b.podWrites(2, 1, 4)
+	l.fill(l.b, l.a, 1)
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
+	l.stay(l.b, 3, 5)
 }
 
 // begin stages the volume, again if the node has lost its power meanwhile.
@@ -214,6 +242,20 @@ func TestMove(t *testing.T) {
 	for _, mode := range cacheModes[1:] {
 		t.Run(string(mode), func(t *testing.T) { newWarmLife(t, mode, "").move() })
 		t.Run(string(mode)+", the peer is lost", func(t *testing.T) { newWarmLife(t, mode, "").losePeer() })
+		t.Run(string(mode)+", prepared", func(t *testing.T) { newWarmLife(t, mode, "").prepare() })
+	}
+}
+
+// TestKillPrepare ends the plugin of either node, or the node, before and after everything
+// that it changes while a stage begins before it is asked for.
+func TestKillPrepare(t *testing.T) {
+	for i, victim := range []string{"node-a", "node-b"} {
+		t.Run(victim, func(t *testing.T) {
+			t.Parallel()
+			begin := func(d ...disaster) *life { return newWarmLife(t, volume.ModeWriteback, victim, d...) }
+			ended := killEachOf(t, begin, i == 1, (*life).prepare, nil)
+			t.Logf("ended at %d steps", len(ended))
+		})
 	}
 }
 
