@@ -76,12 +76,15 @@ func (s *Service) look(ctx context.Context, id volume.ID) (sight, error) {
 }
 
 // publishable returns the record that is to be published, and makes that of a
-// static volume when it is published for the first time, or of one of the storage server
+// static volume when it is published for the first time, or anew once a deletion of it that
+// was interrupted has ended (Retire); or of one of the storage server
 // that is to be adopted (states.md, A record that is older than the truth).
 func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Spec, access sight, accessErr error) (*v1alpha1.CachedVolume, error) {
 	obj, err := records.Load(ctx, s.client, id)
 	missing := errors.Is(err, volume.ErrNotFound)
 	switch {
+	case err == nil && obj.DeletionTimestamp != nil && Retirable(obj):
+		return nil, fmt.Errorf("%w: the record of volume %s is about to go, and is made anew then", volume.ErrBusy, id)
 	case spec == nil && missing && accessErr == nil:
 		return nil, fmt.Errorf("%w: if the storage server has it and its record was lost: docs/how-to/recover-a-lost-cluster.md", err)
 	case spec == nil, err != nil && !missing:

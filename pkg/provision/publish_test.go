@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
@@ -404,6 +405,18 @@ func testRetire(t *testing.T, _ *rest.Config, f *fixture) {
 	retire()
 	f.wantOwner(t, nodeA, 1, false)
 	f.mark(t, false)
+	f.failOnce("change record", false)
+	wantError(t, f.svc.Retire(t.Context(), f.id), errInjected)
+	before := f.record(t).Fence
+	_, err := f.svc.Publish(t.Context(), f.id, nodeA, staticSpec(), nil)
+	wantError(t, err, volume.ErrBusy)
+	retire()
+	f.wantGone(t)
+	after, err := f.svc.Publish(t.Context(), f.id, nodeA, staticSpec(), nil)
+	if err != nil || after.Fence.UID == before.UID || after.Fence.Generation != 1 {
+		t.Errorf("published as %+v, %v after %+v", after.Fence, err, before)
+	}
+	f.unpublish(t, nodeA)
 	retire()
 	f.wantGone(t)
 }
@@ -432,7 +445,7 @@ func testRetireFinishesDeletion(t *testing.T, _ *rest.Config, f *fixture) {
 }
 
 // testForgetPublished: another controller publishes a static volume between the
-// two steps that remove its record.
+// two steps that remove its record; one of before knows no record that waits for its end.
 func testForgetPublished(t *testing.T, cfg *rest.Config, f *fixture) {
 	other := newFixture(t, cfg, f.id)
 	if _, err := f.svc.Publish(t.Context(), f.id, nodeA, staticSpec(), nil); err != nil {
@@ -445,7 +458,12 @@ func testForgetPublished(t *testing.T, cfg *rest.Config, f *fixture) {
 		}
 		f.fail = nil
 		_, err := other.svc.Publish(context.WithoutCancel(t.Context()), f.id, nodeB, staticSpec(), nil)
-		return err
+		wantError(t, err, volume.ErrBusy)
+		return records.UpdateStatus(context.WithoutCancel(t.Context()), other.client, f.id, func(obj *v1alpha1.CachedVolume) error {
+			obj.Status.OwnerNode, obj.Status.Generation = nodeB, ptr.To(int64(2))
+			obj.Status.Publication = v1alpha1.PublicationPublished
+			return nil
+		})
 	}
 	err := f.svc.Retire(t.Context(), f.id)
 	wantError(t, err, volume.ErrInUse)

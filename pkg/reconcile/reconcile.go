@@ -114,8 +114,9 @@ type due struct {
 	claim  *v1alpha1.ClaimReference
 	// settle: nobody may be admitted any more.
 	settle bool
-	// retire: no PersistentVolume needs the record.
-	retire bool
+	// retire: no PersistentVolume needs the record. begun: its deletion has begun, so that
+	// none keeps it.
+	retire, begun bool
 }
 
 func (d due) nothing() bool {
@@ -152,7 +153,8 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 	if err != nil {
 		return d, errors.Join(append(errs, err)...)
 	}
-	d.retire = pv == nil && mayRetire(obj)
+	d.begun = obj.Spec.Static != nil && obj.DeletionTimestamp != nil
+	d.retire = (pv == nil || d.begun) && mayRetire(obj)
 	if pv != nil {
 		d.name = pv.Name
 	}
@@ -183,7 +185,7 @@ func (r *Reconciler) act(ctx context.Context, id volume.ID, d due) (again time.D
 	}
 	if d.retire {
 		var retireErr error
-		again, retireErr = r.retire(ctx, id)
+		again, retireErr = r.retire(ctx, id, d.begun)
 		err = errors.Join(err, retireErr)
 	}
 	return again, err
@@ -316,7 +318,20 @@ func nodeExists(ctx context.Context, reader client.Reader, name string) (bool, e
 // retire forgets a record whose PersistentVolume is gone, if nothing else needs
 // it. The data of a volume that nearflash made is not touched: only DeleteVolume
 // says that nobody wants it. again is when to look once more.
-func (r *Reconciler) retire(ctx context.Context, id volume.ID) (again time.Duration, err error) {
+func (r *Reconciler) retire(ctx context.Context, id volume.ID, begun bool) (again time.Duration, err error) {
+	if begun {
+		obj, err := records.Load(ctx, r.Client, id)
+		if errors.Is(err, volume.ErrNotFound) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		begun = obj.DeletionTimestamp != nil && obj.Spec.Static != nil // may be another one by now
+	}
+	if begun {
+		return 0, r.Volumes.Retire(ctx, id)
+	}
 	// The informer may lag behind; a record must not be forgotten for that.
 	used, again, err := r.census.uses(ctx, time.Now(), string(id), r.handles)
 	if used || again > 0 || err != nil {

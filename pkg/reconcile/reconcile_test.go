@@ -225,6 +225,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("names", c.testNames)
 	t.Run("names of a static volume", c.testStaticNames)
 	t.Run("static volume", c.testStatic)
+	t.Run("interrupted retirement", c.testInterruptedRetirement)
 	t.Run("interrupted deletion", c.testInterruptedDeletion)
 	t.Run("volume without a PersistentVolume", c.testKept)
 }
@@ -388,6 +389,24 @@ func (c *cluster) testStatic(t *testing.T) {
 	c.must(t, c.client.Delete(t.Context(), again, client.GracePeriodSeconds(0)))
 	c.must(t, c.removePVFinalizers(t, again.Name))
 	eventually(t, "the record goes", func() bool { return !c.exists(t, id) })
+}
+
+// testInterruptedRetirement: the record of a static volume is marked for deletion, its
+// controller was killed then, and there is a PersistentVolume of it again.
+func (c *cluster) testInterruptedRetirement(t *testing.T) {
+	const id = "retiring"
+	pv := persistentVolume("retiring-pv", driverName, id)
+	c.must(t, c.client.Create(t.Context(), pv))
+	fence := c.publish(t, id, static())
+	c.must(t, c.client.Delete(t.Context(), &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}))
+	never(t, "a published record was forgotten", func() bool { return !c.exists(t, id) })
+	c.unpublish(t, id)
+	eventually(t, "the record goes", func() bool { return !c.exists(t, id) })
+	if again := c.publish(t, id, static()); again.UID == fence.UID || again.Generation != 1 {
+		t.Errorf("published as %+v after %+v", again, fence)
+	}
+	c.unpublish(t, id)
+	never(t, "a record with a PersistentVolume was forgotten", func() bool { return !c.exists(t, id) })
 }
 
 // removePVFinalizers does what the controllers of Kubernetes would do.
