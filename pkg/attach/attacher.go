@@ -323,7 +323,8 @@ func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error
 	return e, nil
 }
 
-// save writes the entry with the new state.
+// save writes the entry with the new state. One that stays Staging or Staged keeps its boot
+// (states.md, The journal).
 func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 	from := e.State
 	switch {
@@ -332,7 +333,10 @@ func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 	case s == StateResident:
 		e.ResidentAt = a.Now().UTC()
 	}
-	e.State, e.Boot, e.UpdatedAt = s, a.Boot, a.Now().UTC()
+	if s != from || s != StateStaging && s != StateStaged {
+		e.Boot = a.Boot
+	}
+	e.State, e.UpdatedAt = s, a.Now().UTC()
 	if err := a.write(e); err != nil {
 		return err
 	}

@@ -39,7 +39,8 @@ type Entry struct {
 	// nowhere else; CountedAt is when it last did.
 	ActivationCount int64     `json:"activationCount,omitempty"`
 	CountedAt       time.Time `json:"countedAt,omitzero"`
-	// Boot is the kernel's boot id when the entry was written.
+	// Boot is the kernel's boot id when the entry was written; of Staging and Staged, when they
+	// began.
 	Boot string `json:"boot"`
 	// Mode is the cache mode that the cache is or was active in; "none" for a
 	// volume that is attached without a cache.

@@ -68,7 +68,7 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 }
 
 // hotSetDue tells whether a volume's hot set is to be taken now. That of an attached
-// volume is taken for the case that its node is lost.
+// volume is taken for the case that its node is lost; one of an earlier boot is repair's.
 func (a *Attacher) hotSetDue(e *Entry) bool {
 	switch {
 	case !e.Cached() || e.Fill != nil:
@@ -77,7 +77,7 @@ func (a *Attacher) hotSetDue(e *Entry) bool {
 		// Not at once: the next owner may be asking for the residency just now.
 		return e.HotSetDue && e.Lent == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
 	}
-	return e.State == StateStaged && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
+	return e.State == StateStaged && e.Boot == a.Boot && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
 }
 
 func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {

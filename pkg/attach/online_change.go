@@ -144,7 +144,7 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 	}
 	defer unlock()
 	e, err := a.load(rec.ID)
-	if err == nil && e != nil {
+	if err == nil && e != nil && e.Boot == a.Boot {
 		e.Names = namesOf(rec, e.Names)
 		err = a.save(ctx, e, e.State)
 	}

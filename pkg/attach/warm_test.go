@@ -72,6 +72,7 @@ func TestHotSetDue(t *testing.T) {
 		want bool
 	}{
 		"long ago":            {Entry{State: StateStaged, HotSetAt: now.Add(-31 * time.Minute)}, true},
+		"of an earlier boot":  {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Boot: "earlier"}, false},
 		"a while ago":         {Entry{State: StateStaged, HotSetAt: now.Add(-29 * time.Minute)}, false},
 		"in a copy":           {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Fill: &Fill{}}, false},
 		"uncached":            {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Mode: volume.ModeNone}, false},
