@@ -49,7 +49,7 @@ func (a *Attacher) FailOver(ctx context.Context) error {
 	unreadable := a.unreadable(ctx, known, look.infos)
 	var due []volume.ID
 	for _, e := range known {
-		if look.status[layout.Device(e.ID, layout.Top)].Silent {
+		if look.silent(e) {
 			continue // no news, and no table could be swapped
 		}
 		f := a.failoverFacts(e, look, unreadable[e.ID])
@@ -77,6 +77,11 @@ type cacheLook struct {
 	infos  map[string]devmapper.Info
 }
 
+// silent tells a volume whose cache, or whose copy into the cache, does not answer.
+func (l cacheLook) silent(e *Entry) bool {
+	return l.status[layout.Device(e.ID, layout.Top)].Silent || e.Fill != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
+}
+
 func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, err error) {
 	if l.status, err = a.DM.StatusAll(ctx); err != nil {
 		return l, err
@@ -90,7 +95,7 @@ func (a *Attacher) lookAtCaches(ctx context.Context, fill bool) (l cacheLook, er
 
 func (a *Attacher) failoverFacts(e *Entry, l cacheLook, unreadable string) failoverFacts {
 	f := failoverFacts{Entry: e, Unreadable: unreadable, AtRiskTold: a.ssd.atRisk(e.ID)}
-	if l.status[layout.Device(e.ID, layout.Top)].Silent {
+	if l.silent(e) {
 		return f
 	}
 	f.Status, f.LiveCache = l.status[layout.Device(e.ID, layout.Top)]

@@ -408,12 +408,8 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
 	if !infos[layout.Device(e.ID, layout.Data)].HasLive {
 		return false, nil // taken down, or never up; what had been copied is not known
 	}
-	clones, err := a.DM.CloneStatusAll(ctx)
-	if err != nil {
-		return false, err
-	}
-	st, isClone := clones[layout.Device(e.ID, layout.Data)]
-	return !isClone || st.Complete(), nil
+	st, isClone, err := a.DM.CloneStatus(ctx, layout.Device(e.ID, layout.Data))
+	return err == nil && (!isClone || st.Complete()), err
 }
 
 // resumeFill shows again the fill of a cache that is activated again.

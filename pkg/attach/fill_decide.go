@@ -5,8 +5,8 @@ import "github.com/nearflash/nearflash/pkg/devmapper"
 // fillFacts are what decideFill rests on.
 type fillFacts struct {
 	Entry *Entry
-	// Clone is true while the data device is the clone, and Status its state;
-	// Linear when it is linear.
+	// Clone is true while the data device is the clone, and Status its state, or may be one
+	// that does not answer; Linear when it is linear.
 	Clone, Linear bool
 	Status        devmapper.CloneStatus
 	// OnOrigin is true when the path leads to the gather view. PathFailed tells that
@@ -51,7 +51,7 @@ func decideFill(f fillFacts) fillStep {
 		return fillNothing
 	case f.Linear:
 		return fillSweep
-	case !f.Clone || f.Status.Fail:
+	case !f.Clone || f.Status.Fail || f.Status.Silent:
 		return fillNothing
 	case f.OnOrigin && e.Fill.Peer != nil:
 		return fillLeave

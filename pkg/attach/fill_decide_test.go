@@ -172,6 +172,8 @@ func TestDecideFill(t *testing.T) {
 		"swapped":                     {func(f *fillFacts) { f.Clone, f.Linear = false, true }, fillSweep},
 		"swapped, being unstaged":     {func(f *fillFacts) { f.Clone, f.Linear, f.Entry.State = false, true, StateFlushed }, fillNothing},
 		"the clone has failed":        {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, fillNothing},
+		"no answer":                   {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, fillNothing},
+		"no answer, path lost":        {func(f *fillFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, fillGather},
 		"no device":                   {func(f *fillFacts) { f.Clone = false }, fillNothing},
 		"no fill":                     {func(f *fillFacts) { f.Entry.Fill = nil }, fillNothing},
 		"no entry":                    {func(f *fillFacts) { f.Entry = nil }, fillNothing},

@@ -137,10 +137,16 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 		return l, nil
 	}
 	if l.clones = a.fills.remembered(a.Now()); l.clones == nil {
-		if l.clones, err = a.DM.CloneStatusAll(ctx); err != nil {
-			return l, err
+		switch l.clones, err = a.DM.CloneStatusAll(ctx); {
+		case ctx.Err() != nil:
+			return l, ctx.Err()
+		case err != nil:
+			// Whoever waits for a lost path waits all the same.
+			klog.FromContext(ctx).Error(err, "How much was copied is not known")
+			l.clones = silentClones(ids)
+		default:
+			l.fresh = true
 		}
-		l.fresh = true
 		a.fills.remember(l.clones)
 	}
 	plain := true
@@ -154,6 +160,15 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 		l.infos, err = a.DM.Info(ctx, layout.DevicePrefix)
 	}
 	return l, err
+}
+
+// silentClones are clones of which nothing is known but that there may be one.
+func silentClones(ids []volume.ID) map[string]devmapper.CloneStatus {
+	out := map[string]devmapper.CloneStatus{}
+	for _, id := range ids {
+		out[layout.Device(id, layout.Data)] = devmapper.CloneStatus{Silent: true}
+	}
+	return out
 }
 
 // stepFill takes one step of one fill.
@@ -226,13 +241,15 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	if look.fresh && e.State == StateStaged { // until then, discards count as copied
+	if look.fresh && e.State == StateStaged && !f.Status.Silent { // until then, discards count as copied
 		f.Ahead = a.reckon(e, memo, f.Status, look.active)
 	}
 	if f.Settling = a.settling(memo); f.Settling {
 		memo.calm = true
 	}
-	a.yield(ctx, e, memo, look.active)
+	if !f.Status.Silent {
+		a.yield(ctx, e, memo, look.active)
+	}
 	path, waits := look.paths[layout.Device(e.ID, layout.Source)]
 	if !waits {
 		return f, nil
@@ -402,12 +419,8 @@ func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
 	if !ok {
 		return fmt.Errorf("device %s is no clone", name)
 	}
-	clones, err := a.DM.CloneStatusAll(ctx)
-	if err != nil {
+	if status, found, err := a.DM.CloneStatus(ctx, name); err != nil || !found || !status.Complete() {
 		return err
-	}
-	if status, found := clones[name]; !found || !status.Complete() {
-		return nil
 	}
 	if err := a.reload(ctx, name, devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
 		return err

@@ -72,6 +72,10 @@ func (c *cloneSince) CloneStatusAll(context.Context) (map[string]devmapper.Clone
 	return map[string]devmapper.CloneStatus{c.data: {RegionSectors: 64, Hydrated: 1, Regions: 10}}, nil
 }
 
+func (c *cloneSince) CloneStatus(context.Context, string) (devmapper.CloneStatus, bool, error) {
+	return devmapper.CloneStatus{RegionSectors: 64, Hydrated: 1, Regions: 10}, true, nil
+}
+
 func (c *cloneSince) Table(ctx context.Context, name string) (devmapper.Table, error) {
 	if name != c.data {
 		return c.Client.Table(ctx, name)

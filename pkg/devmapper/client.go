@@ -122,8 +122,10 @@ type Client interface {
 	CommitAll(ctx context.Context) error
 	// Commit is CommitAll for one cache. Errors: ErrNotExist.
 	Commit(ctx context.Context, name string) error
-	// CloneStatusAll is StatusAll for the clones.
+	// CloneStatusAll is StatusAll for the clones, and CloneStatus is Status for one. That of a
+	// clone whose device does not answer ends with ctx.
 	CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error)
+	CloneStatus(ctx context.Context, name string) (s CloneStatus, found bool, err error)
 	// MultipathStatus returns the status of one multipath device, which must be one:
 	// that of another kind may wait for a disk, which ends no thread. Errors:
 	// ErrNotExist; ErrParse, also for a device of another kind.

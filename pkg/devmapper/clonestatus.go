@@ -20,6 +20,9 @@ type CloneStatus struct {
 	Fail bool
 	// Unparsed is the text of a status that could not be read, with Fail set.
 	Unparsed string
+	// Silent is set for a device that did not answer in time, or was not asked because
+	// another one did not. It may be no clone; nothing else is then known.
+	Silent bool
 
 	// Sectors is the length of the device.
 	Sectors uint64
@@ -42,11 +45,11 @@ type CloneStatus struct {
 }
 
 // Complete tells whether everything is at the destination.
-func (s CloneStatus) Complete() bool { return !s.Fail && s.Hydrated == s.Regions }
+func (s CloneStatus) Complete() bool { return !s.Fail && !s.Silent && s.Hydrated == s.Regions }
 
 // HydrationEnabled tells whether the background copy may run.
 func (s CloneStatus) HydrationEnabled() bool {
-	return !s.Fail && !slices.Contains(s.Features, "no_hydration")
+	return !s.Fail && !s.Silent && !slices.Contains(s.Features, "no_hydration")
 }
 
 // HydratedBytes is how much is at the destination, at most a region too little
@@ -91,18 +94,21 @@ func ParseCloneStatus(params string) (CloneStatus, error) {
 	return s, nil
 }
 
+// cloneStatus reads the line of a clone. One that this version cannot read must not
+// hide the others.
+func cloneStatus(l StatusLine) CloneStatus {
+	s, err := ParseCloneStatus(l.Params)
+	if err != nil {
+		s = CloneStatus{Fail: true, Unparsed: l.Params}
+	}
+	s.Sectors = l.Length
+	return s
+}
+
 // parseCloneStatusAll reads what `dmsetup status --target clone` prints.
 func parseCloneStatusAll(text string) (map[string]CloneStatus, error) {
 	all := map[string]CloneStatus{}
-	err := eachStatus(text, "clone", func(name string, l StatusLine) {
-		s, err := ParseCloneStatus(l.Params)
-		if err != nil {
-			// One device that this version cannot read must not hide the others.
-			s = CloneStatus{Fail: true, Unparsed: l.Params}
-		}
-		s.Sectors = l.Length
-		all[name] = s
-	})
+	err := eachStatus(text, "clone", func(name string, l StatusLine) { all[name] = cloneStatus(l) })
 	if err != nil {
 		return nil, err
 	}

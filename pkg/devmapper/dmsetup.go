@@ -255,18 +255,28 @@ const oneTarget = "segments=1"
 
 // Status implements Client.
 func (d *dmsetup) Status(ctx context.Context, name string) (CacheStatus, bool, error) {
+	l, found, err := d.oneStatus(ctx, name, "cache")
+	if err != nil || !found {
+		return CacheStatus{}, false, err
+	}
+	return cacheStatus(l), true, nil
+}
+
+// oneStatus is the status line of a device whose only target is of one kind; found is
+// false of another device.
+func (d *dmsetup) oneStatus(ctx context.Context, name, kind string) (l StatusLine, found bool, err error) {
 	out, err := d.exec(ctx, nil, "status", "--noflush", name)
 	if err != nil {
-		return CacheStatus{}, false, d.missing(ctx, name, "status", err)
+		return l, false, d.missing(ctx, name, "status", err)
 	}
 	lines, err := parseLines(string(out))
 	if err != nil {
-		return CacheStatus{}, false, fmt.Errorf("status of %s: %w", name, err)
+		return l, false, fmt.Errorf("status of %s: %w", name, err)
 	}
-	if len(lines) != 1 || lines[0].Type != "cache" {
-		return CacheStatus{}, false, nil
+	if len(lines) != 1 || lines[0].Type != kind {
+		return l, false, nil
 	}
-	return cacheStatus(lines[0]), true, nil
+	return lines[0], true, nil
 }
 
 // CommitAll implements Client.
@@ -283,14 +293,13 @@ func (d *dmsetup) Commit(ctx context.Context, name string) error {
 	return d.missing(ctx, name, "commit", err)
 }
 
-// CloneStatusAll implements Client. As with caches, nothing is committed: the
-// counts in memory are the newer ones.
-func (d *dmsetup) CloneStatusAll(ctx context.Context) (map[string]CloneStatus, error) {
-	out, err := d.exec(ctx, nil, "status", "--noflush", "--target", "clone", "--select", oneTarget)
-	if err != nil {
-		return nil, fmt.Errorf("status of all clones: %w", err)
+// CloneStatus implements Client.
+func (d *dmsetup) CloneStatus(ctx context.Context, name string) (CloneStatus, bool, error) {
+	l, found, err := d.oneStatus(ctx, name, "clone")
+	if err != nil || !found {
+		return CloneStatus{}, false, err
 	}
-	return parseCloneStatusAll(string(out))
+	return cloneStatus(l), true, nil
 }
 
 // MultipathStatus implements Client. It starts no process, because it is asked as often

@@ -42,3 +42,32 @@ func TestStatusOfEach(t *testing.T) {
 		})
 	}
 }
+
+// TestCloneStatusOfEach: nor does a clone, and nothing else is asked whether it is one.
+func TestCloneStatusOfEach(t *testing.T) {
+	name, status, _ := strings.Cut(strings.SplitN(golden(t, "status-clone-all.txt"), "\n", 2)[0], ": ")
+	run := hostexectest.New(t)
+	hang := func(context.Context, hostexectest.Call) (string, error) { return "", context.DeadlineExceeded }
+	run.On("dmsetup status --noflush --target clone").Do(hang)
+	run.On("dmsetup status --noflush nf-hangs.data").Do(hang)
+	run.On("dmsetup status --noflush nf-fill.data").Return(status + "\n")
+	run.On("dmsetup status --noflush nf-whole.data").Return("0 8 linear\n")
+	k := &kernel{order: []string{"nf-hangs", "nf-hangs.data", "nf-fill.data", "nf-fill.path", "nf-whole.data"}}
+	d := &dmsetup{run: run, control: func() (kernelControl, error) { return k, nil }}
+	all, err := d.CloneStatusAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := parseCloneStatusAll(name + ": " + status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := CloneStatus{Silent: true}
+	want := map[string]CloneStatus{"nf-hangs": silent, "nf-hangs.data": silent, "nf-fill.path": silent, "nf-fill.data": known[name]}
+	if diff := cmp.Diff(want, all); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if silent.Complete() || silent.HydrationEnabled() {
+		t.Error("a clone that does not answer is taken for one that has copied everything, or copies")
+	}
+}

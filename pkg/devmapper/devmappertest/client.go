@@ -188,6 +188,18 @@ func (c *client) CloneStatusAll(ctx context.Context) (map[string]devmapper.Clone
 	return out, nil
 }
 
+// CloneStatus implements devmapper.Client.
+func (c *client) CloneStatus(ctx context.Context, name string) (s devmapper.CloneStatus, found bool, err error) {
+	err = c.look(ctx, "status", name, func(d *device) error {
+		t, ok := d.only().(*clone)
+		if found = ok; found {
+			s = t.status()
+		}
+		return nil
+	})
+	return s, found, err
+}
+
 // MultipathStatus implements devmapper.Client.
 func (c *client) MultipathStatus(ctx context.Context, name string) (s devmapper.MultipathStatus, err error) {
 	err = c.look(ctx, "status", name, func(d *device) error {

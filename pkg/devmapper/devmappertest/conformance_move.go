@@ -28,6 +28,11 @@ func (c *suite) cloneStatus() devmapper.CloneStatus {
 	if !found {
 		c.Fatalf("%s is no clone", top)
 	}
+	one, found, err := c.Client.CloneStatus(c.Context(), top)
+	c.Must("status of one clone", err)
+	if !found || one.Regions != s.Regions || one.RegionSectors != s.RegionSectors || one.Sectors != s.Sectors {
+		c.Fatalf("alone the clone has %+v, among all %+v", one, s)
+	}
 	return s
 }
 
