@@ -11,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
-	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -197,29 +196,28 @@ func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	return a.LVM.ChangeTags(cctx, a.Pool.View().VG, layout.ActivationTags(e.activation()), []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID))
+	return a.changeCount(cctx, e, layout.ActivationTags(e.activation()))
 }
 
-// flushCount brings the SSD's tags to stable storage: LVM does not flush what it writes, and a
-// tag that is lost after the record has its count makes unflushed writes those of the past.
-func (a *Attacher) flushCount(ctx context.Context, e *Entry) error {
-	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+// changeCount puts tags with a new count in the place of those with the last one, on stable
+// storage: LVM does not flush what it writes, and a count that is lost after the record has it
+// makes what is on the SSD of the past. LVM keeps its metadata on the SSDs that the cache is
+// on. A commit of the cache would flush them too, but not while its device is suspended, and
+// its status does not say that it failed.
+func (a *Attacher) changeCount(ctx context.Context, e *Entry, tags []string) error {
+	vg := a.Pool.View().VG
+	if err := a.LVM.ChangeTags(ctx, vg, tags, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
+		return err
+	}
+	lvs, err := a.LVM.LVs(ctx, vg)
 	if err != nil {
 		return err
 	}
-	return a.flushTags(ctx, e.ID, pickCache(lvs, e.ID).Meta)
-}
-
-// flushTags flushes the SSDs that a cache is on, where LVM keeps its metadata too. A commit
-// of the cache would flush them, but not while its device is suspended, and its status does
-// not say that it failed.
-func (a *Attacher) flushTags(ctx context.Context, id volume.ID, meta lvm.LV) error {
+	meta := pickCache(lvs, e.ID).Meta
 	if !meta.Active {
-		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(id))
+		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
 	}
-	switch done, err := a.ssdFlushes.run(ctx, id, func() error { return a.syncDevice(meta.DevPath()) }); {
+	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.syncDevice(meta.DevPath()) }); {
 	case !done:
 		return fmt.Errorf("%w: flush %s: the SSD has not answered yet", volume.ErrBusy, meta.DevPath())
 	case err != nil:
@@ -271,9 +269,6 @@ func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
 	}
 	faultCountJournaled.Hit()
 	if err := a.tagCounted(ctx, e); err != nil {
-		return err
-	}
-	if err := a.flushCount(ctx, e); err != nil {
 		return err
 	}
 	faultCountTagged.Hit()

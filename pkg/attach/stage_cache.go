@@ -118,13 +118,6 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 // cache, which the journal says before it happens.
 func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	e := s.entry
-	if s.plan.Cache == planReuse && e.Mode == volume.ModeWriteback {
-		// Or a loss of power would take the note of the last stop, and leave what the journal
-		// is about to call dirty on disks of the past.
-		if err := a.flushTags(ctx, e.ID, s.cache.Meta); err != nil {
-			return err
-		}
-	}
 	// What was copied beforehand is the cache's own from now on.
 	e.Activated, e.Clean, e.Prewarm = true, false, nil
 	a.markOrigin(ctx, e)

@@ -21,7 +21,7 @@ func (a *Attacher) tagStopped(ctx context.Context, e *Entry) {
 	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	add := append(layout.ActivationTags(e.activation()), layout.StopTag)
-	if err := a.LVM.ChangeTags(cctx, a.Pool.View().VG, add, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
+	if err := a.changeCount(cctx, e, add); err != nil {
 		klog.FromContext(ctx).Error(err, "Clean stop of the cache cannot be noted, it will not be used again", "volume", e.ID)
 	}
 }
