@@ -26,7 +26,8 @@ func poolVG(node string) string {
 }
 
 // nodeScript prints one "kind name" per line. Of the groups of pools it shows the
-// one in $pool alone.
+// one in $pool alone. A node's note of an attachment outlives the volume, for as long as a
+// residency may be kept (docs/design/states.md, The warm move).
 const nodeScript = `
 dmsetup info -c --noheadings -o name 2>/dev/null | grep -v '^No devices' | sed 's/^/dm /'
 lvs --noheadings -o vg_name,lv_name --separator / -S "vg_name=$pool || vg_name!~\"^nearflash-[0-9a-f]+\$\"" 2>/dev/null | tr -d ' ' | sed 's/^/lv /'
@@ -35,7 +36,7 @@ cat /sys/class/iscsi_session/session*/targetname 2>/dev/null | sed 's/^/session 
 for d in /etc/iscsi/nodes /var/lib/iscsi/nodes; do ls $d 2>/dev/null | sed 's/^/record /'; done
 ls -d /sys/kernel/config/target/iscsi/iqn.* 2>/dev/null | sed 's/^/target /'
 ls -d /sys/kernel/config/target/core/*_*/*/ 2>/dev/null | sed 's/^/backstore /'
-find /var/lib/nearflash -type f 2>/dev/null | sed 's/^/file /'
+find /var/lib/nearflash -type f ! -name '*.stay' 2>/dev/null | sed 's/^/file /'
 find /var/lib/kubelet/plugins/kubernetes.io/csi /var/lib/kubelet/pods -maxdepth 4 -path '*csi*' 2>/dev/null | sed 's/^/path /'
 true`
 

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,10 @@ type stay struct {
 
 // staySuffix ends the names of these notes.
 const staySuffix = ".stay"
+
+// stayRest is how long a note is kept without a record of its ownership, if residencies are
+// kept for ever.
+const stayRest = 30 * 24 * time.Hour
 
 // staysEvery is the pause between two looks at which notes are of no use any more.
 const staysEvery = time.Hour
@@ -131,7 +136,7 @@ func (a *Attacher) dropStay(ctx context.Context, id volume.ID) error {
 // no record of it and no residency of before can be young enough.
 func stayOver(s stay, rec *volume.Volume, now time.Time, ttl time.Duration) bool {
 	if rec == nil || rec.Fence.UID != s.UID {
-		return ttl > 0 && now.Sub(s.At) > ttl
+		return now.Sub(s.At) > cmp.Or(ttl, stayRest)
 	}
 	return rec.Fence.Generation > s.Generation
 }

@@ -62,7 +62,8 @@ func TestStayOver(t *testing.T) {
 		"a later ownership":        {rec("u", 6), 0, ttl, true},
 		"no record":                {nil, ttl, ttl, false},
 		"no record, long ago":      {nil, ttl + 1, ttl, true},
-		"no record, kept for ever": {nil, 100 * ttl, 0, false},
+		"no record, kept for ever": {nil, stayRest, 0, false},
+		"the same, very long ago":  {nil, stayRest + 1, 0, true},
 		"another UID":              {rec("w", 9), 0, ttl, false},
 		"another UID, long ago":    {rec("w", 9), ttl + 1, ttl, true},
 	} {
