@@ -81,7 +81,10 @@ func TestKernelSwapIsNoStop(t *testing.T) {
 				check(t, d.device(), want, 0)
 				d.unstage()
 			case "repair":
-				mustPass(t, "repair", d.n.Repair(t.Context()))
+				// One pass of it gives a volume a few seconds.
+				for try := 0; try == 0 || try < 60 && !n.atRest(d.req.ID); try++ {
+					mustPass(t, "repair", d.n.Repair(t.Context()))
+				}
 			case "rescue":
 				out, err := d.rescued()
 				if err != nil || !strings.Contains(out, "dirty (unclean stop)") {
