@@ -102,9 +102,13 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 }
 
 // forgetOld forgets a journal entry that is older than the SSD, whose cache is judged as
-// one that lost its own (states.md, The activation of disks).
+// one that lost its own (states.md, Whose disks these are). The record is read only if it
+// may tell.
 func (a *Attacher) forgetOld(ctx context.Context, e *Entry, c cacheFacts) (old bool, err error) {
-	rec, err := a.recordOf(ctx, e, c)
+	if !c.Whole || sameCache(e, c) {
+		return false, nil
+	}
+	rec, err := a.findRecord(ctx, e.ID)
 	if err != nil || believed(e, c, rec) != nil {
 		return false, err
 	}
@@ -182,7 +186,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err != nil {
 		return err
 	}
-	if decideUnit(planRecover, e.UnitID, o.WWID) == unitRefuse {
+	if decideUnit(planRecover, false, e.UnitID, o.WWID) == unitRefuse {
 		// The next try sees whether the right one is there again.
 		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}

@@ -37,19 +37,29 @@ func (l *life) moved() {
 	}
 }
 
+// killedUncache has a plugin killed at a step of taking the cache away in the middle of a fill;
+// ended is "" if it has fewer steps.
+func killedUncache(t *testing.T, n int) (l *life, ended string) {
+	t.Helper()
+	l = newWarmLife(t, volume.ModeWritethrough, "")
+	l.moved()
+	l.ask(changes[4].change) // none
+	l.b.killAfter(n)
+	p := l.b.plugin
+	ended, err := p.run(func() error { return l.apply(p) })
+	if ended == "" {
+		l.must("change", err)
+	}
+	return l, ended
+}
+
 // TestFillDenied: a plugin that is killed when the journal denies the cache below a fill, and
 // has not taken it from the pod yet, is followed by one that replaces a peer which is lost.
 func TestFillDenied(t *testing.T) {
 	denied := 0
 	for n := 1; ; n++ {
-		l := newWarmLife(t, volume.ModeWritethrough, "")
-		l.moved()
-		l.ask(changes[4].change) // none
-		l.b.killAfter(n)
-		p := l.b.plugin
-		ended, err := p.run(func() error { return l.apply(p) })
+		l, ended := killedUncache(t, n)
 		if ended == "" {
-			l.must("change", err)
 			break
 		}
 		l.b.start()
@@ -130,14 +140,8 @@ func (c *draining) Resume(ctx context.Context, name string) error {
 // while the cache is taken away in the middle of a fill, and the volume gets another one.
 func TestWrittenPastAFill(t *testing.T) {
 	for n := 1; ; n++ {
-		l := newWarmLife(t, volume.ModeWritethrough, "")
-		l.moved()
-		l.ask(changes[4].change) // none
-		l.b.killAfter(n)
-		p := l.b.plugin
-		ended, err := p.run(func() error { return l.apply(p) })
+		l, ended := killedUncache(t, n)
 		if ended == "" {
-			l.must("change", err)
 			return
 		}
 		l.b.podWrites(9, 1, 2)

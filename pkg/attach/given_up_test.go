@@ -45,6 +45,16 @@ func TestGivenUp(t *testing.T) {
 		l.a.start()
 		return l, before
 	}
+	goesOn := func(l *life) {
+		l.t.Helper()
+		l.must("stage", l.a.Stage(l.ctx, l.req))
+		l.a.podReads()
+		l.a.podWrites(3, 4)
+		if obj := l.record(); obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+			l.t.Errorf("the record says %s (I2)", obj.Status.DirtyState)
+		}
+		l.leave(l.a)
+	}
 	t.Run("kept until then", func(t *testing.T) {
 		l, _ := begin(t)
 		l.a.spoil()
@@ -64,26 +74,14 @@ func TestGivenUp(t *testing.T) {
 		l.unpublish(l.a.name)
 		l.giveUp()
 		l.req, l.written = l.publish(l.a.name), before
-		l.must("stage", l.a.Stage(l.ctx, l.req))
-		l.a.podReads()
-		l.a.podWrites(3, 4)
-		if obj := l.record(); obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
-			t.Errorf("the record says %s (I2)", obj.Status.DirtyState)
-		}
-		l.leave(l.a)
+		goesOn(l)
 	})
 	t.Run("staged, with what can be read", func(t *testing.T) {
 		l, _ := begin(t)
 		l.unpublish(l.a.name)
 		l.giveUp()
 		l.req = l.publish(l.a.name)
-		l.must("stage", l.a.Stage(l.ctx, l.req))
-		l.a.podReads()
-		l.a.podWrites(3, 4)
-		if obj := l.record(); obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
-			t.Errorf("the record says %s (I2)", obj.Status.DirtyState)
-		}
-		l.leave(l.a)
+		goesOn(l)
 	})
 	t.Run("repaired", func(t *testing.T) {
 		l, before := begin(t)

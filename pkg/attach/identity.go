@@ -93,12 +93,9 @@ func outlived(e *Entry, c cacheFacts, rec *volume.Volume) bool {
 	return journalIdentity(e, *rec) == volume.IdentityPast && c.Fence == rec.Fence && cacheIdentity(c, *rec) != volume.IdentityPast
 }
 
-// recordOf reads the record if whether the journal may be believed depends on it.
-func (a *Attacher) recordOf(ctx context.Context, e *Entry, c cacheFacts) (*volume.Volume, error) {
-	if e == nil || !c.Whole || c.Fence == e.Fence && c.activation() == e.activation() {
-		return nil, nil
-	}
-	return a.findRecord(ctx, e.ID)
+// sameCache tells whether the SSD holds the cache that the journal speaks of.
+func sameCache(e *Entry, c cacheFacts) bool {
+	return c.Fence == e.Fence && c.activation() == e.activation()
 }
 
 // ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a
@@ -114,7 +111,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *Entry) (bool, error) {
 		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
 	}
 	c := pickCache(lvs, e.ID).facts
-	if !c.Whole || c.Fence == e.Fence && c.activation() == e.activation() {
+	if !c.Whole || sameCache(e, c) {
 		return true, nil
 	}
 	klog.FromContext(ctx).Info("Journal speaks of another cache than is on the SSD, and is forgotten", "volume", e.ID, "activation", e.ActivationID, "ssd", c.ActivationID)

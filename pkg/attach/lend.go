@@ -82,7 +82,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 	if err != nil {
 		return volume.Loan{}, err
 	}
-	if !c.facts.Whole || c.facts.Fence != e.Fence || c.facts.activation() != e.activation() || !c.facts.SuperblockClean || !e.stopProven(c.facts) {
+	if !c.facts.Whole || !sameCache(e, c.facts) || !c.facts.SuperblockClean || !e.stopProven(c.facts) {
 		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
 	loan, err := a.export(ctx, e, c, r, again, false)

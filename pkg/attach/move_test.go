@@ -52,15 +52,8 @@ func (l *life) arrive(h *host) {
 	l.t.Helper()
 	l.req = l.publish(h.name)
 	if l.prepared {
-		p := h.plugin
-		ended, _ := p.run(func() error {
-			p.Prepare(l.ctx)
-			return nil
-		})
-		if ended != "" {
-			l.end(h, ended)
-			l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
-		} else if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != attach.StateStaging || e.Fill == nil || e.Fill.Peer == nil) {
+		l.once(h, func(p *plugin) { p.Prepare(l.ctx) })
+		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != attach.StateStaging || e.Fill == nil || e.Fill.Peer == nil) {
 			l.t.Fatalf("nothing was prepared: %+v", e)
 		}
 	}
@@ -145,9 +138,15 @@ func (l *life) step(h *host) {
 	// The kernel commits the map of a cache once a second.
 	l.must("commit", h.kernel.Client(nil).CommitAll(l.ctx))
 	l.pass(10 * time.Second)
+	l.once(h, func(p *plugin) { p.StepFills(l.ctx) })
+}
+
+// once calls a plugin; one that ends by that is followed by another, which repairs.
+func (l *life) once(h *host, do func(*plugin)) {
+	l.t.Helper()
 	p := h.plugin
 	ended, _ := p.run(func() error {
-		p.StepFills(l.ctx)
+		do(p)
 		return nil
 	})
 	if ended != "" {
@@ -197,11 +196,7 @@ func (l *life) givenBack(h *host) {
 // back, where it is left in the middle, and is begun there again.
 func (l *life) move() {
 	l.t.Helper()
-	l.stay(l.a, 1, 0, 1, 2, 3, 10, 11)
-	l.arrive(l.b)
-	if e := l.b.entry(); len(l.ended) == 0 && (e == nil || e.Fill == nil || e.Fill.Peer == nil) {
-		l.t.Fatalf("the cache has not followed: %+v", e)
-	}
+	l.moved()
 	l.b.podWrites(2, 1, 12)
 	l.fill(l.b, l.a, 1)
 	l.podReads(l.b)

@@ -2,7 +2,6 @@ package attach_test
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -14,7 +13,7 @@ import (
 func TestOldJournal(t *testing.T) {
 	stagedOnA := func(l *life) []byte {
 		l.begin(l.a)
-		data, err := os.ReadFile(l.journalOfA())
+		data, err := os.ReadFile(l.a.gate.journal)
 		l.must("back the journal up", err)
 		return data
 	}
@@ -62,7 +61,7 @@ func TestOldJournal(t *testing.T) {
 			l.begin(l.a)
 			l.a.podWrites(3, 2, 3)
 			l.a.powerLoss()
-			l.must("restore the journal", os.WriteFile(l.journalOfA(), data, 0o600))
+			l.must("restore the journal", os.WriteFile(l.a.gate.journal, data, 0o600))
 			l.a.start()
 			for range 3 {
 				_ = l.a.Repair(l.ctx) // whatever it says: nothing is destroyed
@@ -72,8 +71,4 @@ func TestOldJournal(t *testing.T) {
 			l.leave(l.a)
 		})
 	}
-}
-
-func (l *life) journalOfA() string {
-	return filepath.Join(l.a.dir, "journal", string(volumeID)+".json")
 }

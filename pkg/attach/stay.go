@@ -118,16 +118,9 @@ func (a *Attacher) dropStay(ctx context.Context, id volume.ID) error {
 	if e, err := a.load(id); err != nil || e != nil {
 		return err
 	}
-	rec, err := a.Records.Get(ctx, id)
-	known := &rec
-	switch {
-	case errors.Is(err, volume.ErrNotFound):
-		known = nil
-	case err != nil:
+	rec, err := a.findRecord(ctx, id)
+	if err != nil || !stayOver(*s, rec, a.Now(), a.Warm.ResidencyTTL) {
 		return err
-	}
-	if !stayOver(*s, known, a.Now(), a.Warm.ResidencyTTL) {
-		return nil
 	}
 	return durable.Remove(a.stayFile(id))
 }

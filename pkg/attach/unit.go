@@ -23,13 +23,14 @@ const (
 
 // decideUnit is the table "The same unit" of states.md. known is what the journal has, now
 // what the unit says of itself; both may be empty.
-func decideUnit(plan cachePlan, known, now string) unitStep {
+// givenUp tells that the unflushed writes of the cache need not be flushed.
+func decideUnit(plan cachePlan, givenUp bool, known, now string) unitStep {
 	switch {
 	case known == "" || known == now:
 		return unitSame
-	case plan == planRecover:
+	case plan == planRecover && !givenUp:
 		return unitRefuse
-	case plan == planReuse:
+	case plan == planReuse, plan == planRecover:
 		return unitCold
 	}
 	return unitSame
@@ -45,11 +46,7 @@ func otherUnit(e *Entry, node, now string) error {
 // lends, belongs to.
 func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	e, now := s.entry, s.origin.WWID
-	step := decideUnit(s.plan.Cache, e.UnitID, now)
-	if step == unitRefuse && s.givenUp() {
-		step = unitCold
-	}
-	switch step {
+	switch decideUnit(s.plan.Cache, s.givenUp(), e.UnitID, now) {
 	case unitRefuse:
 		return errors.Join(otherUnit(e, a.Node, now), a.removeDevices(ctx, e.ID), a.disconnect(ctx, e))
 	case unitCold:

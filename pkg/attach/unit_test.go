@@ -22,8 +22,14 @@ func TestDecideUnit(t *testing.T) {
 		"adopt: the kernel has the old one": {planAdopt, "naa.1", "naa.2", unitSame},
 	}
 	for name, tc := range cases {
-		if got := decideUnit(tc.plan, tc.known, tc.now); got != tc.want {
+		if got := decideUnit(tc.plan, false, tc.known, tc.now); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
+	}
+	if got := decideUnit(planRecover, true, "naa.1", "naa.2"); got != unitCold {
+		t.Errorf("unflushed writes that were given up, replaced: %s, want %s", got, unitCold)
+	}
+	if got := decideUnit(planRecover, true, "naa.1", "naa.1"); got != unitSame {
+		t.Errorf("unflushed writes that were given up: %s, want %s", got, unitSame)
 	}
 }

@@ -153,7 +153,7 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 	if err != nil {
 		return d, errors.Join(append(errs, err)...)
 	}
-	d.begun = obj.Spec.Static != nil && obj.DeletionTimestamp != nil
+	d.begun = begun(obj)
 	d.retire = (pv == nil || d.begun) && mayRetire(obj)
 	if pv != nil {
 		d.name = pv.Name
@@ -163,6 +163,11 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 		d.claim = ref
 	}
 	return d, errors.Join(errs...)
+}
+
+// begun tells whether the deletion of a static volume's record has begun.
+func begun(obj *v1alpha1.CachedVolume) bool {
+	return obj.Spec.Static != nil && obj.DeletionTimestamp != nil
 }
 
 // mayRetire tells whether a record might be one that nothing but a PersistentVolume
@@ -317,9 +322,10 @@ func nodeExists(ctx context.Context, reader client.Reader, name string) (bool, e
 
 // retire forgets a record whose PersistentVolume is gone, if nothing else needs
 // it. The data of a volume that nearflash made is not touched: only DeleteVolume
-// says that nobody wants it. again is when to look once more.
-func (r *Reconciler) retire(ctx context.Context, id volume.ID, begun bool) (again time.Duration, err error) {
-	if begun {
+// says that nobody wants it. asSeen tells that its deletion had begun as the informer saw it;
+// again is when to look once more.
+func (r *Reconciler) retire(ctx context.Context, id volume.ID, asSeen bool) (again time.Duration, err error) {
+	if asSeen {
 		obj, err := records.Load(ctx, r.Client, id)
 		if errors.Is(err, volume.ErrNotFound) {
 			return 0, nil
@@ -327,10 +333,9 @@ func (r *Reconciler) retire(ctx context.Context, id volume.ID, begun bool) (agai
 		if err != nil {
 			return 0, err
 		}
-		begun = obj.DeletionTimestamp != nil && obj.Spec.Static != nil // may be another one by now
-	}
-	if begun {
-		return 0, r.Volumes.Retire(ctx, id)
+		if begun(obj) { // it may be another one by now
+			return 0, r.Volumes.Retire(ctx, id)
+		}
 	}
 	// The informer may lag behind; a record must not be forgotten for that.
 	used, again, err := r.census.uses(ctx, time.Now(), string(id), r.handles)
