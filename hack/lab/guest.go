@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/hack/lab/artifact"
 	"github.com/nearflash/nearflash/hack/lab/internal/cluster"
@@ -119,6 +120,10 @@ func runGuest(ctx context.Context, o *options, r cluster.Run, stock stockOptions
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no result after %v", limit))
 	defer cancel()
 	code, err := lab.RunGuest(ctx, r, os.Stdout, os.Stderr)
+	var used unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_CHILDREN, &used) == nil { // the guest is one of them
+		fmt.Printf("%.0f s of processor time\n", time.Duration(used.Utime.Nano()+used.Stime.Nano()).Seconds())
+	}
 	if err != nil {
 		return err
 	}
