@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/e2e/checker"
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -220,7 +220,7 @@ func (c *campaign) restoreRecords() {
 		c.h.Drained()
 	}
 	e, err := c.n.Journal.Load(string(c.req.ID))
-	if err != nil && !stopped || e.MayBeDirty() || c.mode == volume.ModeWriteback && (err != nil || e.State != attach.StateResident) {
+	if err != nil && !stopped || e.MayBeDirty() || c.mode == volume.ModeWriteback && (err != nil || e.State != state.Resident) {
 		c.t.Errorf("the journal of the node that has written says %s, %v", e.State, err)
 	}
 	// The one before has an attachment that the record agrees with.

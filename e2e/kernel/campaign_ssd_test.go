@@ -84,7 +84,7 @@ func (c *campaign) awaitPast(harm func()) {
 	for i := range 150 {
 		harm()
 		c.n.later(time.Duration(i+2) * time.Minute) // a write to the SSD is due each time
-		err = c.n.FailOver(c.t.Context())
+		err = c.n.CacheFaults().Pass(c.t.Context())
 		if _, found := c.cache(); !found && err == nil {
 			return
 		}
@@ -103,7 +103,7 @@ func (c *campaign) wantAtRisk(harm func()) {
 	for i := range 50 {
 		harm()
 		c.n.later(time.Duration(i+2) * time.Minute)
-		err = c.n.FailOver(c.t.Context())
+		err = c.n.CacheFaults().Pass(c.t.Context())
 		rec, lerr := c.rec.load(c.req.ID)
 		mustPass(c.t, "record", lerr)
 		if r = rec.Report; r.Cached && r.Reason == v1alpha1.ReasonCacheDeviceError && r.Warning {

@@ -122,7 +122,7 @@ func child() int {
 		case o.Repair:
 			err = n.Repair(ctx)
 		case o.FailOver:
-			err = n.FailOver(ctx)
+			err = n.CacheFaults().Pass(ctx)
 		case o.Change:
 			err = n.change(ctx, o.Req.ID)
 		case o.Unstage:

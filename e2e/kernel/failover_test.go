@@ -78,7 +78,7 @@ func (d *disk) awaitFailedOver() {
 	var err error
 	for i := range 150 {
 		d.n.later(time.Duration(i+2) * time.Minute) // a write to the SSD is due each time
-		err = d.n.FailOver(t.Context())
+		err = d.n.CacheFaults().Pass(t.Context())
 		if _, found := d.cache(); !found && err == nil {
 			return
 		}
@@ -214,7 +214,7 @@ func TestKernelKillFailover(t *testing.T) {
 			t.Error(err)
 		}
 		d.awaitFailedOver()
-		mustPass(t, "failover", n.FailOver(t.Context()))
+		mustPass(t, "failover", n.CacheFaults().Pass(t.Context()))
 		_, err := n.Change(t.Context())
 		mustPass(t, "change", err)
 		d.wantFailedOver()
@@ -256,7 +256,7 @@ func TestKernelFailoverAtRisk(t *testing.T) {
 	restore := d.failVolume(nodeName, "data")
 	d.awaitReport(v1alpha1.ReasonCacheDeviceError)
 	for range 2 {
-		mustPass(t, "failover", n.FailOver(t.Context()))
+		mustPass(t, "failover", n.CacheFaults().Pass(t.Context()))
 		if _, err := n.Change(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -289,7 +289,7 @@ func (d *disk) awaitReport(reason string) {
 	t := d.m.t
 	t.Helper()
 	soon(t, "the record says "+reason, func() bool {
-		mustPass(t, "failover", d.n.FailOver(t.Context()))
+		mustPass(t, "failover", d.n.CacheFaults().Pass(t.Context()))
 		rec, err := d.rec.load(d.req.ID)
 		mustPass(t, "record", err)
 		return rec.Report.Reason == reason
@@ -354,7 +354,7 @@ func TestKernelMirrorDegraded(t *testing.T) {
 	if st, _ := d.cache(); st.Dirty > 0 {
 		t.Errorf("%d blocks are dirty on half a mirror", st.Dirty)
 	}
-	mustPass(t, "failover", n.FailOver(t.Context()))
+	mustPass(t, "failover", n.CacheFaults().Pass(t.Context()))
 
 	m.swapTable(frail, frailTable(m, "linear %s 0"))
 	d.awaitMirror(func() bool { v := n.pool.View(); return v.Ready && v.Degraded == "" })

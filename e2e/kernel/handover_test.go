@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -126,7 +126,7 @@ func (v *movers) endLoan() {
 	if loans, err = v.a.Loans(t.Context()); err != nil || len(loans) > 0 {
 		t.Errorf("loans %v, %v", loans, err)
 	}
-	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != attach.StateResident || e.Lent != nil {
+	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Resident || e.Lent != nil {
 		t.Errorf("journal %+v, %v", e, err)
 	}
 	infos, err := v.a.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))

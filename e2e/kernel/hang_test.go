@@ -99,7 +99,7 @@ func TestKernelHungSSD(t *testing.T) {
 	n.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	loops.Go(func() { n.RunFailover(ctx, 200*time.Millisecond) })
+	loops.Go(func() { n.CacheFaults().Run(ctx, 200*time.Millisecond) })
 	loops.Go(func() { n.RunChanges(ctx, time.Second) })
 	loops.Go(func() { n.Run(ctx, time.Second) })
 	failedOver := func() bool {

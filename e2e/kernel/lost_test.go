@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -91,7 +91,7 @@ func (l *lost) flushed() {
 		l.m.t.Errorf("the writes are not on the storage server: %v", err)
 	}
 	e, err := l.n.Journal.Load(string(l.req.ID))
-	if err != nil || e.State != attach.StateResident || !e.Clean {
+	if err != nil || e.State != state.Resident || !e.Clean {
 		l.m.t.Errorf("journal: %s, clean %t, %v", e.State, e.Clean, err)
 	}
 	l.wantKept(0)

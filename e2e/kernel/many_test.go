@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -134,7 +134,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 		}{
 			{"repair", func() error { return node.Attacher.Repair(t.Context()) }},
 			{"comparison with the records", func() error { _, err := node.Change(t.Context()); return err }},
-			{"look for failing SSDs", func() error { return node.FailOver(t.Context()) }},
+			{"look for failing SSDs", func() error { return node.CacheFaults().Pass(t.Context()) }},
 			{"scrape", func() error { return pass(len(disks)) }},
 		} {
 			rec.asked.Store(0)
@@ -172,7 +172,7 @@ func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 func sampling(t *testing.T, node *node, dm devmapper.Client) func(n int) error {
 	t.Helper()
 	dir := filepath.Join(node.dir, "journal")
-	entries, err := journal.Open[attach.Entry](dir)
+	entries, err := journal.Open[state.Entry](dir)
 	mustPass(t, "open the journal", err)
 	s, err := observe.Open(observe.Config{
 		Kernel: dm, Dir: filepath.Join(t.TempDir(), "metrics"), Now: time.Now,
@@ -208,7 +208,7 @@ func residencies(t *testing.T, node *node, n int, rec askedRecords) {
 	entries, err := node.Journal.List()
 	mustPass(t, "journal", err)
 	for _, e := range entries {
-		if e.State != attach.StateResident || !e.Clean {
+		if e.State != state.Resident || !e.Clean {
 			t.Errorf("volume %s is %s after its unstage", e.ID, e.State)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	clocktesting "k8s.io/utils/clock/testing"
 
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -54,11 +54,11 @@ func passCost(t *testing.T, n int) {
 	many := makeMany(t, n)
 	run := &counting{Runner: hostexec.New()}
 	journalDir := filepath.Join(t.TempDir(), "volumes")
-	entries, err := journal.Open[attach.Entry](journalDir)
+	entries, err := journal.Open[state.Entry](journalDir)
 	mustPass(t, "open the journal", err)
 	for _, id := range many {
-		mustPass(t, "journal", entries.Save(string(id), attach.Entry{
-			ID: id, State: attach.StateStaged, Mode: volume.ModeWritethrough, Boot: "b", Activated: true, Counting: "a",
+		mustPass(t, "journal", entries.Save(string(id), state.Entry{
+			ID: id, State: state.Staged, Mode: volume.ModeWritethrough, Boot: "b", Activated: true, Counting: "a",
 			Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:" + string(id)},
 			Fence:  volume.Fence{UID: "u", Generation: 1, Node: nodeName}, UpdatedAt: time.Now(),
 		}))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -72,7 +73,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err != nil {
 		return nil, err
 	}
-	entries, err := journal.Open[attach.Entry](filepath.Join(dir, "journal"))
+	entries, err := journal.Open[state.Entry](filepath.Join(dir, "journal"))
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -55,7 +55,7 @@ func (v *movers) prepared(seed uint64, announced bool) []byte {
 	v.b.prepare(t.Context(), v.req, announced)
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	if e.State != attach.StateStaging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil {
+	if e.State != state.Staging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil {
 		t.Fatalf("prepared: %+v", e)
 	}
 	if known, connected := e.Source.IQN != "", v.hasOrigin(); known != announced || connected != announced {

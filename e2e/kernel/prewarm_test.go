@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -29,7 +29,7 @@ func (n *node) copyAhead(ctx context.Context, id volume.ID) error {
 	defer func() { cancel(); <-ended }()
 	for {
 		e, err := n.Journal.Load(string(id))
-		if err == nil && e.State == attach.StatePrewarm && !e.Prewarm.Copying {
+		if err == nil && e.State == state.Prewarmed && !e.Prewarm.Copying {
 			// Whoever has said so has the volume until the last step is done.
 			unlock, err := n.hold(ctx, id)
 			if err != nil {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/checker"
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/provision"
@@ -212,7 +212,7 @@ func (f *fenced) flushed(mode volume.CacheMode) {
 // atRest tells whether a node has nothing of a volume but, at most, a residency.
 func (n *node) atRest(id volume.ID) bool {
 	e, err := n.Journal.Load(string(id))
-	return err != nil || e.State == attach.StateResident
+	return err != nil || e.State == state.Resident
 }
 
 func (f *fenced) record() *v1alpha1.CachedVolume {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -141,19 +142,19 @@ func step(n Node) func(*World) (string, bool) {
 }
 
 // entry is the production value, nil if there is none.
-func (m *Machine) entry(n Node) *attach.Entry {
+func (m *Machine) entry(n Node) *state.Entry {
 	j := m.Journal
 	if j.State == NoEntry {
 		return nil
 	}
 	act := j.Act.activation()
-	var lost *attach.Lost
+	var lost *state.Lost
 	if j.Lost {
-		lost = &attach.Lost{}
+		lost = &state.Lost{}
 	}
-	return &attach.Entry{
+	return &state.Entry{
 		ActivationID: act.ID, ActivationCount: act.Count, Reserved: j.Reserved, Lost: lost,
-		ID: "v", Fence: j.Fence.fence(n), State: attach.State(stateNames[j.State]), Mode: modes[j.Mode],
+		ID: "v", Fence: j.Fence.fence(n), State: state.State(stateNames[j.State]), Mode: modes[j.Mode],
 		Activated: j.Activated, Clean: j.Clean, Marked: j.Marked,
 	}
 }

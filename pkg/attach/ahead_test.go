@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -22,10 +23,10 @@ func TestAheadReplaced(t *testing.T) {
 	const data, chunk = 4 << 20, 64 << 10
 	entries := newJournal(t)
 	peer := &cachemap.Map{ChunkSectors: chunk / sectorSize, CacheBlocks: data / chunk}
-	e := &Entry{
-		ID: "v", Fence: volume.Fence{UID: "u", Node: "b", Generation: 2}, State: StateStaging, Mode: volume.ModeWritethrough,
-		Fill:    &Fill{PeerSectors: data / sectorSize},
-		Prewarm: &Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, LentBytes: data},
+	e := &state.Entry{
+		ID: "v", Fence: volume.Fence{UID: "u", Node: "b", Generation: 2}, State: state.Staging, Mode: volume.ModeWritethrough,
+		Fill:    &state.Fill{PeerSectors: data / sectorSize},
+		Prewarm: &state.Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, LentBytes: data},
 	}
 	if err := entries.Save("v", *e); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func (onePool) View() pool.View {
 // fullVolumes is a volume group with the data that were copied, and no room for more.
 type fullVolumes struct {
 	lvm.Client
-	entries *journal.Store[Entry]
+	entries *journal.Store[state.Entry]
 	lv      lvm.LV
 	did     []string
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -28,8 +29,9 @@ type shape struct {
 	keep bool
 }
 
-func (e *Entry) shape(keep bool) shape {
-	return shape{id: e.ID, fence: e.Fence, activation: e.activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
+// shapeOf is the shape of the cache that an entry speaks of.
+func shapeOf(e *state.Entry, keep bool) shape {
+	return shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
 }
 
 func (w shape) tags() []string {
@@ -61,7 +63,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 		return func() *early { return nil } // the same error comes again
 	}
 	// The entry belongs to the fill meanwhile.
-	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
+	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -109,7 +111,7 @@ func (got *early) use(want shape) earlyUse {
 // newVolumes returns the logical volumes of a new cache: those that were made early, as
 // far as they are what is needed now.
 func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (cacheVolumes, error) {
-	want, got := s.entry.shape(keep), s.early
+	want, got := shapeOf(s.entry, keep), s.early
 	s.early = nil
 	use := got.use(want)
 	if err := a.noteOrigin(ctx, got, want, use); err != nil {

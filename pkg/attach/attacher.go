@@ -10,13 +10,16 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -172,7 +175,7 @@ type Deps struct {
 	// Reserver fences static volumes.
 	Reserver Reserver
 	FS       Filesystem
-	Journal  *journal.Store[Entry]
+	Journal  *journal.Store[state.Entry]
 	Records  volume.Records
 	Pool     PoolView
 	Locks    Locker
@@ -220,18 +223,18 @@ type Attacher struct {
 	prepares prepares
 	// prewarms are the copies under way.
 	prewarms prewarms
-	// ssd is FailOver's memory.
-	ssd *ssdMemory
 	// dirtyLimits keeps volumes within theirs.
 	dirtyLimits *dirtylimit.Keeper
-	// repairs, changers, failingOver, counting, hotSetting and filling are who works on what the
+	// cacheFaults has volumes go on without caches that fail.
+	cacheFaults *cachefault.Watch
+	// repairs, changers, counting, hotSetting and filling are who works on what the
 	// passes find.
-	repairs, changers, failingOver, counting, hotSetting, filling workers
+	repairs, changers, counting, hotSetting, filling passes.Workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	// queueing has volumes whose devices were told to wait for lost paths (true), or not to:
 	// a bool by volume.ID, of whoever holds telling.
 	trying, telling keylock.Set
-	tending         workers
+	tending         passes.Workers
 	queueing        sync.Map
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
@@ -269,10 +272,11 @@ func New(c Config, d Deps) *Attacher {
 	c.Warm = c.Warm.withDefaults()
 	a := &Attacher{
 		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, fills: newFillMemory(),
-		prewarms: prewarms{m: map[volume.ID]*prewarming{}}, ssd: newSSDMemory(),
-		keeps: keeps{m: map[volume.ID]kept{}},
+		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
+		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
+	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: d.Now}
 	return a
 }
 
@@ -285,7 +289,7 @@ func (a *Attacher) look() {
 }
 
 // load returns the journal entry, nil if there is none.
-func (a *Attacher) load(id volume.ID) (*Entry, error) {
+func (a *Attacher) load(id volume.ID) (*state.Entry, error) {
 	e, err := a.Journal.Load(string(id))
 	switch {
 	case errors.Is(err, journal.ErrNotFound):
@@ -302,7 +306,7 @@ const settlePatience = 2 * time.Second
 // loadSettled is load for a step that acts on what it finds. It fails while a command of an
 // earlier step, or of an earlier plugin, still changes a device of the volume: what it
 // makes is not there yet, and nobody acts behind it (states.md, Commands that go on).
-func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error) {
+func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*state.Entry, error) {
 	wctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	names := layout.Devices(id)
@@ -323,17 +327,28 @@ func (a *Attacher) loadSettled(ctx context.Context, id volume.ID) (*Entry, error
 	return e, nil
 }
 
+// lockSettled is loadSettled under the volume's lock, which the caller gives back in every
+// case. There is no entry if a request, or another step, works on the volume.
+func (a *Attacher) lockSettled(ctx context.Context, id volume.ID) (e *state.Entry, unlock func(), err error) {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil, func() {}, nil
+	}
+	e, err = a.loadSettled(ctx, id)
+	return e, unlock, err
+}
+
 // save writes the entry with the new state. One that stays Staging or Staged keeps its boot
 // (states.md, The journal).
-func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
+func (a *Attacher) save(ctx context.Context, e *state.Entry, s state.State) error {
 	from := e.State
 	switch {
-	case s == StateResident && from == s:
-		e.ResidentAt = e.lastUsed()
-	case s == StateResident:
+	case s == state.Resident && from == s:
+		e.ResidentAt = e.LastUsed()
+	case s == state.Resident:
 		e.ResidentAt = a.Now().UTC()
 	}
-	if s != from || s != StateStaging && s != StateStaged {
+	if s != from || s != state.Staging && s != state.Staged {
 		e.Boot = a.Boot
 	}
 	e.State, e.UpdatedAt = s, a.Now().UTC()
@@ -345,8 +360,12 @@ func (a *Attacher) save(ctx context.Context, e *Entry, s State) error {
 }
 
 // write writes an entry as it is, in the journal's format of now.
-func (a *Attacher) write(e *Entry) error {
-	if err := a.Journal.Save(string(e.ID), *e); err != nil {
+func (a *Attacher) write(e *state.Entry) error {
+	err := e.Validate()
+	if err == nil {
+		err = a.Journal.Save(string(e.ID), *e)
+	}
+	if err != nil {
 		return fmt.Errorf("journal of volume %s: %w", e.ID, err)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -14,26 +15,26 @@ import (
 // flush it, makes it one whose pod runs.
 func TestEarlierBoot(t *testing.T) {
 	move := volume.MoveID{UID: "m"}
-	for name, note := range map[string]func(context.Context, *fencedNode, *Entry){
-		"a hot set": func(ctx context.Context, n *fencedNode, _ *Entry) { n.RecordHotSets(ctx) },
-		"names": func(ctx context.Context, n *fencedNode, _ *Entry) {
+	for name, note := range map[string]func(context.Context, *fencedNode, *state.Entry){
+		"a hot set": func(ctx context.Context, n *fencedNode, _ *state.Entry) { n.RecordHotSets(ctx) },
+		"names": func(ctx context.Context, n *fencedNode, _ *state.Entry) {
 			n.keepNames(ctx, volume.Volume{ID: "v", PV: "pv"})
 		},
-		"the end of a loan": func(ctx context.Context, n *fencedNode, e *Entry) {
+		"the end of a loan": func(ctx context.Context, n *fencedNode, e *state.Entry) {
 			n.DM, e.Lent = noDevices{}, &move
 			if err := n.endLoan(ctx, e); err != nil {
 				t.Error(err)
 			}
 		},
-		"a unit that cannot be reserved": func(ctx context.Context, n *fencedNode, e *Entry) {
+		"a unit that cannot be reserved": func(ctx context.Context, n *fencedNode, e *state.Entry) {
 			n.take(n.first) // by a session of before
 			n.target.Before(func() { n.target.Down(n.own, true) })
 			if n.reserveAgain(ctx, e, transport.Origin{Paths: []string{"/dev/sda"}}) == nil {
 				t.Error("reserved over a path that is down")
 			}
 		},
-		"a unit that is lost": func(ctx context.Context, n *fencedNode, e *Entry) {
-			n.DM, e.Lost = noDevices{}, &Lost{To: reservation.KeyOf("u", 2)}
+		"a unit that is lost": func(ctx context.Context, n *fencedNode, e *state.Entry) {
+			n.DM, e.Lost = noDevices{}, &state.Lost{To: reservation.KeyOf("u", 2)}
 			if err := n.lose(ctx, e); err != nil {
 				t.Error(err)
 			}
@@ -42,7 +43,7 @@ func TestEarlierBoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newFencedNode(t)
 			n.Pool, n.Locks, n.HotSets, n.Tools, n.Warm.Dir = withoutPool{}, &keylock.Set{}, noHotSets{}, noTools{}, t.TempDir()
-			e := &Entry{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
+			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
 			if err := n.write(e); err != nil {
 				t.Fatal(err)
 			}

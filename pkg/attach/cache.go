@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -118,7 +119,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 // shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
 // knows of it. The metadata of a fill tell that not everything was copied: what was not
 // is on the SSD whatever was there before, and comes from the origin.
-func (a *Attacher) shapeFromSSD(e *Entry, c cacheVolumes) error {
+func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}
@@ -129,7 +130,7 @@ func (a *Attacher) shapeFromSSD(e *Entry, c cacheVolumes) error {
 	e.ChunkSectors = uint64(sb.DataBlockSectors)
 	e.DataBytes, e.MetaBytes = c.Data.SizeBytes, c.Meta.SizeBytes
 	if c.Fill.Name != "" && e.Fill == nil {
-		e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
+		e.Fill = &state.Fill{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
 	}
 	return nil
 }
@@ -178,19 +179,19 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 
 // residents returns the resident caches of other volumes, the one that was used
 // longest ago first.
-func (a *Attacher) residents(except volume.ID) ([]Entry, error) {
+func (a *Attacher) residents(except volume.ID) ([]state.Entry, error) {
 	entries, err := a.Journal.List()
 	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
 		return nil, err
 	}
-	residents := slices.DeleteFunc(entries, func(e Entry) bool { return !e.evictable() || e.ID == except })
-	slices.SortFunc(residents, func(x, y Entry) int { return x.lastUsed().Compare(y.lastUsed()) })
+	residents := slices.DeleteFunc(entries, func(e state.Entry) bool { return !e.Evictable() || e.ID == except })
+	slices.SortFunc(residents, func(x, y state.Entry) int { return x.LastUsed().Compare(y.LastUsed()) })
 	return residents, nil
 }
 
 // idle returns the first of them whose volume nobody works on; nil if there is
 // none.
-func (a *Attacher) idle(residents []Entry) *Entry {
+func (a *Attacher) idle(residents []state.Entry) *state.Entry {
 	for i := range residents {
 		unlock, ok := a.Locks.TryLock(string(residents[i].ID))
 		if ok {
@@ -201,31 +202,21 @@ func (a *Attacher) idle(residents []Entry) *Entry {
 	return nil
 }
 
-// evictable tells whether the space of an entry may be given to another volume: that
-// of a residency which nobody reads, or of data that were copied beforehand.
-func (e *Entry) evictable() bool {
-	return e.State == StateResident && e.Lent == nil || e.State == StatePrewarm
-}
-
 // evict gives a residency's space back.
-func (a *Attacher) evict(ctx context.Context, e *Entry) error {
-	unlock, ok := a.Locks.TryLock(string(e.ID))
-	if !ok {
-		return nil
-	}
+func (a *Attacher) evict(ctx context.Context, e *state.Entry) error {
+	current, unlock, err := a.lockSettled(ctx, e.ID)
 	defer unlock()
-	current, err := a.loadSettled(ctx, e.ID)
-	if err != nil || current == nil || !current.evictable() {
+	if err != nil || current == nil || !current.Evictable() {
 		return err
 	}
 	if agrees, err := a.ssdAgrees(ctx, current); err != nil || !agrees {
 		return err
 	}
-	if current.State == StatePrewarm {
+	if current.State == state.Prewarmed {
 		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
 		return a.wipe(ctx, e.ID, current)
 	}
-	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.lastUsed(), "bytes", e.DataBytes)
+	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.LastUsed(), "bytes", e.DataBytes)
 	if err := a.wipe(ctx, e.ID, current); err != nil {
 		return err
 	}
@@ -236,7 +227,7 @@ func (a *Attacher) evict(ctx context.Context, e *Entry) error {
 }
 
 // wipe destroys the cache of id and forgets the entry, if there is one.
-func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
+func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *state.Entry) error {
 	if err := a.empty(ctx, id, e); err != nil {
 		return err
 	}
@@ -245,10 +236,10 @@ func (a *Attacher) wipe(ctx context.Context, id volume.ID, e *Entry) error {
 
 // empty destroys the cache of id. An entry stays, in Wiping: it alone knows of a mark and
 // of a session.
-func (a *Attacher) empty(ctx context.Context, id volume.ID, e *Entry) error {
+func (a *Attacher) empty(ctx context.Context, id volume.ID, e *state.Entry) error {
 	if e != nil {
 		a.dropPrewarm(ctx, e)
-		if err := a.save(ctx, e, StateWiping); err != nil {
+		if err := a.save(ctx, e, state.Wiping); err != nil {
 			return err
 		}
 	}
@@ -272,7 +263,7 @@ func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
 
 // cacheTable is the top device's table over a cache. Cleaning tables are
 // writethrough, so that no block becomes dirty behind the cleaner's back.
-func (a *Attacher) cacheTable(e *Entry, meta lvm.LV, data string, o origin, cleaning bool) devmapper.Table {
+func (a *Attacher) cacheTable(e *state.Entry, meta lvm.LV, data string, o origin, cleaning bool) devmapper.Table {
 	t := devmapper.CacheTarget{
 		Metadata: meta.DevNo(), Data: data, Origin: o.DevNo,
 		ChunkSectors: e.ChunkSectors, Mode: devmapper.Writethrough, Policy: devmapper.PolicySMQ,
@@ -289,7 +280,7 @@ func (a *Attacher) cacheTable(e *Entry, meta lvm.LV, data string, o origin, clea
 
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a fill.
-func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolumes, o origin) (devno string, err error) {
+func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
 	if e.Fill != nil && !e.Fill.Whole {
 		return a.createClone(ctx, e, c, o)
 	}
@@ -298,7 +289,7 @@ func (a *Attacher) createDataDevice(ctx context.Context, e *Entry, c cacheVolume
 	return dev.DevNo(), err
 }
 
-func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) error {
+func (a *Attacher) createTop(ctx context.Context, e *state.Entry, t devmapper.Table) error {
 	top, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Top), layout.UUID(e.Fence, layout.Top), t)
 	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
 		return err
@@ -307,7 +298,7 @@ func (a *Attacher) createTop(ctx context.Context, e *Entry, t devmapper.Table) e
 }
 
 // reloadTop swaps the table of a live top device for that of a cache.
-func (a *Attacher) reloadTop(ctx context.Context, e *Entry, t devmapper.Table) error {
+func (a *Attacher) reloadTop(ctx context.Context, e *state.Entry, t devmapper.Table) error {
 	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), t); err != nil {
 		return err
 	}
@@ -322,7 +313,7 @@ func (a *Attacher) reloadTop(ctx context.Context, e *Entry, t devmapper.Table) e
 // (mg_full_copy in drivers/md/dm-cache-target.c). Whoever reads it sees what the SSD
 // held before: a filesystem does not read what it has not written, a pod with the
 // device itself may.
-func (a *Attacher) refuseDiscards(ctx context.Context, e *Entry) {
+func (a *Attacher) refuseDiscards(ctx context.Context, e *state.Entry) {
 	if !e.Raw {
 		return
 	}
@@ -363,7 +354,7 @@ func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid str
 
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
 // does nothing when the table is already as wanted, and in use.
-func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) error {
+func (a *Attacher) swapPolicy(ctx context.Context, e *state.Entry, cleaning bool) error {
 	next := devmapper.CacheTarget{Mode: liveMode(e.Mode), Policy: devmapper.PolicySMQ}
 	if cleaning {
 		next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicyCleaner
@@ -375,7 +366,7 @@ func (a *Attacher) swapPolicy(ctx context.Context, e *Entry, cleaning bool) erro
 type countFunc func(ctx context.Context, id volume.ID)
 
 // swapTo reloads a live cache in another mode or with another policy.
-func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMode, policy devmapper.CachePolicy, count countFunc) error {
+func (a *Attacher) swapTo(ctx context.Context, e *state.Entry, mode devmapper.CacheMode, policy devmapper.CachePolicy, count countFunc) error {
 	name := layout.Device(e.ID, layout.Top)
 	lines, err := a.DM.Table(ctx, name)
 	if err != nil {
@@ -403,7 +394,7 @@ func (a *Attacher) swapTo(ctx context.Context, e *Entry, mode devmapper.CacheMod
 
 // reloadCache swaps the table of a live cache for another one. The new target has
 // counters of its own: some go on from the last commit, some begin at zero.
-func (a *Attacher) reloadCache(ctx context.Context, e *Entry, t devmapper.Table, count countFunc) error {
+func (a *Attacher) reloadCache(ctx context.Context, e *state.Entry, t devmapper.Table, count countFunc) error {
 	count(ctx, e.ID)
 	if err := a.reloadTop(ctx, e, t); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -14,9 +15,9 @@ import (
 )
 
 // newJournal is an empty one.
-func newJournal(t *testing.T) *journal.Store[Entry] {
+func newJournal(t *testing.T) *journal.Store[state.Entry] {
 	t.Helper()
-	entries, err := journal.Open[Entry](t.TempDir())
+	entries, err := journal.Open[state.Entry](t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func TestSwapAgain(t *testing.T) {
 			info := devmapper.Info{Name: "nf-v", UUID: "NEARFLASH-uid-top", HasLive: true}
 			tc.change(&info)
 			a, dm := swapping(t, info)
-			if err := a.swapPolicy(t.Context(), &Entry{ID: "v", Mode: volume.ModeWriteback, State: StateFlushing}, true); err != nil {
+			if err := a.swapPolicy(t.Context(), &state.Entry{ID: "v", Mode: volume.ModeWriteback, State: state.Flushing}, true); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Join(dm.calls, " "); got != tc.want {
@@ -177,7 +178,7 @@ func TestSwapAgain(t *testing.T) {
 // TestShapeUnknown: a cache whose shape is not known, because the journal was lost, is not
 // judged.
 func TestShapeUnknown(t *testing.T) {
-	if needsNewCache(changeFacts{Entry: &Entry{ID: "v", Mode: volume.ModeWriteback}, Want: geometry{chunkSectors: 64, dataBytes: 1 << 20}}) {
+	if needsNewCache(changeFacts{Entry: &state.Entry{ID: "v", Mode: volume.ModeWriteback}, Want: geometry{chunkSectors: 64, dataBytes: 1 << 20}}) {
 		t.Error("it is to be replaced")
 	}
 }

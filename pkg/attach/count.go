@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -17,7 +18,7 @@ const finalTimeout = 5 * time.Second
 
 // beginCounting notes where the counters of a new table begin and has the
 // kernel measure the volume's devices. A volume works without being measured.
-func (a *Attacher) beginCounting(ctx context.Context, e *Entry) {
+func (a *Attacher) beginCounting(ctx context.Context, e *state.Entry) {
 	e.Counting, e.Base = rand.Text(), devmapper.Counters{}
 	log := klog.FromContext(ctx)
 	if e.Cached() {

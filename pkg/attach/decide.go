@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -35,7 +36,7 @@ func (c cacheFacts) exists() bool { return c.Whole || c.Partial }
 
 // stageFacts are everything that decideStage rests on.
 type stageFacts struct {
-	Entry *Entry
+	Entry *state.Entry
 	// SameBoot is true when the entry was written by the running kernel.
 	SameBoot bool
 	// TopActive is true when device nf-<vol> exists with a live table, and
@@ -171,7 +172,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 // reusable tells whether the cache found is a clean residency of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
-	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && f.Entry.stopProven(f.Cache)
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
 		return false
@@ -184,8 +185,8 @@ func reusable(f stageFacts, sameFence bool) bool {
 // stopProven tells whether the SSD agrees that the cache was stopped cleanly (I4). A
 // version before wrote no tags; of its entries those are believed that it wrote when the
 // volume had left.
-func (e *Entry) stopProven(c cacheFacts) bool {
-	return c.Stopped || e.ActivationID == "" && e.State != StateFlushed
+func stopProven(e *state.Entry, c cacheFacts) bool {
+	return c.Stopped || e.ActivationID == "" && e.State != state.Flushed
 }
 
 // decideWarm says where a new cache begins. A residency is believed only before
@@ -201,7 +202,7 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	}
 	src := f.Record.WarmSource
 	switch {
-	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != StateStaging || !f.Entry.Cached()):
+	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != state.Staging || !f.Entry.Cached()):
 		src = nil // its pod may have written past any residency
 	case src == nil && sameFence && f.Entry.Fill != nil:
 		src = f.Entry.Fill.From
@@ -215,7 +216,7 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 // residentStates are the states in which a clean cache may be found at stage.
 // Staging is one of them because a stage may be repeated before it activated
 // anything; Entry.Clean tells.
-var residentStates = map[State]bool{StateResident: true, StateFlushed: true, StateStaging: true}
+var residentStates = map[state.State]bool{state.Resident: true, state.Flushed: true, state.Staging: true}
 
 // recoverable reports a writeback cache of this very fence whose stop was
 // unclean, or whose journal is gone while the record says that it may be dirty.
@@ -269,7 +270,7 @@ func orUnknown(s string) string {
 
 // downFacts are what decideDown rests on.
 type downFacts struct {
-	Entry *Entry
+	Entry *state.Entry
 	// SameBoot is true when the entry was written by the running kernel.
 	SameBoot  bool
 	TopActive bool
@@ -325,18 +326,18 @@ func decideDown(f downFacts) downAction {
 		return downNothing
 	}
 	switch f.Entry.State {
-	case StateResident, StatePrewarm:
+	case state.Resident, state.Prewarmed:
 		return downNothing
-	case StateFlushed:
+	case state.Flushed:
 		if !f.TopActive && !f.SameBoot && !f.Cache.Stopped {
 			return downWipe // nothing is dirty, and what is cached may not have reached the SSD (I4)
 		}
 		return downRelease
-	case StateReleasing:
+	case state.Releasing:
 		return downDetach
-	case StateWiping:
+	case state.Wiping:
 		return downWipe
-	case StateStaging, StateStaged, StateFlushing:
+	case state.Staging, state.Staged, state.Flushing:
 		return decideActive(f)
 	}
 	return downNothing
@@ -363,7 +364,7 @@ func decideActive(f downFacts) downAction {
 		return downWipe
 	case f.Past:
 		return downKeep
-	case e.State == StateStaging && e.Clean:
+	case e.State == state.Staging && e.Clean:
 		return downRelease
 	case owned == ownedGivenUp && !f.Cache.Whole:
 		return downWipe

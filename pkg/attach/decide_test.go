@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -26,8 +27,8 @@ func newSituation(mode volume.CacheMode) *situation {
 	}}
 }
 
-func (s *situation) entry(f volume.Fence, st State, mode volume.CacheMode, activated, clean bool) *situation {
-	s.f.Entry = &Entry{ActivationID: "now", ActivationCount: 7, Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
+func (s *situation) entry(f volume.Fence, st state.State, mode volume.CacheMode, activated, clean bool) *situation {
+	s.f.Entry = &state.Entry{ActivationID: "now", ActivationCount: 7, Fence: f, State: st, Mode: mode, Activated: activated, Clean: clean}
 	return s
 }
 
@@ -83,75 +84,75 @@ func TestDecideStage(t *testing.T) {
 	}{
 		"cold start": {s: newSituation(wt), want: stagePlan{Cache: planCreate, Mode: wt}},
 		"warm start": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"residency whose data are not on the SSDs of its map": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(apart),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(apart),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"unflushed writes, data not on the SSDs of the map": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(apart),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(apart),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"warm start after a reboot": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"warm start repeated before it activated": {
-			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, true).cache(fence5, wt, true),
+			s:    newSituation(wt).entry(fence5, state.Staging, wt, false, true).cache(fence5, wt, true),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"flushed but not yet released": {
-			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true),
+			s:    newSituation(wb).entry(fence5, state.Flushed, wb, true, true).cache(fence5, wb, true),
 			want: stagePlan{Cache: planReuse, Mode: wb},
 		},
 		"resident, not tagged as stopped: a table swap set the flag (I4)": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(untagged),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(untagged),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"flushed, the node stopped before it was tagged (I4)": {
-			s:    newSituation(wb).entry(fence5, StateFlushed, wb, true, true).cache(fence5, wb, true).with(untagged),
+			s:    newSituation(wb).entry(fence5, state.Flushed, wb, true, true).cache(fence5, wb, true).with(untagged),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"resident of a version before, which did not tag": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(before),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(before),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"flushed by a version before": {
-			s:    newSituation(wt).entry(fence5, StateFlushed, wt, true, true).cache(fence5, wt, true).with(before),
+			s:    newSituation(wt).entry(fence5, state.Flushed, wt, true, true).cache(fence5, wt, true).with(before),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"resident of an earlier stage: the node comes out of an image": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(nodePast),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(nodePast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"resident, the SSD alone comes out of an image": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(ssdPast),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(ssdPast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"resident of a stage that the record does not know to have ended": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(pending),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(pending),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"warm start killed before the SSD was told of it": {
-			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, true).cache(fence5, wt, true).with(pending).with(ssdPast),
+			s:    newSituation(wt).entry(fence5, state.Staging, wt, false, true).cache(fence5, wt, true).with(pending).with(ssdPast),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"resident, the record comes out of a backup": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true).with(restored),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(restored),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"unflushed writes of an image, and others that nobody has": {
-			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast).with(recordDirty),
+			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast).with(recordDirty),
 			wantRefuse: true,
 		},
 		"resident of an image, and unflushed writes that nobody has": {
-			s:          newSituation(wb).entry(fence5, StateResident, wb, true, true).cache(fence5, wb, true).with(rebooted).with(nodePast).with(recordDirty),
+			s:          newSituation(wb).entry(fence5, state.Resident, wb, true, true).cache(fence5, wb, true).with(rebooted).with(nodePast).with(recordDirty),
 			wantRefuse: true,
 		},
 		"resident of an earlier generation of an image, and unflushed writes that nobody has": {
-			s:          newSituation(wb).entry(fence4, StateResident, wb, true, true).cache(fence4, wb, true).with(rebooted).with(recordDirty),
+			s:          newSituation(wb).entry(fence4, state.Resident, wb, true, true).cache(fence4, wb, true).with(rebooted).with(recordDirty),
 			wantRefuse: true,
 		},
 		"the same, the journal is lost": {
@@ -159,47 +160,47 @@ func TestDecideStage(t *testing.T) {
 			wantRefuse: true,
 		},
 		"the same, the SSD alone comes out of an image": {
-			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(ssdPast).with(recordDirty),
+			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(ssdPast).with(recordDirty),
 			wantRefuse: true,
 		},
 		"unflushed writes of an image, flushed or given up since": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"unflushed writes, the record comes out of a backup": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(restored).with(recordDirty),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(restored).with(recordDirty),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"unflushed writes of a stage that the record does not know to be live": {
-			s:    newSituation(wb).entry(fence5, StateStaging, wb, true, false).cache(fence5, wb, false).with(rebooted).with(pending).with(recordDirty),
+			s:    newSituation(wb).entry(fence5, state.Staging, wb, true, false).cache(fence5, wb, false).with(rebooted).with(pending).with(recordDirty),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"unflushed writes by a version before": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(before).with(recordDirty),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(before).with(recordDirty),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"resident of an older generation (I3)": {
-			s:    newSituation(wt).entry(fence4, StateResident, wt, true, true).cache(fence4, wt, true),
+			s:    newSituation(wt).entry(fence4, state.Resident, wt, true, true).cache(fence4, wt, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"resident of another volume of the same name (I3)": {
-			s:    newSituation(wt).entry(otherID, StateResident, wt, true, true).cache(otherID, wt, true),
+			s:    newSituation(wt).entry(otherID, state.Resident, wt, true, true).cache(otherID, wt, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"dirty cache of an older generation never overwrites newer data (I3)": {
-			s:    newSituation(wb).entry(fence4, StateStaged, wb, true, false).cache(fence4, wb, false).with(rebooted),
+			s:    newSituation(wb).entry(fence4, state.Staged, wb, true, false).cache(fence4, wb, false).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"resident of a newer generation than the record's": {
-			s:    newSituation(wb).entry(fence6, StateResident, wb, true, true).cache(fence6, wb, true),
+			s:    newSituation(wb).entry(fence6, state.Resident, wb, true, true).cache(fence6, wb, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"dirty cache of a newer generation than the record's": {
-			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(rebooted),
+			s:          newSituation(wb).entry(fence6, state.Staged, wb, true, false).cache(fence6, wb, false).with(rebooted),
 			wantRefuse: true,
 		},
 		"the same, live": {
-			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(topOurs),
+			s:          newSituation(wb).entry(fence6, state.Staged, wb, true, false).cache(fence6, wb, false).with(topOurs),
 			wantRefuse: true,
 		},
 		"dirty cache of a newer generation, the journal is lost": {
@@ -207,36 +208,36 @@ func TestDecideStage(t *testing.T) {
 			wantRefuse: true,
 		},
 		"dirty cache of a newer generation of another volume": {
-			s: newSituation(wb).entry(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, StateStaged, wb, true, false).
+			s: newSituation(wb).entry(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, state.Staged, wb, true, false).
 				cache(volume.Fence{UID: "u2", Generation: 6, Node: "a"}, wb, false),
 			wantRefuse: true,
 		},
 		"dirty cache of another UID": {
-			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(rebooted),
+			s:          newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(rebooted),
 			wantRefuse: true,
 		},
 		"the same, the storage server shows the unit for it": {
-			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(shown(5)),
+			s:          newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(shown(5)),
 			wantRefuse: true,
 		},
 		"the same, the storage server has given the volume away since": {
-			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(shown(6)),
+			s:    newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(shown(6)),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"the same, deleted": {
-			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(deleted),
+			s:    newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(deleted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"the same, mode none": {
-			s:          newSituation(none).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false),
+			s:          newSituation(none).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false),
 			wantRefuse: true,
 		},
 		"the same, the SSD is out": {
-			s:          newSituation(wb).entry(otherID, StateStaged, wb, true, false).with(noPool),
+			s:          newSituation(wb).entry(otherID, state.Staged, wb, true, false).with(noPool),
 			wantRefuse: true,
 		},
 		"the same, rescued": {
-			s:    newSituation(wb).entry(otherID, StateStaged, wb, true, false).cache(otherID, wb, false).with(blank),
+			s:    newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(blank),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"of another UID, the journal is lost": {
@@ -244,51 +245,51 @@ func TestDecideStage(t *testing.T) {
 			wantRefuse: true,
 		},
 		"of another UID, the journal knows of an uncached volume": {
-			s:          newSituation(wb).entry(fence5, StateStaged, none, false, false).cache(otherID, wb, false),
+			s:          newSituation(wb).entry(fence5, state.Staged, none, false, false).cache(otherID, wb, false),
 			wantRefuse: true,
 		},
 		"clean cache of another UID, writeback": {
-			s:    newSituation(wb).entry(otherID, StateResident, wb, true, true).cache(otherID, wb, true),
+			s:    newSituation(wb).entry(otherID, state.Resident, wb, true, true).cache(otherID, wb, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"static volume, dirty cache of a newer generation than the record's": {
-			s:          newSituation(wb).entry(fence6, StateStaged, wb, true, false).cache(fence6, wb, false).with(staticEntry),
+			s:          newSituation(wb).entry(fence6, state.Staged, wb, true, false).cache(fence6, wb, false).with(staticEntry),
 			wantRefuse: true,
 		},
 		"resident by the journal, unclean by its superblock (I4)": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, false),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, false),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"clean by its superblock, not by the journal (I4)": {
-			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).cache(fence5, wt, true).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Staged, wt, true, false).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"writethrough after a crash is discarded (I4)": {
-			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).cache(fence5, wt, false).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Staged, wt, true, false).cache(fence5, wt, false).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"writeback after a crash is recovered (I4)": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"writeback after a crash while flushing": {
-			s:    newSituation(wb).entry(fence5, StateFlushing, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			s:    newSituation(wb).entry(fence5, state.Flushing, wb, true, false).cache(fence5, wb, false).with(rebooted),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"writeback recovered although the class now says writethrough": {
-			s:    newSituation(wt).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"writeback killed between journal and table: never active": {
-			s:    newSituation(wb).entry(fence5, StateStaging, wb, true, false).cache(fence5, wb, false).with(blank),
+			s:    newSituation(wb).entry(fence5, state.Staging, wb, true, false).cache(fence5, wb, false).with(blank),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"unflushed writes on an SSD that is gone (I2)": {
-			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool).with(recordDirty),
+			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool).with(recordDirty),
 			wantRefuse: true,
 		},
 		"unflushed writes on an SSD that is gone, given up": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(noPool),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
 		"journal lost, record dirty, cache found": {
@@ -303,23 +304,23 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"half a cache": {
-			s:    newSituation(wt).entry(fence5, StateStaging, wt, false, false).cache(fence5, wt, false).with(half),
+			s:    newSituation(wt).entry(fence5, state.Staging, wt, false, false).cache(fence5, wt, false).with(half),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"already active": {
-			s:    newSituation(wb).entry(fence5, StateStaged, wb, true, false).cache(fence5, wb, false).with(topOurs),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(topOurs),
 			want: stagePlan{Cache: planAdopt, Mode: wb},
 		},
 		"adopted from a flush": {
-			s:    newSituation(wb).entry(fence5, StateFlushing, wb, true, false).cache(fence5, wb, false).with(topOurs),
+			s:    newSituation(wb).entry(fence5, state.Flushing, wb, true, false).cache(fence5, wb, false).with(topOurs),
 			want: stagePlan{Cache: planAdopt, Mode: wb},
 		},
 		"adopted while the pool is broken": {
-			s:    newSituation(wt).entry(fence5, StateStaged, wt, true, false).with(topOurs).with(noPool),
+			s:    newSituation(wt).entry(fence5, state.Staged, wt, true, false).with(topOurs).with(noPool),
 			want: stagePlan{Cache: planAdopt, Mode: wt},
 		},
 		"device left by an older generation": {
-			s:    newSituation(wt).entry(fence4, StateStaged, wt, true, false).cache(fence4, wt, false).with(topOurs),
+			s:    newSituation(wt).entry(fence4, state.Staged, wt, true, false).cache(fence4, wt, false).with(topOurs),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"device left by another volume": {
@@ -331,15 +332,15 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
 		"no pool, writeback, nothing dirty (I6)": {
-			s:    newSituation(wb).entry(fence5, StateResident, wb, true, true).with(noPool),
+			s:    newSituation(wb).entry(fence5, state.Resident, wb, true, true).with(noPool),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
 		"residency on an SSD that fails (I6)": {
-			s:    newSituation(wt).entry(fence5, StateResident, wt, true, true).with(badSSD),
+			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).with(badSSD),
 			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
 		},
 		"unflushed writes on an SSD that fails": {
-			s:          newSituation(wb).entry(fence5, StateStaged, wb, true, false).with(rebooted).with(badSSD).with(recordDirty),
+			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(badSSD).with(recordDirty),
 			wantRefuse: true,
 		},
 		"no kernel target (I6)": {
@@ -347,11 +348,11 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonKernelTargetMissing},
 		},
 		"mode none wipes an old residency": {
-			s:    newSituation(none).entry(fence5, StateResident, wt, true, true).cache(fence5, wt, true),
+			s:    newSituation(none).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true),
 			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
 		},
 		"residency written past by an uncached attachment is never reused": {
-			s:    newSituation(wt).entry(fence5, StateStaged, none, false, false).cache(fence5, wt, true).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Staged, none, false, false).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"record shows a later generation (I1)": {
@@ -402,7 +403,7 @@ func TestCheckUnit(t *testing.T) {
 		"static: its server knows no records": {products: []string{volume.UnitProduct(6)}, static: true},
 	}
 	for name, tc := range cases {
-		err := checkUnit(&Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
+		err := checkUnit(&state.Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
@@ -411,8 +412,8 @@ func TestCheckUnit(t *testing.T) {
 
 func TestDecideDown(t *testing.T) {
 	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
-	e := func(st State, mode volume.CacheMode, activated, clean bool) *Entry {
-		return &Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
+	e := func(st state.State, mode volume.CacheMode, activated, clean bool) *state.Entry {
+		return &state.Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
 	}
 	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
 	whole, admitted := cacheFacts{Whole: true, Fence: fence5, Mode: wb}, proof{Unit: 5, SameUnit: true}
@@ -421,40 +422,40 @@ func TestDecideDown(t *testing.T) {
 		want downAction
 	}{
 		"no entry":                           {downFacts{TopActive: true}, downNothing},
-		"resident":                           {downFacts{Entry: e(StateResident, wt, true, true)}, downNothing},
-		"staged writethrough":                {downFacts{Entry: e(StateStaged, wt, true, false), TopActive: true}, downFlush},
-		"staged writeback":                   {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Record: rec(fence5, true)}, downFlush},
-		"staged writethrough, crashed":       {downFacts{Entry: e(StateStaged, wt, true, false)}, downWipe},
-		"staged writeback, crashed":          {downFacts{Entry: e(StateStaged, wb, true, false), Record: rec(fence5, true)}, downRecover},
-		"flushing writeback, crashed":        {downFacts{Entry: e(StateFlushing, wb, true, false), Record: rec(fence5, true)}, downRecover},
-		"staging writeback, never activated": {downFacts{Entry: e(StateStaging, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
-		"staging from residency":             {downFacts{Entry: e(StateStaging, wb, false, true)}, downRelease},
-		"staging anew":                       {downFacts{Entry: e(StateStaging, wt, false, false)}, downWipe},
-		"flushed":                            {downFacts{Entry: e(StateFlushed, wb, true, true), TopActive: true}, downRelease},
-		"flushed, removed":                   {downFacts{Entry: e(StateFlushed, wb, true, true), SameBoot: true}, downRelease},
-		"flushed, stopped, tagged":           {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, Stopped: true}}, downRelease},
-		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(StateFlushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
-		"uncached":                           {downFacts{Entry: e(StateStaged, none, false, false), TopActive: true}, downDetach},
-		"releasing":                          {downFacts{Entry: e(StateReleasing, none, false, false)}, downDetach},
-		"superseded, active":                 {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true, Record: rec(fence6, true)}, downWipe},
-		"superseded, crashed":                {downFacts{Entry: e(StateFlushing, wb, true, false), Cache: whole, Record: rec(fence6, false)}, downWipe},
-		"given up, SSD gone":                 {downFacts{Entry: e(StateStaged, wb, true, false), Record: rec(fence5, false)}, downWipe},
-		"given up, SSD there after all":      {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(fence5, false)}, downRecover},
-		"no record, active":                  {downFacts{Entry: e(StateStaged, wb, true, false), TopActive: true}, downKeep},
-		"no record, crashed":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole}, downKeep},
-		"no record, SSD out":                 {downFacts{Entry: e(StateStaged, wb, true, false)}, downKeep},
-		"no record, rescued":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
-		"no record, still admitted, active":  {downFacts{Entry: e(StateFlushing, wb, true, false), TopActive: true, Proof: admitted}, downFlush},
-		"no record, still admitted, crashed": {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Proof: admitted}, downRecover},
-		"no record, deleted":                 {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Proof: proof{Deleted: true}}, downWipe},
-		"another record, still admitted":     {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(otherID, true), Proof: admitted}, downRecover},
-		"another record":                     {downFacts{Entry: e(StateStaged, wb, true, false), Cache: whole, Record: rec(otherID, false)}, downKeep},
-		"no record, clean":                   {downFacts{SameBoot: true, Entry: e(StateFlushed, wb, true, true)}, downRelease},
-		"no record, writethrough":            {downFacts{Entry: e(StateStaged, wt, true, false), TopActive: true}, downFlush},
-		"an image, crashed":                  {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, Record: rec(fence5, true)}, downKeep},
-		"an image, flushed since":            {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, Record: rec(fence5, false)}, downWipe},
-		"an image, active":                   {downFacts{Entry: e(StateStaged, wb, true, false), Past: true, TopActive: true, Record: rec(fence5, true)}, downFlush},
-		"wiping":                             {downFacts{Entry: e(StateWiping, wt, true, false)}, downWipe},
+		"resident":                           {downFacts{Entry: e(state.Resident, wt, true, true)}, downNothing},
+		"staged writethrough":                {downFacts{Entry: e(state.Staged, wt, true, false), TopActive: true}, downFlush},
+		"staged writeback":                   {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true, Record: rec(fence5, true)}, downFlush},
+		"staged writethrough, crashed":       {downFacts{Entry: e(state.Staged, wt, true, false)}, downWipe},
+		"staged writeback, crashed":          {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, true)}, downRecover},
+		"flushing writeback, crashed":        {downFacts{Entry: e(state.Flushing, wb, true, false), Record: rec(fence5, true)}, downRecover},
+		"staging writeback, never activated": {downFacts{Entry: e(state.Staging, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
+		"staging from residency":             {downFacts{Entry: e(state.Staging, wb, false, true)}, downRelease},
+		"staging anew":                       {downFacts{Entry: e(state.Staging, wt, false, false)}, downWipe},
+		"flushed":                            {downFacts{Entry: e(state.Flushed, wb, true, true), TopActive: true}, downRelease},
+		"flushed, removed":                   {downFacts{Entry: e(state.Flushed, wb, true, true), SameBoot: true}, downRelease},
+		"flushed, stopped, tagged":           {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: cacheFacts{Whole: true, Stopped: true}}, downRelease},
+		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
+		"uncached":                           {downFacts{Entry: e(state.Staged, none, false, false), TopActive: true}, downDetach},
+		"releasing":                          {downFacts{Entry: e(state.Releasing, none, false, false)}, downDetach},
+		"superseded, active":                 {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true, Record: rec(fence6, true)}, downWipe},
+		"superseded, crashed":                {downFacts{Entry: e(state.Flushing, wb, true, false), Cache: whole, Record: rec(fence6, false)}, downWipe},
+		"given up, SSD gone":                 {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, false)}, downWipe},
+		"given up, SSD there after all":      {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(fence5, false)}, downRecover},
+		"no record, active":                  {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true}, downKeep},
+		"no record, crashed":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole}, downKeep},
+		"no record, SSD out":                 {downFacts{Entry: e(state.Staged, wb, true, false)}, downKeep},
+		"no record, rescued":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
+		"no record, still admitted, active":  {downFacts{Entry: e(state.Flushing, wb, true, false), TopActive: true, Proof: admitted}, downFlush},
+		"no record, still admitted, crashed": {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Proof: admitted}, downRecover},
+		"no record, deleted":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Proof: proof{Deleted: true}}, downWipe},
+		"another record, still admitted":     {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(otherID, true), Proof: admitted}, downRecover},
+		"another record":                     {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(otherID, false)}, downKeep},
+		"no record, clean":                   {downFacts{SameBoot: true, Entry: e(state.Flushed, wb, true, true)}, downRelease},
+		"no record, writethrough":            {downFacts{Entry: e(state.Staged, wt, true, false), TopActive: true}, downFlush},
+		"an image, crashed":                  {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, Record: rec(fence5, true)}, downKeep},
+		"an image, flushed since":            {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, Record: rec(fence5, false)}, downWipe},
+		"an image, active":                   {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, TopActive: true, Record: rec(fence5, true)}, downFlush},
+		"wiping":                             {downFacts{Entry: e(state.Wiping, wt, true, false)}, downWipe},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

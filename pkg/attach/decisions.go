@@ -1,6 +1,9 @@
 package attach
 
-import "github.com/nearflash/nearflash/pkg/volume"
+import (
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
 
 // The decisions of docs/design/states.md and the facts that they rest on, for whoever
 // drives them without a host (e2e/model).
@@ -48,10 +51,12 @@ func DecideStage(f StageFacts) StagePlan { return decideStage(f) }
 func DecideDown(f DownFacts) DownAction { return decideDown(f) }
 
 // PastWrites tells unflushed writes of disks of the past ("Whose disks these are").
-func PastWrites(e *Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }
+func PastWrites(e *state.Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }
 
 // Believed is the journal as far as it may be believed beside the SSD.
-func Believed(e *Entry, c CacheFacts, rec volume.Volume) *Entry { return believed(e, c, &rec) }
+func Believed(e *state.Entry, c CacheFacts, rec volume.Volume) *state.Entry {
+	return believed(e, c, &rec)
+}
 
 // DecideOwnership is the table "What ends unflushed writes".
 func DecideOwnership(known volume.Fence, static bool, rec *volume.Volume, p Proof) Ownership {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -40,8 +41,8 @@ func (h limitHost) Limited(ctx context.Context) ([]dirtylimit.Volume, error) {
 }
 
 // takesWrites tells an entry whose cache takes writes that the origin does not have.
-func takesWrites(e *Entry, f volume.Fence) bool {
-	return e != nil && e.State == StateStaged && e.Mode == volume.ModeWriteback && e.Fence == f && e.Lost == nil
+func takesWrites(e *state.Entry, f volume.Fence) bool {
+	return e != nil && e.State == state.Staged && e.Mode == volume.ModeWriteback && e.Fence == f && e.Lost == nil
 }
 
 // DirtySince implements dirtylimit.Host.
@@ -54,12 +55,8 @@ func (h limitHost) DirtySince(ctx context.Context, id volume.ID) time.Time {
 
 // SwapTo implements dirtylimit.Host.
 func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to dirtylimit.Level) (done bool, err error) {
-	unlock, ok := h.Locks.TryLock(string(id))
-	if !ok {
-		return false, nil
-	}
+	e, unlock, err := h.lockSettled(ctx, id)
 	defer unlock()
-	e, err := h.loadSettled(ctx, id)
 	if err != nil || !takesWrites(e, f) {
 		return false, err
 	}
@@ -80,7 +77,7 @@ func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to 
 
 // cleans tells whether a change of the attached volume flushes its cache, which has given
 // back the lock and waits: blocks that become dirty meanwhile would put off its end.
-func (h limitHost) cleans(ctx context.Context, e *Entry) (bool, error) {
+func (h limitHost) cleans(ctx context.Context, e *state.Entry) (bool, error) {
 	records, err := h.Owned.List(ctx)
 	if err != nil {
 		return false, err

@@ -7,13 +7,14 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // markOrigin notes in the entry, which the caller saves, what has failed of the origin so
 // far: before the table of a cache is loaded (states.md, Writes that failed).
-func (a *Attacher) markOrigin(ctx context.Context, e *Entry) {
+func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
 	m, err := a.Transport.Marks(ctx, target(e.Source))
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Errors of the origin cannot be counted; the cache will not be kept", "volume", e.ID)
@@ -27,7 +28,7 @@ func (a *Attacher) markOrigin(ctx context.Context, e *Entry) {
 // rescan has the kernel read the origin's size again, and notes in the entry, which the
 // caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
 // which it is known. Paths that the cache has not used so far get a mark now, before it does.
-func (a *Attacher) rescan(ctx context.Context, e *Entry) (map[string]uint64, error) {
+func (a *Attacher) rescan(ctx context.Context, e *state.Entry) (map[string]uint64, error) {
 	before, err := a.Transport.Marks(ctx, target(e.Source))
 	if rescanErr := a.Transport.Rescan(ctx, target(e.Source)); rescanErr != nil {
 		return nil, rescanErr
@@ -57,7 +58,7 @@ func (a *Attacher) rescan(ctx context.Context, e *Entry) (map[string]uint64, err
 
 // rescanPrice measures how many commands of a rescan the origin refuses, on each path, while
 // nobody uses the volume. The smaller of two counts: a price that is too high hides an error.
-func (a *Attacher) rescanPrice(ctx context.Context, e *Entry) map[string]uint64 {
+func (a *Attacher) rescanPrice(ctx context.Context, e *state.Entry) map[string]uint64 {
 	var runs [2]map[string]uint64
 	for i := range runs {
 		var err error
@@ -75,7 +76,7 @@ func (a *Attacher) rescanPrice(ctx context.Context, e *Entry) map[string]uint64 
 
 // doubt says why the cache of an entry may hold blocks that the origin has refused, or "".
 // Nobody uses the volume.
-func (a *Attacher) doubt(ctx context.Context, e *Entry) string {
+func (a *Attacher) doubt(ctx context.Context, e *state.Entry) string {
 	if e.OriginMarks == nil {
 		return "" // activated by a version that did not ask
 	}
@@ -102,7 +103,7 @@ func (a *Attacher) doubt(ctx context.Context, e *Entry) string {
 }
 
 // reportDoubt says why a cache is not kept.
-func (a *Attacher) reportDoubt(ctx context.Context, e *Entry) {
+func (a *Attacher) reportDoubt(ctx context.Context, e *state.Entry) {
 	if e.Doubt == "" {
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 )
 
@@ -40,13 +41,13 @@ func TestDoubt(t *testing.T) {
 		"of a version before":   {before: true, end: markedPaths{marks: now}},
 	}
 	for name, tc := range cases {
-		e := &Entry{}
+		e := &state.Entry{}
 		a := &Attacher{Deps: Deps{Transport: tc.begin}}
 		if !tc.before {
 			a.markOrigin(t.Context(), e)
 		}
 		b, err := json.Marshal(e)
-		var read Entry
+		var read state.Entry
 		if err == nil {
 			err = json.Unmarshal(b, &read)
 		}
@@ -123,7 +124,7 @@ func TestDoubtAfterRescans(t *testing.T) {
 	}
 	for name, tc := range cases {
 		c := &countedPaths{path: "a", errors: 7, next: tc.next, price: 1}
-		a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+		a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 		a.markOrigin(t.Context(), e)
 		for range tc.rescans {
 			if _, err := a.rescan(t.Context(), e); err != nil {
@@ -144,7 +145,7 @@ func TestDoubtAfterRescans(t *testing.T) {
 // TestRescanMarksNewPaths: a path that comes with an expansion is watched from then on.
 func TestRescanMarksNewPaths(t *testing.T) {
 	c := &countedPaths{path: "a"}
-	a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+	a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 	a.markOrigin(t.Context(), e)
 	c.new = true
 	if _, err := a.rescan(t.Context(), e); err != nil {
@@ -164,7 +165,7 @@ func TestRescanMarksNewPaths(t *testing.T) {
 func TestRescanWithoutMarks(t *testing.T) {
 	for blind := range 3 {
 		c := &countedPaths{path: "a"}
-		a, e := &Attacher{Deps: Deps{Transport: c}}, &Entry{}
+		a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 		a.markOrigin(t.Context(), e)
 		c.blind, c.new = blind, true
 		if _, err := a.rescan(t.Context(), e); err != nil {

@@ -10,7 +10,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -66,7 +68,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active, Taken: e.Lost != nil}
 	var c cacheVolumes
 	var unread error
-	if e.Cached() && !active && e.State != StateResident {
+	if e.Cached() && !active && e.State != state.Resident {
 		if c, unread = a.findCache(ctx, id); unread != nil && ctx.Err() != nil {
 			return downFacts{}, cacheVolumes{}, unread
 		}
@@ -89,7 +91,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 			err = unread
 		}
 	}
-	if err != nil || e.Lost == nil || !e.Lost.foreign() {
+	if err != nil || e.Lost == nil || !e.Lost.Foreign() {
 		return f, c, err
 	}
 	// A host outside of nearflash is no later owner: what is dirty waits for a word.
@@ -99,21 +101,6 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	case ownedLater, ownedGivenUp:
 	}
 	return f, c, nil
-}
-
-// forgetOld forgets a journal entry that is older than the SSD, whose cache is judged as
-// one that lost its own (states.md, Whose disks these are). The record is read only if it
-// may tell.
-func (a *Attacher) forgetOld(ctx context.Context, e *Entry, c cacheFacts) (old bool, err error) {
-	if !c.Whole || sameCache(e, c) {
-		return false, nil
-	}
-	rec, err := a.findRecord(ctx, e.ID)
-	if err != nil || believed(e, c, rec) != nil {
-		return false, err
-	}
-	klog.FromContext(ctx).Info("Journal is older than the SSD, and is forgotten", "volume", e.ID, "generation", e.Fence.Generation, "ssd", c.Fence.Generation)
-	return true, a.forget(e.ID)
 }
 
 func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {
@@ -153,7 +140,7 @@ func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
 	if err == nil || ctx.Err() != nil || !f.givenUp() {
 		return err
 	}
-	if st, serr := a.cacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || brokenCache(st) == "") {
+	if st, serr := a.cacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || cachefault.Broken(st) == "") {
 		return err
 	}
 	klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were given up cannot be flushed, and is discarded", "volume", f.Entry.ID)
@@ -162,7 +149,7 @@ func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
 
 // recoverForFlush activates a writeback cache after an unclean stop, with the
 // cleaner, so that the next step can flush it (I4).
-func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes) error {
+func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheVolumes) error {
 	if !c.facts.Whole || c.facts.Fence != e.Fence {
 		return fmt.Errorf("%w: node %s holds unflushed writes of volume %s, generation %d, on an SSD that cannot be read now: %s",
 			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, orUnknown(a.Pool.View().Problem))
@@ -210,12 +197,12 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *Entry, c cacheVolumes
 	if err := a.createTop(ctx, e, a.cacheTable(e, c.Meta, data, o, true)); err != nil {
 		return err
 	}
-	return a.save(ctx, e, StateFlushing)
+	return a.save(ctx, e, state.Flushing)
 }
 
 // release takes a flushed cache down and keeps it as residency. writable tells whether its
 // top device was there when this was decided.
-func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
+func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) error {
 	if err := a.noteWhole(ctx, e); err != nil {
 		return err
 	}
@@ -237,7 +224,7 @@ func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
 			return err
 		}
 	}
-	if e.State == StateFlushed {
+	if e.State == state.Flushed {
 		a.tagStopped(ctx, e)
 	}
 	faultUnstageStopped.Hit()
@@ -255,7 +242,7 @@ func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
 		e.Fill.Move, e.Fill.From = volume.MoveID{}, nil
 	}
 	e.HotSetDue, e.ResidencyDue = e.Fill == nil, true
-	if err := a.save(ctx, e, StateResident); err != nil {
+	if err := a.save(ctx, e, state.Resident); err != nil {
 		return err
 	}
 	faultUnstageResident.Hit()
@@ -264,13 +251,13 @@ func (a *Attacher) release(ctx context.Context, e *Entry, writable bool) error {
 }
 
 // residencyOf is what the record is to say of a Resident entry.
-func residencyOf(e *Entry) *volume.Residency {
+func residencyOf(e *state.Entry) *volume.Residency {
 	return &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil}
 }
 
 // noteWhole journals that a fill has copied everything, as long as its devices can
 // tell.
-func (a *Attacher) noteWhole(ctx context.Context, e *Entry) error {
+func (a *Attacher) noteWhole(ctx context.Context, e *state.Entry) error {
 	if e.Fill == nil {
 		return nil
 	}
@@ -289,9 +276,9 @@ func (a *Attacher) noteWhole(ctx context.Context, e *Entry) error {
 }
 
 // detach takes an uncached volume down.
-func (a *Attacher) detach(ctx context.Context, e *Entry) error {
-	if e.State != StateReleasing {
-		if err := a.save(ctx, e, StateReleasing); err != nil {
+func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
+	if e.State != state.Releasing {
+		if err := a.save(ctx, e, state.Releasing); err != nil {
 			return err
 		}
 	}
@@ -316,9 +303,9 @@ func (a *Attacher) detach(ctx context.Context, e *Entry) error {
 }
 
 // discard takes everything down and destroys the cache.
-func (a *Attacher) discard(ctx context.Context, e *Entry) error {
-	if e.State != StateWiping {
-		if err := a.save(ctx, e, StateWiping); err != nil {
+func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
+	if e.State != state.Wiping {
+		if err := a.save(ctx, e, state.Wiping); err != nil {
 			return err
 		}
 	}
@@ -343,7 +330,7 @@ func (a *Attacher) discard(ctx context.Context, e *Entry) error {
 // takeBackMark reports that nothing of this fence is dirty any more. A record
 // that names another owner has moved on (an abandoned volume); that is not an
 // error of this node.
-func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
+func (a *Attacher) takeBackMark(ctx context.Context, e *state.Entry) error {
 	if !e.Marked {
 		return nil
 	}
@@ -362,7 +349,7 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *Entry) error {
 
 // markClean is the end of takeBackMark: what this node's disks were before is of the past
 // for the record before it says Clean.
-func (a *Attacher) markClean(ctx context.Context, e *Entry) error {
+func (a *Attacher) markClean(ctx context.Context, e *state.Entry) error {
 	if !e.Marked {
 		return nil
 	}
@@ -383,7 +370,7 @@ func (a *Attacher) markClean(ctx context.Context, e *Entry) error {
 
 // takeBackRemade takes the mark of a record that was made anew meanwhile: what it says
 // of this node's ownership is what the journal knows better.
-func (a *Attacher) takeBackRemade(ctx context.Context, e *Entry) error {
+func (a *Attacher) takeBackRemade(ctx context.Context, e *state.Entry) error {
 	rec, err := a.findRecord(ctx, e.ID)
 	if err != nil || rec == nil || !remade(*rec, e.Fence) {
 		return err
@@ -391,7 +378,7 @@ func (a *Attacher) takeBackRemade(ctx context.Context, e *Entry) error {
 	return a.Records.MarkClean(ctx, e.ID, rec.Fence)
 }
 
-func (a *Attacher) disconnect(ctx context.Context, e *Entry) error {
+func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 	if e.Source.IQN == "" {
 		return nil // never attached here
 	}
@@ -447,7 +434,7 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Par
 }
 
 // reportDown tells the record that the volume left, with or without a residency.
-func (a *Attacher) reportDown(ctx context.Context, e *Entry, r *volume.Residency) {
+func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.Residency) {
 	log := klog.FromContext(ctx)
 	if e.Prewarm != nil && e.Source.IQN == "" {
 		return // it never was here
@@ -474,7 +461,7 @@ const reportTimeout = 10 * time.Second
 
 // reportResidency has the record list a residency, or none (nil): then the entry may be
 // forgotten already. A record that is gone needs no list, and gets it if it comes back.
-func (a *Attacher) reportResidency(ctx context.Context, e *Entry, r *volume.Residency) error {
+func (a *Attacher) reportResidency(ctx context.Context, e *state.Entry, r *volume.Residency) error {
 	err := a.Records.SetResidency(ctx, e.ID, a.Node, r)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -152,7 +153,7 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 	defer cancel()
 	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
 	id, loan, err := a.Moves.Begin(lctx, req)
-	err = s.note(func(e *Entry) error {
+	err = s.note(func(e *state.Entry) error {
 		e.Fill.Move = id
 		if err != nil {
 			return err
@@ -246,7 +247,7 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 		return nil, err
 	}
 	req := a.moveRequest(s.rec, e.Fence, nil)
-	e.Fill = &Fill{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
+	e.Fill = &state.Fill{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
 	id, _, err := a.Moves.Begin(ctx, req)
 	if err != nil {
 		// The object only shows what goes on.
@@ -258,7 +259,7 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 
 // createClone makes the data device of a fill: the path, for a peer the multipath
 // device that waits while the path is down, and the clone.
-func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o origin) (devno string, err error) {
+func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
 	m := c.fillMap
 	if m == nil {
 		// Activated again: the SSD's own map, because the one that the fill began
@@ -295,7 +296,7 @@ func (a *Attacher) createClone(ctx context.Context, e *Entry, c cacheVolumes, o 
 	faultFillSource.Hit()
 	clone := devmapper.CloneTarget{
 		Metadata: c.Fill.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
-		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Fill.regions(copyBeside), HydrationBatch: e.Fill.regions(copyUnit),
+		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Fill.Regions(copyBeside), HydrationBatch: e.Fill.Regions(copyUnit),
 	}
 	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
@@ -319,7 +320,7 @@ func byteRanges(in []cachemap.Range) [][2]uint64 {
 }
 
 // pathTable is the table of the path device: the peer while there is one.
-func (a *Attacher) pathTable(ctx context.Context, e *Entry, m *cachemap.Map, o origin, sectors uint64) (devmapper.Table, error) {
+func (a *Attacher) pathTable(ctx context.Context, e *state.Entry, m *cachemap.Map, o origin, sectors uint64) (devmapper.Table, error) {
 	if e.Fill.Peer == nil {
 		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
 	}
@@ -336,7 +337,7 @@ func (a *Attacher) pathTable(ctx context.Context, e *Entry, m *cachemap.Map, o o
 }
 
 // dropFill gives a fill up that was not activated: the cache may begin otherwise.
-func (a *Attacher) dropFill(ctx context.Context, e *Entry, o volume.MoveOutcome, message string) {
+func (a *Attacher) dropFill(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	a.endFill(ctx, e, o, message)
 	e.Fill = nil
 }
@@ -349,8 +350,9 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 	}
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.shaped, s.data, s.early = 0, "", nil
-	s.head, s.entry.Activated, s.entry.Clean, s.entry.Prewarm = head{}, false, false, nil
-	if err := a.save(ctx, s.entry, StateStaging); err != nil {
+	s.head = head{}
+	s.entry.Anew()
+	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err
 	}
 	return a.removeCacheVolumes(ctx, s.req.ID)
@@ -359,7 +361,7 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 // endFill ends what a fill has outside of the device mapper and LVM. The volume's
 // data do not depend on it, so that what fails is logged: a peer lets go by its
 // deadline, and a session that is left is ended with the next fill or reboot.
-func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, message string) {
+func (a *Attacher) endFill(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	if e == nil || e.Fill == nil {
 		return
 	}
@@ -376,7 +378,7 @@ func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, 
 		return
 	}
 	if a.MoveEnded != nil {
-		a.MoveEnded(e.Fill.began(), o)
+		a.MoveEnded(e.Fill.Began(), o)
 	}
 	if err := a.Moves.Finish(ctx, e.Fill.Move, o, message); err != nil {
 		log.Error(err, "End of a move could not be reported")
@@ -385,7 +387,7 @@ func (a *Attacher) endFill(ctx context.Context, e *Entry, o volume.MoveOutcome, 
 }
 
 // leavePeer ends the session with the peer.
-func (a *Attacher) leavePeer(ctx context.Context, e *Entry) {
+func (a *Attacher) leavePeer(ctx context.Context, e *state.Entry) {
 	if e.Fill.Peer == nil {
 		return
 	}
@@ -397,7 +399,7 @@ func (a *Attacher) leavePeer(ctx context.Context, e *Entry) {
 
 // fillIsWhole tells whether the fill of an attached volume has copied everything:
 // the cache is whole then, whatever is still to be cleared away.
-func (a *Attacher) fillIsWhole(ctx context.Context, e *Entry) (bool, error) {
+func (a *Attacher) fillIsWhole(ctx context.Context, e *state.Entry) (bool, error) {
 	if e.Fill.Whole {
 		return true, nil
 	}

@@ -1,10 +1,13 @@
 package attach
 
-import "github.com/nearflash/nearflash/pkg/devmapper"
+import (
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+)
 
 // fillFacts are what decideFill rests on.
 type fillFacts struct {
-	Entry *Entry
+	Entry *state.Entry
 	// Clone is true while the data device is the clone, and Status its state, or may be one
 	// that does not answer; Linear when it is linear.
 	Clone, Linear bool
@@ -47,7 +50,7 @@ func decideFill(f fillFacts) fillStep {
 		// An error of the origin itself; a path that stays down would hold the pod
 		// up for ever.
 		return fillRevive
-	case e.State != StateStaged || !e.Cached():
+	case e.State != state.Staged || !e.Cached():
 		return fillNothing
 	case f.Linear:
 		return fillSweep

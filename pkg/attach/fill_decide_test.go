@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -17,7 +18,7 @@ func TestDecideWarm(t *testing.T) {
 		return func(f *stageFacts) { f.Record.WarmSource = src }
 	}
 	intended := func(src *volume.WarmSource) func(*stageFacts) {
-		return func(f *stageFacts) { f.Entry.Fill = &Fill{From: src} }
+		return func(f *stageFacts) { f.Entry.Fill = &state.Fill{From: src} }
 	}
 	from := func(w volume.WarmFrom) func(*stageFacts) {
 		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
@@ -40,34 +41,34 @@ func TestDecideWarm(t *testing.T) {
 			newSituation(wt).with(from(volume.WarmPeer)).with(offered(&volume.WarmSource{Node: "b", Generation: 3})), &warmPlan{},
 		},
 		"killed before it was activated": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, false, false).with(intended(before)), &warmPlan{Peer: before},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)), &warmPlan{Peer: before},
 		},
 		"killed when it may have been active (I5)": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, true, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, true, false).with(intended(before)), &warmPlan{},
 		},
 		"active once, although the record still offers (I5)": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, wt, true, false).with(intended(before)).with(offered(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, wt, true, false).with(intended(before)).with(offered(before)).with(rebooted), &warmPlan{},
 		},
 		"intended by another ownership": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, StateStaging, wt, false, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, state.Staging, wt, false, false).with(intended(before)), &warmPlan{},
 		},
 		"attached under this ownership before, and the record is out of a backup": {
 			newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(stayed), &warmPlan{},
 		},
 		"attached before, and the stage was repeated": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, wt, false, false).with(intended(before)).with(stayed), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)).with(stayed), &warmPlan{},
 		},
 		"the cache was denied below a pod": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
 		},
 		"the cache was denied, although the record still offers": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaged, none, false, false).with(offered(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(offered(before)).with(rebooted), &warmPlan{},
 		},
 		"the volume was leaving without a cache": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateReleasing, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Releasing, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
 		},
 		"the stage was to have no cache": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, StateStaging, none, false, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, none, false, false).with(intended(before)), &warmPlan{},
 		},
 	}
 	for name, tc := range cases {
@@ -87,8 +88,8 @@ func TestDecideWarm(t *testing.T) {
 // clone's metadata.
 func TestDecideUnfinished(t *testing.T) {
 	resident := func() *situation {
-		s := newSituation(volume.ModeWritethrough).entry(fence5, StateResident, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
-		s.f.Entry.Fill = &Fill{RegionSectors: 256}
+		s := newSituation(volume.ModeWritethrough).entry(fence5, state.Resident, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
+		s.f.Entry.Fill = &state.Fill{RegionSectors: 256}
 		return s
 	}
 	if plan := decideStage(resident().f); plan.Cache != planCreate || !plan.Wipe {
@@ -97,8 +98,8 @@ func TestDecideUnfinished(t *testing.T) {
 	if plan := decideStage(resident().with(func(f *stageFacts) { f.Cache.Fill = true }).f); plan.Cache != planReuse {
 		t.Errorf("with the clone's metadata: %+v, want reuse", plan)
 	}
-	again := (&Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).again()
-	if diff := cmp.Diff(&Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
+	again := (&state.Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).Again()
+	if diff := cmp.Diff(&state.Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
 		t.Errorf("a fill that is activated again must not know a residency (-want +got):\n%s", diff)
 	}
 }
@@ -110,25 +111,25 @@ func TestForgottenResidency(t *testing.T) {
 	if plan.Warm != nil || plan.Keep {
 		t.Errorf("uncached: %+v", plan)
 	}
-	lent := &Fill{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
-	lent.forgetResidency()
-	(*Fill)(nil).forgetResidency()
+	lent := &state.Fill{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
+	lent.ForgetResidency()
+	(*state.Fill)(nil).ForgetResidency()
 	if lent.From != nil {
 		t.Errorf("it may begin from %+v", lent.From)
 	}
 	for name, tc := range map[string]struct {
-		fill Fill
+		fill state.Fill
 		want volume.ServedFrom
 	}{
-		"from a peer":            {Fill{From: src}, volume.FromPeer},
+		"from a peer":            {state.Fill{From: src}, volume.FromPeer},
 		"from a peer, forgotten": {*lent, volume.FromPeer},
-		"from the hot set":       {Fill{RegionSectors: 8}, volume.FromOrigin},
+		"from the hot set":       {state.Fill{RegionSectors: 8}, volume.FromOrigin},
 	} {
-		if got := tc.fill.began(); got != tc.want {
+		if got := tc.fill.Began(); got != tc.want {
 			t.Errorf("%s: began from %s, want %s", name, got, tc.want)
 		}
 	}
-	s := &staging{plan: plan, entry: &Entry{Mode: volume.ModeNone, Fill: lent}}
+	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Fill: lent}}
 	if got := s.began(); got == "" {
 		t.Error("the stage says nothing of how it began")
 	}
@@ -138,7 +139,7 @@ func TestDecideFill(t *testing.T) {
 	peer := &volume.ISCSI{IQN: "iqn.x"}
 	filling := func(change func(*fillFacts)) fillFacts {
 		f := fillFacts{
-			Entry: &Entry{State: StateStaged, Mode: volume.ModeWritethrough, Fill: &Fill{Peer: peer}},
+			Entry: &state.Entry{State: state.Staged, Mode: volume.ModeWritethrough, Fill: &state.Fill{Peer: peer}},
 			Clone: true, Status: devmapper.CloneStatus{Hydrated: 3, Regions: 10},
 		}
 		change(&f)
@@ -155,12 +156,12 @@ func TestDecideFill(t *testing.T) {
 		"the pod is being started":    {func(f *fillFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
 		"complete before it could":    {func(f *fillFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, fillSwap},
 		"path lost":                   {func(f *fillFacts) { f.PathFailed = true }, fillGather},
-		"path lost during a stage":    {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateStaging }, fillGather},
-		"path lost during an unstage": {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, StateFlushing }, fillGather},
+		"path lost during a stage":    {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, fillGather},
+		"path lost during an unstage": {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, fillGather},
 		"path lost, nothing to copy":  {func(f *fillFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, fillGather},
 		"deadline":                    {func(f *fillFacts) { f.Expired = true }, fillGather},
 		"given up":                    {func(f *fillFacts) { f.GivenUp = true }, fillGather},
-		"given up during a stage":     {func(f *fillFacts) { f.GivenUp, f.Entry.State = true, StateStaging }, fillGather},
+		"given up during a stage":     {func(f *fillFacts) { f.GivenUp, f.Entry.State = true, state.Staging }, fillGather},
 		"given up, gathered":          {func(f *fillFacts) { f.GivenUp, f.OnOrigin = true, true }, fillLeave},
 		"given up, left":              {func(f *fillFacts) { f.GivenUp, f.OnOrigin, f.Entry.Fill.Peer = true, true, nil }, fillNothing},
 		"given up, swapped":           {func(f *fillFacts) { f.GivenUp, f.Clone, f.Linear = true, false, true }, fillSweep},
@@ -168,9 +169,9 @@ func TestDecideFill(t *testing.T) {
 		"gathered, an origin's error": {func(f *fillFacts) { f.OnOrigin, f.PathFailed = true, true }, fillRevive},
 		"gathered, session ended":     {func(f *fillFacts) { f.OnOrigin, f.Entry.Fill.Peer = true, nil }, fillNothing},
 		"everything copied":           {func(f *fillFacts) { f.Status.Hydrated = 10 }, fillSwap},
-		"everything copied, flushing": {func(f *fillFacts) { f.Status.Hydrated, f.Entry.State = 10, StateFlushing }, fillNothing},
+		"everything copied, flushing": {func(f *fillFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, fillNothing},
 		"swapped":                     {func(f *fillFacts) { f.Clone, f.Linear = false, true }, fillSweep},
-		"swapped, being unstaged":     {func(f *fillFacts) { f.Clone, f.Linear, f.Entry.State = false, true, StateFlushed }, fillNothing},
+		"swapped, being unstaged":     {func(f *fillFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, fillNothing},
 		"the clone has failed":        {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, fillNothing},
 		"no answer":                   {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, fillNothing},
 		"no answer, path lost":        {func(f *fillFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, fillGather},
@@ -196,26 +197,26 @@ func TestDecideFill(t *testing.T) {
 func TestLendable(t *testing.T) {
 	move := volume.MoveID{Name: "v-5", UID: "m1"}
 	request := volume.LoanRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
-	good := func() (*Entry, volume.Volume) {
-		return &Entry{Fence: fence4, State: StateResident, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
+	good := func() (*state.Entry, volume.Volume) {
+		return &state.Entry{Fence: fence4, State: state.Resident, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
 			volume.Volume{Fence: volume.Fence{UID: "u1", Generation: 5, Node: "b"}, Published: true}
 	}
 	cases := map[string]struct {
-		change func(*Entry, *volume.Volume)
+		change func(*state.Entry, *volume.Volume)
 		want   error
 	}{
-		"a clean residency":      {func(*Entry, *volume.Volume) {}, nil},
-		"asked again":            {func(e *Entry, _ *volume.Volume) { e.Lent = &move }, nil},
-		"asked anew":             {func(e *Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
-		"lost by a restart":      {func(e *Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
-		"attached":               {func(e *Entry, _ *volume.Volume) { e.State = StateStaged }, volume.ErrNotFound},
-		"not whole (I5)":         {func(e *Entry, _ *volume.Volume) { e.Fill = &Fill{} }, volume.ErrNotFound},
-		"not clean (I4)":         {func(e *Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
-		"older generation":       {func(e *Entry, _ *volume.Volume) { e.Fence.Generation = 3 }, volume.ErrNotFound},
-		"another volume":         {func(e *Entry, _ *volume.Volume) { e.Fence.UID = "u2" }, volume.ErrNotFound},
-		"owner moved on":         {func(_ *Entry, v *volume.Volume) { v.Fence.Generation = 6 }, volume.ErrFenced},
-		"another node owns it":   {func(_ *Entry, v *volume.Volume) { v.Fence.Node = "c" }, volume.ErrFenced},
-		"nobody is entitled now": {func(_ *Entry, v *volume.Volume) { v.Published = false }, volume.ErrFenced},
+		"a clean residency":      {func(*state.Entry, *volume.Volume) {}, nil},
+		"asked again":            {func(e *state.Entry, _ *volume.Volume) { e.Lent = &move }, nil},
+		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
+		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
+		"attached":               {func(e *state.Entry, _ *volume.Volume) { e.State = state.Staged }, volume.ErrNotFound},
+		"not whole (I5)":         {func(e *state.Entry, _ *volume.Volume) { e.Fill = &state.Fill{} }, volume.ErrNotFound},
+		"not clean (I4)":         {func(e *state.Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
+		"older generation":       {func(e *state.Entry, _ *volume.Volume) { e.Fence.Generation = 3 }, volume.ErrNotFound},
+		"another volume":         {func(e *state.Entry, _ *volume.Volume) { e.Fence.UID = "u2" }, volume.ErrNotFound},
+		"owner moved on":         {func(_ *state.Entry, v *volume.Volume) { v.Fence.Generation = 6 }, volume.ErrFenced},
+		"another node owns it":   {func(_ *state.Entry, v *volume.Volume) { v.Fence.Node = "c" }, volume.ErrFenced},
+		"nobody is entitled now": {func(_ *state.Entry, v *volume.Volume) { v.Published = false }, volume.ErrFenced},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

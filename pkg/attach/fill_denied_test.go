@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -21,7 +21,7 @@ const otherFill = volume.ID("pvc-2")
 // fillBeside makes the plugin know of another volume's fill before it looks for any.
 func (h *host) fillBeside() (end func()) {
 	h.w.t.Helper()
-	e := attach.Entry{ID: otherFill, State: attach.StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fill: &attach.Fill{RegionSectors: 64}}
+	e := state.Entry{ID: otherFill, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fill: &state.Fill{RegionSectors: 64}}
 	h.w.must("journal", h.Journal.Save(string(otherFill), e))
 	h.BeginFill(otherFill)
 	return func() { h.w.must("journal", h.Journal.Delete(string(otherFill))) }
@@ -169,7 +169,8 @@ func TestFailOverForgetsResidency(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
 	l.b.DM = &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}
-	if err := l.b.FailOver(l.ctx); !errors.Is(err, errSwap) {
+	l.b.CacheFaults().Devices = l.b.DM
+	if err := l.b.CacheFaults().Pass(l.ctx); !errors.Is(err, errSwap) {
 		t.Fatalf("got %v, want %v", err, errSwap)
 	}
 	if e := l.b.entry(); e.Cached() || e.Fill == nil || e.Fill.From != nil {
@@ -203,7 +204,7 @@ func TestDeniedFillRests(t *testing.T) {
 	l.req = l.publish(l.a.name)
 	l.begin(l.a)
 	e := l.a.entry()
-	e.Fill = &attach.Fill{RegionSectors: 64}
+	e.Fill = &state.Fill{RegionSectors: 64}
 	l.must("journal", l.a.Journal.Save(string(volumeID), *e))
 	dm := &counting{Client: l.a.DM}
 	l.a.DM = dm

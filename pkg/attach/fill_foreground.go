@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
@@ -39,15 +40,10 @@ func copyAtATime(ios uint64, elapsed time.Duration, bandwidth int64) int64 {
 	return copyAlone
 }
 
-// regions is a number of bytes in regions, at least one.
-func (f *Fill) regions(bytes int64) uint64 {
-	return max(uint64(bytes)/sectorSize/f.RegionSectors, 1)
-}
-
 // yield makes the copy give way to the pod's I/O. A clone begins with copyBeside; when
 // the I/O is not measured, it stays so. What fails here must not keep a lost peer from
 // being replaced, so that it is logged.
-func (a *Attacher) yield(ctx context.Context, e *Entry, memo *fillMemo, active int) {
+func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *fillMemo, active int) {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	st, err := a.DM.StatsAll(ctx, layout.Device(e.ID, layout.Top))
 	top, measured := st[layout.Device(e.ID, layout.Top)]
@@ -64,7 +60,7 @@ func (a *Attacher) yield(ctx context.Context, e *Entry, memo *fillMemo, active i
 	if want == memo.atATime {
 		return
 	}
-	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Fill.regions(want), 10))
+	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Fill.Regions(want), 10))
 	switch {
 	case err == nil:
 		memo.atATime = want

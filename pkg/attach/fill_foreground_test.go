@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -31,10 +32,10 @@ func TestCopyAtATime(t *testing.T) {
 			}
 		})
 	}
-	if got := (&Fill{RegionSectors: 64}).regions(copyBeside); got != 4 {
+	if got := (&state.Fill{RegionSectors: 64}).Regions(copyBeside); got != 4 {
 		t.Errorf("%d regions of 32 KiB", got)
 	}
-	if got := (&Fill{RegionSectors: 2048}).regions(copyBeside); got != 1 {
+	if got := (&state.Fill{RegionSectors: 2048}).Regions(copyBeside); got != 1 {
 		t.Errorf("%d regions of 1 MiB: without one there is no copy", got)
 	}
 }
@@ -50,7 +51,7 @@ func TestFillsRemembered(t *testing.T) {
 		t.Error("a fill that has just begun was not looked at")
 	}
 	f.remember(map[string]devmapper.CloneStatus{"nf-v.data": {}})
-	e := &Entry{ID: "v", Fill: &Fill{RegionSectors: 64, Bandwidth: 64 << 20}}
+	e := &state.Entry{ID: "v", Fill: &state.Fill{RegionSectors: 64, Bandwidth: 64 << 20}}
 	memo := f.memo("v")
 	look := func(hydrated uint64) bool {
 		now = now.Add(fillTick)
@@ -108,7 +109,7 @@ func TestFillsNearTheEnd(t *testing.T) {
 	now := time.Now()
 	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
 	const perLook, total = 100, 1200 // regions
-	e, memo := &Entry{ID: "v", Fill: &Fill{RegionSectors: 64}}, &fillMemo{}
+	e, memo := &state.Entry{ID: "v", Fill: &state.Fill{RegionSectors: 64}}, &fillMemo{}
 	for hydrated := uint64(0); hydrated < total; hydrated += perLook {
 		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
 		looks := float64(total-hydrated) / perLook
@@ -123,7 +124,7 @@ func TestFillsNearTheEnd(t *testing.T) {
 // clone of the stage before.
 func TestFillWithoutShape(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}})
-	e := &Entry{ID: "v", State: StateStaging, Mode: volume.ModeWritethrough, Fill: &Fill{From: &volume.WarmSource{Node: "b"}}}
+	e := &state.Entry{ID: "v", State: state.Staging, Mode: volume.ModeWritethrough, Fill: &state.Fill{From: &volume.WarmSource{Node: "b"}}}
 	look := fillLook{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
 	f, err := a.fillFacts(t.Context(), e, &fillMemo{known: true}, look)
 	if err != nil || f.Clone || decideFill(f) != fillNothing {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -18,21 +19,21 @@ import (
 func TestGatherOfBefore(t *testing.T) {
 	peer := &volume.ISCSI{IQN: "iqn.x:a"}
 	for name, tc := range map[string]struct {
-		meanwhile func(*Entry, *gatherDevices)
+		meanwhile func(*state.Entry, *gatherDevices)
 		want      error
 	}{
-		"nothing":                 {func(*Entry, *gatherDevices) {}, nil},
-		"another step":            {func(e *Entry, _ *gatherDevices) { e.State = StateFlushing }, nil},
-		"staged anew":             {func(e *Entry, _ *gatherDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
-		"another owner":           {func(e *Entry, _ *gatherDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
-		"another fill":            {func(e *Entry, _ *gatherDevices) { e.Fill.Move.UID = "m2" }, volume.ErrUnavailable},
-		"it goes on from the map": {func(e *Entry, _ *gatherDevices) { e.Fill.Peer = nil }, volume.ErrUnavailable},
-		"the fill ended":          {func(e *Entry, _ *gatherDevices) { e.Fill = nil }, volume.ErrUnavailable},
-		"another origin":          {func(_ *Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
+		"nothing":                 {func(*state.Entry, *gatherDevices) {}, nil},
+		"another step":            {func(e *state.Entry, _ *gatherDevices) { e.State = state.Flushing }, nil},
+		"staged anew":             {func(e *state.Entry, _ *gatherDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
+		"another owner":           {func(e *state.Entry, _ *gatherDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
+		"another fill":            {func(e *state.Entry, _ *gatherDevices) { e.Fill.Move.UID = "m2" }, volume.ErrUnavailable},
+		"it goes on from the map": {func(e *state.Entry, _ *gatherDevices) { e.Fill.Peer = nil }, volume.ErrUnavailable},
+		"the fill ended":          {func(e *state.Entry, _ *gatherDevices) { e.Fill = nil }, volume.ErrUnavailable},
+		"another origin":          {func(_ *state.Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			entries := newJournal(t)
-			e := Entry{ID: "v", State: StateStaged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Fill: &Fill{Move: volume.MoveID{UID: "m"}, Peer: peer}}
+			e := state.Entry{ID: "v", State: state.Staged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Fill: &state.Fill{Move: volume.MoveID{UID: "m"}, Peer: peer}}
 			dm := &gatherDevices{origin: 1}
 			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
 			if err := errors.Join(entries.Save("v", e), a.writeMap("v", cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4})); err != nil {
@@ -113,7 +114,7 @@ func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...s
 // The session with a peer is not ended because the fill before did without its own.
 func TestLeaveLooksAgain(t *testing.T) {
 	entries := newJournal(t)
-	e := Entry{ID: "v", State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fill: &Fill{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
+	e := state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fill: &state.Fill{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
 	if err := entries.Save("v", e); err != nil {
 		t.Fatal(err)
 	}

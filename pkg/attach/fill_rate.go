@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // reckon brings the fill's account up to date and tells whether it is overdrawn.
-func (a *Attacher) reckon(e *Entry, memo *fillMemo, st devmapper.CloneStatus, active int) bool {
+func (a *Attacher) reckon(e *state.Entry, memo *fillMemo, st devmapper.CloneStatus, active int) bool {
 	a.fills.mu.Lock()
 	defer a.fills.mu.Unlock()
 	now, s := a.Now(), &memo.state

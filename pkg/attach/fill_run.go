@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -64,7 +65,7 @@ func (a *Attacher) findFills(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Not every fill under way is known")
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Fill != nil && e.State != StateResident {
+		if e := &entries[i]; e.Fill != nil && e.State != state.Resident {
 			a.fills.begin(e.ID, time.Time{})
 		}
 	}
@@ -86,7 +87,7 @@ func (a *Attacher) stepFills(ctx context.Context) int {
 		return len(ids)
 	}
 	// A lost peer may hold up one of them for seconds. What it took is logged by the volume.
-	_ = a.filling.each(ctx, 0, fillPatience, ids, func(ctx context.Context, id volume.ID) error {
+	_ = a.filling.Each(ctx, 0, fillPatience, ids, func(ctx context.Context, id volume.ID) error {
 		if err := a.stepFill(ctx, id, look); err != nil && ctx.Err() == nil {
 			log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
 		}
@@ -178,7 +179,7 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
 		return err
 	}
-	if e == nil || e.Fill == nil || e.State == StateResident {
+	if e == nil || e.Fill == nil || e.State == state.Resident {
 		a.fills.forget(id)
 		return nil
 	}
@@ -223,7 +224,7 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 }
 
 // fillFacts gathers what decideFill needs, and reckons up the rate.
-func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
+func (a *Attacher) fillFacts(ctx context.Context, e *state.Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
 	f := fillFacts{Entry: e}
 	if f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]; e.Fill.RegionSectors == 0 {
 		f.Clone = false // it has no shape yet: what was seen is the clone of a stage before
@@ -241,7 +242,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	if look.fresh && e.State == StateStaged && !f.Status.Silent { // until then, discards count as copied
+	if look.fresh && e.State == state.Staged && !f.Status.Silent { // until then, discards count as copied
 		f.Ahead = a.reckon(e, memo, f.Status, look.active)
 	}
 	if f.Settling = a.settling(memo); f.Settling {
@@ -262,7 +263,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *Entry, memo *fillMemo, look
 
 // givenUp tells whether the peer has said that it does not serve any more. Whoever
 // cannot be asked has not.
-func (a *Attacher) givenUp(ctx context.Context, e *Entry) bool {
+func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
 	if a.Moves == nil || e.Fill.Peer == nil || e.Fill.Move.Name == "" {
 		return false
 	}
@@ -276,7 +277,7 @@ func (a *Attacher) givenUp(ctx context.Context, e *Entry) bool {
 
 // onOrigin tells whether the path leads to the gather view. It looks for the devices if infos
 // is nil.
-func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devmapper.Info) (_ bool, err error) {
+func (a *Attacher) onOrigin(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) (_ bool, err error) {
 	if infos == nil {
 		if infos, err = a.DM.Info(ctx, layout.Device(e.ID, layout.Top)); err != nil {
 			return false, err
@@ -297,7 +298,7 @@ func (a *Attacher) onOrigin(ctx context.Context, e *Entry, infos map[string]devm
 // gatherPath replaces the peer by the gather view of the origin. It takes no lock
 // and writes no journal: whoever holds the volume's lock may be waiting for just
 // this. What is loaded tells what was done.
-func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]devmapper.Info) error {
+func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) error {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	began := a.Now()
 	origin, path, data := infos[layout.Device(e.ID, layout.Origin)], infos[layout.Device(e.ID, layout.Path)], infos[layout.Device(e.ID, layout.Data)]
@@ -338,7 +339,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *Entry, infos map[string]de
 // there is. Map and origin were read before, and a large table takes seconds to load: the
 // volume may have been staged anew meanwhile, which the journal says before there is a
 // device of it. The loaded table holds the origin, so that its number is nobody else's.
-func (a *Attacher) sameFill(ctx context.Context, e *Entry, origin devmapper.Info) error {
+func (a *Attacher) sameFill(ctx context.Context, e *state.Entry, origin devmapper.Info) error {
 	now, err := a.load(e.ID)
 	if err != nil {
 		return err
@@ -365,13 +366,9 @@ func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, erro
 
 // lockedFillStep takes a step that no request may run beside.
 func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillStep, memo *fillMemo) error {
-	unlock, ok := a.Locks.TryLock(string(id))
-	if !ok {
-		return nil
-	}
+	e, unlock, err := a.lockSettled(ctx, id)
 	defer unlock()
-	e, err := a.loadSettled(ctx, id)
-	if err != nil || e == nil || e.Fill == nil || e.State != StateStaged || !e.Cached() {
+	if err != nil || e == nil || e.Fill == nil || e.State != state.Staged || !e.Cached() {
 		return err
 	}
 	switch step {
@@ -392,7 +389,7 @@ func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillSt
 
 // leaveGathered ends the session with a peer whose place the origin has taken. It looks
 // again, as swapClone does: a stage may have made the devices anew, on a peer.
-func (a *Attacher) leaveGathered(ctx context.Context, e *Entry, memo *fillMemo) error {
+func (a *Attacher) leaveGathered(ctx context.Context, e *state.Entry, memo *fillMemo) error {
 	memo.forgetDevice()
 	if onOrigin, err := a.onOrigin(ctx, e, nil); err != nil || !onOrigin {
 		return err
@@ -406,7 +403,7 @@ func (a *Attacher) leaveGathered(ctx context.Context, e *Entry, memo *fillMemo) 
 // swapClone puts the SSD itself below the live cache, when everything is copied. It looks
 // again: what the step rests on was seen without the lock, and a stage may have made
 // another clone since then.
-func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
+func (a *Attacher) swapClone(ctx context.Context, e *state.Entry) error {
 	name := layout.Device(e.ID, layout.Data)
 	t, err := a.DM.Table(ctx, name)
 	if err != nil {
@@ -431,7 +428,7 @@ func (a *Attacher) swapClone(ctx context.Context, e *Entry) error {
 
 // sweepIfSwapped is sweepFill if the SSD itself is below the cache. As in swapClone: what
 // the clone of a stage that has just ended did not copy yet must not be called whole.
-func (a *Attacher) sweepIfSwapped(ctx context.Context, e *Entry) error {
+func (a *Attacher) sweepIfSwapped(ctx context.Context, e *state.Entry) error {
 	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
 	if err != nil {
 		return err
@@ -448,7 +445,7 @@ func (a *Attacher) sweepIfSwapped(ctx context.Context, e *Entry) error {
 // sweepFill removes what a complete fill leaves, and lets the peer go. The journal says
 // so first: if the node stops before it knows of the end, the cache needs no clone, and
 // the clone's metadata are gone.
-func (a *Attacher) sweepFill(ctx context.Context, e *Entry) error {
+func (a *Attacher) sweepFill(ctx context.Context, e *state.Entry) error {
 	if !e.Fill.Whole {
 		e.Fill.Whole = true
 		if err := a.save(ctx, e, e.State); err != nil {
@@ -473,7 +470,7 @@ func (a *Attacher) sweepFill(ctx context.Context, e *Entry) error {
 }
 
 // reportFill writes progress that is news. Nobody's data wait for it.
-func (a *Attacher) reportFill(ctx context.Context, e *Entry, f fillFacts, memo *fillMemo) {
+func (a *Attacher) reportFill(ctx context.Context, e *state.Entry, f fillFacts, memo *fillMemo) {
 	if a.Moves == nil || !f.Clone || e.Fill.Move.Name == "" || a.Now().Sub(memo.reported) < fillReport {
 		return
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -26,7 +26,7 @@ func TestFillLookTooOld(t *testing.T) {
 			l.must("stage", l.a.Stage(l.ctx, req))
 			e, err := l.a.Journal.Load(string(volumeID))
 			l.must("journal", err)
-			e.Fill = &attach.Fill{RegionSectors: 64}
+			e.Fill = &state.Fill{RegionSectors: 64}
 			l.must("journal", l.a.Journal.Save(string(volumeID), e))
 			dm := &cloneSince{Client: l.a.DM, data: data, seen: seen, looked: make(chan struct{})}
 			l.a.DM = dm

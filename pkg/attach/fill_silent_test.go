@@ -63,7 +63,8 @@ func TestSilentClone(t *testing.T) {
 	l.b.DM = &silent{Client: &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}, clones: func(map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
 		return map[string]devmapper.CloneStatus{"nf-" + string(volumeID) + ".data": {Silent: true}}, nil
 	}}
-	l.must("failover", l.b.FailOver(l.ctx))
+	l.b.CacheFaults().Devices = l.b.DM
+	l.must("failover", l.b.CacheFaults().Pass(l.ctx))
 	if e := l.b.entry(); !e.Cached() {
 		t.Errorf("the journal has mode %s", e.Mode)
 	}

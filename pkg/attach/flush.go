@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // flush proves that the origin has everything (I2) and leads to Flushed.
-func (a *Attacher) flush(ctx context.Context, e *Entry) error {
-	if e.State != StateFlushing {
-		if err := a.save(ctx, e, StateFlushing); err != nil {
+func (a *Attacher) flush(ctx context.Context, e *state.Entry) error {
+	if e.State != state.Flushing {
+		if err := a.save(ctx, e, state.Flushing); err != nil {
 			return err
 		}
 	}
@@ -58,7 +59,7 @@ func (a *Attacher) flush(ctx context.Context, e *Entry) error {
 	if e.Doubt = a.doubt(ctx, e); e.Doubt != "" {
 		return a.discard(ctx, e)
 	}
-	if err := a.save(ctx, e, StateFlushed); err != nil {
+	if err := a.save(ctx, e, state.Flushed); err != nil {
 		return err
 	}
 	faultUnstageFlushed.Hit()
@@ -79,7 +80,7 @@ func (a *Attacher) cacheStatus(ctx context.Context, id volume.ID) (devmapper.Cac
 
 // awaitClean polls until no block is dirty. It ends with ErrBusy shortly before
 // the caller's deadline; the cleaner goes on, and the next call continues.
-func (a *Attacher) awaitClean(ctx context.Context, e *Entry) error {
+func (a *Attacher) awaitClean(ctx context.Context, e *state.Entry) error {
 	tick := time.NewTicker(a.PollInterval)
 	defer tick.Stop()
 	for {
@@ -107,7 +108,7 @@ func (a *Attacher) awaitClean(ctx context.Context, e *Entry) error {
 // flushOrigin empties the storage server's volatile write cache. Blocks that
 // dm-cache wrote back went there without a flush of their own, so that without
 // this step a clean cache would not prove durable data (I2).
-func (a *Attacher) flushOrigin(ctx context.Context, e *Entry) error {
+func (a *Attacher) flushOrigin(ctx context.Context, e *state.Entry) error {
 	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
 	if err != nil {
 		return err
@@ -188,7 +189,7 @@ func (f *flushes) begin(id volume.ID, flush func() error) (before <-chan struct{
 // freeReaders answers a device that is open. Whoever has it open may wait for paths that
 // never come back, as udev does, which looks at a device whose paths have failed; while this
 // ownership may go on, that is waited for.
-func (a *Attacher) freeReaders(ctx context.Context, e *Entry, busy error) error {
+func (a *Attacher) freeReaders(ctx context.Context, e *state.Entry, busy error) error {
 	if !errors.Is(busy, volume.ErrInUse) || e.MayBeDirty() {
 		return nil
 	}

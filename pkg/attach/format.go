@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -148,7 +150,7 @@ func (a *Attacher) leaveFailedCache(ctx context.Context, s *staging, why string)
 			return errors.Join(err, a.swapPolicy(ctx, e, false))
 		}
 	}
-	if err := a.failOverVolume(ctx, failoverFacts{Entry: e, LiveCache: true, Status: st, Unreadable: why}); err != nil {
+	if err := a.detachCache(ctx, e, cmp.Or(cachefault.Broken(st), why)); err != nil {
 		return err
 	}
 	s.plan = uncached(s.plan, v1alpha1.ReasonCacheDeviceError, why+": the volume goes on without its cache on node "+a.Node+", nothing is lost")

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -28,7 +29,7 @@ func FuzzEntry(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte, flags uint16) {
-		var e Entry
+		var e state.Entry
 		if json.Unmarshal(text, &e) != nil {
 			return
 		}
@@ -56,7 +57,6 @@ func FuzzEntry(f *testing.F) {
 		decideDown(down)
 		decideChange(changeFacts{Entry: &e, Record: s.f.Record})
 		decideFill(fillFacts{Entry: &e})
-		decideFailover(failoverFacts{Entry: &e})
 		decidePrewarm(prewarmFacts{Entry: &e, Node: "a"})
 		prewarmKept(&e, s.f.Fence)
 		prewarmWanted(&e, s.f.Record, "a", time.Unix(0, 0), time.Hour)
@@ -80,7 +80,7 @@ func FuzzAhead(f *testing.F) {
 			return // the API bounds the first, the pool the second
 		}
 		loan := volume.Loan{ChunkSectors: chunkSectors, DataBytes: dataBytes, Tracked: &volume.Tracked{ID: tracking, AreaBytes: areaBytes, Changed: changed}}
-		if unfit(&Prewarm{Tracking: tracking, ChunkSectors: chunkSectors, LentBytes: dataBytes}, loan) != "" {
+		if unfit(&state.Prewarm{Tracking: tracking, ChunkSectors: chunkSectors, LentBytes: dataBytes}, loan) != "" {
 			return
 		}
 		end := uint64(0)

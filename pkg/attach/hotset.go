@@ -12,9 +12,11 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -59,7 +61,7 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 		}
 	}
 	// What it took is logged by the volume.
-	_ = a.hotSetting.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+	_ = a.hotSetting.Each(ctx, passes.Slow, passes.Patience, due, func(ctx context.Context, id volume.ID) error {
 		if err := a.recordHotSet(ctx, id); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Hot set was not recorded", "volume", id)
 		}
@@ -69,15 +71,15 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 
 // hotSetDue tells whether a volume's hot set is to be taken now. That of an attached
 // volume is taken for the case that its node is lost; one of an earlier boot is repair's.
-func (a *Attacher) hotSetDue(e *Entry) bool {
+func (a *Attacher) hotSetDue(e *state.Entry) bool {
 	switch {
 	case !e.Cached() || e.Fill != nil:
 		return false
-	case e.State == StateResident:
+	case e.State == state.Resident:
 		// Not at once: the next owner may be asking for the residency just now.
 		return e.HotSetDue && e.Lent == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
 	}
-	return e.State == StateStaged && e.Boot == a.Boot && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
+	return e.State == state.Staged && e.Boot == a.Boot && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
 }
 
 func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
@@ -110,7 +112,7 @@ func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
 
 // copyMap reads the map from a copy of the metadata, which may be in use: then the
 // copy may be torn, and the tool says so or the list is a little wrong.
-func (a *Attacher) copyMap(ctx context.Context, e *Entry) (cachemap.Map, error) {
+func (a *Attacher) copyMap(ctx context.Context, e *state.Entry) (cachemap.Map, error) {
 	c, err := a.findCache(ctx, e.ID)
 	if err != nil {
 		return cachemap.Map{}, err

@@ -11,16 +11,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // countEvery is how often the count grows while unflushed writes may be made.
 const countEvery = 10 * time.Minute
-
-// activation is what the journal knows.
-func (e *Entry) activation() volume.Activation {
-	return volume.Activation{ID: e.ActivationID, Generation: e.Fence.Generation, Count: e.ActivationCount}
-}
 
 // activation is what the SSD knows.
 func (c cacheFacts) activation() volume.Activation {
@@ -29,7 +26,7 @@ func (c cacheFacts) activation() volume.Activation {
 
 // identityOf is what the record says of journal and SSD together: the worse of the two.
 // The record shows the ownership of each of them, or they are not asked.
-func identityOf(e *Entry, c cacheFacts, rec volume.Volume) volume.Identity {
+func identityOf(e *state.Entry, c cacheFacts, rec volume.Volume) volume.Identity {
 	out := volume.IdentityCurrent
 	for _, is := range []volume.Identity{journalIdentity(e, rec), cacheIdentity(c, rec)} {
 		if is == volume.IdentityPast || out == volume.IdentityCurrent {
@@ -39,11 +36,11 @@ func identityOf(e *Entry, c cacheFacts, rec volume.Volume) volume.Identity {
 	return out
 }
 
-func journalIdentity(e *Entry, rec volume.Volume) volume.Identity {
+func journalIdentity(e *state.Entry, rec volume.Volume) volume.Identity {
 	if e == nil || e.Fence != rec.Fence {
 		return volume.IdentityCurrent
 	}
-	return rec.Identify(e.activation())
+	return rec.Identify(e.Activation())
 }
 
 func cacheIdentity(c cacheFacts, rec volume.Volume) volume.Identity {
@@ -57,7 +54,7 @@ func cacheIdentity(c cacheFacts, rec volume.Volume) volume.Identity {
 // last staged with: an image of them from before, or another machine of the same name.
 // While the record says that writes may be unflushed, nobody knows whether these are
 // among them.
-func pastWrites(e *Entry, c cacheFacts, rec volume.Volume) bool {
+func pastWrites(e *state.Entry, c cacheFacts, rec volume.Volume) bool {
 	if identityOf(e, c, rec) != volume.IdentityPast || bugTrustNodeName.On() {
 		return false
 	}
@@ -69,7 +66,7 @@ func pastWrites(e *Entry, c cacheFacts, rec volume.Volume) bool {
 
 // believed is the journal as far as it may be believed beside the SSD: one that comes out
 // of an image says nothing of an SSD that does not.
-func believed(e *Entry, c cacheFacts, rec *volume.Volume) *Entry {
+func believed(e *state.Entry, c cacheFacts, rec *volume.Volume) *state.Entry {
 	if outlived(e, c, rec) && !bugTrustNodeName.On() {
 		return nil
 	}
@@ -79,7 +76,7 @@ func believed(e *Entry, c cacheFacts, rec *volume.Volume) *Entry {
 // outlived tells a journal that is older than the SSD. Whatever a step changes, the journal
 // has first; so an SSD that is ahead of it proves that. Of two stages under one ownership
 // the record knows which was the last; rec is nil if there is none.
-func outlived(e *Entry, c cacheFacts, rec *volume.Volume) bool {
+func outlived(e *state.Entry, c cacheFacts, rec *volume.Volume) bool {
 	switch {
 	case e == nil || !c.Whole || c.SuperblockBlank || c.Fence.UID != e.Fence.UID:
 		return false
@@ -94,14 +91,14 @@ func outlived(e *Entry, c cacheFacts, rec *volume.Volume) bool {
 }
 
 // sameCache tells whether the SSD holds the cache that the journal speaks of.
-func sameCache(e *Entry, c cacheFacts) bool {
-	return c.Fence == e.Fence && c.activation() == e.activation()
+func sameCache(e *state.Entry, c cacheFacts) bool {
+	return c.Fence == e.Fence && c.activation() == e.Activation()
 }
 
 // ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a
 // state directory that was restored from an image alone says nothing of what is there. The
 // journal is forgotten then, and the cache is judged as one that lost its own.
-func (a *Attacher) ssdAgrees(ctx context.Context, e *Entry) (bool, error) {
+func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) {
 	view := a.Pool.View()
 	if view.VG == "" {
 		return true, nil
@@ -118,6 +115,21 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *Entry) (bool, error) {
 	return false, a.forget(e.ID)
 }
 
+// forgetOld forgets a journal entry that is older than the SSD, whose cache is judged as
+// one that lost its own (states.md, Whose disks these are). The record is read only if it
+// may tell.
+func (a *Attacher) forgetOld(ctx context.Context, e *state.Entry, c cacheFacts) (old bool, err error) {
+	if !c.Whole || sameCache(e, c) {
+		return false, nil
+	}
+	rec, err := a.findRecord(ctx, e.ID)
+	if err != nil || believed(e, c, rec) != nil {
+		return false, err
+	}
+	klog.FromContext(ctx).Info("Journal is older than the SSD, and is forgotten", "volume", e.ID, "generation", e.Fence.Generation, "ssd", c.Fence.Generation)
+	return true, a.forget(e.ID)
+}
+
 // errPast says what stands against a volume whose unflushed writes are elsewhere.
 func errPast(node string, id volume.ID) error {
 	return fmt.Errorf("the disks of node %s are not those with which volume %s was last attached: they were restored from an image, or are those of another machine of the same name; "+
@@ -130,11 +142,11 @@ func newActivation(s *staging) (a volume.Activation, fresh bool) {
 	e, f, rec := s.entry, s.req.Publication.Fence, s.rec
 	switch {
 	case s.plan.Cache == planRecover && e != nil:
-		return e.activation(), false
+		return e.Activation(), false
 	case s.plan.Cache == planRecover:
 		return s.cache.facts.activation(), false
-	case e != nil && e.Fence == f && e.ActivationID != "" && rec.Pending == e.activation():
-		return e.activation(), false
+	case e != nil && e.Fence == f && e.ActivationID != "" && rec.Pending == e.Activation():
+		return e.Activation(), false
 	}
 	count := max(rec.Activation.Count, rec.Pending.Count)
 	if e != nil {
@@ -163,17 +175,17 @@ func (a *Attacher) pendActivation(ctx context.Context, s *staging) error {
 }
 
 // confirmActivation makes it the record's, now that the devices are there.
-func (a *Attacher) confirmActivation(ctx context.Context, e *Entry, rec volume.Volume) error {
-	if e.ActivationID == "" || rec.Activation == e.activation() {
+func (a *Attacher) confirmActivation(ctx context.Context, e *state.Entry, rec volume.Volume) error {
+	if e.ActivationID == "" || rec.Activation == e.Activation() {
 		return nil
 	}
-	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
+	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.Activation())
 }
 
 // countUp lets the count grow in the journal. The SSD follows, and then the record:
 // whatever is an image of this node's disks as they were before is of the past from then
 // on.
-func (a *Attacher) countUp(ctx context.Context, e *Entry) error {
+func (a *Attacher) countUp(ctx context.Context, e *state.Entry) error {
 	if e.ActivationID == "" {
 		return nil
 	}
@@ -187,13 +199,13 @@ func (a *Attacher) countUp(ctx context.Context, e *Entry) error {
 func (a *Attacher) degraded() bool { return a.Pool.View().Degraded != "" }
 
 // tagCounted brings the count to the SSD.
-func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
+func (a *Attacher) tagCounted(ctx context.Context, e *state.Entry) error {
 	if e.ActivationID == "" || !e.Cached() {
 		return nil
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	return a.changeCount(cctx, e, layout.ActivationTags(e.activation()))
+	return a.changeCount(cctx, e, layout.ActivationTags(e.Activation()))
 }
 
 // changeCount puts tags with a new count in the place of those with the last one, on stable
@@ -201,7 +213,7 @@ func (a *Attacher) tagCounted(ctx context.Context, e *Entry) error {
 // makes what is on the SSD of the past. LVM keeps its metadata on the SSDs that the cache is
 // on. A commit of the cache would flush them too, but not while its device is suspended, and
 // its status does not say that it failed.
-func (a *Attacher) changeCount(ctx context.Context, e *Entry, tags []string) error {
+func (a *Attacher) changeCount(ctx context.Context, e *state.Entry, tags []string) error {
 	vg := a.Pool.View().VG
 	if err := a.LVM.ChangeTags(ctx, vg, tags, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		return err
@@ -224,8 +236,8 @@ func (a *Attacher) changeCount(ctx context.Context, e *Entry, tags []string) err
 }
 
 // recordCount brings the count to the record, which refuses that of disks of the past.
-func (a *Attacher) recordCount(ctx context.Context, e *Entry) error {
-	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.activation())
+func (a *Attacher) recordCount(ctx context.Context, e *state.Entry) error {
+	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.Activation())
 }
 
 // CountUp lets the counts of all volumes grow that are due: those whose caches may take
@@ -238,7 +250,7 @@ func (a *Attacher) CountUp(ctx context.Context) error {
 			due = append(due, entries[i].ID)
 		}
 	}
-	return errors.Join(err, a.counting.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+	return errors.Join(err, a.counting.Each(ctx, passes.Slow, passes.Patience, due, func(ctx context.Context, id volume.ID) error {
 		if err := a.countOne(ctx, id); err != nil {
 			return fmt.Errorf("count of volume %s: %w", id, err)
 		}
@@ -246,18 +258,14 @@ func (a *Attacher) CountUp(ctx context.Context) error {
 	}))
 }
 
-func (a *Attacher) countDue(e *Entry) bool {
+func (a *Attacher) countDue(e *state.Entry) bool {
 	age := a.Now().Sub(e.CountedAt)
-	return e.State == StateStaged && e.MayBeDirty() && e.ActivationID != "" && e.Boot == a.Boot && (age < 0 || age >= countEvery)
+	return e.State == state.Staged && e.MayBeDirty() && e.ActivationID != "" && e.Boot == a.Boot && (age < 0 || age >= countEvery)
 }
 
 func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
-	unlock, ok := a.Locks.TryLock(string(id))
-	if !ok {
-		return nil
-	}
+	e, unlock, err := a.lockSettled(ctx, id)
 	defer unlock()
-	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil || !a.countDue(e) || a.degraded() {
 		return err
 	}

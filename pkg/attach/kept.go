@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -45,13 +46,13 @@ type unitQuestion struct {
 }
 
 // again asks where the unit was when the entry was written.
-func (a *Attacher) again(e *Entry) unitQuestion {
+func (a *Attacher) again(e *state.Entry) unitQuestion {
 	return unitQuestion{at: e.Source, every: a.AskEvery}
 }
 
 // prove gathers what decideOwnership needs besides the record. e is nil if only the SSD
 // tells of the writes: then the unit is not asked for.
-func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *Entry, rec *volume.Volume, q unitQuestion) (proof, error) {
+func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *state.Entry, rec *volume.Volume, q unitQuestion) (proof, error) {
 	static := e != nil && e.Static
 	if !asksUnit(known, false, rec, false) {
 		return proof{}, nil
@@ -75,7 +76,7 @@ func covered(deleted []volume.Deletion, id volume.ID, f volume.Fence) bool {
 // of the entry. The answer of a session that exists is as old as the session: if the
 // server has given the volume away since, that session has ended, it never finds its
 // target again, and nothing can be written through it.
-func (a *Attacher) unitOf(ctx context.Context, e *Entry, q unitQuestion) (generation int64, same bool) {
+func (a *Attacher) unitOf(ctx context.Context, e *state.Entry, q unitQuestion) (generation int64, same bool) {
 	if q.at.IQN == "" {
 		return 0, false
 	}

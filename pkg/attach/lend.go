@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,16 +54,16 @@ func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan,
 }
 
 // lendable says why a residency may not be lent, nil if it may.
-func lendable(e *Entry, rec volume.Volume, r volume.LoanRequest, boot string) error {
+func lendable(e *state.Entry, rec volume.Volume, r volume.LoanRequest, boot string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation + 1, Node: r.To}); {
-	case e == nil || e.State != StateResident || e.Fill != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
+	case e == nil || e.State != state.Resident || e.Fill != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
 		return fmt.Errorf("%w: no clean cache of volume %s, generation %d, is kept here", volume.ErrNotFound, r.Volume, r.Generation)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; the cache of generation %d is for the owner after it, and node %q asks",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.Generation, r.To)
 	case e.Lent != nil && *e.Lent == r.Move && e.Boot == boot:
 		return nil // it was judged when it was lent; the borrower has begun since
-	case rec.Identify(e.activation()) != volume.IdentityCurrent && !bugTrustNodeName.On():
+	case rec.Identify(e.Activation()) != volume.IdentityCurrent && !bugTrustNodeName.On():
 		return fmt.Errorf("%w: the cache of volume %s on this node is not of the volume's last stage here", volume.ErrNotFound, r.Volume)
 	case e.Lent != nil && *e.Lent == r.Move && e.Boot != boot:
 		return fmt.Errorf("%w: the loan was lost when this node restarted", volume.ErrUnavailable)
@@ -71,10 +72,10 @@ func lendable(e *Entry, rec volume.Volume, r volume.LoanRequest, boot string) er
 }
 
 // lend exports the cache: metadata, then data, as one device.
-func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (volume.Loan, error) {
+func (a *Attacher) lend(ctx context.Context, e *state.Entry, r volume.LoanRequest) (volume.Loan, error) {
 	again := e.Lent != nil
 	e.Lent = &r.Move
-	if err := a.save(ctx, e, StateResident); err != nil {
+	if err := a.save(ctx, e, state.Resident); err != nil {
 		return volume.Loan{}, err
 	}
 	faultLendJournaled.Hit()
@@ -82,7 +83,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 	if err != nil {
 		return volume.Loan{}, err
 	}
-	if !c.facts.Whole || !sameCache(e, c.facts) || !c.facts.SuperblockClean || !e.stopProven(c.facts) {
+	if !c.facts.Whole || !sameCache(e, c.facts) || !c.facts.SuperblockClean || !stopProven(e, c.facts) {
 		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
 	loan, err := a.export(ctx, e, c, r, again, false)
@@ -96,7 +97,7 @@ func (a *Attacher) lend(ctx context.Context, e *Entry, r volume.LoanRequest) (vo
 
 // export makes one device of metadata and data, and serves it. again tells that the
 // same loan may have been given before, live that the cache is in use.
-func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volume.LoanRequest, again, live bool) (volume.Loan, error) {
+func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r volume.LoanRequest, again, live bool) (volume.Loan, error) {
 	dev, err := a.lentDevice(ctx, e, again, func() (devmapper.Table, error) { return a.lentTable(ctx, e, c, live) })
 	if err != nil {
 		return volume.Loan{}, err
@@ -114,7 +115,7 @@ func (a *Attacher) export(ctx context.Context, e *Entry, c cacheVolumes, r volum
 
 // lentDevice makes the device that is exported. One of the same loan is kept: a
 // session may be using it.
-func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
+func (a *Attacher) lentDevice(ctx context.Context, e *state.Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
 	name, uuid := layout.Device(e.ID, layout.Lent), layout.UUID(e.Fence, layout.Lent)
 	if again {
 		infos, err := a.DM.Info(ctx, name)
@@ -135,7 +136,7 @@ func (a *Attacher) lentDevice(ctx context.Context, e *Entry, again bool, table f
 // lentTable is metadata, then data. Of the data of a residency only what its map names
 // is shown (states.md, What the lender does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
-func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
+func (a *Attacher) lentTable(ctx context.Context, e *state.Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
 	meta, data, devno := uint64(c.Meta.SizeBytes)/sectorSize, uint64(c.Data.SizeBytes)/sectorSize, c.Data.DevNo()
 	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.Meta.DevNo()}}}
 	switch {
@@ -154,7 +155,7 @@ func (a *Attacher) lentTable(ctx context.Context, e *Entry, c cacheVolumes, live
 }
 
 // residentMap reads the map of a residency.
-func (a *Attacher) residentMap(ctx context.Context, e *Entry, c cacheVolumes) (m *cachemap.Map, err error) {
+func (a *Attacher) residentMap(ctx context.Context, e *state.Entry, c cacheVolumes) (m *cachemap.Map, err error) {
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
 	defer func() { err = errors.Join(err, removeFiles(text)) }()
 	if err := a.Tools.Dump(ctx, c.Meta.DevPath(), text); err != nil {
@@ -169,12 +170,12 @@ func (a *Attacher) residentMap(ctx context.Context, e *Entry, c cacheVolumes) (m
 
 // Reclaim implements volume.Lender.
 func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
-	return a.endLoanOf(ctx, id, m, func(e *Entry) error {
-		if e.State != StateResident {
+	return a.endLoanOf(ctx, id, m, func(e *state.Entry) error {
+		if e.State != state.Resident {
 			return nil
 		}
 		// First: a residency that was discarded would be lent again, as zeroes.
-		if err := a.save(ctx, e, StateWiping); err != nil {
+		if err := a.save(ctx, e, state.Wiping); err != nil {
 			return err
 		}
 		faultReclaimWiping.Hit()
@@ -193,12 +194,12 @@ func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) e
 
 // Release implements volume.Lender.
 func (a *Attacher) Release(ctx context.Context, id volume.ID, m volume.MoveID) error {
-	return a.endLoanOf(ctx, id, m, func(*Entry) error { return nil })
+	return a.endLoanOf(ctx, id, m, func(*state.Entry) error { return nil })
 }
 
 // endLoanOf ends the loan of one move, and does what follows under the same lock. A
 // loan of another move, or none, is left alone.
-func (a *Attacher) endLoanOf(ctx context.Context, id volume.ID, m volume.MoveID, then func(*Entry) error) error {
+func (a *Attacher) endLoanOf(ctx context.Context, id volume.ID, m volume.MoveID, then func(*state.Entry) error) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return fmt.Errorf("%w: volume %s", volume.ErrBusy, id)
@@ -223,7 +224,7 @@ func (a *Attacher) InUse(ctx context.Context, id volume.ID) (bool, error) {
 }
 
 // endLoan ends the export. The cache stays.
-func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
+func (a *Attacher) endLoan(ctx context.Context, e *state.Entry) error {
 	if e == nil || e.Lent == nil {
 		return nil
 	}
@@ -247,7 +248,7 @@ func (a *Attacher) endLoan(ctx context.Context, e *Entry) error {
 
 // discardBlocks tells the SSD that the cache's blocks hold nothing any more. An SSD
 // that cannot be told is no reason to keep the cache.
-func (a *Attacher) discardBlocks(ctx context.Context, e *Entry) {
+func (a *Attacher) discardBlocks(ctx context.Context, e *state.Entry) {
 	c, err := a.findCache(ctx, e.ID)
 	if err == nil && c.facts.Whole {
 		err = a.Blocks.Discard(ctx, c.Data.DevPath(), [][2]uint64{{0, uint64(c.Data.SizeBytes)}})
@@ -283,7 +284,7 @@ func (a *Attacher) Loan(_ context.Context, id volume.ID) (volume.MoveID, bool, e
 }
 
 // serves returns the loan of an entry. One of an earlier boot was lost with it.
-func (a *Attacher) serves(e *Entry) (volume.MoveID, bool) {
+func (a *Attacher) serves(e *state.Entry) (volume.MoveID, bool) {
 	if e.Lent == nil || e.Boot != a.Boot {
 		return volume.MoveID{}, false
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -96,7 +96,7 @@ func TestRepairKeepsWhatItFlushed(t *testing.T) {
 		l.repairUntilClean(l.a)
 		entries, err := l.a.Journal.List()
 		l.must("journal", err)
-		if len(entries) != 1 || entries[0].State != attach.StateResident {
+		if len(entries) != 1 || entries[0].State != state.Resident {
 			t.Errorf("ended %q: kept %+v", ended, entries)
 		}
 	}

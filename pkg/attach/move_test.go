@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -37,7 +37,7 @@ func newWarmLife(t testing.TB, mode volume.CacheMode, victim string, d ...disast
 }
 
 // entry is what the journal of a node says, nil if there is nothing.
-func (h *host) entry() *attach.Entry {
+func (h *host) entry() *state.Entry {
 	h.w.t.Helper()
 	all, err := h.Journal.List()
 	h.w.must("journal", err)
@@ -53,7 +53,7 @@ func (l *life) arrive(h *host) {
 	l.req = l.publish(h.name)
 	if l.prepared {
 		l.once(h, func(p *plugin) { p.Prepare(l.ctx) })
-		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != attach.StateStaging || e.Fill == nil || e.Fill.Peer == nil) {
+		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Fill == nil || e.Fill.Peer == nil) {
 			l.t.Fatalf("nothing was prepared: %+v", e)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -72,7 +73,7 @@ func TestEntryOfANewerVersion(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			entries, err := journal.Open[Entry](dir)
+			entries, err := journal.Open[state.Entry](dir)
 			if err != nil {
 				t.Fatal(err)
 			}

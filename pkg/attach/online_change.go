@@ -12,9 +12,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -83,16 +86,16 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 	known := map[volume.ID]bool{}
 	var due []volume.ID
 	for _, rec := range records {
-		if status[layout.Device(rec.ID, layout.Top)].Silent || a.changers.working(rec.ID) {
+		if status[layout.Device(rec.ID, layout.Top)].Silent || a.changers.Working(rec.ID) {
 			known[rec.ID] = true
 			continue
 		}
 		e, err := a.load(rec.ID)
-		if err != nil || e == nil || e.State != StateStaged {
+		if err != nil || e == nil || e.State != state.Staged {
 			continue
 		}
 		known[rec.ID] = true
-		if namesOf(rec, e.Names) != e.Names {
+		if state.NamesOf(rec, e.Names) != e.Names {
 			a.keepNames(ctx, rec)
 		}
 		if _, left := a.detached.LoadAndDelete(rec.ID); left {
@@ -116,7 +119,7 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 	}
 	memory := maps.Clone(a.changing) // one that is worked on longer is left alone by the next pass
 	var again atomic.Bool
-	err = a.changers.each(ctx, workSlow, workPatience, due, func(ctx context.Context, id volume.ID) error {
+	err = a.changers.Each(ctx, passes.Slow, passes.Patience, due, func(ctx context.Context, id volume.ID) error {
 		if a.changeOne(ctx, id, memory[id]) {
 			again.Store(true)
 		}
@@ -145,7 +148,7 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 	defer unlock()
 	e, err := a.load(rec.ID)
 	if err == nil && e != nil && e.Boot == a.Boot {
-		e.Names = namesOf(rec, e.Names)
+		e.Names = state.NamesOf(rec, e.Names)
 		err = a.save(ctx, e, e.State)
 	}
 	if err != nil {
@@ -154,7 +157,7 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 }
 
 // changeFacts gathers from what has been read for all volumes.
-func (a *Attacher) changeFacts(ctx context.Context, e *Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) changeFacts {
+func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) changeFacts {
 	f := changeFacts{Entry: e, Record: rec}
 	f.Status, f.LiveCache = status[layout.Device(e.ID, layout.Top)]
 	top := infos[layout.Device(e.ID, layout.Top)]
@@ -163,7 +166,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *Entry, rec volume.Volume,
 	_, path := infos[layout.Device(e.ID, layout.Path)]
 	f.Leftover = f.LiveOrigin && (data || path || e.Fill != nil)
 	if f.LiveCache {
-		f.Broken = cmp.Or(brokenCache(f.Status), a.ssd.why(e.ID))
+		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
 		f.Coarse = a.liveBlocks(e.ID, infos)
 	}
 	view := a.Pool.View()
@@ -264,7 +267,7 @@ func (a *Attacher) gatherChange(ctx context.Context, id volume.ID) (changeFacts,
 }
 
 // changeOf gathers the rest, for a record that is known.
-func (a *Attacher) changeOf(ctx context.Context, e *Entry, rec volume.Volume) (changeFacts, error) {
+func (a *Attacher) changeOf(ctx context.Context, e *state.Entry, rec volume.Volume) (changeFacts, error) {
 	status := map[string]devmapper.CacheStatus{}
 	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -51,7 +52,7 @@ func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep)
 }
 
 // sweep removes what is left of a cache below a linear top device.
-func (a *Attacher) sweep(ctx context.Context, e *Entry) error {
+func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 	top, _, err := a.top(ctx, e.ID)
 	if err != nil {
 		return err
@@ -114,12 +115,12 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	return a.recordCache(ctx, e)
 }
 
-func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
+func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o origin) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	next := *e
 	next.Mode = volume.ModeWritethrough
-	c, err := a.allocate(cctx, next.shape(false))
+	c, err := a.allocate(cctx, shapeOf(&next, false))
 	if err != nil {
 		return err
 	}
@@ -135,8 +136,8 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *Entry, o origin) error {
 }
 
 // recordCache journals a cache that is live in writethrough mode.
-func (a *Attacher) recordCache(ctx context.Context, e *Entry) error {
-	e.Mode, e.Activated, e.Clean = volume.ModeWritethrough, true, false
+func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
+	e.Activate(volume.ModeWritethrough)
 	a.refuseDiscards(ctx, e) // whoever loaded the table may have been killed before
 	a.beginCounting(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
@@ -168,8 +169,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	}
 	a.finalCount(ctx, e.ID)
 	// The journal must deny the cache before the pod can write past it (I3).
-	e.Mode, e.Activated, e.Clean = volume.ModeNone, false, false
-	e.Fill.forgetResidency()
+	e.Deny()
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err
 }
 
 // restore loads the table that the journal speaks of.
-func (a *Attacher) restore(ctx context.Context, e *Entry) error {
+func (a *Attacher) restore(ctx context.Context, e *state.Entry) error {
 	if err := a.markDirty(ctx, e); err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (a *Attacher) restore(ctx context.Context, e *Entry) error {
 
 // startWriteback lets a writethrough cache take writes. What the SSD's tags say
 // comes first: alone they must never deny what may be dirty.
-func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
+func (a *Attacher) startWriteback(ctx context.Context, e *state.Entry) error {
 	// A backup of the journal of before speaks of this activation too, and of nothing dirty.
 	if err := a.countUp(ctx, e); err != nil {
 		return err
@@ -239,7 +239,7 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 		return err
 	}
 	faultChangeTagged.Hit()
-	e.Mode, e.Activated, e.Clean = volume.ModeWriteback, true, false
+	e.Activate(volume.ModeWriteback)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -252,10 +252,10 @@ func (a *Attacher) startWriteback(ctx context.Context, e *Entry) error {
 }
 
 // tagMode writes the mode into the tags of the cache's logical volumes.
-func (a *Attacher) tagMode(ctx context.Context, e *Entry, mode volume.CacheMode) error {
+func (a *Attacher) tagMode(ctx context.Context, e *state.Entry, mode volume.CacheMode) error {
 	add, remove := layout.ModeTags(mode)
 	// A count that could not be noted while nothing was dirty.
-	add, remove = append(add, layout.ActivationTags(e.activation())...), append(remove, layout.CountTag(e.ActivationCount-1))
+	add, remove = append(add, layout.ActivationTags(e.Activation())...), append(remove, layout.CountTag(e.ActivationCount-1))
 	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
@@ -296,7 +296,7 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 }
 
 // extendData makes room in the pool and lengthens the data volume.
-func (a *Attacher) extendData(ctx context.Context, e *Entry, size int64) error {
+func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) error {
 	unlock, err := a.lockPool(ctx)
 	if err != nil {
 		return err

@@ -1,13 +1,14 @@
 package attach
 
 import (
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // changeFacts are what decideChange rests on.
 type changeFacts struct {
-	Entry *Entry
+	Entry *state.Entry
 	// Record is the API object's view.
 	Record volume.Volume
 	// LiveCache is true when the top device's table is a cache, and Status its
@@ -56,7 +57,7 @@ const (
 func decideChange(f changeFacts) changeStep {
 	e := f.Entry
 	switch {
-	case e == nil || e.State != StateStaged || e.Fence != f.Record.Fence || !f.Record.Published:
+	case e == nil || e.State != state.Staged || e.Fence != f.Record.Fence || !f.Record.Published:
 		return changeNothing
 	case e.Lost != nil:
 		// A table of any other kind would take the pod's writes again (I1).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -16,8 +17,8 @@ type attached struct{ f changeFacts }
 // runs is a Staged volume with a cache of 64 MiB in the given mode.
 func runs(mode volume.CacheMode) *attached {
 	s := &attached{changeFacts{
-		Entry: &Entry{
-			Fence: fence5, State: StateStaged, Mode: mode, Activated: mode != volume.ModeNone,
+		Entry: &state.Entry{
+			Fence: fence5, State: state.Staged, Mode: mode, Activated: mode != volume.ModeNone,
 			ChunkSectors: 256, DataBytes: 64 * mib, MetaBytes: 8 * mib, OriginBytes: 1024 * mib, Marked: mode == volume.ModeWriteback,
 		},
 		Record:     volume.Volume{Fence: fence5, Published: true, PossiblyDirty: mode == volume.ModeWriteback, Spec: volume.Spec{Mode: mode}},
@@ -71,7 +72,7 @@ func degraded(f *changeFacts) {
 func failedOver(f *changeFacts)  { f.Entry.FailoverCause = "input/output error" }
 func bounded(f *changeFacts)     { f.Record.Spec.DirtyLimit.Max.Percent = 10 }
 func unmarked(f *changeFacts)    { f.Record.PossiblyDirty = false }
-func lost(f *changeFacts)        { f.Entry.Lost = &Lost{To: keyOf(fence6)} }
+func lost(f *changeFacts)        { f.Entry.Lost = &state.Lost{To: keyOf(fence6)} }
 func failedCache(f *changeFacts) { f.Status = devmapper.CacheStatus{Fail: true} }
 
 func TestDecideChange(t *testing.T) {
@@ -87,7 +88,7 @@ func TestDecideChange(t *testing.T) {
 		"writeback as asked":    {runs(wb), changeDone},
 
 		"no entry":                    {runs(wt).with(func(f *changeFacts) { f.Entry = nil }), changeNothing},
-		"being unstaged":              {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = StateFlushing }), changeNothing},
+		"being unstaged":              {runs(wt).asks(none).with(func(f *changeFacts) { f.Entry.State = state.Flushing }), changeNothing},
 		"released":                    {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Published = false }), changeNothing},
 		"another generation":          {runs(wt).asks(none).with(func(f *changeFacts) { f.Record.Fence = fence4 }), changeNothing},
 		"no top device":               {runs(wt).asks(none).with(func(f *changeFacts) { f.LiveCache = false }), changeNothing},
@@ -184,9 +185,9 @@ func TestDecideChange(t *testing.T) {
 func TestLeftOfAFill(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}, CacheProblem: func(context.Context) string { return "" }})
 	const top, data, path = "nf-v", "nf-v.data", "nf-v.path"
-	fill := &Fill{Peer: &volume.ISCSI{IQN: "iqn.x"}, Move: volume.MoveID{Name: "m"}}
+	fill := &state.Fill{Peer: &volume.ISCSI{IQN: "iqn.x"}, Move: volume.MoveID{Name: "m"}}
 	for name, tc := range map[string]struct {
-		fill    *Fill
+		fill    *state.Fill
 		devices []string
 		want    changeStep
 	}{

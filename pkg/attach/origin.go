@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -48,15 +49,15 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 
 // leaveOrigin ends the session of a stage that fails, while the fill may journal the entry.
 func (a *Attacher) leaveOrigin(ctx context.Context, s *staging) error {
-	var e Entry
-	_ = s.note(func(shared *Entry) error { e = *shared; return nil })
+	var e state.Entry
+	_ = s.note(func(shared *state.Entry) error { e = *shared; return nil })
 	err := a.disconnect(ctx, &e)
-	return errors.Join(err, s.note(func(shared *Entry) error { shared.Reserved = e.Reserved; return nil }))
+	return errors.Join(err, s.note(func(shared *state.Entry) error { shared.Reserved = e.Reserved; return nil }))
 }
 
 // checkUnit compares the ownership with what the storage server has last exported
 // the unit for (states.md, A record that is older than the truth).
-func checkUnit(e *Entry, o transport.Origin) error {
+func checkUnit(e *state.Entry, o transport.Origin) error {
 	if e.Static {
 		return nil // somebody else's server, or a unit that is exported by hand
 	}
@@ -69,7 +70,7 @@ func checkUnit(e *Entry, o transport.Origin) error {
 
 // reconnect attaches the origin of an entry without a request: the node
 // database of the initiator still has the credentials.
-func (a *Attacher) reconnect(ctx context.Context, e *Entry) (origin, error) {
+func (a *Attacher) reconnect(ctx context.Context, e *state.Entry) (origin, error) {
 	o, err := a.Transport.Connect(ctx, target(e.Source), nil)
 	if err != nil {
 		return origin{}, transportError(err)

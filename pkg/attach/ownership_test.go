@@ -3,6 +3,7 @@ package attach
 import (
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -112,7 +113,7 @@ func TestOutlived(t *testing.T) {
 		"another, no record, but writethrough": {func(c *cacheFacts) { c.ActivationID, c.Mode = "b", volume.ModeWritethrough }, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := &Entry{Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback, State: StateStaged}
+			e := &state.Entry{Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback, State: state.Staged}
 			c := cacheFacts{Whole: true, Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback}
 			tc.ssd(&c)
 			if got := outlived(e, c, tc.rec); got != tc.want {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
@@ -35,11 +36,11 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 	entries, err := a.Journal.List()
 	problems := []error{err}
 	owned := sync.OnceValue(func() map[volume.ID]volume.Volume { return a.owned(ctx) }) // most nodes have no such volume
-	waiting := map[volume.ID]*Entry{}
+	waiting := map[volume.ID]*state.Entry{}
 	var ids []volume.ID
 	for i := range entries {
 		e := &entries[i]
-		if e.State == StateResident || e.State == StatePrewarm || len(e.Source.Portals) < 2 && e.Fill == nil {
+		if e.State == state.Resident || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Fill == nil {
 			continue
 		}
 		lost, waits, err := a.lostPaths(ctx, e)
@@ -53,14 +54,14 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 			ids = append(ids, e.ID)
 		}
 	}
-	return errors.Join(append(problems, a.tending.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error {
+	return errors.Join(append(problems, a.tending.Each(ctx, passes.Slow, passes.Patience, ids, func(ctx context.Context, id volume.ID) error {
 		return a.endWait(ctx, waiting[id])
 	}))...)
 }
 
 // lostPaths returns the origin's paths that have failed, and whether origin or source have
 // none that works. What a fill copies from is brought back by the fill's own steps.
-func (a *Attacher) lostPaths(ctx context.Context, e *Entry) (lost []string, waits bool, err error) {
+func (a *Attacher) lostPaths(ctx context.Context, e *state.Entry) (lost []string, waits bool, err error) {
 	for _, part := range pathParts {
 		st, err := a.DM.MultipathStatus(ctx, layout.Device(e.ID, part))
 		if errors.Is(err, devmapper.ErrNotExist) || errors.Is(err, devmapper.ErrParse) {
@@ -81,7 +82,7 @@ func (a *Attacher) lostPaths(ctx context.Context, e *Entry) (lost []string, wait
 
 // keepPaths brings a volume that is attached here to waiting for its paths, if it was told not
 // to, and tries those that have failed.
-func (a *Attacher) keepPaths(ctx context.Context, e *Entry, lost []string) error {
+func (a *Attacher) keepPaths(ctx context.Context, e *state.Entry, lost []string) error {
 	if queues, known := a.queueing.Load(e.ID); !known || !queues.(bool) {
 		if err := a.queuePaths(ctx, e.ID); err != nil {
 			return err
@@ -100,7 +101,7 @@ func (a *Attacher) pathsFail(id volume.ID) bool {
 }
 
 // endWait has what waits for lost paths fail if the ownership is over.
-func (a *Attacher) endWait(ctx context.Context, e *Entry) error {
+func (a *Attacher) endWait(ctx context.Context, e *state.Entry) error {
 	rec, err := a.Records.Get(ctx, e.ID)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
@@ -116,13 +117,13 @@ func (a *Attacher) endWait(ctx context.Context, e *Entry) error {
 // later owner, so that the server does not admit this one any more; or no write is on the
 // SSD alone, and the record says that the volume is not attached. A record of another volume
 // of the name, or one out of a backup, proves nothing: the server may still admit this node.
-func pathsOver(e *Entry, rec volume.Volume) bool {
+func pathsOver(e *state.Entry, rec volume.Volume) bool {
 	return laterOwner(rec.Fence, e.Fence) || !e.MayBeDirty() && !e.Marked && rec.Fence == e.Fence && !rec.Published
 }
 
 // tryPath reads from a path that failed, and says so to the kernel if that works. A read may
 // take as long as the session is waited for; until it has ended, there is no other.
-func (a *Attacher) tryPath(ctx context.Context, e *Entry, devno string) {
+func (a *Attacher) tryPath(ctx context.Context, e *state.Entry, devno string) {
 	name := layout.Device(e.ID, layout.Origin)
 	end, free := a.trying.TryLock(name + " " + devno)
 	if !free {
@@ -149,7 +150,7 @@ func (a *Attacher) tryPath(ctx context.Context, e *Entry, devno string) {
 
 // mayWrite is an error unless each path of a reserved unit is registered: everybody may read
 // one, and a write that is refused is an error for the pod, no reason to try another path.
-func (a *Attacher) mayWrite(ctx context.Context, e *Entry) error {
+func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	if !e.Static || !e.Reserved {
 		return nil
 	}
@@ -176,6 +177,6 @@ func readPath(sysfs, devno string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.ReadAt(blockdev.AlignedBuffer(probeBytes), 0)
+	_, err = f.ReadAt(blockdev.AlignedBuffer(4<<10), 0)
 	return errors.Join(err, f.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -17,12 +18,12 @@ func TestPathsOver(t *testing.T) {
 	later := volume.Fence{UID: "u", Node: "b", Generation: 3}
 	before := volume.Fence{UID: "u", Node: "b", Generation: 1}
 	anew := volume.Fence{UID: "v", Node: "b", Generation: 9}
-	clean := Entry{Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Activated: true}
-	dirty := Entry{Fence: here, State: StateStaged, Mode: volume.ModeWriteback, Activated: true, Marked: true}
+	clean := state.Entry{Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true}
+	dirty := state.Entry{Fence: here, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Marked: true}
 	marked := clean
 	marked.Marked = true
 	for name, tc := range map[string]struct {
-		entry Entry
+		entry state.Entry
 		rec   volume.Volume
 		want  bool
 	}{
@@ -51,12 +52,12 @@ func TestTendPaths(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	attached := volume.Volume{ID: "v", Fence: here, Published: true}
 	left := volume.Volume{ID: "v", Fence: here}
-	entry := Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}
+	entry := state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}
 	queue, fail := "nf-v.origin queue_if_no_path", "nf-v.origin fail_if_no_path"
 	resident, lost, one := entry, entry, entry
-	resident.State, lost.Lost, one.Source.Portals = StateResident, &Lost{}, []string{"a:1"}
+	resident.State, lost.Lost, one.Source.Portals = state.Resident, &state.Lost{}, []string{"a:1"}
 	for name, tc := range map[string]struct {
-		entry   Entry
+		entry   state.Entry
 		watched []volume.Volume
 		record  volume.Volume
 		err     error
@@ -111,7 +112,7 @@ func TestTendPaths(t *testing.T) {
 func TestFailPathsAgain(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	entries := newJournal(t)
-	if err := entries.Save("v", Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeNone, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}); err != nil {
+	if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeNone, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}); err != nil {
 		t.Fatal(err)
 	}
 	dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false, "nf-v.source": false}, deaf: "nf-v.source"}
@@ -132,7 +133,7 @@ func TestFailPathsOfBoth(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	for _, first := range pathParts {
 		entries := newJournal(t)
-		if err := entries.Save("v", Entry{ID: "v", Fence: here, State: StateStaged, Mode: volume.ModeWritethrough, Fill: &Fill{}}); err != nil {
+		if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Fill: &state.Fill{}}); err != nil {
 			t.Fatal(err)
 		}
 		dm := &pathDevices{paths: map[string]bool{"nf-v.origin": true, "nf-v.source": true}}

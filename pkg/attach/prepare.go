@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -95,12 +96,12 @@ func (p *prepares) keep(ids map[volume.ID]bool) {
 // mayPrepare tells whether the stage of a volume may begin before it is asked for: it
 // is going to begin from a peer, and nothing of the volume is here that it would have to
 // judge.
-func mayPrepare(e *Entry, rec volume.Volume, node string) bool {
+func mayPrepare(e *state.Entry, rec volume.Volume, node string) bool {
 	switch {
 	case !rec.Published || rec.Fence.Node != node || rec.Deleting || rec.WarmSource == nil || rec.Spec.CapacityBytes <= 0:
 		return false
 	case e != nil:
-		return e.State == StateResident && e.Fence != rec.Fence && !outdated(rec.Fence, e.Fence)
+		return e.State == state.Resident && e.Fence != rec.Fence && !outdated(rec.Fence, e.Fence)
 	}
 	return true
 }
@@ -248,9 +249,9 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 
 // connectEarly has the journal know the session before there is one.
 func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.StageRequest) error {
-	if err := s.note(func(e *Entry) error {
+	if err := s.note(func(e *state.Entry) error {
 		e.Source = req.Publication.Source
-		return a.save(ctx, e, StateStaging)
+		return a.save(ctx, e, state.Staging)
 	}); err != nil {
 		return err
 	}
@@ -270,7 +271,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	return s.note(func(e *Entry) (err error) {
+	return s.note(func(e *state.Entry) (err error) {
 		s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
 		if err := a.shapeCache(ctx, s); err != nil {
@@ -286,8 +287,8 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 
 // precedes tells whether the journal's entry is the one that the prepared stage, which
 // may be nil, has written last.
-func (s *staging) precedes(e *Entry, f volume.Fence) bool {
-	return s != nil && e != nil && e.State == StateStaging && s.entry.Fence == f && s.entry.UpdatedAt.Equal(e.UpdatedAt)
+func (s *staging) precedes(e *state.Entry, f volume.Fence) bool {
+	return s != nil && e != nil && e.State == state.Staging && s.entry.Fence == f && s.entry.UpdatedAt.Equal(e.UpdatedAt)
 }
 
 // fits tells whether a prepared stage is the one that is planned now.
@@ -299,7 +300,7 @@ func (s *staging) fits(p stagePlan) bool {
 func (a *Attacher) resume(ctx context.Context, s, p *staging) error {
 	s.plan, s.entry, s.cache, s.head, s.early, s.shaped, s.data = p.plan, p.entry, p.cache, p.head, p.early, p.shaped, p.data
 	s.entry.Source = s.req.Publication.Source
-	return a.save(ctx, s.entry, StateStaging)
+	return a.save(ctx, s.entry, state.Staging)
 }
 
 // checkPrepared gives up what was prepared for an origin of another size.

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -20,21 +21,21 @@ func TestMayPrepare(t *testing.T) {
 		}
 		return v
 	}
-	entry := func(f volume.Fence, s State) *Entry { return &Entry{Fence: f, State: s} }
+	entry := func(f volume.Fence, s state.State) *state.Entry { return &state.Entry{Fence: f, State: s} }
 	for name, tc := range map[string]struct {
-		e    *Entry
+		e    *state.Entry
 		rec  volume.Volume
 		want bool
 	}{
 		"nothing is here":                  {nil, record(nil), true},
-		"a residency of long ago":          {entry(fence4, StateResident), record(nil), true},
-		"a residency of another volume":    {entry(otherID, StateResident), record(nil), true},
-		"its own residency":                {entry(fence5, StateResident), record(nil), false},
-		"a residency of a later ownership": {entry(fence6, StateResident), record(nil), false},
-		"begun":                            {entry(fence5, StateStaging), record(nil), false},
-		"attached":                         {entry(fence5, StateStaged), record(nil), false},
-		"not flushed":                      {entry(fence4, StateFlushing), record(nil), false},
-		"copied beforehand":                {entry(fence4, StatePrewarm), record(nil), false},
+		"a residency of long ago":          {entry(fence4, state.Resident), record(nil), true},
+		"a residency of another volume":    {entry(otherID, state.Resident), record(nil), true},
+		"its own residency":                {entry(fence5, state.Resident), record(nil), false},
+		"a residency of a later ownership": {entry(fence6, state.Resident), record(nil), false},
+		"begun":                            {entry(fence5, state.Staging), record(nil), false},
+		"attached":                         {entry(fence5, state.Staged), record(nil), false},
+		"not flushed":                      {entry(fence4, state.Flushing), record(nil), false},
+		"copied beforehand":                {entry(fence4, state.Prewarmed), record(nil), false},
 		"released":                         {nil, record(func(v *volume.Volume) { v.Published = false }), false},
 		"being deleted":                    {nil, record(func(v *volume.Volume) { v.Deleting = true }), false},
 		"of another node":                  {nil, record(func(v *volume.Volume) { v.Fence.Node = "c" }), false},
@@ -105,7 +106,7 @@ func TestPreparedIsTaken(t *testing.T) {
 	type world struct {
 		fence volume.Fence
 		rec   volume.Volume
-		entry *Entry
+		entry *state.Entry
 		pool  PoolView
 	}
 	for name, tc := range map[string]struct {
@@ -117,7 +118,7 @@ func TestPreparedIsTaken(t *testing.T) {
 		"of a later ownership":              {func(w *world) { w.fence, w.rec.Fence = fence6, fence6 }, false, 1},
 		"the journal was written since":     {func(w *world) { w.entry.UpdatedAt = w.entry.UpdatedAt.Add(time.Second) }, false, 1},
 		"the journal's entry is gone":       {func(w *world) { w.entry = nil }, false, 1},
-		"it is being wiped":                 {func(w *world) { w.entry.State = StateWiping }, false, 1},
+		"it is being wiped":                 {func(w *world) { w.entry.State = state.Wiping }, false, 1},
 		"it is to begin cold":               {func(w *world) { w.rec.Spec.WarmStart.From = volume.WarmOff }, false, 1},
 		"from elsewhere":                    {func(w *world) { w.rec.WarmSource = &volume.WarmSource{Node: "c", Generation: 4} }, false, 1},
 		"in another mode":                   {func(w *world) { w.rec.Spec.Mode = volume.ModeWriteback }, false, 1},
@@ -128,12 +129,12 @@ func TestPreparedIsTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			entries := newJournal(t)
 			w := world{
-				fence: fence5, pool: readyPool{}, entry: &Entry{ID: "v", Fence: fence5, Mode: volume.ModeWritethrough},
+				fence: fence5, pool: readyPool{}, entry: &state.Entry{ID: "v", Fence: fence5, Mode: volume.ModeWritethrough},
 				rec: volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: peer, Spec: volume.Spec{Mode: volume.ModeWritethrough, CapacityBytes: 1 << 30}},
 			}
 			config := Config{Node: fence5.Node, Warm: WarmConfig{Dir: t.TempDir()}}
 			first := New(config, Deps{Journal: entries})
-			if err := first.save(t.Context(), w.entry, StateStaging); err != nil {
+			if err := first.save(t.Context(), w.entry, state.Staging); err != nil {
 				t.Fatal(err)
 			}
 			mine := *w.entry

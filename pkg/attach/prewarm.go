@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -25,30 +26,6 @@ const (
 	// copy of metadata that change meanwhile may be torn.
 	mapTries = 5
 )
-
-// Prewarm is what a node has copied, or copies, of the cache of a volume that it does
-// not own (states.md, A node that is warmed beforehand).
-type Prewarm struct {
-	// Request is the one that is carried out, Move the object that shows it.
-	Request string        `json:"request"`
-	Move    volume.MoveID `json:"move,omitzero"`
-	// Tracking names the owner's record of writes, which is older than everything that
-	// was copied.
-	Tracking string `json:"tracking,omitempty"`
-	// ChunkSectors and LentBytes are the geometry of the owner's cache.
-	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
-	LentBytes    int64  `json:"lentBytes,omitempty"`
-	// Peer is the owner's export while a session with it may exist, and PeerOffset where
-	// its data begin, in sectors.
-	Peer       *volume.ISCSI `json:"peer,omitempty"`
-	PeerOffset uint64        `json:"peerOffset,omitempty"`
-	// Bandwidth bounds the copy, in bytes per second; Deadline is when the owner need
-	// not serve any more.
-	Bandwidth int64     `json:"bandwidth,omitempty"`
-	Deadline  time.Time `json:"deadline,omitzero"`
-	// Copying is true until the copy has ended.
-	Copying bool `json:"copying,omitempty"`
-}
 
 // prewarms are the copies of this process.
 type prewarms struct {
@@ -116,7 +93,7 @@ func (a *Attacher) stepPrewarms(ctx context.Context) {
 		ids[recs[i].ID] = true
 	}
 	for i := range entries {
-		if e := &entries[i]; e.State == StatePrewarm && e.Prewarm != nil && e.Prewarm.Copying {
+		if e := &entries[i]; e.State == state.Prewarmed && e.Prewarm != nil && e.Prewarm.Copying {
 			ids[e.ID] = true
 		}
 	}
@@ -150,7 +127,7 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 		return a.resumePrewarm(ctx, rec, e)
 	case prewarmNothing:
 	}
-	if e != nil && e.State == StatePrewarm && e.Prewarm.Copying && prewarmCancelled(e, rec, a.Node) {
+	if e != nil && e.State == state.Prewarmed && e.Prewarm.Copying && prewarmCancelled(e, rec, a.Node) {
 		klog.FromContext(ctx).Info("Copy beforehand is not wanted any more", "volume", id)
 		return a.wipe(ctx, id, e)
 	}
@@ -159,7 +136,7 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 
 // beginPrewarm asks the owner for its cache and begins to copy it. Failures end the
 // request; only what nobody has been told of is tried again.
-func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *Entry) error {
+func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *state.Entry) error {
 	log := klog.FromContext(ctx).WithValues("volume", rec.ID)
 	if problem := a.warmProblem(ctx); problem != "" {
 		return fmt.Errorf("%w: %s", volume.ErrUnavailable, problem)
@@ -172,7 +149,7 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *Ent
 	if err != nil {
 		return err
 	}
-	lost := old != nil && old.State == StatePrewarm
+	lost := old != nil && old.State == state.Prewarmed
 	if ended && !lost {
 		return nil
 	}
@@ -186,8 +163,8 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *Ent
 	if ended {
 		return nil // a killed process has not cleared away what came to nothing
 	}
-	e := &Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: namesOf(rec, Names{}), Prewarm: &Prewarm{Request: req.Request, Copying: true}}
-	if err := a.save(ctx, e, StatePrewarm); err != nil {
+	e := &state.Entry{ID: rec.ID, Fence: req.Fence, Mode: rec.Spec.Mode, Names: state.NamesOf(rec, state.Names{}), Prewarm: &state.Prewarm{Request: req.Request, Copying: true}}
+	if err := a.save(ctx, e, state.Prewarmed); err != nil {
 		return err
 	}
 	faultPrewarmJournaled.Hit()
@@ -218,7 +195,7 @@ func (a *Attacher) prewarmRequest(rec volume.Volume) volume.MoveRequest {
 
 // borrowLive gets the loan of the owner's cache, connects it, reads its map and makes
 // room for it.
-func (a *Attacher) borrowLive(ctx context.Context, e *Entry, req volume.MoveRequest) (source string, m *cachemap.Map, err error) {
+func (a *Attacher) borrowLive(ctx context.Context, e *state.Entry, req volume.MoveRequest) (source string, m *cachemap.Map, err error) {
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)
 	defer cancel()
 	p := e.Prewarm
@@ -255,7 +232,7 @@ func (a *Attacher) borrowLive(ctx context.Context, e *Entry, req volume.MoveRequ
 
 // liveMap reads the map of a cache in use. It tells what is worth copying, and nothing
 // else rests on it: what is right is decided by the record of writes.
-func (a *Attacher) liveMap(ctx context.Context, e *Entry, device string) (m *cachemap.Map, err error) {
+func (a *Attacher) liveMap(ctx context.Context, e *state.Entry, device string) (m *cachemap.Map, err error) {
 	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".ahead.raw")
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".ahead.xml")
 	defer func() { err = errors.Join(err, removeFiles(raw, text)) }()
@@ -272,7 +249,7 @@ func (a *Attacher) liveMap(ctx context.Context, e *Entry, device string) (m *cac
 	}
 }
 
-func (a *Attacher) readLiveMap(ctx context.Context, e *Entry, device, raw, text string) (*cachemap.Map, error) {
+func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw, text string) (*cachemap.Map, error) {
 	if err := copyHead(ctx, device, raw, int64(e.Prewarm.PeerOffset)*sectorSize); err != nil {
 		return nil, err
 	}
@@ -294,7 +271,7 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *Entry, device, raw, text 
 
 // allocateAhead makes the logical volume that the data are copied to, which has none
 // of them.
-func (a *Attacher) allocateAhead(ctx context.Context, e *Entry) error {
+func (a *Attacher) allocateAhead(ctx context.Context, e *state.Entry) error {
 	unlock, err := a.lockPool(ctx)
 	if err != nil {
 		return err
@@ -307,11 +284,11 @@ func (a *Attacher) allocateAhead(ctx context.Context, e *Entry) error {
 	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
 		return err
 	}
-	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{e.shape(false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
+	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{shapeOf(e, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
 }
 
 // startCopy lets the copy run beside whatever else this node does.
-func (a *Attacher) startCopy(ctx context.Context, e *Entry, source string, m cachemap.Map) error {
+func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string, m cachemap.Map) error {
 	view := a.Pool.View()
 	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
 		return err
@@ -353,7 +330,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *Entry, source string, m cac
 
 // prewarmLimit is the bandwidth of one copy in bytes per second: its own, and its
 // share of the node's. 0 is no limit.
-func (a *Attacher) prewarmLimit(e *Entry) int64 {
+func (a *Attacher) prewarmLimit(e *state.Entry) int64 {
 	return a.copyLimit(e.Prewarm.Bandwidth, len(a.fills.ids())+a.prewarms.count())
 }
 
@@ -377,7 +354,7 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 		return // whoever has taken it has ended it
 	}
 	e, lerr := a.load(id)
-	if lerr != nil || e == nil || e.State != StatePrewarm || e.Prewarm.Tracking != p.tracking {
+	if lerr != nil || e == nil || e.State != state.Prewarmed || e.Prewarm.Tracking != p.tracking {
 		a.prewarms.take(id)
 		return
 	}
@@ -395,7 +372,7 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 
 // resumePrewarm goes on with a copy of an earlier process, as long as its session
 // lives; otherwise what there is must do.
-func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *Entry) error {
+func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *state.Entry) error {
 	o, found, err := a.Transport.Lookup(ctx, peerTarget(e.Prewarm.Peer))
 	switch {
 	case err == nil && found:
@@ -416,7 +393,7 @@ func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *Entr
 }
 
 // goOn copies from a session that is there.
-func (a *Attacher) goOn(ctx context.Context, e *Entry, source string) error {
+func (a *Attacher) goOn(ctx context.Context, e *state.Entry, source string) error {
 	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
 	if err != nil {
 		return err
@@ -435,7 +412,7 @@ func (a *Attacher) goOn(ctx context.Context, e *Entry, source string) error {
 
 // endPrewarm ends a copy and what it has outside of LVM. On return nothing writes to
 // the logical volume any more. The caller saves the entry.
-func (a *Attacher) endPrewarm(ctx context.Context, e *Entry, o volume.MoveOutcome, message string) {
+func (a *Attacher) endPrewarm(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	if e == nil || e.Prewarm == nil {
 		return
 	}
@@ -467,7 +444,7 @@ func (a *Attacher) endPrewarm(ctx context.Context, e *Entry, o volume.MoveOutcom
 }
 
 // dropPrewarm ends a copy whose data are about to be wiped.
-func (a *Attacher) dropPrewarm(ctx context.Context, e *Entry) {
+func (a *Attacher) dropPrewarm(ctx context.Context, e *state.Entry) {
 	if e == nil || e.Prewarm == nil {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/durable"
@@ -156,7 +157,7 @@ func copyRuns(m cachemap.Map, blocks uint64, copied bitmap) []copyRun {
 
 // copyJob is what one copy needs to know.
 type copyJob struct {
-	entry *Entry
+	entry *state.Entry
 	// source is the peer's device, limit the bandwidth in bytes per second.
 	source string
 	limit  func() int64

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -23,7 +24,7 @@ const (
 
 // prewarmFacts are what decidePrewarm rests on.
 type prewarmFacts struct {
-	Entry  *Entry
+	Entry  *state.Entry
 	Record volume.Volume
 	Node   string
 	// Running is true while this process copies.
@@ -39,10 +40,10 @@ func decidePrewarm(f prewarmFacts) prewarmStep {
 		return prewarmNothing
 	case e == nil:
 		return prewarmBegin
-	case e.State == StateResident && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
+	case e.State == state.Resident && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
 		(r.WarmSource == nil || r.WarmSource.Node != f.Node):
 		return prewarmBegin // a stale residency
-	case e.State != StatePrewarm || f.Running:
+	case e.State != state.Prewarmed || f.Running:
 		return prewarmNothing
 	case e.Fence.UID != r.Fence.UID || e.Fence.Generation != r.Fence.Generation || e.Prewarm == nil || e.Prewarm.Request != r.Prewarm.Request:
 		return prewarmBegin
@@ -64,14 +65,14 @@ func prewarmAsked(r volume.Volume, node string) bool {
 // prewarmCancelled tells whether nobody asks for a copy any more. A volume that is on
 // its way to this node, or attached nowhere for the moment, is no reason: stage decides
 // about the copy.
-func prewarmCancelled(e *Entry, rec volume.Volume, node string) bool {
+func prewarmCancelled(e *state.Entry, rec volume.Volume, node string) bool {
 	asked := rec.Prewarm != nil && rec.Prewarm.Node == node && rec.Prewarm.Request == e.Prewarm.Request
 	return rec.Fence.UID != e.Fence.UID || !asked && rec.Fence.Generation == e.Fence.Generation
 }
 
 // prewarmWanted tells whether copied data can still be of use: the volume is where it
 // was, or comes to this node just now.
-func prewarmWanted(e *Entry, rec volume.Volume, node string, now time.Time, ttl time.Duration) bool {
+func prewarmWanted(e *state.Entry, rec volume.Volume, node string, now time.Time, ttl time.Duration) bool {
 	f := rec.Fence
 	switch {
 	case e.Prewarm == nil || f.UID != e.Fence.UID || rec.Spec.Mode == volume.ModeNone:
@@ -84,16 +85,16 @@ func prewarmWanted(e *Entry, rec volume.Volume, node string, now time.Time, ttl 
 
 // prewarmKept tells whether stage may keep data that were copied beforehand, until the
 // loan shows what they are worth. Once anything was activated they are the cache's.
-func prewarmKept(e *Entry, f volume.Fence) bool {
+func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	if e == nil || e.Prewarm == nil || e.Activated || e.Fence.UID != f.UID {
 		return false
 	}
-	return e.State == StatePrewarm && e.Fence.Generation == f.Generation-1 || e.State == StateStaging && e.Fence == f
+	return e.State == state.Prewarmed && e.Fence.Generation == f.Generation-1 || e.State == state.Staging && e.Fence == f
 }
 
 // unfit says why data that were copied beforehand are of no use for a loan, or "".
 // What it lets pass is right as far as chunks were copied and not changed since.
-func unfit(p *Prewarm, l volume.Loan) string {
+func unfit(p *state.Prewarm, l volume.Loan) string {
 	chunk := int64(l.ChunkSectors) * sectorSize
 	t := l.Tracked
 	switch {

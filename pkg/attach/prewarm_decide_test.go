@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -28,10 +29,10 @@ func requested(opts ...func(*volume.Volume)) volume.Volume {
 }
 
 // ahead is what node b has of it.
-func ahead(opts ...func(*Entry)) *Entry {
-	e := &Entry{
-		ID: "v", State: StatePrewarm, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
-		Prewarm: &Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, LentBytes: 1 << 20, Copying: true},
+func ahead(opts ...func(*state.Entry)) *state.Entry {
+	e := &state.Entry{
+		ID: "v", State: state.Prewarmed, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
+		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, LentBytes: 1 << 20, Copying: true},
 	}
 	for _, o := range opts {
 		o(e)
@@ -40,11 +41,11 @@ func ahead(opts ...func(*Entry)) *Entry {
 }
 
 func TestDecidePrewarm(t *testing.T) {
-	resident := func(generation int64) func(*Entry) {
-		return func(e *Entry) { e.State, e.Fence.Generation, e.Prewarm = StateResident, generation, nil }
+	resident := func(generation int64) func(*state.Entry) {
+		return func(e *state.Entry) { e.State, e.Fence.Generation, e.Prewarm = state.Resident, generation, nil }
 	}
 	cases := map[string]struct {
-		entry   *Entry
+		entry   *state.Entry
 		record  volume.Volume
 		running bool
 		want    prewarmStep
@@ -60,15 +61,15 @@ func TestDecidePrewarm(t *testing.T) {
 		"warmStart off":    {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
 		"warmStart origin": {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
 		"stale residency":  {record: requested(), entry: ahead(resident(4)), want: prewarmBegin},
-		"lent residency": {record: requested(), entry: ahead(resident(4), func(e *Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
+		"lent residency": {record: requested(), entry: ahead(resident(4), func(e *state.Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
 			want: prewarmNothing},
 		"residency that the owner may begin with": {entry: ahead(resident(4)), want: prewarmNothing,
 			record: requested(func(v *volume.Volume) { v.WarmSource = &volume.WarmSource{Node: "b", Generation: 4} })},
-		"staged here":             {record: requested(), entry: ahead(func(e *Entry) { e.State = StateStaged }), want: prewarmNothing},
+		"staged here":             {record: requested(), entry: ahead(func(e *state.Entry) { e.State = state.Staged }), want: prewarmNothing},
 		"running":                 {record: requested(), entry: ahead(), running: true, want: prewarmNothing},
 		"of a process that ended": {record: requested(), entry: ahead(), want: prewarmResume},
-		"the answer was lost":     {record: requested(), entry: ahead(func(e *Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
-		"done":                    {record: requested(), entry: ahead(func(e *Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
+		"the answer was lost":     {record: requested(), entry: ahead(func(e *state.Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
+		"done":                    {record: requested(), entry: ahead(func(e *state.Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
 		"another request":         {record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), entry: ahead(), want: prewarmBegin},
 		"moved on":                {record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), entry: ahead(), want: prewarmBegin},
 		"another volume":          {record: requested(func(v *volume.Volume) { v.Fence.UID = "w" }), entry: ahead(), want: prewarmBegin},
@@ -85,10 +86,10 @@ func TestDecidePrewarm(t *testing.T) {
 
 func TestPrewarmWanted(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	done := func(e *Entry) { e.Prewarm.Copying = false }
-	old := func(e *Entry) { e.UpdatedAt = now.Add(-2 * time.Hour) }
+	done := func(e *state.Entry) { e.Prewarm.Copying = false }
+	old := func(e *state.Entry) { e.UpdatedAt = now.Add(-2 * time.Hour) }
 	cases := map[string]struct {
-		entry  *Entry
+		entry  *state.Entry
 		record volume.Volume
 		want   bool
 	}{
@@ -145,20 +146,20 @@ func TestPrewarmCancelled(t *testing.T) {
 // the node that the record says, survives the decision.
 func TestStageKeepsWhatWasCopied(t *testing.T) {
 	fence := volume.Fence{UID: "u", Generation: 6, Node: "b"}
-	staging := func(e *Entry) {
-		e.State, e.Fence, e.Fill = StateStaging, fence, &Fill{From: &volume.WarmSource{Node: "a", Generation: 5}}
+	staging := func(e *state.Entry) {
+		e.State, e.Fence, e.Fill = state.Staging, fence, &state.Fill{From: &volume.WarmSource{Node: "a", Generation: 5}}
 	}
 	cases := map[string]struct {
-		entry  *Entry
+		entry  *state.Entry
 		record func(*volume.Volume)
 		keep   bool
 		wipe   bool
 	}{
 		"copied":                     {entry: ahead(), keep: true},
 		"a stage that was killed":    {entry: ahead(staging), record: func(v *volume.Volume) { v.WarmSource = nil }, keep: true},
-		"it had activated something": {entry: ahead(staging, func(e *Entry) { e.Activated = true }), wipe: true},
-		"an older copy":              {entry: ahead(func(e *Entry) { e.Fence.Generation = 4 }), wipe: true},
-		"another volume":             {entry: ahead(func(e *Entry) { e.Fence.UID = "w" }), wipe: true},
+		"it had activated something": {entry: ahead(staging, func(e *state.Entry) { e.Activated = true }), wipe: true},
+		"an older copy":              {entry: ahead(func(e *state.Entry) { e.Fence.Generation = 4 }), wipe: true},
+		"another volume":             {entry: ahead(func(e *state.Entry) { e.Fence.UID = "w" }), wipe: true},
 		"no residency":               {entry: ahead(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
 		"warmStart off":              {entry: ahead(), record: func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }, wipe: true},
 		"an orphan":                  {wipe: true},
@@ -179,25 +180,25 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 }
 
 func TestLendableLive(t *testing.T) {
-	staged := func(opts ...func(*Entry)) *Entry {
-		e := &Entry{ID: "v", State: StateStaged, Mode: volume.ModeWritethrough, Activated: true, Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}}
+	staged := func(opts ...func(*state.Entry)) *state.Entry {
+		e := &state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}}
 		for _, o := range opts {
 			o(e)
 		}
 		return e
 	}
 	cases := map[string]struct {
-		entry  *Entry
+		entry  *state.Entry
 		record volume.Volume
 		want   string
 	}{
 		"asked":            {entry: staged(), record: requested()},
 		"not here":         {record: requested(), want: "in use here"},
-		"resident":         {entry: staged(func(e *Entry) { e.State = StateResident }), record: requested(), want: "in use here"},
-		"flushing":         {entry: staged(func(e *Entry) { e.State = StateFlushing }), record: requested(), want: "in use here"},
-		"uncached":         {entry: staged(func(e *Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
-		"other generation": {entry: staged(func(e *Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},
-		"filling":          {entry: staged(func(e *Entry) { e.Fill = &Fill{} }), record: requested(), want: "itself being filled"},
+		"resident":         {entry: staged(func(e *state.Entry) { e.State = state.Resident }), record: requested(), want: "in use here"},
+		"flushing":         {entry: staged(func(e *state.Entry) { e.State = state.Flushing }), record: requested(), want: "in use here"},
+		"uncached":         {entry: staged(func(e *state.Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
+		"other generation": {entry: staged(func(e *state.Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},
+		"filling":          {entry: staged(func(e *state.Entry) { e.Fill = &state.Fill{} }), record: requested(), want: "itself being filled"},
 		"moved on":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), want: "at generation 6"},
 		"released":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Published = false }), want: "at generation 5"},
 		"nobody asks":      {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: "nobody has asked"},
@@ -245,7 +246,7 @@ func TestUnfit(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := unfit(&Prewarm{ChunkSectors: 64, LentBytes: 1 << 20}, loaned(func(l *volume.Loan) { l.Tracked.ID = "" })); got == "" {
+	if got := unfit(&state.Prewarm{ChunkSectors: 64, LentBytes: 1 << 20}, loaned(func(l *volume.Loan) { l.Tracked.ID = "" })); got == "" {
 		t.Error("a copy without a record fits")
 	}
 }

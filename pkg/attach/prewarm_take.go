@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,7 +54,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 // forgetAhead removes what was copied beforehand, and has the journal forget it before
 // another logical volume has its name: that would be taken for the copy by a stage that is
 // repeated.
-func (a *Attacher) forgetAhead(ctx context.Context, e *Entry) error {
+func (a *Attacher) forgetAhead(ctx context.Context, e *state.Entry) error {
 	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (a *Attacher) forgetAhead(ctx context.Context, e *Entry) error {
 }
 
 // aheadProblem says why the logical volume is not the one that was copied to, or "".
-func (a *Attacher) aheadProblem(ctx context.Context, e *Entry) (string, error) {
+func (a *Attacher) aheadProblem(ctx context.Context, e *state.Entry) (string, error) {
 	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
 	if err != nil {
 		return "", err
@@ -110,7 +111,7 @@ func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (l
 }
 
 // checkPrewarm wipes copied data that can be of no use any more.
-func (a *Attacher) checkPrewarm(ctx context.Context, e *Entry) error {
+func (a *Attacher) checkPrewarm(ctx context.Context, e *state.Entry) error {
 	rec, err := a.Records.Get(ctx, e.ID)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err

@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -30,7 +31,7 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 // admit judges a volume that is published to a pod, perhaps without a stage, and tells
 // whether there is something to tell the pod (states.md, Publish without a stage). Without
 // an entry there is not.
-func (a *Attacher) admit(ctx context.Context, id volume.ID, e *Entry) (given bool, err error) {
+func (a *Attacher) admit(ctx context.Context, id volume.ID, e *state.Entry) (given bool, err error) {
 	rec, err := a.Records.Get(ctx, id)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -52,8 +53,8 @@ func (a *Attacher) admit(ctx context.Context, id volume.ID, e *Entry) (given boo
 
 // keepMark marks the record of a published volume whose pod may write to the SSD alone, if
 // it says that nothing can be lost.
-func (a *Attacher) keepMark(ctx context.Context, e *Entry, rec volume.Volume) error {
-	if rec.PossiblyDirty || e.State != StateStaged || e.Mode != volume.ModeWriteback {
+func (a *Attacher) keepMark(ctx context.Context, e *state.Entry, rec volume.Volume) error {
+	if rec.PossiblyDirty || e.State != state.Staged || e.Mode != volume.ModeWriteback {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Volume is at work under a record that says clean: it is marked again", "volume", e.ID)
@@ -61,7 +62,7 @@ func (a *Attacher) keepMark(ctx context.Context, e *Entry, rec volume.Volume) er
 }
 
 // markDirty is the dirty mark of states.md (I2).
-func (a *Attacher) markDirty(ctx context.Context, e *Entry) error {
+func (a *Attacher) markDirty(ctx context.Context, e *state.Entry) error {
 	if e.Mode != volume.ModeWriteback {
 		return nil
 	}
@@ -89,7 +90,7 @@ func (a *Attacher) tellAbandoned(ctx context.Context, id volume.ID, f volume.Fen
 
 // show makes the staged volume appear at the target path. given is whether there is
 // something to tell the pod.
-func (a *Attacher) show(ctx context.Context, e *Entry, req volume.PublishRequest) (given bool, err error) {
+func (a *Attacher) show(ctx context.Context, e *state.Entry, req volume.PublishRequest) (given bool, err error) {
 	info, found, err := a.top(ctx, req.ID)
 	if err != nil {
 		return false, err
@@ -172,7 +173,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 
 // rescanForGrowth has the kernel see the origin's new size. What it fails of that is
 // journalled before anything else can end the call.
-func (a *Attacher) rescanForGrowth(ctx context.Context, e *Entry) error {
+func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry) error {
 	before := maps.Clone(e.OriginMarks)
 	if _, err := a.rescan(ctx, e); err != nil {
 		return transportError(err)
@@ -185,7 +186,7 @@ func (a *Attacher) rescanForGrowth(ctx context.Context, e *Entry) error {
 
 // tagGrown has the SSD know the origin's new size. A rescue alone asks for it, and
 // can be told.
-func (a *Attacher) tagGrown(ctx context.Context, e *Entry, before int64) {
+func (a *Attacher) tagGrown(ctx context.Context, e *state.Entry, before int64) {
 	if !e.Cached() || before == e.OriginBytes {
 		return
 	}
@@ -197,7 +198,7 @@ func (a *Attacher) tagGrown(ctx context.Context, e *Entry, before int64) {
 
 // growOrigin gives the device over the paths its new length; the paths have it
 // after the rescan.
-func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
+func (a *Attacher) growOrigin(ctx context.Context, e *state.Entry) (origin, error) {
 	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
 	if err != nil {
 		return origin{}, transportError(err)
@@ -217,7 +218,7 @@ func (a *Attacher) growOrigin(ctx context.Context, e *Entry) (origin, error) {
 
 // growTop lengthens the table of the top device, cached or not. dm-cache takes
 // a longer origin by a reload with the same metadata.
-func (a *Attacher) growTop(ctx context.Context, e *Entry, o origin) error {
+func (a *Attacher) growTop(ctx context.Context, e *state.Entry, o origin) error {
 	if e.Cached() {
 		a.finalCount(ctx, e.ID)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -42,7 +43,7 @@ func TestAdmit(t *testing.T) {
 	refused, errAPI := errors.New("refused"), errors.New("no answer")
 	for name, c := range map[string]struct {
 		rec          volume.Volume
-		state        State
+		state        state.State
 		mode         volume.CacheMode
 		lost         bool
 		err, markErr error
@@ -50,26 +51,26 @@ func TestAdmit(t *testing.T) {
 		given        bool
 		want         error
 	}{
-		"clean":                     {rec: clean, state: StateStaged, mode: volume.ModeWriteback, marked: 1},
-		"clean, and given up":       {rec: with(func(v *volume.Volume) { v.Abandoned = true }), state: StateStaged, mode: volume.ModeWriteback, marked: 1, given: true},
-		"marked":                    {rec: with(func(v *volume.Volume) { v.PossiblyDirty = true }), state: StateStaged, mode: volume.ModeWriteback},
-		"the mark is refused":       {rec: clean, state: StateStaged, mode: volume.ModeWriteback, markErr: refused, want: refused},
-		"the record cannot be read": {rec: clean, state: StateStaged, mode: volume.ModeWriteback, err: errAPI, want: volume.ErrUnavailable},
-		"it cannot, nothing dirty":  {rec: clean, state: StateStaged, mode: volume.ModeWritethrough, err: errAPI},
-		"its unit is lost":          {rec: clean, state: StateStaged, mode: volume.ModeWriteback, lost: true, want: volume.ErrFenced},
-		"nothing can be dirty":      {rec: clean, state: StateStaged, mode: volume.ModeWritethrough},
-		"on its way down":           {rec: clean, state: StateFlushing, mode: volume.ModeWriteback},
-		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
-		"made anew":                 {rec: with(func(v *volume.Volume) { v.Fence.UID = "w" }), state: StateStaged, mode: volume.ModeNone, want: volume.ErrFenced},
-		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: StateStaged, mode: volume.ModeWriteback, want: volume.ErrFenced},
-		"removed by hand":           {state: StateStaged, mode: volume.ModeWriteback, err: volume.ErrNotFound},
+		"clean":                     {rec: clean, state: state.Staged, mode: volume.ModeWriteback, marked: 1},
+		"clean, and given up":       {rec: with(func(v *volume.Volume) { v.Abandoned = true }), state: state.Staged, mode: volume.ModeWriteback, marked: 1, given: true},
+		"marked":                    {rec: with(func(v *volume.Volume) { v.PossiblyDirty = true }), state: state.Staged, mode: volume.ModeWriteback},
+		"the mark is refused":       {rec: clean, state: state.Staged, mode: volume.ModeWriteback, markErr: refused, want: refused},
+		"the record cannot be read": {rec: clean, state: state.Staged, mode: volume.ModeWriteback, err: errAPI, want: volume.ErrUnavailable},
+		"it cannot, nothing dirty":  {rec: clean, state: state.Staged, mode: volume.ModeWritethrough, err: errAPI},
+		"its unit is lost":          {rec: clean, state: state.Staged, mode: volume.ModeWriteback, lost: true, want: volume.ErrFenced},
+		"nothing can be dirty":      {rec: clean, state: state.Staged, mode: volume.ModeWritethrough},
+		"on its way down":           {rec: clean, state: state.Flushing, mode: volume.ModeWriteback},
+		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: state.Staged, mode: volume.ModeWriteback, want: volume.ErrFenced},
+		"made anew":                 {rec: with(func(v *volume.Volume) { v.Fence.UID = "w" }), state: state.Staged, mode: volume.ModeNone, want: volume.ErrFenced},
+		"detached":                  {rec: with(func(v *volume.Volume) { v.Published = false }), state: state.Staged, mode: volume.ModeWriteback, want: volume.ErrFenced},
+		"removed by hand":           {state: state.Staged, mode: volume.ModeWriteback, err: volume.ErrNotFound},
 	} {
 		entries := newJournal(t)
 		rec := &markedRecords{rec: c.rec, err: c.err, markErr: c.markErr}
 		a := New(Config{Node: "a", Boot: "boot"}, Deps{Journal: entries, Records: rec})
-		e := &Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
+		e := &state.Entry{ID: "v", Fence: ours, State: c.state, Mode: c.mode}
 		if c.lost {
-			e.Lost = &Lost{To: 0x1234}
+			e.Lost = &state.Lost{To: 0x1234}
 		}
 		given, err := a.admit(t.Context(), "v", e)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil || given != c.given || rec.marked != c.marked {
@@ -101,7 +102,7 @@ func (m *oneMount) BindBlock(_ context.Context, _, path string, _ []string) erro
 func TestPublishAsksTheRecord(t *testing.T) {
 	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
 	entries := newJournal(t)
-	if err := entries.Save("v", Entry{ID: "v", Fence: ours, State: StateStaged, Mode: volume.ModeWriteback}); err != nil {
+	if err := entries.Save("v", state.Entry{ID: "v", Fence: ours, State: state.Staged, Mode: volume.ModeWriteback}); err != nil {
 		t.Fatal(err)
 	}
 	fs, rec := &oneMount{}, &markedRecords{rec: volume.Volume{ID: "v", Fence: ours}}

@@ -8,6 +8,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -25,14 +26,14 @@ func TestReclaimForgetsFirst(t *testing.T) {
 	move := volume.MoveID{Name: "m", UID: "1"}
 	e.Lent = &move
 	l.must("journal", l.a.Journal.Save(string(volumeID), e))
-	d := &discards{Blocks: l.a.Blocks, journal: func() attach.State {
+	d := &discards{Blocks: l.a.Blocks, journal: func() state.State {
 		e, err := l.a.Journal.Load(string(volumeID))
 		l.must("journal", err)
 		return e.State
 	}}
 	l.a.Blocks = d
 	l.must("reclaim", l.a.Reclaim(l.ctx, volumeID, move))
-	if want := []attach.State{attach.StateWiping}; !slices.Equal(d.states, want) {
+	if want := []state.State{state.Wiping}; !slices.Equal(d.states, want) {
 		t.Errorf("discarded while the journal said %v, want %v", d.states, want)
 	}
 	l.a.Blocks = d.Blocks
@@ -41,8 +42,8 @@ func TestReclaimForgetsFirst(t *testing.T) {
 // discards notes what the journal says when blocks are discarded.
 type discards struct {
 	attach.Blocks
-	journal func() attach.State
-	states  []attach.State
+	journal func() state.State
+	states  []state.State
 }
 
 func (d *discards) Discard(context.Context, string, [][2]uint64) error {
@@ -87,7 +88,7 @@ func TestLimitLeavesLostAlone(t *testing.T) {
 	l.must("stage", l.a.Stage(l.ctx, req))
 	e, err := l.a.Journal.Load(string(volumeID))
 	l.must("journal", err)
-	e.Lost = &attach.Lost{}
+	e.Lost = &state.Lost{}
 	l.must("journal", l.a.Journal.Save(string(volumeID), e))
 	if done, err := l.a.DirtyLimits().Host.SwapTo(l.ctx, volumeID, req.Publication.Fence, dirtylimit.Draining); done || err != nil {
 		t.Errorf("swapped: %t, %v", done, err)

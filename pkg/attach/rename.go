@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -53,7 +54,7 @@ func (a *Attacher) adoptNames(ctx context.Context, id volume.ID, renames []layou
 
 // settleNames is adoptNames for a step that works on the volume and has its lock. Commands
 // that might make a device under an earlier name have ended.
-func (a *Attacher) settleNames(ctx context.Context, id volume.ID, e *Entry) error {
+func (a *Attacher) settleNames(ctx context.Context, id volume.ID, e *state.Entry) error {
 	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // all names begin with it
 	if err != nil {
 		return err
@@ -68,8 +69,8 @@ func (a *Attacher) settleNames(ctx context.Context, id volume.ID, e *Entry) erro
 // rename renames those of the devices that are the volume's here. The journal's format
 // rises first: a plugin that knows only the names of before would not find the devices of
 // the entry.
-func (a *Attacher) rename(ctx context.Context, id volume.ID, e *Entry, renames []layout.Rename) error {
-	renames = slices.DeleteFunc(renames, func(r layout.Rename) bool { return !e.mayHave(r.Part) })
+func (a *Attacher) rename(ctx context.Context, id volume.ID, e *state.Entry, renames []layout.Rename) error {
+	renames = slices.DeleteFunc(renames, func(r layout.Rename) bool { return !e.MayHave(r.Part) })
 	if len(renames) == 0 {
 		return nil
 	}
@@ -87,17 +88,4 @@ func (a *Attacher) rename(ctx context.Context, id volume.ID, e *Entry, renames [
 		klog.FromContext(ctx).Info("Device of an earlier version renamed", "volume", id, "from", r.From, "to", r.To)
 	}
 	return nil
-}
-
-// mayHave tells whether a device of that part may be this node's, which has the entry or
-// none. Nodes that share a kernel (kind) see each other's: one may lend the cache to the
-// other.
-func (e *Entry) mayHave(p layout.Part) bool {
-	switch {
-	case p == layout.Lent:
-		return e != nil && e.Lent != nil
-	case e == nil:
-		return true
-	}
-	return e.State != StateResident && e.State != StatePrewarm
 }

@@ -10,6 +10,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -32,7 +34,7 @@ func (a *Attacher) Repair(ctx context.Context) error {
 	for i := range entries {
 		ids = append(ids, entries[i].ID)
 	}
-	err = errors.Join(err, a.repairs.each(ctx, workSlow, workPatience, ids, func(ctx context.Context, id volume.ID) error {
+	err = errors.Join(err, a.repairs.Each(ctx, passes.Slow, passes.Patience, ids, func(ctx context.Context, id volume.ID) error {
 		return a.repairOne(ctx, id, owned, deleted)
 	}))
 	there, orphansErr := a.wipeOrphans(ctx)
@@ -69,22 +71,18 @@ func (a *Attacher) owned(ctx context.Context) map[volume.ID]volume.Volume {
 // watch shows that there is nothing to do: this is done for every volume of every
 // node, time and again (states.md, "Many nodes, many volumes").
 func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume.ID]volume.Volume, deleted func() []volume.Deletion) error {
-	unlock, ok := a.Locks.TryLock(string(id))
-	if !ok {
-		return nil
-	}
+	e, unlock, err := a.lockSettled(ctx, id)
 	defer unlock()
-	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
 		return err
 	}
 	switch e.State {
-	case StateResident:
+	case state.Resident:
 		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {
 			return a.reportKept(ctx, e)
 		}
 		return a.checkResidency(ctx, e, deleted)
-	case StatePrewarm:
+	case state.Prewarmed:
 		return a.checkPrewarm(ctx, e)
 	}
 	info, active, err := a.top(ctx, id)
@@ -126,13 +124,13 @@ const repairStep = 5 * time.Second
 
 // needsRepair tells an entry that nobody will bring on from one whose pod runs
 // or whose request kubelet will repeat.
-func needsRepair(e *Entry, sameBoot, topActive bool) bool {
+func needsRepair(e *state.Entry, sameBoot, topActive bool) bool {
 	switch e.State {
-	case StateWiping, StateReleasing, StateFlushed, StateFlushing:
+	case state.Wiping, state.Releasing, state.Flushed, state.Flushing:
 		return true
-	case StateStaging, StateStaged:
+	case state.Staging, state.Staged:
 		return !sameBoot && !topActive
-	case StateResident, StatePrewarm:
+	case state.Resident, state.Prewarmed:
 		return false
 	}
 	return false
@@ -141,7 +139,7 @@ func needsRepair(e *Entry, sameBoot, topActive bool) bool {
 // abandoned tells whether a volume that is Staging or Staged and that nobody has
 // open will not be unstaged: the kubelet unstages nothing whose stage failed for
 // good. The record alone tells then that the volume is not wanted here any more.
-func (a *Attacher) abandoned(ctx context.Context, e *Entry) (bool, error) {
+func (a *Attacher) abandoned(ctx context.Context, e *state.Entry) (bool, error) {
 	rec, err := a.Records.Get(ctx, e.ID)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
@@ -154,7 +152,7 @@ func (a *Attacher) abandoned(ctx context.Context, e *Entry) (bool, error) {
 
 // checkResidency wipes a clean cache that can never be used again: its volume
 // was deleted, has had another owner, or is not to be cached any more.
-func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() []volume.Deletion) error {
+func (a *Attacher) checkResidency(ctx context.Context, e *state.Entry, deleted func() []volume.Deletion) error {
 	rec, err := a.findRecord(ctx, e.ID)
 	switch {
 	case err != nil:
@@ -165,7 +163,7 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() 
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
 	}
-	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.lastUsed())
+	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.LastUsed())
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
@@ -179,7 +177,7 @@ func (a *Attacher) checkResidency(ctx context.Context, e *Entry, deleted func() 
 }
 
 // reportKept reports a residency that unstage could not report.
-func (a *Attacher) reportKept(ctx context.Context, e *Entry) error {
+func (a *Attacher) reportKept(ctx context.Context, e *state.Entry) error {
 	if !e.ResidencyDue {
 		return nil
 	}
@@ -188,7 +186,7 @@ func (a *Attacher) reportKept(ctx context.Context, e *Entry) error {
 
 // takeBackRestored answers a record that the controller has restored: it could not
 // know that this ownership was flushed. A Resident entry is the proof (I2).
-func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec *volume.Volume) error {
+func (a *Attacher) takeBackRestored(ctx context.Context, e *state.Entry, rec *volume.Volume) error {
 	if rec == nil || !unjustMark(e, *rec) {
 		return nil
 	}
@@ -200,22 +198,22 @@ func (a *Attacher) takeBackRestored(ctx context.Context, e *Entry, rec *volume.V
 }
 
 // unjustMark tells a record that says of a flushed ownership that it may be dirty.
-func unjustMark(e *Entry, rec volume.Volume) bool {
-	return e.Clean && (rec.PossiblyDirty && rec.Fence == e.Fence && rec.Identify(e.activation()) != volume.IdentityPast || remade(rec, e.Fence))
+func unjustMark(e *state.Entry, rec volume.Volume) bool {
+	return e.Clean && (rec.PossiblyDirty && rec.Fence == e.Fence && rec.Identify(e.Activation()) != volume.IdentityPast || remade(rec, e.Fence))
 }
 
 // wanted tells whether a residency can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
 // or to one that has borrowed it. That its record is not there (nil), or has another
 // UID, proves nothing.
-func (a *Attacher) wanted(e *Entry, rec *volume.Volume, deleted func() []volume.Deletion) bool {
+func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []volume.Deletion) bool {
 	if e.Lent != nil && e.Boot == a.Boot && rec != nil && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
-	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
+	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.Activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
 		return false
 	}
-	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.lastUsed()) > ttl {
+	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.LastUsed()) > ttl {
 		return false
 	}
 	if rec == nil || rec.Fence.UID != e.Fence.UID {
@@ -283,7 +281,7 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 
 // keepOrphan tells whether a cache that the journal does not speak of may hold writes
 // that are still wanted.
-func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cacheVolumes) (keep bool, err error) {
+func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry, c cacheVolumes) (keep bool, err error) {
 	if _, dirty := unflushed(nil, c.facts); !dirty {
 		return false, nil
 	}
@@ -315,7 +313,7 @@ func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *Entry, c cac
 
 // removeUnclaimed removes what the pool has of a volume and its entry, which may be nil,
 // does not speak of, unless it may hold writes that are still wanted.
-func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *Entry) error {
+func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *state.Entry) error {
 	view := a.Pool.View()
 	if view.VG == "" {
 		return nil
@@ -358,7 +356,7 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 // shutOut tells whether a flush that failed need not be waited for: no write is on the SSD
 // alone, and this ownership is over, so that the server may never let the node in again. A
 // look that fails tells nothing.
-func (a *Attacher) shutOut(ctx context.Context, e *Entry) bool {
+func (a *Attacher) shutOut(ctx context.Context, e *state.Entry) bool {
 	if e.MayBeDirty() || e.Marked {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,20 +54,20 @@ func (withoutPool) View() pool.View { return pool.View{} }
 // there one or many; of others the API server itself has the word.
 func TestRepairAsks(t *testing.T) {
 	const node = "node-a"
-	residency := func(id volume.ID) Entry {
-		return Entry{
-			ID: id, State: StateResident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: time.Now(),
+	residency := func(id volume.ID) state.Entry {
+		return state.Entry{
+			ID: id, State: state.Resident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: time.Now(),
 			Fence: volume.Fence{UID: "uid-" + string(id), Generation: 1, Node: node},
 		}
 	}
-	record := func(e Entry) volume.Volume {
+	record := func(e state.Entry) volume.Volume {
 		return volume.Volume{ID: e.ID, Fence: e.Fence, Spec: volume.Spec{Mode: volume.ModeWritethrough}}
 	}
 	for _, n := range []int{1, 50} {
 		entries := newJournal(t)
 		var own watched
 		rec := &asked{known: map[volume.ID]volume.Volume{}}
-		save := func(e Entry) {
+		save := func(e state.Entry) {
 			if err := entries.Save(string(e.ID), e); err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,7 @@ func TestRepairTakesBackMark(t *testing.T) {
 	known := map[volume.ID]volume.Volume{}
 	var own watched
 	for id, clean := range map[volume.ID]bool{"flushed": true, "not": false} {
-		e := Entry{ID: id, State: StateResident, Mode: volume.ModeWriteback, Clean: clean, Fence: f, UpdatedAt: time.Now()}
+		e := state.Entry{ID: id, State: state.Resident, Mode: volume.ModeWriteback, Clean: clean, Fence: f, UpdatedAt: time.Now()}
 		if err := entries.Save(string(id), e); err != nil {
 			t.Fatal(err)
 		}
@@ -130,20 +131,20 @@ func TestResidentsOrder(t *testing.T) {
 	a := New(Config{Node: "node-a"},
 		Deps{Journal: entries, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
 	// An older version wrote this one, before all others.
-	if err := entries.Save("ancient", Entry{ID: "ancient", State: StateResident, Mode: volume.ModeWritethrough, UpdatedAt: now.Add(-time.Hour)}); err != nil {
+	if err := entries.Save("ancient", state.Entry{ID: "ancient", State: state.Resident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: now.Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
-	step := func(id volume.ID, from State) {
+	step := func(id volume.ID, from state.State) {
 		t.Helper()
 		now = now.Add(time.Minute)
-		e := &Entry{ID: id, State: from, Mode: volume.ModeWritethrough}
-		if from == StateResident {
+		e := &state.Entry{ID: id, State: from, Mode: volume.ModeWritethrough, Clean: true}
+		if from == state.Resident {
 			var err error
 			if e, err = a.load(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := a.save(t.Context(), e, StateResident); err != nil {
+		if err := a.save(t.Context(), e, state.Resident); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -157,14 +158,14 @@ func TestResidentsOrder(t *testing.T) {
 		}
 		return ids
 	}
-	step("first", StateReleasing)
-	step("second", StateReleasing)
-	step("first", StateResident) // its hot set is recorded
-	step("ancient", StateResident)
+	step("first", state.Releasing)
+	step("second", state.Releasing)
+	step("first", state.Resident) // its hot set is recorded
+	step("ancient", state.Resident)
 	if got, want := order(), []volume.ID{"ancient", "first", "second"}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
-	step("first", StateReleasing) // used again
+	step("first", state.Releasing) // used again
 	if got, want := order(), []volume.ID{"ancient", "second", "first"}; !slices.Equal(got, want) {
 		t.Errorf("order after another use %v, want %v", got, want)
 	}
@@ -183,7 +184,7 @@ func (told) Report(context.Context, volume.ID, volume.CacheReport) error { retur
 // does not bring its entry back.
 func TestReportForgets(t *testing.T) {
 	a := New(Config{Node: "node-a"}, Deps{Journal: newJournal(t), Records: told{}})
-	e := &Entry{ID: "pvc-1", State: StateWiping, Mode: volume.ModeWritethrough, ResidencyDue: true}
+	e := &state.Entry{ID: "pvc-1", State: state.Wiping, Mode: volume.ModeWritethrough, ResidencyDue: true}
 	a.reportDown(t.Context(), e, nil)
 	if entries, err := a.Journal.List(); err != nil || len(entries) > 0 {
 		t.Errorf("entries %+v, %v", entries, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reservation"
@@ -50,7 +51,7 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 		return nil
 	}
 	var own, unfenced bool
-	if err := s.note(func(e *Entry) error {
+	if err := s.note(func(e *state.Entry) error {
 		own, unfenced = e.Reserved && !e.Inherited, e.Unfenced
 		e.Reserved, e.Inherited, e.Lost = true, true, nil
 		return a.save(ctx, e, e.State)
@@ -62,7 +63,7 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		return s.note(func(e *Entry) error {
+		return s.note(func(e *state.Entry) error {
 			if e.Inherited, e.Unfenced = before.Inherited(own), false; e.Inherited && !unfenced {
 				return nil
 			}
@@ -70,7 +71,7 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 		})
 	case errors.Is(err, reservation.ErrUnsupported) && s.req.AcceptTwoWriters:
 		klog.FromContext(ctx).Info("The unit is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
-		return s.note(func(e *Entry) error {
+		return s.note(func(e *state.Entry) error {
 			e.Reserved, e.Inherited, e.Unfenced = false, false, true
 			return a.save(ctx, e, e.State)
 		})
@@ -86,7 +87,7 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 }
 
 // reserveAgain fences a static volume that repair is about to flush, and no pod has.
-func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origin) error {
+func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport.Origin) error {
 	if !e.Static || e.Unfenced && !e.Reserved {
 		return nil
 	}
@@ -107,7 +108,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 	step, who := reservation.DecideReturn(f, entitled, had)
 	switch step {
 	case reservation.StepLost:
-		e.Lost = &Lost{To: who}
+		e.Lost = &state.Lost{To: who}
 		return errors.Join(fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who), a.save(ctx, e, e.State))
 	case reservation.StepLater:
 		return fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who)
@@ -132,19 +133,19 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *Entry, o transport.Origi
 
 // unreserve journals that the unit is not reserved: a stage that could not ask it, or repair,
 // said from before that it was.
-func (a *Attacher) unreserve(e *Entry) error {
+func (a *Attacher) unreserve(e *state.Entry) error {
 	e.Reserved, e.Inherited = false, false
 	return a.write(e)
 }
 
 // entitled asks the record whether nobody else may have the volume, another machine under
 // this node's name neither (states.md, Whose disks these are).
-func (a *Attacher) entitled(ctx context.Context, e *Entry) reservation.Entitled {
+func (a *Attacher) entitled(ctx context.Context, e *state.Entry) reservation.Entitled {
 	rec, err := a.Records.Get(ctx, e.ID)
 	switch {
 	case err != nil:
 		return reservation.EntitledUnknown
-	case rec.Fence == e.Fence && rec.LastStage(e.activation()):
+	case rec.Fence == e.Fence && rec.LastStage(e.Activation()):
 		return reservation.EntitledYes
 	case rec.Fence.UID == e.Fence.UID && rec.Fence.Generation > e.Fence.Generation:
 		return reservation.EntitledNo
@@ -154,7 +155,7 @@ func (a *Attacher) entitled(ctx context.Context, e *Entry) reservation.Entitled 
 
 // giveReservation ends the node's registrations; its devices are gone. A key that stays
 // is preempted by the next owner.
-func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
+func (a *Attacher) giveReservation(ctx context.Context, e *state.Entry) {
 	if !e.Static || !e.Reserved || e.Inherited {
 		return
 	}
@@ -174,11 +175,11 @@ func (a *Attacher) giveReservation(ctx context.Context, e *Entry) {
 // knownReservation is what the journal of before knows of the reservation under fence f. That
 // this machine made it, where nobody had the unit, it is believed of this boot and of the
 // record's last stage: an image of it, and a machine of the same name, say the same.
-func (a *Attacher) knownReservation(e *Entry, rec volume.Volume, f volume.Fence) (reserved, inherited bool) {
+func (a *Attacher) knownReservation(e *state.Entry, rec volume.Volume, f volume.Fence) (reserved, inherited bool) {
 	if e == nil || e.Fence != f || !e.Reserved {
 		return false, false
 	}
-	return true, e.Inherited || e.Boot != a.Boot || !rec.LastStage(e.activation())
+	return true, e.Inherited || e.Boot != a.Boot || !rec.LastStage(e.Activation())
 }
 
 // RunReservations watches the reservations of static volumes until ctx ends.
@@ -213,11 +214,11 @@ func (a *Attacher) WatchReservations(ctx context.Context) error {
 }
 
 // underReservation tells an entry whose paths write, or fail for the pod, under a reservation.
-func underReservation(e *Entry) bool {
-	return e.Static && (e.Reserved || e.Lost != nil) && (e.State == StateStaged || e.State == StateFlushing)
+func underReservation(e *state.Entry) bool {
+	return e.Static && (e.Reserved || e.Lost != nil) && (e.State == state.Staged || e.State == state.Flushing)
 }
 
-func (a *Attacher) watchReservation(ctx context.Context, e *Entry) error {
+func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*reservationLookTime)
 	defer cancel()
 	if e.Lost == nil {
@@ -228,12 +229,8 @@ func (a *Attacher) watchReservation(ctx context.Context, e *Entry) error {
 	} else if e.Lost.Told {
 		return nil
 	}
-	unlock, ok := a.Locks.TryLock(string(e.ID))
-	if !ok {
-		return nil
-	}
+	e, unlock, err := a.lockSettled(ctx, e.ID)
 	defer unlock()
-	e, err := a.loadSettled(ctx, e.ID)
 	if err != nil || e == nil || !underReservation(e) {
 		return err
 	}
@@ -247,7 +244,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *Entry) error {
 	case step == reservation.StepNothing:
 		return nil
 	case step == reservation.StepLost:
-		e.Lost = &Lost{To: who}
+		e.Lost = &state.Lost{To: who}
 		return a.lose(ctx, e)
 	}
 	klog.FromContext(ctx).Info("Reservation is restored", "volume", e.ID, "step", step, "key", who)
@@ -255,7 +252,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *Entry) error {
 }
 
 // lookReservation gathers and decides. Paths that do not answer prove nothing.
-func (a *Attacher) lookReservation(ctx context.Context, e *Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
+func (a *Attacher) lookReservation(ctx context.Context, e *state.Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
 	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
 	if err != nil || !found {
 		return reservation.StepNothing, 0, nil, err
@@ -276,7 +273,7 @@ func (a *Attacher) lookReservation(ctx context.Context, e *Entry) (reservation.S
 }
 
 // lose keeps a pod from what is not its volume any more, in the order of states.md.
-func (a *Attacher) lose(ctx context.Context, e *Entry) error {
+func (a *Attacher) lose(ctx context.Context, e *state.Entry) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -307,7 +304,7 @@ func (a *Attacher) lose(ctx context.Context, e *Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
-func (a *Attacher) reportLost(ctx context.Context, e *Entry) error {
+func (a *Attacher) reportLost(ctx context.Context, e *state.Entry) error {
 	rec, err := a.Records.Get(ctx, e.ID)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
@@ -335,7 +332,7 @@ func (a *Attacher) reportLost(ctx context.Context, e *Entry) error {
 }
 
 // lostForeign refuses to give up unflushed writes for a host that is none of nearflash's.
-func (a *Attacher) lostForeign(e *Entry) error {
+func (a *Attacher) lostForeign(e *state.Entry) error {
 	return fmt.Errorf("%w: %s is reserved for %s, a host outside of nearflash: unflushed writes of volume %s are kept on node %s until they are given up",
 		volume.ErrUnavailable, target(e.Source), e.Lost.To, e.ID, a.Node)
 }

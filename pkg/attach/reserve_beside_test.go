@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // stagingOf is the stage of an entry.
-func stagingOf(e *Entry, accept bool) *staging {
+func stagingOf(e *state.Entry, accept bool) *staging {
 	return &staging{entry: e, req: volume.StageRequest{ID: e.ID, AcceptTwoWriters: accept}}
 }
 
@@ -38,8 +39,8 @@ func TestReserveBesideFill(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	n := newFencedNode(t)
 	n.Moves, n.Transport = lendingMoves{}, lostPeer{}
-	entry := func() *Entry {
-		return &Entry{ID: "v", Fence: n.first, State: StateStaging, Mode: volume.ModeWritethrough, Static: true, Fill: &Fill{From: &volume.WarmSource{Node: "b"}}}
+	entry := func() *state.Entry {
+		return &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Mode: volume.ModeWritethrough, Static: true, Fill: &state.Fill{From: &volume.WarmSource{Node: "b"}}}
 	}
 
 	s := stagingOf(entry(), false)
@@ -65,7 +66,7 @@ func TestReserveBesideFill(t *testing.T) {
 		asked := false
 		n.target.Before(func() {
 			asked = true
-			_ = s.note(func(*Entry) error { return nil }) // the fill need not wait
+			_ = s.note(func(*state.Entry) error { return nil }) // the fill need not wait
 		})
 		go func() {
 			_, err := n.borrow(t.Context(), s)

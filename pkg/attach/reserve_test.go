@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/reservation"
@@ -87,9 +88,9 @@ func newFencedNode(t *testing.T) *fencedNode {
 	return n
 }
 
-func (n *fencedNode) reserveAs(state State, mode volume.CacheMode) *Entry {
+func (n *fencedNode) reserveAs(as state.State, mode volume.CacheMode) *state.Entry {
 	n.t.Helper()
-	e := &Entry{ID: "v", Fence: n.first, State: state, Mode: mode, Activated: mode == volume.ModeWriteback, Static: true}
+	e := &state.Entry{ID: "v", Fence: n.first, State: as, Mode: mode, Activated: mode == volume.ModeWriteback, Static: true}
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	if err := n.reserve(n.t.Context(), stagingOf(e, false), o); err != nil {
 		n.t.Fatal(err)
@@ -104,7 +105,7 @@ func (n *fencedNode) take(f volume.Fence) {
 	}
 }
 
-func (n *fencedNode) watch() *Entry {
+func (n *fencedNode) watch() *state.Entry {
 	n.t.Helper()
 	if err := n.WatchReservations(n.t.Context()); err != nil {
 		n.t.Fatal(err)
@@ -121,7 +122,7 @@ func (n *fencedNode) watch() *Entry {
 func TestReserveUnsupported(t *testing.T) {
 	n := newFencedNode(t)
 	n.target.Unsupported = true
-	e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true}
+	e := &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Static: true}
 	err := n.reserve(t.Context(), stagingOf(e, false), transport.Origin{Paths: []string{"/dev/sda"}})
 	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "withoutReservations") || !strings.Contains(err.Error(), "AcceptTwoWriters") {
 		t.Errorf("%v, want ErrInvalid that names the attribute and its value", err)
@@ -129,7 +130,7 @@ func TestReserveUnsupported(t *testing.T) {
 	if err := n.reserve(t.Context(), stagingOf(e, true), transport.Origin{Paths: []string{"/dev/sda"}}); err != nil || e.Reserved || !e.Unfenced {
 		t.Errorf("with consent: %v, %+v", err, e)
 	}
-	if err := n.reserve(t.Context(), stagingOf(&Entry{ID: "w"}, false), transport.Origin{}); err != nil {
+	if err := n.reserve(t.Context(), stagingOf(&state.Entry{ID: "w"}, false), transport.Origin{}); err != nil {
 		t.Errorf("a volume of the storage server: %v", err)
 	}
 }
@@ -138,7 +139,7 @@ func TestReserveUnsupported(t *testing.T) {
 // as an event, and stages no more under that ownership.
 func TestReservationLost(t *testing.T) {
 	n := newFencedNode(t)
-	n.reserveAs(StateStaged, volume.ModeNone)
+	n.reserveAs(state.Staged, volume.ModeNone)
 	if e := n.watch(); e.Lost != nil || n.top.table[0].Target.Type() != "linear" {
 		t.Fatalf("lost without a reason: %+v, %v", e, n.top.table)
 	}
@@ -165,7 +166,7 @@ func TestReservationLost(t *testing.T) {
 // read and names this ownership.
 func TestReservationForgotten(t *testing.T) {
 	n := newFencedNode(t)
-	n.reserveAs(StateStaged, volume.ModeNone)
+	n.reserveAs(state.Staged, volume.ModeNone)
 	n.target.Restart()
 	n.rec.err = volume.ErrUnavailable
 	n.watch()
@@ -200,7 +201,7 @@ func TestReservationOfASpare(t *testing.T) {
 		"of an earlier owner":         {now: ours, pending: volume.Activation{ID: "old", Generation: 0, Count: 2}, joins: true},
 	} {
 		n := newFencedNode(t)
-		e := n.reserveAs(StateStaged, volume.ModeNone)
+		e := n.reserveAs(state.Staged, volume.ModeNone)
 		e.ActivationID, e.ActivationCount = ours.ID, ours.Count
 		if err := n.save(t.Context(), e, e.State); err != nil {
 			t.Fatal(err)
@@ -232,9 +233,9 @@ func (u onUnits) Unit(path string) reservation.Unit { return u[path] }
 // two writers, are left alone.
 func TestReservationNeverHad(t *testing.T) {
 	n := newFencedNode(t)
-	for _, e := range []Entry{
-		{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeNone, Static: true},
-		{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeNone, Static: true, Unfenced: true},
+	for _, e := range []state.Entry{
+		{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeNone, Static: true},
+		{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeNone, Static: true, Unfenced: true},
 	} {
 		if err := n.Journal.Save("v", e); err != nil {
 			t.Fatal(err)
@@ -270,7 +271,7 @@ func TestReserveAgain(t *testing.T) {
 		"no path": {func(n *fencedNode) { n.target.Down(n.own, true) }, volume.ErrUnavailable, false},
 	} {
 		n := newFencedNode(t)
-		e := n.reserveAs(StateStaged, volume.ModeWriteback)
+		e := n.reserveAs(state.Staged, volume.ModeWriteback)
 		c.prepare(n)
 		err := n.reserveAgain(t.Context(), e, o)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil || (e.Lost != nil) != c.lost {
@@ -284,18 +285,18 @@ func TestReserveAgain(t *testing.T) {
 func TestReserveAgainUnfenced(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	for name, c := range map[string]struct {
-		entry Entry
+		entry state.Entry
 		want  error
 	}{
-		"accepted":                    {Entry{Unfenced: true}, nil},
-		"of a version that did not":   {Entry{}, nil},
-		"reserved until now":          {Entry{Reserved: true, Inherited: true}, volume.ErrUnavailable},
-		"accepted, a stage has ended": {Entry{Reserved: true, Inherited: true, Unfenced: true}, nil},
+		"accepted":                    {state.Entry{Unfenced: true}, nil},
+		"of a version that did not":   {state.Entry{}, nil},
+		"reserved until now":          {state.Entry{Reserved: true, Inherited: true}, volume.ErrUnavailable},
+		"accepted, a stage has ended": {state.Entry{Reserved: true, Inherited: true, Unfenced: true}, nil},
 	} {
 		n := newFencedNode(t)
 		n.target.Unsupported = true
 		e := c.entry
-		e.ID, e.Fence, e.State, e.Mode, e.Static = "v", n.first, StateStaged, volume.ModeWriteback, true
+		e.ID, e.Fence, e.State, e.Mode, e.Static = "v", n.first, state.Staged, volume.ModeWriteback, true
 		again := e
 		if err := n.reserveAgain(t.Context(), &e, o); !errors.Is(err, c.want) || c.want == nil && (err != nil || e.Reserved) {
 			t.Errorf("%s: %v, %+v", name, err, e)
@@ -312,7 +313,7 @@ func TestReserveAgainUnfenced(t *testing.T) {
 	// The stage that could not ask, and repair after it.
 	n := newFencedNode(t)
 	n.target.Unsupported = true
-	before := &Entry{ID: "v", Fence: n.first, State: StateStaged, Mode: volume.ModeWriteback, Activated: true, Static: true, Unfenced: true}
+	before := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Unfenced: true}
 	s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: n.first}}, entry: before, rec: volume.Volume{Spec: volume.Spec{Static: &volume.ISCSI{}}}, plan: stagePlan{Cache: planRecover, Mode: volume.ModeWriteback}}
 	if err := n.saveIntent(t.Context(), s); err != nil || !s.entry.Unfenced {
 		t.Fatalf("the intent: %v, %+v", err, s.entry)
@@ -354,8 +355,8 @@ func TestLostForeign(t *testing.T) {
 		"a host outside, and the writes are given up": {0x1234, true, downWipe},
 	} {
 		n := newFencedNode(t)
-		e := n.reserveAs(StateStaged, volume.ModeWriteback)
-		e.Lost = &Lost{To: c.to}
+		e := n.reserveAs(state.Staged, volume.ModeWriteback)
+		e.Lost = &state.Lost{To: c.to}
 		if err := n.save(t.Context(), e, e.State); err != nil {
 			t.Fatal(err)
 		}
@@ -386,15 +387,15 @@ func (r dirtyRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
 func TestKnownReservation(t *testing.T) {
 	n := newFencedNode(t)
 	now := volume.Activation{ID: "now", Generation: 1, Count: 2}
-	entry := func(change func(*Entry)) *Entry {
-		e := &Entry{ID: "v", Fence: n.first, Boot: "boot", Reserved: true, ActivationID: "now", ActivationCount: 2}
+	entry := func(change func(*state.Entry)) *state.Entry {
+		e := &state.Entry{ID: "v", Fence: n.first, Boot: "boot", Static: true, Reserved: true, ActivationID: "now", ActivationCount: 2}
 		if change != nil {
 			change(e)
 		}
 		return e
 	}
 	for name, c := range map[string]struct {
-		e       *Entry
+		e       *state.Entry
 		pending volume.Activation
 		fence   volume.Fence
 		want    bool
@@ -402,17 +403,17 @@ func TestKnownReservation(t *testing.T) {
 		"this boot's":                {e: entry(nil), want: true},
 		"no journal":                 {},
 		"another fence's":            {e: entry(nil), fence: n.next},
-		"given back":                 {e: entry(func(e *Entry) { e.Reserved = false })},
-		"inherited":                  {e: entry(func(e *Entry) { e.Inherited = true })},
-		"of before the node started": {e: entry(func(e *Entry) { e.Boot = "before" })},
-		"of an image":                {e: entry(func(e *Entry) { e.ActivationID, e.ActivationCount = "then", 1 })},
+		"given back":                 {e: entry(func(e *state.Entry) { e.Reserved = false })},
+		"inherited":                  {e: entry(func(e *state.Entry) { e.Inherited = true })},
+		"of before the node started": {e: entry(func(e *state.Entry) { e.Boot = "before" })},
+		"of an image":                {e: entry(func(e *state.Entry) { e.ActivationID, e.ActivationCount = "then", 1 })},
 		"another machine stages":     {e: entry(nil), pending: volume.Activation{ID: "spare", Generation: 1, Count: 3}},
 	} {
 		fence := n.first
 		if c.fence != (volume.Fence{}) {
 			fence = c.fence
 		}
-		s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence}}, entry: c.e, rec: volume.Volume{Fence: n.first, Activation: now, Pending: c.pending}}
+		s := &staging{req: volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: fence}}, entry: c.e, rec: volume.Volume{Fence: n.first, Spec: volume.Spec{Static: &volume.ISCSI{}}, Activation: now, Pending: c.pending}}
 		if s.reserved, s.inherited = n.knownReservation(s.entry, s.rec, fence); (s.reserved && !s.inherited) != c.want {
 			t.Errorf("%s: reserved %t, inherited %t, want it to be this machine's: %t", name, s.reserved, s.inherited, c.want)
 		}
@@ -439,7 +440,7 @@ func TestInheritedByRepair(t *testing.T) {
 		"nobody knows":      {want: true},
 	} {
 		n := newFencedNode(t)
-		e := n.reserveAs(StateStaged, volume.ModeWriteback)
+		e := n.reserveAs(state.Staged, volume.ModeWriteback)
 		e.Reserved, e.Inherited = c.reserved, c.inherited
 		if err := n.reserveAgain(t.Context(), e, o); err != nil || e.Inherited != c.want {
 			t.Errorf("%s: %v, inherited %t", name, err, e.Inherited)
@@ -463,13 +464,13 @@ func TestGiveReservation(t *testing.T) {
 		"nobody had it":               {prepare: func(*fencedNode) {}, writes: true},
 		"an owner before had it":      {prepare: func(n *fencedNode) { n.take(before) }},
 		"another record's had it":     {prepare: func(n *fencedNode) { n.take(volume.Fence{UID: "restored", Generation: 4}) }},
-		"made by a stage of before":   {prepare: func(n *fencedNode) { n.reserveAs(StateStaged, volume.ModeNone) }, own: true, writes: true},
+		"made by a stage of before":   {prepare: func(n *fencedNode) { n.reserveAs(state.Staged, volume.ModeNone) }, own: true, writes: true},
 		"the own key, of an unknown":  {prepare: func(n *fencedNode) { n.take(n.first) }},
-		"inherited by a stage before": {prepare: func(n *fencedNode) { n.take(before); n.reserveAs(StateStaged, volume.ModeNone) }},
+		"inherited by a stage before": {prepare: func(n *fencedNode) { n.take(before); n.reserveAs(state.Staged, volume.ModeNone) }},
 	} {
 		n := newFencedNode(t)
 		c.prepare(n)
-		e := &Entry{ID: "v", Fence: n.first, State: StateStaging, Static: true, Reserved: c.own}
+		e := &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Static: true, Reserved: c.own}
 		if err := n.reserve(t.Context(), stagingOf(e, false), transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -24,7 +25,7 @@ type staging struct {
 	req    volume.StageRequest
 	plan   stagePlan
 	rec    volume.Volume
-	entry  *Entry
+	entry  *state.Entry
 	cache  cacheVolumes
 	origin origin
 	// reserved and inherited are knownReservation.
@@ -48,7 +49,7 @@ type staging struct {
 func (s *staging) givenUp() bool { return s.plan.Cache == planRecover && !s.rec.PossiblyDirty }
 
 // note changes the entry while two may.
-func (s *staging) note(change func(*Entry) error) error {
+func (s *staging) note(change func(*state.Entry) error) error {
 	s.own.Lock()
 	defer s.own.Unlock()
 	return change(s.entry)
@@ -168,7 +169,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 	}
 	faultStageNoted.Hit()
 	a.beginCounting(ctx, s.entry)
-	if err := a.save(ctx, s.entry, StateStaged); err != nil {
+	if err := a.save(ctx, s.entry, state.Staged); err != nil {
 		return err
 	}
 	if s.entry.Fill != nil {
@@ -219,7 +220,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	if e == nil {
 		return nil
 	}
-	if e.State != StateResident && e.Source.IQN != s.req.Publication.Source.IQN {
+	if e.State != state.Resident && e.Source.IQN != s.req.Publication.Source.IQN {
 		if err := a.disconnect(ctx, e); err != nil {
 			return err
 		}
@@ -258,7 +259,7 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 // saveIntent writes the Staging entry.
 func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
-	e := &Entry{
+	e := &state.Entry{
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
 		// A stage that ends before it reserves the unit anew leaves what is known of it.
@@ -267,7 +268,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	if prior != nil {
 		e.Names, e.Unfenced = prior.Names, prior.Unfenced && prior.Fence == e.Fence
 	}
-	e.Names, e.HotSetAt = namesOf(s.rec, e.Names), a.Now().Add(hotSetFirst-a.Warm.HotSetEvery).UTC()
+	e.Names, e.HotSetAt = state.NamesOf(s.rec, e.Names), a.Now().Add(hotSetFirst-a.Warm.HotSetEvery).UTC()
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
 		e.NoCacheBefore = a.Now().Add(deviceRest)
 	}
@@ -275,16 +276,16 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	case s.plan.Cache == planReuse:
 		e.UnitID = prior.UnitID
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
-		e.Marked, e.Fill = prior.Marked, prior.Fill.again()
+		e.Marked, e.Fill = prior.Marked, prior.Fill.Again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
 			e.UnitID = prior.UnitID
-			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.again()
+			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.Again()
 		}
 	default:
 		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
-			e.Fill = &Fill{From: s.plan.Warm.Peer}
+			e.Fill = &state.Fill{From: s.plan.Warm.Peer}
 			if s.plan.Keep {
 				e.Prewarm = prior.Prewarm
 			}
@@ -294,7 +295,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		e.Marked = s.rec.PossiblyDirty
 	}
 	s.entry = e
-	return a.save(ctx, e, StateStaging)
+	return a.save(ctx, e, state.Staging)
 }
 
 // adopt keeps an active top device and ends a flush that was under way.
@@ -322,13 +323,14 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		a.beginCounting(ctx, e)
 	}
 	if !e.Cached() {
-		return a.save(ctx, e, StateStaged)
+		return a.save(ctx, e, state.Staged)
 	}
 	if err := a.markDirty(ctx, e); err != nil {
 		return err
 	}
-	e.Activated, e.Clean, e.Raw = true, false, s.req.Block
-	if err := a.save(ctx, e, StateStaged); err != nil {
+	e.Activate(e.Mode)
+	e.Raw = s.req.Block
+	if err := a.save(ctx, e, state.Staged); err != nil {
 		return err
 	}
 	// Whoever made the device may have been killed before.

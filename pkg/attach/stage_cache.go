@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -99,11 +100,11 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	// The journal must deny the cache before the pod can write past it (I3).
 	s.plan = uncached(s.plan, reason, cause.Error())
 	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.entry.Mode, s.entry.Clean, s.entry.Activated, s.entry.Prewarm = volume.ModeNone, false, false, nil
+	s.entry.Deny()
 	if reason == v1alpha1.ReasonCacheDeviceError {
 		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
 	}
-	if err := a.save(ctx, s.entry, StateStaging); err != nil {
+	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
@@ -118,8 +119,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 // cache, which the journal says before it happens.
 func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	e := s.entry
-	// What was copied beforehand is the cache's own from now on.
-	e.Activated, e.Clean, e.Prewarm = true, false, nil
+	e.Activate(e.Mode)
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err

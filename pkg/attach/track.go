@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -19,25 +20,17 @@ import (
 // the loan.
 const commitTimeout = time.Second
 
-// Track is a record of the writes to a cache's data that the kernel keeps.
-type Track struct {
-	// ID is the tag of the record in the kernel.
-	ID string `json:"id"`
-	// AreaSectors is the length of the parts that are told apart.
-	AreaSectors uint64 `json:"areaSectors"`
-}
-
 // lendableLive says why a cache in use may not be lent, nil if it may.
-func lendableLive(e *Entry, rec volume.Volume, r volume.LoanRequest, node string) error {
+func lendableLive(e *state.Entry, rec volume.Volume, r volume.LoanRequest, node string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: node}); {
-	case e == nil || e.State != StateStaged || !e.Cached() || !e.Activated || e.Fence != want:
+	case e == nil || e.State != state.Staged || !e.Cached() || !e.Activated || e.Fence != want:
 		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here", volume.ErrNotFound, r.Volume, r.Generation)
 	case e.Fill != nil:
 		return fmt.Errorf("%w: the cache of volume %s is itself being filled", volume.ErrUnavailable, r.Volume)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; node %q asks for generation %d",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.To, r.Generation)
-	case rec.Identify(e.activation()) != volume.IdentityCurrent:
+	case rec.Identify(e.Activation()) != volume.IdentityCurrent:
 		return fmt.Errorf("%w: the record of volume %s knows another stage than this node", volume.ErrNotFound, r.Volume)
 	case rec.Prewarm == nil || *rec.Prewarm != volume.Prewarm{Node: r.To, Request: r.Request}:
 		return fmt.Errorf("%w: nobody has asked for the cache of volume %s on node %q", volume.ErrFenced, r.Volume, r.To)
@@ -47,7 +40,7 @@ func lendableLive(e *Entry, rec volume.Volume, r volume.LoanRequest, node string
 
 // lendLive exports a cache in use, after the kernel has begun to note what is written
 // to its data: what the borrower reads is never older than the record.
-func (a *Attacher) lendLive(ctx context.Context, e *Entry, r volume.LoanRequest) (volume.Loan, error) {
+func (a *Attacher) lendLive(ctx context.Context, e *state.Entry, r volume.LoanRequest) (volume.Loan, error) {
 	again := e.Lent != nil
 	if err := a.track(ctx, e, r.Move); err != nil {
 		return volume.Loan{}, err
@@ -93,7 +86,7 @@ func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
 }
 
 // track begins the record of writes; that of the same loan goes on.
-func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
+func (a *Attacher) track(ctx context.Context, e *state.Entry, m volume.MoveID) error {
 	if e.Lent != nil && *e.Lent == m && e.Track != nil {
 		if _, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
 			return nil
@@ -104,7 +97,7 @@ func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
 		return err
 	}
 	e.Lent = &m
-	e.Track = &Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
+	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -119,7 +112,7 @@ func (a *Attacher) track(ctx context.Context, e *Entry, m volume.MoveID) error {
 // noteWrites journals which parts of the data were written to, when nobody can write
 // any more and before the record goes with the data device. Without a record there
 // is nothing to note: everything counts as changed.
-func (a *Attacher) noteWrites(ctx context.Context, e *Entry) error {
+func (a *Attacher) noteWrites(ctx context.Context, e *state.Entry) error {
 	if e.Track == nil {
 		return nil
 	}

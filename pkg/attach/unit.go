@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -37,7 +38,7 @@ func decideUnit(plan cachePlan, givenUp bool, known, now string) unitStep {
 }
 
 // otherUnit is the error of a unit that must not get what another one lacks.
-func otherUnit(e *Entry, node, now string) error {
+func otherUnit(e *state.Entry, node, now string) error {
 	return fmt.Errorf("%w: node %s holds unflushed writes of volume %s for the unit %q, and its address leads to %q now: bring that unit back; or, if this one is what the volume is to have, give the writes up with `kubectl nearflash abandon cvol/%s --accept-data-loss --force`",
 		volume.ErrFenced, node, e.ID, e.UnitID, now, e.ID)
 }
@@ -74,8 +75,8 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 	}
 	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, cacheVolumes{}, 0, ""
 	a.dropFill(ctx, e, volume.MoveEnded, why)
-	e.Activated, e.Clean, e.ChunkSectors, e.DataBytes, e.MetaBytes = false, false, 0, 0, 0
-	if err := a.save(ctx, e, StateStaging); err != nil {
+	e.Anew()
+	if err := a.save(ctx, e, state.Staging); err != nil {
 		return err
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -45,7 +46,7 @@ func TestWanted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(Config{Node: node, Boot: "boot", Warm: WarmConfig{ResidencyTTL: ttl}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
-			e := &Entry{ID: "v", State: StateResident, Mode: volume.ModeWritethrough, Boot: "boot", Clean: true, Fence: f, UpdatedAt: now.Add(-tc.rest)}
+			e := &state.Entry{ID: "v", State: state.Resident, Mode: volume.ModeWritethrough, Boot: "boot", Clean: true, Fence: f, UpdatedAt: now.Add(-tc.rest)}
 			if tc.lent {
 				e.Lent = &volume.MoveID{Name: "m"}
 			}
@@ -68,19 +69,19 @@ func TestWanted(t *testing.T) {
 func TestHotSetDue(t *testing.T) {
 	now := time.Now()
 	for name, tc := range map[string]struct {
-		e    Entry
+		e    state.Entry
 		want bool
 	}{
-		"long ago":            {Entry{State: StateStaged, HotSetAt: now.Add(-31 * time.Minute)}, true},
-		"of an earlier boot":  {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Boot: "earlier"}, false},
-		"a while ago":         {Entry{State: StateStaged, HotSetAt: now.Add(-29 * time.Minute)}, false},
-		"in a copy":           {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Fill: &Fill{}}, false},
-		"uncached":            {Entry{State: StateStaged, HotSetAt: now.Add(-time.Hour), Mode: volume.ModeNone}, false},
-		"left just now":       {Entry{State: StateResident, HotSetDue: true, UpdatedAt: now}, false},
-		"left":                {Entry{State: StateResident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},
-		"left, and taken":     {Entry{State: StateResident, UpdatedAt: now.Add(-time.Hour)}, false},
-		"left, and lent":      {Entry{State: StateResident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Lent: &volume.MoveID{}}, false},
-		"in between, flushed": {Entry{State: StateFlushing, HotSetDue: true, HotSetAt: now.Add(-time.Hour)}, false},
+		"long ago":            {state.Entry{State: state.Staged, HotSetAt: now.Add(-31 * time.Minute)}, true},
+		"of an earlier boot":  {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Boot: "earlier"}, false},
+		"a while ago":         {state.Entry{State: state.Staged, HotSetAt: now.Add(-29 * time.Minute)}, false},
+		"in a copy":           {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Fill: &state.Fill{}}, false},
+		"uncached":            {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Mode: volume.ModeNone}, false},
+		"left just now":       {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now}, false},
+		"left":                {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},
+		"left, and taken":     {state.Entry{State: state.Resident, UpdatedAt: now.Add(-time.Hour)}, false},
+		"left, and lent":      {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Lent: &volume.MoveID{}}, false},
+		"in between, flushed": {state.Entry{State: state.Flushing, HotSetDue: true, HotSetAt: now.Add(-time.Hour)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/blockdev/blockdevtest"
@@ -261,7 +262,7 @@ func (h *host) start() {
 		left = h.gate.left
 	}
 	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
-	entries, err := journal.Open[attach.Entry](filepath.Join(h.dir, "journal"))
+	entries, err := journal.Open[state.Entry](filepath.Join(h.dir, "journal"))
 	h.w.must("journal", err)
 	recorder := events.NewFakeRecorder(1000)
 	blocks := h.machine.Blocks(g.step)

@@ -1,4 +1,5 @@
-// Package passes repeats work whose failures are told once.
+// Package passes repeats work whose failures are told once, and does the work of each volume so
+// that one whose device does not answer holds up no other.
 package passes
 
 import (

@@ -10,7 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/observe"
@@ -29,13 +29,13 @@ type ownedRecords interface {
 
 // observed lists the volumes of the journal in dir. Their names for people come
 // from the records, and until those are known from the journal.
-func observed(ctx context.Context, dir string, entries *journal.Store[attach.Entry], owned ownedRecords) func() ([]observe.Volume, error) {
+func observed(ctx context.Context, dir string, entries *journal.Store[state.Entry], owned ownedRecords) func() ([]observe.Volume, error) {
 	journalled := observe.Remember(dir, func() ([]observe.Volume, error) {
 		list, err := entries.List()
 		out := make([]observe.Volume, len(list))
 		for i, e := range list {
 			out[i] = observe.Volume{
-				ID: e.ID, Attached: e.State != attach.StateResident && e.State != attach.StatePrewarm, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
+				ID: e.ID, Attached: e.State != state.Resident && e.State != state.Prewarmed, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
 				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -166,7 +167,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunChanges(ctx, changeEvery); return nil })
-	group.Go(func() error { p.attacher.RunFailover(ctx, failoverEvery); return nil })
+	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
@@ -194,7 +195,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err != nil {
 		return nil, fmt.Errorf("boot id: %w", err)
 	}
-	entries, err := journal.Open[attach.Entry](filepath.Join(cfg.StateDir, "volumes"))
+	entries, err := journal.Open[state.Entry](filepath.Join(cfg.StateDir, "volumes"))
 	if err != nil {
 		return nil, err
 	}
@@ -293,12 +294,12 @@ func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 }
 
 // residencyBytes sums what clean caches of volumes that left the node occupy.
-func residencyBytes(entries *journal.Store[attach.Entry]) pool.ResidencyBytes {
+func residencyBytes(entries *journal.Store[state.Entry]) pool.ResidencyBytes {
 	return func() (int64, error) {
 		list, err := entries.List()
 		var sum int64
 		for _, e := range list {
-			if e.State == attach.StateResident || e.State == attach.StatePrewarm {
+			if e.State == state.Resident || e.State == state.Prewarmed {
 				sum += e.CacheBytes()
 			}
 		}

@@ -1,13 +1,14 @@
-package attach
+package cachefault
 
 import (
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// failoverFacts are what decideFailover rests on.
-type failoverFacts struct {
-	Entry *Entry
+// facts are what decide rests on.
+type facts struct {
+	Entry *state.Entry
 	// LiveCache is true when the top device's table is a cache, and Status its
 	// state; LiveOrigin when it is linear over the origin.
 	LiveCache, LiveOrigin bool
@@ -20,42 +21,42 @@ type failoverFacts struct {
 	AtRiskTold bool
 }
 
-// failoverStep is one step of the table "The cache device fails" in states.md.
-type failoverStep string
+// step is one step of the table "The cache device fails" in states.md.
+type step string
 
 const (
-	failoverNothing failoverStep = "Nothing"
-	failoverReport  failoverStep = "Report"
-	failoverAtRisk  failoverStep = "AtRisk"
-	failoverHealed  failoverStep = "Healed"
-	failoverSwap    failoverStep = "FailOver"
+	stepNothing step = "Nothing"
+	stepReport  step = "Report"
+	stepAtRisk  step = "AtRisk"
+	stepHealed  step = "Healed"
+	stepDetach  step = "Detach"
 )
 
-// decideFailover is that table, in its order.
-func decideFailover(f failoverFacts) failoverStep {
+// decide is that table, in its order.
+func decide(f facts) step {
 	e := f.Entry
 	switch {
-	case e == nil || e.State != StateStaged:
-		return failoverNothing
+	case e == nil || e.State != state.Staged:
+		return stepNothing
 	case f.LiveOrigin && e.FailoverCause != "":
-		return failoverReport
+		return stepReport
 	case !f.LiveCache:
-		return failoverNothing
+		return stepNothing
 	case e.FailoverCause != "" && !e.Cached():
-		return failoverSwap
+		return stepDetach
 	case f.broken() == "" && f.AtRiskTold:
-		return failoverHealed
+		return stepHealed
 	case f.broken() == "":
-		return failoverNothing
+		return stepNothing
 	case e.Mode == volume.ModeWritethrough || e.Mode == volume.ModeNone:
-		return failoverSwap
+		return stepDetach
 	}
-	return failoverAtRisk
+	return stepAtRisk
 }
 
 // broken says in which way the cache fails, "" if it does not.
-func (f failoverFacts) broken() string {
-	if why := brokenCache(f.Status); why != "" {
+func (f facts) broken() string {
+	if why := Broken(f.Status); why != "" {
 		return why
 	}
 	switch c := f.Clone; {
@@ -68,9 +69,9 @@ func (f failoverFacts) broken() string {
 	return f.Unreadable
 }
 
-// brokenCache says in which of its three ways the kernel reports that a cache
-// fails. A status that this version cannot read says nothing.
-func brokenCache(s devmapper.CacheStatus) string {
+// Broken says in which of its three ways the kernel reports that a cache fails, "" if it
+// does not. A status that this version cannot read says nothing.
+func Broken(s devmapper.CacheStatus) string {
 	switch {
 	case s.Unparsed != "":
 	case s.Fail:

@@ -1,4 +1,4 @@
-package attach
+package passes
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // TestWorkers: the work of a volume that hangs is begun once, and holds up no other.
 func TestWorkers(t *testing.T) {
-	var w workers
+	var w Workers
 	var begun, others atomic.Int32
 	hang := make(chan struct{})
 	do := func(_ context.Context, id volume.ID) error {
@@ -26,7 +26,7 @@ func TestWorkers(t *testing.T) {
 	}
 	ids := []volume.ID{"a", "hangs", "b"}
 	for pass := range int32(3) {
-		err := w.each(t.Context(), time.Millisecond, 2*time.Millisecond, ids, do)
+		err := w.Each(t.Context(), time.Millisecond, 2*time.Millisecond, ids, do)
 		if got := errors.Is(err, volume.ErrBusy); got != (pass == 0) {
 			t.Errorf("pass %d: %v", pass, err)
 		}
@@ -34,15 +34,15 @@ func TestWorkers(t *testing.T) {
 			t.Errorf("pass %d: the one that hangs was begun %d times, the others %d times", pass, begun.Load(), others.Load())
 		}
 	}
-	if !w.working("hangs") || w.working("a") {
+	if !w.Working("hangs") || w.Working("a") {
 		t.Error("who is worked on is not known")
 	}
 	close(hang)
-	for w.working("hangs") {
+	for w.Working("hangs") {
 		time.Sleep(time.Millisecond)
 	}
 	failed := errors.New("failed")
-	if err := w.each(t.Context(), time.Minute, time.Minute, ids, func(context.Context, volume.ID) error { return failed }); !errors.Is(err, failed) {
+	if err := w.Each(t.Context(), time.Minute, time.Minute, ids, func(context.Context, volume.ID) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)
 	}
 }

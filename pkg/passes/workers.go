@@ -1,4 +1,4 @@
-package attach
+package passes
 
 import (
 	"context"
@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	// workSlow is how long the work of one volume may take before that of the next begins.
-	workSlow = 3 * time.Second
-	// workPatience is how long a pass waits for the work that it has begun.
-	workPatience = time.Minute
-	// workTimeout bounds the work itself. A command that is given up then goes on, and keeps
+	// Slow is how long the work of one volume may take before that of the next begins.
+	Slow = 3 * time.Second
+	// Patience is how long a pass waits for the work that it has begun.
+	Patience = time.Minute
+	// Timeout bounds the work itself. A command that is given up then goes on, and keeps
 	// this volume alone waiting (states.md, Commands that go on).
-	workTimeout = 2 * time.Minute
+	Timeout = 2 * time.Minute
 )
 
-// workers do what a pass over all volumes finds to be done, so that a volume whose device
+// Workers do what a pass over all volumes finds to be done, so that a volume whose device
 // does not answer holds up no other one, and has one worker. The zero value is ready.
-type workers struct{ busy keylock.Set }
+type Workers struct{ busy keylock.Set }
 
-// working tells whether the work of a volume that an earlier pass began is not done.
-func (w *workers) working(id volume.ID) bool { return w.busy.Held(string(id)) }
+// Working tells whether the work of a volume that an earlier pass began is not done.
+func (w *Workers) Working(id volume.ID) bool { return w.busy.Held(string(id)) }
 
-// begin starts the work of a volume, unless it is being worked on; done receives its end.
-func (w *workers) begin(ctx context.Context, id volume.ID, do func(context.Context, volume.ID) error) (done <-chan error) {
+// Begin starts the work of a volume, unless it is being worked on; done receives its end.
+func (w *Workers) Begin(ctx context.Context, id volume.ID, do func(context.Context, volume.ID) error) (done <-chan error) {
 	unlock, free := w.busy.TryLock(string(id))
 	if !free {
 		return nil
 	}
 	ended := make(chan error, 1)
 	go func() {
-		wctx, cancel := context.WithTimeout(ctx, workTimeout)
+		wctx, cancel := context.WithTimeout(ctx, Timeout)
 		defer cancel()
 		err := do(wctx, id)
 		unlock()
@@ -46,15 +46,15 @@ func (w *workers) begin(ctx context.Context, id volume.ID, do func(context.Conte
 	return ended
 }
 
-// each works on the volumes one after the other, beside those that are slow. It returns
+// Each works on the volumes one after the other, beside those that are slow. It returns
 // when all is done, or has waited long enough: what is not done then goes on, and is not
 // begun again before its end.
-func (w *workers) each(ctx context.Context, slow, patience time.Duration, ids []volume.ID, do func(context.Context, volume.ID) error) error {
+func (w *Workers) Each(ctx context.Context, slow, patience time.Duration, ids []volume.ID, do func(context.Context, volume.ID) error) error {
 	enough := time.After(patience)
 	late := map[volume.ID]<-chan error{}
 	var problems []error
 	for _, id := range ids {
-		done := w.begin(ctx, id, do)
+		done := w.Begin(ctx, id, do)
 		if done == nil {
 			continue
 		}

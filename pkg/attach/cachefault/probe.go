@@ -1,4 +1,4 @@
-package attach
+package cachefault
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -34,9 +35,9 @@ const (
 	commitKey = volume.ID("*")
 )
 
-// ssdMemory is what is remembered of failing SSDs between two passes. It is lost
+// memory is what is remembered of failing SSDs between two passes. It is lost
 // with the process, which costs a pass and a report.
-type ssdMemory struct {
+type memory struct {
 	mu sync.Mutex
 	// broken is why a cache fails.
 	broken map[volume.ID]string
@@ -50,80 +51,80 @@ type ssdMemory struct {
 	committed time.Time
 }
 
-func newSSDMemory() *ssdMemory {
-	return &ssdMemory{broken: map[volume.ID]string{}, risks: map[volume.ID]bool{}}
+func newMemory() *memory {
+	return &memory{broken: map[volume.ID]string{}, risks: map[volume.ID]bool{}}
 }
 
 // keep forgets all volumes but these.
-func (s *ssdMemory) keep(entries []*Entry) {
+func (m *memory) keep(entries []*state.Entry) {
 	known := map[volume.ID]bool{}
 	for _, e := range entries {
 		known[e.ID] = true
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.broken, func(id volume.ID, _ string) bool { return !known[id] })
-	maps.DeleteFunc(s.risks, func(id volume.ID, _ bool) bool { return !known[id] })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.broken, func(id volume.ID, _ string) bool { return !known[id] })
+	maps.DeleteFunc(m.risks, func(id volume.ID, _ bool) bool { return !known[id] })
 }
 
-func (s *ssdMemory) note(id volume.ID, why string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (m *memory) note(id volume.ID, why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if why == "" {
-		delete(s.broken, id)
+		delete(m.broken, id)
 		return
 	}
-	s.broken[id] = why
+	m.broken[id] = why
 }
 
-func (s *ssdMemory) why(id volume.ID) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.broken[id]
+func (m *memory) why(id volume.ID) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.broken[id]
 }
 
-func (s *ssdMemory) setAtRisk(id volume.ID, told bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.risks[id] = told
+func (m *memory) setAtRisk(id volume.ID, told bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.risks[id] = told
 }
 
-func (s *ssdMemory) atRisk(id volume.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.risks[id]
+func (m *memory) atRisk(id volume.ID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.risks[id]
 }
 
 // begin claims the probe of a volume; one that still waits for its SSD is not
 // joined by others.
-func (s *ssdMemory) begin(id volume.ID) (end func(), ok bool) { return s.probing.TryLock(string(id)) }
+func (m *memory) begin(id volume.ID) (end func(), ok bool) { return m.probing.TryLock(string(id)) }
 
 // spread returns the largest number of devices that the pool had.
-func (s *ssdMemory) spread(stripes int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stripes = max(s.stripes, stripes, 1)
-	return s.stripes
+func (m *memory) spread(stripes int) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stripes = max(m.stripes, stripes, 1)
+	return m.stripes
 }
 
 // writeProbe makes the kernel write to every cache's SSD, with what is its own: an
 // SSD that takes no writes any more still answers reads, and fails the pod's writes
 // without a word in the status while the map does not change. It does not wait long:
 // the status tells what came of it, now or in a later pass.
-func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
-	now := a.Now()
-	if age := now.Sub(a.ssd.committed); age >= 0 && age < commitEvery {
+func (w *Watch) writeProbe(ctx context.Context, known []*state.Entry) error {
+	now := w.Now()
+	if age := now.Sub(w.memory.committed); age >= 0 && age < commitEvery {
 		return nil
 	}
-	a.ssd.committed = now
-	end, ok := a.ssd.begin(commitKey)
+	w.memory.committed = now
+	end, ok := w.memory.begin(commitKey)
 	if !ok {
 		// One SSD does not answer; the others are asked one by one.
 		for _, e := range known {
-			if end, ok := a.ssd.begin(commitKey + e.ID); ok {
+			if end, ok := w.memory.begin(commitKey + e.ID); ok {
 				go func() {
 					defer end()
-					_ = a.DM.Commit(ctx, layout.Device(e.ID, layout.Top)) // as below, the status tells
+					_ = w.Devices.Commit(ctx, layout.Device(e.ID, layout.Top)) // as below, the status tells
 				}()
 			}
 		}
@@ -132,7 +133,7 @@ func (a *Attacher) writeProbe(ctx context.Context, known []*Entry) error {
 	done := make(chan error, 1)
 	go func() {
 		defer end()
-		done <- a.DM.CommitAll(ctx)
+		done <- w.Devices.CommitAll(ctx)
 	}()
 	select {
 	case err := <-done:
@@ -150,24 +151,24 @@ type probed struct {
 
 // unreadable reads a few blocks of every cache, and says of those that cannot be
 // read why. An SSD that does not answer in time says nothing.
-func (a *Attacher) unreadable(ctx context.Context, entries []*Entry, infos map[string]devmapper.Info) map[volume.ID]string {
+func (w *Watch) unreadable(ctx context.Context, entries []*state.Entry, infos map[string]devmapper.Info) map[volume.ID]string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	stripes := a.ssd.spread(a.Pool.View().Stripes)
+	stripes := w.memory.spread(w.Host.Stripes())
 	answers, waiting := make(chan probed, len(entries)), 0
 	for _, e := range entries {
 		top, found := infos[layout.Device(e.ID, layout.Top)]
 		if !found || !e.Cached() {
 			continue
 		}
-		end, ok := a.ssd.begin(e.ID)
+		end, ok := w.memory.begin(e.ID)
 		if !ok {
 			continue
 		}
 		waiting++
 		go func() {
 			defer end()
-			answers <- probed{e.ID, probeCache(a.Sysfs, top, stripes)}
+			answers <- probed{e.ID, probeCache(w.Sysfs, top, stripes)}
 		}()
 	}
 	out := map[volume.ID]string{}

@@ -1,9 +1,13 @@
-package attach
+// Package state is the journal's entry of a volume on this node: its states, what they
+// may say, and the changes of fields that belong together (docs/design/states.md, The
+// journal). It is data alone: who writes it, and when, is attach's.
+package state
 
 import (
 	"fmt"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -16,14 +20,14 @@ type State string
 
 // The states of states.md.
 const (
-	StateStaging   State = "Staging"
-	StateStaged    State = "Staged"
-	StateFlushing  State = "Flushing"
-	StateFlushed   State = "Flushed"
-	StateReleasing State = "Releasing"
-	StateResident  State = "Resident"
-	StateWiping    State = "Wiping"
-	StatePrewarm   State = "Prewarm"
+	Staging   State = "Staging"
+	Staged    State = "Staged"
+	Flushing  State = "Flushing"
+	Flushed   State = "Flushed"
+	Releasing State = "Releasing"
+	Resident  State = "Resident"
+	Wiping    State = "Wiping"
+	Prewarmed State = "Prewarm"
 )
 
 // Entry is the journal of one volume. It is written before and after each act,
@@ -131,11 +135,11 @@ type Entry struct {
 	ResidentAt time.Time `json:"residentAt,omitzero"`
 }
 
-// lastUsed is when a residency was left behind, or when data copied beforehand were
+// LastUsed is when a residency was left behind, or when data copied beforehand were
 // last written. What is done to a residency later, as recording its hot set, is no use
 // of it.
-func (e *Entry) lastUsed() time.Time {
-	if e.State == StateResident && !e.ResidentAt.IsZero() {
+func (e *Entry) LastUsed() time.Time {
+	if e.State == Resident && !e.ResidentAt.IsZero() {
 		return e.ResidentAt
 	}
 	return e.UpdatedAt // also of an entry that an older version wrote
@@ -145,7 +149,7 @@ func (e *Entry) lastUsed() time.Time {
 // newer version, and may mean that the SSD has the only copy of something.
 func (e Entry) Check() error {
 	switch e.State {
-	case StateStaging, StateStaged, StateFlushing, StateFlushed, StateReleasing, StateResident, StateWiping, StatePrewarm:
+	case Staging, Staged, Flushing, Flushed, Releasing, Resident, Wiping, Prewarmed:
 	default:
 		return fmt.Errorf("unknown state %q", e.State)
 	}
@@ -157,6 +161,50 @@ func (e Entry) Check() error {
 	return nil
 }
 
+// Validate returns what cannot be true of an entry together. Whoever would write such a one
+// has a defect, and what it decided next would rest on it: nothing is written.
+func (e *Entry) Validate() error {
+	for _, rule := range []struct {
+		broken bool
+		says   string
+	}{
+		{!e.Cached() && (e.Activated || e.Clean), "a volume without a cache has one that is active or clean"},
+		{e.Clean && e.State == Staged, "a cache in use is clean"},
+		{e.State == Prewarmed && e.Prewarm == nil, "nothing says what was copied before the volume came"},
+		{e.Prewarm != nil && e.Activated, "a cache in use is still a copy"},
+		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},
+		{e.State == Resident && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
+		{e.Lent != nil && e.State != Resident && e.State != Staged, "a cache that is neither kept nor in use is exported"},
+		{e.Track != nil && e.Lent == nil, "writes are recorded for nobody"},
+		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a unit whose server keeps generations is reserved"},
+		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
+	} {
+		if rule.broken {
+			return fmt.Errorf("impossible entry: %s (state %s, mode %s)", rule.says, e.State, e.Mode)
+		}
+	}
+	return nil
+}
+
+// Activate is said before the kernel may write to the cache. What was copied beforehand is
+// the cache's own from then on.
+func (e *Entry) Activate(mode volume.CacheMode) {
+	e.Mode, e.Activated, e.Clean, e.Prewarm = mode, true, false, nil
+}
+
+// Deny is said before the pod may write past the cache (I3).
+func (e *Entry) Deny() {
+	e.Mode, e.Activated, e.Clean, e.Prewarm = volume.ModeNone, false, false, nil
+	e.Fill.ForgetResidency()
+}
+
+// Anew is said before a cache that was not used is removed, in whose place the same stage
+// makes another one.
+func (e *Entry) Anew() {
+	e.Activated, e.Clean, e.Prewarm = false, false, nil
+	e.ChunkSectors, e.DataBytes, e.MetaBytes = 0, 0, 0
+}
+
 // Lost is a reservation that somebody else has (states.md, The fence of a static volume).
 type Lost struct {
 	// To is the key that holds it; 0 if none does, and the record names another owner.
@@ -165,8 +213,8 @@ type Lost struct {
 	Told bool `json:"told,omitempty"`
 }
 
-// foreign tells whether a host outside of nearflash has it.
-func (l *Lost) foreign() bool { return l.To != 0 && !l.To.Ours() }
+// Foreign tells whether a host outside of nearflash has it.
+func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 
 // Fill is a cache whose map is whole and whose data are still being copied
 // (states.md, The warm move).
@@ -192,29 +240,66 @@ type Fill struct {
 	Deadline  time.Time `json:"deadline,omitzero"`
 }
 
-// began tells where the fill was to begin. The loan tells it when the residency is forgotten.
-func (f *Fill) began() volume.ServedFrom {
+// Began tells where the fill was to begin. The loan tells it when the residency is forgotten.
+func (f *Fill) Began() volume.ServedFrom {
 	if f.From != nil || f.PeerSectors > 0 {
 		return volume.FromPeer
 	}
 	return volume.FromOrigin
 }
 
-// forgetResidency is called before the pod may write past the cache: from then on the
+// ForgetResidency is called before the pod may write past the cache: from then on the
 // residency that the fill began with is older than the origin.
-func (f *Fill) forgetResidency() {
+func (f *Fill) ForgetResidency() {
 	if f != nil {
 		f.From = nil
 	}
 }
 
-// again is a fill that is activated again: from the origin, and never from the
+// Again is a fill that is activated again: from the origin, and never from the
 // residency that it once began with.
-func (f *Fill) again() *Fill {
+func (f *Fill) Again() *Fill {
 	if f == nil {
 		return nil
 	}
 	return &Fill{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole}
+}
+
+// Regions is a number of bytes in regions, at least one.
+func (f *Fill) Regions(bytes int64) uint64 {
+	return max(uint64(bytes)/devmapper.SectorSize/f.RegionSectors, 1)
+}
+
+// Track is a record of the writes to a cache's data that the kernel keeps.
+type Track struct {
+	// ID is the tag of the record in the kernel.
+	ID string `json:"id"`
+	// AreaSectors is the length of the parts that are told apart.
+	AreaSectors uint64 `json:"areaSectors"`
+}
+
+// Prewarm is what a node has copied, or copies, of the cache of a volume that it does
+// not own (states.md, A node that is warmed beforehand).
+type Prewarm struct {
+	// Request is the one that is carried out, Move the object that shows it.
+	Request string        `json:"request"`
+	Move    volume.MoveID `json:"move,omitzero"`
+	// Tracking names the owner's record of writes, which is older than everything that
+	// was copied.
+	Tracking string `json:"tracking,omitempty"`
+	// ChunkSectors and LentBytes are the geometry of the owner's cache.
+	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
+	LentBytes    int64  `json:"lentBytes,omitempty"`
+	// Peer is the owner's export while a session with it may exist, and PeerOffset where
+	// its data begin, in sectors.
+	Peer       *volume.ISCSI `json:"peer,omitempty"`
+	PeerOffset uint64        `json:"peerOffset,omitempty"`
+	// Bandwidth bounds the copy, in bytes per second; Deadline is when the owner need
+	// not serve any more.
+	Bandwidth int64     `json:"bandwidth,omitempty"`
+	Deadline  time.Time `json:"deadline,omitzero"`
+	// Copying is true until the copy has ended.
+	Copying bool `json:"copying,omitempty"`
 }
 
 // Names are a volume's names in Kubernetes; each may be empty.
@@ -224,8 +309,8 @@ type Names struct {
 	Claim     string `json:"claim,omitempty"`
 }
 
-// namesOf returns the names that a record knows, and otherwise what was known.
-func namesOf(rec volume.Volume, before Names) Names {
+// NamesOf returns the names that a record knows, and otherwise what was known.
+func NamesOf(rec volume.Volume, before Names) Names {
 	n := before
 	if rec.PV != "" {
 		n.PV = rec.PV
@@ -245,5 +330,29 @@ func (e *Entry) Cached() bool { return e != nil && e.Mode != volume.ModeNone }
 // MayBeDirty reports whether the cache may hold the only copy of a write (I2).
 // In Wiping it has been decided that nothing of the cache is worth keeping.
 func (e *Entry) MayBeDirty() bool {
-	return e != nil && e.State != StateWiping && e.Mode == volume.ModeWriteback && e.Activated && !e.Clean
+	return e != nil && e.State != Wiping && e.Mode == volume.ModeWriteback && e.Activated && !e.Clean
+}
+
+// Activation is what the journal knows.
+func (e *Entry) Activation() volume.Activation {
+	return volume.Activation{ID: e.ActivationID, Generation: e.Fence.Generation, Count: e.ActivationCount}
+}
+
+// Evictable tells whether the space of an entry may be given to another volume: that
+// of a residency which nobody reads, or of data that were copied beforehand.
+func (e *Entry) Evictable() bool {
+	return e.State == Resident && e.Lent == nil || e.State == Prewarmed
+}
+
+// MayHave tells whether a device of that part may be this node's, which has the entry or
+// none. Nodes that share a kernel (kind) see each other's: one may lend the cache to the
+// other.
+func (e *Entry) MayHave(p layout.Part) bool {
+	switch {
+	case p == layout.Lent:
+		return e != nil && e.Lent != nil
+	case e == nil:
+		return true
+	}
+	return e.State != Resident && e.State != Prewarmed
 }

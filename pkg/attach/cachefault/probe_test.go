@@ -1,10 +1,12 @@
-package attach
+package cachefault
 
 import (
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach/state"
 )
 
 // sysfsWith makes a tree as the kernel shows device-mapper devices: names by device,
@@ -59,12 +61,12 @@ func TestCacheDevices(t *testing.T) {
 	}
 }
 
-func TestSSDMemory(t *testing.T) {
-	m := newSSDMemory()
+func TestMemory(t *testing.T) {
+	m := newMemory()
 	m.note("a", "broken")
 	m.setAtRisk("a", true)
 	m.note("b", "broken too")
-	if m.keep([]*Entry{{ID: "b"}}); m.why("a") != "" || m.atRisk("a") || m.why("b") != "broken too" {
+	if m.keep([]*state.Entry{{ID: "b"}}); m.why("a") != "" || m.atRisk("a") || m.why("b") != "broken too" {
 		t.Errorf("after a has left: %+v", m)
 	}
 	if m.note("b", ""); m.why("b") != "" {

@@ -1,0 +1,78 @@
+package state
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestValidate: each rule refuses the entry that breaks it alone.
+func TestValidate(t *testing.T) {
+	staged := Entry{State: Staged, Mode: volume.ModeWriteback, Activated: true}
+	kept := Entry{State: Resident, Mode: volume.ModeWritethrough, Activated: true, Clean: true}
+	for name, c := range map[string]struct {
+		e      Entry
+		change func(*Entry)
+		want   string
+	}{
+		"in use":              {staged, func(*Entry) {}, ""},
+		"kept":                {kept, func(*Entry) {}, ""},
+		"being exported":      {kept, func(e *Entry) { e.Lent = &volume.MoveID{Name: "m"} }, ""},
+		"recorded for a node": {staged, func(e *Entry) { e.Lent, e.Track = &volume.MoveID{Name: "m"}, &Track{ID: "t"} }, ""},
+		"copied beforehand":   {Entry{State: Prewarmed, Mode: volume.ModeWritethrough, Prewarm: &Prewarm{}}, func(*Entry) {}, ""},
+		"given up":            {kept, func(e *Entry) { e.State = Wiping }, ""},
+
+		"active without a cache":         {staged, func(e *Entry) { e.Mode = volume.ModeNone }, "active or clean"},
+		"clean without a cache":          {Entry{State: Flushed, Mode: volume.ModeNone, Clean: true}, func(*Entry) {}, "active or clean"},
+		"clean in use":                   {staged, func(e *Entry) { e.Clean = true }, "a cache in use is clean"},
+		"copied, nobody knows what":      {Entry{State: Prewarmed, Mode: volume.ModeWritethrough}, func(*Entry) {}, "what was copied"},
+		"a copy in use":                  {Entry{State: Staging, Mode: volume.ModeWriteback, Activated: true, Prewarm: &Prewarm{}}, func(*Entry) {}, "still a copy"},
+		"a copy that nobody wants":       {Entry{State: Releasing, Mode: volume.ModeWriteback, Prewarm: &Prewarm{}}, func(*Entry) {}, "outlived"},
+		"kept dirty":                     {kept, func(e *Entry) { e.Clean = false }, "not proven"},
+		"kept in doubt":                  {kept, func(e *Entry) { e.Doubt = "the origin refused writes" }, "not proven"},
+		"exported while it is flushed":   {staged, func(e *Entry) { e.State, e.Lent = Flushing, &volume.MoveID{} }, "exported"},
+		"recorded for nobody":            {staged, func(e *Entry) { e.Track = &Track{ID: "t"} }, "for nobody"},
+		"a reserved unit that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
+		"inherited nothing":              {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := c.e
+			c.change(&e)
+			err := e.Validate()
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestTransitions: fields that belong together change together, whatever they were, and
+// what comes of it may be journalled.
+func TestTransitions(t *testing.T) {
+	before := Entry{
+		State: Staging, Mode: volume.ModeWriteback, Activated: true, Clean: true, ChunkSectors: 256, DataBytes: 1 << 20, MetaBytes: 1 << 12,
+		Prewarm: &Prewarm{Request: "r"}, Fill: &Fill{From: &volume.WarmSource{}, Deadline: time.Unix(1, 0)},
+	}
+	for name, c := range map[string]struct {
+		do   func(*Entry)
+		want func(Entry) bool
+	}{
+		"activate": {func(e *Entry) { e.Activate(volume.ModeWritethrough) }, func(e Entry) bool {
+			return e.Mode == volume.ModeWritethrough && e.Activated && e.DataBytes > 0 && e.Fill.From != nil
+		}},
+		"deny": {(*Entry).Deny, func(e Entry) bool {
+			return !e.Cached() && !e.Activated && e.DataBytes > 0 && e.Fill != nil && e.Fill.From == nil
+		}},
+		"anew": {(*Entry).Anew, func(e Entry) bool { return e.Cached() && !e.Activated && e.CacheBytes() == 0 && e.ChunkSectors == 0 }},
+	} {
+		e := before
+		fill := *before.Fill
+		e.Fill = &fill
+		c.do(&e)
+		if !c.want(e) || e.Clean || e.Prewarm != nil || e.Validate() != nil {
+			t.Errorf("%s: %+v: %v", name, e, e.Validate())
+		}
+	}
+}
