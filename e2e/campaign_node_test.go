@@ -191,7 +191,7 @@ func nodeRestored(ctx context.Context, w *witness) error {
 	const image = "campaign"
 	node, attached, left := w.node, w.r.IntN(2) == 0, w.r.IntN(2) == 0
 	GinkgoWriter.Printf("image while the volume is attached: %t; it has left when the image is put back: %t\n", attached, left)
-	// The image has their residencies, which are of yesterday too.
+	// The image has their retained caches, which are of yesterday too.
 	for _, o := range w.beside {
 		if o.node != node {
 			continue

@@ -235,7 +235,7 @@ func killedRestart(prefix string) func(context.Context, *witness) error {
 			// Passed by every start and stop of a raw block volume with a cache.
 			return !slices.Contains([]string{
 				"stage.journaled", "stage.connected", "stage.activating", "stage.activated", "stage.staged",
-				"unstage.unmounted", "unstage.flushing", "unstage.flushed", "unstage.removed", "unstage.disconnected", "unstage.resident",
+				"unstage.unmounted", "unstage.flushing", "unstage.flushed", "unstage.removed", "unstage.disconnected", "unstage.retained",
 			}, p)
 		})
 		point := all[w.r.IntN(len(all))]

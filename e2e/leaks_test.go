@@ -27,7 +27,7 @@ func remember(v cluster.Volume) {
 	seen.words = append(seen.words, hoststate.Words(v.Handle, v.PV)...)
 }
 
-// awaitNoLeaks waits until nothing is left of the space's volumes, residencies
+// awaitNoLeaks waits until nothing is left of the space's volumes, retained caches
 // excepted: a node gives those up in its own time.
 func (s *space) awaitNoLeaks(ctx context.Context, timeout time.Duration) error {
 	var words []string
@@ -35,13 +35,13 @@ func (s *space) awaitNoLeaks(ctx context.Context, timeout time.Duration) error {
 		words = append(words, hoststate.Words(v.Handle, v.PV)...)
 	}
 	return awaitNone(ctx, timeout, func(items []hoststate.Item) []hoststate.Item {
-		return slices.DeleteFunc(hoststate.Mentioning(items, words...), isResidency)
+		return slices.DeleteFunc(hoststate.Mentioning(items, words...), isRetainedCache)
 	})
 }
 
-// isResidency recognises the logical volumes of a cache, their devices, and the
+// isRetainedCache recognises the logical volumes of a cache, their devices, and the
 // journal's entry.
-func isResidency(i hoststate.Item) bool {
+func isRetainedCache(i hoststate.Item) bool {
 	switch i.Kind {
 	case "dm", "lv":
 		return strings.HasSuffix(i.Name, ".data") || strings.HasSuffix(i.Name, ".meta")
@@ -94,11 +94,11 @@ func awaitNone(ctx context.Context, timeout time.Duration, pick func([]hoststate
 }
 
 // awaitEmptyPool waits until the pool of a node holds no cache, so that a spec
-// knows which residencies there are.
+// knows which retained caches there are.
 func awaitEmptyPool(ctx context.Context, node string) error {
 	return awaitNone(ctx, late, func(items []hoststate.Item) []hoststate.Item {
 		return slices.DeleteFunc(items, func(i hoststate.Item) bool {
-			return i.Machine != node || i.Kind != "lv" || !isResidency(i)
+			return i.Machine != node || i.Kind != "lv" || !isRetainedCache(i)
 		})
 	})
 }

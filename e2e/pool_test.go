@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("A full pool", Label("pool", "lab"), func() {
-	It("gives up the oldest residency first, and then attaches uncached", func(ctx SpecContext) {
+	It("gives up the oldest retained cache first, and then attaches uncached", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
 		pool, err := poolOf(ctx, nodeA)
@@ -24,7 +24,7 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 		// Two caches of this size fit, three do not.
 		size := fmt.Sprintf("%dMi", pool.Status.Capacity.Value()*2/5>>20)
 
-		By("filling the pool with two residencies")
+		By("filling the pool with two retained caches")
 		var vols [3]*vol
 		var sums [3]string
 		for i := range vols {
@@ -36,7 +36,7 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 			sums[i], err = vols[i].write(ctx, 0, 4)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(vols[i].stop(ctx)).To(Succeed())
-			Expect(vols[i].awaitRecord(ctx, residentOn(nodeA))).To(Succeed())
+			Expect(vols[i].awaitRecord(ctx, retainedOn(nodeA))).To(Succeed())
 			// While that is recorded the cache is not idle, and would be left.
 			Expect(vols[i].awaitHotSet(ctx)).To(Succeed())
 		}
@@ -44,11 +44,11 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 		By("attaching a third volume")
 		Expect(vols[2].start(ctx, nodeA)).To(Succeed())
 		Expect(vols[2].awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
-		Expect(vols[0].cacheUUID(ctx, nodeA)).To(BeEmpty(), "the oldest residency is still there")
-		Expect(vols[1].cacheUUID(ctx, nodeA)).NotTo(BeEmpty(), "the younger residency was evicted as well")
+		Expect(vols[0].cacheUUID(ctx, nodeA)).To(BeEmpty(), "the oldest retained cache is still there")
+		Expect(vols[1].cacheUUID(ctx, nodeA)).NotTo(BeEmpty(), "the younger retained cache was evicted as well")
 		Expect(vols[0].awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
-			if len(cv.Status.Residency) > 0 {
-				return "the evicted residency is still reported"
+			if len(cv.Status.RetainedCaches) > 0 {
+				return "the evicted retained cache is still reported"
 			}
 			return ""
 		})).To(Succeed())
@@ -64,15 +64,15 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 	}, NodeTimeout(specLimit))
 })
 
-// residentOn says whether the record reports a residency on the node.
-func residentOn(node string) func(*v1alpha1.CachedVolume) string {
+// retainedOn says whether the record reports a retained cache on the node.
+func retainedOn(node string) func(*v1alpha1.CachedVolume) string {
 	return func(cv *v1alpha1.CachedVolume) string {
-		for _, r := range cv.Status.Residency {
+		for _, r := range cv.Status.RetainedCaches {
 			if r.NodeName == node && cv.Status.Generation != nil && r.Generation == *cv.Status.Generation {
 				return ""
 			}
 		}
-		return "no residency of this generation on " + node
+		return "no retained cache of this generation on " + node
 	}
 }
 
@@ -108,7 +108,7 @@ var _ = Describe("A volume that cannot be cached", Label("fallback", "lab"), fun
 		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("is attached uncached when the SSD fails below its residency", func(ctx SpecContext) {
+	It("is attached uncached when the SSD fails below its retained cache", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "failing", mode: v1alpha1.CacheModeWritethrough, kind: ext4})
 		Expect(err).NotTo(HaveOccurred())
@@ -116,7 +116,7 @@ var _ = Describe("A volume that cannot be cached", Label("fallback", "lab"), fun
 		sum, err := v.write(ctx, 0, 8)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.stop(ctx)).To(Succeed())
-		Expect(v.awaitRecord(ctx, residentOn(nodeA))).To(Succeed())
+		Expect(v.awaitRecord(ctx, retainedOn(nodeA))).To(Succeed())
 
 		By("making the SSD answer with errors where the cache's map is")
 		Expect(failLV(ctx, nodeA, v.Handle+".meta")).To(Succeed())

@@ -55,7 +55,7 @@ var _ = BeforeEach(func() {
 	}
 })
 
-// Residencies are given up some time after their volume was deleted, so that
+// Retained caches are given up some time after their volume was deleted, so that
 // nothing at all being left is checked once, at the end.
 var _ = AfterSuite(func(ctx SpecContext) {
 	if k == nil {

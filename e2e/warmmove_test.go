@@ -129,7 +129,7 @@ var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"
 		Expect(v.stop(ctx)).To(Succeed())
 		Expect(v.awaitHotSet(ctx)).To(Succeed())
 
-		By("losing the node that has the residency")
+		By("losing the node that has the retained cache")
 		loseNode(ctx)
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		cm, err := v.awaitMoved(ctx, 2)
@@ -164,7 +164,7 @@ var _ = Describe("A volume that moves again before its cache is whole", Label("w
 		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
 
-		By("moving back to the first one, whose residency is stale")
+		By("moving back to the first one, whose retained cache is stale")
 		sum, err = v.write(ctx, 0, largeSet)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.restart(ctx, nodeA)).To(Succeed())
@@ -463,11 +463,11 @@ var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
 				Expect(v.awaitFilling(ctx, 2)).To(Succeed())
 			}
 			Expect(v.stop(ctx)).To(Succeed())
-			Expect(v.awaitRecord(ctx, residentOn(node))).To(Succeed())
+			Expect(v.awaitRecord(ctx, retainedOn(node))).To(Succeed())
 			cv, err := k.CachedVolume(ctx, v.Volume)
 			Expect(err).NotTo(HaveOccurred())
-			for _, r := range cv.Status.Residency {
-				Expect(r.Content == v1alpha1.ResidencyPartial).To(Equal(r.NodeName == nodeB), "%+v", r)
+			for _, r := range cv.Status.RetainedCaches {
+				Expect(r.Content == v1alpha1.RetainedCachePartial).To(Equal(r.NodeName == nodeB), "%+v", r)
 			}
 			Expect(v.start(ctx, "")).To(Succeed())
 			pod := &corev1.Pod{}

@@ -24,21 +24,21 @@ type Activation struct {
 	Count *int64 `json:"count,omitempty"`
 }
 
-// ResidencyContent says how much of a residency is there.
+// RetainedCacheContent says how much of a retained cache is there.
 //
 // +kubebuilder:validation:Enum=Whole;Partial
-type ResidencyContent string
+type RetainedCacheContent string
 
 const (
-	// ResidencyWhole is a cache that other nodes may begin with too.
-	ResidencyWhole ResidencyContent = "Whole"
-	// ResidencyPartial is one that the volume left before it was copied whole. Pods
+	// RetainedCacheWhole is a cache that other nodes may begin with too.
+	RetainedCacheWhole RetainedCacheContent = "Whole"
+	// RetainedCachePartial is one that the volume left before it was copied whole. Pods
 	// prefer the node, which goes on from there; no other node begins with it.
-	ResidencyPartial ResidencyContent = "Partial"
+	RetainedCachePartial RetainedCacheContent = "Partial"
 )
 
-// Residency is a clean cache that a node keeps after the volume left it.
-type Residency struct {
+// RetainedCache is a clean cache that a node keeps after the volume left it.
+type RetainedCache struct {
 	// nodeName is the node that keeps the cache.
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -64,5 +64,5 @@ type Residency struct {
 
 	// content says how much of the cache is there. Empty is Whole.
 	// +optional
-	Content ResidencyContent `json:"content,omitempty"`
+	Content RetainedCacheContent `json:"content,omitempty"`
 }

@@ -353,12 +353,12 @@ type CachedVolumeStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Abandoned []AbandonedWrites `json:"abandoned,omitempty"`
 
-	// residency lists the nodes that keep a clean cache of the volume.
+	// retainedCaches lists the nodes that keep a clean cache of the volume.
 	// +optional
 	// +listType=map
 	// +listMapKey=nodeName
 	// +kubebuilder:validation:MaxItems=64
-	Residency []Residency `json:"residency,omitempty"`
+	RetainedCaches []RetainedCache `json:"retainedCaches,omitempty"`
 
 	// warmSource is the cache that the owner may start from. It is set with a new
 	// owner and withdrawn by it before it activates the volume, because from then

@@ -112,14 +112,14 @@ type CacheMigrationSpec struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	Generation int64 `json:"generation,omitempty"`
 
-	// sourceNode is the node that is asked for its residency; absent if the cache is
+	// sourceNode is the node that is asked for its retained cache; absent if the cache is
 	// filled from the origin.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	SourceNode string `json:"sourceNode,omitempty"`
 
-	// sourceGeneration is the ownership generation that filled the residency.
+	// sourceGeneration is the ownership generation that filled the retained cache.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991
@@ -170,7 +170,7 @@ type MigrationSource struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
 	PublicKey string `json:"publicKey,omitempty"`
 
-	// portals lists where the residency is served, as "address:port". Its logical
+	// portals lists where the retained cache is served, as "address:port". Its logical
 	// unit has the number 0.
 	// +optional
 	// +listType=atomic
@@ -180,7 +180,7 @@ type MigrationSource struct {
 	// +kubebuilder:validation:items:MaxLength=261
 	Portals []string `json:"portals,omitempty"`
 
-	// iqn is the iSCSI qualified name under which the residency is served.
+	// iqn is the iSCSI qualified name under which the retained cache is served.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=223

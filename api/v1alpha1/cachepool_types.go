@@ -187,10 +187,10 @@ type CachePoolStatus struct {
 	// +optional
 	Free resource.Quantity `json:"free,omitempty,omitzero"`
 
-	// residency is the space occupied by caches of volumes that have left the
+	// retained is the space occupied by caches of volumes that have left the
 	// node; it is given up when a volume on the node needs it.
 	// +optional
-	Residency resource.Quantity `json:"residency,omitempty,omitzero"`
+	Retained resource.Quantity `json:"retained,omitempty,omitzero"`
 
 	// devices are the devices that the spec matched.
 	// +optional
@@ -234,7 +234,7 @@ type CachePoolStatus struct {
 // +kubebuilder:resource:scope=Cluster,shortName=cpool,categories=nearflash
 // +kubebuilder:printcolumn:name="Capacity",type=string,JSONPath=`.status.capacity`
 // +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.free`
-// +kubebuilder:printcolumn:name="Residency",type=string,JSONPath=`.status.residency`
+// +kubebuilder:printcolumn:name="Retained",type=string,JSONPath=`.status.retained`
 // +kubebuilder:printcolumn:name="Redundancy",type=string,JSONPath=`.spec.redundancy`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`

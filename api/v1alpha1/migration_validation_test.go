@@ -135,7 +135,7 @@ func testMigrationStatus(t *testing.T, c client.Client) {
 		want   string
 	}{
 		"refused": {change: func(s *v1alpha1.CacheMigrationStatus) {
-			s.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateRefused, Message: "no residency"}
+			s.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateRefused, Message: "no retained cache"}
 		}},
 		"nothing": {change: func(s *v1alpha1.CacheMigrationStatus) { *s = v1alpha1.CacheMigrationStatus{} }},
 		"another outcome": {

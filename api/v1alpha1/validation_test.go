@@ -305,7 +305,7 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 	}
 	obj.Status = v1alpha1.CachedVolumeStatus{
 		Generation: ptr.To[int64](3), OwnerNode: "node-a", Publication: v1alpha1.PublicationPublished, DirtyState: v1alpha1.DirtyStateClean,
-		Residency: []v1alpha1.Residency{{NodeName: "node-b", Generation: 2}, {NodeName: "node-c", Generation: 1}},
+		RetainedCaches: []v1alpha1.RetainedCache{{NodeName: "node-b", Generation: 2}, {NodeName: "node-c", Generation: 1}},
 		Cache: v1alpha1.CacheStatus{
 			Mode: v1alpha1.CacheModeWritethrough, DirtyBytes: ptr.To[int64](0),
 			HitRate: v1alpha1.HitRate{ReadPercent: ptr.To[int32](97), ReadTotalPercent: ptr.To[int32](91)},
@@ -323,7 +323,7 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 		t.Fatal(err)
 	}
 	pool.Status = v1alpha1.CachePoolStatus{
-		Capacity: resource.MustParse("100Gi"), Free: resource.MustParse("60Gi"), Residency: resource.MustParse("10Gi"),
+		Capacity: resource.MustParse("100Gi"), Free: resource.MustParse("60Gi"), Retained: resource.MustParse("10Gi"),
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonPoolReady, LastTransitionTime: metav1.Now()}},
 	}
 	if err := c.Status().Update(ctx, pool); err != nil {
@@ -352,7 +352,7 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 			"pvc-1|shop|orders|writethrough|10Gi|node-a|Published|Clean|CacheActive|97|3|91|0|Applied|0s",
 		}},
 		"pools": {resource: "cachepools", want: []string{
-			"Name|Capacity|Free|Residency|Redundancy|Ready|Reason|Age",
+			"Name|Capacity|Free|Retained|Redundancy|Ready|Reason|Age",
 			"node-a|100Gi|60Gi|10Gi|none|True|PoolReady|0s",
 		}},
 	}

@@ -39,7 +39,7 @@ type WarmStart struct {
 	DeadlineSeconds *int32 `json:"deadlineSeconds,omitempty"`
 }
 
-// WarmSource is the residency that a new owner may start from.
+// WarmSource is the retained cache that a new owner may start from.
 type WarmSource struct {
 	// nodeName is the node that keeps the cache.
 	// +required
@@ -47,7 +47,7 @@ type WarmSource struct {
 	// +kubebuilder:validation:MaxLength=253
 	NodeName string `json:"nodeName,omitempty"`
 
-	// generation is that of the residency: the one before status.generation.
+	// generation is that of the retained cache: the one before status.generation.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991

@@ -27,7 +27,7 @@ func poolVG(node string) string {
 
 // nodeScript prints one "kind name" per line. Of the groups of pools it shows the
 // one in $pool alone. A node's note of an attachment outlives the volume, for as long as a
-// residency may be kept (docs/design/states.md, The warm move).
+// retained cache may be kept (docs/design/states.md, The warm move).
 const nodeScript = `
 dmsetup info -c --noheadings -o name 2>/dev/null | grep -v '^No devices' | sed 's/^/dm /'
 lvs --noheadings -o vg_name,lv_name --separator / -S "vg_name=$pool || vg_name!~\"^nearflash-[0-9a-f]+\$\"" 2>/dev/null | tr -d ' ' | sed 's/^/lv /'

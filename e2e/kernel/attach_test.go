@@ -150,8 +150,8 @@ func TestKernelWarmRestart(t *testing.T) {
 	write(t, d.device(), pattern(2, set), 0, true)
 	d.heat(set)
 	d.unstage()
-	if rec, err := d.rec.load(d.req.ID); err != nil || rec.Residency == nil || rec.Residency.Generation != 1 {
-		t.Fatalf("no residency is recorded: %+v, %v", rec, err)
+	if rec, err := d.rec.load(d.req.ID); err != nil || rec.RetainedCache == nil || rec.RetainedCache.Generation != 1 {
+		t.Fatalf("no retained cache is recorded: %+v, %v", rec, err)
 	}
 	d.stage()
 	if rate := d.hitRate(1000, set); rate < 0.95 {
@@ -216,7 +216,7 @@ func ratio(hits0, misses0, hits1, misses1 uint64) float64 {
 	return h / (h + m)
 }
 
-// TestKernelPoolFull: the oldest residency makes room, and when none is left the
+// TestKernelPoolFull: the oldest retained cache makes room, and when none is left the
 // volume is attached uncached (I6).
 func TestKernelPoolFull(t *testing.T) {
 	m := newMachine(t)
@@ -242,7 +242,7 @@ func TestKernelPoolFull(t *testing.T) {
 		names[lv.Name] = true
 	}
 	if names["full-0.data"] || !names["full-1.data"] {
-		t.Errorf("the oldest residency should have gone, the next should be left: %v", names)
+		t.Errorf("the oldest retained cache should have gone, the next should be left: %v", names)
 	}
 	disks[0].stage() // evicts full-1
 	disks[0].wantReport(v1alpha1.ReasonCacheActive)

@@ -220,7 +220,7 @@ func (c *campaign) restoreRecords() {
 		c.h.Drained()
 	}
 	e, err := c.n.Journal.Load(string(c.req.ID))
-	if err != nil && !stopped || e.MayBeDirty() || c.mode == volume.ModeWriteback && (err != nil || e.State != state.Resident) {
+	if err != nil && !stopped || e.MayBeDirty() || c.mode == volume.ModeWriteback && (err != nil || e.State != state.Retained) {
 		c.t.Errorf("the journal of the node that has written says %s, %v", e.State, err)
 	}
 	// The one before has an attachment that the record agrees with.

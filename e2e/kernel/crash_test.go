@@ -190,7 +190,7 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 
 // cachedPoints are tried with writethrough too, where a cache is discarded
 // instead of recovered; everything else is the same code as with writeback.
-var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activated", "unstage.cleaned", "unstage.removed", "unstage.resident"}
+var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activated", "unstage.cleaned", "unstage.removed", "unstage.retained"}
 
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
@@ -222,7 +222,7 @@ func TestKernelKillAnywhere(t *testing.T) {
 		volume.ModeWritethrough: {"stage.activated", "unstage.removed"},
 		volume.ModeWriteback: {
 			"stage.journaled", "stage.allocated", "stage.activating", "stage.activated", "stage.mounted",
-			"unstage.unmounted", "unstage.cleaner", "unstage.flushed", "unstage.removed", "unstage.resident", "wipe.removed",
+			"unstage.unmounted", "unstage.cleaner", "unstage.flushed", "unstage.removed", "unstage.retained", "wipe.removed",
 		},
 	}
 	for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {

@@ -71,8 +71,8 @@ func (d *disk) wantDropped(what string) {
 	d.m.t.Helper()
 	rec, err := d.rec.load(d.req.ID)
 	mustPass(d.m.t, "record", err)
-	if !slices.Contains(rec.Reasons, v1alpha1.ReasonOriginErrors) || rec.Residency != nil {
-		d.m.t.Errorf("%s: the record says %v, residency %+v", what, rec.Reasons, rec.Residency)
+	if !slices.Contains(rec.Reasons, v1alpha1.ReasonOriginErrors) || rec.RetainedCache != nil {
+		d.m.t.Errorf("%s: the record says %v, retained cache %+v", what, rec.Reasons, rec.RetainedCache)
 	}
 	d.wantNoVolumes()
 }

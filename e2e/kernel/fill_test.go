@@ -301,7 +301,7 @@ func TestKernelMoveAgain(t *testing.T) {
 	check(t, v.device(), data, 0)
 	v.unstage()
 
-	// The first node's residency is older than what was written since.
+	// The first node's retained cache is older than what was written since.
 	v.publishTo(v.a, nodeName)
 	mustPass(t, "record", v.rec.update(v.req.ID, func(r *fileRecord) error { r.Volume.WarmSource = nil; return nil }))
 	v.stage()
@@ -391,7 +391,7 @@ func (v *movers) killedMove(point string, o order) {
 	t.Logf("killed at %s: %s", point, time.Since(began).Round(time.Millisecond))
 }
 
-// TestKernelHotSet: a node without any residency fills its cache from the origin.
+// TestKernelHotSet: a node without any retained cache fills its cache from the origin.
 func TestKernelHotSet(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "hot", cached(volume.ModeWritethrough, 64*mib))

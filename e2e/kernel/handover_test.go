@@ -64,7 +64,7 @@ func TestKernelHandOver(t *testing.T) {
 		again.check(v.device())
 		v.unstage()
 
-		// The residency is stale, which the next start of the lender's plugin finds.
+		// The retained cache is stale, which the next start of the lender's plugin finds.
 		mustPass(t, "repair", v.a.Repair(t.Context()))
 		if e, err := v.a.Journal.Load(string(v.req.ID)); !errors.Is(err, journal.ErrNotFound) {
 			t.Errorf("%s: the old node still knows the volume: %+v, %v", mode, e, err)
@@ -110,7 +110,7 @@ func (v *movers) awaitLeft() time.Duration {
 	return time.Since(began)
 }
 
-// endLoan ends the only loan of the lender, and leaves the residency.
+// endLoan ends the only loan of the lender, and leaves the retained cache.
 func (v *movers) endLoan() {
 	t := v.m.t
 	t.Helper()
@@ -126,7 +126,7 @@ func (v *movers) endLoan() {
 	if loans, err = v.a.Loans(t.Context()); err != nil || len(loans) > 0 {
 		t.Errorf("loans %v, %v", loans, err)
 	}
-	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Resident || e.Lent != nil {
+	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Retained || e.Lent != nil {
 		t.Errorf("journal %+v, %v", e, err)
 	}
 	infos, err := v.a.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))

@@ -349,7 +349,7 @@ func TestKernelEarlierVersion(t *testing.T) {
 	d.forgetActivation()
 	d.stage()
 	if st, found := d.cache(); !found || st.CacheUsed == 0 {
-		t.Errorf("the residency is not used: %+v", st)
+		t.Errorf("the retained cache is not used: %+v", st)
 	}
 	check(t, d.device(), data, 0)
 	data = pattern(2, 4*mib)

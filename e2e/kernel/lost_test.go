@@ -83,7 +83,7 @@ func (n *node) deleted(ctx context.Context, id volume.ID, f volume.Fence) error 
 	return errors.Join(n.objects.Status().Update(ctx, &obj), n.pool.Reconcile(ctx), n.Repair(ctx), n.pool.Reconcile(ctx))
 }
 
-// flushed: what was unflushed is on the storage server, and the cache is a residency.
+// flushed: what was unflushed is on the storage server, and the cache is a retained cache.
 func (l *lost) flushed() {
 	l.m.t.Helper()
 	l.repairAgain()
@@ -91,7 +91,7 @@ func (l *lost) flushed() {
 		l.m.t.Errorf("the writes are not on the storage server: %v", err)
 	}
 	e, err := l.n.Journal.Load(string(l.req.ID))
-	if err != nil || e.State != state.Resident || !e.Clean {
+	if err != nil || e.State != state.Retained || !e.Clean {
 		l.m.t.Errorf("journal: %s, clean %t, %v", e.State, e.Clean, err)
 	}
 	l.wantKept(0)

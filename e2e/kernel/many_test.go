@@ -94,7 +94,7 @@ func manyVolumes(t *testing.T, n int) {
 	lookAfter(t, node, disks, rec)
 	unstaged := timeEach(disks, (*disk).unstage)
 	t.Logf("unstage: %s", unstaged)
-	residencies(t, node, n, rec)
+	retainedCaches(t, node, n, rec)
 	for _, d := range disks {
 		d.remove()
 	}
@@ -201,14 +201,14 @@ func sampling(t *testing.T, node *node, dm devmapper.Client) func(n int) error {
 	}
 }
 
-// residencies wants every volume to have left its cache on the node, and that keeping
+// retained caches wants every volume to have left its cache on the node, and that keeping
 // them asks nobody.
-func residencies(t *testing.T, node *node, n int, rec askedRecords) {
+func retainedCaches(t *testing.T, node *node, n int, rec askedRecords) {
 	t.Helper()
 	entries, err := node.Journal.List()
 	mustPass(t, "journal", err)
 	for _, e := range entries {
-		if e.State != state.Resident || !e.Clean {
+		if e.State != state.Retained || !e.Clean {
 			t.Errorf("volume %s is %s after its unstage", e.ID, e.State)
 		}
 	}
@@ -218,9 +218,9 @@ func residencies(t *testing.T, node *node, n int, rec askedRecords) {
 	rec.asked.Store(0)
 	began := time.Now()
 	mustPass(t, "repair", node.Attacher.Repair(t.Context()))
-	t.Logf("repair of %d residencies: %v, %d records asked for", n, time.Since(began).Round(time.Millisecond), rec.asked.Load())
+	t.Logf("repair of %d retained caches: %v, %d records asked for", n, time.Since(began).Round(time.Millisecond), rec.asked.Load())
 	if rec.asked.Load() > 0 {
-		t.Errorf("%d records were asked for to find that residencies are to be kept", rec.asked.Load())
+		t.Errorf("%d records were asked for to find that retained caches are to be kept", rec.asked.Load())
 	}
 }
 

@@ -144,11 +144,11 @@ func (m *machine) dropPool(spec v1alpha1.CachePoolSpec) {
 type fileRecords struct{ dir string }
 
 type fileRecord struct {
-	Volume    volume.Volume
-	Residency *volume.Residency
-	Report    volume.CacheReport
-	Reasons   []string
-	Applied   volume.AppliedReport
+	Volume        volume.Volume
+	RetainedCache *volume.RetainedCache
+	Report        volume.CacheReport
+	Reasons       []string
+	Applied       volume.AppliedReport
 	// Told are the pods that were told of writes that were given up, "" before there
 	// was one.
 	Told []string
@@ -275,8 +275,8 @@ func (r fileRecords) SetFormatted(_ context.Context, id volume.ID, f volume.Fenc
 	})
 }
 
-func (r fileRecords) SetResidency(_ context.Context, id volume.ID, _ string, res *volume.Residency) error {
-	return r.update(id, func(rec *fileRecord) error { rec.Residency = res; return nil })
+func (r fileRecords) SetRetainedCache(_ context.Context, id volume.ID, _ string, res *volume.RetainedCache) error {
+	return r.update(id, func(rec *fileRecord) error { rec.RetainedCache = res; return nil })
 }
 
 func (r fileRecords) Report(_ context.Context, id volume.ID, rep volume.CacheReport) error {

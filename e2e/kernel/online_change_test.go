@@ -377,7 +377,7 @@ func TestKernelChangeImpossible(t *testing.T) {
 		t.Errorf("a pool without room: %+v", rec.Applied)
 	}
 	d.wantCache("full", volume.ModeWritethrough, 32*mib)
-	other.unstage() // a residency gives way
+	other.unstage() // a retained cache gives way
 	d.ask(cacheBytes(104 * mib))
 	d.change()
 	d.wantCache("room", volume.ModeWritethrough, 104*mib)

@@ -126,7 +126,7 @@ func TestKernelPlaceExtended(t *testing.T) {
 	if on := after.wantTogether("made after"); len(on) != 3 {
 		t.Errorf("made after: on %v", on)
 	}
-	after.unstage() // leaves a residency
+	after.unstage() // leaves a retained cache
 
 	// Growth finds no room beside what it belongs to, although the pool has some.
 	free := []func(){m.fillDevice(ssds[0])}
@@ -141,7 +141,7 @@ func TestKernelPlaceExtended(t *testing.T) {
 	before.wantTogether("not grown")
 	check(t, before.device(), data, 0)
 
-	// One SSD has room: data and map go there. The residency was in the way.
+	// One SSD has room: data and map go there. The retained cache was in the way.
 	free = append(free, m.fillDevice(ssds[1]))
 	alone := m.volume(n, "alone", 128*mib, cached(volume.ModeWritethrough, 40*mib))
 	alone.req.Block = true

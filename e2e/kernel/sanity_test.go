@@ -95,7 +95,7 @@ func TestKernelSanity(t *testing.T) {
 	if left, err := volumes.List(ctx); err != nil || len(left) > 0 {
 		t.Errorf("volumes are left: %v, %v", left, err)
 	}
-	mustPass(t, "repair", n.Repair(ctx)) // residencies of deleted volumes go
+	mustPass(t, "repair", n.Repair(ctx)) // retained caches of deleted volumes go
 }
 
 // objectStore is an API server in memory that, like a real one, gives every

@@ -92,7 +92,7 @@ func (n *node) dataVolume(t *testing.T, name string, id volume.ID) lvm.LV {
 }
 
 // spill leaves a secret on the SSD of a: that of a volume that was cached there, kept as
-// a residency, and deleted.
+// a retained cache, and deleted.
 func (v *movers) spill() {
 	t := v.m.t
 	t.Helper()
@@ -103,7 +103,7 @@ func (v *movers) spill() {
 	d.heat(48 * mib)
 	d.unstage()
 	if n := secrets(t, v.a.dataVolume(t, nodeName, "secret").DevPath()); n == 0 {
-		t.Fatal("the residency does not hold the secret: this test proves nothing")
+		t.Fatal("the retained cache does not hold the secret: this test proves nothing")
 	}
 	d.remove()
 	if n := secrets(t, ssdOne); n == 0 {

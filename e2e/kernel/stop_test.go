@@ -102,7 +102,7 @@ func TestKernelSwapIsNoStop(t *testing.T) {
 	m.t = t
 }
 
-// TestKernelKillWarmRestart: a plugin that is killed while it takes a residency again, or
+// TestKernelKillWarmRestart: a plugin that is killed while it takes a retained cache again, or
 // leaves one, loses nothing, and what it leaves is taken again where the SSD proves that
 // the cache was stopped (I4, I8).
 func TestKernelKillWarmRestart(t *testing.T) {

@@ -55,7 +55,7 @@ func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
 func (w *World) downDue(n Node) bool {
 	m := w.at(n)
 	switch {
-	case m.Journal.State == Resident:
+	case m.Journal.State == Retained:
 		return false
 	case m.Attached == (Fence{}), m.Journal.State >= Flushing:
 		return true
@@ -64,11 +64,11 @@ func (w *World) downDue(n Node) bool {
 	return !entitled || !m.Journal.SameBoot && m.Top == TopNone
 }
 
-// residency is repair's look at a clean cache, checkResidency of repair.go.
-func residency(n Node) func(*World) (string, bool) {
+// retained cache is repair's look at a clean cache, checkRetainedCache of repair.go.
+func retainedCache(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m, r := w.at(n), w.record()
-		if m.Work.Op != Idle || m.Journal.State != Resident {
+		if m.Work.Op != Idle || m.Journal.State != Retained {
 			return "", false
 		}
 		past := w.identity(m.Journal.Act) == volume.IdentityPast

@@ -82,7 +82,7 @@ func nodeEvents(n Node) []event {
 		{"unpublish" + at, begin(0, Unpublish, n), ordinary, NoNode},
 		{"stage is decided" + at, stage(n), ordinary, NoNode},
 		{"unstage or repair looks" + at, down(n), ordinary, NoNode},
-		{"repair looks at a residency" + at, residency(n), ordinary, NoNode},
+		{"repair looks at a retained cache" + at, retainedCache(n), ordinary, NoNode},
 		{"repair looks at an orphan" + at, orphan(n), ordinary, NoNode},
 		{"administrator discards what is kept" + at, discard(n), remedy, NoNode},
 	}

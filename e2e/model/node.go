@@ -114,7 +114,7 @@ var acts = [opCount][]act{
 	OpAdopt:   {shared(confirm), shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
 	OpFlush:   {journalState(Flushing), local(loadCleaner), shared(writeBack), local(flushed)},
 	OpRecover: {shared(reconnect), local(untag), local(recoverLoad), journalState(Flushing)},
-	OpRelease: {local(removeTop), local(countMarked), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Resident)},
+	OpRelease: {local(removeTop), local(countMarked), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Retained)},
 	OpDetach:  {journalState(Releasing), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(forget)},
 	OpWipe:    {journalState(Wiping), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(wipe)},
 	OpDrop:    {journalState(Wiping), local(wipe)},

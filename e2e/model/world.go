@@ -190,7 +190,7 @@ type (
 )
 
 var (
-	stateNames = []string{"", "Staging", "Staged", "Flushing", "Flushed", "Releasing", "Resident", "Wiping"}
+	stateNames = []string{"", "Staging", "Staged", "Flushing", "Flushed", "Releasing", "Retained", "Wiping"}
 	modes      = []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback}
 	uids       = []string{"", "u1", "u2", "u3"}
 )
@@ -203,7 +203,7 @@ const (
 	Flushing
 	Flushed
 	Releasing
-	Resident
+	Retained
 	Wiping
 )
 

@@ -159,7 +159,7 @@ func (a *Attacher) lockPool(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// allocate makes the cache's logical volumes, evicting the oldest residencies
+// allocate makes the cache's logical volumes, evicting the oldest retained caches
 // when the pool is full.
 func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) {
 	unlock, err := a.lockPool(ctx)

@@ -134,7 +134,7 @@ type WarmConfig struct {
 	// Dir is a folder for the maps of fills under way; without one no cache is
 	// filled from elsewhere.
 	Dir string
-	// LoanTimeout is how long a stage waits for the node that holds a residency, and
+	// LoanTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
 	LoanTimeout, Patience time.Duration
 	// Bandwidth is the limit of a fill whose volume names none, and NodeBandwidth of
@@ -142,8 +142,8 @@ type WarmConfig struct {
 	Bandwidth, NodeBandwidth int64
 	// Deadline is how long a peer serves a volume that names no deadline.
 	Deadline time.Duration
-	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
-	ResidencyTTL time.Duration
+	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.
+	RetainedCacheTTL time.Duration
 	// Settle is how long a copy waits for the start of the pod.
 	Settle time.Duration
 	// HotSetEvery is the pause between two hot sets of an attached volume.
@@ -276,7 +276,7 @@ func New(c Config, d Deps) *Attacher {
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
-	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: d.Now}
+	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: func() time.Time { return a.Now() }}
 	return a
 }
 
@@ -343,10 +343,10 @@ func (a *Attacher) lockSettled(ctx context.Context, id volume.ID) (e *state.Entr
 func (a *Attacher) save(ctx context.Context, e *state.Entry, s state.State) error {
 	from := e.State
 	switch {
-	case s == state.Resident && from == s:
-		e.ResidentAt = e.LastUsed()
-	case s == state.Resident:
-		e.ResidentAt = a.Now().UTC()
+	case s == state.Retained && from == s:
+		e.RetainedAt = e.LastUsed()
+	case s == state.Retained:
+		e.RetainedAt = a.Now().UTC()
 	}
 	if s != from || s != state.Staging && s != state.Staged {
 		e.Boot = a.Boot

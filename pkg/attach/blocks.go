@@ -29,7 +29,7 @@ func coarse(cache, origin int) string {
 }
 
 // mayBeCoarse tells a pool of which that is not known before the origin is: nobody's
-// residency is evicted for a cache that cannot be.
+// retained cache is evicted for a cache that cannot be.
 func mayBeCoarse(v pool.View) bool { return v.LogicalBlock > sectorSize }
 
 // blocksOf is the size of the logical blocks of a device in bytes, 0 if it cannot be

@@ -7,7 +7,7 @@ import "github.com/nearflash/nearflash/pkg/faultpoint"
 var (
 	// bugNoFlush reports a writeback cache as flushed without a flush (I2).
 	bugNoFlush = faultpoint.NewBug("no-flush")
-	// bugAnyGeneration activates a residency of whatever generation (I3).
+	// bugAnyGeneration activates a retained cache of whatever generation (I3).
 	bugAnyGeneration = faultpoint.NewBug("any-generation")
 	// bugCrashedCache activates a writethrough cache after an unclean stop (I4).
 	bugCrashedCache = faultpoint.NewBug("crashed-cache")

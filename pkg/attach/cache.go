@@ -138,7 +138,7 @@ func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 // zeroHeadBytes covers the superblock of a clone (one 4 KiB block) with a margin.
 const zeroHeadBytes = 64 << 10
 
-// makeRoom evicts residencies, oldest first, until what is free of each SSD fits. It
+// makeRoom evicts retained caches, oldest first, until what is free of each SSD fits. It
 // evicts none if all of them would not be enough. sizes are those of one copy of what is
 // to be made.
 func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fits func(free map[string]int64) bool) error {
@@ -155,21 +155,21 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 		for _, n := range rooms {
 			free += n
 		}
-		residents, err := a.residents(id)
+		retained, err := a.retained(id)
 		if err != nil {
 			return err
 		}
 		evictable := int64(0)
-		for i := range residents {
-			evictable += view.Copies * residents[i].CacheBytes()
+		for i := range retained {
+			evictable += view.Copies * retained[i].CacheBytes()
 		}
 		if free+evictable < need || !fits(size) {
-			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in residencies that could be evicted",
+			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and %d in retained caches that could be evicted",
 				lvm.ErrNoSpace, need, free, evictable)
 		}
-		victim := a.idle(residents)
+		victim := a.idle(retained)
 		if victim == nil {
-			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and no residency is left to evict", lvm.ErrNoSpace, need, free)
+			return fmt.Errorf("%w: the cache needs %d bytes on the same SSDs, the pool has %d free and no retained cache is left to evict", lvm.ErrNoSpace, need, free)
 		}
 		if err := a.evict(ctx, victim); err != nil {
 			return err
@@ -177,32 +177,32 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 	}
 }
 
-// residents returns the resident caches of other volumes, the one that was used
+// retained returns the retained caches of other volumes, the one that was used
 // longest ago first.
-func (a *Attacher) residents(except volume.ID) ([]state.Entry, error) {
+func (a *Attacher) retained(except volume.ID) ([]state.Entry, error) {
 	entries, err := a.Journal.List()
 	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
 		return nil, err
 	}
-	residents := slices.DeleteFunc(entries, func(e state.Entry) bool { return !e.Evictable() || e.ID == except })
-	slices.SortFunc(residents, func(x, y state.Entry) int { return x.LastUsed().Compare(y.LastUsed()) })
-	return residents, nil
+	retained := slices.DeleteFunc(entries, func(e state.Entry) bool { return !e.Evictable() || e.ID == except })
+	slices.SortFunc(retained, func(x, y state.Entry) int { return x.LastUsed().Compare(y.LastUsed()) })
+	return retained, nil
 }
 
 // idle returns the first of them whose volume nobody works on; nil if there is
 // none.
-func (a *Attacher) idle(residents []state.Entry) *state.Entry {
-	for i := range residents {
-		unlock, ok := a.Locks.TryLock(string(residents[i].ID))
+func (a *Attacher) idle(retained []state.Entry) *state.Entry {
+	for i := range retained {
+		unlock, ok := a.Locks.TryLock(string(retained[i].ID))
 		if ok {
 			unlock()
-			return &residents[i]
+			return &retained[i]
 		}
 	}
 	return nil
 }
 
-// evict gives a residency's space back.
+// evict gives a retained cache's space back.
 func (a *Attacher) evict(ctx context.Context, e *state.Entry) error {
 	current, unlock, err := a.lockSettled(ctx, e.ID)
 	defer unlock()
@@ -216,11 +216,11 @@ func (a *Attacher) evict(ctx context.Context, e *state.Entry) error {
 		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
 		return a.wipe(ctx, e.ID, current)
 	}
-	klog.FromContext(ctx).Info("Residency evicted", "volume", e.ID, "lastUsed", e.LastUsed(), "bytes", e.DataBytes)
+	klog.FromContext(ctx).Info("Retained cache evicted", "volume", e.ID, "lastUsed", e.LastUsed(), "bytes", e.DataBytes)
 	if err := a.wipe(ctx, e.ID, current); err != nil {
 		return err
 	}
-	if err := a.Records.SetResidency(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := a.Records.SetRetainedCache(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		klog.FromContext(ctx).Error(err, "Eviction could not be reported", "volume", e.ID)
 	}
 	return nil

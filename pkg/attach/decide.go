@@ -74,7 +74,7 @@ const (
 	planUncached cachePlan = "Uncached"
 	// planAdopt keeps the active top device.
 	planAdopt cachePlan = "Adopt"
-	// planReuse activates a clean residency: the warm start.
+	// planReuse activates a clean retained cache: the warm start.
 	planReuse cachePlan = "Reuse"
 	// planRecover activates a writeback cache after an unclean stop.
 	planRecover cachePlan = "Recover"
@@ -100,7 +100,7 @@ type stagePlan struct {
 
 // warmPlan says where a new cache begins.
 type warmPlan struct {
-	// Peer is the residency to begin from; nil if there is none, and the hot set is
+	// Peer is the retained cache to begin from; nil if there is none, and the hot set is
 	// asked.
 	Peer *volume.WarmSource
 }
@@ -147,7 +147,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		plan.Wipe = f.Cache.exists()
 		return uncached(plan, v1alpha1.ReasonModeNone, "the volume's cacheMode is none")
 	case f.KernelProblem != "":
-		// A residency that could be read again later would be stale by then: the
+		// A retained cache that could be read again later would be stale by then: the
 		// pod is about to write past it. The journal forgets it, so that it can
 		// only be wiped (I3).
 		return uncached(plan, v1alpha1.ReasonKernelTargetMissing, f.KernelProblem)
@@ -169,10 +169,10 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	return plan
 }
 
-// reusable tells whether the cache found is a clean residency of this fence (I3, I4).
+// reusable tells whether the cache found is a clean retained cache of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
-	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && residentStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
 		return false
@@ -189,7 +189,7 @@ func stopProven(e *state.Entry, c cacheFacts) bool {
 	return c.Stopped || e.ActivationID == "" && e.State != state.Flushed
 }
 
-// decideWarm says where a new cache begins. A residency is believed only before
+// decideWarm says where a new cache begins. A retained cache is believed only before
 // anything was activated under this ownership (states.md, The warm move): while the
 // record still has it, or while a fill that was intended was not activated.
 func decideWarm(f stageFacts, sameFence bool) *warmPlan {
@@ -203,7 +203,7 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	src := f.Record.WarmSource
 	switch {
 	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != state.Staging || !f.Entry.Cached()):
-		src = nil // its pod may have written past any residency
+		src = nil // its pod may have written past any retained cache
 	case src == nil && sameFence && f.Entry.Fill != nil:
 		src = f.Entry.Fill.From
 	}
@@ -213,10 +213,10 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	return plan
 }
 
-// residentStates are the states in which a clean cache may be found at stage.
+// retainedStates are the states in which a clean cache may be found at stage.
 // Staging is one of them because a stage may be repeated before it activated
 // anything; Entry.Clean tells.
-var residentStates = map[state.State]bool{state.Resident: true, state.Flushed: true, state.Staging: true}
+var retainedStates = map[state.State]bool{state.Retained: true, state.Flushed: true, state.Staging: true}
 
 // recoverable reports a writeback cache of this very fence whose stop was
 // unclean, or whose journal is gone while the record says that it may be dirty.
@@ -310,7 +310,7 @@ const (
 	downFlush downAction = "Flush"
 	// downRecover activates a writeback cache in order to flush it.
 	downRecover downAction = "Recover"
-	// downRelease takes a flushed cache down and keeps it as residency.
+	// downRelease takes a flushed cache down and keeps it as retained cache.
 	downRelease downAction = "Release"
 	// downDetach takes down an uncached volume and forgets it.
 	downDetach downAction = "Detach"
@@ -326,7 +326,7 @@ func decideDown(f downFacts) downAction {
 		return downNothing
 	}
 	switch f.Entry.State {
-	case state.Resident, state.Prewarmed:
+	case state.Retained, state.Prewarmed:
 		return downNothing
 	case state.Flushed:
 		if !f.TopActive && !f.SameBoot && !f.Cache.Stopped {

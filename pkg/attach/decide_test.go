@@ -84,11 +84,11 @@ func TestDecideStage(t *testing.T) {
 	}{
 		"cold start": {s: newSituation(wt), want: stagePlan{Cache: planCreate, Mode: wt}},
 		"warm start": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true),
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
-		"residency whose data are not on the SSDs of its map": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(apart),
+		"retained cache whose data are not on the SSDs of its map": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(apart),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"unflushed writes, data not on the SSDs of the map": {
@@ -96,7 +96,7 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
 		"warm start after a reboot": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(rebooted),
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"warm start repeated before it activated": {
@@ -107,52 +107,52 @@ func TestDecideStage(t *testing.T) {
 			s:    newSituation(wb).entry(fence5, state.Flushed, wb, true, true).cache(fence5, wb, true),
 			want: stagePlan{Cache: planReuse, Mode: wb},
 		},
-		"resident, not tagged as stopped: a table swap set the flag (I4)": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(untagged),
+		"retained, not tagged as stopped: a table swap set the flag (I4)": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(untagged),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"flushed, the node stopped before it was tagged (I4)": {
 			s:    newSituation(wb).entry(fence5, state.Flushed, wb, true, true).cache(fence5, wb, true).with(untagged),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
-		"resident of a version before, which did not tag": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(before),
+		"retained of a version before, which did not tag": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(before),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"flushed by a version before": {
 			s:    newSituation(wt).entry(fence5, state.Flushed, wt, true, true).cache(fence5, wt, true).with(before),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
-		"resident of an earlier stage: the node comes out of an image": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(nodePast),
+		"retained of an earlier stage: the node comes out of an image": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(nodePast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
-		"resident, the SSD alone comes out of an image": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(ssdPast),
+		"retained, the SSD alone comes out of an image": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(ssdPast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
-		"resident of a stage that the record does not know to have ended": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(pending),
+		"retained of a stage that the record does not know to have ended": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(pending),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
 		"warm start killed before the SSD was told of it": {
 			s:    newSituation(wt).entry(fence5, state.Staging, wt, false, true).cache(fence5, wt, true).with(pending).with(ssdPast),
 			want: stagePlan{Cache: planReuse, Mode: wt},
 		},
-		"resident, the record comes out of a backup": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true).with(restored),
+		"retained, the record comes out of a backup": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(restored),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"unflushed writes of an image, and others that nobody has": {
 			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast).with(recordDirty),
 			wantRefuse: true,
 		},
-		"resident of an image, and unflushed writes that nobody has": {
-			s:          newSituation(wb).entry(fence5, state.Resident, wb, true, true).cache(fence5, wb, true).with(rebooted).with(nodePast).with(recordDirty),
+		"retained of an image, and unflushed writes that nobody has": {
+			s:          newSituation(wb).entry(fence5, state.Retained, wb, true, true).cache(fence5, wb, true).with(rebooted).with(nodePast).with(recordDirty),
 			wantRefuse: true,
 		},
-		"resident of an earlier generation of an image, and unflushed writes that nobody has": {
-			s:          newSituation(wb).entry(fence4, state.Resident, wb, true, true).cache(fence4, wb, true).with(rebooted).with(recordDirty),
+		"retained of an earlier generation of an image, and unflushed writes that nobody has": {
+			s:          newSituation(wb).entry(fence4, state.Retained, wb, true, true).cache(fence4, wb, true).with(rebooted).with(recordDirty),
 			wantRefuse: true,
 		},
 		"the same, the journal is lost": {
@@ -179,20 +179,20 @@ func TestDecideStage(t *testing.T) {
 			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(before).with(recordDirty),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
-		"resident of an older generation (I3)": {
-			s:    newSituation(wt).entry(fence4, state.Resident, wt, true, true).cache(fence4, wt, true),
+		"retained of an older generation (I3)": {
+			s:    newSituation(wt).entry(fence4, state.Retained, wt, true, true).cache(fence4, wt, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
-		"resident of another volume of the same name (I3)": {
-			s:    newSituation(wt).entry(otherID, state.Resident, wt, true, true).cache(otherID, wt, true),
+		"retained of another volume of the same name (I3)": {
+			s:    newSituation(wt).entry(otherID, state.Retained, wt, true, true).cache(otherID, wt, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"dirty cache of an older generation never overwrites newer data (I3)": {
 			s:    newSituation(wb).entry(fence4, state.Staged, wb, true, false).cache(fence4, wb, false).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
-		"resident of a newer generation than the record's": {
-			s:    newSituation(wb).entry(fence6, state.Resident, wb, true, true).cache(fence6, wb, true),
+		"retained of a newer generation than the record's": {
+			s:    newSituation(wb).entry(fence6, state.Retained, wb, true, true).cache(fence6, wb, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"dirty cache of a newer generation than the record's": {
@@ -249,15 +249,15 @@ func TestDecideStage(t *testing.T) {
 			wantRefuse: true,
 		},
 		"clean cache of another UID, writeback": {
-			s:    newSituation(wb).entry(otherID, state.Resident, wb, true, true).cache(otherID, wb, true),
+			s:    newSituation(wb).entry(otherID, state.Retained, wb, true, true).cache(otherID, wb, true),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"static volume, dirty cache of a newer generation than the record's": {
 			s:          newSituation(wb).entry(fence6, state.Staged, wb, true, false).cache(fence6, wb, false).with(staticEntry),
 			wantRefuse: true,
 		},
-		"resident by the journal, unclean by its superblock (I4)": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, false),
+		"retained by the journal, unclean by its superblock (I4)": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, false),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
 		"clean by its superblock, not by the journal (I4)": {
@@ -332,11 +332,11 @@ func TestDecideStage(t *testing.T) {
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
 		"no pool, writeback, nothing dirty (I6)": {
-			s:    newSituation(wb).entry(fence5, state.Resident, wb, true, true).with(noPool),
+			s:    newSituation(wb).entry(fence5, state.Retained, wb, true, true).with(noPool),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
-		"residency on an SSD that fails (I6)": {
-			s:    newSituation(wt).entry(fence5, state.Resident, wt, true, true).with(badSSD),
+		"retained cache on an SSD that fails (I6)": {
+			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).with(badSSD),
 			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonCacheDeviceError},
 		},
 		"unflushed writes on an SSD that fails": {
@@ -347,11 +347,11 @@ func TestDecideStage(t *testing.T) {
 			s:    newSituation(wt).with(noKernel),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonKernelTargetMissing},
 		},
-		"mode none wipes an old residency": {
-			s:    newSituation(none).entry(fence5, state.Resident, wt, true, true).cache(fence5, wt, true),
+		"mode none wipes an old retained cache": {
+			s:    newSituation(none).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true),
 			want: stagePlan{Wipe: true, Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonModeNone},
 		},
-		"residency written past by an uncached attachment is never reused": {
+		"retained cache written past by an uncached attachment is never reused": {
 			s:    newSituation(wt).entry(fence5, state.Staged, none, false, false).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wt},
 		},
@@ -422,14 +422,14 @@ func TestDecideDown(t *testing.T) {
 		want downAction
 	}{
 		"no entry":                           {downFacts{TopActive: true}, downNothing},
-		"resident":                           {downFacts{Entry: e(state.Resident, wt, true, true)}, downNothing},
+		"retained":                           {downFacts{Entry: e(state.Retained, wt, true, true)}, downNothing},
 		"staged writethrough":                {downFacts{Entry: e(state.Staged, wt, true, false), TopActive: true}, downFlush},
 		"staged writeback":                   {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true, Record: rec(fence5, true)}, downFlush},
 		"staged writethrough, crashed":       {downFacts{Entry: e(state.Staged, wt, true, false)}, downWipe},
 		"staged writeback, crashed":          {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, true)}, downRecover},
 		"flushing writeback, crashed":        {downFacts{Entry: e(state.Flushing, wb, true, false), Record: rec(fence5, true)}, downRecover},
 		"staging writeback, never activated": {downFacts{Entry: e(state.Staging, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
-		"staging from residency":             {downFacts{Entry: e(state.Staging, wb, false, true)}, downRelease},
+		"staging from retained cache":        {downFacts{Entry: e(state.Staging, wb, false, true)}, downRelease},
 		"staging anew":                       {downFacts{Entry: e(state.Staging, wt, false, false)}, downWipe},
 		"flushed":                            {downFacts{Entry: e(state.Flushed, wb, true, true), TopActive: true}, downRelease},
 		"flushed, removed":                   {downFacts{Entry: e(state.Flushed, wb, true, true), SameBoot: true}, downRelease},

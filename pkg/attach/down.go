@@ -28,7 +28,7 @@ func (a *Attacher) Unstage(ctx context.Context, id volume.ID, stagingPath string
 }
 
 // bringDown leads a volume along the table "What unstage and repair decide"
-// until it is Resident or forgotten.
+// until it is Retained or forgotten.
 func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 	for {
 		f, c, err := a.gatherDown(ctx, id)
@@ -68,7 +68,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active, Taken: e.Lost != nil}
 	var c cacheVolumes
 	var unread error
-	if e.Cached() && !active && e.State != state.Resident {
+	if e.Cached() && !active && e.State != state.Retained {
 		if c, unread = a.findCache(ctx, id); unread != nil && ctx.Err() != nil {
 			return downFacts{}, cacheVolumes{}, unread
 		}
@@ -106,7 +106,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {
 	e := f.Entry
 	// The node that is warmed beforehand has what it has. From here on a loan is one of
-	// a residency.
+	// a retained cache.
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	return a.save(ctx, e, state.Flushing)
 }
 
-// release takes a flushed cache down and keeps it as residency. writable tells whether its
+// release takes a flushed cache down and keeps it as retained cache. writable tells whether its
 // top device was there when this was decided.
 func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) error {
 	if err := a.noteWhole(ctx, e); err != nil {
@@ -238,21 +238,21 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	faultUnstageDisconnected.Hit()
 	if e.Fill != nil {
 		a.endFill(ctx, e, volume.MoveEnded, "the volume left the node before everything was copied")
-		// What this ownership has written, no residency of another one has.
+		// What this ownership has written, no retained cache of another one has.
 		e.Fill.Move, e.Fill.From = volume.MoveID{}, nil
 	}
-	e.HotSetDue, e.ResidencyDue = e.Fill == nil, true
-	if err := a.save(ctx, e, state.Resident); err != nil {
+	e.HotSetDue, e.RetainedCacheDue = e.Fill == nil, true
+	if err := a.save(ctx, e, state.Retained); err != nil {
 		return err
 	}
-	faultUnstageResident.Hit()
-	a.reportDown(ctx, e, residencyOf(e))
+	faultUnstageRetained.Hit()
+	a.reportDown(ctx, e, retainedCacheOf(e))
 	return nil
 }
 
-// residencyOf is what the record is to say of a Resident entry.
-func residencyOf(e *state.Entry) *volume.Residency {
-	return &volume.Residency{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil}
+// retainedCacheOf is what the record is to say of a Retained entry.
+func retainedCacheOf(e *state.Entry) *volume.RetainedCache {
+	return &volume.RetainedCache{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil}
 }
 
 // noteWhole journals that a fill has copied everything, as long as its devices can
@@ -433,8 +433,8 @@ func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Par
 	return nil
 }
 
-// reportDown tells the record that the volume left, with or without a residency.
-func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.Residency) {
+// reportDown tells the record that the volume left, with or without a retained cache.
+func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.RetainedCache) {
 	log := klog.FromContext(ctx)
 	if e.Prewarm != nil && e.Source.IQN == "" {
 		return // it never was here
@@ -443,8 +443,8 @@ func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.Res
 	// The volume has left: what is told of it has time of its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
 	defer cancel()
-	if err := a.reportResidency(ctx, e, r); err != nil {
-		log.Error(err, "Residency could not be reported", "volume", e.ID)
+	if err := a.reportRetainedCache(ctx, e, r); err != nil {
+		log.Error(err, "Retained cache could not be reported", "volume", e.ID)
 	}
 	applied := volume.AppliedReport{State: volume.AppliedDetached, Reason: v1alpha1.ReasonNotAttached, Message: "takes effect when the volume is attached"}
 	if err := a.Records.ReportApplied(ctx, e.ID, a.Node, applied); err != nil {
@@ -459,17 +459,17 @@ func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.Res
 // reportTimeout bounds what is told of a volume that has left.
 const reportTimeout = 10 * time.Second
 
-// reportResidency has the record list a residency, or none (nil): then the entry may be
+// reportRetainedCache has the record list a retained cache, or none (nil): then the entry may be
 // forgotten already. A record that is gone needs no list, and gets it if it comes back.
-func (a *Attacher) reportResidency(ctx context.Context, e *state.Entry, r *volume.Residency) error {
-	err := a.Records.SetResidency(ctx, e.ID, a.Node, r)
+func (a *Attacher) reportRetainedCache(ctx context.Context, e *state.Entry, r *volume.RetainedCache) error {
+	err := a.Records.SetRetainedCache(ctx, e.ID, a.Node, r)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}
-	if err != nil || r == nil || !e.ResidencyDue {
+	if err != nil || r == nil || !e.RetainedCacheDue {
 		return err
 	}
-	e.ResidencyDue = false
+	e.RetainedCacheDue = false
 	return a.save(ctx, e, e.State)
 }
 

@@ -34,7 +34,7 @@ var (
 	faultUnstageStopped      = faultpoint.New("unstage.stopped")
 	faultUnstageMarkedClean  = faultpoint.New("unstage.marked-clean")
 	faultUnstageDisconnected = faultpoint.New("unstage.disconnected")
-	faultUnstageResident     = faultpoint.New("unstage.resident")
+	faultUnstageRetained     = faultpoint.New("unstage.retained")
 
 	faultDetachJournaled    = faultpoint.New("detach.journaled")
 	faultDetachRemoved      = faultpoint.New("detach.removed")

@@ -146,7 +146,7 @@ func (a *Attacher) findHead(ctx context.Context, s *staging) {
 	}
 }
 
-// borrow gets the loan of the old node's residency, connects it and reads its map.
+// borrow gets the loan of the old node's retained cache, connects it and reads its map.
 func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error) {
 	e := s.entry
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)

@@ -84,36 +84,36 @@ func TestDecideWarm(t *testing.T) {
 	}
 }
 
-// A residency that was never whole goes on from the origin, and only with its
+// A retained cache that was never whole goes on from the origin, and only with its
 // clone's metadata.
 func TestDecideUnfinished(t *testing.T) {
-	resident := func() *situation {
-		s := newSituation(volume.ModeWritethrough).entry(fence5, state.Resident, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
+	retained := func() *situation {
+		s := newSituation(volume.ModeWritethrough).entry(fence5, state.Retained, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
 		s.f.Entry.Fill = &state.Fill{RegionSectors: 256}
 		return s
 	}
-	if plan := decideStage(resident().f); plan.Cache != planCreate || !plan.Wipe {
+	if plan := decideStage(retained().f); plan.Cache != planCreate || !plan.Wipe {
 		t.Errorf("without the clone's metadata: %+v, want a wipe and a new cache", plan)
 	}
-	if plan := decideStage(resident().with(func(f *stageFacts) { f.Cache.Fill = true }).f); plan.Cache != planReuse {
+	if plan := decideStage(retained().with(func(f *stageFacts) { f.Cache.Fill = true }).f); plan.Cache != planReuse {
 		t.Errorf("with the clone's metadata: %+v, want reuse", plan)
 	}
 	again := (&state.Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).Again()
 	if diff := cmp.Diff(&state.Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
-		t.Errorf("a fill that is activated again must not know a residency (-want +got):\n%s", diff)
+		t.Errorf("a fill that is activated again must not know a retained cache (-want +got):\n%s", diff)
 	}
 }
 
 // What has no cache begins from nowhere, and what it began from is counted all the same.
-func TestForgottenResidency(t *testing.T) {
+func TestForgottenRetainedCache(t *testing.T) {
 	src := &volume.WarmSource{Node: "b", Generation: 4}
 	plan := uncached(stagePlan{Cache: planCreate, Keep: true, Warm: &warmPlan{Peer: src}}, "R", "m")
 	if plan.Warm != nil || plan.Keep {
 		t.Errorf("uncached: %+v", plan)
 	}
 	lent := &state.Fill{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
-	lent.ForgetResidency()
-	(*state.Fill)(nil).ForgetResidency()
+	lent.ForgetRetainedCache()
+	(*state.Fill)(nil).ForgetRetainedCache()
 	if lent.From != nil {
 		t.Errorf("it may begin from %+v", lent.From)
 	}
@@ -198,14 +198,14 @@ func TestLendable(t *testing.T) {
 	move := volume.MoveID{Name: "v-5", UID: "m1"}
 	request := volume.LoanRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
 	good := func() (*state.Entry, volume.Volume) {
-		return &state.Entry{Fence: fence4, State: state.Resident, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
+		return &state.Entry{Fence: fence4, State: state.Retained, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
 			volume.Volume{Fence: volume.Fence{UID: "u1", Generation: 5, Node: "b"}, Published: true}
 	}
 	cases := map[string]struct {
 		change func(*state.Entry, *volume.Volume)
 		want   error
 	}{
-		"a clean residency":      {func(*state.Entry, *volume.Volume) {}, nil},
+		"a clean retained cache": {func(*state.Entry, *volume.Volume) {}, nil},
 		"asked again":            {func(e *state.Entry, _ *volume.Volume) { e.Lent = &move }, nil},
 		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
 		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},

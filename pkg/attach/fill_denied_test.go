@@ -163,9 +163,9 @@ func TestWrittenPastAFill(t *testing.T) {
 	}
 }
 
-// TestFailOverForgetsResidency: a failover whose table cannot be swapped yet has the journal
+// TestFailOverForgetsRetainedCache: a failover whose table cannot be swapped yet has the journal
 // forget what the fill began with, as it denies the cache.
-func TestFailOverForgetsResidency(t *testing.T) {
+func TestFailOverForgetsRetainedCache(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
 	l.b.DM = &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}

@@ -65,7 +65,7 @@ func (a *Attacher) findFills(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Not every fill under way is known")
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Fill != nil && e.State != state.Resident {
+		if e := &entries[i]; e.Fill != nil && e.State != state.Retained {
 			a.fills.begin(e.ID, time.Time{})
 		}
 	}
@@ -179,7 +179,7 @@ func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) er
 	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
 		return err
 	}
-	if e == nil || e.Fill == nil || e.State == state.Resident {
+	if e == nil || e.Fill == nil || e.State == state.Retained {
 		a.fills.forget(id)
 		return nil
 	}

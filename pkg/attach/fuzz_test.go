@@ -15,8 +15,8 @@ import (
 func FuzzEntry(f *testing.F) {
 	for _, text := range []string{
 		`{}`,
-		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Resident","mode":"writethrough","clean":true,"chunkSectors":256,"dataBytes":67108864,"metaBytes":8388608}`,
-		`{"id":"v","fence":{"UID":"u1","Generation":4,"Node":"a"},"state":"Resident","mode":"writeback","clean":true}`,
+		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Retained","mode":"writethrough","clean":true,"chunkSectors":256,"dataBytes":67108864,"metaBytes":8388608}`,
+		`{"id":"v","fence":{"UID":"u1","Generation":4,"Node":"a"},"state":"Retained","mode":"writeback","clean":true}`,
 		`{"id":"v","fence":{"UID":"u2","Generation":5,"Node":"a"},"state":"Staged","mode":"writeback","activated":true,"marked":true}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Staging","mode":"none"}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Staged","mode":"writeback","fill":{"regionSectors":0}}`,

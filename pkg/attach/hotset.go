@@ -75,8 +75,8 @@ func (a *Attacher) hotSetDue(e *state.Entry) bool {
 	switch {
 	case !e.Cached() || e.Fill != nil:
 		return false
-	case e.State == state.Resident:
-		// Not at once: the next owner may be asking for the residency just now.
+	case e.State == state.Retained:
+		// Not at once: the next owner may be asking for the retained cache just now.
 		return e.HotSetDue && e.Lent == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
 	}
 	return e.State == state.Staged && e.Boot == a.Boot && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery

@@ -53,10 +53,10 @@ func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan,
 	return a.lend(ctx, e, r)
 }
 
-// lendable says why a residency may not be lent, nil if it may.
+// lendable says why a retained cache may not be lent, nil if it may.
 func lendable(e *state.Entry, rec volume.Volume, r volume.LoanRequest, boot string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation + 1, Node: r.To}); {
-	case e == nil || e.State != state.Resident || e.Fill != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
+	case e == nil || e.State != state.Retained || e.Fill != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
 		return fmt.Errorf("%w: no clean cache of volume %s, generation %d, is kept here", volume.ErrNotFound, r.Volume, r.Generation)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; the cache of generation %d is for the owner after it, and node %q asks",
@@ -75,7 +75,7 @@ func lendable(e *state.Entry, rec volume.Volume, r volume.LoanRequest, boot stri
 func (a *Attacher) lend(ctx context.Context, e *state.Entry, r volume.LoanRequest) (volume.Loan, error) {
 	again := e.Lent != nil
 	e.Lent = &r.Move
-	if err := a.save(ctx, e, state.Resident); err != nil {
+	if err := a.save(ctx, e, state.Retained); err != nil {
 		return volume.Loan{}, err
 	}
 	faultLendJournaled.Hit()
@@ -133,7 +133,7 @@ func (a *Attacher) lentDevice(ctx context.Context, e *state.Entry, again bool, t
 	return a.ensureDevice(ctx, name, uuid, t)
 }
 
-// lentTable is metadata, then data. Of the data of a residency only what its map names
+// lentTable is metadata, then data. Of the data of a retained cache only what its map names
 // is shown (states.md, What the lender does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
 func (a *Attacher) lentTable(ctx context.Context, e *state.Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
@@ -147,15 +147,15 @@ func (a *Attacher) lentTable(ctx context.Context, e *state.Entry, c cacheVolumes
 	case a.Tools == nil:
 		return nil, fmt.Errorf("%w: the map of volume %s cannot be read without its tools", volume.ErrUnavailable, e.ID)
 	}
-	m, err := a.residentMap(ctx, e, c)
+	m, err := a.retainedMap(ctx, e, c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
 	return append(t, m.Shown(devno, meta, data)...), nil
 }
 
-// residentMap reads the map of a residency.
-func (a *Attacher) residentMap(ctx context.Context, e *state.Entry, c cacheVolumes) (m *cachemap.Map, err error) {
+// retainedMap reads the map of a retained cache.
+func (a *Attacher) retainedMap(ctx context.Context, e *state.Entry, c cacheVolumes) (m *cachemap.Map, err error) {
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
 	defer func() { err = errors.Join(err, removeFiles(text)) }()
 	if err := a.Tools.Dump(ctx, c.Meta.DevPath(), text); err != nil {
@@ -171,10 +171,10 @@ func (a *Attacher) residentMap(ctx context.Context, e *state.Entry, c cacheVolum
 // Reclaim implements volume.Lender.
 func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
 	return a.endLoanOf(ctx, id, m, func(e *state.Entry) error {
-		if e.State != state.Resident {
+		if e.State != state.Retained {
 			return nil
 		}
-		// First: a residency that was discarded would be lent again, as zeroes.
+		// First: a retained cache that was discarded would be lent again, as zeroes.
 		if err := a.save(ctx, e, state.Wiping); err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) e
 			return err
 		}
 		klog.FromContext(ctx).Info("Lent cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
-		if err := a.Records.SetResidency(ctx, id, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		if err := a.Records.SetRetainedCache(ctx, id, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
 			return err
 		}
 		return nil

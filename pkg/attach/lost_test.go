@@ -96,7 +96,7 @@ func TestRepairKeepsWhatItFlushed(t *testing.T) {
 		l.repairUntilClean(l.a)
 		entries, err := l.a.Journal.List()
 		l.must("journal", err)
-		if len(entries) != 1 || entries[0].State != state.Resident {
+		if len(entries) != 1 || entries[0].State != state.Retained {
 			t.Errorf("ended %q: kept %+v", ended, entries)
 		}
 	}

@@ -40,7 +40,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 	var ids []volume.ID
 	for i := range entries {
 		e := &entries[i]
-		if e.State == state.Resident || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Fill == nil {
+		if e.State == state.Retained || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Fill == nil {
 			continue
 		}
 		lost, waits, err := a.lostPaths(ctx, e)

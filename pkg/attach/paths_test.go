@@ -54,8 +54,8 @@ func TestTendPaths(t *testing.T) {
 	left := volume.Volume{ID: "v", Fence: here}
 	entry := state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}
 	queue, fail := "nf-v.origin queue_if_no_path", "nf-v.origin fail_if_no_path"
-	resident, lost, one := entry, entry, entry
-	resident.State, lost.Lost, one.Source.Portals = state.Resident, &state.Lost{}, []string{"a:1"}
+	retained, lost, one := entry, entry, entry
+	retained.State, lost.Lost, one.Source.Portals = state.Retained, &state.Lost{}, []string{"a:1"}
 	for name, tc := range map[string]struct {
 		entry   state.Entry
 		watched []volume.Volume
@@ -71,7 +71,7 @@ func TestTendPaths(t *testing.T) {
 		"nobody answers":          {entry, nil, left, errors.New("timeout"), 2, nil},
 		"the reservation is lost": {lost, []volume.Volume{attached}, attached, nil, 2, nil},
 		"one portal":              {one, nil, left, nil, 0, nil},
-		"a residency":             {resident, nil, left, nil, 0, nil},
+		"a retained cache":        {retained, nil, left, nil, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			entries := newJournal(t)

@@ -139,7 +139,7 @@ func (a *Attacher) apart(c cacheVolumes) bool {
 }
 
 // createPlaced makes the logical volumes of a cache where they belong, after it has
-// evicted residencies if there is no room.
+// evicted retained caches if there is no room.
 func (a *Attacher) createPlaced(ctx context.Context, id volume.ID, specs []lvm.CreateSpec) error {
 	view := a.Pool.View()
 	if p, only := onlyPlace(view); only {

@@ -101,7 +101,7 @@ func mayPrepare(e *state.Entry, rec volume.Volume, node string) bool {
 	case !rec.Published || rec.Fence.Node != node || rec.Deleting || rec.WarmSource == nil || rec.Spec.CapacityBytes <= 0:
 		return false
 	case e != nil:
-		return e.State == state.Resident && e.Fence != rec.Fence && !outdated(rec.Fence, e.Fence)
+		return e.State == state.Retained && e.Fence != rec.Fence && !outdated(rec.Fence, e.Fence)
 	}
 	return true
 }

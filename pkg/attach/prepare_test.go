@@ -27,20 +27,20 @@ func TestMayPrepare(t *testing.T) {
 		rec  volume.Volume
 		want bool
 	}{
-		"nothing is here":                  {nil, record(nil), true},
-		"a residency of long ago":          {entry(fence4, state.Resident), record(nil), true},
-		"a residency of another volume":    {entry(otherID, state.Resident), record(nil), true},
-		"its own residency":                {entry(fence5, state.Resident), record(nil), false},
-		"a residency of a later ownership": {entry(fence6, state.Resident), record(nil), false},
-		"begun":                            {entry(fence5, state.Staging), record(nil), false},
-		"attached":                         {entry(fence5, state.Staged), record(nil), false},
-		"not flushed":                      {entry(fence4, state.Flushing), record(nil), false},
-		"copied beforehand":                {entry(fence4, state.Prewarmed), record(nil), false},
-		"released":                         {nil, record(func(v *volume.Volume) { v.Published = false }), false},
-		"being deleted":                    {nil, record(func(v *volume.Volume) { v.Deleting = true }), false},
-		"of another node":                  {nil, record(func(v *volume.Volume) { v.Fence.Node = "c" }), false},
-		"without a source":                 {nil, record(func(v *volume.Volume) { v.WarmSource = nil }), false},
-		"of unknown size":                  {nil, record(func(v *volume.Volume) { v.Spec.CapacityBytes = 0 }), false},
+		"nothing is here":                       {nil, record(nil), true},
+		"a retained cache of long ago":          {entry(fence4, state.Retained), record(nil), true},
+		"a retained cache of another volume":    {entry(otherID, state.Retained), record(nil), true},
+		"its own retained cache":                {entry(fence5, state.Retained), record(nil), false},
+		"a retained cache of a later ownership": {entry(fence6, state.Retained), record(nil), false},
+		"begun":                                 {entry(fence5, state.Staging), record(nil), false},
+		"attached":                              {entry(fence5, state.Staged), record(nil), false},
+		"not flushed":                           {entry(fence4, state.Flushing), record(nil), false},
+		"copied beforehand":                     {entry(fence4, state.Prewarmed), record(nil), false},
+		"released":                              {nil, record(func(v *volume.Volume) { v.Published = false }), false},
+		"being deleted":                         {nil, record(func(v *volume.Volume) { v.Deleting = true }), false},
+		"of another node":                       {nil, record(func(v *volume.Volume) { v.Fence.Node = "c" }), false},
+		"without a source":                      {nil, record(func(v *volume.Volume) { v.WarmSource = nil }), false},
+		"of unknown size":                       {nil, record(func(v *volume.Volume) { v.Spec.CapacityBytes = 0 }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := mayPrepare(tc.e, tc.rec, "a"); got != tc.want {

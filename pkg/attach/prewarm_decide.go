@@ -40,9 +40,9 @@ func decidePrewarm(f prewarmFacts) prewarmStep {
 		return prewarmNothing
 	case e == nil:
 		return prewarmBegin
-	case e.State == state.Resident && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
+	case e.State == state.Retained && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
 		(r.WarmSource == nil || r.WarmSource.Node != f.Node):
-		return prewarmBegin // a stale residency
+		return prewarmBegin // a stale retained cache
 	case e.State != state.Prewarmed || f.Running:
 		return prewarmNothing
 	case e.Fence.UID != r.Fence.UID || e.Fence.Generation != r.Fence.Generation || e.Prewarm == nil || e.Prewarm.Request != r.Prewarm.Request:

@@ -41,8 +41,8 @@ func ahead(opts ...func(*state.Entry)) *state.Entry {
 }
 
 func TestDecidePrewarm(t *testing.T) {
-	resident := func(generation int64) func(*state.Entry) {
-		return func(e *state.Entry) { e.State, e.Fence.Generation, e.Prewarm = state.Resident, generation, nil }
+	retained := func(generation int64) func(*state.Entry) {
+		return func(e *state.Entry) { e.State, e.Fence.Generation, e.Prewarm = state.Retained, generation, nil }
 	}
 	cases := map[string]struct {
 		entry   *state.Entry
@@ -50,20 +50,20 @@ func TestDecidePrewarm(t *testing.T) {
 		running bool
 		want    prewarmStep
 	}{
-		"asked":            {record: requested(), want: prewarmBegin},
-		"nobody asks":      {record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: prewarmNothing},
-		"another node":     {record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: prewarmNothing},
-		"released":         {record: requested(func(v *volume.Volume) { v.Published = false }), want: prewarmNothing},
-		"own volume":       {record: requested(func(v *volume.Volume) { v.Fence.Node = "b" }), want: prewarmNothing},
-		"never published":  {record: requested(func(v *volume.Volume) { v.Fence.Generation = 0 }), want: prewarmNothing},
-		"deleting":         {record: requested(func(v *volume.Volume) { v.Deleting = true }), want: prewarmNothing},
-		"uncached":         {record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }), want: prewarmNothing},
-		"warmStart off":    {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
-		"warmStart origin": {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
-		"stale residency":  {record: requested(), entry: ahead(resident(4)), want: prewarmBegin},
-		"lent residency": {record: requested(), entry: ahead(resident(4), func(e *state.Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
+		"asked":                {record: requested(), want: prewarmBegin},
+		"nobody asks":          {record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: prewarmNothing},
+		"another node":         {record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: prewarmNothing},
+		"released":             {record: requested(func(v *volume.Volume) { v.Published = false }), want: prewarmNothing},
+		"own volume":           {record: requested(func(v *volume.Volume) { v.Fence.Node = "b" }), want: prewarmNothing},
+		"never published":      {record: requested(func(v *volume.Volume) { v.Fence.Generation = 0 }), want: prewarmNothing},
+		"deleting":             {record: requested(func(v *volume.Volume) { v.Deleting = true }), want: prewarmNothing},
+		"uncached":             {record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }), want: prewarmNothing},
+		"warmStart off":        {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
+		"warmStart origin":     {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
+		"stale retained cache": {record: requested(), entry: ahead(retained(4)), want: prewarmBegin},
+		"lent retained cache": {record: requested(), entry: ahead(retained(4), func(e *state.Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
 			want: prewarmNothing},
-		"residency that the owner may begin with": {entry: ahead(resident(4)), want: prewarmNothing,
+		"retained cache that the owner may begin with": {entry: ahead(retained(4)), want: prewarmNothing,
 			record: requested(func(v *volume.Volume) { v.WarmSource = &volume.WarmSource{Node: "b", Generation: 4} })},
 		"staged here":             {record: requested(), entry: ahead(func(e *state.Entry) { e.State = state.Staged }), want: prewarmNothing},
 		"running":                 {record: requested(), entry: ahead(), running: true, want: prewarmNothing},
@@ -160,7 +160,7 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 		"it had activated something": {entry: ahead(staging, func(e *state.Entry) { e.Activated = true }), wipe: true},
 		"an older copy":              {entry: ahead(func(e *state.Entry) { e.Fence.Generation = 4 }), wipe: true},
 		"another volume":             {entry: ahead(func(e *state.Entry) { e.Fence.UID = "w" }), wipe: true},
-		"no residency":               {entry: ahead(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
+		"no retained cache":          {entry: ahead(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
 		"warmStart off":              {entry: ahead(), record: func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }, wipe: true},
 		"an orphan":                  {wipe: true},
 		"uncached by now":            {entry: ahead(), record: func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }, wipe: true},
@@ -194,7 +194,7 @@ func TestLendableLive(t *testing.T) {
 	}{
 		"asked":            {entry: staged(), record: requested()},
 		"not here":         {record: requested(), want: "in use here"},
-		"resident":         {entry: staged(func(e *state.Entry) { e.State = state.Resident }), record: requested(), want: "in use here"},
+		"retained":         {entry: staged(func(e *state.Entry) { e.State = state.Retained }), record: requested(), want: "in use here"},
 		"flushing":         {entry: staged(func(e *state.Entry) { e.State = state.Flushing }), record: requested(), want: "in use here"},
 		"uncached":         {entry: staged(func(e *state.Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
 		"other generation": {entry: staged(func(e *state.Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},

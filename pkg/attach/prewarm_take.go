@@ -116,7 +116,7 @@ func (a *Attacher) checkPrewarm(ctx context.Context, e *state.Entry) error {
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
-	if err == nil && prewarmWanted(e, rec, a.Node, a.Now(), a.Warm.ResidencyTTL) {
+	if err == nil && prewarmWanted(e, rec, a.Node, a.Now(), a.Warm.RetainedCacheTTL) {
 		return nil
 	}
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {

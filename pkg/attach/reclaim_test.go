@@ -14,7 +14,7 @@ import (
 )
 
 // The blocks of a lent cache are discarded only when the journal says that it goes: a process
-// that ends there would leave a residency of zeroes, which looks whole and would be lent again.
+// that ends there would leave a retained cache of zeroes, which looks whole and would be lent again.
 func TestReclaimForgetsFirst(t *testing.T) {
 	l := newLife(t, volume.ModeWritethrough)
 	req := l.publish(l.a.name)

@@ -22,7 +22,7 @@ func (a *Attacher) Repair(ctx context.Context) error {
 	// What cannot be read is left alone, and is no reason to leave the rest.
 	entries, err := a.Journal.List()
 	owned := a.owned(ctx)
-	// Asked for at most once: each of many residencies may need it.
+	// Asked for at most once: each of many retained caches may need it.
 	deleted := sync.OnceValue(func() []volume.Deletion {
 		list, err := a.Pool.Deletions(ctx)
 		if err != nil {
@@ -77,11 +77,11 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 		return err
 	}
 	switch e.State {
-	case state.Resident:
+	case state.Retained:
 		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {
 			return a.reportKept(ctx, e)
 		}
-		return a.checkResidency(ctx, e, deleted)
+		return a.checkRetainedCache(ctx, e, deleted)
 	case state.Prewarmed:
 		return a.checkPrewarm(ctx, e)
 	}
@@ -130,7 +130,7 @@ func needsRepair(e *state.Entry, sameBoot, topActive bool) bool {
 		return true
 	case state.Staging, state.Staged:
 		return !sameBoot && !topActive
-	case state.Resident, state.Prewarmed:
+	case state.Retained, state.Prewarmed:
 		return false
 	}
 	return false
@@ -150,9 +150,9 @@ func (a *Attacher) abandoned(ctx context.Context, e *state.Entry) (bool, error) 
 	return !rec.Published || rec.Fence != e.Fence, nil
 }
 
-// checkResidency wipes a clean cache that can never be used again: its volume
+// checkRetainedCache wipes a clean cache that can never be used again: its volume
 // was deleted, has had another owner, or is not to be cached any more.
-func (a *Attacher) checkResidency(ctx context.Context, e *state.Entry, deleted func() []volume.Deletion) error {
+func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, deleted func() []volume.Deletion) error {
 	rec, err := a.findRecord(ctx, e.ID)
 	switch {
 	case err != nil:
@@ -163,29 +163,29 @@ func (a *Attacher) checkResidency(ctx context.Context, e *state.Entry, deleted f
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
 	}
-	klog.FromContext(ctx).Info("Residency is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.LastUsed())
+	klog.FromContext(ctx).Info("Retained cache is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.LastUsed())
 	if err := a.endLoan(ctx, e); err != nil {
 		return err
 	}
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}
-	if err := a.Records.SetResidency(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := a.Records.SetRetainedCache(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
 	return nil
 }
 
-// reportKept reports a residency that unstage could not report.
+// reportKept reports a retained cache that unstage could not report.
 func (a *Attacher) reportKept(ctx context.Context, e *state.Entry) error {
-	if !e.ResidencyDue {
+	if !e.RetainedCacheDue {
 		return nil
 	}
-	return a.reportResidency(ctx, e, residencyOf(e))
+	return a.reportRetainedCache(ctx, e, retainedCacheOf(e))
 }
 
 // takeBackRestored answers a record that the controller has restored: it could not
-// know that this ownership was flushed. A Resident entry is the proof (I2).
+// know that this ownership was flushed. A Retained entry is the proof (I2).
 func (a *Attacher) takeBackRestored(ctx context.Context, e *state.Entry, rec *volume.Volume) error {
 	if rec == nil || !unjustMark(e, *rec) {
 		return nil
@@ -202,7 +202,7 @@ func unjustMark(e *state.Entry, rec volume.Volume) bool {
 	return e.Clean && (rec.PossiblyDirty && rec.Fence == e.Fence && rec.Identify(e.Activation()) != volume.IdentityPast || remade(rec, e.Fence))
 }
 
-// wanted tells whether a residency can still be of use: to this node, which owns the
+// wanted tells whether a retained cache can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
 // or to one that has borrowed it. That its record is not there (nil), or has another
 // UID, proves nothing.
@@ -213,7 +213,7 @@ func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []v
 	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.Activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
 		return false
 	}
-	if ttl := a.Warm.ResidencyTTL; ttl > 0 && a.Now().Sub(e.LastUsed()) > ttl {
+	if ttl := a.Warm.RetainedCacheTTL; ttl > 0 && a.Now().Sub(e.LastUsed()) > ttl {
 		return false
 	}
 	if rec == nil || rec.Fence.UID != e.Fence.UID {
@@ -332,7 +332,7 @@ func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *state.E
 	return a.removeCacheVolumes(ctx, id)
 }
 
-// Run repeats Repair until ctx ends: flushes go on, stale residencies go away,
+// Run repeats Repair until ctx ends: flushes go on, stale retained caches go away,
 // and what failed is tried again.
 func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 	tick := time.NewTicker(every)

@@ -50,13 +50,13 @@ func (withoutPool) Deletions(context.Context) ([]volume.Deletion, error) { retur
 
 func (withoutPool) View() pool.View { return pool.View{} }
 
-// TestRepairAsks: residencies that the watch shows to be of use are not asked for, be
+// TestRepairAsks: retained caches that the watch shows to be of use are not asked for, be
 // there one or many; of others the API server itself has the word.
 func TestRepairAsks(t *testing.T) {
 	const node = "node-a"
-	residency := func(id volume.ID) state.Entry {
+	retainedCache := func(id volume.ID) state.Entry {
 		return state.Entry{
-			ID: id, State: state.Resident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: time.Now(),
+			ID: id, State: state.Retained, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: time.Now(),
 			Fence: volume.Fence{UID: "uid-" + string(id), Generation: 1, Node: node},
 		}
 	}
@@ -73,11 +73,11 @@ func TestRepairAsks(t *testing.T) {
 			}
 		}
 		for i := range n {
-			e := residency(volume.ID("vol-" + string(rune('a'+i%26)) + string(rune('a'+i/26))))
+			e := retainedCache(volume.ID("vol-" + string(rune('a'+i%26)) + string(rune('a'+i/26))))
 			save(e)
 			own = append(own, record(e))
 		}
-		lent := residency("lent") // the volume has another owner, who may ask for it
+		lent := retainedCache("lent") // the volume has another owner, who may ask for it
 		save(lent)
 		v := record(lent)
 		v.Fence.Generation, v.Fence.Node = 2, "node-b"
@@ -88,23 +88,23 @@ func TestRepairAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rec.n != 1 {
-			t.Errorf("%d residencies: %d records were asked for, want that of the volume with another owner alone", n+1, rec.n)
+			t.Errorf("%d retained caches: %d records were asked for, want that of the volume with another owner alone", n+1, rec.n)
 		}
 		if list, err := entries.List(); err != nil || len(list) != n+1 {
-			t.Errorf("%d residencies of %d are left, %v", len(list), n+1, err)
+			t.Errorf("%d retained caches of %d are left, %v", len(list), n+1, err)
 		}
 	}
 }
 
 // TestRepairTakesBackMark: a record that was restored says that a flushed volume may be
-// dirty; the residency is the proof that it is not, also while a watch shows all records.
+// dirty; the retained cache is the proof that it is not, also while a watch shows all records.
 func TestRepairTakesBackMark(t *testing.T) {
 	entries := newJournal(t)
 	f := volume.Fence{UID: "u", Generation: 4, Node: "node-a"}
 	known := map[volume.ID]volume.Volume{}
 	var own watched
 	for id, clean := range map[volume.ID]bool{"flushed": true, "not": false} {
-		e := state.Entry{ID: id, State: state.Resident, Mode: volume.ModeWriteback, Clean: clean, Fence: f, UpdatedAt: time.Now()}
+		e := state.Entry{ID: id, State: state.Retained, Mode: volume.ModeWriteback, Clean: clean, Fence: f, UpdatedAt: time.Now()}
 		if err := entries.Save(string(id), e); err != nil {
 			t.Fatal(err)
 		}
@@ -123,33 +123,33 @@ func TestRepairTakesBackMark(t *testing.T) {
 	}
 }
 
-// TestResidentsOrder: the residency that its volume left first is the first to go, also
+// TestRetainedOrder: the retained cache that its volume left first is the first to go, also
 // if something was noted about it later.
-func TestResidentsOrder(t *testing.T) {
+func TestRetainedOrder(t *testing.T) {
 	entries := newJournal(t)
 	now := time.Now()
 	a := New(Config{Node: "node-a"},
 		Deps{Journal: entries, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}, Now: func() time.Time { return now }})
 	// An older version wrote this one, before all others.
-	if err := entries.Save("ancient", state.Entry{ID: "ancient", State: state.Resident, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: now.Add(-time.Hour)}); err != nil {
+	if err := entries.Save("ancient", state.Entry{ID: "ancient", State: state.Retained, Mode: volume.ModeWritethrough, Clean: true, UpdatedAt: now.Add(-time.Hour)}); err != nil {
 		t.Fatal(err)
 	}
 	step := func(id volume.ID, from state.State) {
 		t.Helper()
 		now = now.Add(time.Minute)
 		e := &state.Entry{ID: id, State: from, Mode: volume.ModeWritethrough, Clean: true}
-		if from == state.Resident {
+		if from == state.Retained {
 			var err error
 			if e, err = a.load(id); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := a.save(t.Context(), e, state.Resident); err != nil {
+		if err := a.save(t.Context(), e, state.Retained); err != nil {
 			t.Fatal(err)
 		}
 	}
 	order := func() (ids []volume.ID) {
-		all, err := a.residents("")
+		all, err := a.retained("")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,8 +160,8 @@ func TestResidentsOrder(t *testing.T) {
 	}
 	step("first", state.Releasing)
 	step("second", state.Releasing)
-	step("first", state.Resident) // its hot set is recorded
-	step("ancient", state.Resident)
+	step("first", state.Retained) // its hot set is recorded
+	step("ancient", state.Retained)
 	if got, want := order(), []volume.ID{"ancient", "first", "second"}; !slices.Equal(got, want) {
 		t.Errorf("order %v, want %v", got, want)
 	}
@@ -174,23 +174,25 @@ func TestResidentsOrder(t *testing.T) {
 // told is volume.Records that takes every report.
 type told struct{ volume.Records }
 
-func (told) SetResidency(context.Context, volume.ID, string, *volume.Residency) error { return nil }
+func (told) SetRetainedCache(context.Context, volume.ID, string, *volume.RetainedCache) error {
+	return nil
+}
 
 func (told) ReportApplied(context.Context, volume.ID, string, volume.AppliedReport) error { return nil }
 
 func (told) Report(context.Context, volume.ID, volume.CacheReport) error { return nil }
 
-// TestReportForgets: what is told of a cache that was wiped before its residency was reported
+// TestReportForgets: what is told of a cache that was wiped before its retained cache was reported
 // does not bring its entry back.
 func TestReportForgets(t *testing.T) {
 	a := New(Config{Node: "node-a"}, Deps{Journal: newJournal(t), Records: told{}})
-	e := &state.Entry{ID: "pvc-1", State: state.Wiping, Mode: volume.ModeWritethrough, ResidencyDue: true}
+	e := &state.Entry{ID: "pvc-1", State: state.Wiping, Mode: volume.ModeWritethrough, RetainedCacheDue: true}
 	a.reportDown(t.Context(), e, nil)
 	if entries, err := a.Journal.List(); err != nil || len(entries) > 0 {
 		t.Errorf("entries %+v, %v", entries, err)
 	}
-	a.reportDown(t.Context(), e, residencyOf(e))
-	if e.ResidencyDue {
+	a.reportDown(t.Context(), e, retainedCacheOf(e))
+	if e.RetainedCacheDue {
 		t.Error("what was reported is still due")
 	}
 }

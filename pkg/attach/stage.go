@@ -142,7 +142,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 	faultStageConnected.Hit()
 	s.entry.OriginBytes = int64(s.origin.Sectors) * sectorSize
 	if s.rec.WarmSource != nil {
-		// From here on the origin may become newer than any residency.
+		// From here on the origin may become newer than any retained cache.
 		if err := a.Records.TakeWarmSource(ctx, id, s.entry.Fence); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	if e == nil {
 		return nil
 	}
-	if e.State != state.Resident && e.Source.IQN != s.req.Publication.Source.IQN {
+	if e.State != state.Retained && e.Source.IQN != s.req.Publication.Source.IQN {
 		if err := a.disconnect(ctx, e); err != nil {
 			return err
 		}

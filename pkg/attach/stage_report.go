@@ -24,9 +24,9 @@ func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 	if err := a.Records.Report(ctx, s.req.ID, r); err != nil {
 		klog.FromContext(ctx).Error(err, "Cache state could not be reported", "volume", s.req.ID)
 	}
-	// The cache on this node is in use or gone: it is no residency any more.
-	if err := a.Records.SetResidency(ctx, s.req.ID, a.Node, nil); err != nil {
-		klog.FromContext(ctx).Error(err, "Residency could not be withdrawn", "volume", s.req.ID)
+	// The cache on this node is in use or gone: it is no retained cache any more.
+	if err := a.Records.SetRetainedCache(ctx, s.req.ID, a.Node, nil); err != nil {
+		klog.FromContext(ctx).Error(err, "Retained cache could not be withdrawn", "volume", s.req.ID)
 	}
 }
 

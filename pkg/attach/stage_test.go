@@ -122,7 +122,7 @@ func (l *life) leave(h *host) {
 	l.nothingLeft(h)
 }
 
-// nothingLeft fails if an unstage has left more than a residency.
+// nothingLeft fails if an unstage has left more than a retained cache.
 func (l *life) nothingLeft(h *host) {
 	l.t.Helper()
 	devices, err := h.kernel.Client(nil).Info(l.ctx, "nf-")
@@ -131,11 +131,11 @@ func (l *life) nothingLeft(h *host) {
 		l.t.Fatalf("left on %s: devices %v, mounts %v, sessions %v (ended: %q)", h.name, devices, h.mounts, h.sessions, l.ended)
 	}
 	listed := func() bool {
-		return slices.ContainsFunc(l.record().Status.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == h.name })
+		return slices.ContainsFunc(l.record().Status.RetainedCaches, func(r v1alpha1.RetainedCache) bool { return r.NodeName == h.name })
 	}
 	entries, err := h.Journal.List()
 	l.must("journal", err)
-	if !listed() && len(l.ended) > 0 && len(entries) > 0 && entries[0].ResidencyDue {
+	if !listed() && len(l.ended) > 0 && len(entries) > 0 && entries[0].RetainedCacheDue {
 		// The process ended before the record was told: the next repair does it.
 		l.persist(h, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
 		entries, err = h.Journal.List()

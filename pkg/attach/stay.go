@@ -16,7 +16,7 @@ import (
 )
 
 // stay is the note that a volume was attached here under an ownership (states.md, The warm
-// move). It outlives the journal's entry: a record out of a backup may name the residency
+// move). It outlives the journal's entry: a record out of a backup may name the retained cache
 // of before again, past which the pod has written since.
 type stay struct {
 	UID        string    `json:"uid"`
@@ -27,7 +27,7 @@ type stay struct {
 // staySuffix ends the names of these notes.
 const staySuffix = ".stay"
 
-// stayRest is how long a note is kept without a record of its ownership, if residencies are
+// stayRest is how long a note is kept without a record of its ownership, if retained caches are
 // kept for ever.
 const stayRest = 30 * 24 * time.Hour
 
@@ -119,14 +119,14 @@ func (a *Attacher) dropStay(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	rec, err := a.findRecord(ctx, id)
-	if err != nil || !stayOver(*s, rec, a.Now(), a.Warm.ResidencyTTL) {
+	if err != nil || !stayOver(*s, rec, a.Now(), a.Warm.RetainedCacheTTL) {
 		return err
 	}
 	return durable.Remove(a.stayFile(id))
 }
 
 // stayOver tells a note that is of no use: its ownership is over by the record, or there is
-// no record of it and no residency of before can be young enough.
+// no record of it and no retained cache of before can be young enough.
 func stayOver(s stay, rec *volume.Volume, now time.Time, ttl time.Duration) bool {
 	if rec == nil || rec.Fence.UID != s.UID {
 		return now.Sub(s.At) > cmp.Or(ttl, stayRest)

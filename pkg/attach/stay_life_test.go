@@ -11,7 +11,7 @@ import (
 )
 
 // TestRecordOutOfABackup: a record that was set back to before a node attached the volume
-// names the residency of the owner before. The node has written past it, and has forgotten
+// names the retained cache of the owner before. The node has written past it, and has forgotten
 // the volume since.
 func TestRecordOutOfABackup(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
@@ -19,7 +19,7 @@ func TestRecordOutOfABackup(t *testing.T) {
 	l.req = l.publish(l.b.name)
 	saved := l.record().Status
 	if saved.WarmSource.NodeName == "" {
-		t.Fatal("the record names no residency")
+		t.Fatal("the record names no retained cache")
 	}
 	l.b.WarmProblem = func(context.Context) string { return "the other node is down" }
 	l.begin(l.b)

@@ -8,7 +8,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestWanted: a residency is of use to its owner, to the one after it and to a borrower,
+// TestWanted: a retained cache is of use to its owner, to the one after it and to a borrower,
 // and not for longer than it may rest.
 func TestWanted(t *testing.T) {
 	const node, ttl = "node-a", 72 * time.Hour
@@ -45,8 +45,8 @@ func TestWanted(t *testing.T) {
 		"lent":                       {rest: ttl + time.Second, rec: volume.Volume{Fence: next}, lent: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := New(Config{Node: node, Boot: "boot", Warm: WarmConfig{ResidencyTTL: ttl}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
-			e := &state.Entry{ID: "v", State: state.Resident, Mode: volume.ModeWritethrough, Boot: "boot", Clean: true, Fence: f, UpdatedAt: now.Add(-tc.rest)}
+			a := New(Config{Node: node, Boot: "boot", Warm: WarmConfig{RetainedCacheTTL: ttl}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+			e := &state.Entry{ID: "v", State: state.Retained, Mode: volume.ModeWritethrough, Boot: "boot", Clean: true, Fence: f, UpdatedAt: now.Add(-tc.rest)}
 			if tc.lent {
 				e.Lent = &volume.MoveID{Name: "m"}
 			}
@@ -65,7 +65,7 @@ func TestWanted(t *testing.T) {
 }
 
 // TestHotSetDue: the hot set of an attached volume is taken at a bounded rate, that of a
-// residency once, and neither in the middle of a copy.
+// retained cache once, and neither in the middle of a copy.
 func TestHotSetDue(t *testing.T) {
 	now := time.Now()
 	for name, tc := range map[string]struct {
@@ -77,10 +77,10 @@ func TestHotSetDue(t *testing.T) {
 		"a while ago":         {state.Entry{State: state.Staged, HotSetAt: now.Add(-29 * time.Minute)}, false},
 		"in a copy":           {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Fill: &state.Fill{}}, false},
 		"uncached":            {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Mode: volume.ModeNone}, false},
-		"left just now":       {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now}, false},
-		"left":                {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},
-		"left, and taken":     {state.Entry{State: state.Resident, UpdatedAt: now.Add(-time.Hour)}, false},
-		"left, and lent":      {state.Entry{State: state.Resident, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Lent: &volume.MoveID{}}, false},
+		"left just now":       {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now}, false},
+		"left":                {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},
+		"left, and taken":     {state.Entry{State: state.Retained, UpdatedAt: now.Add(-time.Hour)}, false},
+		"left, and lent":      {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Lent: &volume.MoveID{}}, false},
 		"in between, flushed": {state.Entry{State: state.Flushing, HotSetDue: true, HotSetAt: now.Add(-time.Hour)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

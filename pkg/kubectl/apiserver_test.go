@@ -127,8 +127,8 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 		if code, _, errOut := r.run("invalidate", "cvol/vol-i", "--yes"); code != 0 {
 			t.Fatal(errOut)
 		}
-		if s := r.record("vol-i").Status; s.OwnerNode != "" || len(s.Residency) != 0 {
-			t.Errorf("the record shows owner %q, residencies %v", s.OwnerNode, s.Residency)
+		if s := r.record("vol-i").Status; s.OwnerNode != "" || len(s.RetainedCaches) != 0 {
+			t.Errorf("the record shows owner %q, retained caches %v", s.OwnerNode, s.RetainedCaches)
 		}
 	})
 

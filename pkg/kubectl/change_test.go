@@ -246,7 +246,7 @@ data: done: no cache on node node-a
 
 func TestDrop(t *testing.T) {
 	warm := func(v *v1alpha1.CachedVolume) {
-		v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 3}}
+		v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 3}}
 	}
 	for tc, c := range map[string]changeCase{
 		"attached": {

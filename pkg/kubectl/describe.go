@@ -241,7 +241,7 @@ func percent(n *int32) string {
 // warmOn lists the nodes that keep a cache which may still be used.
 func warmOn(v *volume) string {
 	var nodes []string
-	for _, r := range v.Status.Residency {
+	for _, r := range v.Status.RetainedCaches {
 		if fresh(v, r) {
 			nodes = append(nodes, r.NodeName)
 		}
@@ -250,7 +250,7 @@ func warmOn(v *volume) string {
 }
 
 // fresh is invariant I3 of states.md.
-func fresh(v *volume, r v1alpha1.Residency) bool {
+func fresh(v *volume, r v1alpha1.RetainedCache) bool {
 	return v.Status.Generation != nil && r.Generation == *v.Status.Generation
 }
 

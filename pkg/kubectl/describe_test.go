@@ -37,7 +37,7 @@ func TestDescribe(t *testing.T) {
 		"attached, dirty": {
 			args: []string{"describe", "-n", "shop", "data"},
 			objs: append(bound("shop", "data", "pvc-1", writeback, on("node-a"), dirty(512*mib), func(v *v1alpha1.CachedVolume) {
-				v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-b", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(3 * time.Hour)}}
+				v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-b", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(3 * time.Hour)}}
 				v.Status.Flush = v1alpha1.FlushStatus{Request: "x", CompletionTime: before(time.Hour)}
 			}),
 				node("node-a", true), userPod("shop", "db-0", "data", "node-a"), userPod("shop", "other", "logs", "node-a"),
@@ -163,7 +163,7 @@ Events: none
 			objs: append(bound("shop", "data", "pvc-1", on("node-b"), func(v *v1alpha1.CachedVolume) {
 				v.Spec.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartPeer, BandwidthBytesPerSecond: ptr(64 * mib), DeadlineSeconds: ptr(int32(1800))}
 				v.Status.Cache = v1alpha1.CacheStatus{}
-				v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Minute)}}
+				v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Minute)}}
 			}),
 				node("node-b", true), hotSet("pvc-1"),
 				move("pvc-1", "node-a", 3, lent),
@@ -206,7 +206,7 @@ Events: none
 	}
 }
 
-// What is known of a residency, and what a pod finds on another node, depends on
+// What is known of a retained cache, and what a pod finds on another node, depends on
 // who may still use it.
 // TestDescribeLastSeen: what a node reported of writes that it has not flushed stays to be
 // seen when it is gone, and only then.
@@ -230,13 +230,13 @@ func TestDescribeLastSeen(t *testing.T) {
 
 func TestDescribeWarmth(t *testing.T) {
 	kept := func(v *v1alpha1.CachedVolume) {
-		v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 3, SizeBytes: ptr(gib), LastUsedTime: before(time.Hour)}}
+		v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 3, SizeBytes: ptr(gib), LastUsedTime: before(time.Hour)}}
 	}
 	from := func(f v1alpha1.WarmStartFrom) func(*v1alpha1.CachedVolume) {
 		return func(v *v1alpha1.CachedVolume) { v.Spec.WarmStart.From = f }
 	}
-	inPart := func(v *v1alpha1.CachedVolume) { v.Status.Residency[0].Content = v1alpha1.ResidencyPartial }
-	earlier := func(v *v1alpha1.CachedVolume) { v.Status.Residency[0].Generation = 2 }
+	inPart := func(v *v1alpha1.CachedVolume) { v.Status.RetainedCaches[0].Content = v1alpha1.RetainedCachePartial }
+	earlier := func(v *v1alpha1.CachedVolume) { v.Status.RetainedCaches[0].Generation = 2 }
 	source := func(v *v1alpha1.CachedVolume) {
 		v.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-a", Generation: 2}
 	}

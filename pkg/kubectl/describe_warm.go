@@ -80,10 +80,10 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 	if s := v.Status.WarmSource; s.NodeName != "" {
 		line(w, "Warm source", "%s, generation %d", s.NodeName, s.Generation)
 	}
-	if len(v.Status.Residency) == 0 {
+	if len(v.Status.RetainedCaches) == 0 {
 		line(w, "Kept on", "no node")
 	}
-	for _, r := range v.Status.Residency {
+	for _, r := range v.Status.RetainedCaches {
 		line(w, "Kept on", "%s: %s, %s, generation %d, left %s ago", r.NodeName, optionalSize(r.SizeBytes), keptFor(v, r, f.moves), r.Generation, ago(now, r.LastUsedTime))
 	}
 	for _, m := range f.moves[:min(len(f.moves), maxMoves)] {
@@ -97,21 +97,21 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 	}
 }
 
-// stale is what a residency is that nobody can use.
+// stale is what a retained cache is that nobody can use.
 const stale = "stale, will be wiped"
 
-// inPart tells whether a residency is one that its own node alone can use.
-func inPart(v *volume, r v1alpha1.Residency) bool {
-	return fresh(v, r) && r.Content == v1alpha1.ResidencyPartial
+// inPart tells whether a retained cache is one that its own node alone can use.
+func inPart(v *volume, r v1alpha1.RetainedCache) bool {
+	return fresh(v, r) && r.Content == v1alpha1.RetainedCachePartial
 }
 
 // keptWhole tells whether what is kept is of use to other nodes too.
 func keptWhole(v *volume) bool {
-	return !slices.ContainsFunc(v.Status.Residency, func(r v1alpha1.Residency) bool { return inPart(v, r) })
+	return !slices.ContainsFunc(v.Status.RetainedCaches, func(r v1alpha1.RetainedCache) bool { return inPart(v, r) })
 }
 
-// keptFor says what a residency is good for.
-func keptFor(v *volume, r v1alpha1.Residency, moves []move) string {
+// keptFor says what a retained cache is good for.
+func keptFor(v *volume, r v1alpha1.RetainedCache, moves []move) string {
 	switch {
 	case inPart(v, r):
 		return "warm in part"

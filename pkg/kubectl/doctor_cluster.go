@@ -32,12 +32,12 @@ const (
 var neededFields = map[string][]string{
 	"cachedvolumes." + v1alpha1.GroupName: {
 		"spec.acceptDirtyLoss", "spec.cacheMode", "spec.cacheSize", "spec.flushRequest", "spec.maxDirtyAgeSeconds", "spec.maxDirtyBytes", "spec.warmStart",
-		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.residency",
+		"status.abandoned", "status.cache.hitRate", "status.cache.performance", "status.conditions", "status.dirtyState", "status.flush.request", "status.retainedCaches",
 		"status.warmSource",
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},
 	"cachemigrations." + v1alpha1.GroupName: {"spec.volumeUID", "status.outcome", "status.progress", "status.source"},
-	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.residency"},
+	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.retained"},
 }
 
 // checkDefinitions looks at the resources that everything else rests on, and
@@ -255,7 +255,7 @@ func checkNode(d *diagnosis, f *clusterFacts, n string) {
 	}
 	checkPool(d, object, pool)
 	if !d.bad(since) {
-		d.ok(object, "plugin ready and registered; pool of %s, %s free, %s residency", bytesOf(pool.Status.Capacity), bytesOf(pool.Status.Free), bytesOf(pool.Status.Residency))
+		d.ok(object, "plugin ready and registered; pool of %s, %s free, %s in retained caches", bytesOf(pool.Status.Capacity), bytesOf(pool.Status.Free), bytesOf(pool.Status.Retained))
 	}
 }
 

@@ -58,7 +58,7 @@ func checkKept(d *diagnosis, f *clusterFacts, v *volume, now time.Time) {
 	if slices.ContainsFunc(moves, func(m move) bool { return m.ended() && now.Sub(m.Status.CompletionTime.Time) < stuckAfter }) {
 		return
 	}
-	for _, r := range v.Status.Residency {
+	for _, r := range v.Status.RetainedCaches {
 		if keptFor(v, r, moves) != stale || now.Sub(r.LastUsedTime.Time) < stuckAfter || !stateOf(f.nodes[r.NodeName]).ready {
 			continue
 		}

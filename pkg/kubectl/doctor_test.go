@@ -45,7 +45,7 @@ func pool(name string, opts ...func(*v1alpha1.CachePool)) *v1alpha1.CachePool {
 		Spec:       v1alpha1.CachePoolSpec{Devices: []string{"/dev/nvme*"}, Redundancy: v1alpha1.RedundancyNone},
 		Status: v1alpha1.CachePoolStatus{
 			InitiatorIQN: "iqn.1993-08.org.debian:01:" + name, VolumeGroup: "nearflash-0123456789",
-			Capacity: resource.MustParse("20Gi"), Free: resource.MustParse("12Gi"), Residency: resource.MustParse("2Gi"),
+			Capacity: resource.MustParse("20Gi"), Free: resource.MustParse("12Gi"), Retained: resource.MustParse("2Gi"),
 			Devices: []v1alpha1.CachePoolDevice{{Path: "/dev/nvme0n1", SizeBytes: ptr(20 * gib), Health: v1alpha1.DevicePassed, WearPercent: ptr(int32(3))}},
 		},
 	}
@@ -146,7 +146,7 @@ ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 		"all is well": {
 			objs: healthy,
 			wantOut: definitionsOK + `ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       volumes: 1 volume, none is stuck
 ok       moves: 0 moves under way, none failed in the last hour
@@ -197,7 +197,7 @@ ok       moves: 0 moves under way, none failed in the last hour
 			objs: func(t *testing.T) []client.Object {
 				stale := func(age time.Duration) func(*v1alpha1.CachedVolume) {
 					return func(v *v1alpha1.CachedVolume) {
-						v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(gib), LastUsedTime: before(age)}}
+						v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(gib), LastUsedTime: before(age)}}
 					}
 				}
 				at := func(age time.Duration) func(*v1alpha1.CacheMigration) {
@@ -226,7 +226,7 @@ warning  pvc/a (namespace shop): its cache on node-b did not begin with that of 
 warning  pvc/b (namespace shop): node node-a keeps 1Gi of generation 2 that nobody can use
          remedy: see the log of the node plugin on node-a
 ` + definitionsOK + `ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       volumes: 6 volumes, none is stuck
 0 errors, 3 warnings
@@ -244,7 +244,7 @@ error    crd/cachemigrations.nearflash.io: not in this cluster
 ok       crd/cachedvolumes.nearflash.io: serves v1alpha1 with all fields
 ok       crd/cachepools.nearflash.io: serves v1alpha1 with all fields
 ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       volumes: 1 volume, none is stuck
 ok       moves: 0 moves under way, none failed in the last hour
@@ -286,7 +286,7 @@ error    storageclass/c: claims of it will fail: warmStart off takes no warmStar
 error    storageclass/d: claims of it will fail: cacheMode none takes no warmStart; cacheMode none takes no warmStartDeadline
          remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
 ` + definitionsOK + `ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/a: valid
 ok       volumes: 1 volume, none is stuck
 ok       moves: 0 moves under way, none failed in the last hour
@@ -374,7 +374,7 @@ warning  pvc/e (namespace shop): released, and node node-a has not reported its 
 warning  pvc/e (namespace shop): deleted 60m ago and waits for nearflash.io/volume
          remedy: delete the claim and the PersistentVolume; the object goes with them
 ` + definitionsOK + `ok       controller: 1 pod ready
-ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi residency
+ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       moves: 0 moves under way, none failed in the last hour
 3 errors, 6 warnings
@@ -441,17 +441,17 @@ func TestPools(t *testing.T) {
 		"all": {
 			args: []string{"pools"},
 			wantOut: `
-NODE     DEVICES   CAPACITY   FREE   RESIDENCY   REDUNDANCY   WEAR   HEALTH    READY   REASON
-node-a   1         20Gi       12Gi   2Gi         none         3%     Passed    True    PoolReady
-node-b   1/2       20Gi       12Gi   2Gi         mirror       95%    Failing   False   TooFewDevices
-node-c   0         0          0      0           -            -      -         -       -
+NODE     DEVICES   CAPACITY   FREE   RETAINED   REDUNDANCY   WEAR   HEALTH    READY   REASON
+node-a   1         20Gi       12Gi   2Gi        none         3%     Passed    True    PoolReady
+node-b   1/2       20Gi       12Gi   2Gi        mirror       95%    Failing   False   TooFewDevices
+node-c   0         0          0      0          -            -      -         -       -
 `,
 		},
 		"one, wide": {
 			args: []string{"pools", "node-b", "-o", "wide"},
 			wantOut: `
-NODE     DEVICES   CAPACITY   FREE   RESIDENCY   REDUNDANCY   WEAR   HEALTH    READY   REASON          VOLUME-GROUP           PATHS                       INITIATOR
-node-b   1/2       20Gi       12Gi   2Gi         mirror       95%    Failing   False   TooFewDevices   nearflash-0123456789   /dev/nvme0n1,/dev/nvme1n1   iqn.1993-08.org.debian:01:node-b
+NODE     DEVICES   CAPACITY   FREE   RETAINED   REDUNDANCY   WEAR   HEALTH    READY   REASON          VOLUME-GROUP           PATHS                       INITIATOR
+node-b   1/2       20Gi       12Gi   2Gi        mirror       95%    Failing   False   TooFewDevices   nearflash-0123456789   /dev/nvme0n1,/dev/nvme1n1   iqn.1993-08.org.debian:01:node-b
 `,
 		},
 		"names": {args: []string{"pools", "-o", "name"}, wantOut: "cachepool.nearflash.io/node-a\ncachepool.nearflash.io/node-b\ncachepool.nearflash.io/node-c\n"},

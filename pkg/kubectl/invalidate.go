@@ -93,7 +93,7 @@ func (o *invalidateOptions) Run(ctx context.Context) error {
 // unless the record has changed since it was looked at.
 func (o *invalidateOptions) forgetOwner(ctx context.Context, v *volume) error {
 	before := v.DeepCopy()
-	v.Status.OwnerNode, v.Status.Residency, v.Status.WarmSource = "", nil, v1alpha1.WarmSource{}
+	v.Status.OwnerNode, v.Status.RetainedCaches, v.Status.WarmSource = "", nil, v1alpha1.WarmSource{}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := o.client.Status().Patch(ctx, v.CachedVolume, patch); err != nil {
 		return fmt.Errorf("change the status of CachedVolume %s: %w", v.Name, err)

@@ -11,7 +11,7 @@ import (
 
 func TestInvalidate(t *testing.T) {
 	warm := func(v *v1alpha1.CachedVolume) {
-		v.Status.Residency = []v1alpha1.Residency{{NodeName: "node-a", Generation: 3}}
+		v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 3}}
 		v.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-a", Generation: 2}
 	}
 	for tc, c := range map[string]struct {
@@ -35,8 +35,8 @@ func TestInvalidate(t *testing.T) {
 				t.Errorf("code %d, %q, want %q", code, errOut, c.wantErr)
 			}
 			s := r.record("pvc-1").Status
-			if s.OwnerNode != c.want || c.want == "" && (len(s.Residency) > 0 || s.WarmSource != v1alpha1.WarmSource{}) {
-				t.Errorf("the record shows owner %q, residencies %v, warm source %v", s.OwnerNode, s.Residency, s.WarmSource)
+			if s.OwnerNode != c.want || c.want == "" && (len(s.RetainedCaches) > 0 || s.WarmSource != v1alpha1.WarmSource{}) {
+				t.Errorf("the record shows owner %q, retained caches %v, warm source %v", s.OwnerNode, s.RetainedCaches, s.WarmSource)
 			}
 			if s.Generation != nil && *s.Generation != 3 {
 				t.Errorf("generation %d: only a publication changes it", *s.Generation)

@@ -28,7 +28,7 @@ func fleet() []client.Object {
 		v.Spec.CacheMode, v.Generation = v1alpha1.CacheModeNone, 2
 	})...)
 	objs = append(objs, bound("web", "site", "pvc-6", released("node-b"), func(v *v1alpha1.CachedVolume) {
-		v.Status.Residency = []v1alpha1.Residency{
+		v.Status.RetainedCaches = []v1alpha1.RetainedCache{
 			{NodeName: "node-b", Generation: 3, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Hour)},
 			{NodeName: "node-c", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(30 * time.Hour)},
 		}

@@ -179,8 +179,8 @@ func (m move) took() string {
 // message says why, if there is something to say.
 func (m move) message() string { return cmp.Or(m.Status.OutcomeMessage, m.Status.Source.Message) }
 
-// borrows tells whether a move that goes on reads a residency, or waits for it.
-func (m move) borrows(r v1alpha1.Residency) bool {
+// borrows tells whether a move that goes on reads a retained cache, or waits for it.
+func (m move) borrows(r v1alpha1.RetainedCache) bool {
 	loan := m.Status.Source.State
 	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (loan == "" || loan == v1alpha1.ExportStateExported)
 }

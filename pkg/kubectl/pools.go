@@ -29,7 +29,7 @@ func newPools(f *Factory) *cobra.Command {
 		Short: "List the SSD pools of the nodes",
 		Long: `List the SSD pools of the nodes.
 
-RESIDENCY is the space of caches whose volumes have left the node; it is given up when a volume there needs it. WEAR is how much of its rated
+RETAINED is the space of caches whose volumes have left the node; it is given up when a volume there needs it. WEAR is how much of its rated
 endurance the most worn device has used, HEALTH what the devices say of themselves; both are "-" if they say nothing.`,
 		Example:           `  kubectl nearflash pools -o wide`,
 		ValidArgsFunction: f.completePools,
@@ -76,7 +76,7 @@ func (o *poolsOptions) Run(ctx context.Context) error {
 	if len(pools) == 0 {
 		return o.nothing("pools", true, "")
 	}
-	head := []string{"NODE", "DEVICES", "CAPACITY", "FREE", "RESIDENCY", "REDUNDANCY", "WEAR", "HEALTH", "READY", "REASON"}
+	head := []string{"NODE", "DEVICES", "CAPACITY", "FREE", "RETAINED", "REDUNDANCY", "WEAR", "HEALTH", "READY", "REASON"}
 	if o.wide {
 		head = append(head, "VOLUME-GROUP", "PATHS", "INITIATOR")
 	}
@@ -122,7 +122,7 @@ func (o *poolsOptions) row(p *v1alpha1.CachePool) []string {
 		ready, reason = string(c.Status), c.Reason
 	}
 	row := []string{
-		p.Name, usedDevices(p), bytesOf(p.Status.Capacity), bytesOf(p.Status.Free), bytesOf(p.Status.Residency),
+		p.Name, usedDevices(p), bytesOf(p.Status.Capacity), bytesOf(p.Status.Free), bytesOf(p.Status.Retained),
 		orNone(string(p.Spec.Redundancy)), wear(p), health(p), ready, reason,
 	}
 	if !o.wide {

@@ -21,7 +21,7 @@ type Pool struct {
 	Ready bool
 	// Known is false if the pool's sizes could not be read, or there is no pool.
 	Known                                   bool
-	CapacityBytes, FreeBytes, ResidentBytes int64
+	CapacityBytes, FreeBytes, RetainedBytes int64
 	// Kept is how many caches with unflushed writes wait for an administrator.
 	Kept    int
 	Devices []PoolDevice
@@ -242,7 +242,7 @@ func (c *Collector) collectPool(ch chan<- prometheus.Metric, p Pool) {
 	if p.Known {
 		e.put(namePoolCapacity, float64(p.CapacityBytes))
 		e.put(namePoolFree, float64(p.FreeBytes))
-		e.put(namePoolResident, float64(p.ResidentBytes))
+		e.put(namePoolRetained, float64(p.RetainedBytes))
 	}
 	for _, d := range p.Devices {
 		if d.Health != "" {

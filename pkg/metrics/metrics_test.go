@@ -50,7 +50,7 @@ func cached() observe.Sample {
 }
 
 func pool() metrics.Pool {
-	return metrics.Pool{Ready: true, Known: true, CapacityBytes: 100, FreeBytes: 50, ResidentBytes: 7, Devices: []metrics.PoolDevice{
+	return metrics.Pool{Ready: true, Known: true, CapacityBytes: 100, FreeBytes: 50, RetainedBytes: 7, Devices: []metrics.PoolDevice{
 		{Path: "/dev/nvme0n1", Health: v1alpha1.DevicePassed, WearPercent: ptr.To(int32(3))}, {Path: "/dev/vdb"},
 	}}
 }
@@ -62,7 +62,7 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	c.Fills = func() []metrics.Fill {
 		return []metrics.Fill{
 			{Volume: "pvc-1", TotalBytes: 1000, HydratedBytes: 250, From: volume.FromPeer},
-			{Volume: "resident", TotalBytes: 1, From: volume.FromOrigin},
+			{Volume: "retained", TotalBytes: 1, From: volume.FromOrigin},
 		}
 	}
 	c.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) {
@@ -218,8 +218,8 @@ nearflash_pass_success{node="node-a"} 0
 	plain := observe.Sample{Volume: observe.Volume{ID: "plain", Attached: true, Mode: volume.ModeNone}}
 	failed := observe.Sample{Volume: observe.Volume{ID: "failed", Attached: true, Mode: volume.ModeWritethrough, Cached: true}, Cache: &observe.Cache{Health: observe.Failed}}
 	missing := observe.Sample{Volume: observe.Volume{ID: "missing", Attached: true, Mode: volume.ModeWritethrough, Cached: true}}
-	resident := observe.Sample{Volume: observe.Volume{ID: "resident", Mode: volume.ModeWritethrough, Cached: true}}
-	snap := observe.Snapshot{Time: noon, Err: errors.New("partly"), Volumes: []observe.Sample{cached(), plain, failed, missing, resident}}
+	retained := observe.Sample{Volume: observe.Volume{ID: "retained", Mode: volume.ModeWritethrough, Cached: true}}
+	snap := observe.Snapshot{Time: noon, Err: errors.New("partly"), Volumes: []observe.Sample{cached(), plain, failed, missing, retained}}
 	err := testutil.GatherAndCompare(registry(t, snap, pool()), strings.NewReader(want),
 		"nearflash_volume_info", "nearflash_volume_cache_accesses_total", "nearflash_volume_healthy", "nearflash_volume_cache_dirty_age_seconds",
 		"nearflash_volume_cache_dirty_limit_bytes", "nearflash_volume_cache_dirty_limit_age_seconds", "nearflash_volume_cache_dirty_limit_active_seconds_total", "nearflash_volume_cache_dirty_limit_activations_total",

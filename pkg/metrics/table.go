@@ -61,7 +61,7 @@ const (
 	nameTime         = "nearflash_volume_io_time_seconds_total"
 	namePoolCapacity = "nearflash_pool_capacity_bytes"
 	namePoolFree     = "nearflash_pool_free_bytes"
-	namePoolResident = "nearflash_pool_retained_bytes"
+	namePoolRetained = "nearflash_pool_retained_bytes"
 	namePoolReady    = "nearflash_pool_ready"
 	namePoolKept     = "nearflash_pool_kept_caches"
 	nameWear         = "nearflash_pool_device_wear_ratio"
@@ -132,7 +132,7 @@ func nodeTable() []Metric {
 	return []Metric{
 		{Name: namePoolCapacity, Type: Gauge, Labels: nodeLabels, Help: "Size of the node's pool of SSDs."},
 		{Name: namePoolFree, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that nothing occupies."},
-		{Name: namePoolResident, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that retained caches occupy: clean caches of volumes that are not attached. It is given up when space is needed."},
+		{Name: namePoolRetained, Type: Gauge, Labels: nodeLabels, Help: "Part of the pool that retained caches occupy: clean caches of volumes that are not attached. It is given up when space is needed."},
 		{Name: namePoolReady, Type: Gauge, Labels: nodeLabels, Help: "1 if the pool can hold caches, else 0."},
 		{Name: namePoolKept, Type: Gauge, Labels: nodeLabels, Help: "Caches with writes that may be on this node alone, and of which nobody knows whether they are still wanted. They wait for an administrator."},
 		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},

@@ -1,6 +1,6 @@
 // Package moves carries warm moves between two nodes as CacheMigration objects:
 // Destination is the node that fills a cache, Source the node that lends its
-// residency. "The warm move" in docs/design/states.md says what they agree on.
+// retained cache. "The warm move" in docs/design/states.md says what they agree on.
 //
 // The secret with which the destination logs in to the source is in no object.
 // Each side makes an X25519 key pair for one object alone and publishes the public

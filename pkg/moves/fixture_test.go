@@ -58,7 +58,7 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 	return f
 }
 
-// volume makes a volume with a residency of generation 1 on A, owned by B.
+// volume makes a volume with a retained cache of generation 1 on A, owned by B.
 func (f *fixture) volume(name string) (volume.ID, volume.Fence) {
 	f.t.Helper()
 	id := volume.ID(name)
@@ -66,7 +66,7 @@ func (f *fixture) volume(name string) (volume.ID, volume.Fence) {
 	must(f.t, f.api.Create(f.t.Context(), obj))
 	f.lender.mu.Lock()
 	defer f.lender.mu.Unlock()
-	f.lender.residencies[id] = 1
+	f.lender.retainedCaches[id] = 1
 	return id, volume.Fence{UID: string(obj.UID), Generation: 2, Node: f.nodeB}
 }
 

@@ -148,8 +148,8 @@ func testHandOver(t *testing.T, f *fixture) {
 		if lent, err := f.b.Lent(t.Context(), m); lent || err != nil {
 			t.Errorf("%s: lent %v, %v", name, lent, err)
 		}
-		if !slices.Contains(f.lender.released, m) || f.lender.has(m) || f.lender.residencies[volume.ID(name)] == 0 {
-			t.Errorf("%s: not released, or its residency was destroyed", name)
+		if !slices.Contains(f.lender.released, m) || f.lender.has(m) || f.lender.retainedCaches[volume.ID(name)] == 0 {
+			t.Errorf("%s: not released, or its retained cache was destroyed", name)
 		}
 	}
 	if loans, _ := f.lender.Loans(t.Context()); len(loans) > 0 || len(f.lender.early) > 0 {

@@ -13,9 +13,9 @@ import (
 // lender is a volume.Lender that keeps the rules of the real one and lends nothing.
 type lender struct {
 	mu sync.Mutex
-	// residencies are the generations that this node has.
-	residencies map[volume.ID]int64
-	loans       map[volume.ID]volume.LoanRequest
+	// retained caches are the generations that this node has.
+	retainedCaches map[volume.ID]int64
+	loans          map[volume.ID]volume.LoanRequest
 	// looks is how often all loans were asked for.
 	looks     int
 	lends     []volume.LoanRequest
@@ -41,8 +41,8 @@ type lender struct {
 
 var _ volume.Lender = (*lender)(nil)
 
-func newLender(residencies map[volume.ID]int64) *lender {
-	return &lender{residencies: residencies, loans: map[volume.ID]volume.LoanRequest{}, left: map[volume.ID]bool{}}
+func newLender(retainedCaches map[volume.ID]int64) *lender {
+	return &lender{retainedCaches: retainedCaches, loans: map[volume.ID]volume.LoanRequest{}, left: map[volume.ID]bool{}}
 }
 
 func (l *lender) Lend(_ context.Context, r volume.LoanRequest) (volume.Loan, error) {
@@ -59,8 +59,8 @@ func (l *lender) Lend(_ context.Context, r volume.LoanRequest) (volume.Loan, err
 		l.busy--
 		return volume.Loan{}, fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
 	}
-	if g, ok := l.residencies[r.Volume]; !ok || g != r.Generation {
-		return volume.Loan{}, fmt.Errorf("%w: no residency of generation %d", volume.ErrNotFound, r.Generation)
+	if g, ok := l.retainedCaches[r.Volume]; !ok || g != r.Generation {
+		return volume.Loan{}, fmt.Errorf("%w: no retained cache of generation %d", volume.ErrNotFound, r.Generation)
 	}
 	l.loans[r.Volume] = r
 	if l.killed != nil {
@@ -85,7 +85,7 @@ func (l *lender) Reclaim(_ context.Context, id volume.ID, m volume.MoveID) error
 	l.reclaimed = append(l.reclaimed, m)
 	if l.loans[id].Move == m {
 		delete(l.loans, id)
-		delete(l.residencies, id)
+		delete(l.retainedCaches, id)
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (l *lender) calls() int {
 func (l *lender) restart() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.residencies, func(id volume.ID, _ int64) bool { _, lent := l.loans[id]; return lent })
+	maps.DeleteFunc(l.retainedCaches, func(id volume.ID, _ int64) bool { _, lent := l.loans[id]; return lent })
 	clear(l.loans)
 }
 

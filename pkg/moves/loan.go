@@ -122,7 +122,7 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	case errors.Is(err, volume.ErrBusy):
 		return fmt.Errorf("lend for move %s: %w", m.Name, err)
 	case err != nil:
-		klog.FromContext(ctx).Info("Residency is not lent", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
+		klog.FromContext(ctx).Info("Retained cache is not lent", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
 		if obj.Status.Source.State == v1alpha1.ExportStateExported {
 			// It was lent before a restart, so that nobody may use it any more.
 			if err := s.reclaim(ctx, id, m); err != nil {
@@ -133,7 +133,7 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 			*a = v1alpha1.MigrationSource{Message: message(err.Error())}
 		})
 	}
-	klog.FromContext(ctx).Info("Residency is lent", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
+	klog.FromContext(ctx).Info("Retained cache is lent", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,

@@ -99,14 +99,14 @@ func testHandshake(t *testing.T, f *fixture) {
 
 func testRefused(t *testing.T, f *fixture) {
 	f.source()
-	f.lender.residencies[f.id] = 7 // another generation
+	f.lender.retainedCaches[f.id] = 7 // another generation
 	m, loan, err := f.begin()
-	if !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "no residency of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
+	if !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "no retained cache of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
 		t.Fatalf("got %v, %v", loan, err)
 	}
 	f.wantState(m, v1alpha1.ExportStateRefused)
 	obj := f.load(m)
-	if obj.Status.Outcome != v1alpha1.MigrationFailed || obj.Status.CompletionTime.IsZero() || !strings.Contains(obj.Status.OutcomeMessage, "no residency") {
+	if obj.Status.Outcome != v1alpha1.MigrationFailed || obj.Status.CompletionTime.IsZero() || !strings.Contains(obj.Status.OutcomeMessage, "no retained cache") {
 		t.Errorf("status %+v", obj.Status)
 	}
 	if e := <-f.events.Events; !strings.HasPrefix(e, "Warning "+moves.EventFailed) {
@@ -196,7 +196,7 @@ func testBeginAgain(t *testing.T, f *fixture) {
 	}
 	time.Sleep(3 * time.Second) // longer than the grace
 	if f.lender.has(first) {
-		t.Error("the residency was destroyed")
+		t.Error("the retained cache was destroyed")
 	}
 	f.wantState(first, v1alpha1.ExportStateExported)
 }

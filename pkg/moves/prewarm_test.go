@@ -52,7 +52,7 @@ func testPrewarm(t *testing.T, f *fixture) {
 
 	// The move itself, beside the object of the copy.
 	f.lender.mu.Lock()
-	f.lender.residencies[f.id] = 1
+	f.lender.retainedCaches[f.id] = 1
 	f.lender.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20, Changed: bytes.Repeat([]byte{0x81}, 1024)}
 	f.lender.mu.Unlock()
 	_, loan = f.mustBegin()

@@ -54,7 +54,7 @@ type SourceConfig struct {
 	// Resync is the pause between two looks at everything; 0 is 30 s.
 	Resync time.Duration
 	// Grace is how long a loan is kept whose object is gone; 0 is 5 s. A Begin that
-	// is repeated replaces the object, and the residency must outlive that.
+	// is repeated replaces the object, and the retained cache must outlive that.
 	Grace time.Duration
 }
 

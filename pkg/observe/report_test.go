@@ -182,10 +182,10 @@ func TestReportLifecycle(t *testing.T) {
 		t.Errorf("writes %v, cleared %v", r.n, r.clear)
 	}
 	// It leaves for good; a report that came after unstage is cleared, once.
-	resident := used("new", 1)
-	resident.Attached = false
+	retained := used("new", 1)
+	retained.Attached = false
 	for range 100 {
-		r.pass(rep, used("old", 1), resident)
+		r.pass(rep, used("old", 1), retained)
 	}
 	if r.n["new"] != 2 || r.clear["new"] != 1 || r.shown["new"] != nil {
 		t.Errorf("writes %v, cleared %v", r.n, r.clear)

@@ -46,10 +46,10 @@ type View struct {
 	Stripes int
 	// Degraded says which part of the mirror is missing or out of date, or is empty.
 	Degraded string
-	// CapacityBytes, FreeBytes and ResidencyBytes are known while VG is not empty:
+	// CapacityBytes, FreeBytes and RetainedCacheBytes are known while VG is not empty:
 	// the space of all devices, what no logical volume takes, and what clean
 	// caches of volumes that left the node take.
-	CapacityBytes, FreeBytes, ResidencyBytes int64
+	CapacityBytes, FreeBytes, RetainedCacheBytes int64
 	// Health is what each device of the pool said of itself last.
 	Health map[string]smart.Health
 }
@@ -83,16 +83,16 @@ type Caches interface {
 	Kept() (list []volume.KeptCache, known bool)
 }
 
-// ResidencyBytes reports how much of the pool clean residencies occupy.
-type ResidencyBytes func() (int64, error)
+// RetainedCacheBytes reports how much of the pool clean retained caches occupy.
+type RetainedCacheBytes func() (int64, error)
 
 // Manager reconciles the pool with the node's CachePool object.
 type Manager struct {
 	Config
-	lvm       lvm.Client
-	api       client.Client
-	residency ResidencyBytes
-	view      atomic.Pointer[View]
+	lvm           lvm.Client
+	api           client.Client
+	retainedCache RetainedCacheBytes
+	view          atomic.Pointer[View]
 	// caches is nil until Serve was called.
 	caches atomic.Pointer[Caches]
 	// spec is the CachePool's as it was read last, nil before the first time.
@@ -102,8 +102,8 @@ type Manager struct {
 }
 
 // NewManager returns a Manager whose pool is not ready until Reconcile ran.
-func NewManager(c Config, l lvm.Client, api client.Client, residency ResidencyBytes) *Manager {
-	m := &Manager{Config: c, lvm: l, api: api, residency: residency}
+func NewManager(c Config, l lvm.Client, api client.Client, retainedCache RetainedCacheBytes) *Manager {
+	m := &Manager{Config: c, lvm: l, api: api, retainedCache: retainedCache}
 	m.view.Store(&View{Problem: "the pool has not been examined yet"})
 	return m
 }
@@ -216,7 +216,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 	}
 	o.size, o.free = report.SizeBytes, report.FreeBytes
 	o.view.CapacityBytes, o.view.FreeBytes = report.SizeBytes, report.FreeBytes
-	if o.view.ResidencyBytes, err = m.residency(); err != nil {
+	if o.view.RetainedCacheBytes, err = m.retainedCache(); err != nil {
 		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)

@@ -47,7 +47,7 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 	before := obj.Status.DeepCopy()
 	st := &obj.Status
 	st.InitiatorIQN, st.VolumeGroup = m.InitiatorIQN, o.view.VG
-	st.Capacity, st.Free, st.Residency = quantity(o.size), quantity(o.free), quantity(o.view.ResidencyBytes)
+	st.Capacity, st.Free, st.Retained = quantity(o.size), quantity(o.free), quantity(o.view.RetainedCacheBytes)
 	st.Devices = nil
 	for _, d := range o.devices {
 		size := d.SizeBytes

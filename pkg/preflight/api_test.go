@@ -54,9 +54,9 @@ func TestAPI(t *testing.T) {
 		},
 		"older list entry": {
 			change: func(s map[string]any) {
-				delete(items(properties(s, "CachedVolume", "status"), "residency"), "generation")
+				delete(items(properties(s, "CachedVolume", "status"), "retainedCaches"), "generation")
 			},
-			wantErr: []string{"lacks status.residency[].generation;"},
+			wantErr: []string{"lacks status.retainedCaches[].generation;"},
 		},
 	}
 	for name, tc := range cases {

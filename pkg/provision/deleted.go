@@ -38,7 +38,7 @@ func holders(obj *v1alpha1.CachedVolume) []string {
 	if obj.Status.OwnerNode != "" && (dirty || obj.Spec.CacheMode != v1alpha1.CacheModeNone) {
 		nodes = append(nodes, obj.Status.OwnerNode)
 	}
-	for _, r := range obj.Status.Residency {
+	for _, r := range obj.Status.RetainedCaches {
 		nodes = append(nodes, r.NodeName)
 	}
 	for _, a := range obj.Status.Abandoned {

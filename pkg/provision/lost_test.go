@@ -47,7 +47,7 @@ func (f *fixture) loseRecord(t *testing.T) {
 }
 
 // testDeleteTold: whoever may have something of a deleted volume is told before its record
-// goes, be it dirty, a residency, or given up before; others are not, and a node that has
+// goes, be it dirty, a retained cache, or given up before; others are not, and a node that has
 // no CachePool is no obstacle.
 func testDeleteTold(t *testing.T, _ *rest.Config, f *fixture) {
 	f.create(t)
@@ -56,7 +56,7 @@ func testDeleteTold(t *testing.T, _ *rest.Config, f *fixture) {
 	f.unpublish(t, nodeA)
 	uid := f.record(t).Fence.UID
 	err := records.UpdateStatus(t.Context(), f.client, f.id, func(obj *v1alpha1.CachedVolume) error {
-		obj.Status.Residency = []v1alpha1.Residency{{NodeName: "node-gone", Generation: 1, SizeBytes: ptr.To(int64(1))}}
+		obj.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-gone", Generation: 1, SizeBytes: ptr.To(int64(1))}}
 		obj.Status.Abandoned = []v1alpha1.AbandonedWrites{{NodeName: nodeB, Generation: 1, Consent: v1alpha1.LossConsent{Time: metav1.Unix(1, 0), By: "somebody", Given: "--accept-data-loss"}}}
 		return nil
 	})

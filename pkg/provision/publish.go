@@ -216,7 +216,7 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 // the decision rests on. The warm source goes with the owner in one write: a crash
 // before it leaves the old owner and whatever that one had, a crash after it is
 // repeated as a publication to the owner, which changes nothing (states.md, "The
-// record", step 2, and "When a residency may be used"). So does the state of the
+// record", step 2, and "When a retained cache may be used"). So does the state of the
 // filesystem of a volume that nobody ever had ("The filesystem").
 func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, access sight, c claim, fresh bool) error {
 	old := access.old(obj)
@@ -259,14 +259,14 @@ func neverPublished(obj *v1alpha1.CachedVolume) bool {
 }
 
 // warmSource returns what node may start from once the record shows it as the owner
-// by c; the zero value is nothing. A residency is as new as the origin only if
+// by c; the zero value is nothing. A retained cache is as new as the origin only if
 // nobody has written since: it is of the owner just before, and the generation does
 // not jump, as it does when the storage server has admitted somebody whom the record
 // does not know. That the owner just before may hold no unflushed write is
 // decideClaim's part. A record that may be of before a restore (old) offers nothing: its
 // owner may have withdrawn the source since.
 //
-// The list of residencies is a hint and lags behind its nodes. The journal of the
+// The list of retained caches is a hint and lags behind its nodes. The journal of the
 // node that it names has the last word (states.md, "What the lender does").
 func warmSource(obj *v1alpha1.CachedVolume, node string, c claim, old bool) v1alpha1.WarmSource {
 	status := &obj.Status
@@ -284,8 +284,8 @@ func warmSource(obj *v1alpha1.CachedVolume, node string, c claim, old bool) v1al
 	if from := obj.Spec.WarmStart.From; from != "" && from != v1alpha1.WarmStartPeer {
 		return v1alpha1.WarmSource{}
 	}
-	for _, r := range status.Residency {
-		if r.NodeName == status.OwnerNode && r.Generation == before && r.Content != v1alpha1.ResidencyPartial {
+	for _, r := range status.RetainedCaches {
+		if r.NodeName == status.OwnerNode && r.Generation == before && r.Content != v1alpha1.RetainedCachePartial {
 			return v1alpha1.WarmSource{NodeName: r.NodeName, Generation: r.Generation}
 		}
 	}

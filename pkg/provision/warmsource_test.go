@@ -12,11 +12,11 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestWarmSource is "When a residency may be used" of states.md: volume of node-a,
+// TestWarmSource is "When a retained cache may be used" of states.md: volume of node-a,
 // generation 3.
 func TestWarmSource(t *testing.T) {
-	residency := func(node string, generation int64) v1alpha1.Residency {
-		return v1alpha1.Residency{NodeName: node, Generation: generation}
+	retainedCache := func(node string, generation int64) v1alpha1.RetainedCache {
+		return v1alpha1.RetainedCache{NodeName: node, Generation: generation}
 	}
 	ofA := v1alpha1.WarmSource{NodeName: nodeA, Generation: 3}
 	tests := map[string]struct {
@@ -26,26 +26,26 @@ func TestWarmSource(t *testing.T) {
 		change func(*v1alpha1.CachedVolume)
 		want   v1alpha1.WarmSource
 	}{
-		"a move":       {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, want: ofA},
-		"asked for":    {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartPeer }, want: ofA},
-		"from origin":  {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartOrigin }},
-		"off":          {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartOff }},
-		"uncached":     {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.CacheMode = v1alpha1.CacheModeNone }},
-		"no residency": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Status.Residency = nil }},
-		"old residency": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.Residency = []v1alpha1.Residency{residency(nodeA, 2), residency("node-c", 1)}
+		"a move":            {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, want: ofA},
+		"asked for":         {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartPeer }, want: ofA},
+		"from origin":       {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartOrigin }},
+		"off":               {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.WarmStart.From = v1alpha1.WarmStartOff }},
+		"uncached":          {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Spec.CacheMode = v1alpha1.CacheModeNone }},
+		"no retained cache": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) { o.Status.RetainedCaches = nil }},
+		"old retained cache": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
+			o.Status.RetainedCaches = []v1alpha1.RetainedCache{retainedCache(nodeA, 2), retainedCache("node-c", 1)}
 		}},
 		"one of many": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.Residency = []v1alpha1.Residency{residency(nodeB, 2), residency("node-c", 1), residency(nodeA, 3)}
+			o.Status.RetainedCaches = []v1alpha1.RetainedCache{retainedCache(nodeB, 2), retainedCache("node-c", 1), retainedCache(nodeA, 3)}
 		}, want: ofA},
 		"never whole": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.Residency[0].Content = v1alpha1.ResidencyPartial
+			o.Status.RetainedCaches[0].Content = v1alpha1.RetainedCachePartial
 		}},
 		"claimed by a node that was not the owner": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.Residency = []v1alpha1.Residency{residency("node-c", 3)}
+			o.Status.RetainedCaches = []v1alpha1.RetainedCache{retainedCache("node-c", 3)}
 		}},
 		"claimed by the new owner": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.Residency = []v1alpha1.Residency{residency(nodeB, 3)}
+			o.Status.RetainedCaches = []v1alpha1.RetainedCache{retainedCache(nodeB, 3)}
 		}},
 		"the generation jumps":           {node: nodeB, claim: claim{Generation: 9, NewOwner: true}},
 		"the generation jumps for owner": {node: nodeA, claim: claim{Generation: 9, NewOwner: true}},
@@ -54,7 +54,7 @@ func TestWarmSource(t *testing.T) {
 			o.Status = v1alpha1.CachedVolumeStatus{}
 		}},
 		"an older source goes": {node: nodeB, claim: claim{Generation: 4, NewOwner: true}, change: func(o *v1alpha1.CachedVolume) {
-			o.Status.WarmSource, o.Status.Residency = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}, nil
+			o.Status.WarmSource, o.Status.RetainedCaches = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}, nil
 		}},
 		"the owner again, not started": {node: nodeA, claim: claim{Generation: 3}, change: func(o *v1alpha1.CachedVolume) {
 			o.Status.WarmSource = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}
@@ -71,7 +71,7 @@ func TestWarmSource(t *testing.T) {
 				Spec: v1alpha1.CachedVolumeSpec{CacheMode: v1alpha1.CacheModeWritethrough},
 				Status: v1alpha1.CachedVolumeStatus{
 					OwnerNode: nodeA, Generation: ptr.To[int64](3), Publication: v1alpha1.PublicationReleased,
-					Residency: []v1alpha1.Residency{residency(nodeA, 3)},
+					RetainedCaches: []v1alpha1.RetainedCache{retainedCache(nodeA, 3)},
 				},
 			}
 			if tc.change != nil {
@@ -98,7 +98,7 @@ func testWarmSource(t *testing.T, _ *rest.Config, f *fixture) {
 	f.create(t)
 	f.publish(t, nodeA, 1)
 	want(nil)
-	if err := rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1, SizeBytes: gib}); err != nil {
+	if err := rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 1, SizeBytes: gib}); err != nil {
 		t.Fatal(err)
 	}
 	f.unpublish(t, nodeA)
@@ -121,7 +121,7 @@ func testWarmSource(t *testing.T, _ *rest.Config, f *fixture) {
 	f.publish(t, nodeB, 2)
 	want(nil)
 	f.unpublish(t, nodeB)
-	f.publish(t, nodeA, 3) // its own residency is of generation 1 by now
+	f.publish(t, nodeA, 3) // its own retained cache is of generation 1 by now
 	want(nil)
 }
 
@@ -134,7 +134,7 @@ func testWarmSourceRestored(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Fatal(err)
 	}
 	f.publish(t, nodeA, 1)
-	if err := rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1, SizeBytes: gib}); err != nil {
+	if err := rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 1, SizeBytes: gib}); err != nil {
 		t.Fatal(err)
 	}
 	f.unpublish(t, nodeA)

@@ -173,17 +173,17 @@ func (c *cluster) testPeerGone(t *testing.T) {
 	c.create(t, id)
 	c.publish(t, id, nil)
 	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
-		obj.Status.Residency = []v1alpha1.Residency{{NodeName: node.Name, Generation: 1}, {NodeName: nodeA, Generation: 1}}
+		obj.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: node.Name, Generation: 1}, {NodeName: nodeA, Generation: 1}}
 		obj.Status.WarmSource = v1alpha1.WarmSource{NodeName: node.Name, Generation: 1}
 		return nil
 	}))
-	never(t, "a residency or the source was dropped", func() bool {
+	never(t, "a retained cache or the source was dropped", func() bool {
 		s := c.load(t, id).Status
-		return len(s.Residency) != 2 || s.WarmSource.NodeName != node.Name
+		return len(s.RetainedCaches) != 2 || s.WarmSource.NodeName != node.Name
 	})
 	c.must(t, c.client.Delete(t.Context(), node))
 	eventually(t, "the source goes with its node", func() bool {
 		s := c.load(t, id).Status
-		return len(s.Residency) == 1 && s.WarmSource == (v1alpha1.WarmSource{})
+		return len(s.RetainedCaches) == 1 && s.WarmSource == (v1alpha1.WarmSource{})
 	})
 }

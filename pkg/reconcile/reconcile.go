@@ -9,7 +9,7 @@
 //     node that died) is taken back: the conditions and the state of the cache;
 //   - a record carries the names of its PersistentVolume and its claim, by which
 //     people know the volume;
-//   - residencies of nodes that left the cluster are dropped;
+//   - retained caches of nodes that left the cluster are dropped;
 //   - a migration that nobody waits for any more is ended, so that its source lets
 //     go, and the objects of ended ones are deleted after an hour.
 //
@@ -142,7 +142,7 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 		settle: released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty && obj.Spec.Static == nil,
 	}
 	var errs []error
-	for _, name := range residentNodes(obj) {
+	for _, name := range retainingNodes(obj) {
 		exists, err := nodeExists(ctx, r.informed, name)
 		if err == nil && !exists {
 			d.gone = append(d.gone, name)
@@ -279,18 +279,18 @@ func (r *Reconciler) gone(ctx context.Context, nodes []string) ([]string, error)
 		errs = append(errs, err)
 	}
 	if len(gone) > 0 {
-		klog.FromContext(ctx).Info("Dropping residencies of nodes that left the cluster", "nodes", gone)
+		klog.FromContext(ctx).Info("Dropping retained caches of nodes that left the cluster", "nodes", gone)
 	}
 	return gone, errors.Join(errs...)
 }
 
-// prune drops the residencies of nodes that left the cluster, and the warm source if
+// prune drops the retained caches of nodes that left the cluster, and the warm source if
 // it is one of them, so that the new owner does not wait for its answer. Nothing
-// else is dropped here: a residency of an older generation is its node's to give
+// else is dropped here: a retained cache of an older generation is its node's to give
 // up, which may be about to lend it. The list informs; should the node come back,
 // its own journal decides about its caches.
 func prune(now *v1alpha1.CachedVolume, gone []string) {
-	now.Status.Residency = slices.DeleteFunc(now.Status.Residency, func(e v1alpha1.Residency) bool {
+	now.Status.RetainedCaches = slices.DeleteFunc(now.Status.RetainedCaches, func(e v1alpha1.RetainedCache) bool {
 		return slices.Contains(gone, e.NodeName)
 	})
 	if slices.Contains(gone, now.Status.WarmSource.NodeName) {
@@ -298,10 +298,10 @@ func prune(now *v1alpha1.CachedVolume, gone []string) {
 	}
 }
 
-// residentNodes returns the nodes that a record says keep caches of the volume.
-func residentNodes(obj *v1alpha1.CachedVolume) []string {
+// retainingNodes returns the nodes that a record says keep caches of the volume.
+func retainingNodes(obj *v1alpha1.CachedVolume) []string {
 	var nodes []string
-	for _, e := range obj.Status.Residency {
+	for _, e := range obj.Status.RetainedCaches {
 		nodes = append(nodes, e.NodeName)
 	}
 	if source := obj.Status.WarmSource.NodeName; source != "" && !slices.Contains(nodes, source) {

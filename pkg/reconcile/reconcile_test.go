@@ -215,7 +215,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("flush", c.testFlush)
 	t.Run("waits for the lock", c.testLock)
 	t.Run("condition of a dead node", c.testCondition)
-	t.Run("residencies", c.testResidencies)
+	t.Run("retained caches", c.testRetainedCaches)
 	t.Run("peer that left", c.testPeerGone)
 	t.Run("migration of a former owner", c.testSuperseded)
 	t.Run("migration without its volume", c.testWithoutVolume)
@@ -353,19 +353,19 @@ func (c *cluster) testStaticNames(t *testing.T) {
 	}
 }
 
-func (c *cluster) testResidencies(t *testing.T) {
-	const id = "residencies"
+func (c *cluster) testRetainedCaches(t *testing.T) {
+	const id = "retained"
 	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}))
 	c.create(t, id)
 	c.publish(t, id, nil)
 	c.unpublish(t, id)
 	for _, node := range []string{nodeA, "node-z"} {
-		c.must(t, c.records.SetResidency(t.Context(), id, node, &volume.Residency{Generation: 1, SizeBytes: gib}))
+		c.must(t, c.records.SetRetainedCache(t.Context(), id, node, &volume.RetainedCache{Generation: 1, SizeBytes: gib}))
 	}
-	never(t, "the residency of a node that exists was dropped", func() bool { return len(c.load(t, id).Status.Residency) != 2 })
+	never(t, "the retained cache of a node that exists was dropped", func() bool { return len(c.load(t, id).Status.RetainedCaches) != 2 })
 	c.must(t, c.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}))
-	eventually(t, "the residency of the deleted node goes", func() bool {
-		list := c.load(t, id).Status.Residency
+	eventually(t, "the retained cache of the deleted node goes", func() bool {
+		list := c.load(t, id).Status.RetainedCaches
 		return len(list) == 1 && list[0].NodeName == nodeA
 	})
 }

@@ -26,8 +26,8 @@ import (
 const (
 	// handleIndex finds PersistentVolumes by the volume's ID.
 	handleIndex = "nearflash.volumeHandle"
-	// residencyIndex finds CachedVolumes by the nodes that keep caches of them.
-	residencyIndex = "nearflash.residencyNode"
+	// retainedCacheIndex finds CachedVolumes by the nodes that keep caches of them.
+	retainedCacheIndex = "nearflash.retainedCacheNode"
 	// migrationIndex finds CacheMigrations by their volume.
 	migrationIndex = "nearflash.migrationVolume"
 )
@@ -43,7 +43,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		Named("cachedvolume").
 		For(&v1alpha1.CachedVolume{}).
 		Watches(&corev1.PersistentVolume{}, handler.EnqueueRequestsFromMapFunc(r.volumeOf), builder.WithPredicates(namings())).
-		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.residents), builder.WithPredicates(deletions())).
+		WatchesMetadata(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.retained), builder.WithPredicates(deletions())).
 		// A process may set up several managers, one after the other.
 		WithOptions(controller.Options{SkipNameValidation: ptr.To(true)}).
 		Complete(r)
@@ -88,12 +88,12 @@ func (r *Reconciler) index(ctx context.Context, in client.FieldIndexer) error {
 	if err != nil {
 		return fmt.Errorf("index PersistentVolumes: %w", err)
 	}
-	err = in.IndexField(ctx, &v1alpha1.CachedVolume{}, residencyIndex, func(o client.Object) []string {
+	err = in.IndexField(ctx, &v1alpha1.CachedVolume{}, retainedCacheIndex, func(o client.Object) []string {
 		obj, ok := o.(*v1alpha1.CachedVolume)
 		if !ok {
 			return nil
 		}
-		return residentNodes(obj)
+		return retainingNodes(obj)
 	})
 	if err != nil {
 		return fmt.Errorf("index CachedVolumes: %w", err)
@@ -120,10 +120,10 @@ func (r *Reconciler) volumeOf(_ context.Context, o client.Object) []reconcile.Re
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: r.handle(pv)}}}
 }
 
-// residents maps a Node to the CachedVolumes that it keeps caches of.
-func (r *Reconciler) residents(ctx context.Context, o client.Object) []reconcile.Request {
+// retained maps a Node to the CachedVolumes that it keeps caches of.
+func (r *Reconciler) retained(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &v1alpha1.CachedVolumeList{}
-	if err := r.informed.List(ctx, list, client.MatchingFields{residencyIndex: o.GetName()}); err != nil {
+	if err := r.informed.List(ctx, list, client.MatchingFields{retainedCacheIndex: o.GetName()}); err != nil {
 		klog.FromContext(ctx).Error(err, "Volumes of a deleted node not found", "node", o.GetName())
 		return nil
 	}

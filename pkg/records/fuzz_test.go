@@ -23,7 +23,7 @@ func FuzzVolume(f *testing.F) {
 		`{"spec":{"maxDirtyBytes":"x"}}`, `{"spec":{"maxDirtyBytes":"5%","maxDirtyAgeSeconds":2147483647}}`, `{"spec":{"maxDirtyAgeSeconds":-5}}`,
 		`{"spec":{"static":{"portals":[],"lun":-1}}}`, `{"spec":{"static":{"portals":["a\nb"],"iqn":"","lun":2147483647}}}`,
 		`{"spec":{"warmStart":{"from":"nowhere","bandwidthBytesPerSecond":-1,"deadlineSeconds":-1}}}`,
-		`{"status":{"generation":-1,"residency":[{"nodeName":"","generation":0}]}}`,
+		`{"status":{"generation":-1,"retainedCaches":[{"nodeName":"","generation":0}]}}`,
 		`{"metadata":{"deletionTimestamp":"2026-11-21T10:00:00Z"},"spec":{"claimRef":{},"prewarmNode":"b"}}`,
 	} {
 		f.Add([]byte(text))

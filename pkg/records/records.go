@@ -17,8 +17,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// maxResidencies is the bound of status.residency in the API.
-const maxResidencies = 64
+// maxRetainedCaches is the bound of status.retainedCaches in the API.
+const maxRetainedCaches = 64
 
 // Records is volume.Records over the API server.
 type Records struct {
@@ -168,24 +168,24 @@ func fencedError(obj *v1alpha1.CachedVolume, f volume.Fence) error {
 		volume.ErrFenced, obj.Name, now.Node, now.Generation, obj.Status.Publication, f.Node, f.Generation)
 }
 
-// SetResidency implements volume.Records. A missing record is success when the
+// SetRetainedCache implements volume.Records. A missing record is success when the
 // entry is to be removed.
-func (r *Records) SetResidency(ctx context.Context, id volume.ID, node string, res *volume.Residency) error {
+func (r *Records) SetRetainedCache(ctx context.Context, id volume.ID, node string, res *volume.RetainedCache) error {
 	err := UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
-		list := obj.Status.Residency
-		at := slices.IndexFunc(list, func(e v1alpha1.Residency) bool { return e.NodeName == node })
+		list := obj.Status.RetainedCaches
+		at := slices.IndexFunc(list, func(e v1alpha1.RetainedCache) bool { return e.NodeName == node })
 		switch {
 		case res == nil && at < 0:
 		case res == nil:
-			obj.Status.Residency = slices.Delete(list, at, at+1)
+			obj.Status.RetainedCaches = slices.Delete(list, at, at+1)
 		case at >= 0:
-			list[at] = r.residency(node, *res)
-		case len(list) < maxResidencies:
-			obj.Status.Residency = append(list, r.residency(node, *res))
+			list[at] = r.retainedCache(node, *res)
+		case len(list) < maxRetainedCaches:
+			obj.Status.RetainedCaches = append(list, r.retainedCache(node, *res))
 		default:
 			// The list informs; the node's journal decides about reuse. Failing
 			// here would hold up the unstage.
-			logr.FromContextOrDiscard(ctx).Info("Residency not recorded, the list is full", "volume", id, "entries", len(list))
+			logr.FromContextOrDiscard(ctx).Info("Retained cache not recorded, the list is full", "volume", id, "entries", len(list))
 		}
 		return nil
 	})
@@ -195,15 +195,15 @@ func (r *Records) SetResidency(ctx context.Context, id volume.ID, node string, r
 	return err
 }
 
-func (r *Records) residency(node string, res volume.Residency) v1alpha1.Residency {
-	out := v1alpha1.Residency{
+func (r *Records) retainedCache(node string, res volume.RetainedCache) v1alpha1.RetainedCache {
+	out := v1alpha1.RetainedCache{
 		NodeName:     node,
 		Generation:   res.Generation,
 		SizeBytes:    ptr.To(res.SizeBytes),
 		LastUsedTime: metav1.NewTime(r.now()),
 	}
 	if res.Partial {
-		out.Content = v1alpha1.ResidencyPartial
+		out.Content = v1alpha1.RetainedCachePartial
 	}
 	return out
 }

@@ -110,21 +110,21 @@ func wantError(t *testing.T, err, want error) {
 func TestRecords(t *testing.T) {
 	cfg := apiserver.Start(t)
 	for name, test := range map[string]func(*testing.T, *fixture){
-		"dirty mark":        testMark,
-		"dirty mark fenced": testMarkFenced,
-		"warm source":       testWarmSource,
-		"filesystem":        testFilesystem,
-		"activation":        testActivation,
-		"hot set":           testHotSet,
-		"lost races":        testRaces,
-		"never ending race": testBusy,
-		"residency":         testResidency,
-		"residency bound":   testResidencyBound,
-		"report":            testReport,
-		"abandoned":         testAbandoned,
-		"missing":           testMissing,
-		"no connection":     testUnavailable,
-		"round trip":        testRoundTrip,
+		"dirty mark":           testMark,
+		"dirty mark fenced":    testMarkFenced,
+		"warm source":          testWarmSource,
+		"filesystem":           testFilesystem,
+		"activation":           testActivation,
+		"hot set":              testHotSet,
+		"lost races":           testRaces,
+		"never ending race":    testBusy,
+		"retained cache":       testRetainedCache,
+		"retained cache bound": testRetainedCacheBound,
+		"report":               testReport,
+		"abandoned":            testAbandoned,
+		"missing":              testMissing,
+		"no connection":        testUnavailable,
+		"round trip":           testRoundTrip,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, cfg, volume.ID(strings.ReplaceAll(name, " ", "-")))) })
 	}
@@ -173,13 +173,13 @@ func testRaces(t *testing.T, f *fixture) {
 	f.before = func() {
 		f.before = nil
 		must(t, records.UpdateStatus(t.Context(), f.api, f.id, func(obj *v1alpha1.CachedVolume) error {
-			obj.Status.Residency = []v1alpha1.Residency{{NodeName: "node-b", Generation: 1}}
+			obj.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-b", Generation: 1}}
 			return nil
 		}))
 	}
 	must(t, f.rec.MarkPossiblyDirty(t.Context(), f.id, f.fence))
 	f.wantDirty(t, true)
-	if len(f.load(t).Status.Residency) != 1 {
+	if len(f.load(t).Status.RetainedCaches) != 1 {
 		t.Error("the other writer's change was lost")
 	}
 	must(t, f.rec.MarkClean(t.Context(), f.id, f.fence))
@@ -206,40 +206,40 @@ func testBusy(t *testing.T, f *fixture) {
 		generation++
 		f.own(t, nodeA, generation, v1alpha1.PublicationPublished)
 	}
-	err := f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1})
+	err := f.rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 1})
 	wantError(t, err, volume.ErrBusy)
 }
 
-func testResidency(t *testing.T, f *fixture) {
-	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, nil))
-	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1, SizeBytes: 5}))
-	must(t, f.rec.SetResidency(t.Context(), f.id, "node-b", &volume.Residency{Generation: 2, SizeBytes: 6}))
+func testRetainedCache(t *testing.T, f *fixture) {
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, nodeA, nil))
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 1, SizeBytes: 5}))
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, "node-b", &volume.RetainedCache{Generation: 2, SizeBytes: 6}))
 	f.clock.SetTime(start.Add(time.Hour))
-	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 3, SizeBytes: 7, Partial: true}))
-	list := f.load(t).Status.Residency
-	if len(list) != 2 || list[0].NodeName != nodeA || list[0].Generation != 3 || *list[0].SizeBytes != 7 || list[0].Content != v1alpha1.ResidencyPartial || list[1].Content != "" ||
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 3, SizeBytes: 7, Partial: true}))
+	list := f.load(t).Status.RetainedCaches
+	if len(list) != 2 || list[0].NodeName != nodeA || list[0].Generation != 3 || *list[0].SizeBytes != 7 || list[0].Content != v1alpha1.RetainedCachePartial || list[1].Content != "" ||
 		!list[0].LastUsedTime.Time.Equal(start.Add(time.Hour)) || !list[1].LastUsedTime.Time.Equal(start) {
-		t.Errorf("residency %+v", list)
+		t.Errorf("retained cache %+v", list)
 	}
 	for range 2 {
-		must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, nil))
+		must(t, f.rec.SetRetainedCache(t.Context(), f.id, nodeA, nil))
 	}
-	if list = f.load(t).Status.Residency; len(list) != 1 || list[0].NodeName != "node-b" {
-		t.Errorf("residency %+v", list)
+	if list = f.load(t).Status.RetainedCaches; len(list) != 1 || list[0].NodeName != "node-b" {
+		t.Errorf("retained cache %+v", list)
 	}
 }
 
-// testResidencyBound: a full list must not hold up an unstage.
-func testResidencyBound(t *testing.T, f *fixture) {
+// testRetainedCacheBound: a full list must not hold up an unstage.
+func testRetainedCacheBound(t *testing.T, f *fixture) {
 	must(t, records.UpdateStatus(t.Context(), f.api, f.id, func(obj *v1alpha1.CachedVolume) error {
 		for i := range 64 {
-			obj.Status.Residency = append(obj.Status.Residency, v1alpha1.Residency{NodeName: fmt.Sprintf("node-%d", i), Generation: 1})
+			obj.Status.RetainedCaches = append(obj.Status.RetainedCaches, v1alpha1.RetainedCache{NodeName: fmt.Sprintf("node-%d", i), Generation: 1})
 		}
 		return nil
 	}))
-	must(t, f.rec.SetResidency(t.Context(), f.id, nodeA, &volume.Residency{Generation: 1}))
-	must(t, f.rec.SetResidency(t.Context(), f.id, "node-63", &volume.Residency{Generation: 9}))
-	list := f.load(t).Status.Residency
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, nodeA, &volume.RetainedCache{Generation: 1}))
+	must(t, f.rec.SetRetainedCache(t.Context(), f.id, "node-63", &volume.RetainedCache{Generation: 9}))
+	list := f.load(t).Status.RetainedCaches
 	if len(list) != 64 || list[63].Generation != 9 {
 		t.Errorf("%d entries, the last %+v", len(list), list[63])
 	}
@@ -305,8 +305,8 @@ func testMissing(t *testing.T, f *fixture) {
 	wantError(t, err, volume.ErrNotFound)
 	wantError(t, f.rec.MarkPossiblyDirty(t.Context(), id, f.fence), volume.ErrFenced)
 	must(t, f.rec.MarkClean(t.Context(), id, f.fence))
-	must(t, f.rec.SetResidency(t.Context(), id, nodeA, nil))
-	wantError(t, f.rec.SetResidency(t.Context(), id, nodeA, &volume.Residency{Generation: 1}), volume.ErrNotFound)
+	must(t, f.rec.SetRetainedCache(t.Context(), id, nodeA, nil))
+	wantError(t, f.rec.SetRetainedCache(t.Context(), id, nodeA, &volume.RetainedCache{Generation: 1}), volume.ErrNotFound)
 	wantError(t, f.rec.Report(t.Context(), id, volume.CacheReport{Reason: v1alpha1.ReasonDetached}), volume.ErrNotFound)
 }
 

@@ -77,7 +77,7 @@ func (c *cluster) makeClaim(t *testing.T, claim, pv, provisioner string) {
 	})
 }
 
-// makeRecord makes a volume with a residency of generation 7 on node-a.
+// makeRecord makes a volume with a retained cache of generation 7 on node-a.
 func (c *cluster) makeRecord(t *testing.T, id string, generation int64) {
 	t.Helper()
 	record := &v1alpha1.CachedVolume{
@@ -89,7 +89,7 @@ func (c *cluster) makeRecord(t *testing.T, id string, generation int64) {
 	c.create(t, record)
 	record.Status = v1alpha1.CachedVolumeStatus{
 		Generation: &generation, OwnerNode: "node-a", Publication: v1alpha1.PublicationReleased,
-		Residency: []v1alpha1.Residency{{NodeName: "node-a", Generation: 7}},
+		RetainedCaches: []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 7}},
 	}
 	c.updateStatus(t, record)
 }
@@ -124,18 +124,18 @@ func (c *cluster) testServing(t *testing.T) {
 		change func(*corev1.Pod)
 		want   *corev1.Affinity
 	}{
-		"warm":                 {claim: "warm", want: &corev1.Affinity{NodeAffinity: preferring(warm)}},
-		"a stale residency":    {claim: "old", want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b")})}},
-		"not made yet":         {claim: "new", want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b")})}},
-		"ephemeral":            {claim: "new", change: ephemeral, want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-a", "host-b")})}},
-		"user's terms stay":    {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Affinity = users.DeepCopy() }, want: both},
-		"another driver":       {claim: "foreign"},
-		"no such claim":        {claim: "missing"},
-		"no claim":             {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Volumes = nil }},
-		"opted out":            {claim: "warm", change: func(p *corev1.Pod) { p.Annotations = map[string]string{Annotation: Off} }},
-		"placed by hand":       {claim: "warm", change: func(p *corev1.Pod) { p.Spec.NodeName = "node-c" }},
-		"of the control plane": {claim: "warm", change: func(p *corev1.Pod) { p.Namespace = "kube-system" }},
-		"of the driver":        {claim: "warm", change: func(p *corev1.Pod) { p.Namespace = namespace }},
+		"warm":                   {claim: "warm", want: &corev1.Affinity{NodeAffinity: preferring(warm)}},
+		"a stale retained cache": {claim: "old", want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b")})}},
+		"not made yet":           {claim: "new", want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b")})}},
+		"ephemeral":              {claim: "new", change: ephemeral, want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-a", "host-b")})}},
+		"user's terms stay":      {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Affinity = users.DeepCopy() }, want: both},
+		"another driver":         {claim: "foreign"},
+		"no such claim":          {claim: "missing"},
+		"no claim":               {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Volumes = nil }},
+		"opted out":              {claim: "warm", change: func(p *corev1.Pod) { p.Annotations = map[string]string{Annotation: Off} }},
+		"placed by hand":         {claim: "warm", change: func(p *corev1.Pod) { p.Spec.NodeName = "node-c" }},
+		"of the control plane":   {claim: "warm", change: func(p *corev1.Pod) { p.Namespace = "kube-system" }},
+		"of the driver":          {claim: "warm", change: func(p *corev1.Pod) { p.Namespace = namespace }},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -18,9 +18,9 @@ type Cache struct {
 	// Owner is the node that has the volume now, or that alone may attach it next
 	// because it may hold dirty blocks (states.md, I2). Empty if there is none.
 	Owner string
-	// Residents are the nodes that keep a clean cache of the volume's current
+	// RetainedOn are the nodes that keep a clean cache of the volume's current
 	// generation.
-	Residents []string
+	RetainedOn []string
 }
 
 // Pool is the cache space of one node.
@@ -28,9 +28,9 @@ type Pool struct {
 	Node string
 	// Ready is false while the pool cannot hold a cache.
 	Ready bool
-	// Free bytes are occupied by nothing, Residency bytes by caches of volumes that
+	// Free bytes are occupied by nothing, Retained cache bytes by caches of volumes that
 	// have left the node.
-	Free, Residency int64
+	Free, RetainedCache int64
 }
 
 // Preference is a weight from 1 to 100 for some nodes, ordered by name.
@@ -90,9 +90,9 @@ func holdings(caches []Cache, pools []Pool) (held map[string]int64, total int64)
 			size = 0
 		}
 		total += size
-		// A pool that is not ready cannot give its residency back. The owner is
+		// A pool that is not ready cannot give its retained cache back. The owner is
 		// preferred all the same, for no other node may have the volume.
-		holders := slices.DeleteFunc(slices.Clone(c.Residents), func(node string) bool { return !ready[node] })
+		holders := slices.DeleteFunc(slices.Clone(c.RetainedOn), func(node string) bool { return !ready[node] })
 		if c.Owner != "" {
 			holders = append(holders, c.Owner)
 		}
@@ -119,7 +119,7 @@ func room(p Pool, need int64, weight int) int {
 		return 0
 	case p.Free >= need:
 		return weight
-	case p.Free+p.Residency >= need:
+	case p.Free+p.RetainedCache >= need:
 		return max(1, weight/2)
 	default:
 		return 0

@@ -11,8 +11,8 @@ import (
 const gib = 1 << 30
 
 func TestPrefer(t *testing.T) {
-	pool := func(node string, free, residency int64) Pool {
-		return Pool{Node: node, Ready: true, Free: free * gib, Residency: residency * gib}
+	pool := func(node string, free, retainedCache int64) Pool {
+		return Pool{Node: node, Ready: true, Free: free * gib, RetainedCache: retainedCache * gib}
 	}
 	weights := Weights{Warm: 80, Free: 20}
 	cases := map[string]struct {
@@ -28,8 +28,8 @@ func TestPrefer(t *testing.T) {
 			pools:  []Pool{pool("a", 3, 0), pool("b", 4, 0), pool("c", 100, 0)},
 			want:   []Preference{{20, []string{"b", "c"}}},
 		},
-		"a residency needs no more room": {
-			caches: []Cache{{Bytes: 4 * gib, Residents: []string{"a"}}},
+		"a retained cache needs no more room": {
+			caches: []Cache{{Bytes: 4 * gib, RetainedOn: []string{"a"}}},
 			pools:  []Pool{pool("a", 0, 4), pool("b", 4, 0)},
 			want:   []Preference{{80, []string{"a"}}, {20, []string{"a", "b"}}},
 		},
@@ -39,16 +39,16 @@ func TestPrefer(t *testing.T) {
 			want:   []Preference{{20, []string{"c"}}, {10, []string{"a"}}},
 		},
 		"the owner, even without a pool": {
-			caches: []Cache{{Bytes: gib, Owner: "a", Residents: []string{"a"}}},
+			caches: []Cache{{Bytes: gib, Owner: "a", RetainedOn: []string{"a"}}},
 			want:   []Preference{{80, []string{"a"}}},
 		},
-		"a residency in a pool that failed": {
-			caches: []Cache{{Bytes: gib, Residents: []string{"a", "gone"}}},
+		"a retained cache in a pool that failed": {
+			caches: []Cache{{Bytes: gib, RetainedOn: []string{"a", "gone"}}},
 			pools:  []Pool{{Node: "a", Free: gib}, pool("b", 1, 0)},
 			want:   []Preference{{20, []string{"b"}}},
 		},
 		"the larger part weighs more": {
-			caches: []Cache{{Bytes: 3 * gib, Residents: []string{"a"}}, {Bytes: gib, Owner: "b"}},
+			caches: []Cache{{Bytes: 3 * gib, RetainedOn: []string{"a"}}, {Bytes: gib, Owner: "b"}},
 			pools:  []Pool{pool("a", 1, 3), pool("b", 2, 1), pool("c", 3, 1)},
 			want:   []Preference{{60, []string{"a"}}, {20, []string{"b"}}, {20, []string{"a"}}, {10, []string{"b", "c"}}},
 		},
@@ -100,7 +100,7 @@ func TestPreferIsBounded(t *testing.T) {
 	for i := range 1000 {
 		pools = append(pools, Pool{Node: fmt.Sprintf("node-%03d", i), Ready: true, Free: int64(i+1) * gib})
 	}
-	got := Prefer([]Cache{{Bytes: gib, Residents: []string{"node-005"}}}, pools, Weights{Warm: 80, Free: 20})
+	got := Prefer([]Cache{{Bytes: gib, RetainedOn: []string{"node-005"}}}, pools, Weights{Warm: 80, Free: 20})
 	want := []string{"node-005"}
 	for i := 1000 - (MaxNodes - 1); i < 1000; i++ {
 		want = append(want, fmt.Sprintf("node-%03d", i))

@@ -121,9 +121,9 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 	if dirty || obj.Status.Publication == v1alpha1.PublicationPublished {
 		c.Owner = obj.Status.OwnerNode
 	}
-	for _, r := range obj.Status.Residency {
+	for _, r := range obj.Status.RetainedCaches {
 		if r.Generation == ptr.Deref(obj.Status.Generation, 0) { // states.md, I3
-			c.Residents = append(c.Residents, r.NodeName)
+			c.RetainedOn = append(c.RetainedOn, r.NodeName)
 		}
 	}
 	return c
@@ -154,7 +154,7 @@ func (g *gatherer) pools(ctx context.Context) ([]Pool, error) {
 		out = append(out, Pool{
 			Node:  p.Name,
 			Ready: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady),
-			Free:  p.Status.Free.Value(), Residency: p.Status.Residency.Value(),
+			Free:  p.Status.Free.Value(), RetainedCache: p.Status.Retained.Value(),
 		})
 	}
 	return out, nil

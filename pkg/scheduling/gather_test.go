@@ -36,7 +36,7 @@ func TestOfRecord(t *testing.T) {
 			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Status.Publication = "Published" }),
 			want:   &Cache{Bytes: 10 * gib, Owner: "a"},
 		},
-		"released without a residency": {
+		"released without a retained cache": {
 			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Status.Publication = "Released" }),
 			want:   &Cache{Bytes: 10 * gib},
 		},
@@ -46,11 +46,11 @@ func TestOfRecord(t *testing.T) {
 			}),
 			want: &Cache{Bytes: 10 * gib, Owner: "a"},
 		},
-		"residencies of this generation": {
+		"retained caches of this generation": {
 			record: record("writeback", func(v *v1alpha1.CachedVolume) {
-				v.Status.Residency = []v1alpha1.Residency{{NodeName: "a", Generation: 3, Content: v1alpha1.ResidencyPartial}, {NodeName: "b", Generation: 2}}
+				v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "a", Generation: 3, Content: v1alpha1.RetainedCachePartial}, {NodeName: "b", Generation: 2}}
 			}),
-			want: &Cache{Bytes: 10 * gib, Residents: []string{"a"}},
+			want: &Cache{Bytes: 10 * gib, RetainedOn: []string{"a"}},
 		},
 		"new": {
 			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Status = v1alpha1.CachedVolumeStatus{} }),

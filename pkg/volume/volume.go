@@ -262,8 +262,8 @@ type Attacher interface {
 	Stats(ctx context.Context, id ID, path string) (Stats, error)
 }
 
-// Residency is a clean cache kept on a node after the volume left it.
-type Residency struct {
+// RetainedCache is a clean cache kept on a node after the volume left it.
+type RetainedCache struct {
 	Generation int64
 	SizeBytes  int64
 	// Partial is true if only this node can use it: a fill was not over.
@@ -332,8 +332,8 @@ type Records interface {
 	// TakeWarmSource withdraws the record's WarmSource: f's node is about to
 	// activate the volume. It fails with ErrFenced unless the record still shows f.
 	TakeWarmSource(ctx context.Context, id ID, f Fence) error
-	// SetResidency records, or with nil removes, the clean cache on node.
-	SetResidency(ctx context.Context, id ID, node string, r *Residency) error
+	// SetRetainedCache records, or with nil removes, the clean cache on node.
+	SetRetainedCache(ctx context.Context, id ID, node string, r *RetainedCache) error
 	// Report records what the cache is doing, as condition and event.
 	Report(ctx context.Context, id ID, r CacheReport) error
 	// ReportApplied records how far node is with what is asked for. It does

@@ -28,7 +28,7 @@ type WarmStart struct {
 	Deadline time.Duration
 }
 
-// WarmSource is the residency that an ownership may start from: that of the
+// WarmSource is the retained cache that an ownership may start from: that of the
 // ownership before. It is valid until the new owner has activated anything, for
 // from then on the origin may be newer (states.md, I5).
 type WarmSource struct {
@@ -64,7 +64,7 @@ type Tracked struct {
 	Changed []byte `json:"changed,omitempty"`
 }
 
-// MoveRequest asks the node that holds a residency to lend it.
+// MoveRequest asks the node that holds a retained cache to lend it.
 type MoveRequest struct {
 	Volume ID
 	// Purpose is PurposeMove, unless the cache is asked for while it is in use. Then
@@ -74,7 +74,7 @@ type MoveRequest struct {
 	// Fence is the new owner's. For a prewarming it has the generation of the present
 	// owner and the node that asks.
 	Fence Fence
-	// Source is the residency; nil for a fill from the origin, which asks nobody.
+	// Source is the retained cache; nil for a fill from the origin, which asks nobody.
 	Source *WarmSource
 	// Patience is how long the source may be silent; 0 is as long as the request.
 	Patience time.Duration
@@ -84,7 +84,7 @@ type MoveRequest struct {
 	Deadline  time.Time
 }
 
-// Loan is a residency that its node serves over iSCSI: the cache's metadata,
+// Loan is a retained cache that its node serves over iSCSI: the cache's metadata,
 // followed by its data, as one read-only unit.
 type Loan struct {
 	Move        MoveID
@@ -135,7 +135,7 @@ const (
 // Moves are the CacheMigration objects as the node that fills a cache uses them.
 type Moves interface {
 	// Begin creates the object of a move and, if there is a source, waits until its
-	// node lends the residency or refuses, or ctx ends. A killed Begin is repeated
+	// node lends the retained cache or refuses, or ctx ends. A killed Begin is repeated
 	// with a new object and a new secret. The loan is nil without a source.
 	// Errors: ErrUnavailable (no answer in time, or refused; the text says why).
 	Begin(ctx context.Context, r MoveRequest) (MoveID, *Loan, error)
@@ -152,12 +152,12 @@ type Moves interface {
 	Ended(ctx context.Context, r MoveRequest) (bool, error)
 }
 
-// LoanRequest is a move as the node that holds the residency sees it.
+// LoanRequest is a move as the node that holds the retained cache sees it.
 type LoanRequest struct {
 	Move   MoveID
 	Volume ID
 	UID    string
-	// Generation is that of the residency.
+	// Generation is that of the retained cache.
 	Generation int64
 	// Purpose and Request are those of the MoveRequest.
 	Purpose MovePurpose
@@ -167,13 +167,13 @@ type LoanRequest struct {
 	Credentials   Credentials
 }
 
-// Lender serves residencies to other nodes.
+// Lender serves retained caches to other nodes.
 type Lender interface {
-	// Lend exports a residency to one initiator, read-only. It is idempotent for
-	// the same request. Errors: ErrNotFound (no clean residency of that generation),
+	// Lend exports a retained cache to one initiator, read-only. It is idempotent for
+	// the same request. Errors: ErrNotFound (no clean retained cache of that generation),
 	// ErrFenced (the record does not name the other node), ErrUnavailable.
 	Lend(ctx context.Context, r LoanRequest) (Loan, error)
-	// Reclaim ends the loan of a move and destroys the residency, whose generation
+	// Reclaim ends the loan of a move and destroys the retained cache, whose generation
 	// is not the volume's any more. Absent is success.
 	Reclaim(ctx context.Context, id ID, m MoveID) error
 	// Loans returns the moves that this node serves, by volume.
@@ -183,7 +183,7 @@ type Lender interface {
 	Loan(ctx context.Context, id ID) (m MoveID, served bool, err error)
 	// InUse tells whether the other node has a session with the loan of a volume now.
 	InUse(ctx context.Context, id ID) (bool, error)
-	// Release ends the loan of a move, and leaves the residency to a later repair.
+	// Release ends the loan of a move, and leaves the retained cache to a later repair.
 	// Absent is success. Errors: ErrBusy.
 	Release(ctx context.Context, id ID, m MoveID) error
 }

@@ -126,7 +126,7 @@ func TestWrongDocuments(t *testing.T) {
 		"kubectl subcommand":     {"    kubectl create secrett generic x\n", `kubectl has no command "create secrett"`},
 		"resource":               {"    kubectl get cvols\n", `kubectl knows no resource "cvols"`},
 		"field of a resource":    {"    kubectl get cvol x -o jsonpath='{.status.owner}'\n", "cachedvolumes have no field .status.owner"},
-		"field of a list":        {"    kubectl get cvol -o jsonpath='{.items[0].status.residence}'\n", "cachedvolumes have no field .status.residence"},
+		"field of a list":        {"    kubectl get cvol -o jsonpath='{.items[0].status.retainedCache}'\n", "cachedvolumes have no field .status.retainedCache"},
 		"field selector":         {"    kubectl get cachemigrations --field-selector spec.volumeName=x\n", "cannot be selected by spec.volumeName"},
 		"patch":                  {"    kubectl patch cvol x --type=merge -p '{\"spec\":{\"cachedMode\":\"none\"}}'\n", "cachedMode"},
 		"container":              {"    kubectl logs x -c nearflash-plugin\n", `the chart has no container "nearflash-plugin"`},

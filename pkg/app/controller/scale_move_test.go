@@ -170,14 +170,14 @@ func (d *drain) leaves(ctx context.Context, id volume.ID, node int, generation i
 				s.Conditions[i].Status, s.Conditions[i].Reason = metav1.ConditionUnknown, v1alpha1.ReasonNotAttached
 			}
 		}
-		s.Residency = append(slices.DeleteFunc(s.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == nodeName(node) }),
-			v1alpha1.Residency{NodeName: nodeName(node), Generation: generation, SizeBytes: ptr.To[int64](gib), LastUsedTime: metav1.Now()})
+		s.RetainedCaches = append(slices.DeleteFunc(s.RetainedCaches, func(r v1alpha1.RetainedCache) bool { return r.NodeName == nodeName(node) }),
+			v1alpha1.RetainedCache{NodeName: nodeName(node), Generation: generation, SizeBytes: ptr.To[int64](gib), LastUsedTime: metav1.Now()})
 		return nil
 	})
 }
 
 // arrives is what the new node reports: the move, its end, and that the volume is
-// attached; and the old node, that its residency is given up.
+// attached; and the old node, that its retained cache is given up.
 func (d *drain) arrives(ctx context.Context, id volume.ID, from int) error {
 	record, err := records.Load(ctx, d.api, id)
 	if err != nil {
@@ -202,7 +202,7 @@ func (d *drain) arrives(ctx context.Context, id volume.ID, from int) error {
 		return err
 	}
 	return records.UpdateStatus(ctx, d.api, id, func(obj *v1alpha1.CachedVolume) error {
-		obj.Status.Residency = slices.DeleteFunc(obj.Status.Residency, func(r v1alpha1.Residency) bool { return r.NodeName == nodeName(from) })
+		obj.Status.RetainedCaches = slices.DeleteFunc(obj.Status.RetainedCaches, func(r v1alpha1.RetainedCache) bool { return r.NodeName == nodeName(from) })
 		return nil
 	})
 }

@@ -44,8 +44,8 @@ type Config struct {
 	// WarmStartBandwidth bounds the fill of a volume that names no bandwidth, and
 	// WarmStartNodeBandwidth all fills together, in bytes per second; 0 is no limit.
 	WarmStartBandwidth, WarmStartNodeBandwidth int64
-	// ResidencyTTL is how long a cache is kept that nobody uses; 0 is for ever.
-	ResidencyTTL time.Duration
+	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.
+	RetainedCacheTTL time.Duration
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
@@ -82,7 +82,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are lent to other nodes")
 	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
 	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together; 0 is no limit")
-	fs.DurationVar(&c.ResidencyTTL, "residency-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
+	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	c.Metrics.AddFlags(fs)
 }
 
@@ -120,8 +120,8 @@ func (c *Config) Validate() error {
 	if c.WarmStartPort < 1 || c.WarmStartPort > 65535 {
 		errs = append(errs, fmt.Errorf("--warm-start-port %d: accepted are 1 to 65535", c.WarmStartPort))
 	}
-	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.ResidencyTTL < 0 {
-		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --residency-ttl: accepted are 0 (no limit) and positive values"))
+	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.RetainedCacheTTL < 0 {
+		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --retained-cache-ttl: accepted are 0 (no limit) and positive values"))
 	}
 	if c.MaxVolumes < 0 {
 		errs = append(errs, fmt.Errorf("--max-volumes %d: accepted are 0 (no limit) and positive numbers", c.MaxVolumes))

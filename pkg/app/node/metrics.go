@@ -35,7 +35,7 @@ func observed(ctx context.Context, dir string, entries *journal.Store[state.Entr
 		out := make([]observe.Volume, len(list))
 		for i, e := range list {
 			out[i] = observe.Volume{
-				ID: e.ID, Attached: e.State != state.Resident && e.State != state.Prewarmed, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
+				ID: e.ID, Attached: e.State != state.Retained && e.State != state.Prewarmed, Mode: e.Mode, Cached: e.Cached(), Activation: e.Counting, Base: e.Base,
 				PV: cmp.Or(e.Names.PV, string(e.ID)), Namespace: e.Names.Namespace, Claim: e.Names.Claim,
 			}
 		}
@@ -107,7 +107,7 @@ func (p *plugin) poolMetrics() metrics.Pool {
 	v := p.pool.View()
 	out := metrics.Pool{
 		Ready: v.Ready, Known: v.VG != "" && v.CapacityBytes > 0,
-		CapacityBytes: v.CapacityBytes, FreeBytes: v.FreeBytes, ResidentBytes: v.ResidencyBytes,
+		CapacityBytes: v.CapacityBytes, FreeBytes: v.FreeBytes, RetainedBytes: v.RetainedCacheBytes,
 	}
 	kept, _ := p.attacher.Kept()
 	out.Kept = len(kept)

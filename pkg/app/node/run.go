@@ -240,7 +240,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
 		InitiatorIQN: initiator, Preflight: p.findings.all, Events: recorder,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
-	}, lv, api, residencyBytes(entries))
+	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
 		Kernel: dm, Volumes: observed(ctx, filepath.Join(cfg.StateDir, "volumes"), entries, owned), Dir: filepath.Join(cfg.StateDir, "counters"), Now: time.Now,
 	}); err != nil {
@@ -250,7 +250,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.reporter = observe.NewReporter(volumes, cfg.NodeName, time.Now)
 	warm := attach.WarmConfig{
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		ResidencyTTL: cfg.ResidencyTTL,
+		RetainedCacheTTL: cfg.RetainedCacheTTL,
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -293,13 +293,13 @@ func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 	return api, broadcaster.NewRecorder(scheme, component), nil
 }
 
-// residencyBytes sums what clean caches of volumes that left the node occupy.
-func residencyBytes(entries *journal.Store[state.Entry]) pool.ResidencyBytes {
+// retainedCacheBytes sums what clean caches of volumes that left the node occupy.
+func retainedCacheBytes(entries *journal.Store[state.Entry]) pool.RetainedCacheBytes {
 	return func() (int64, error) {
 		list, err := entries.List()
 		var sum int64
 		for _, e := range list {
-			if e.State == state.Resident || e.State == state.Prewarmed {
+			if e.State == state.Retained || e.State == state.Prewarmed {
 				sum += e.CacheBytes()
 			}
 		}

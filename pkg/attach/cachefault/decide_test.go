@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 // write is never left.
 func TestNeverForgetsDirt(t *testing.T) {
 	for _, fault := range []func(*facts){kernelFail, readOnlyMeta, needsCheck, deadSSD, cloneFailed, cloneReadOnly} {
-		for _, s := range []state.State{state.Staging, state.Staged, state.Flushing, state.Flushed, state.Releasing, state.Resident, state.Wiping, state.Prewarmed} {
+		for _, s := range []state.State{state.Staging, state.Staged, state.Flushing, state.Flushed, state.Releasing, state.Retained, state.Wiping, state.Prewarmed} {
 			for _, told := range []bool{false, true} {
 				f := cacheOn(volume.ModeWriteback, dirtyBlocks, fault, inState(s))
 				f.AtRiskTold = told

@@ -25,10 +25,19 @@ const (
 	Flushing  State = "Flushing"
 	Flushed   State = "Flushed"
 	Releasing State = "Releasing"
-	Resident  State = "Resident"
+	Retained  State = "Retained"
 	Wiping    State = "Wiping"
 	Prewarmed State = "Prewarm"
 )
+
+// UnmarshalText implements encoding.TextUnmarshaler. A version before called a retained cache
+// by another word.
+func (s *State) UnmarshalText(text []byte) error {
+	if *s = State(text); *s == "Resident" {
+		*s = Retained
+	}
+	return nil
+}
 
 // Entry is the journal of one volume. It is written before and after each act,
 // so that a killed process finds what it was doing (I8).
@@ -92,7 +101,7 @@ type Entry struct {
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Fill is what the cache is being filled from; nil for a cache that is whole.
 	Fill *Fill `json:"fill,omitempty"`
-	// Lent is the move that the cache is exported to: a Resident one, or a Staged one
+	// Lent is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is warmed beforehand.
 	Lent *volume.MoveID `json:"lent,omitempty"`
 	// Track is the record of writes that goes on for such a node, and Tracked what it
@@ -102,9 +111,9 @@ type Entry struct {
 	// Prewarm is what was copied before this node was the owner; it is of use until
 	// the cache is Activated.
 	Prewarm *Prewarm `json:"prewarm,omitempty"`
-	// ResidencyDue is true from unstage until the record lists the residency: a node that it
+	// RetainedCacheDue is true from unstage until the record lists the retained cache: a node that it
 	// does not list is not told that the volume was deleted.
-	ResidencyDue bool `json:"residencyDue,omitempty"`
+	RetainedCacheDue bool `json:"retainedCacheDue,omitempty"`
 	// HotSetDue is true from unstage until the volume's hot set has been stored.
 	HotSetDue bool `json:"hotSetDue,omitempty"`
 	// HotSetAt is when the hot set of an attached volume was last stored, or the
@@ -130,17 +139,17 @@ type Entry struct {
 	Base     devmapper.Counters `json:"base,omitzero"`
 	// UpdatedAt is when the entry was written.
 	UpdatedAt time.Time `json:"updatedAt"`
-	// ResidentAt is when its volume left it behind; the first one is the first to be
+	// RetainedAt is when its volume left it behind; the first one is the first to be
 	// evicted.
-	ResidentAt time.Time `json:"residentAt,omitzero"`
+	RetainedAt time.Time `json:"retainedAt,omitzero"`
 }
 
-// LastUsed is when a residency was left behind, or when data copied beforehand were
-// last written. What is done to a residency later, as recording its hot set, is no use
+// LastUsed is when a retained cache was left behind, or when data copied beforehand were
+// last written. What is done to a retained cache later, as recording its hot set, is no use
 // of it.
 func (e *Entry) LastUsed() time.Time {
-	if e.State == Resident && !e.ResidentAt.IsZero() {
-		return e.ResidentAt
+	if e.State == Retained && !e.RetainedAt.IsZero() {
+		return e.RetainedAt
 	}
 	return e.UpdatedAt // also of an entry that an older version wrote
 }
@@ -149,7 +158,7 @@ func (e *Entry) LastUsed() time.Time {
 // newer version, and may mean that the SSD has the only copy of something.
 func (e Entry) Check() error {
 	switch e.State {
-	case Staging, Staged, Flushing, Flushed, Releasing, Resident, Wiping, Prewarmed:
+	case Staging, Staged, Flushing, Flushed, Releasing, Retained, Wiping, Prewarmed:
 	default:
 		return fmt.Errorf("unknown state %q", e.State)
 	}
@@ -173,8 +182,8 @@ func (e *Entry) Validate() error {
 		{e.State == Prewarmed && e.Prewarm == nil, "nothing says what was copied before the volume came"},
 		{e.Prewarm != nil && e.Activated, "a cache in use is still a copy"},
 		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},
-		{e.State == Resident && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
-		{e.Lent != nil && e.State != Resident && e.State != Staged, "a cache that is neither kept nor in use is exported"},
+		{e.State == Retained && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
+		{e.Lent != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
 		{e.Track != nil && e.Lent == nil, "writes are recorded for nobody"},
 		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a unit whose server keeps generations is reserved"},
 		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
@@ -195,7 +204,7 @@ func (e *Entry) Activate(mode volume.CacheMode) {
 // Deny is said before the pod may write past the cache (I3).
 func (e *Entry) Deny() {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = volume.ModeNone, false, false, nil
-	e.Fill.ForgetResidency()
+	e.Fill.ForgetRetainedCache()
 }
 
 // Anew is said before a cache that was not used is removed, in whose place the same stage
@@ -220,10 +229,10 @@ func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 // (states.md, The warm move).
 type Fill struct {
 	Move volume.MoveID `json:"move,omitzero"`
-	// From is the residency that the fill may begin from; nil if it begins from the hot
+	// From is the retained cache that the fill may begin from; nil if it begins from the hot
 	// set, or if the origin may be newer.
 	From *volume.WarmSource `json:"from,omitempty"`
-	// Peer is the export of that residency while a session with it may exist, and
+	// Peer is the export of that retained cache while a session with it may exist, and
 	// PeerOffset where its data begin, in sectors.
 	Peer       *volume.ISCSI `json:"peer,omitempty"`
 	PeerOffset uint64        `json:"peerOffset,omitempty"`
@@ -240,7 +249,7 @@ type Fill struct {
 	Deadline  time.Time `json:"deadline,omitzero"`
 }
 
-// Began tells where the fill was to begin. The loan tells it when the residency is forgotten.
+// Began tells where the fill was to begin. The loan tells it when the retained cache is forgotten.
 func (f *Fill) Began() volume.ServedFrom {
 	if f.From != nil || f.PeerSectors > 0 {
 		return volume.FromPeer
@@ -248,16 +257,16 @@ func (f *Fill) Began() volume.ServedFrom {
 	return volume.FromOrigin
 }
 
-// ForgetResidency is called before the pod may write past the cache: from then on the
-// residency that the fill began with is older than the origin.
-func (f *Fill) ForgetResidency() {
+// ForgetRetainedCache is called before the pod may write past the cache: from then on the
+// retained cache that the fill began with is older than the origin.
+func (f *Fill) ForgetRetainedCache() {
 	if f != nil {
 		f.From = nil
 	}
 }
 
 // Again is a fill that is activated again: from the origin, and never from the
-// residency that it once began with.
+// retained cache that it once began with.
 func (f *Fill) Again() *Fill {
 	if f == nil {
 		return nil
@@ -339,9 +348,9 @@ func (e *Entry) Activation() volume.Activation {
 }
 
 // Evictable tells whether the space of an entry may be given to another volume: that
-// of a residency which nobody reads, or of data that were copied beforehand.
+// of a retained cache which nobody reads, or of data that were copied beforehand.
 func (e *Entry) Evictable() bool {
-	return e.State == Resident && e.Lent == nil || e.State == Prewarmed
+	return e.State == Retained && e.Lent == nil || e.State == Prewarmed
 }
 
 // MayHave tells whether a device of that part may be this node's, which has the entry or
@@ -354,5 +363,5 @@ func (e *Entry) MayHave(p layout.Part) bool {
 	case e == nil:
 		return true
 	}
-	return e.State != Resident && e.State != Prewarmed
+	return e.State != Retained && e.State != Prewarmed
 }

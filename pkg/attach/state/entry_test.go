@@ -1,6 +1,7 @@
 package state
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +12,7 @@ import (
 // TestValidate: each rule refuses the entry that breaks it alone.
 func TestValidate(t *testing.T) {
 	staged := Entry{State: Staged, Mode: volume.ModeWriteback, Activated: true}
-	kept := Entry{State: Resident, Mode: volume.ModeWritethrough, Activated: true, Clean: true}
+	kept := Entry{State: Retained, Mode: volume.ModeWritethrough, Activated: true, Clean: true}
 	for name, c := range map[string]struct {
 		e      Entry
 		change func(*Entry)
@@ -74,5 +75,13 @@ func TestTransitions(t *testing.T) {
 		if !c.want(e) || e.Clean || e.Prewarm != nil || e.Validate() != nil {
 			t.Errorf("%s: %+v: %v", name, e, e.Validate())
 		}
+	}
+}
+
+// TestEarlierWord: a journal of a version before is read.
+func TestEarlierWord(t *testing.T) {
+	var e Entry
+	if err := json.Unmarshal([]byte(`{"id":"v","state":"Resident","mode":"writethrough","clean":true}`), &e); err != nil || e.State != Retained || e.Check() != nil {
+		t.Errorf("got %+v, %v", e, err)
 	}
 }

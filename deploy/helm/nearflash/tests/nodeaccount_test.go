@@ -169,11 +169,11 @@ func (c *cluster) testNodeElse(t *testing.T, node client.Client) {
 // testNodeVolumeStatus tries changes of one status: node-a owns generation 3 and
 // keeps no cache, node-b keeps one of generation 2, node-c one of generation 1.
 func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client) {
-	residency := func(node string, generation int64) v1alpha1.Residency {
-		return v1alpha1.Residency{NodeName: node, Generation: generation}
+	retainedCache := func(node string, generation int64) v1alpha1.RetainedCache {
+		return v1alpha1.RetainedCache{NodeName: node, Generation: generation}
 	}
 	before := ownedStatus("node-a", 3)
-	before.Residency = []v1alpha1.Residency{residency("node-b", 2), residency("node-c", 1)}
+	before.RetainedCaches = []v1alpha1.RetainedCache{retainedCache("node-b", 2), retainedCache("node-c", 1)}
 	before.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionApplied, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonApplying, LastTransitionTime: metav1.Now(),
 	}}
@@ -228,25 +228,29 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"owner releases the volume":     {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = v1alpha1.PublicationReleased }, false},
 		"owner removes the publication": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Publication = "" }, false},
 		"status is emptied":             {nodeA, func(s *v1alpha1.CachedVolumeStatus) { *s = v1alpha1.CachedVolumeStatus{} }, false},
-		"own residency added":           {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-a", 3)) }, true},
-		"own residency added in front": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
-			s.Residency = append([]v1alpha1.Residency{residency("node-a", 3)}, s.Residency...)
+		"own retained cache added": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = append(s.RetainedCaches, retainedCache("node-a", 3))
 		}, true},
-		"own residency removed":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[1:] }, true},
-		"own residency from the future": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 4 }, false},
-		"own residency made the latest": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].Generation = 3 }, false},
-		"own residency used just now":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[0].LastUsedTime = metav1.Now() }, false},
-		"own residency with its size": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
-			s.Residency = append(s.Residency, v1alpha1.Residency{NodeName: "node-a", Generation: 3, SizeBytes: new(int64(1))})
+		"own retained cache added in front": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = append([]v1alpha1.RetainedCache{retainedCache("node-a", 3)}, s.RetainedCaches...)
 		}, true},
-		"stranger claims a residency": {c.as(t, c.podToken(t, "nearflash-node", "node-e")), func(s *v1alpha1.CachedVolumeStatus) {
-			s.Residency = append(s.Residency, residency("node-e", 3))
+		"own retained cache removed":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches = s.RetainedCaches[1:] }, true},
+		"own retained cache from the future": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches[0].Generation = 4 }, false},
+		"own retained cache made the latest": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches[0].Generation = 3 }, false},
+		"own retained cache used just now":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches[0].LastUsedTime = metav1.Now() }, false},
+		"own retained cache with its size": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = append(s.RetainedCaches, v1alpha1.RetainedCache{NodeName: "node-a", Generation: 3, SizeBytes: new(int64(1))})
+		}, true},
+		"stranger claims a retained cache": {c.as(t, c.podToken(t, "nearflash-node", "node-e")), func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = append(s.RetainedCaches, retainedCache("node-e", 3))
 		}, false},
-		"residency of another removed":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = s.Residency[:1] }, false},
-		"every residency removed":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = nil }, false},
-		"residency of another changed":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[1].Generation = 3 }, false},
-		"residency of another invented":  {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency = append(s.Residency, residency("node-d", 3)) }, false},
-		"residency of another exchanged": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Residency[1] = residency("node-d", 1) }, false},
+		"retained cache of another removed": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches = s.RetainedCaches[:1] }, false},
+		"every retained cache removed":      {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches = nil }, false},
+		"retained cache of another changed": {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches[1].Generation = 3 }, false},
+		"retained cache of another invented": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
+			s.RetainedCaches = append(s.RetainedCaches, retainedCache("node-d", 3))
+		}, false},
+		"retained cache of another exchanged": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches[1] = retainedCache("node-d", 1) }, false},
 	}
 	stored := c.storedVolume(t, "status", before)
 	for name, tc := range tests {

@@ -28,7 +28,7 @@ func newHotSet(volume *v1alpha1.CachedVolume) *v1alpha1.CacheHotSet {
 func (c *cluster) testNodeHotSets(t *testing.T, nodeA, nodeB client.Client) {
 	ctx := t.Context()
 	status := ownedStatus("node-a", 3)
-	status.Residency = []v1alpha1.Residency{{NodeName: "node-b", Generation: 1}}
+	status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-b", Generation: 1}}
 	status.WarmSource = v1alpha1.WarmSource{NodeName: "node-c", Generation: 2}
 	volume := c.storedVolume(t, "hot", status)
 	nodeC, nodeF := c.as(t, c.podToken(t, "nearflash-node", "node-c")), c.as(t, c.podToken(t, "nearflash-node", "node-f"))
@@ -37,7 +37,7 @@ func (c *cluster) testNodeHotSets(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "record a hot set of another's volume", nodeF.Create(ctx, newHotSet(volume)))
 	stored := newHotSet(volume)
 	allowed(t, "record a hot set", nodeA.Create(ctx, stored))
-	for name, node := range map[string]client.Client{"owner": nodeA, "resident": nodeB, "warm source": nodeC} {
+	for name, node := range map[string]client.Client{"owner": nodeA, "retained": nodeB, "warm source": nodeC} {
 		allowed(t, name+": record another", node.Patch(ctx, stored.DeepCopy(), mergePatch(`{"blocks":"Ag=="}`)))
 	}
 	forbidden(t, "change another's", nodeF.Patch(ctx, stored.DeepCopy(), mergePatch(`{"blocks":"Aw=="}`)))

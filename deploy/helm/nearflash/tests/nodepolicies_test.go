@@ -86,7 +86,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
 		"Filesystem":           {Filesystem: v1alpha1.FilesystemFormatting},
 		"Activation":           {Activation: v1alpha1.Activation{ID: "x", Generation: 2}},
 		"PendingActivation":    {PendingActivation: v1alpha1.Activation{ID: "x", Generation: 2}},
-		"Residency":            {Residency: []v1alpha1.Residency{{NodeName: "node-s", Generation: 1}}},
+		"RetainedCaches":       {RetainedCaches: []v1alpha1.RetainedCache{{NodeName: "node-s", Generation: 1}}},
 		"WarmSource":           {WarmSource: v1alpha1.WarmSource{NodeName: "node-s", Generation: 1}},
 		"Cache":                {Cache: v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWritethrough}},
 		"Flush":                {Flush: v1alpha1.FlushStatus{Request: "x", CompletionTime: metav1.Now()}},

@@ -95,7 +95,7 @@ func wantGrants() map[string][]grant {
 		},
 		"ClusterRole/nearflash-node": {
 			{"nearflash.io/cachedvolumes", "get list watch", "no create, update or delete: a node must not make or forget a volume"},
-			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, residency, conditions; limited by admission policy"},
+			{"nearflash.io/cachedvolumes/status", "update patch", "dirty mark, retained cache, conditions; limited by admission policy"},
 			{"nearflash.io/cachemigrations", "get list watch create delete", "it asks for caches of its volumes and lends its own; limited by admission policy"},
 			{"nearflash.io/cachemigrations/status", "patch", "each side of a migration reports; limited by admission policy"},
 			{"nearflash.io/cachehotsets", "get create update patch", "a hint that outlives the node; limited by admission policy"},

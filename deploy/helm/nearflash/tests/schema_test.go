@@ -77,7 +77,7 @@ func TestBadValues(t *testing.T) {
 		"bandwidth as a quantity":        {[]string{"--set", "node.warmStart.bandwidth=64Mi"}, "'/node/warmStart/bandwidth'"},
 		"negative bandwidth":             {[]string{"--set", "node.warmStart.nodeBandwidth=-1"}, "'/node/warmStart/nodeBandwidth'"},
 		"unknown part of warm start":     {[]string{"--set", "node.warmStart.deadline=1h"}, "'/node/warmStart': additional properties 'deadline' not allowed"},
-		"residency TTL in days":          {[]string{"--set", "node.residencyTTL=3d"}, "'/node/residencyTTL'"},
+		"retained cache TTL in days":     {[]string{"--set", "node.retainedCacheTTL=3d"}, "'/node/retainedCacheTTL'"},
 		"attribute warm start":           {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStart=disk"}, "'/volumeAttributesClasses/0/parameters/warmStart'"},
 		"attribute bandwidth":            {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartBandwidth=fast"}, "'/volumeAttributesClasses/0/parameters/warmStartBandwidth'"},
 		"attribute deadline":             {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartDeadline=1d"}, "'/volumeAttributesClasses/0/parameters/warmStartDeadline'"},
