@@ -32,7 +32,6 @@ type CacheHotSet struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=87384
 	//
-	//lint:ignore apikinds,apilists,apibounds bytes are a string in JSON, and MaxLength bounds it
 	Blocks []byte `json:"blocks,omitempty"`
 
 	// recordedTime is when the list was taken.

@@ -96,7 +96,7 @@ type CacheMigrationSpec struct {
 	// purpose is Move for a volume's new owner, and Prewarm for a node that may own it
 	// later.
 	// +optional
-	// +kubebuilder:default=Move
+	// +default="Move"
 	Purpose MigrationPurpose `json:"purpose,omitempty"`
 
 	// prewarmRequest is the request of the CachedVolume that a Prewarm carries out.

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"codeberg.org/polyfloyd/go-errorlint/errorlint"
@@ -32,5 +33,11 @@ func main() {
 	cmd.AddBareAnalyzers(errorlint.NewAnalyzer(), loggercheck.NewAnalyzer(), nilness.Analyzer)
 	cmd.AddBareAnalyzers(house.Analyzers()...)
 	cmd.AddBareAnalyzers(apitypes.Analyzers()...)
+	kubeAPI, err := apitypes.KubeAPI()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	cmd.AddBareAnalyzers(kubeAPI...)
 	cmd.Run()
 }

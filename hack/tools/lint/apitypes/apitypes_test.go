@@ -15,12 +15,10 @@ const module = "github.com/nearflash/nearflash/"
 func TestBad(t *testing.T) {
 	tests := map[string]*analysis.Analyzer{
 		"kinds":    apitypes.Kinds,
-		"names":    apitypes.Names,
 		"presence": apitypes.Presence,
 		"bounds":   apitypes.Bounds,
-		"lists":    apitypes.Lists,
 		"status":   apitypes.Status,
-		"markers":  apitypes.Markers,
+		"rules":    apitypes.Rules,
 	}
 	if len(tests) != len(apitypes.Analyzers()) {
 		t.Errorf("%d analyzers are tested, there are %d", len(tests), len(apitypes.Analyzers()))
@@ -32,10 +30,30 @@ func TestBad(t *testing.T) {
 	}
 }
 
+// TestKubeAPI: the linters of kube-api-linter are on, those that Kubernetes leaves off too,
+// and speak of API types alone.
+func TestKubeAPI(t *testing.T) {
+	for _, analyzer := range kubeAPI(t) {
+		switch analyzer.Name {
+		case "jsontags", "maxlength", "nobools", "nomaps", "nophase", "optionalorrequired", "ssatags", "statussubresource":
+			analysistest.Run(t, analysistest.TestData(), analyzer, module+"api/kube/"+analyzer.Name)
+		}
+	}
+}
+
+func kubeAPI(t *testing.T) []*analysis.Analyzer {
+	t.Helper()
+	list, err := apitypes.KubeAPI()
+	if err != nil || len(list) < 20 {
+		t.Fatalf("%d linters, %v", len(list), err)
+	}
+	return list
+}
+
 // TestGood wants no finding in types that keep the rules, and none in packages that
 // hold no API.
 func TestGood(t *testing.T) {
-	for _, analyzer := range apitypes.Analyzers() {
+	for _, analyzer := range append(apitypes.Analyzers(), kubeAPI(t)...) {
 		analysistest.Run(t, analysistest.TestData(), analyzer, module+"api/good", module+"pkg/other")
 	}
 }

@@ -1,8 +1,6 @@
-// Package apitypes holds the conventions that the types of the Kubernetes API
-// below api/ are written by. They are those of the API conventions of Kubernetes
-// (sig-architecture) as kube-api-linter checks them for custom resources; a rule
-// that it has too is named in the comment of the analyzer. Only what can be read
-// from one package is checked, and nothing is corrected.
+// Package apitypes holds the conventions that the types of the Kubernetes API below api/
+// are written by: the linters of kube-api-linter that are for custom resources (KubeAPI),
+// and rules for what those do not check (Analyzers). Nothing is corrected.
 //
 // What the API server itself would refuse (a CEL rule that does not compile, or
 // costs too much) is tested in package v1alpha1 on a real API server.
@@ -16,9 +14,9 @@ import (
 	"golang.org/x/tools/go/analysis"
 )
 
-// Analyzers returns all rules.
+// Analyzers returns the rules that kube-api-linter does not have.
 func Analyzers() []*analysis.Analyzer {
-	return []*analysis.Analyzer{Kinds, Names, Presence, Bounds, Lists, Status, Markers}
+	return []*analysis.Analyzer{Kinds, Presence, Bounds, Status, Rules}
 }
 
 // isAPI tells whether a package holds API types: those below api/ of a module.

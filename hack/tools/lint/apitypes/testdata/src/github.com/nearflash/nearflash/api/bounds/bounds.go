@@ -9,19 +9,15 @@ type Name string
 
 // Bounds are missing.
 type Bounds struct {
-	// +kubebuilder:validation:MinLength=1
-	Text string // want `Bounds.Text: MinLength or MaxLength is missing`
 	// +kubebuilder:validation:MaxLength=10
-	Short string // want `Bounds.Short: MinLength or MaxLength is missing`
+	Short string // want `Bounds.Short: MinLength is missing`
 	// +kubebuilder:validation:Minimum=0
 	Number *int64 // want `Bounds.Number: Minimum or Maximum is missing`
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=9007199254740992
-	Large *int64   // want `Bounds.Large: its bounds exceed 9007199254740991`
-	List  []Name   // want `Bounds.List: MaxItems is missing`
-	Words []string // want `Bounds.Words: MaxItems is missing`
+	Large *int64 // want `Bounds.Large: its bounds exceed 9007199254740991`
 	// +kubebuilder:validation:MaxItems=8
-	Long []string // want `Bounds.Long: MinLength or MaxLength of the items is missing`
+	Long []string // want `Bounds.Long: MinLength of the items is missing`
 	// +required
 	// +kubebuilder:validation:MaxItems=8
 	Empty []Name // want `Bounds.Empty: MinItems is missing`

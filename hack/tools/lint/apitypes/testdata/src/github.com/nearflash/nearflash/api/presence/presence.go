@@ -11,16 +11,6 @@ type Inner struct{}
 
 // Presence is unclear.
 type Presence struct {
-	Neither string `json:"neither,omitempty"` // want `Presence.Neither: exactly one of \+optional and \+required is needed`
-	// +optional
-	// +required
-	Both string `json:"both,omitempty"` // want `Presence.Both: exactly one`
-	// +required
-	// +default="a"
-	Default Word `json:"default,omitempty"` // want `Presence.Default: a required field cannot have a default`
-	// +optional
-	// +nullable
-	Nullable Word `json:"nullable,omitempty"` // want `Presence.Nullable: null would be a third state`
 	// +optional
 	Inner Inner `json:"inner,omitempty"` // want `Presence.Inner: a struct that may be absent needs omitzero`
 	// +required
