@@ -201,7 +201,7 @@ func sampling(t *testing.T, node *node, dm devmapper.Client) func(n int) error {
 	}
 }
 
-// retained caches wants every volume to have left its cache on the node, and that keeping
+// retainedCaches wants every volume to have left its cache on the node, and that keeping
 // them asks nobody.
 func retainedCaches(t *testing.T, node *node, n int, rec askedRecords) {
 	t.Helper()

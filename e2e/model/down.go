@@ -64,7 +64,7 @@ func (w *World) downDue(n Node) bool {
 	return !entitled || !m.Journal.SameBoot && m.Top == TopNone
 }
 
-// retained cache is repair's look at a clean cache, checkRetainedCache of repair.go.
+// retainedCache is repair's look at a clean cache, checkRetainedCache of repair.go.
 func retainedCache(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m, r := w.at(n), w.record()

@@ -352,16 +352,23 @@ func (a *Attacher) save(ctx context.Context, e *state.Entry, s state.State) erro
 		e.Boot = a.Boot
 	}
 	e.State, e.UpdatedAt = s, a.Now().UTC()
-	if err := a.write(e); err != nil {
+	if err := a.write(ctx, e); err != nil {
 		return err
 	}
 	klog.FromContext(ctx).V(4).Info("Journal written", "volume", e.ID, "from", from, "to", s, "generation", e.Fence.Generation)
 	return nil
 }
 
-// write writes an entry as it is, in the journal's format of now.
-func (a *Attacher) write(e *state.Entry) error {
+// write writes an entry as it is, in the journal's format of now. One that cannot be true is
+// refused, unless the journal has such a one already: its volume must have a way out.
+func (a *Attacher) write(ctx context.Context, e *state.Entry) error {
 	err := e.Validate()
+	if err != nil {
+		if before, lerr := a.Journal.Load(string(e.ID)); lerr == nil && before.Validate() != nil {
+			klog.FromContext(ctx).Error(err, "Journal has an entry that cannot be true", "volume", e.ID)
+			err = nil
+		}
+	}
 	if err == nil {
 		err = a.Journal.Save(string(e.ID), *e)
 	}

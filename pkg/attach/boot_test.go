@@ -44,7 +44,7 @@ func TestEarlierBoot(t *testing.T) {
 			n := newFencedNode(t)
 			n.Pool, n.Locks, n.HotSets, n.Tools, n.Warm.Dir = withoutPool{}, &keylock.Set{}, noHotSets{}, noTools{}, t.TempDir()
 			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
-			if err := n.write(e); err != nil {
+			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)
 			}
 			note(t.Context(), n, e)

@@ -166,7 +166,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	}
 	// Before there is a device: a stage adopts it with what the journal says, and a plugin
 	// of before must not look for it under another name.
-	if err := a.write(e); err != nil {
+	if err := a.write(ctx, e); err != nil {
 		return err
 	}
 	o, err := a.reconnect(ctx, e)
@@ -191,7 +191,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	// the marks before there is a table that they count from: those of a session of before
 	// would have the cache doubted, and thrown away once it is flushed.
 	a.markOrigin(ctx, e)
-	if err := a.write(e); err != nil {
+	if err := a.write(ctx, e); err != nil {
 		return err
 	}
 	if err := a.createTop(ctx, e, a.cacheTable(e, c.Meta, data, o, true)); err != nil {
@@ -215,9 +215,10 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	faultUnstageRemoved.Hit()
 	// Until now whoever had it open could write, since the flush too.
 	if writable {
-		if e.Doubt = a.doubt(ctx, e); e.Doubt != "" {
-			return a.discard(ctx, e)
-		}
+		e.Doubt = a.doubt(ctx, e)
+	}
+	if e.Doubt != "" {
+		return a.discard(ctx, e)
 	}
 	if e.Marked {
 		if err := a.countUp(ctx, e); err != nil {

@@ -94,3 +94,49 @@ func TestLimitLeavesLostAlone(t *testing.T) {
 		t.Errorf("swapped: %t, %v", done, err)
 	}
 }
+
+// TestLendLive: a cache in use is exported, the copy of it ends, and writes go on being
+// recorded until the volume leaves; then the other node can tell what has changed.
+func TestLendLive(t *testing.T) {
+	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+		t.Run(string(mode), func(t *testing.T) {
+			l := newWarmLife(t, mode, "")
+			req := l.publish(l.a.name)
+			l.must("stage", l.a.Stage(l.ctx, req))
+			l.a.podWrites(1, 0, 1)
+			l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode, s.PrewarmRequest = l.b.name, "r" })
+			ask := volume.LoanRequest{
+				Move: volume.MoveID{Name: "m", UID: "1"}, Volume: volumeID, UID: req.Publication.Fence.UID, Generation: req.Publication.Fence.Generation,
+				Purpose: volume.PurposePrewarm, To: l.b.name, Request: "r", Initiator: iqnOf(l.b.name), Credentials: account,
+			}
+			loan, err := l.a.Lend(l.ctx, ask)
+			l.must("lend", err)
+			l.must("end of the copy", l.a.Release(l.ctx, volumeID, ask.Move))
+			if e := l.a.entry(); e.Lent != nil || e.Track == nil || loan.Tracked == nil || e.Track.ID != loan.Tracked.ID {
+				t.Errorf("after the copy: lent %v, record %v, told %v", e.Lent, e.Track, loan.Tracked)
+			}
+			l.a.podWrites(2, 1)
+			l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
+			if e := l.a.entry(); e.State != state.Retained || e.Track != nil || e.Tracked == nil || e.Tracked.ID != loan.Tracked.ID {
+				t.Errorf("after the volume has left: %s, record %v, written %v", e.State, e.Track, e.Tracked)
+			}
+		})
+	}
+}
+
+// TestImpossibleEntry: what cannot be true is not journalled; a volume whose journal has it
+// already comes away from it.
+func TestImpossibleEntry(t *testing.T) {
+	l := newLife(t, volume.ModeWritethrough)
+	l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
+	l.a.podWrites(1, 0, 1)
+	e := *l.a.entry()
+	e.Inherited = true
+	if err := l.a.Journal.Save(string(volumeID), e); err != nil {
+		t.Fatal(err)
+	}
+	l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
+	if e := l.a.entry(); e.State != state.Retained {
+		t.Errorf("the journal says %s", e.State)
+	}
+}

@@ -75,7 +75,7 @@ func (a *Attacher) rename(ctx context.Context, id volume.ID, e *state.Entry, ren
 		return nil
 	}
 	if e != nil {
-		if err := a.write(e); err != nil {
+		if err := a.write(ctx, e); err != nil {
 			return err
 		}
 	}

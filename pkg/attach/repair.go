@@ -79,7 +79,7 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	switch e.State {
 	case state.Retained:
 		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {
-			return a.reportKept(ctx, e)
+			return a.reportKept(ctx, e, &rec)
 		}
 		return a.checkRetainedCache(ctx, e, deleted)
 	case state.Prewarmed:
@@ -158,7 +158,7 @@ func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, delet
 	case err != nil:
 		return err
 	case a.wanted(e, rec, deleted):
-		return errors.Join(a.takeBackRestored(ctx, e, rec), a.reportKept(ctx, e))
+		return errors.Join(a.takeBackRestored(ctx, e, rec), a.reportKept(ctx, e, rec))
 	}
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
@@ -176,9 +176,10 @@ func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, delet
 	return nil
 }
 
-// reportKept reports a retained cache that unstage could not report.
-func (a *Attacher) reportKept(ctx context.Context, e *state.Entry) error {
-	if !e.RetainedCacheDue {
+// reportKept reports a retained cache that unstage could not report, or a version before by
+// another word. Only the last owner may.
+func (a *Attacher) reportKept(ctx context.Context, e *state.Entry, rec *volume.Volume) error {
+	if !e.RetainedCacheDue || rec != nil && rec.Fence.Node != a.Node {
 		return nil
 	}
 	return a.reportRetainedCache(ctx, e, retainedCacheOf(e))

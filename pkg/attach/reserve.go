@@ -96,7 +96,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	defer cancel()
 	f, paths, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
 	if errors.Is(err, reservation.ErrUnsupported) && !had {
-		return a.unreserve(e)
+		return a.unreserve(ctx, e)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: reservation of %s: %w", volume.ErrUnavailable, target(e.Source), err)
@@ -123,7 +123,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	}
 	_, err = reservation.Take(tctx, paths, keyOf(e.Fence))
 	if errors.Is(err, reservation.ErrUnsupported) && !had {
-		return a.unreserve(e)
+		return a.unreserve(ctx, e)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
@@ -133,9 +133,9 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 
 // unreserve journals that the unit is not reserved: a stage that could not ask it, or repair,
 // said from before that it was.
-func (a *Attacher) unreserve(e *state.Entry) error {
+func (a *Attacher) unreserve(ctx context.Context, e *state.Entry) error {
 	e.Reserved, e.Inherited = false, false
-	return a.write(e)
+	return a.write(ctx, e)
 }
 
 // entitled asks the record whether nobody else may have the volume, another machine under

@@ -28,7 +28,7 @@ type Pool struct {
 	Node string
 	// Ready is false while the pool cannot hold a cache.
 	Ready bool
-	// Free bytes are occupied by nothing, Retained cache bytes by caches of volumes that
+	// Free bytes are occupied by nothing, RetainedCache bytes by caches of volumes that
 	// have left the node.
 	Free, RetainedCache int64
 }

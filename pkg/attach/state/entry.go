@@ -4,6 +4,7 @@
 package state
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -29,15 +30,6 @@ const (
 	Wiping    State = "Wiping"
 	Prewarmed State = "Prewarm"
 )
-
-// UnmarshalText implements encoding.TextUnmarshaler. A version before called a retained cache
-// by another word.
-func (s *State) UnmarshalText(text []byte) error {
-	if *s = State(text); *s == "Resident" {
-		*s = Retained
-	}
-	return nil
-}
 
 // Entry is the journal of one volume. It is written before and after each act,
 // so that a killed process finds what it was doing (I8).
@@ -144,6 +136,23 @@ type Entry struct {
 	RetainedAt time.Time `json:"retainedAt,omitzero"`
 }
 
+// UnmarshalJSON implements json.Unmarshaler. A version before had another word for a retained
+// cache, under which no record lists one any more.
+func (e *Entry) UnmarshalJSON(b []byte) error {
+	type plain Entry
+	earlier := struct {
+		*plain
+		ResidentAt time.Time `json:"residentAt"`
+	}{plain: (*plain)(e)}
+	if err := json.Unmarshal(b, &earlier); err != nil {
+		return err
+	}
+	if e.State == "Resident" {
+		e.State, e.RetainedAt, e.RetainedCacheDue = Retained, earlier.ResidentAt, true
+	}
+	return nil
+}
+
 // LastUsed is when a retained cache was left behind, or when data copied beforehand were
 // last written. What is done to a retained cache later, as recording its hot set, is no use
 // of it.
@@ -184,7 +193,7 @@ func (e *Entry) Validate() error {
 		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},
 		{e.State == Retained && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
 		{e.Lent != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
-		{e.Track != nil && e.Lent == nil, "writes are recorded for nobody"},
+		{e.Track != nil && (e.State == Staging || e.State == Retained || e.State == Prewarmed), "writes to a cache that is not in use are recorded"},
 		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a unit whose server keeps generations is reserved"},
 		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
 	} {

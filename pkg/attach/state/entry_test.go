@@ -34,7 +34,7 @@ func TestValidate(t *testing.T) {
 		"kept dirty":                     {kept, func(e *Entry) { e.Clean = false }, "not proven"},
 		"kept in doubt":                  {kept, func(e *Entry) { e.Doubt = "the origin refused writes" }, "not proven"},
 		"exported while it is flushed":   {staged, func(e *Entry) { e.State, e.Lent = Flushing, &volume.MoveID{} }, "exported"},
-		"recorded for nobody":            {staged, func(e *Entry) { e.Track = &Track{ID: "t"} }, "for nobody"},
+		"recorded, and not in use":       {staged, func(e *Entry) { e.State, e.Clean, e.Track = Retained, true, &Track{ID: "t"} }, "not in use"},
 		"a reserved unit that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
 		"inherited nothing":              {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},
 	} {
@@ -81,7 +81,8 @@ func TestTransitions(t *testing.T) {
 // TestEarlierWord: a journal of a version before is read.
 func TestEarlierWord(t *testing.T) {
 	var e Entry
-	if err := json.Unmarshal([]byte(`{"id":"v","state":"Resident","mode":"writethrough","clean":true}`), &e); err != nil || e.State != Retained || e.Check() != nil {
+	if err := json.Unmarshal([]byte(`{"id":"v","state":"Resident","mode":"writethrough","clean":true,"residentAt":"2026-01-02T03:04:05Z"}`), &e); err != nil || e.State != Retained || e.Check() != nil ||
+		e.ID != "v" || !e.Clean || !e.RetainedCacheDue || e.RetainedAt.Year() != 2026 {
 		t.Errorf("got %+v, %v", e, err)
 	}
 }
