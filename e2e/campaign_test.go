@@ -292,6 +292,14 @@ func controllerLost(ctx context.Context, w *witness) error {
 // goes on without the lender. One that was not under way proves nothing.
 func lenderCutOff(cut func(lender, borrower string) error) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
+		// A cache that may have what the storage server refused in a disaster before is not
+		// kept when its volume leaves: another one comes in its place first.
+		if err := w.again(ctx, w.node); err != nil {
+			return err
+		}
+		if err := w.loaded(ctx); err != nil {
+			return err
+		}
 		// What was copied in part is nobody's source.
 		if err := w.awaitWhole(ctx); err != nil {
 			return err
