@@ -228,6 +228,15 @@ func (w *witness) again(ctx context.Context, node string) error {
 	return w.open(ctx)
 }
 
+// renewed restarts the pod and writes. A cache that may have what the storage server refused
+// in a disaster before is not kept when its volume leaves; the next one is.
+func (w *witness) renewed(ctx context.Context) error {
+	if err := w.again(ctx, w.node); err != nil {
+		return err
+	}
+	return w.loaded(ctx)
+}
+
 // killedRestart restarts the pod with the node plugin killed at a fault point.
 func killedRestart(prefix string) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
@@ -239,6 +248,11 @@ func killedRestart(prefix string) func(context.Context, *witness) error {
 			}, p)
 		})
 		point := all[w.r.IntN(len(all))]
+		if prefix == "unstage." {
+			if err := w.renewed(ctx); err != nil {
+				return err
+			}
+		}
 		w.close()
 		stop := func() error { return w.stop(ctx) }
 		if prefix == "unstage." {
@@ -292,12 +306,7 @@ func controllerLost(ctx context.Context, w *witness) error {
 // goes on without the lender. One that was not under way proves nothing.
 func lenderCutOff(cut func(lender, borrower string) error) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
-		// A cache that may have what the storage server refused in a disaster before is not
-		// kept when its volume leaves: another one comes in its place first.
-		if err := w.again(ctx, w.node); err != nil {
-			return err
-		}
-		if err := w.loaded(ctx); err != nil {
+		if err := w.renewed(ctx); err != nil {
 			return err
 		}
 		// What was copied in part is nobody's source.
