@@ -15,7 +15,7 @@ import (
 // the first "=", the value what follows.
 type markers []marker
 
-type marker struct{ key, value, text string }
+type marker struct{ key, value string }
 
 const validation = "kubebuilder:validation:"
 
@@ -35,7 +35,7 @@ func markersOf(groups ...*ast.CommentGroup) markers {
 			if head, _, found := strings.Cut(key, "XValidation:"); found {
 				key, value = head+"XValidation", text
 			}
-			out = append(out, marker{key: key, value: value, text: text})
+			out = append(out, marker{key: key, value: value})
 		}
 	}
 	return out
@@ -77,10 +77,7 @@ type field struct {
 	embedded bool
 	typ      types.Type
 	markers  markers
-	doc      string
-	json     string // the name in JSON, "" if there is none
-	tags     []string
-	tagged   bool
+	tags     []string // of the json tag, behind the name
 	inline   bool
 }
 
@@ -93,7 +90,6 @@ func (f field) omits(how string) bool {
 	return false
 }
 
-func (f field) optional() bool { return f.markers.has("optional", validation+"Optional") }
 func (f field) required() bool { return f.markers.has("required", validation+"Required") }
 
 // structure is one struct type of the package.
@@ -160,13 +156,10 @@ func (d *declarations) add(pass *analysis.Pass, spec *ast.TypeSpec, m markers) {
 }
 
 func fieldsOf(pass *analysis.Pass, s *structure, f *ast.Field) []field {
-	base := field{in: s, pos: f.Pos(), typ: pass.TypesInfo.TypeOf(f.Type), markers: markersOf(f.Doc), doc: f.Doc.Text()}
+	base := field{in: s, pos: f.Pos(), typ: pass.TypesInfo.TypeOf(f.Type), markers: markersOf(f.Doc)}
 	if f.Tag != nil {
 		if text, err := strconv.Unquote(f.Tag.Value); err == nil {
-			var value string
-			value, base.tagged = reflect.StructTag(text).Lookup("json")
-			parts := strings.Split(value, ",")
-			base.json, base.tags = parts[0], parts[1:]
+			base.tags = strings.Split(reflect.StructTag(text).Get("json"), ",")[1:]
 			base.inline = base.omits("inline")
 		}
 	}

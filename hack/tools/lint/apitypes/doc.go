@@ -25,12 +25,19 @@ func isAPI(pass *analysis.Pass) bool {
 	return strings.Contains(path, "/api/") && !strings.HasSuffix(path, "_test")
 }
 
-// forFields is the Run of an analyzer that judges one field at a time.
-func forFields(check func(*analysis.Pass, *declarations, field)) func(*analysis.Pass) (any, error) {
+// onAPI is a Run that says nothing of other packages.
+func onAPI(run func(*analysis.Pass) (any, error)) func(*analysis.Pass) (any, error) {
 	return func(pass *analysis.Pass) (any, error) {
 		if !isAPI(pass) {
 			return nil, nil
 		}
+		return run(pass)
+	}
+}
+
+// forFields is the Run of an analyzer that judges one field at a time.
+func forFields(check func(*analysis.Pass, *declarations, field)) func(*analysis.Pass) (any, error) {
+	return onAPI(func(pass *analysis.Pass) (any, error) {
 		d := declared(pass)
 		for _, s := range d.structs {
 			for _, f := range s.fields {
@@ -38,5 +45,5 @@ func forFields(check func(*analysis.Pass, *declarations, field)) func(*analysis.
 			}
 		}
 		return nil, nil
-	}
+	})
 }

@@ -19,13 +19,7 @@ func KubeAPI() ([]*analysis.Analyzer, error) {
 		"conditions": map[string]any{"isFirstField": "Ignore", "useProtobuf": "Forbid", "usePatchStrategy": "Forbid"},
 	})
 	for _, a := range list {
-		run := a.Run
-		a.Run = func(pass *analysis.Pass) (any, error) {
-			if !isAPI(pass) {
-				return nil, nil
-			}
-			return run(pass)
-		}
+		a.Run = onAPI(a.Run)
 	}
 	return list, err
 }

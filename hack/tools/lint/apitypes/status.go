@@ -32,10 +32,7 @@ var Status = &analysis.Analyzer{
 var Rules = &analysis.Analyzer{
 	Name: "apirules",
 	Doc:  "rules of API types have messages",
-	Run: func(pass *analysis.Pass) (any, error) {
-		if !isAPI(pass) {
-			return nil, nil
-		}
+	Run: onAPI(func(pass *analysis.Pass) (any, error) {
 		d := declared(pass)
 		for name, own := range d.markers {
 			if mute(own) {
@@ -50,7 +47,7 @@ var Rules = &analysis.Analyzer{
 			}
 		}
 		return nil, nil
-	},
+	}),
 }
 
 func mute(own markers) bool {
