@@ -220,7 +220,7 @@ func (a *Attacher) evict(ctx context.Context, e *state.Entry) error {
 	if err := a.wipe(ctx, e.ID, current); err != nil {
 		return err
 	}
-	if err := a.Records.SetRetainedCache(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := a.reportRetainedCache(ctx, e, nil); err != nil {
 		klog.FromContext(ctx).Error(err, "Eviction could not be reported", "volume", e.ID)
 	}
 	return nil

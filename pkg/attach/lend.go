@@ -185,10 +185,7 @@ func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) e
 			return err
 		}
 		klog.FromContext(ctx).Info("Lent cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
-		if err := a.Records.SetRetainedCache(ctx, id, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
-			return err
-		}
-		return nil
+		return a.reportRetainedCache(ctx, e, nil)
 	})
 }
 

@@ -170,10 +170,7 @@ func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, delet
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err
 	}
-	if err := a.Records.SetRetainedCache(ctx, e.ID, a.Node, nil); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return err
-	}
-	return nil
+	return a.reportRetainedCache(ctx, e, nil)
 }
 
 // reportKept reports a retained cache that unstage could not report, or a version before by

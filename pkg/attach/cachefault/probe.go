@@ -36,7 +36,7 @@ const (
 )
 
 // memory is what is remembered of failing SSDs between two passes. It is lost
-// with the process, which costs a pass and a report.
+// with the process, which costs a pass and a report. The zero value is ready.
 type memory struct {
 	mu sync.Mutex
 	// broken is why a cache fails.
@@ -49,10 +49,6 @@ type memory struct {
 	stripes int
 	// committed is when the metadata were written last; one pass at a time has it.
 	committed time.Time
-}
-
-func newMemory() *memory {
-	return &memory{broken: map[volume.ID]string{}, risks: map[volume.ID]bool{}}
 }
 
 // keep forgets all volumes but these.
@@ -74,6 +70,9 @@ func (m *memory) note(id volume.ID, why string) {
 		delete(m.broken, id)
 		return
 	}
+	if m.broken == nil {
+		m.broken = map[volume.ID]string{}
+	}
 	m.broken[id] = why
 }
 
@@ -86,6 +85,9 @@ func (m *memory) why(id volume.ID) string {
 func (m *memory) setAtRisk(id volume.ID, told bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.risks == nil {
+		m.risks = map[volume.ID]bool{}
+	}
 	m.risks[id] = told
 }
 

@@ -62,7 +62,7 @@ func TestCacheDevices(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	m := newMemory()
+	m := &memory{}
 	m.note("a", "broken")
 	m.setAtRisk("a", true)
 	m.note("b", "broken too")

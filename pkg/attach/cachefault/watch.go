@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -54,8 +53,7 @@ type Watch struct {
 	Sysfs string
 	Now   func() time.Time
 
-	once   sync.Once
-	memory *memory
+	memory memory
 	// work is who detaches caches.
 	work passes.Workers
 }
@@ -68,12 +66,7 @@ func (w *Watch) Run(ctx context.Context, every time.Duration) {
 }
 
 // Why says why a volume's cache fails, as of the last pass; "" if it does not.
-func (w *Watch) Why(id volume.ID) string { return w.known().why(id) }
-
-func (w *Watch) known() *memory {
-	w.once.Do(func() { w.memory = newMemory() })
-	return w.memory
-}
+func (w *Watch) Why(id volume.ID) string { return w.memory.why(id) }
 
 // Pass examines the caches of all attached volumes once, and takes the steps of states.md,
 // The cache device fails. While none of them fails, that takes two commands, once in a
@@ -90,7 +83,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 			fill = fill || e.Fill != nil
 		}
 	}
-	w.known().keep(watched)
+	w.memory.keep(watched)
 	if len(watched) == 0 {
 		return err
 	}
@@ -147,7 +140,7 @@ func (w *Watch) examine(ctx context.Context, fill bool) (l look, err error) {
 }
 
 func (w *Watch) gather(e *state.Entry, l look, unreadable string) facts {
-	f := facts{Entry: e, Unreadable: unreadable, AtRiskTold: w.known().atRisk(e.ID)}
+	f := facts{Entry: e, Unreadable: unreadable, AtRiskTold: w.memory.atRisk(e.ID)}
 	if l.silent(e) {
 		return f
 	}
