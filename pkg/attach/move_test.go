@@ -92,7 +92,7 @@ func (l *life) podReads(h *host) {
 	l.begin(h)
 	d, done := h.podDevice(), make(chan error, 1)
 	go func() { done <- l.differs(d) }()
-	for range 1000 {
+	for steps := 0; steps < wholeFill; {
 		select {
 		case err := <-done:
 			l.must("the pod reads", err)
@@ -103,6 +103,7 @@ func (l *life) podReads(h *host) {
 		if err != nil || source.HasPath() {
 			continue
 		}
+		steps++
 		l.step(h)               // it waits for a peer that is lost
 		if len(h.mounts) == 0 { // with the node
 			l.podReads(h)

@@ -37,7 +37,7 @@ func TestRecordOutOfABackup(t *testing.T) {
 	l.podReads(l.b)
 	l.leave(l.b)
 	l.stay(l.a, 3, 4)
-	note := filepath.Join(l.b.dir, string(volumeID)+".stay")
+	note := filepath.Join(l.b.files(), string(volumeID)+".stay")
 	if _, err := os.Stat(note); err != nil {
 		t.Fatalf("the note of the attachment: %v", err)
 	}

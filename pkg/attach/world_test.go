@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,8 +143,9 @@ type host struct {
 	machine *blockdevtest.Machine
 	kernel  *devmappertest.Kernel
 	lvm     *lvmtest.LVM
-	dir     string
-	boots   int
+	// dir has a folder for each process, with the journal and the maps.
+	dir          string
+	boots, begun int
 	// mounts are by path, sessions by the name of their target.
 	mu       sync.Mutex
 	mounts   map[string]mount
@@ -221,6 +223,8 @@ type gate struct {
 	// as after the last one, unless the journal has been written.
 	journal, said string
 	left          int
+	// making are the changes that are under way.
+	making int
 	// at is the step that it ended at, of which dead tells.
 	at   string
 	dead chan struct{}
@@ -235,9 +239,29 @@ func (g *gate) step(what string) {
 		}
 	}
 	ended := g.at != ""
+	switch {
+	case strings.HasPrefix(what, "after"):
+		g.making--
+	case strings.HasPrefix(what, "before") && !ended:
+		g.making++
+	}
 	g.mu.Unlock()
 	if ended {
 		select {}
+	}
+}
+
+// settle waits for what a process that ended had begun to change: the kernel does what it was
+// asked before it lets a process go. What waits for a path that is lost is left behind.
+func (g *gate) settle() {
+	for range 10_000 {
+		g.mu.Lock()
+		making := g.making
+		g.mu.Unlock()
+		if making == 0 {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
 	}
 }
 
@@ -252,6 +276,40 @@ func (g *gate) counts(what string) bool {
 	return strings.HasPrefix(what, "after") || !same
 }
 
+// files is the folder of the process.
+func (h *host) files() string { return filepath.Join(h.dir, fmt.Sprint(h.begun)) }
+
+// inherit gives the next process a copy of the files of the one before it, which would write
+// on until it comes to its next step.
+func (h *host) inherit() error {
+	from := h.files()
+	h.begun++
+	if err := os.MkdirAll(filepath.Join(h.files(), "journal"), 0o700); err != nil {
+		return err
+	}
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return ignoreGone(err)
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return ignoreGone(err)
+		}
+		return os.WriteFile(filepath.Join(h.files(), rel), b, 0o600)
+	})
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // start begins a process, which ends where the one before it would have. It never ends one:
 // that is for the gate.
 func (h *host) start() {
@@ -261,8 +319,9 @@ func (h *host) start() {
 		h.blocks.Exit()
 		left = h.gate.left
 	}
-	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.dir, "journal", string(volumeID)+".json")}
-	entries, err := journal.Open[state.Entry](filepath.Join(h.dir, "journal"))
+	h.w.must("the files of the process before", h.inherit())
+	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.files(), "journal", string(volumeID)+".json")}
+	entries, err := journal.Open[state.Entry](filepath.Join(h.files(), "journal"))
 	h.w.must("journal", err)
 	recorder := events.NewFakeRecorder(1000)
 	blocks := h.machine.Blocks(g.step)
@@ -274,7 +333,7 @@ func (h *host) start() {
 		CacheProblem: func(context.Context) string { return "" },
 	}
 	if h.w.warm {
-		config.Warm.Dir = h.dir
+		config.Warm.Dir = h.files()
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 	}
@@ -307,6 +366,7 @@ func (p *plugin) run(do func() error) (ended string, err error) {
 	case err := <-done:
 		return "", err
 	case <-p.gate.dead:
+		p.gate.settle()
 		return p.gate.at, nil
 	}
 }

@@ -7,12 +7,13 @@ import "context"
 // process there by not returning. A nil Step is nobody.
 type Step func(what string)
 
-// Change makes a change at once: no process ends between its parts.
+// Change makes a change at once: no process ends between its parts. What comes before one is
+// told only of a change that is made.
 func (s Step) Change(ctx context.Context, what string, do func() error) error {
-	s.tell("before " + what)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.tell("before " + what)
 	err := do()
 	s.tell("after " + what)
 	return err
