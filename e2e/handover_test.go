@@ -17,7 +17,7 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-// handoverSet in MiB is what a slow fill copies in a minute.
+// handoverSet in MiB is what a slow hydration copies in a minute.
 const handoverSet = 64
 
 var _ = Describe("A node that is shut down while it lends a cache", Label("warmmove", "lost", "lab"), func() {
@@ -33,7 +33,7 @@ var _ = Describe("A node that is shut down while it lends a cache", Label("warmm
 		old, err := v.cacheUUID(ctx, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 
 		By("ending the plugin of a node that is only cordoned")
 		Expect(cordon(ctx, nodeA, true)).To(Succeed())
@@ -149,7 +149,7 @@ func shutDown(ctx context.Context, node string) error {
 	return k.API.Status().Patch(ctx, &n, client.StrategicMergeFrom(old))
 }
 
-// expectPath fails unless the path of the volume's fill is up and has never failed,
+// expectPath fails unless the path of the volume's hydration is up and has never failed,
 // and leads to the peer or to the origin. The multipath device's status ends with the
 // path: its number, A or F, and how often it failed.
 func (v *vol) expectPath(ctx context.Context, peer bool) error {

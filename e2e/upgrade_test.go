@@ -38,7 +38,7 @@ const (
 	// nextTag and nextVersion are N's: of its images, and of its chart.
 	nextTag, nextVersion = "e2e-next", "99.0.0-e2e"
 	rolloutLimit         = "6m"
-	// upgradeSet in MiB is what a slow fill copies in two minutes.
+	// upgradeSet in MiB is what a slow hydration copies in two minutes.
 	upgradeSet = 128
 )
 
@@ -61,7 +61,7 @@ var _ = Describe("The chart", Label("upgrade", "lab"), Serial, func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(moves.warmUp(ctx)).To(Succeed())
 		Expect(moves.restart(ctx, nodeB)).To(Succeed())
-		Expect(moves.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(moves.awaitHydrating(ctx, 2)).To(Succeed())
 		both := []*vol{stays, moves}
 		var ends []func(context.Context) error
 		for _, v := range both {
@@ -312,7 +312,7 @@ func expectUnmoved(before, after state) {
 		switch {
 		case is == was:
 		case !there:
-			// What the fill needed goes when it is done.
+			// What the hydration needed goes when it is done.
 			Expect(device).To(MatchRegexp(`\.(source|path|fill)$`), "device %s of the volume that moves is gone; it was %s", device, was)
 		default:
 			Expect(device).To(HaveSuffix(".data"), "the table of %s was %s and is %s", device, was, is)

@@ -72,10 +72,10 @@ var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove")
 	Entry("writeback", Label("slow"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
-// largeSet in MiB is what a slow fill copies in about half a minute.
+// largeSet in MiB is what a slow hydration copies in about half a minute.
 const largeSet = 32
 
-// slowly makes a fill last long enough to be disturbed.
+// slowly makes a hydration last long enough to be disturbed.
 var slowly = map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Mi"}
 
 var _ = DescribeTable("A warm move whose source is lost in the middle", Label("warmmove", "lost", "lab"),
@@ -89,7 +89,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 
 		By("losing it under a verified load")
 		DeferCleanup(func(ctx SpecContext) { Expect(restore(ctx)).To(Succeed()) }, NodeTimeout(2*late))
@@ -134,7 +134,7 @@ var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost"
 		Expect(v.start(ctx, nodeB)).To(Succeed())
 		cm, err := v.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(cm.Spec.SourceNode).To(BeEmpty(), "the second try is a fill from the origin")
+		Expect(cm.Spec.SourceNode).To(BeEmpty(), "the second try is a hydration from the origin")
 		Expect(v.expectWhole(ctx)).To(Succeed())
 		rate, err := v.hitRate(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -154,13 +154,13 @@ var _ = Describe("A volume that moves again before its cache is whole", Label("w
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 		late, err := v.write(ctx, 64, 4)
 		Expect(err).NotTo(HaveOccurred())
 
 		By("returning to the same node")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 		Expect(v.verify(ctx, 64, 4, late)).To(Succeed())
 
@@ -194,8 +194,8 @@ func (v *vol) awaitMoved(ctx context.Context, generation int64) (cm *v1alpha1.Ca
 	return cm, err
 }
 
-// awaitFilling waits until a fill is under way and shown.
-func (v *vol) awaitFilling(ctx context.Context, generation int64) error {
+// awaitHydrating waits until a hydration is under way and shown.
+func (v *vol) awaitHydrating(ctx context.Context, generation int64) error {
 	return cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
 		cm, err := v.migration(ctx, generation)
 		if err != nil {
@@ -216,7 +216,7 @@ func (v *vol) dataTable(ctx context.Context) (string, error) {
 	return k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data")
 }
 
-// expectWhole fails unless the cache lies on the SSD alone and nothing of a fill is
+// expectWhole fails unless the cache lies on the SSD alone and nothing of a hydration is
 // left.
 func (v *vol) expectWhole(ctx context.Context) error {
 	return cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
@@ -250,7 +250,7 @@ func (v *vol) expectNoLoan(ctx context.Context, node string) error {
 	})
 }
 
-// awaitGathered waits until the fill's path leads to the origin.
+// awaitGathered waits until the hydration's path leads to the origin.
 func (v *vol) awaitGathered(ctx context.Context) error {
 	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
 		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".path | wc -l; dmsetup status nf-"+v.Handle+".source")
@@ -383,7 +383,7 @@ var _ = Describe("The plugins of both nodes", Label("warmmove", "lost", "lab"), 
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.warmUp(ctx)).To(Succeed())
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+		Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 
 		By("replacing both under a verified load")
 		load := v.beginLoad(ctx)
@@ -460,7 +460,7 @@ var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
 			if node == nodeB {
 				By("leaving a node before the cache is whole there")
 				Expect(v.start(ctx, nodeB)).To(Succeed())
-				Expect(v.awaitFilling(ctx, 2)).To(Succeed())
+				Expect(v.awaitHydrating(ctx, 2)).To(Succeed())
 			}
 			Expect(v.stop(ctx)).To(Succeed())
 			Expect(v.awaitRecord(ctx, retainedOn(node))).To(Succeed())

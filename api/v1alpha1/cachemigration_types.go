@@ -20,7 +20,7 @@ const (
 	ExportStateReleased ExportState = "Released"
 )
 
-// ServedFrom says where a fill reads.
+// ServedFrom says where a hydration reads.
 //
 // +kubebuilder:validation:Enum=Peer;Origin
 type ServedFrom string

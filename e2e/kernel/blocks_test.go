@@ -307,8 +307,8 @@ func TestKernelBlocksOfPeer(t *testing.T) {
 		v.wantReport(v1alpha1.ReasonCacheActive)
 		wantBlocks(t, v.device(), 512)
 		check(t, v.device(), data, 0)
-		if e, err := b.Journal.Load(string(v.req.ID)); err != nil || e.Fill != nil {
-			t.Errorf("the cache is filled from %+v, %v", e.Fill, err)
+		if e, err := b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration != nil {
+			t.Errorf("the cache is filled from %+v, %v", e.Hydration, err)
 		}
 		v.unstage()
 		if early {
@@ -318,7 +318,7 @@ func TestKernelBlocksOfPeer(t *testing.T) {
 		see := a.blind()
 		v.stage()
 		v.heat(16 * mib)
-		v.wantFilled()
+		v.wantHydrated()
 		v.unstage()
 		see()
 	}

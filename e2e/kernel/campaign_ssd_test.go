@@ -27,11 +27,11 @@ func (c *campaign) owner() stopping {
 	return stopping{m: c.m, n: c.n, name: name, id: c.req.ID, sources: []volume.ISCSI{c.req.Publication.Source}}
 }
 
-// whole ends a fill that is under way: what fails is the cache and nothing else.
+// whole ends a hydration that is under way: what fails is the cache and nothing else.
 func (c *campaign) whole() {
 	c.t.Helper()
-	if e, err := c.n.Journal.Load(string(c.req.ID)); err == nil && e.Fill != nil {
-		c.wantFilled()
+	if e, err := c.n.Journal.Load(string(c.req.ID)); err == nil && e.Hydration != nil {
+		c.wantHydrated()
 	}
 }
 

@@ -51,7 +51,7 @@ var disasters = map[string]func(*campaign){
 	"node stopped during unstage":              (*campaign).stopUnstage,
 	"node stopped during stage":                (*campaign).stopStage,
 	"node stopped during a flush asked for":    (*campaign).stopFlush,
-	"node stopped during a fill":               (*campaign).stopFill,
+	"node stopped during a hydration":          (*campaign).stopHydration,
 	"node given up with consent":               (*campaign).giveUp,
 	"SSD data fails for a while":               (*campaign).failSSD,
 	"storage network cut":                      (*campaign).cutNetwork,
@@ -241,13 +241,13 @@ func (c *campaign) move() {
 	c.again(checker.LossNothing)
 	if c.r.IntN(2) == 0 {
 		end := c.begin(c.pausing())
-		c.wantFilled()
+		c.wantHydrated()
 		end()
 		c.must(checker.LossNothing)
 	}
 }
 
-// pausing is a load that leaves a fill its time: dm-clone copies while nothing else is
+// pausing is a load that leaves a hydration its time: dm-clone copies while nothing else is
 // under way.
 func (c *campaign) pausing() checker.Load {
 	l := c.load(c.r)
@@ -260,7 +260,7 @@ func (c *campaign) toA() {
 	c.leave()
 	c.goTo(c.a)
 	c.use()
-	c.wantFilled()
+	c.wantHydrated()
 	c.write(c.load(c.r), 300*time.Millisecond)
 }
 
@@ -268,20 +268,20 @@ func (c *campaign) killMove() {
 	c.toA()
 	c.leave()
 	c.goTo(c.b)
-	point := c.point("fill.", "lend.", "reclaim.", "stage.taken")
-	for point == "fill.gathered" || point == "fill.left" {
-		point = c.point("fill.")
+	point := c.point("hydration.", "lend.", "reclaim.", "stage.taken")
+	for point == "hydration.gathered" || point == "hydration.left" {
+		point = c.point("hydration.")
 	}
 	// Every other one begins before it is asked to, and of these every other one is
 	// asked meanwhile.
 	o := order{Lender: c.a.dir, Prepare: c.gen%2 == 0, Announce: c.gen%4 == 0}
 	if !c.killAt(point, o) {
-		o.Fill = true
+		o.Hydration = true
 		c.killAt(point, o)
 	}
 	c.repair()
 	c.again(checker.LossNothing)
-	c.wantFilled()
+	c.wantHydrated()
 	c.must(checker.LossNothing)
 	c.reclaim()
 }
@@ -306,7 +306,7 @@ func (c *campaign) loseLender() {
 	c.use()
 	end := c.begin(c.pausing())
 	mustPass(c.t, "loss", lender.Exporter.Unexport(c.t.Context(), string(c.req.ID)))
-	c.wantFilled()
+	c.wantHydrated()
 	end()
 	c.must(checker.LossNothing)
 	c.reclaim()
@@ -379,7 +379,7 @@ func (c *campaign) stopTwice() {
 	c.again(checker.LossNode)
 }
 
-func (c *campaign) stopFill() {
+func (c *campaign) stopHydration() {
 	c.leave()
 	_, other := c.here()
 	c.goTo(other)
@@ -388,7 +388,7 @@ func (c *campaign) stopFill() {
 	c.stop(c.r.IntN(2) == 0, c.load(c.r))
 	c.repairSometimes()
 	c.again(checker.LossNode)
-	c.wantFilled()
+	c.wantHydrated()
 	c.must(checker.LossNothing)
 	c.reclaim()
 	c.repair()

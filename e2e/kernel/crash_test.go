@@ -55,9 +55,9 @@ type order struct {
 	// FailOver looks for caches that fail.
 	FailOver bool
 	// Lender is the state of the node that lends; then Dir is that of another node,
-	// which stages, or with Fill leads the fill to its end.
-	Lender string
-	Fill   bool
+	// which stages, or with Hydration leads the hydration to its end.
+	Lender    string
+	Hydration bool
 	// Prepare lets the node begin the stage before it is asked for.
 	Prepare bool
 	// Announce has it know of the request meanwhile.
@@ -117,8 +117,8 @@ func child() int {
 			err = n.CountUp(ctx)
 		case o.Prewarm:
 			err = n.copyAhead(ctx, o.Req.ID)
-		case o.Fill:
-			err = n.fillUp(ctx, o.Req.ID)
+		case o.Hydration:
+			err = n.hydrateAll(ctx, o.Req.ID)
 		case o.Repair:
 			err = n.Repair(ctx)
 		case o.FailOver:
@@ -195,9 +195,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "fill.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"change.", "hydration.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillChange, TestKernelKillFill, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

@@ -107,8 +107,8 @@ func (d *disk) wantFailedOver() {
 	}
 	e, err := d.n.Journal.Load(string(d.req.ID))
 	mustPass(t, "journal", err)
-	if e.Cached() || e.FailoverCause != "" || e.Fill != nil {
-		t.Errorf("the journal says mode %s, failover %q, fill %v", e.Mode, e.FailoverCause, e.Fill)
+	if e.Cached() || e.FailoverCause != "" || e.Hydration != nil {
+		t.Errorf("the journal says mode %s, failover %q, hydration %v", e.Mode, e.FailoverCause, e.Hydration)
 	}
 }
 
@@ -311,8 +311,8 @@ func TestKernelFailoverHydration(t *testing.T) {
 	}
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	if e.Fill == nil {
-		t.Fatal("no fill is under way")
+	if e.Hydration == nil {
+		t.Fatal("no hydration is under way")
 	}
 	v.failVolume(otherName, "meta")
 	v.awaitFailedOver()

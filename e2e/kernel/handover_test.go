@@ -43,7 +43,7 @@ func TestKernelHandOver(t *testing.T) {
 		usual := time.Duration(again.longest.Swap(0))
 
 		v.b.Moves.(*pair).release()
-		stop := v.b.runFills(t.Context())
+		stop := v.b.runHydrations(t.Context())
 		t.Logf("%s: left after %s", mode, v.awaitLeft())
 		stop()
 		v.wantPath(0)
@@ -58,7 +58,7 @@ func TestKernelHandOver(t *testing.T) {
 		// not; how long anything takes on a busy machine says nothing.
 		t.Logf("%s: longest access %s, before it %s", mode, time.Duration(again.longest.Load()), usual)
 		v.b.Warm.NodeBandwidth = 0
-		v.wantFilled()
+		v.wantHydrated()
 		again.end()
 		again.blocks = all
 		again.check(v.device())
@@ -78,7 +78,7 @@ func TestKernelHandOver(t *testing.T) {
 	}
 }
 
-// wantPath fails unless the fill's path is up and has failed so many times.
+// wantPath fails unless the hydration's path is up and has failed so many times.
 func (v *movers) wantPath(failures uint64) {
 	v.m.t.Helper()
 	st, err := v.b.DM.MultipathStatus(v.m.t.Context(), layout.Device(v.req.ID, layout.Source))
@@ -134,6 +134,6 @@ func (v *movers) endLoan() {
 		t.Errorf("left: %v", infos)
 	}
 	if _, err := v.b.DM.Table(t.Context(), layout.Device(v.req.ID, layout.Path)); errors.Is(err, devmapper.ErrNotExist) {
-		t.Error("the fill has ended already")
+		t.Error("the hydration has ended already")
 	}
 }

@@ -128,14 +128,14 @@ func (m *machine) moveChunks(n int64, apart int) chunkMove {
 	began := time.Now()
 	v.stage()
 	out.stage, out.stagePeak = time.Since(began), peakMemory(t)
-	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Fill == nil || e.Fill.Peer == nil {
+	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration == nil || e.Hydration.Peer == nil {
 		t.Fatalf("the cache did not come from the other node: %+v, %v", e, err)
 	}
 	if st, found := v.cache(); !found || st.CacheUsed != restored {
 		t.Errorf("%d chunks came along, %d were there", st.CacheUsed, restored)
 	}
 
-	stop := v.b.runFills(t.Context())
+	stop := v.b.runHydrations(t.Context())
 	resetPeak(t)
 	began = time.Now()
 	mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
@@ -222,7 +222,7 @@ func (v *movers) waitGathered() {
 	for {
 		e, err := v.b.Journal.Load(string(v.req.ID))
 		mustPass(t, "journal", err)
-		if e.Fill == nil || e.Fill.Peer == nil {
+		if e.Hydration == nil || e.Hydration.Peer == nil {
 			return
 		}
 		select {

@@ -55,7 +55,7 @@ func (v *movers) prepared(seed uint64, announced bool) []byte {
 	v.b.prepare(t.Context(), v.req, announced)
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	if e.State != state.Staging || e.Activated || e.Fence != v.req.Publication.Fence || e.Fill == nil || e.Fill.Peer == nil {
+	if e.State != state.Staging || e.Activated || e.Fence != v.req.Publication.Fence || e.Hydration == nil || e.Hydration.Peer == nil {
 		t.Fatalf("prepared: %+v", e)
 	}
 	if known, connected := e.Source.IQN != "", v.hasOrigin(); known != announced || connected != announced {
@@ -131,7 +131,7 @@ func TestKernelPrepare(t *testing.T) {
 		late := pattern(2, 4*mib)
 		write(t, v.device(), late, 6*mib, true)
 		copy(data[6*mib:], late)
-		v.wantFilled()
+		v.wantHydrated()
 		check(t, v.device(), data, 0)
 		v.b.Prepare(t.Context()) // an attached volume is left alone
 		check(t, v.device(), data, 0)
@@ -170,7 +170,7 @@ func TestKernelPrepareInVain(t *testing.T) {
 			v.ask(func(r *volume.Volume) { r.Spec.CapacityBytes = v.size })
 			v.stage()
 			check(t, v.device(), data, 0)
-			v.wantFilled()
+			v.wantHydrated()
 			check(t, v.device(), data, 0)
 			v.unstage()
 		},
@@ -183,7 +183,7 @@ func TestKernelPrepareInVain(t *testing.T) {
 			if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
 				t.Errorf("hit rate of the first 1000 reads: %.3f", rate)
 			}
-			v.wantFilled()
+			v.wantHydrated()
 			check(t, v.device(), data, 0)
 			v.unstage()
 		},
@@ -226,8 +226,8 @@ func TestKernelPrepareInVain(t *testing.T) {
 func TestKernelKillPrepare(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killprepare", cached(volume.ModeWriteback, 32*mib))
-	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "fill.lent", "fill.connected", "fill.restored", "fill.path", "fill.source", "fill.clone", "prepare.done"}
-	for _, point := range killedAt(t, points, "prepare.announced", "fill.restored", "prepare.done") {
+	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "hydration.lent", "hydration.connected", "hydration.restored", "hydration.path", "hydration.source", "hydration.clone", "prepare.done"}
+	for _, point := range killedAt(t, points, "prepare.announced", "hydration.restored", "prepare.done") {
 		if !slices.Contains(faultpoint.List(), point) {
 			t.Fatalf("there is no fault point %s", point)
 		}

@@ -63,7 +63,7 @@ func (v *movers) left() int64 {
 	v.m.t.Helper()
 	e, err := v.n.Journal.Load(string(v.req.ID))
 	mustPass(v.m.t, "journal", err)
-	if e.Fill == nil {
+	if e.Hydration == nil {
 		v.m.t.Fatal("the cache is not being filled")
 	}
 	clones, err := v.n.DM.CloneStatusAll(v.m.t.Context())
@@ -72,7 +72,7 @@ func (v *movers) left() int64 {
 	if !found {
 		v.m.t.Fatal("the data device is no clone")
 	}
-	return int64(st.Regions-st.Hydrated) * int64(e.Fill.RegionSectors) * 512
+	return int64(st.Regions-st.Hydrated) * int64(e.Hydration.RegionSectors) * 512
 }
 
 // warmedMove copies the cache of A to B while it is written to, writes more, and moves
@@ -122,7 +122,7 @@ func TestKernelPrewarm(t *testing.T) {
 		}
 		check(t, v.device(), data, 0)
 		check(t, v.device(), pattern(31, 4*mib), 64*mib)
-		v.wantFilled()
+		v.wantHydrated()
 		check(t, v.device(), data, 0)
 		check(t, v.device(), pattern(31, 4*mib), 64*mib)
 		v.unstage()
@@ -170,14 +170,14 @@ func TestKernelPrewarmUnused(t *testing.T) {
 		t.Errorf("%d bytes are left to copy: a copy was used that may be stale", left)
 	}
 	check(t, v.device(), data, 0)
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 
 	// The volume goes elsewhere: the copy is wiped.
 	v.publishTo(v.a, nodeName)
 	v.stage()
-	v.wantFilled()
+	v.wantHydrated()
 	v.askFor(otherName)
 	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
 	v.unstage()
@@ -239,7 +239,7 @@ func TestKernelPrewarmCutShort(t *testing.T) {
 	}
 	v.b.Warm.NodeBandwidth = 0
 	check(t, v.device(), data, 0)
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	cancel()
 	<-ended
@@ -274,7 +274,7 @@ func (v *movers) killedPrewarm(point string) {
 	began := time.Now()
 	v.publishTo(v.a, nodeName)
 	v.stage()
-	v.wantFilled()
+	v.wantHydrated()
 	data := pattern(uint64(v.gen), 4*mib)
 	write(t, v.device(), data, 0, true)
 	v.heat(4 * mib)
@@ -303,7 +303,7 @@ func (v *movers) killedPrewarm(point string) {
 	if left == 0 || left > 3*mib {
 		t.Errorf("killed at %s: %d bytes were left to copy: the copy was not used, or all of it", point, left)
 	}
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 	loans, err := v.a.Loans(t.Context())

@@ -69,10 +69,10 @@ func (n *node) Repair(ctx context.Context) error {
 	return errors.New("repair comes to no end")
 }
 
-// runFills leads fills on until stop, which waits for their end.
-func (n *node) runFills(ctx context.Context) (stop func()) {
+// runHydrations leads hydrations on until stop, which waits for their end.
+func (n *node) runHydrations(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { n.RunFills(ctx); close(ended) }()
+	go func() { n.RunHydrations(ctx); close(ended) }()
 	return func() { cancel(); <-ended }
 }

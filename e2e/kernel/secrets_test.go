@@ -144,7 +144,7 @@ func TestKernelSecrets(t *testing.T) {
 		clean(t, "what the lender exports", v.mapper(".lent"))
 		clean(t, "the export, on the borrower", v.imported())
 		clean(t, "the volume on the borrower", v.device())
-		v.wantFilled()
+		v.wantHydrated()
 		clean(t, "the cache of the borrower", v.b.dataVolume(t, otherName, v.req.ID).DevPath())
 		check(t, v.device(), data, 0)
 		v.unstage()
@@ -198,7 +198,7 @@ func TestKernelSecretsFull(t *testing.T) {
 	if len(table) != 2 {
 		t.Errorf("the lent device is %v", fmt.Sprint(table))
 	}
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 	v.checkUncached(data)
@@ -252,7 +252,7 @@ func TestKernelSecretsReleased(t *testing.T) {
 	}
 	v.publishTo(v.b, otherName)
 	v.stage()
-	v.wantFilled()
+	v.wantHydrated()
 	if n := secrets(t, ssdTwo); n == 0 {
 		t.Fatal("the borrower's SSD does not hold the data: this test proves nothing")
 	}

@@ -153,8 +153,8 @@ func TestKernelMoveCold(t *testing.T) {
 		v.publishTo(v.b, otherName)
 		v.stage()
 		v.wantReport(v1alpha1.ReasonCacheActive)
-		if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Fill != nil {
-			t.Errorf("a fill without a clone: %+v, %v", e.Fill, err)
+		if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration != nil {
+			t.Errorf("a hydration without a clone: %+v, %v", e.Hydration, err)
 		}
 		check(t, v.device(), data, 0)
 		late := pattern(2, mib)

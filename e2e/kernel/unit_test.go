@@ -115,8 +115,8 @@ func TestKernelUnitLent(t *testing.T) {
 	back := v.replaceUnit()
 	v.publishTo(v.b, otherName)
 	v.stage()
-	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Fill != nil || !e.Cached() {
-		t.Errorf("the cache is filled from %+v, %v", e.Fill, err)
+	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration != nil || !e.Cached() {
+		t.Errorf("the cache is filled from %+v, %v", e.Hydration, err)
 	}
 	check(t, v.device(), aligned(16*mib), 0)
 	v.unstage()

@@ -111,7 +111,7 @@ func TestKernelUpgradeMove(t *testing.T) {
 	a.AdoptNames(t.Context())
 	v.wantNames(before)
 	again.moving()
-	v.wantFilled()
+	v.wantHydrated()
 	again.end()
 	again.check(v.device())
 	v.leaveChecked(again)

@@ -25,8 +25,8 @@ func TestAheadReplaced(t *testing.T) {
 	peer := &cachemap.Map{ChunkSectors: chunk / sectorSize, CacheBlocks: data / chunk}
 	e := &state.Entry{
 		ID: "v", Fence: volume.Fence{UID: "u", Node: "b", Generation: 2}, State: state.Staging, Mode: volume.ModeWritethrough,
-		Fill:    &state.Fill{PeerSectors: data / sectorSize},
-		Prewarm: &state.Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, LentBytes: data},
+		Hydration: &state.Hydration{PeerSectors: data / sectorSize},
+		Prewarm:   &state.Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, LentBytes: data},
 	}
 	if err := entries.Save("v", *e); err != nil {
 		t.Fatal(err)

@@ -23,15 +23,15 @@ type shape struct {
 	metaBytes, dataBytes int64
 	// originBytes is the size of the origin, which is only noted.
 	originBytes int64
-	// fill tells that the cache begins with a fill, which has metadata of its own.
-	fill bool
+	// hydration tells that the cache begins with a hydration, which has metadata of its own.
+	hydration bool
 	// keep tells that the data volume is there, with what was copied beforehand.
 	keep bool
 }
 
 // shapeOf is the shape of the cache that an entry speaks of.
 func shapeOf(e *state.Entry, keep bool) shape {
-	return shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, fill: e.Fill != nil, keep: keep}
+	return shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydration: e.Hydration != nil, keep: keep}
 }
 
 func (w shape) tags() []string {
@@ -62,8 +62,8 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 	if err != nil {
 		return func() *early { return nil } // the same error comes again
 	}
-	// The entry belongs to the fill meanwhile.
-	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, fill: e.Fill != nil}}
+	// The entry belongs to the hydration meanwhile.
+	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydration: e.Hydration != nil}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -81,12 +81,12 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 type earlyUse string
 
 const (
-	earlyNone     earlyUse = "None"     // there are none
-	earlyFail     earlyUse = "Fail"     // the SSD did not answer in time: it is not asked twice
-	earlyAsIs     earlyUse = "AsIs"     // they are what is needed
-	earlyAddFill  earlyUse = "AddFill"  // the metadata of a fill are missing
-	earlyDropFill earlyUse = "DropFill" // the metadata of a fill are too many
-	earlyAnew     earlyUse = "Anew"     // they are removed, and others are made
+	earlyNone          earlyUse = "None"          // there are none
+	earlyFail          earlyUse = "Fail"          // the SSD did not answer in time: it is not asked twice
+	earlyAsIs          earlyUse = "AsIs"          // they are what is needed
+	earlyAddHydration  earlyUse = "AddHydration"  // the metadata of a hydration are missing
+	earlyDropHydration earlyUse = "DropHydration" // the metadata of a hydration are too many
+	earlyAnew          earlyUse = "Anew"          // they are removed, and others are made
 )
 
 func (got *early) use(want shape) earlyUse {
@@ -94,16 +94,16 @@ func (got *early) use(want shape) earlyUse {
 		return earlyNone
 	}
 	made := got.shape
-	made.fill, made.originBytes = want.fill, want.originBytes
+	made.hydration, made.originBytes = want.hydration, want.originBytes
 	switch {
 	case errors.Is(got.err, context.DeadlineExceeded):
 		return earlyFail
 	case got.err != nil || made != want:
 		return earlyAnew
-	case want.fill && !got.shape.fill:
-		return earlyAddFill
-	case !want.fill && got.shape.fill:
-		return earlyDropFill
+	case want.hydration && !got.shape.hydration:
+		return earlyAddHydration
+	case !want.hydration && got.shape.hydration:
+		return earlyDropHydration
 	}
 	return earlyAsIs
 }
@@ -122,11 +122,11 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (cache
 		return cacheVolumes{}, got.err
 	case earlyAsIs:
 		return got.cache, nil
-	case earlyAddFill:
-		return a.allocateFill(ctx, want)
-	case earlyDropFill:
-		got.cache.Fill, got.cache.facts.Fill = lvm.LV{}, false
-		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(want.id))
+	case earlyAddHydration:
+		return a.allocateHydration(ctx, want)
+	case earlyDropHydration:
+		got.cache.Hydration, got.cache.facts.Hydration = lvm.LV{}, false
+		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(want.id))
 	case earlyAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
 		if err := a.removeCacheVolumes(ctx, want.id); err != nil {
@@ -206,14 +206,14 @@ func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, me
 			return c, err
 		}
 	}
-	if c.Fill.Name != "" {
-		return c, a.Blocks.ZeroHead(ctx, c.Fill.DevPath(), zeroHeadBytes)
+	if c.Hydration.Name != "" {
+		return c, a.Blocks.ZeroHead(ctx, c.Hydration.DevPath(), zeroHeadBytes)
 	}
 	return c, nil
 }
 
-// allocateFill adds the metadata of a fill to new volumes.
-func (a *Attacher) allocateFill(ctx context.Context, w shape) (cacheVolumes, error) {
+// allocateHydration adds the metadata of a hydration to new volumes.
+func (a *Attacher) allocateHydration(ctx context.Context, w shape) (cacheVolumes, error) {
 	unlock, err := a.lockPool(ctx)
 	if err != nil {
 		return cacheVolumes{}, err
@@ -232,8 +232,8 @@ func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
 	specs := []lvm.CreateSpec{{VG: view.VG, Name: layout.MetaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
-	if w.fill {
-		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.FillLV(w.id), SizeBytes: fillMetaBytes, Tags: tags, Mirror: view.Mirror})
+	if w.hydration {
+		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.HydrationLV(w.id), SizeBytes: hydrationMetaBytes, Tags: tags, Mirror: view.Mirror})
 	}
 	if w.keep {
 		return specs

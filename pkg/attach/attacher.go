@@ -131,14 +131,14 @@ type Config struct {
 
 // WarmConfig are the values of warm moves.
 type WarmConfig struct {
-	// Dir is a folder for the maps of fills under way; without one no cache is
+	// Dir is a folder for the maps of hydrations under way; without one no cache is
 	// filled from elsewhere.
 	Dir string
 	// LoanTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
 	LoanTimeout, Patience time.Duration
-	// Bandwidth is the limit of a fill whose volume names none, and NodeBandwidth of
-	// all fills together, in bytes per second; 0 is no limit.
+	// Bandwidth is the limit of a hydration whose volume names none, and NodeBandwidth of
+	// all hydrations together, in bytes per second; 0 is no limit.
 	Bandwidth, NodeBandwidth int64
 	// Deadline is how long a peer serves a volume that names no deadline.
 	Deadline time.Duration
@@ -218,18 +218,18 @@ type Attacher struct {
 	// holds no more.
 	changing map[volume.ID]*changing
 	detached sync.Map
-	// fills is RunFills' memory, and prepares that of RunPrepares.
-	fills    *fillMemory
-	prepares prepares
+	// hydrations is RunHydrations' memory, and prepares that of RunPrepares.
+	hydrations *hydrationMemory
+	prepares   prepares
 	// prewarms are the copies under way.
 	prewarms prewarms
 	// dirtyLimits keeps volumes within theirs.
 	dirtyLimits *dirtylimit.Keeper
 	// cacheFaults has volumes go on without caches that fail.
 	cacheFaults *cachefault.Watch
-	// repairs, changers, counting, hotSetting and filling are who works on what the
+	// repairs, changers, counting, hotSetting and hydrating are who works on what the
 	// passes find.
-	repairs, changers, counting, hotSetting, filling passes.Workers
+	repairs, changers, counting, hotSetting, hydrating passes.Workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	// queueing has volumes whose devices were told to wait for lost paths (true), or not to:
 	// a bool by volume.ID, of whoever holds telling.
@@ -271,7 +271,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	c.Warm = c.Warm.withDefaults()
 	a := &Attacher{
-		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, fills: newFillMemory(),
+		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}

@@ -80,14 +80,14 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 		if err := a.shapeFromSSD(e, s.cache); err != nil {
 			return err
 		}
-		return a.resumeFill(ctx, s)
+		return a.resumeHydration(ctx, s)
 	}
 	unit := allocationUnit(a.Pool.View())
 	g, err := planGeometry(s.rec.Spec, int64(s.origin.Sectors)*sectorSize, unit)
 	if err != nil {
 		return err
 	}
-	m, warm := a.shapeFill(ctx, s, &g, unit)
+	m, warm := a.shapeHydration(ctx, s, &g, unit)
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = g.chunkSectors, g.dataBytes, g.metaBytes
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
@@ -107,17 +107,17 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err != nil || !warm {
 		return err
 	}
-	s.cache.fillHave = have
-	s.cache.fillMap = m
+	s.cache.hydrationHave = have
+	s.cache.hydrationMap = m
 	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.Meta.DevPath()); err != nil {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
 	}
-	faultFillRestored.Hit()
+	faultHydrationRestored.Hit()
 	return nil
 }
 
 // shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
-// knows of it. The metadata of a fill tell that not everything was copied: what was not
+// knows of it. The metadata of a hydration tell that not everything was copied: what was not
 // is on the SSD whatever was there before, and comes from the origin.
 func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 	if e.ChunkSectors != 0 {
@@ -129,8 +129,8 @@ func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 	}
 	e.ChunkSectors = uint64(sb.DataBlockSectors)
 	e.DataBytes, e.MetaBytes = c.Data.SizeBytes, c.Meta.SizeBytes
-	if c.Fill.Name != "" && e.Fill == nil {
-		e.Fill = &state.Fill{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
+	if c.Hydration.Name != "" && e.Hydration == nil {
+		e.Hydration = &state.Hydration{RegionSectors: cachemap.RegionSectors(e.ChunkSectors)}
 	}
 	return nil
 }
@@ -258,7 +258,7 @@ func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
 	if view.VG == "" {
 		return nil
 	}
-	return a.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.FillLV(id), layout.DataLV(id))
+	return a.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
 }
 
 // cacheTable is the top device's table over a cache. Cleaning tables are
@@ -279,9 +279,9 @@ func (a *Attacher) cacheTable(e *state.Entry, meta lvm.LV, data string, o origin
 }
 
 // createDataDevice makes the device under the cache through which its SSD can
-// be swapped while the cache is live: linear, or the clone of a fill.
+// be swapped while the cache is live: linear, or the clone of a hydration.
 func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
-	if e.Fill != nil && !e.Fill.Whole {
+	if e.Hydration != nil && !e.Hydration.Whole {
 		return a.createClone(ctx, e, c, o)
 	}
 	lv := c.Data

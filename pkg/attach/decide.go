@@ -27,8 +27,8 @@ type cacheFacts struct {
 	// ActivationID and ActivationCount are the last stage, by the tags.
 	ActivationID    string
 	ActivationCount int64
-	// Fill is true when the logical volume of an unfinished fill exists.
-	Fill bool
+	// Hydration is true when the logical volume of an unfinished hydration exists.
+	Hydration bool
 }
 
 // exists reports whether anything of the cache occupies the pool.
@@ -174,7 +174,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
 	switch {
-	case f.Entry == nil || !f.Cache.Whole || f.Entry.Fill != nil && !f.Entry.Fill.Whole && !f.Cache.Fill:
+	case f.Entry == nil || !f.Cache.Whole || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false
 	case bugAnyGeneration.On() && clean, bugCrashedCache.On() && current && f.Entry.Cached():
 		return true
@@ -191,7 +191,7 @@ func stopProven(e *state.Entry, c cacheFacts) bool {
 
 // decideWarm says where a new cache begins. A retained cache is believed only before
 // anything was activated under this ownership (states.md, The warm move): while the
-// record still has it, or while a fill that was intended was not activated.
+// record still has it, or while a hydration that was intended was not activated.
 func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	if f.Record.Spec.WarmStart.From == volume.WarmOff || f.WarmProblem != "" {
 		return nil
@@ -204,8 +204,8 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 	switch {
 	case f.StayedBefore, sameFence && (f.Entry.Activated || f.Entry.State != state.Staging || !f.Entry.Cached()):
 		src = nil // its pod may have written past any retained cache
-	case src == nil && sameFence && f.Entry.Fill != nil:
-		src = f.Entry.Fill.From
+	case src == nil && sameFence && f.Entry.Hydration != nil:
+		src = f.Entry.Hydration.From
 	}
 	if src != nil && src.Generation == f.Fence.Generation-1 && src.Node != f.Node {
 		plan.Peer = src

@@ -177,7 +177,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 		// The next try sees whether the right one is there again.
 		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}
-	if e.Fill != nil {
+	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
 	}
 	if err := a.beginRecover(ctx, e, c); err != nil {
@@ -237,12 +237,12 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		return err
 	}
 	faultUnstageDisconnected.Hit()
-	if e.Fill != nil {
-		a.endFill(ctx, e, volume.MoveEnded, "the volume left the node before everything was copied")
+	if e.Hydration != nil {
+		a.endHydration(ctx, e, volume.MoveEnded, "the volume left the node before everything was copied")
 		// What this ownership has written, no retained cache of another one has.
-		e.Fill.Move, e.Fill.From = volume.MoveID{}, nil
+		e.Hydration.Move, e.Hydration.From = volume.MoveID{}, nil
 	}
-	e.HotSetDue, e.RetainedCacheDue = e.Fill == nil, true
+	e.HotSetDue, e.RetainedCacheDue = e.Hydration == nil, true
 	if err := a.save(ctx, e, state.Retained); err != nil {
 		return err
 	}
@@ -253,24 +253,24 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 
 // retainedCacheOf is what the record is to say of a Retained entry.
 func retainedCacheOf(e *state.Entry) *volume.RetainedCache {
-	return &volume.RetainedCache{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Fill != nil}
+	return &volume.RetainedCache{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Hydration != nil}
 }
 
-// noteWhole journals that a fill has copied everything, as long as its devices can
+// noteWhole journals that a hydration has copied everything, as long as its devices can
 // tell.
 func (a *Attacher) noteWhole(ctx context.Context, e *state.Entry) error {
-	if e.Fill == nil {
+	if e.Hydration == nil {
 		return nil
 	}
-	whole, err := a.fillIsWhole(ctx, e)
+	whole, err := a.hydrationIsWhole(ctx, e)
 	if err != nil || !whole {
 		return err
 	}
 	if err := a.removeUpper(ctx, e.ID); err != nil {
 		return err
 	}
-	a.dropFill(ctx, e, volume.MoveCompleted, "everything was copied")
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(e.ID)); err != nil {
+	a.dropHydration(ctx, e, volume.MoveCompleted, "everything was copied")
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(e.ID)); err != nil {
 		return err
 	}
 	return a.save(ctx, e, e.State)
@@ -295,7 +295,7 @@ func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultDetachDisconnected.Hit()
-	a.endFill(ctx, e, volume.MoveEnded, "the volume left the node uncached")
+	a.endHydration(ctx, e, volume.MoveEnded, "the volume left the node uncached")
 	if err := a.forget(e.ID); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
 	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
-	a.endFill(ctx, e, volume.MoveEnded, "the cache was given up")
+	a.endHydration(ctx, e, volume.MoveEnded, "the cache was given up")
 	a.reportDoubt(ctx, e)
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err

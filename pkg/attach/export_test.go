@@ -7,8 +7,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// StepFills is one turn of RunFills.
-func (a *Attacher) StepFills(ctx context.Context) { a.turnFills(ctx) }
+// StepHydrations is one turn of RunHydrations.
+func (a *Attacher) StepHydrations(ctx context.Context) { a.turnHydrations(ctx) }
 
-// BeginFill makes RunFills know of a fill.
-func (a *Attacher) BeginFill(id volume.ID) { a.fills.begin(id, time.Time{}) }
+// BeginHydration makes RunHydrations know of a hydration.
+func (a *Attacher) BeginHydration(id volume.ID) { a.hydrations.begin(id, time.Time{}) }

@@ -68,9 +68,9 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	}
 	faultFailoverUnmarked.Hit()
 	a.finalCount(ctx, e.ID)
-	if e.Fill != nil {
+	if e.Hydration != nil {
 		// A peer that is lost just now must not hold up the swap.
-		a.fills.begin(e.ID, time.Time{})
+		a.hydrations.begin(e.ID, time.Time{})
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Deny()

@@ -218,7 +218,7 @@ func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
 	return a.removeDevices(ctx, s.req.ID)
 }
 
-// failPaths has what waits for lost paths fail: of an origin, and of the peer that a fill
+// failPaths has what waits for lost paths fail: of an origin, and of the peer that a hydration
 // copies from, which waits for the origin once that has taken the peer's place. Nobody would
 // end it, and it keeps the devices open. If one of them waits, both are told.
 func (a *Attacher) failPaths(ctx context.Context, id volume.ID) error {

@@ -37,7 +37,7 @@ func FuzzEntry(f *testing.F) {
 		s := newSituation(volume.ModeWriteback)
 		s.f.Entry = &e
 		s.f.Cache = cacheFacts{
-			Whole: on(0), Partial: on(1), Fill: on(2), SuperblockClean: on(3), SuperblockBlank: on(4), Fence: e.Fence, Mode: e.Mode,
+			Whole: on(0), Partial: on(1), Hydration: on(2), SuperblockClean: on(3), SuperblockBlank: on(4), Fence: e.Fence, Mode: e.Mode,
 		}
 		s.f.SameBoot, s.f.TopActive, s.f.TopOurs, s.f.Record.PossiblyDirty = on(5), on(6), on(7), on(8)
 		plan := decideStage(s.f)
@@ -56,7 +56,7 @@ func FuzzEntry(f *testing.F) {
 		}
 		decideDown(down)
 		decideChange(changeFacts{Entry: &e, Record: s.f.Record})
-		decideFill(fillFacts{Entry: &e})
+		decideHydration(hydrationFacts{Entry: &e})
 		decidePrewarm(prewarmFacts{Entry: &e, Node: "a"})
 		prewarmKept(&e, s.f.Fence)
 		prewarmWanted(&e, s.f.Record, "a", time.Unix(0, 0), time.Hour)

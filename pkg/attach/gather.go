@@ -16,10 +16,10 @@ import (
 type cacheVolumes struct {
 	layout.Cache
 	facts cacheFacts
-	// fillMap is the map of a fill that begins; nil for one that goes on.
-	fillMap *cachemap.Map
-	// fillHave are the runs of its data that were copied beforehand and are right.
-	fillHave []cachemap.Range
+	// hydrationMap is the map of a hydration that begins; nil for one that goes on.
+	hydrationMap *cachemap.Map
+	// hydrationHave are the runs of its data that were copied beforehand and are right.
+	hydrationHave []cachemap.Range
 }
 
 // findCache looks up the cache of id on the SSD. It activates the logical
@@ -76,7 +76,7 @@ func (a *Attacher) activateCache(ctx context.Context, vg string, id volume.ID, n
 func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	c := layout.Find(lvs, id)
 	return cacheVolumes{Cache: c, facts: cacheFacts{
-		Whole: c.Paired(), Partial: c.Partial(), Fill: c.Filling(), Stopped: c.Stopped,
+		Whole: c.Paired(), Partial: c.Partial(), Hydration: c.Hydrating(), Stopped: c.Stopped,
 		Fence: c.Fence, Mode: c.Mode, ActivationID: c.Activation.ID, ActivationCount: c.Activation.Count,
 	}}
 }

@@ -73,7 +73,7 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 // volume is taken for the case that its node is lost; one of an earlier boot is repair's.
 func (a *Attacher) hotSetDue(e *state.Entry) bool {
 	switch {
-	case !e.Cached() || e.Fill != nil:
+	case !e.Cached() || e.Hydration != nil:
 		return false
 	case e.State == state.Retained:
 		// Not at once: the next owner may be asking for the retained cache just now.

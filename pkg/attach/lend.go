@@ -56,7 +56,7 @@ func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan,
 // lendable says why a retained cache may not be lent, nil if it may.
 func lendable(e *state.Entry, rec volume.Volume, r volume.LoanRequest, boot string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation + 1, Node: r.To}); {
-	case e == nil || e.State != state.Retained || e.Fill != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
+	case e == nil || e.State != state.Retained || e.Hydration != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
 		return fmt.Errorf("%w: no clean cache of volume %s, generation %d, is kept here", volume.ErrNotFound, r.Volume, r.Generation)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; the cache of generation %d is for the owner after it, and node %q asks",

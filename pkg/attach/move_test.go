@@ -12,7 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-var errUnderWay = errors.New("the fill is under way")
+var errUnderWay = errors.New("the hydration is under way")
 
 // newWarmLife is a life whose cache follows the volume. Disasters end the processes of the
 // node with that name.
@@ -53,7 +53,7 @@ func (l *life) arrive(h *host) {
 	l.req = l.publish(h.name)
 	if l.prepared {
 		l.once(h, func(p *plugin) { p.Prepare(l.ctx) })
-		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Fill == nil || e.Fill.Peer == nil) {
+		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Hydration == nil || e.Hydration.Peer == nil) {
 			l.t.Fatalf("nothing was prepared: %+v", e)
 		}
 	}
@@ -68,7 +68,7 @@ func (l *life) prepare() {
 	l.stay(l.a, 1, 0, 1, 2, 3)
 	l.arrive(l.b)
 	l.b.podWrites(2, 1, 4)
-	l.fill(l.b, l.a, 1)
+	l.hydration(l.b, l.a, 1)
 	l.podReads(l.b)
 	l.leave(l.b)
 	l.givenBack(l.a)
@@ -86,13 +86,13 @@ func (l *life) begin(h *host) {
 	})
 }
 
-// podReads has the pod read everything, while the fill, which it may wait for, goes on.
+// podReads has the pod read everything, while the hydration, which it may wait for, goes on.
 func (l *life) podReads(h *host) {
 	l.t.Helper()
 	l.begin(h)
 	d, done := h.podDevice(), make(chan error, 1)
 	go func() { done <- l.differs(d) }()
-	for steps := 0; steps < wholeFill; {
+	for steps := 0; steps < wholeHydration; {
 		select {
 		case err := <-done:
 			l.must("the pod reads", err)
@@ -113,33 +113,33 @@ func (l *life) podReads(h *host) {
 	l.t.Fatalf("the pod waits for ever (ended: %q)", l.ended)
 }
 
-// fill takes steps of a fill until it has ended, or so many have been taken, beside what
+// hydration takes steps of a hydration until it has ended, or so many have been taken, beside what
 // the other node does.
-func (l *life) fill(h, other *host, steps int) {
+func (l *life) hydration(h, other *host, steps int) {
 	l.t.Helper()
 	for range steps {
-		if e := h.entry(); e == nil || e.Fill == nil {
+		if e := h.entry(); e == nil || e.Hydration == nil {
 			return
 		}
 		l.step(h)
 		l.begin(h)
 		l.source(other)
 	}
-	if e := h.entry(); steps == wholeFill && e != nil && e.Fill != nil {
-		l.t.Fatalf("the fill does not end: %+v (ended: %q)", e.Fill, l.ended)
+	if e := h.entry(); steps == wholeHydration && e != nil && e.Hydration != nil {
+		l.t.Fatalf("the hydration does not end: %+v (ended: %q)", e.Hydration, l.ended)
 	}
 }
 
-// wholeFill are more steps than a fill takes.
-const wholeFill = 200
+// wholeHydration are more steps than a hydration takes.
+const wholeHydration = 200
 
-// step takes one step of a fill.
+// step takes one step of a hydration.
 func (l *life) step(h *host) {
 	l.t.Helper()
 	// The kernel commits the map of a cache once a second.
 	l.must("commit", h.kernel.Client(nil).CommitAll(l.ctx))
 	l.pass(10 * time.Second)
-	l.once(h, func(p *plugin) { p.StepFills(l.ctx) })
+	l.once(h, func(p *plugin) { p.StepHydrations(l.ctx) })
 }
 
 // once calls a plugin; one that ends by that is followed by another, which repairs.
@@ -199,16 +199,16 @@ func (l *life) move() {
 	l.t.Helper()
 	l.moved()
 	l.b.podWrites(2, 1, 12)
-	l.fill(l.b, l.a, 1)
+	l.hydration(l.b, l.a, 1)
 	l.podReads(l.b)
 	l.b.podWrites(3, 2, 13)
-	l.fill(l.b, l.a, wholeFill)
+	l.hydration(l.b, l.a, wholeHydration)
 	l.podReads(l.b)
 	l.leave(l.b)
 	l.givenBack(l.a)
 	l.arrive(l.a)
 	l.a.podWrites(4, 3, 14)
-	l.fill(l.a, l.b, 2)
+	l.hydration(l.a, l.b, 2)
 	l.podReads(l.a)
 	l.leave(l.a)
 	l.givenBack(l.b)
@@ -221,12 +221,12 @@ func (l *life) losePeer() {
 	l.stay(l.a, 1, 0, 1, 2, 3)
 	l.arrive(l.b)
 	l.b.podWrites(2, 1)
-	l.fill(l.b, l.a, 1)
+	l.hydration(l.b, l.a, 1)
 	l.a.powerLoss()
 	l.a.start()
 	l.podReads(l.b)
 	l.b.podWrites(3, 2, 4)
-	l.fill(l.b, l.a, wholeFill)
+	l.hydration(l.b, l.a, wholeHydration)
 	l.podReads(l.b)
 	l.leave(l.b)
 	l.givenBack(l.a)

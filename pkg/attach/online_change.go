@@ -164,7 +164,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	f.LiveOrigin = top.HasLive && !f.LiveCache
 	_, data := infos[layout.Device(e.ID, layout.Data)]
 	_, path := infos[layout.Device(e.ID, layout.Path)]
-	f.Leftover = f.LiveOrigin && (data || path || e.Fill != nil)
+	f.Leftover = f.LiveOrigin && (data || path || e.Hydration != nil)
 	if f.LiveCache {
 		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
 		f.Coarse = a.liveBlocks(e.ID, infos)
@@ -204,8 +204,8 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
 	}
-	if f.waitsForFill() {
-		f.Problem, f.ProblemReason = "the cache grows when its fill is complete", v1alpha1.ReasonApplying
+	if f.waitsForHydration() {
+		f.Problem, f.ProblemReason = "the cache grows when its hydration is complete", v1alpha1.ReasonApplying
 	}
 	return f
 }

@@ -70,12 +70,12 @@ func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultChangeDataRemoved.Hit()
-	if e.Fill != nil {
+	if e.Hydration != nil {
 		outcome, why := volume.MoveEnded, "the cache was taken away"
 		if a.Now().Before(e.NoCacheBefore) {
 			outcome, why = volume.MoveFailed, "the SSD failed"
 		}
-		a.dropFill(ctx, e, outcome, why)
+		a.dropHydration(ctx, e, outcome, why)
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ type changeFacts struct {
 	Broken string
 	// Coarse says why the live cache's logical blocks are too large, or is empty.
 	Coarse string
-	// Leftover is true if the data device, or a fill, exists below a linear top device.
+	// Leftover is true if the data device, or a hydration, exists below a linear top device.
 	Leftover bool
 	// Want is the cache's shape by the record; the zero value when none is asked
 	// for. Problem says why no cache can be had, or is empty; ProblemReason is its
@@ -119,7 +119,7 @@ func decideCached(f changeFacts) changeStep {
 		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return changeWriteback
-	case f.waitsForFill():
+	case f.waitsForHydration():
 		return flushedOr(f, changeImpossible)
 	case f.Degraded != "":
 		// Also nothing is made larger on half a mirror.
@@ -146,10 +146,10 @@ func needsNewCache(f changeFacts) bool {
 	return blocks > devmapper.MaxCacheBlocks || !devmapper.MetadataFits(e.MetaBytes, blocks)
 }
 
-// waitsForFill tells a larger size that has to wait, because the data device is
-// a clone of a fixed length until the fill is complete.
-func (f changeFacts) waitsForFill() bool {
-	return f.Entry.Cached() && f.Entry.Fill != nil && f.Want.dataBytes > f.Entry.DataBytes
+// waitsForHydration tells a larger size that has to wait, because the data device is
+// a clone of a fixed length until the hydration is complete.
+func (f changeFacts) waitsForHydration() bool {
+	return f.Entry.Cached() && f.Entry.Hydration != nil && f.Want.dataBytes > f.Entry.DataBytes
 }
 
 // limited tells a table that the dirty limit may have loaded and will take away

@@ -181,26 +181,26 @@ func TestDecideChange(t *testing.T) {
 	}
 }
 
-// A fill that nothing is left of on the node is one that its lender does not know the end of.
-func TestLeftOfAFill(t *testing.T) {
+// A hydration that nothing is left of on the node is one that its lender does not know the end of.
+func TestLeftOfAHydration(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}, CacheProblem: func(context.Context) string { return "" }})
 	const top, data, path = "nf-v", "nf-v.data", "nf-v.path"
-	fill := &state.Fill{Peer: &volume.ISCSI{IQN: "iqn.x"}, Move: volume.MoveID{Name: "m"}}
+	hydration := &state.Hydration{Peer: &volume.ISCSI{IQN: "iqn.x"}, Move: volume.MoveID{Name: "m"}}
 	for name, tc := range map[string]struct {
-		fill    *state.Fill
-		devices []string
-		want    changeStep
+		hydration *state.Hydration
+		devices   []string
+		want      changeStep
 	}{
-		"nothing":             {nil, []string{top}, changeDone},
-		"a data device":       {nil, []string{top, data}, changeSweep},
-		"a path":              {nil, []string{top, path}, changeSweep},
-		"a fill, its devices": {fill, []string{top, data, path}, changeSweep},
-		"a fill, no device":   {fill, []string{top}, changeSweep},
-		"a fill, no top":      {fill, nil, changeNothing},
+		"nothing":                  {nil, []string{top}, changeDone},
+		"a data device":            {nil, []string{top, data}, changeSweep},
+		"a path":                   {nil, []string{top, path}, changeSweep},
+		"a hydration, its devices": {hydration, []string{top, data, path}, changeSweep},
+		"a hydration, no device":   {hydration, []string{top}, changeSweep},
+		"a hydration, no top":      {hydration, nil, changeNothing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := runs(volume.ModeNone).f.Entry
-			e.ID, e.Fill = "v", tc.fill
+			e.ID, e.Hydration = "v", tc.hydration
 			infos := map[string]devmapper.Info{}
 			for _, d := range tc.devices {
 				infos[d] = devmapper.Info{Name: d, HasLive: true}

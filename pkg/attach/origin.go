@@ -47,7 +47,7 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (origin, error) {
 	return a.joinPaths(ctx, e.ID, e.Fence, o)
 }
 
-// leaveOrigin ends the session of a stage that fails, while the fill may journal the entry.
+// leaveOrigin ends the session of a stage that fails, while the hydration may journal the entry.
 func (a *Attacher) leaveOrigin(ctx context.Context, s *staging) error {
 	var e state.Entry
 	_ = s.note(func(shared *state.Entry) error { e = *shared; return nil })

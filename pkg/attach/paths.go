@@ -40,7 +40,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 	var ids []volume.ID
 	for i := range entries {
 		e := &entries[i]
-		if e.State == state.Retained || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Fill == nil {
+		if e.State == state.Retained || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Hydration == nil {
 			continue
 		}
 		lost, waits, err := a.lostPaths(ctx, e)
@@ -60,7 +60,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 }
 
 // lostPaths returns the origin's paths that have failed, and whether origin or source have
-// none that works. What a fill copies from is brought back by the fill's own steps.
+// none that works. What a hydration copies from is brought back by the hydration's own steps.
 func (a *Attacher) lostPaths(ctx context.Context, e *state.Entry) (lost []string, waits bool, err error) {
 	for _, part := range pathParts {
 		st, err := a.DM.MultipathStatus(ctx, layout.Device(e.ID, part))

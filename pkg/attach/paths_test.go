@@ -133,7 +133,7 @@ func TestFailPathsOfBoth(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	for _, first := range pathParts {
 		entries := newJournal(t)
-		if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Fill: &state.Fill{}}); err != nil {
+		if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{}}); err != nil {
 			t.Fatal(err)
 		}
 		dm := &pathDevices{paths: map[string]bool{"nf-v.origin": true, "nf-v.source": true}}
@@ -181,7 +181,7 @@ func (r *answering) Get(context.Context, volume.ID) (volume.Volume, error) {
 	return r.v, r.err
 }
 
-// What waits for lost paths is told to fail: the origin, and what a fill copies from, which
+// What waits for lost paths is told to fail: the origin, and what a hydration copies from, which
 // waits for an origin without paths once that is in the peer's place; and to wait again.
 func TestFailPaths(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -189,12 +189,12 @@ func TestFailPaths(t *testing.T) {
 		fail  []string
 		queue []string
 	}{
-		"one portal":                      {map[layout.Part]bool{}, nil, nil},
-		"several, all lost":               {map[layout.Part]bool{layout.Origin: false}, []string{"nf-v.origin fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path"}},
-		"one of several":                  {map[layout.Part]bool{layout.Origin: true}, nil, []string{"nf-v.origin queue_if_no_path"}},
-		"one portal, a fill":              {map[layout.Part]bool{layout.Source: false}, []string{"nf-v.source fail_if_no_path"}, []string{"nf-v.source queue_if_no_path"}},
-		"a fill that its peer serves":     {map[layout.Part]bool{layout.Origin: false, layout.Source: true}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
-		"a fill from an origin, all lost": {map[layout.Part]bool{layout.Origin: false, layout.Source: false}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
+		"one portal":                           {map[layout.Part]bool{}, nil, nil},
+		"several, all lost":                    {map[layout.Part]bool{layout.Origin: false}, []string{"nf-v.origin fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path"}},
+		"one of several":                       {map[layout.Part]bool{layout.Origin: true}, nil, []string{"nf-v.origin queue_if_no_path"}},
+		"one portal, a hydration":              {map[layout.Part]bool{layout.Source: false}, []string{"nf-v.source fail_if_no_path"}, []string{"nf-v.source queue_if_no_path"}},
+		"a hydration that its peer serves":     {map[layout.Part]bool{layout.Origin: false, layout.Source: true}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
+		"a hydration from an origin, all lost": {map[layout.Part]bool{layout.Origin: false, layout.Source: false}, []string{"nf-v.origin fail_if_no_path", "nf-v.source fail_if_no_path"}, []string{"nf-v.origin queue_if_no_path", "nf-v.source queue_if_no_path"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dm := &pathDevices{paths: map[string]bool{}}

@@ -30,7 +30,7 @@ func (p place) apply(specs []lvm.CreateSpec) []lvm.CreateSpec {
 	out := slices.Clone(specs)
 	for i := range out {
 		out[i].Devices, out[i].Mirror = p.devices, p.mirror
-		if out[i].Stripes > 0 { // the metadata of a fill are not spread
+		if out[i].Stripes > 0 { // the metadata of a hydration are not spread
 			out[i].Stripes = p.stripes
 		}
 	}

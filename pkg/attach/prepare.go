@@ -277,7 +277,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 		if err := a.shapeCache(ctx, s); err != nil {
 			return err
 		}
-		if e.Fill == nil || e.Fill.Peer == nil {
+		if e.Hydration == nil || e.Hydration.Peer == nil {
 			return nil
 		}
 		s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin)

@@ -331,7 +331,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 // prewarmLimit is the bandwidth of one copy in bytes per second: its own, and its
 // share of the node's. 0 is no limit.
 func (a *Attacher) prewarmLimit(e *state.Entry) int64 {
-	return a.copyLimit(e.Prewarm.Bandwidth, len(a.fills.ids())+a.prewarms.count())
+	return a.copyLimit(e.Prewarm.Bandwidth, len(a.hydrations.ids())+a.prewarms.count())
 }
 
 // copyEnded journals the end of a copy. A process that ends leaves it to the next.

@@ -238,7 +238,7 @@ func (m *meter) copied(ctx context.Context, n int64) error {
 // report writes progress that is news; nobody's data wait for it.
 func (m *meter) report(ctx context.Context) {
 	now := m.a.Now()
-	if now.Sub(m.reported) < fillReport && m.done < m.total {
+	if now.Sub(m.reported) < hydrationReport && m.done < m.total {
 		return
 	}
 	m.reported = now

@@ -147,7 +147,7 @@ func TestPrewarmCancelled(t *testing.T) {
 func TestStageKeepsWhatWasCopied(t *testing.T) {
 	fence := volume.Fence{UID: "u", Generation: 6, Node: "b"}
 	staging := func(e *state.Entry) {
-		e.State, e.Fence, e.Fill = state.Staging, fence, &state.Fill{From: &volume.WarmSource{Node: "a", Generation: 5}}
+		e.State, e.Fence, e.Hydration = state.Staging, fence, &state.Hydration{From: &volume.WarmSource{Node: "a", Generation: 5}}
 	}
 	cases := map[string]struct {
 		entry  *state.Entry
@@ -198,7 +198,7 @@ func TestLendableLive(t *testing.T) {
 		"flushing":         {entry: staged(func(e *state.Entry) { e.State = state.Flushing }), record: requested(), want: "in use here"},
 		"uncached":         {entry: staged(func(e *state.Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
 		"other generation": {entry: staged(func(e *state.Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},
-		"filling":          {entry: staged(func(e *state.Entry) { e.Fill = &state.Fill{} }), record: requested(), want: "itself being filled"},
+		"filling":          {entry: staged(func(e *state.Entry) { e.Hydration = &state.Hydration{} }), record: requested(), want: "itself being filled"},
 		"moved on":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), want: "at generation 6"},
 		"released":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Published = false }), want: "at generation 5"},
 		"nobody asks":      {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: "nobody has asked"},

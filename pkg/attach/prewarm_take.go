@@ -86,7 +86,7 @@ func (a *Attacher) aheadProblem(ctx context.Context, e *state.Entry) (string, er
 func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (lvm.LV, error) {
 	vg := a.Pool.View().VG
 	// Of a stage that was killed.
-	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.FillLV(id)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.HydrationLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
 	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {

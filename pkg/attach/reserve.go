@@ -43,7 +43,7 @@ func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 }
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
-// static volume). The record names this node as published owner. A fill that is about to
+// static volume). The record names this node as published owner. A hydration that is about to
 // begin journals the same entry meanwhile, and does not wait for the unit.
 func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) error {
 	e := s.entry

@@ -32,15 +32,15 @@ func (lostPeer) Connect(context.Context, transport.Target, *transport.Credential
 	return transport.Origin{}, errNoPeer
 }
 
-// TestReserveBesideFill: a stage reserves its unit while the fill that it begins with
-// journals the same entry: neither writes while the other one does, and the fill does not
+// TestReserveBesideHydration: a stage reserves its unit while the hydration that it begins with
+// journals the same entry: neither writes while the other one does, and the hydration does not
 // wait for the unit.
-func TestReserveBesideFill(t *testing.T) {
+func TestReserveBesideHydration(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	n := newFencedNode(t)
 	n.Moves, n.Transport = lendingMoves{}, lostPeer{}
 	entry := func() *state.Entry {
-		return &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Mode: volume.ModeWritethrough, Static: true, Fill: &state.Fill{From: &volume.WarmSource{Node: "b"}}}
+		return &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Mode: volume.ModeWritethrough, Static: true, Hydration: &state.Hydration{From: &volume.WarmSource{Node: "b"}}}
 	}
 
 	s := stagingOf(entry(), false)
@@ -53,7 +53,7 @@ func TestReserveBesideFill(t *testing.T) {
 	<-began
 	time.Sleep(200 * time.Millisecond)
 	if e, err := n.load("v"); e != nil || err != nil {
-		t.Errorf("it is journalled while the fill has the entry: %+v, %v", e, err)
+		t.Errorf("it is journalled while the hydration has the entry: %+v, %v", e, err)
 	}
 	s.own.Unlock()
 	if err := <-done; err != nil {
@@ -62,11 +62,11 @@ func TestReserveBesideFill(t *testing.T) {
 
 	for range 20 { // for the race detector
 		s = stagingOf(entry(), false)
-		s.plan.Warm = &warmPlan{Peer: s.entry.Fill.From}
+		s.plan.Warm = &warmPlan{Peer: s.entry.Hydration.From}
 		asked := false
 		n.target.Before(func() {
 			asked = true
-			_ = s.note(func(*state.Entry) error { return nil }) // the fill need not wait
+			_ = s.note(func(*state.Entry) error { return nil }) // the hydration need not wait
 		})
 		go func() {
 			_, err := n.borrow(t.Context(), s)
@@ -74,9 +74,9 @@ func TestReserveBesideFill(t *testing.T) {
 		}()
 		err := n.reserve(t.Context(), s, o)
 		if lent := <-done; err != nil || !errors.Is(lent, errNoPeer) || !asked {
-			t.Fatalf("reserve: %v, asked %t; fill: %v", err, asked, lent)
+			t.Fatalf("reserve: %v, asked %t; hydration: %v", err, asked, lent)
 		}
-		if e, err := n.load("v"); err != nil || !e.Reserved || e.Fill.Peer == nil || e.Fill.Move.Name != "move" {
+		if e, err := n.load("v"); err != nil || !e.Reserved || e.Hydration.Peer == nil || e.Hydration.Move.Name != "move" {
 			t.Fatalf("the journal has %+v, %v", e, err)
 		}
 	}

@@ -172,8 +172,8 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 	if err := a.save(ctx, s.entry, state.Staged); err != nil {
 		return err
 	}
-	if s.entry.Fill != nil {
-		a.fills.begin(id, a.Now())
+	if s.entry.Hydration != nil {
+		a.hydrations.begin(id, a.Now())
 		if err := removeFiles(a.copiedFile(id)); err != nil {
 			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
 		}
@@ -205,7 +205,7 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 		return nil, err
 	}
 	faultStageJournaled.Hit()
-	allocated, found := a.beginAllocate(ctx, s), a.beginFill(ctx, s)
+	allocated, found := a.beginAllocate(ctx, s), a.beginHydration(ctx, s)
 	return func() {
 		found()
 		s.early = allocated()
@@ -230,11 +230,11 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	}
 	a.endPrewarm(ctx, e, volume.MoveEnded, "the volume came to this node before everything was copied")
 	switch {
-	case e.Fill == nil:
+	case e.Hydration == nil:
 	case s.plan.Cache == planReuse || s.plan.Cache == planRecover || s.plan.Warm != nil && s.plan.Warm.Peer != nil:
 		a.leavePeer(ctx, e)
 	default:
-		a.endFill(ctx, e, volume.MoveFailed, "the volume was staged anew")
+		a.endHydration(ctx, e, volume.MoveFailed, "the volume was staged anew")
 	}
 	return nil
 }
@@ -276,16 +276,16 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	case s.plan.Cache == planReuse:
 		e.UnitID = prior.UnitID
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
-		e.Marked, e.Fill = prior.Marked, prior.Fill.Again()
+		e.Marked, e.Hydration = prior.Marked, prior.Hydration.Again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
 			e.UnitID = prior.UnitID
-			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Fill = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Fill.Again()
+			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()
 		}
 	default:
 		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
-			e.Fill = &state.Fill{From: s.plan.Warm.Peer}
+			e.Hydration = &state.Hydration{From: s.plan.Warm.Peer}
 			if s.plan.Keep {
 				e.Prewarm = prior.Prewarm
 			}
@@ -316,8 +316,8 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if e.UnitID == "" {
 		e.UnitID = s.origin.WWID // attached by an earlier version
 	}
-	if e.Fill != nil {
-		a.fills.begin(e.ID, time.Time{})
+	if e.Hydration != nil {
+		a.hydrations.begin(e.ID, time.Time{})
 	}
 	if e.Counting == "" {
 		a.beginCounting(ctx, e)

@@ -19,9 +19,9 @@ func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	err := a.makeCache(cctx, s)
-	if err != nil && cctx.Err() == nil && s.plan.Cache == planCreate && s.entry.Fill != nil && !errors.Is(err, errMark) {
-		klog.FromContext(ctx).Error(err, "Fill cannot begin, the cache begins cold", "volume", s.req.ID)
-		if err = a.undoFill(cctx, s, err); err == nil {
+	if err != nil && cctx.Err() == nil && s.plan.Cache == planCreate && s.entry.Hydration != nil && !errors.Is(err, errMark) {
+		klog.FromContext(ctx).Error(err, "Hydration cannot begin, the cache begins cold", "volume", s.req.ID)
+		if err = a.undoHydration(cctx, s, err); err == nil {
 			err = a.makeCache(cctx, s)
 		}
 	}
@@ -99,7 +99,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	s.plan = uncached(s.plan, reason, cause.Error())
-	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
+	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.entry.Deny()
 	if reason == v1alpha1.ReasonCacheDeviceError {
 		s.entry.NoCacheBefore = a.Now().Add(deviceRest)

@@ -33,10 +33,10 @@ func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 // began says in a word how the cache began.
 func (s *staging) began() string {
 	switch e := s.entry; {
-	case e.Fill == nil:
+	case e.Hydration == nil:
 		return string(s.plan.Cache)
-	case e.Fill.Peer != nil && e.Fill.From != nil:
-		return "Warm move from node " + e.Fill.From.Node
+	case e.Hydration.Peer != nil && e.Hydration.From != nil:
+		return "Warm move from node " + e.Hydration.From.Node
 	}
 	return string(s.plan.Cache) + ", filled from the origin"
 }

@@ -25,7 +25,7 @@ func lendableLive(e *state.Entry, rec volume.Volume, r volume.LoanRequest, node 
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: node}); {
 	case e == nil || e.State != state.Staged || !e.Cached() || !e.Activated || e.Fence != want:
 		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here", volume.ErrNotFound, r.Volume, r.Generation)
-	case e.Fill != nil:
+	case e.Hydration != nil:
 		return fmt.Errorf("%w: the cache of volume %s is itself being filled", volume.ErrUnavailable, r.Volume)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; node %q asks for generation %d",

@@ -61,7 +61,7 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	}
 	e.UnitID = now
 	if lent := s.head.loan.UnitID; s.head.peer != nil && lent != "" && lent != now {
-		return a.undoFill(ctx, s, fmt.Errorf("%w: the lent cache is of the unit %q, this one is %q", volume.ErrUnavailable, lent, now))
+		return a.undoHydration(ctx, s, fmt.Errorf("%w: the lent cache is of the unit %q, this one is %q", volume.ErrUnavailable, lent, now))
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 		return err
 	}
 	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, cacheVolumes{}, 0, ""
-	a.dropFill(ctx, e, volume.MoveEnded, why)
+	a.dropHydration(ctx, e, volume.MoveEnded, why)
 	e.Anew()
 	if err := a.save(ctx, e, state.Staging); err != nil {
 		return err

@@ -75,7 +75,7 @@ func TestHotSetDue(t *testing.T) {
 		"long ago":            {state.Entry{State: state.Staged, HotSetAt: now.Add(-31 * time.Minute)}, true},
 		"of an earlier boot":  {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Boot: "earlier"}, false},
 		"a while ago":         {state.Entry{State: state.Staged, HotSetAt: now.Add(-29 * time.Minute)}, false},
-		"in a copy":           {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Fill: &state.Fill{}}, false},
+		"in a copy":           {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Hydration: &state.Hydration{}}, false},
 		"uncached":            {state.Entry{State: state.Staged, HotSetAt: now.Add(-time.Hour), Mode: volume.ModeNone}, false},
 		"left just now":       {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now}, false},
 		"left":                {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},

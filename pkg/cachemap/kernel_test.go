@@ -54,7 +54,7 @@ type machine struct {
 	tools   cachetools.Tools
 	content []byte // of the origin
 
-	origin, meta, meta2, data, fill devmapper.Info
+	origin, meta, meta2, data, hydration devmapper.Info
 }
 
 func newMachine(t *testing.T) *machine {
@@ -68,10 +68,10 @@ func newMachine(t *testing.T) *machine {
 	m := &machine{t: t, run: run, dm: devmapper.New(run), tools: cachetools.Tools{Run: run}}
 	m.meta = m.part("test-meta", ssd, 0, 8*mibSectors)
 	m.meta2 = m.part("test-meta2", ssd, 8*mibSectors, 8*mibSectors)
-	m.fill = m.part("test-fill", ssd, 16*mibSectors, 4*mibSectors)
+	m.hydration = m.part("test-fill", ssd, 16*mibSectors, 4*mibSectors)
 	m.data = m.part("test-disk", ssd, 20*mibSectors, dataSectors)
 	m.origin = m.part("test-origin", originDisk, 0, originSectors)
-	for _, d := range []devmapper.Info{m.meta, m.meta2, m.fill} {
+	for _, d := range []devmapper.Info{m.meta, m.meta2, m.hydration} {
 		m.ok(blockdev.ZeroHead(t.Context(), d.DevPath(), 8*mib))
 	}
 	m.content = make([]byte, originSectors*devmapper.SectorSize)
@@ -306,9 +306,9 @@ func someMap(t *testing.T) cachemap.Map {
 	return c
 }
 
-// A fill from the gather view: discards mark what nobody needs, reads are right
+// A hydration from the gather view: discards mark what nobody needs, reads are right
 // before, while and after the source is away, and the copy is the origin's.
-func TestKernelFillFromGatherView(t *testing.T) {
+func TestKernelHydrationFromGatherView(t *testing.T) {
 	m := newMachine(t)
 	ctx := t.Context()
 	c := someMap(t)
@@ -318,7 +318,7 @@ func TestKernelFillFromGatherView(t *testing.T) {
 		QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()},
 	}}})
 	clone := devmapper.CloneTarget{
-		Metadata: m.fill.DevNo(), Destination: m.data.DevNo(), Source: source.DevNo(), RegionSectors: cachemap.RegionSectors(chunk),
+		Metadata: m.hydration.DevNo(), Destination: m.data.DevNo(), Source: source.DevNo(), RegionSectors: cachemap.RegionSectors(chunk),
 		NoHydration: true, NoDiscardPassdown: true, HydrationBatch: 4,
 	}
 	data := m.device("test-data", devmapper.Table{{Length: dataSectors, Target: clone}})

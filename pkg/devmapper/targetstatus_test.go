@@ -141,8 +141,8 @@ func TestCommitAll(t *testing.T) {
 	}
 }
 
-// The tables of a fill, as the kernel prints them.
-func TestFillTablesGolden(t *testing.T) {
+// The tables of a hydration, as the kernel prints them.
+func TestHydrationTablesGolden(t *testing.T) {
 	linear := func(off uint64) Target { return LinearTarget{Device: "254:0", Offset: off} }
 	cases := map[string]Table{
 		"table-zero.txt": {

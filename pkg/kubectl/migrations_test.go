@@ -11,7 +11,7 @@ import (
 )
 
 // move is a CacheMigration of a volume to node-b, begun 30 seconds ago; from is ""
-// for a fill from the origin.
+// for a hydration from the origin.
 func move(id, from string, generation int64, opts ...func(*v1alpha1.CacheMigration)) *v1alpha1.CacheMigration {
 	m := &v1alpha1.CacheMigration{
 		ObjectMeta: metav1.ObjectMeta{Name: id + "-" + string(rune('0'+generation)), CreationTimestamp: before(30 * time.Second)},

@@ -46,12 +46,12 @@ type Collector struct {
 	// Now is the clock's.
 	Now func() time.Time
 
-	// Fills returns the fills under way, Loans the moves that this node serves
+	// Hydrations returns the hydrations under way, Loans the moves that this node serves
 	// (volume.Lender), and Moves has counted how moves ended. Without them the node
 	// has no part in warm moves.
-	Fills func() []Fill
-	Loans func(context.Context) (map[volume.ID]volume.MoveID, error)
-	Moves *Moves
+	Hydrations func() []Hydration
+	Loans      func(context.Context) (map[volume.ID]volume.MoveID, error)
+	Moves      *Moves
 	// Failovers returns how many volumes failed over from a failing cache; nil is none.
 	Failovers func() uint64
 	// DirtyLimits returns the volumes with a dirty limit; nil if none can have one.
@@ -92,14 +92,14 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	snap, fills, limits := c.Scrape(ctx), c.fills(), c.dirtyLimits()
+	snap, hydrations, limits := c.Scrape(ctx), c.hydrations(), c.dirtyLimits()
 	for _, s := range snap.Volumes {
 		if !s.Attached {
 			continue
 		}
 		e := c.collectVolume(ch, s)
-		if f, found := fills[s.ID]; found {
-			e.fill(f)
+		if f, found := hydrations[s.ID]; found {
+			e.hydration(f)
 		}
 		if l, found := limits[s.ID]; found {
 			e.dirtyLimit(l)

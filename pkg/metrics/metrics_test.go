@@ -59,8 +59,8 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 	t.Helper()
 	scrape := func(context.Context) observe.Snapshot { return snap }
 	c := metrics.NewCollector("node-a", scrape, func() metrics.Pool { return p }, func() time.Time { return noon })
-	c.Fills = func() []metrics.Fill {
-		return []metrics.Fill{
+	c.Hydrations = func() []metrics.Hydration {
+		return []metrics.Hydration{
 			{Volume: "pvc-1", TotalBytes: 1000, HydratedBytes: 250, From: volume.FromPeer},
 			{Volume: "retained", TotalBytes: 1, From: volume.FromOrigin},
 		}
@@ -230,7 +230,7 @@ nearflash_pass_success{node="node-a"} 0
 	}
 }
 
-// TestWithoutMoves: a node that has no part in moves has no series of fills and
+// TestWithoutMoves: a node that has no part in moves has no series of hydrations and
 // loans, and neither has one whose journal cannot be read.
 func TestWithoutMoves(t *testing.T) {
 	scrape := func(context.Context) observe.Snapshot {

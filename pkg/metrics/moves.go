@@ -10,8 +10,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Fill is a cache whose data are still being copied (states.md, The warm move).
-type Fill struct {
+// Hydration is a cache whose data are still being copied (states.md, The warm move).
+type Hydration struct {
 	Volume                    volume.ID
 	TotalBytes, HydratedBytes int64
 	// From is where it reads at the moment.
@@ -71,20 +71,20 @@ func (c *Collector) collectMoves(ctx context.Context, ch chan<- prometheus.Metri
 // label is the form that a word of the API has in labels.
 func label[T ~string](word T) string { return strings.ToLower(string(word)) }
 
-// fills returns the fills under way by volume.
-func (c *Collector) fills() map[volume.ID]Fill {
-	out := map[volume.ID]Fill{}
-	if c.Fills == nil {
+// hydrations returns the hydrations under way by volume.
+func (c *Collector) hydrations() map[volume.ID]Hydration {
+	out := map[volume.ID]Hydration{}
+	if c.Hydrations == nil {
 		return out
 	}
-	for _, f := range c.Fills() {
+	for _, f := range c.Hydrations() {
 		out[f.Volume] = f
 	}
 	return out
 }
 
-func (e emitter) fill(f Fill) {
-	e.put(nameFillSize, float64(f.TotalBytes))
-	e.put(nameFillHydrated, float64(f.HydratedBytes))
-	e.put(nameFillInfo, 1, label(f.From))
+func (e emitter) hydration(f Hydration) {
+	e.put(nameHydrationSize, float64(f.TotalBytes))
+	e.put(nameHydrationHydrated, float64(f.HydratedBytes))
+	e.put(nameHydrationInfo, 1, label(f.From))
 }

@@ -26,7 +26,7 @@ func Reference() string {
 		title   string
 		metrics []Metric
 	}{
-		{"Volumes", volumeTable()}, {"Caches that follow their pods", fillTable()}, {"Devices of a volume", ioTable()}, {"Node", nodeTable()},
+		{"Volumes", volumeTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", nodeTable()},
 	} {
 		text += fmt.Sprintf("\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", section.title)
 		for _, m := range section.metrics {

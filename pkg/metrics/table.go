@@ -34,49 +34,49 @@ func with(labels []string, more ...string) []string {
 
 // Names of the metrics.
 const (
-	nameInfo         = "nearflash_volume_info"
-	nameAccesses     = "nearflash_volume_cache_accesses_total"
-	namePromotions   = "nearflash_volume_cache_promotions_total"
-	nameDemotions    = "nearflash_volume_cache_demotions_total"
-	nameCached       = "nearflash_volume_cached"
-	nameHealthy      = "nearflash_volume_healthy"
-	nameSize         = "nearflash_volume_cache_size_bytes"
-	nameUsed         = "nearflash_volume_cache_used_bytes"
-	nameDirty        = "nearflash_volume_cache_dirty_bytes"
-	nameDirtyAge     = "nearflash_volume_cache_dirty_age_seconds"
-	nameDirtyLimit   = "nearflash_volume_cache_dirty_limit_bytes"
-	nameDirtyAgeMax  = "nearflash_volume_cache_dirty_limit_age_seconds"
-	nameLimitActive  = "nearflash_volume_cache_dirty_limit_active_seconds_total"
-	nameActivations  = "nearflash_volume_cache_dirty_limit_activations_total"
-	nameChunk        = "nearflash_volume_cache_chunk_bytes"
-	nameMetaSize     = "nearflash_volume_cache_metadata_size_bytes"
-	nameMetaUsed     = "nearflash_volume_cache_metadata_used_bytes"
-	nameHitRatio     = "nearflash_volume_cache_hit_ratio"
-	nameFillSize     = "nearflash_volume_hydration_size_bytes"
-	nameFillHydrated = "nearflash_volume_hydration_done_bytes"
-	nameFillInfo     = "nearflash_volume_hydration_info"
-	nameDuration     = "nearflash_volume_io_duration_seconds"
-	nameOperations   = "nearflash_volume_io_operations_total"
-	nameBytes        = "nearflash_volume_io_bytes_total"
-	nameTime         = "nearflash_volume_io_time_seconds_total"
-	namePoolCapacity = "nearflash_pool_capacity_bytes"
-	namePoolFree     = "nearflash_pool_free_bytes"
-	namePoolRetained = "nearflash_pool_retained_bytes"
-	namePoolReady    = "nearflash_pool_ready"
-	namePoolKept     = "nearflash_pool_kept_caches"
-	nameWear         = "nearflash_pool_device_wear_ratio"
-	nameDeviceHealth = "nearflash_pool_device_healthy"
-	nameMoves        = "nearflash_moves_total"
-	nameLoans        = "nearflash_exported_caches"
-	nameFailovers    = "nearflash_cache_failovers_total"
-	namePassDuration = "nearflash_pass_duration_seconds"
-	namePassSuccess  = "nearflash_pass_success"
-	nameBuildInfo    = "nearflash_build_info"
+	nameInfo              = "nearflash_volume_info"
+	nameAccesses          = "nearflash_volume_cache_accesses_total"
+	namePromotions        = "nearflash_volume_cache_promotions_total"
+	nameDemotions         = "nearflash_volume_cache_demotions_total"
+	nameCached            = "nearflash_volume_cached"
+	nameHealthy           = "nearflash_volume_healthy"
+	nameSize              = "nearflash_volume_cache_size_bytes"
+	nameUsed              = "nearflash_volume_cache_used_bytes"
+	nameDirty             = "nearflash_volume_cache_dirty_bytes"
+	nameDirtyAge          = "nearflash_volume_cache_dirty_age_seconds"
+	nameDirtyLimit        = "nearflash_volume_cache_dirty_limit_bytes"
+	nameDirtyAgeMax       = "nearflash_volume_cache_dirty_limit_age_seconds"
+	nameLimitActive       = "nearflash_volume_cache_dirty_limit_active_seconds_total"
+	nameActivations       = "nearflash_volume_cache_dirty_limit_activations_total"
+	nameChunk             = "nearflash_volume_cache_chunk_bytes"
+	nameMetaSize          = "nearflash_volume_cache_metadata_size_bytes"
+	nameMetaUsed          = "nearflash_volume_cache_metadata_used_bytes"
+	nameHitRatio          = "nearflash_volume_cache_hit_ratio"
+	nameHydrationSize     = "nearflash_volume_hydration_size_bytes"
+	nameHydrationHydrated = "nearflash_volume_hydration_done_bytes"
+	nameHydrationInfo     = "nearflash_volume_hydration_info"
+	nameDuration          = "nearflash_volume_io_duration_seconds"
+	nameOperations        = "nearflash_volume_io_operations_total"
+	nameBytes             = "nearflash_volume_io_bytes_total"
+	nameTime              = "nearflash_volume_io_time_seconds_total"
+	namePoolCapacity      = "nearflash_pool_capacity_bytes"
+	namePoolFree          = "nearflash_pool_free_bytes"
+	namePoolRetained      = "nearflash_pool_retained_bytes"
+	namePoolReady         = "nearflash_pool_ready"
+	namePoolKept          = "nearflash_pool_kept_caches"
+	nameWear              = "nearflash_pool_device_wear_ratio"
+	nameDeviceHealth      = "nearflash_pool_device_healthy"
+	nameMoves             = "nearflash_moves_total"
+	nameLoans             = "nearflash_exported_caches"
+	nameFailovers         = "nearflash_cache_failovers_total"
+	namePassDuration      = "nearflash_pass_duration_seconds"
+	namePassSuccess       = "nearflash_pass_success"
+	nameBuildInfo         = "nearflash_build_info"
 )
 
 // Table lists every metric of nearflash itself.
 func Table() []Metric {
-	return slices.Concat(volumeTable(), fillTable(), ioTable(), nodeTable())
+	return slices.Concat(volumeTable(), hydrationTable(), ioTable(), nodeTable())
 }
 
 func volumeTable() []Metric {
@@ -105,14 +105,14 @@ func volumeTable() []Metric {
 	}
 }
 
-func fillTable() []Metric {
+func hydrationTable() []Metric {
 	m := func(name, help string, labels ...string) Metric {
 		return Metric{Name: name, Type: Gauge, Help: help, Labels: with(volumeLabels, labels...)}
 	}
 	return []Metric{
-		m(nameFillSize, "Size of a cache that is being hydrated. Absent once it is whole."),
-		m(nameFillHydrated, "Part of that which need not be copied any more: what was copied, and what holds nothing."),
-		m(nameFillInfo, "1 for each cache that is being hydrated, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.", "from"),
+		m(nameHydrationSize, "Size of a cache that is being hydrated. Absent once it is whole."),
+		m(nameHydrationHydrated, "Part of that which need not be copied any more: what was copied, and what holds nothing."),
+		m(nameHydrationInfo, "1 for each cache that is being hydrated, with where it reads what was not copied yet: peer, the node that had the volume before, or origin.", "from"),
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // alone.
 const destinationField = "spec.destinationNode"
 
-// lentTimeout bounds the look at one object: the fills of all volumes wait for it.
+// lentTimeout bounds the look at one object: the hydrations of all volumes wait for it.
 const lentTimeout = time.Second
 
 // loanStates are what the sources of a node's moves say, as a watch shows it.

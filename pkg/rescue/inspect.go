@@ -45,9 +45,9 @@ const (
 	StateEmpty State = "empty"
 	// StateActive: somebody uses it.
 	StateActive State = "active"
-	// StateFilling: a warm move was not complete. What the map names and was not copied
+	// StateHydrating: a warm move was not complete. What the map names and was not copied
 	// would be written to the origin as rubbish (I5).
-	StateFilling State = "filling"
+	StateHydrating State = "hydrating"
 	// StateIncomplete: parts of it are missing or not of one cache.
 	StateIncomplete State = "incomplete"
 	// StateUnreadable: the map cannot be read.
@@ -99,8 +99,8 @@ func (r *Rescuer) inspect(ctx context.Context, f layout.Cache) Cache {
 		return c.is(StateIncomplete, "logical volumes of data or map are missing, or not of one cache")
 	case f.Mode != volume.ModeWriteback:
 		return c.is(StateWritethrough, "the origin has every write")
-	case f.Filling():
-		return c.is(StateFilling, "it was still being filled from elsewhere: only its own node, or one with its journal, can activate it")
+	case f.Hydrating():
+		return c.is(StateHydrating, "it was still being filled from elsewhere: only its own node, or one with its journal, can activate it")
 	}
 	return r.readCache(ctx, c)
 }

@@ -48,7 +48,7 @@ func TestRefuseCache(t *testing.T) {
 		"another generation": {cache: found(nil), req: Request{Generation: 4}, want: "generation 3, asked for is 4"},
 		"active":             {cache: found(is(StateActive)), want: "active"},
 		"rescued":            {cache: found(is(StateRescued)), want: "rescued"},
-		"filling":            {cache: found(is(StateFilling)), want: "filling"},
+		"hydrating":          {cache: found(is(StateHydrating)), want: "hydrating"},
 		"writethrough":       {cache: found(is(StateWritethrough)), want: "writethrough"},
 		"empty":              {cache: found(is(StateEmpty)), want: "empty"},
 		"incomplete":         {cache: found(is(StateIncomplete)), want: "incomplete"},

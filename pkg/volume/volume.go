@@ -266,7 +266,7 @@ type Attacher interface {
 type RetainedCache struct {
 	Generation int64
 	SizeBytes  int64
-	// Partial is true if only this node can use it: a fill was not over.
+	// Partial is true if only this node can use it: a hydration was not over.
 	Partial bool
 }
 

@@ -74,7 +74,7 @@ type MoveRequest struct {
 	// Fence is the new owner's. For a prewarming it has the generation of the present
 	// owner and the node that asks.
 	Fence Fence
-	// Source is the retained cache; nil for a fill from the origin, which asks nobody.
+	// Source is the retained cache; nil for a hydration from the origin, which asks nobody.
 	Source *WarmSource
 	// Patience is how long the source may be silent; 0 is as long as the request.
 	Patience time.Duration
@@ -100,7 +100,7 @@ type Loan struct {
 	Tracked *Tracked
 }
 
-// ServedFrom says where a fill reads at the moment.
+// ServedFrom says where a hydration reads at the moment.
 type ServedFrom string
 
 // The places.
@@ -109,7 +109,7 @@ const (
 	FromOrigin ServedFrom = "Origin"
 )
 
-// MoveProgress is how far a fill is.
+// MoveProgress is how far a hydration is.
 type MoveProgress struct {
 	TotalBytes, HydratedBytes int64
 	// Rate is in bytes per second.
@@ -139,7 +139,7 @@ type Moves interface {
 	// with a new object and a new secret. The loan is nil without a source.
 	// Errors: ErrUnavailable (no answer in time, or refused; the text says why).
 	Begin(ctx context.Context, r MoveRequest) (MoveID, *Loan, error)
-	// Progress reports how far the fill is; a missing object is success.
+	// Progress reports how far the hydration is; a missing object is success.
 	Progress(ctx context.Context, id MoveID, p MoveProgress) error
 	// Finish reports the end, which lets the source go; repeating it or a missing
 	// object is success.

@@ -41,8 +41,8 @@ type Config struct {
 	// to other nodes.
 	NodeIP        string
 	WarmStartPort int
-	// WarmStartBandwidth bounds the fill of a volume that names no bandwidth, and
-	// WarmStartNodeBandwidth all fills together, in bytes per second; 0 is no limit.
+	// WarmStartBandwidth bounds the hydration of a volume that names no bandwidth, and
+	// WarmStartNodeBandwidth all hydrations together, in bytes per second; 0 is no limit.
 	WarmStartBandwidth, WarmStartNodeBandwidth int64
 	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.
 	RetainedCacheTTL time.Duration

@@ -86,18 +86,18 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
-	c.Fills, c.Loans, c.Moves, c.Failovers = p.fillMetrics, p.attacher.Loans, p.moveCounts, p.failovers.Load
+	c.Hydrations, c.Loans, c.Moves, c.Failovers = p.hydrationMetrics, p.attacher.Loans, p.moveCounts, p.failovers.Load
 	c.DirtyLimits = p.attacher.DirtyLimits().Uses
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return prometheus.Gatherers{registry, calls.Gatherer()}
 }
 
-// fillMetrics are the caches that are being filled.
-func (p *plugin) fillMetrics() []metrics.Fill {
-	var out []metrics.Fill
-	for _, f := range p.attacher.Fills() {
-		out = append(out, metrics.Fill{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
+// hydrationMetrics are the caches that are being filled.
+func (p *plugin) hydrationMetrics() []metrics.Hydration {
+	var out []metrics.Hydration
+	for _, f := range p.attacher.Hydrations() {
+		out = append(out, metrics.Hydration{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
 	}
 	return out
 }

@@ -170,7 +170,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
-	group.Go(func() error { p.attacher.RunFills(ctx); return nil })
+	group.Go(func() error { p.attacher.RunHydrations(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
 	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })

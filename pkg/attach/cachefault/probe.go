@@ -198,7 +198,7 @@ func probeCache(sysfs string, top devmapper.Info, stripes int) string {
 }
 
 // cacheDevices returns the names of the devices below dev that are not ours: the
-// logical volumes of the cache. The origin and what a fill reads from are left out.
+// logical volumes of the cache. The origin and what a hydration reads from are left out.
 func cacheDevices(sysfs, dev string) []string {
 	lower, err := os.ReadDir(filepath.Join(sysfs, "block", dev, "slaves"))
 	if err != nil {

@@ -75,12 +75,12 @@ func (w *Watch) Pass(ctx context.Context) error {
 	entries, err := w.Host.Entries()
 	problems := []error{err}
 	var watched []*state.Entry
-	fill := false
+	hydration := false
 	for i := range entries {
 		// One that the journal denies may be live if a step was killed.
 		if e := &entries[i]; e.State == state.Staged && (e.Cached() || e.FailoverCause != "" || e.DataBytes > 0) {
 			watched = append(watched, e)
-			fill = fill || e.Fill != nil
+			hydration = hydration || e.Hydration != nil
 		}
 	}
 	w.memory.keep(watched)
@@ -88,7 +88,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 		return err
 	}
 	problems = append(problems, w.writeProbe(ctx, watched))
-	l, err := w.examine(ctx, fill)
+	l, err := w.examine(ctx, hydration)
 	if err != nil {
 		return errors.Join(append(problems, err)...)
 	}
@@ -109,7 +109,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 		}
 	}
 	return errors.Join(append(problems, w.work.Each(ctx, passes.Slow, passes.Patience, due, func(ctx context.Context, id volume.ID) error {
-		if err := w.step(ctx, id, unreadable[id], fill); err != nil {
+		if err := w.step(ctx, id, unreadable[id], hydration); err != nil {
 			return fmt.Errorf("volume %s: %w", id, err)
 		}
 		return nil
@@ -125,14 +125,14 @@ type look struct {
 
 // silent tells a volume whose cache, or whose copy into the cache, does not answer.
 func (l look) silent(e *state.Entry) bool {
-	return l.status[layout.Device(e.ID, layout.Top)].Silent || e.Fill != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
+	return l.status[layout.Device(e.ID, layout.Top)].Silent || e.Hydration != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
 }
 
-func (w *Watch) examine(ctx context.Context, fill bool) (l look, err error) {
+func (w *Watch) examine(ctx context.Context, hydration bool) (l look, err error) {
 	if l.status, err = w.Devices.StatusAll(ctx); err != nil {
 		return l, err
 	}
-	if l.infos, err = w.Devices.Info(ctx, layout.DevicePrefix); err != nil || !fill {
+	if l.infos, err = w.Devices.Info(ctx, layout.DevicePrefix); err != nil || !hydration {
 		return l, err
 	}
 	l.clones, err = w.Devices.CloneStatusAll(ctx)
@@ -154,13 +154,13 @@ func (w *Watch) gather(e *state.Entry, l look, unreadable string) facts {
 
 // step takes the step of one volume under its lock, with what is so by then. A volume that
 // a request works on is looked at again.
-func (w *Watch) step(ctx context.Context, id volume.ID, unreadable string, fill bool) error {
+func (w *Watch) step(ctx context.Context, id volume.ID, unreadable string, hydration bool) error {
 	e, unlock, err := w.Host.Lock(ctx, id)
 	defer unlock()
 	if err != nil || e == nil {
 		return err
 	}
-	l, err := w.examine(ctx, fill)
+	l, err := w.examine(ctx, hydration)
 	if err != nil {
 		return err
 	}

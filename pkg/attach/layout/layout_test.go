@@ -20,16 +20,16 @@ func TestScan(t *testing.T) {
 		{Name: "four.data", Tags: tags}, {Name: "four.meta", Tags: tags}, {Name: "four.fill", Tags: tags},
 	}
 	want := map[volume.ID]struct {
-		whole, filling bool
-		rescued        string
-	}{"one": {}, "two": {whole: true, rescued: "now"}, "three": {}, "four": {whole: true, filling: true}}
+		whole, hydrating bool
+		rescued          string
+	}{"one": {}, "two": {whole: true, rescued: "now"}, "three": {}, "four": {whole: true, hydrating: true}}
 	got := Scan(lvs)
 	if len(got) != len(want) {
 		t.Fatalf("got %+v", got)
 	}
 	for _, c := range got {
 		w := want[c.ID]
-		if c.Whole() != w.whole || c.Filling() != w.filling || c.Rescued != w.rescued {
+		if c.Whole() != w.whole || c.Hydrating() != w.hydrating || c.Rescued != w.rescued {
 			t.Errorf("%s: %+v, want %+v", c.ID, c, w)
 		}
 		if c.Whole() && (c.OriginBytes != 100 || c.Mode != volume.ModeWriteback || c.Fence != volume.Fence{UID: "u", Generation: 3, Node: "a"}) {

@@ -119,5 +119,5 @@ func DataLV(id volume.ID) string { return string(id) + ".data" }
 // MetaLV is that of its map.
 func MetaLV(id volume.ID) string { return string(id) + ".meta" }
 
-// FillLV is that of the metadata of an unfinished warm start.
-func FillLV(id volume.ID) string { return string(id) + ".fill" }
+// HydrationLV is that of the metadata of an unfinished warm start.
+func HydrationLV(id volume.ID) string { return string(id) + ".hydration" }

@@ -11,10 +11,10 @@ import (
 // Cache is what the SSD alone tells of a volume's cache.
 type Cache struct {
 	ID volume.ID
-	// Data, Meta and Fill are the logical volumes; the name of one that does not exist is
-	// empty. Fill is that of an unfinished warm start (I5): not all that the map names is on
+	// Data, Meta and Hydration are the logical volumes; the name of one that does not exist is
+	// empty. Hydration is that of an unfinished warm start (I5): not all that the map names is on
 	// the SSD.
-	Data, Meta, Fill lvm.LV
+	Data, Meta, Hydration lvm.LV
 	// Fence, Mode and Activation are empty unless data and map are there and agree. The
 	// activation is that of the volume's last stage with this cache.
 	Fence      volume.Fence
@@ -37,12 +37,12 @@ func (c Cache) Partial() bool { return !c.Paired() && len(c.LVs()) > 0 }
 // Whole is true when data and map both exist and are of one cache.
 func (c Cache) Whole() bool { return c.Paired() && c.Fence != volume.Fence{} }
 
-// Filling is true of an unfinished warm start.
-func (c Cache) Filling() bool { return c.Fill.Name != "" }
+// Hydrating is true of an unfinished warm start.
+func (c Cache) Hydrating() bool { return c.Hydration.Name != "" }
 
 // LVs are the logical volumes that exist.
 func (c Cache) LVs() []lvm.LV {
-	return slices.DeleteFunc([]lvm.LV{c.Data, c.Meta, c.Fill}, func(lv lvm.LV) bool { return lv.Name == "" })
+	return slices.DeleteFunc([]lvm.LV{c.Data, c.Meta, c.Hydration}, func(lv lvm.LV) bool { return lv.Name == "" })
 }
 
 // Names are theirs.
@@ -56,7 +56,7 @@ func (c Cache) Names() []string {
 
 // Active reports whether the kernel has all of them.
 func (c Cache) Active() bool {
-	return c.Data.Active && c.Meta.Active && (c.Fill.Name == "" || c.Fill.Active)
+	return c.Data.Active && c.Meta.Active && (c.Hydration.Name == "" || c.Hydration.Active)
 }
 
 // Find returns the cache of a volume among the logical volumes of a pool.
@@ -68,8 +68,8 @@ func Find(lvs []lvm.LV, id volume.ID) Cache {
 			c.Data = lv
 		case MetaLV(id):
 			c.Meta = lv
-		case FillLV(id):
-			c.Fill = lv
+		case HydrationLV(id):
+			c.Hydration = lv
 		}
 	}
 	c.Stopped = slices.Contains(c.Data.Tags, StopTag) && slices.Contains(c.Meta.Tags, StopTag)
@@ -110,7 +110,7 @@ func volumeOf(name string) (volume.ID, bool) {
 		return "", false
 	}
 	id, err := volume.ParseID(name[:dot])
-	return id, err == nil && slices.Contains([]string{DataLV(id), MetaLV(id), FillLV(id)}, name)
+	return id, err == nil && slices.Contains([]string{DataLV(id), MetaLV(id), HydrationLV(id)}, name)
 }
 
 // Scan returns the caches among the logical volumes of a pool, in the order of their

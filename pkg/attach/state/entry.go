@@ -91,8 +91,8 @@ type Entry struct {
 	Doubt       string          `json:"doubt,omitempty"`
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
-	// Fill is what the cache is being filled from; nil for a cache that is whole.
-	Fill *Fill `json:"fill,omitempty"`
+	// Hydration is what the cache is being filled from; nil for a cache that is whole.
+	Hydration *Hydration `json:"fill,omitempty"`
 	// Lent is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is warmed beforehand.
 	Lent *volume.MoveID `json:"lent,omitempty"`
@@ -213,7 +213,7 @@ func (e *Entry) Activate(mode volume.CacheMode) {
 // Deny is said before the pod may write past the cache (I3).
 func (e *Entry) Deny() {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = volume.ModeNone, false, false, nil
-	e.Fill.ForgetRetainedCache()
+	e.Hydration.ForgetRetainedCache()
 }
 
 // Anew is said before a cache that was not used is removed, in whose place the same stage
@@ -234,11 +234,11 @@ type Lost struct {
 // Foreign tells whether a host outside of nearflash has it.
 func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 
-// Fill is a cache whose map is whole and whose data are still being copied
+// Hydration is a cache whose map is whole and whose data are still being copied
 // (states.md, The warm move).
-type Fill struct {
+type Hydration struct {
 	Move volume.MoveID `json:"move,omitzero"`
-	// From is the retained cache that the fill may begin from; nil if it begins from the hot
+	// From is the retained cache that the hydration may begin from; nil if it begins from the hot
 	// set, or if the origin may be newer.
 	From *volume.WarmSource `json:"from,omitempty"`
 	// Peer is the export of that retained cache while a session with it may exist, and
@@ -250,7 +250,7 @@ type Fill struct {
 	// RegionSectors is the unit of the copy.
 	RegionSectors uint64 `json:"regionSectors,omitempty"`
 	// Whole is true once everything is copied and the SSD itself is below the cache: what
-	// else there is of the fill is about to be removed, and nothing may be made of it.
+	// else there is of the hydration is about to be removed, and nothing may be made of it.
 	Whole bool `json:"whole,omitempty"`
 	// Bandwidth bounds the copy, in bytes per second. Deadline is when the peer need
 	// not serve any more.
@@ -258,8 +258,8 @@ type Fill struct {
 	Deadline  time.Time `json:"deadline,omitzero"`
 }
 
-// Began tells where the fill was to begin. The loan tells it when the retained cache is forgotten.
-func (f *Fill) Began() volume.ServedFrom {
+// Began tells where the hydration was to begin. The loan tells it when the retained cache is forgotten.
+func (f *Hydration) Began() volume.ServedFrom {
 	if f.From != nil || f.PeerSectors > 0 {
 		return volume.FromPeer
 	}
@@ -267,24 +267,24 @@ func (f *Fill) Began() volume.ServedFrom {
 }
 
 // ForgetRetainedCache is called before the pod may write past the cache: from then on the
-// retained cache that the fill began with is older than the origin.
-func (f *Fill) ForgetRetainedCache() {
+// retained cache that the hydration began with is older than the origin.
+func (f *Hydration) ForgetRetainedCache() {
 	if f != nil {
 		f.From = nil
 	}
 }
 
-// Again is a fill that is activated again: from the origin, and never from the
+// Again is a hydration that is activated again: from the origin, and never from the
 // retained cache that it once began with.
-func (f *Fill) Again() *Fill {
+func (f *Hydration) Again() *Hydration {
 	if f == nil {
 		return nil
 	}
-	return &Fill{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole}
+	return &Hydration{RegionSectors: f.RegionSectors, Bandwidth: f.Bandwidth, Whole: f.Whole}
 }
 
 // Regions is a number of bytes in regions, at least one.
-func (f *Fill) Regions(bytes int64) uint64 {
+func (f *Hydration) Regions(bytes int64) uint64 {
 	return max(uint64(bytes)/devmapper.SectorSize/f.RegionSectors, 1)
 }
 

@@ -54,23 +54,23 @@ func TestValidate(t *testing.T) {
 func TestTransitions(t *testing.T) {
 	before := Entry{
 		State: Staging, Mode: volume.ModeWriteback, Activated: true, Clean: true, ChunkSectors: 256, DataBytes: 1 << 20, MetaBytes: 1 << 12,
-		Prewarm: &Prewarm{Request: "r"}, Fill: &Fill{From: &volume.WarmSource{}, Deadline: time.Unix(1, 0)},
+		Prewarm: &Prewarm{Request: "r"}, Hydration: &Hydration{From: &volume.WarmSource{}, Deadline: time.Unix(1, 0)},
 	}
 	for name, c := range map[string]struct {
 		do   func(*Entry)
 		want func(Entry) bool
 	}{
 		"activate": {func(e *Entry) { e.Activate(volume.ModeWritethrough) }, func(e Entry) bool {
-			return e.Mode == volume.ModeWritethrough && e.Activated && e.DataBytes > 0 && e.Fill.From != nil
+			return e.Mode == volume.ModeWritethrough && e.Activated && e.DataBytes > 0 && e.Hydration.From != nil
 		}},
 		"deny": {(*Entry).Deny, func(e Entry) bool {
-			return !e.Cached() && !e.Activated && e.DataBytes > 0 && e.Fill != nil && e.Fill.From == nil
+			return !e.Cached() && !e.Activated && e.DataBytes > 0 && e.Hydration != nil && e.Hydration.From == nil
 		}},
 		"anew": {(*Entry).Anew, func(e Entry) bool { return e.Cached() && !e.Activated && e.CacheBytes() == 0 && e.ChunkSectors == 0 }},
 	} {
 		e := before
-		fill := *before.Fill
-		e.Fill = &fill
+		hydration := *before.Hydration
+		e.Hydration = &hydration
 		c.do(&e)
 		if !c.want(e) || e.Clean || e.Prewarm != nil || e.Validate() != nil {
 			t.Errorf("%s: %+v: %v", name, e, e.Validate())

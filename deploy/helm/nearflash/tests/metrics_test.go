@@ -344,8 +344,8 @@ func TestMetricsText(t *testing.T) {
 			return observe.Snapshot{Time: now, Volumes: []observe.Sample{sample}}
 		},
 		func() metrics.Pool { return pool }, func() time.Time { return now })
-	collector.Fills = func() []metrics.Fill {
-		return []metrics.Fill{{Volume: sample.ID, TotalBytes: 2, HydratedBytes: 1, From: volume.FromPeer}}
+	collector.Hydrations = func() []metrics.Hydration {
+		return []metrics.Hydration{{Volume: sample.ID, TotalBytes: 2, HydratedBytes: 1, From: volume.FromPeer}}
 	}
 	collector.DirtyLimits = func() []dirtylimit.Use {
 		return []dirtylimit.Use{{ID: sample.ID, Bytes: 2, Age: time.Minute, Activations: 1}}

@@ -16,15 +16,15 @@ func TestCopyAtATime(t *testing.T) {
 		bandwidth int64
 		want      int64
 	}{
-		"nothing":            {ios: 0, elapsed: fillTick, want: copyAlone},
-		"now and then":       {ios: 4, elapsed: fillTick, want: copyAlone},
-		"a pod at work":      {ios: 5, elapsed: fillTick, want: copyBeside},
+		"nothing":            {ios: 0, elapsed: hydrationTick, want: copyAlone},
+		"now and then":       {ios: 4, elapsed: hydrationTick, want: copyAlone},
+		"a pod at work":      {ios: 5, elapsed: hydrationTick, want: copyBeside},
 		"a long look":        {ios: 20, elapsed: 2 * time.Second, want: copyAlone},
 		"a look at once":     {ios: 1, elapsed: time.Millisecond, want: copyBeside},
 		"no time has passed": {ios: 0, elapsed: 0, want: copyBeside},
-		"the default limit":  {elapsed: fillTick, bandwidth: 64 << 20, want: copyAlone},
-		"a low limit":        {elapsed: fillTick, bandwidth: 1 << 20, want: 419430},
-		"a lower one":        {elapsed: fillTick, bandwidth: 1 << 10, want: copyBeside},
+		"the default limit":  {elapsed: hydrationTick, bandwidth: 64 << 20, want: copyAlone},
+		"a low limit":        {elapsed: hydrationTick, bandwidth: 1 << 20, want: 419430},
+		"a lower one":        {elapsed: hydrationTick, bandwidth: 1 << 10, want: copyBeside},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := copyAtATime(tc.ios, tc.elapsed, tc.bandwidth); got != tc.want {
@@ -32,29 +32,29 @@ func TestCopyAtATime(t *testing.T) {
 			}
 		})
 	}
-	if got := (&state.Fill{RegionSectors: 64}).Regions(copyBeside); got != 4 {
+	if got := (&state.Hydration{RegionSectors: 64}).Regions(copyBeside); got != 4 {
 		t.Errorf("%d regions of 32 KiB", got)
 	}
-	if got := (&state.Fill{RegionSectors: 2048}).Regions(copyBeside); got != 1 {
+	if got := (&state.Hydration{RegionSectors: 2048}).Regions(copyBeside); got != 1 {
 		t.Errorf("%d regions of 1 MiB: without one there is no copy", got)
 	}
 }
 
-// TestFillsRemembered: clones are looked at again at once if a copy is near its bandwidth
+// TestHydrationsRemembered: clones are looked at again at once if a copy is near its bandwidth
 // or has just begun, and in time if none is.
-func TestFillsRemembered(t *testing.T) {
+func TestHydrationsRemembered(t *testing.T) {
 	now := time.Now()
 	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
-	f := a.fills
+	f := a.hydrations
 	f.begin("v", now)
 	if f.remembered(now) != nil {
-		t.Error("a fill that has just begun was not looked at")
+		t.Error("a hydration that has just begun was not looked at")
 	}
 	f.remember(map[string]devmapper.CloneStatus{"nf-v.data": {}})
-	e := &state.Entry{ID: "v", Fill: &state.Fill{RegionSectors: 64, Bandwidth: 64 << 20}}
+	e := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64, Bandwidth: 64 << 20}}
 	memo := f.memo("v")
 	look := func(hydrated uint64) bool {
-		now = now.Add(fillTick)
+		now = now.Add(hydrationTick)
 		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: 1 << 20}, 1)
 		return f.remembered(now) != nil
 	}
@@ -65,7 +65,7 @@ func TestFillsRemembered(t *testing.T) {
 	if !look(6 * mib) {
 		t.Error("a copy far below its bandwidth is looked at again and again")
 	}
-	if now = now.Add(2*fillCalm + fillTick); f.remembered(now) != nil {
+	if now = now.Add(2*hydrationCalm + hydrationTick); f.remembered(now) != nil {
 		t.Error("it was not looked at for too long")
 	}
 	if look(1000 * mib) {
@@ -74,13 +74,13 @@ func TestFillsRemembered(t *testing.T) {
 	look(1001 * mib)
 	f.begin("w", now)
 	if f.remembered(now) != nil {
-		t.Error("another fill has begun, and was not looked at")
+		t.Error("another hydration has begun, and was not looked at")
 	}
 }
 
-// TestFillsSettle: a copy waits for the start of the pod also if the fill was found
+// TestHydrationsSettle: a copy waits for the start of the pod also if the hydration was found
 // while its volume was being prepared.
-func TestFillsSettle(t *testing.T) {
+func TestHydrationsSettle(t *testing.T) {
 	now := time.Now()
 	for name, tc := range map[string]struct {
 		begins []time.Time
@@ -95,39 +95,39 @@ func TestFillsSettle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := New(Config{Warm: WarmConfig{Settle: time.Second}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
 			for _, since := range tc.begins {
-				a.fills.begin("v", since)
+				a.hydrations.begin("v", since)
 			}
-			if got := a.settling(a.fills.memo("v")); got != tc.want {
+			if got := a.settling(a.hydrations.memo("v")); got != tc.want {
 				t.Errorf("settling: %t, want %t", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestFillsNearTheEnd: the end of a copy is not noticed seconds later.
-func TestFillsNearTheEnd(t *testing.T) {
+// TestHydrationsNearTheEnd: the end of a copy is not noticed seconds later.
+func TestHydrationsNearTheEnd(t *testing.T) {
 	now := time.Now()
 	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
 	const perLook, total = 100, 1200 // regions
-	e, memo := &state.Entry{ID: "v", Fill: &state.Fill{RegionSectors: 64}}, &fillMemo{}
+	e, memo := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64}}, &hydrationMemo{}
 	for hydrated := uint64(0); hydrated < total; hydrated += perLook {
 		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
 		looks := float64(total-hydrated) / perLook
-		if near := looks*fillTick.Seconds() < fillCalm.Seconds(); hydrated > 0 && memo.calm == near {
+		if near := looks*hydrationTick.Seconds() < hydrationCalm.Seconds(); hydrated > 0 && memo.calm == near {
 			t.Errorf("%.0f looks before the end: calm %t", looks, memo.calm)
 		}
-		now = now.Add(fillTick)
+		now = now.Add(hydrationTick)
 	}
 }
 
-// TestFillWithoutShape: what was seen of a volume whose stage has just begun anew is the
+// TestHydrationWithoutShape: what was seen of a volume whose stage has just begun anew is the
 // clone of the stage before.
-func TestFillWithoutShape(t *testing.T) {
+func TestHydrationWithoutShape(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}})
-	e := &state.Entry{ID: "v", State: state.Staging, Mode: volume.ModeWritethrough, Fill: &state.Fill{From: &volume.WarmSource{Node: "b"}}}
-	look := fillLook{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
-	f, err := a.fillFacts(t.Context(), e, &fillMemo{known: true}, look)
-	if err != nil || f.Clone || decideFill(f) != fillNothing {
+	e := &state.Entry{ID: "v", State: state.Staging, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{From: &volume.WarmSource{Node: "b"}}}
+	look := hydrationLook{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
+	f, err := a.hydrationFacts(t.Context(), e, &hydrationMemo{known: true}, look)
+	if err != nil || f.Clone || decideHydration(f) != hydrationNothing {
 		t.Errorf("facts %+v, %v", f, err)
 	}
 }

@@ -8,38 +8,38 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// FillState is what is known of a fill under way.
-type FillState struct {
+// HydrationState is what is known of a hydration under way.
+type HydrationState struct {
 	ID                        volume.ID
 	TotalBytes, HydratedBytes int64
-	// Rate is the mean since the fill began on this process, in bytes per second.
+	// Rate is the mean since the hydration began on this process, in bytes per second.
 	Rate  int64
 	From  volume.ServedFrom
 	Began time.Time
 }
 
-// fillMemory is what is remembered of fills between two looks. It is lost with the
+// hydrationMemory is what is remembered of hydrations between two looks. It is lost with the
 // process, which costs a look at their devices.
-type fillMemory struct {
+type hydrationMemory struct {
 	mu sync.Mutex
-	m  map[volume.ID]*fillMemo
+	m  map[volume.ID]*hydrationMemo
 	// clones are as they were at the last look.
 	clones map[string]devmapper.CloneStatus
-	// foundAt is when the journal was last searched for fills.
+	// foundAt is when the journal was last searched for hydrations.
 	foundAt time.Time
-	// wake receives when a fill may have begun.
+	// wake receives when a hydration may have begun.
 	wake chan struct{}
 }
 
-type fillMemo struct {
-	state FillState
+type hydrationMemo struct {
+	state HydrationState
 	// since is when the pod's start began; zero if that is long ago. The mutex of
-	// fillMemory guards it.
+	// hydrationMemory guards it.
 	since time.Time
 	// known is true when onOrigin is.
 	known, onOrigin bool
 	// credit are the bytes that may be copied; at is when it was reckoned up, and
-	// base what had been copied when the fill was first seen.
+	// base what had been copied when the hydration was first seen.
 	credit, base int64
 	at           time.Time
 	// pulse is how long the copy may run before the next look, 0 for without an end;
@@ -60,24 +60,24 @@ type fillMemo struct {
 	retryAt  time.Time
 }
 
-func newFillMemory() *fillMemory {
-	return &fillMemory{m: map[volume.ID]*fillMemo{}, wake: make(chan struct{}, 1)}
+func newHydrationMemory() *hydrationMemory {
+	return &hydrationMemory{m: map[volume.ID]*hydrationMemo{}, wake: make(chan struct{}, 1)}
 }
 
-func (f *fillMemory) forget(id volume.ID) {
+func (f *hydrationMemory) forget(id volume.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.m, id)
 }
 
-// begin makes RunFills look at a volume, whose pod is being started since then; zero if
-// it is not, or if that is not known. The journal names a fill long before its pod is
-// started, so that RunFills may have found it already.
-func (f *fillMemory) begin(id volume.ID, since time.Time) {
+// begin makes RunHydrations look at a volume, whose pod is being started since then; zero if
+// it is not, or if that is not known. The journal names a hydration long before its pod is
+// started, so that RunHydrations may have found it already.
+func (f *hydrationMemory) begin(id volume.ID, since time.Time) {
 	f.mu.Lock()
 	memo := f.m[id]
 	if memo == nil {
-		memo = &fillMemo{state: FillState{ID: id}}
+		memo = &hydrationMemo{state: HydrationState{ID: id}}
 		f.m[id] = memo
 	}
 	if !since.IsZero() {
@@ -87,27 +87,27 @@ func (f *fillMemory) begin(id volume.ID, since time.Time) {
 	f.poke()
 }
 
-// findDue tells whether the journal is to be searched for fills, at the start and every now
+// findDue tells whether the journal is to be searched for hydrations, at the start and every now
 // and then.
-func (f *fillMemory) findDue(now time.Time) bool {
+func (f *hydrationMemory) findDue(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.foundAt.IsZero() && now.Sub(f.foundAt) < fillIdle {
+	if !f.foundAt.IsZero() && now.Sub(f.foundAt) < hydrationIdle {
 		return false
 	}
 	f.foundAt = now
 	return true
 }
 
-// poke makes RunFills look at once.
-func (f *fillMemory) poke() {
+// poke makes RunHydrations look at once.
+func (f *hydrationMemory) poke() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (f *fillMemory) ids() []volume.ID {
+func (f *hydrationMemory) ids() []volume.ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make([]volume.ID, 0, len(f.m))
@@ -117,18 +117,18 @@ func (f *fillMemory) ids() []volume.ID {
 	return out
 }
 
-func (f *fillMemory) memo(id volume.ID) *fillMemo {
+func (f *hydrationMemory) memo(id volume.ID) *hydrationMemo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.m[id]
 }
 
-// Fills returns the fills under way.
-func (a *Attacher) Fills() []FillState {
-	a.fills.mu.Lock()
-	defer a.fills.mu.Unlock()
-	var out []FillState
-	for _, m := range a.fills.m {
+// Hydrations returns the hydrations under way.
+func (a *Attacher) Hydrations() []HydrationState {
+	a.hydrations.mu.Lock()
+	defer a.hydrations.mu.Unlock()
+	var out []HydrationState
+	for _, m := range a.hydrations.m {
 		if m.state.TotalBytes > 0 {
 			out = append(out, m.state)
 		}

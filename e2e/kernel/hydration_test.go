@@ -172,19 +172,19 @@ func (v *movers) publishTo(n *node, name string) {
 	v.n = n
 }
 
-// fillUp leads a fill to its end.
-func (n *node) fillUp(ctx context.Context, id volume.ID) error {
+// hydrateAll leads a hydration to its end.
+func (n *node) hydrateAll(ctx context.Context, id volume.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	defer n.runFills(ctx)()
+	defer n.runHydrations(ctx)()
 	for {
 		e, err := n.Journal.Load(string(id))
-		if err != nil || e.Fill == nil {
+		if err != nil || e.Hydration == nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the fill does not end: %+v", *e.Fill)
+			return fmt.Errorf("the hydration does not end: %+v", *e.Hydration)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
@@ -198,9 +198,9 @@ func (v *movers) warmUp(seed uint64) []byte {
 	return data
 }
 
-func (v *movers) wantFilled() {
+func (v *movers) wantHydrated() {
 	v.m.t.Helper()
-	mustPass(v.m.t, "fill", v.n.fillUp(v.m.t.Context(), v.req.ID))
+	mustPass(v.m.t, "hydration", v.n.hydrateAll(v.m.t.Context(), v.req.ID))
 	t, err := v.n.DM.Table(v.m.t.Context(), layout.Device(v.req.ID, layout.Data))
 	mustPass(v.m.t, "table", err)
 	if len(t) != 1 || t[0].Target.Type() != "linear" {
@@ -226,7 +226,7 @@ func TestKernelMove(t *testing.T) {
 		late := pattern(2, 4*mib)
 		write(t, v.device(), late, 6*mib, true)
 		copy(data[6*mib:], late)
-		v.wantFilled()
+		v.wantHydrated()
 		check(t, v.device(), data, 0)
 		if e, err := v.a.Journal.Load(string(v.req.ID)); err == nil {
 			t.Errorf("%s: the old node still knows the volume: %+v", mode, e)
@@ -239,7 +239,7 @@ func TestKernelMove(t *testing.T) {
 			t.Errorf("%s: hit rate of the first 1000 reads after the return: %.3f", mode, rate)
 		}
 		check(t, v.device(), data, 0)
-		v.wantFilled()
+		v.wantHydrated()
 		v.unstage()
 		v.checkUncached(data)
 		v.remove()
@@ -263,13 +263,13 @@ func TestKernelMoveSourceLost(t *testing.T) {
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "lost-"+string(mode), cached(mode, 64*mib))
 		l := v.movedWarm()
-		stop := v.b.runFills(t.Context())
+		stop := v.b.runHydrations(t.Context())
 		again := resumeLoad(l, v.device())
 		again.moving()
 		mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
 		again.moving()
 		again.moving()
-		v.wantFilled()
+		v.wantHydrated()
 		again.end()
 		again.check(v.device())
 		stop()
@@ -293,11 +293,11 @@ func TestKernelMoveAgain(t *testing.T) {
 	v.unstage() // nothing was hydrated but what was written
 
 	v.stage()
-	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Fill == nil || e.Fill.Peer != nil || e.Fill.From != nil {
-		t.Errorf("the fill does not go on from the origin: %+v, %v", e.Fill, err)
+	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration == nil || e.Hydration.Peer != nil || e.Hydration.From != nil {
+		t.Errorf("the hydration does not go on from the origin: %+v, %v", e.Hydration, err)
 	}
 	check(t, v.device(), data, 0)
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 
@@ -311,15 +311,15 @@ func TestKernelMoveAgain(t *testing.T) {
 	mustPass(t, "repair", v.b.Repair(t.Context()))
 }
 
-// TestKernelKillFill kills both plugins at every step of a move: what follows
+// TestKernelKillHydration kills both plugins at every step of a move: what follows
 // converges, and no byte is wrong (I3, I5, I8).
-func TestKernelKillFill(t *testing.T) {
+func TestKernelKillHydration(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "killfill-"+string(mode), cached(mode, 32*mib))
-		points, phases := movePoints(), []string{"lend.exported", "fill.restored", "fill.clone", "fill.swapped", "reclaim.device"}
+		points, phases := movePoints(), []string{"lend.exported", "hydration.restored", "hydration.clone", "hydration.swapped", "reclaim.device"}
 		if mode == volume.ModeWritethrough {
-			points, phases = activePoints, []string{"fill.swapped"}
+			points, phases = activePoints, []string{"hydration.swapped"}
 		} else if len(points) < 14 {
 			t.Errorf("a move has %d steps only: %v", len(points), points)
 		}
@@ -337,16 +337,16 @@ func TestKernelKillFill(t *testing.T) {
 // movePoints are the steps of a move.
 func movePoints() []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		if point == "fill.gathered" || point == "fill.left" {
+		if point == "hydration.gathered" || point == "hydration.left" {
 			return true // TestKernelKillGather
 		}
-		return !strings.HasPrefix(point, "fill.") && !strings.HasPrefix(point, "lend.") && !strings.HasPrefix(point, "reclaim.") && point != "stage.taken"
+		return !strings.HasPrefix(point, "hydration.") && !strings.HasPrefix(point, "lend.") && !strings.HasPrefix(point, "reclaim.") && point != "stage.taken"
 	})
 }
 
 // activePoints are tried with writethrough too, where an interrupted cache may be
 // wiped; everything else is the same code as with writeback.
-var activePoints = []string{"stage.taken", "fill.clone", "fill.swapped", "fill.removed"}
+var activePoints = []string{"stage.taken", "hydration.clone", "hydration.swapped", "hydration.removed"}
 
 // from sets what caches begin from, without a limit of their rate.
 func from(w volume.WarmFrom) func(*volume.Volume) {
@@ -368,7 +368,7 @@ func (v *movers) killedMove(point string, o order) {
 	v.publishTo(v.b, otherName)
 	o.Lender = v.a.dir
 	if !v.killAt(point, o) {
-		o.Fill = true
+		o.Hydration = true
 		if !v.killAt(point, o) {
 			t.Fatalf("no move passed %s", point)
 		}
@@ -379,7 +379,7 @@ func (v *movers) killedMove(point string, o order) {
 	late := pattern(uint64(v.gen)+1000, mib)
 	write(t, v.device(), late, 2*mib, true)
 	copy(data[2*mib:], late)
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 	// Whatever the dead left lent, its deadline or its owner ends.
@@ -417,9 +417,9 @@ func TestKernelHotSet(t *testing.T) {
 	mustPass(t, "record", v.rec.update(v.req.ID, func(r *fileRecord) error { r.Volume.WarmSource = nil; return nil }))
 	v.stage()
 	check(t, v.device(), data, 0)
-	v.wantFilled()
+	v.wantHydrated()
 	if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
-		t.Errorf("hit rate after the fill from the origin: %.3f", rate)
+		t.Errorf("hit rate after the hydration from the origin: %.3f", rate)
 	}
 	check(t, v.device(), data, 0)
 	v.unstage()
@@ -445,7 +445,7 @@ func (h *hotSets) Store(_ context.Context, _ volume.ID, _ string, s volume.HotSe
 func TestKernelKillGather(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killgather", cached(volume.ModeWriteback, 32*mib))
-	for _, point := range []string{"fill.gathered", "fill.left"} {
+	for _, point := range []string{"hydration.gathered", "hydration.left"} {
 		v.publishTo(v.a, nodeName)
 		v.ask(from(volume.WarmOff))
 		v.stage()
@@ -455,10 +455,10 @@ func TestKernelKillGather(t *testing.T) {
 		v.publishTo(v.b, otherName)
 		v.stage()
 		mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
-		if !v.killAt(point, order{Lender: v.a.dir, Fill: true}) {
-			t.Fatalf("no fill passed %s", point)
+		if !v.killAt(point, order{Lender: v.a.dir, Hydration: true}) {
+			t.Fatalf("no hydration passed %s", point)
 		}
-		stop := v.b.runFills(t.Context())
+		stop := v.b.runHydrations(t.Context())
 		check(t, v.device(), data, 0)
 		stop()
 		v.unstage()

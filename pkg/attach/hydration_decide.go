@@ -5,8 +5,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
-// fillFacts are what decideFill rests on.
-type fillFacts struct {
+// hydrationFacts are what decideHydration rests on.
+type hydrationFacts struct {
 	Entry *state.Entry
 	// Clone is true while the data device is the clone, and Status its state, or may be one
 	// that does not answer; Linear when it is linear.
@@ -22,50 +22,50 @@ type fillFacts struct {
 	Settling bool
 }
 
-// fillStep is one step of the fill in states.md, The warm move.
-type fillStep string
+// hydrationStep is one step of the hydration in states.md, The warm move.
+type hydrationStep string
 
 const (
-	fillNothing fillStep = "Nothing"
-	fillGather  fillStep = "Gather"
-	fillRevive  fillStep = "Revive"
-	fillSweep   fillStep = "Sweep"
-	fillLeave   fillStep = "Leave"
-	fillSwap    fillStep = "Swap"
-	fillRest    fillStep = "Rest"
-	fillHydrate fillStep = "Hydrate"
+	hydrationNothing hydrationStep = "Nothing"
+	hydrationGather  hydrationStep = "Gather"
+	hydrationRevive  hydrationStep = "Revive"
+	hydrationSweep   hydrationStep = "Sweep"
+	hydrationLeave   hydrationStep = "Leave"
+	hydrationSwap    hydrationStep = "Swap"
+	hydrationRest    hydrationStep = "Rest"
+	hydrationEnable  hydrationStep = "Hydrate"
 )
 
-// decideFill is that table, in its order.
-func decideFill(f fillFacts) fillStep {
+// decideHydration is that table, in its order.
+func decideHydration(f hydrationFacts) hydrationStep {
 	e := f.Entry
 	switch {
-	case e == nil || e.Fill == nil:
-		return fillNothing
+	case e == nil || e.Hydration == nil:
+		return hydrationNothing
 	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.GivenUp):
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
-		return fillGather
+		return hydrationGather
 	case f.Clone && f.OnOrigin && f.PathFailed:
 		// An error of the origin itself; a path that stays down would hold the pod
 		// up for ever.
-		return fillRevive
+		return hydrationRevive
 	case e.State != state.Staged || !e.Cached():
-		return fillNothing
+		return hydrationNothing
 	case f.Linear:
-		return fillSweep
+		return hydrationSweep
 	case !f.Clone || f.Status.Fail || f.Status.Silent:
-		return fillNothing
-	case f.OnOrigin && e.Fill.Peer != nil:
-		return fillLeave
+		return hydrationNothing
+	case f.OnOrigin && e.Hydration.Peer != nil:
+		return hydrationLeave
 	case f.Status.Complete():
-		return fillSwap
+		return hydrationSwap
 	case f.Ahead && f.Status.HydrationEnabled():
-		return fillRest
+		return hydrationRest
 	case f.Ahead, f.Settling:
-		return fillNothing
+		return hydrationNothing
 	case !f.Status.HydrationEnabled():
-		return fillHydrate
+		return hydrationEnable
 	}
-	return fillNothing
+	return hydrationNothing
 }

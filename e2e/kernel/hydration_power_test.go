@@ -9,14 +9,14 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestKernelFillStopped: the new owner stops uncleanly at the end of a fill, or in the
+// TestKernelHydrationStopped: the new owner stops uncleanly at the end of a hydration, or in the
 // middle of one, and then with its journal lost. What was dirty is flushed, and what was
 // not copied is never read from the SSD (I5, I8).
-func TestKernelFillStopped(t *testing.T) {
+func TestKernelHydrationStopped(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "fillstop", cached(volume.ModeWriteback, 32*mib))
-	for _, point := range []string{"journal lost", "fill.swapped", "fill.whole", "fill.removed", "fill.reported"} {
-		v.stopFilling(point)
+	for _, point := range []string{"journal lost", "hydration.swapped", "hydration.whole", "hydration.removed", "hydration.reported"} {
+		v.stopHydrating(point)
 		if t.Failed() {
 			t.Fatalf("stopped at %s", point)
 		}
@@ -25,7 +25,7 @@ func TestKernelFillStopped(t *testing.T) {
 	mustPass(t, "repair", v.b.Repair(t.Context()))
 }
 
-func (v *movers) stopFilling(point string) {
+func (v *movers) stopHydrating(point string) {
 	t := v.m.t
 	v.publishTo(v.a, nodeName)
 	v.ask(from(volume.WarmOff))
@@ -47,10 +47,10 @@ func (v *movers) stopFilling(point string) {
 	s := stopping{m: v.m, n: v.b, name: otherName, id: v.req.ID, sources: []volume.ISCSI{v.req.Publication.Source}}
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	s.sources = append(s.sources, *e.Fill.Peer)
+	s.sources = append(s.sources, *e.Hydration.Peer)
 	lost := point == "journal lost"
-	if !lost && !v.killAt(point, order{Lender: v.a.dir, Fill: true}) {
-		t.Fatalf("no fill passed %s", point)
+	if !lost && !v.killAt(point, order{Lender: v.a.dir, Hydration: true}) {
+		t.Fatalf("no hydration passed %s", point)
 	}
 	s.cut()
 	s.vanish()
@@ -61,8 +61,8 @@ func (v *movers) stopFilling(point string) {
 	mustPass(t, "restart", err)
 	v.n = v.b
 	// What a repair that was ended here has made rests on the origin.
-	if point == "fill.swapped" && !v.killAt("fill.path", order{Lender: v.a.dir, Repair: true}) {
-		t.Fatal("the repair did not pass fill.path")
+	if point == "hydration.swapped" && !v.killAt("hydration.path", order{Lender: v.a.dir, Repair: true}) {
+		t.Fatal("the repair did not pass hydration.path")
 	}
 	// What has no journal is kept until the volume comes again.
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
@@ -71,7 +71,7 @@ func (v *movers) stopFilling(point string) {
 	}
 	v.stage()
 	check(t, v.device(), data, 0)
-	v.wantFilled()
+	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
 	loans, err := v.a.Loans(t.Context())

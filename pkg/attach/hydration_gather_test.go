@@ -14,7 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// A view of the origin that was made for the fill of before, because the volume was staged
+// A view of the origin that was made for the hydration of before, because the volume was staged
 // anew while its table was loaded, never goes live: it has other blocks, or another volume's.
 func TestGatherOfBefore(t *testing.T) {
 	peer := &volume.ISCSI{IQN: "iqn.x:a"}
@@ -26,14 +26,14 @@ func TestGatherOfBefore(t *testing.T) {
 		"another step":            {func(e *state.Entry, _ *gatherDevices) { e.State = state.Flushing }, nil},
 		"staged anew":             {func(e *state.Entry, _ *gatherDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
 		"another owner":           {func(e *state.Entry, _ *gatherDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
-		"another fill":            {func(e *state.Entry, _ *gatherDevices) { e.Fill.Move.UID = "m2" }, volume.ErrUnavailable},
-		"it goes on from the map": {func(e *state.Entry, _ *gatherDevices) { e.Fill.Peer = nil }, volume.ErrUnavailable},
-		"the fill ended":          {func(e *state.Entry, _ *gatherDevices) { e.Fill = nil }, volume.ErrUnavailable},
+		"another hydration":       {func(e *state.Entry, _ *gatherDevices) { e.Hydration.Move.UID = "m2" }, volume.ErrUnavailable},
+		"it goes on from the map": {func(e *state.Entry, _ *gatherDevices) { e.Hydration.Peer = nil }, volume.ErrUnavailable},
+		"the hydration ended":     {func(e *state.Entry, _ *gatherDevices) { e.Hydration = nil }, volume.ErrUnavailable},
 		"another origin":          {func(_ *state.Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			entries := newJournal(t)
-			e := state.Entry{ID: "v", State: state.Staged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Fill: &state.Fill{Move: volume.MoveID{UID: "m"}, Peer: peer}}
+			e := state.Entry{ID: "v", State: state.Staged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Hydration: &state.Hydration{Move: volume.MoveID{UID: "m"}, Peer: peer}}
 			dm := &gatherDevices{origin: 1}
 			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
 			if err := errors.Join(entries.Save("v", e), a.writeMap("v", cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4})); err != nil {
@@ -41,8 +41,8 @@ func TestGatherOfBefore(t *testing.T) {
 			}
 			infos, _ := dm.Info(t.Context(), "")
 			now := e
-			fill := *e.Fill
-			now.Fill = &fill
+			hydration := *e.Hydration
+			now.Hydration = &hydration
 			dm.meanwhile = func() {
 				tc.meanwhile(&now, dm)
 				if err := entries.Save("v", now); err != nil {
@@ -64,7 +64,7 @@ func TestGatherOfBefore(t *testing.T) {
 	}
 }
 
-// gatherDevices are the devices of a fill; while a table is loaded, something happens.
+// gatherDevices are the devices of a hydration; while a table is loaded, something happens.
 type gatherDevices struct {
 	devmapper.Client
 	origin    int
@@ -111,19 +111,19 @@ func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...s
 	return nil
 }
 
-// The session with a peer is not ended because the fill before did without its own.
+// The session with a peer is not ended because the hydration before did without its own.
 func TestLeaveLooksAgain(t *testing.T) {
 	entries := newJournal(t)
-	e := state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fill: &state.Fill{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
+	e := state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Hydration: &state.Hydration{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
 	if err := entries.Save("v", e); err != nil {
 		t.Fatal(err)
 	}
 	a := New(Config{}, Deps{Pool: withoutPool{}, DM: &gatherDevices{origin: 1, below: []string{"8:0"}}, Journal: entries, Locks: &keylock.Set{}})
-	memo := &fillMemo{known: true, onOrigin: true}
-	if err := a.lockedFillStep(t.Context(), "v", fillLeave, memo); err != nil {
+	memo := &hydrationMemo{known: true, onOrigin: true}
+	if err := a.lockedHydrationStep(t.Context(), "v", hydrationLeave, memo); err != nil {
 		t.Fatal(err)
 	}
-	if now, err := entries.Load("v"); err != nil || now.Fill.Peer == nil || memo.known {
-		t.Errorf("the path leads to the peer: journal %+v, %v, remembered %t", now.Fill, err, memo.known)
+	if now, err := entries.Load("v"); err != nil || now.Hydration.Peer == nil || memo.known {
+		t.Errorf("the path leads to the peer: journal %+v, %v, remembered %t", now.Hydration, err, memo.known)
 	}
 }

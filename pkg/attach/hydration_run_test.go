@@ -12,9 +12,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// A fill is neither swapped nor swept by a look that is older than its clone: what has not
+// A hydration is neither swapped nor swept by a look that is older than its clone: what has not
 // been copied yet would be taken for whole.
-func TestFillLookTooOld(t *testing.T) {
+func TestHydrationLookTooOld(t *testing.T) {
 	data := layout.Device(volumeID, layout.Data)
 	for name, seen := range map[string]map[string]devmapper.CloneStatus{
 		"before the clone was made": {},
@@ -26,14 +26,14 @@ func TestFillLookTooOld(t *testing.T) {
 			l.must("stage", l.a.Stage(l.ctx, req))
 			e, err := l.a.Journal.Load(string(volumeID))
 			l.must("journal", err)
-			e.Fill = &state.Fill{RegionSectors: 64}
+			e.Hydration = &state.Hydration{RegionSectors: 64}
 			l.must("journal", l.a.Journal.Save(string(volumeID), e))
 			dm := &cloneSince{Client: l.a.DM, data: data, seen: seen, looked: make(chan struct{})}
 			l.a.DM = dm
 
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ended := make(chan struct{})
-			go func() { l.a.RunFills(ctx); close(ended) }()
+			go func() { l.a.RunHydrations(ctx); close(ended) }()
 			select {
 			case <-dm.looked:
 			case <-ctx.Done():
@@ -43,11 +43,11 @@ func TestFillLookTooOld(t *testing.T) {
 			<-ended
 			after, err := l.a.Journal.Load(string(volumeID))
 			l.must("journal", err)
-			if after.Fill == nil || after.Fill.Whole || dm.loads.Load() > 0 {
-				t.Errorf("after a look at what was there before, the fill is %+v, and %d tables were loaded", after.Fill, dm.loads.Load())
+			if after.Hydration == nil || after.Hydration.Whole || dm.loads.Load() > 0 {
+				t.Errorf("after a look at what was there before, the hydration is %+v, and %d tables were loaded", after.Hydration, dm.loads.Load())
 			}
 
-			l.a.DM, e.Fill = dm.Client, nil
+			l.a.DM, e.Hydration = dm.Client, nil
 			l.must("journal", l.a.Journal.Save(string(volumeID), e))
 			l.leave(l.a)
 		})

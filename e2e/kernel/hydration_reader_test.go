@@ -12,10 +12,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestKernelFillReader: whoever reads the device of a fill that waits for lost paths, as udev
-// does at every event of it, does not hold up the end of the fill, where nothing else would
+// TestKernelHydrationReader: whoever reads the device of a hydration that waits for lost paths, as udev
+// does at every event of it, does not hold up the end of the hydration, where nothing else would
 // bring the path back.
-func TestKernelFillReader(t *testing.T) {
+func TestKernelHydrationReader(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "fillreader", cached(volume.ModeWriteback, 32*mib))
 	v.stage()
@@ -23,8 +23,8 @@ func TestKernelFillReader(t *testing.T) {
 	v.unstage()
 	v.publishTo(v.b, otherName)
 	v.stage()
-	if !v.killAt("fill.swapped", order{Lender: v.a.dir, Fill: true}) {
-		t.Fatal("no fill was swapped")
+	if !v.killAt("hydration.swapped", order{Lender: v.a.dir, Hydration: true}) {
+		t.Fatal("no hydration was swapped")
 	}
 	source, path := layout.Device(v.req.ID, layout.Source), layout.Device(v.req.ID, layout.Path)
 	devices, err := v.b.DM.Info(t.Context(), layout.DevicePrefix)
@@ -35,11 +35,11 @@ func TestKernelFillReader(t *testing.T) {
 		_, err := hostexec.New().Run(context.Background(), hostexec.Command("dd", "if="+devices[source].DevPath(), "of=/dev/null", "bs=4096", "count=1", "iflag=direct"))
 		read <- err
 	}()
-	soon(t, "somebody reads the device of the fill", func() bool {
+	soon(t, "somebody reads the device of the hydration", func() bool {
 		now, err := v.b.DM.Info(t.Context(), source)
 		return err == nil && now[source].OpenCount > 0
 	})
-	v.wantFilled()
+	v.wantHydrated()
 	if err := <-read; err == nil {
 		t.Error("the reader has read from a path that was lost")
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// otherFill is a fill of another volume, which has no devices.
-const otherFill = volume.ID("pvc-2")
+// otherHydration is a hydration of another volume, which has no devices.
+const otherHydration = volume.ID("pvc-2")
 
-// fillBeside makes the plugin know of another volume's fill before it looks for any.
-func (h *host) fillBeside() (end func()) {
+// hydrationBeside makes the plugin know of another volume's hydration before it looks for any.
+func (h *host) hydrationBeside() (end func()) {
 	h.w.t.Helper()
-	e := state.Entry{ID: otherFill, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fill: &state.Fill{RegionSectors: 64}}
-	h.w.must("journal", h.Journal.Save(string(otherFill), e))
-	h.BeginFill(otherFill)
-	return func() { h.w.must("journal", h.Journal.Delete(string(otherFill))) }
+	e := state.Entry{ID: otherHydration, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Hydration: &state.Hydration{RegionSectors: 64}}
+	h.w.must("journal", h.Journal.Save(string(otherHydration), e))
+	h.BeginHydration(otherHydration)
+	return func() { h.w.must("journal", h.Journal.Delete(string(otherHydration))) }
 }
 
 // moved has a cache follow its volume, of which nothing was copied yet.
@@ -32,12 +32,12 @@ func (l *life) moved() {
 	l.t.Helper()
 	l.stay(l.a, 1, 0, 1, 2, 3, 10, 11)
 	l.arrive(l.b)
-	if e := l.b.entry(); len(l.ended) == 0 && (e == nil || e.Fill == nil || e.Fill.Peer == nil) {
+	if e := l.b.entry(); len(l.ended) == 0 && (e == nil || e.Hydration == nil || e.Hydration.Peer == nil) {
 		l.t.Fatalf("the cache has not followed: %+v", e)
 	}
 }
 
-// killedUncache has a plugin killed at a step of taking the cache away in the middle of a fill;
+// killedUncache has a plugin killed at a step of taking the cache away in the middle of a hydration;
 // ended is "" if it has fewer steps.
 func killedUncache(t *testing.T, n int) (l *life, ended string) {
 	t.Helper()
@@ -53,9 +53,9 @@ func killedUncache(t *testing.T, n int) (l *life, ended string) {
 	return l, ended
 }
 
-// TestFillDenied: a plugin that is killed when the journal denies the cache below a fill, and
+// TestHydrationDenied: a plugin that is killed when the journal denies the cache below a hydration, and
 // has not taken it from the pod yet, is followed by one that replaces a peer which is lost.
-func TestFillDenied(t *testing.T) {
+func TestHydrationDenied(t *testing.T) {
 	denied := 0
 	for n := 1; ; n++ {
 		l, ended := killedUncache(t, n)
@@ -66,11 +66,11 @@ func TestFillDenied(t *testing.T) {
 		l.b.killAfter(0)
 		_, live, err := l.b.kernel.Client(nil).Status(l.ctx, "nf-"+string(volumeID))
 		l.must("status", err)
-		if e := l.b.entry(); !live || e.Cached() || e.Fill == nil {
+		if e := l.b.entry(); !live || e.Cached() || e.Hydration == nil {
 			continue
 		}
 		denied++
-		if from := l.b.entry().Fill.From; from != nil {
+		if from := l.b.entry().Hydration.From; from != nil {
 			t.Errorf("the journal denies the cache, and has it begin from %+v", from)
 		}
 		l.denied()
@@ -84,7 +84,7 @@ func TestFillDenied(t *testing.T) {
 func (l *life) denied() {
 	l.t.Helper()
 	l.a.powerLoss()
-	endOther := l.b.fillBeside()
+	endOther := l.b.hydrationBeside()
 	d, read, done := l.b.podDevice(), make(chan error, 1), make(chan struct{})
 	go func() {
 		read <- l.differs(d)
@@ -94,7 +94,7 @@ func (l *life) denied() {
 	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 	ran := make(chan struct{})
 	go func() {
-		l.b.RunFills(ctx)
+		l.b.RunHydrations(ctx)
 		close(ran)
 	}()
 	changed := make(chan error, 1)
@@ -109,7 +109,7 @@ func (l *life) denied() {
 	cancel()
 	<-ran
 	endOther()
-	if e := l.b.entry(); e.Fill != nil || e.Cached() {
+	if e := l.b.entry(); e.Hydration != nil || e.Cached() {
 		l.t.Errorf("after the change the journal says %+v", e)
 	}
 	l.podReads(l.b)
@@ -136,9 +136,9 @@ func (c *draining) Resume(ctx context.Context, name string) error {
 	return c.Client.Resume(ctx, name)
 }
 
-// TestWrittenPastAFill: what the pod has written past its cache is read, if the node is lost
-// while the cache is taken away in the middle of a fill, and the volume gets another one.
-func TestWrittenPastAFill(t *testing.T) {
+// TestWrittenPastAHydration: what the pod has written past its cache is read, if the node is lost
+// while the cache is taken away in the middle of a hydration, and the volume gets another one.
+func TestWrittenPastAHydration(t *testing.T) {
 	for n := 1; ; n++ {
 		l, ended := killedUncache(t, n)
 		if ended == "" {
@@ -164,7 +164,7 @@ func TestWrittenPastAFill(t *testing.T) {
 }
 
 // TestFailOverForgetsRetainedCache: a failover whose table cannot be swapped yet has the journal
-// forget what the fill began with, as it denies the cache.
+// forget what the hydration began with, as it denies the cache.
 func TestFailOverForgetsRetainedCache(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
@@ -173,8 +173,8 @@ func TestFailOverForgetsRetainedCache(t *testing.T) {
 	if err := l.b.CacheFaults().Pass(l.ctx); !errors.Is(err, errSwap) {
 		t.Fatalf("got %v, want %v", err, errSwap)
 	}
-	if e := l.b.entry(); e.Cached() || e.Fill == nil || e.Fill.From != nil {
-		t.Errorf("the journal has mode %s, fill %+v", e.Mode, e.Fill)
+	if e := l.b.entry(); e.Cached() || e.Hydration == nil || e.Hydration.From != nil {
+		t.Errorf("the journal has mode %s, hydration %+v", e.Mode, e.Hydration)
 	}
 }
 
@@ -197,19 +197,19 @@ func (f *failed) Load(ctx context.Context, name string, t devmapper.Table) error
 	return f.Client.Load(ctx, name, t)
 }
 
-// TestDeniedFillRests: a fill that is left in the journal of a volume without a cache costs a
+// TestDeniedHydrationRests: a hydration that is left in the journal of a volume without a cache costs a
 // look now and then, and no more.
-func TestDeniedFillRests(t *testing.T) {
+func TestDeniedHydrationRests(t *testing.T) {
 	l := newWarmLife(t, volume.ModeNone, "")
 	l.req = l.publish(l.a.name)
 	l.begin(l.a)
 	e := l.a.entry()
-	e.Fill = &state.Fill{RegionSectors: 64}
+	e.Hydration = &state.Hydration{RegionSectors: 64}
 	l.must("journal", l.a.Journal.Save(string(volumeID), *e))
 	dm := &counting{Client: l.a.DM}
 	l.a.DM = dm
 	for range 100 {
-		l.a.StepFills(l.ctx)
+		l.a.StepHydrations(l.ctx)
 		l.pass(time.Second)
 	}
 	if n := dm.looks.Load(); n == 0 || n > 7 {
@@ -228,7 +228,7 @@ func (c *counting) CloneStatusAll(ctx context.Context) (map[string]devmapper.Clo
 	return c.Client.CloneStatusAll(ctx)
 }
 
-// uncached has the cache taken away in the middle of a fill, and everything of the fill with it.
+// uncached has the cache taken away in the middle of a hydration, and everything of the hydration with it.
 func (l *life) uncached() {
 	l.t.Helper()
 	l.ask(changes[4].change) // none
@@ -241,8 +241,8 @@ func (l *life) uncached() {
 		return l.apply(p)
 	})
 	l.podReads(l.b)
-	if e := l.b.entry(); e.Fill != nil || len(l.b.sessions) > 1 {
-		l.t.Errorf("without a cache, fill %+v, sessions %v (ended: %q)", e.Fill, l.b.sessions, l.ended)
+	if e := l.b.entry(); e.Hydration != nil || len(l.b.sessions) > 1 {
+		l.t.Errorf("without a cache, hydration %+v, sessions %v (ended: %q)", e.Hydration, l.b.sessions, l.ended)
 	}
 	for name, m := range l.objects {
 		if !m.ended {
@@ -254,9 +254,9 @@ func (l *life) uncached() {
 	l.givenBack(l.a)
 }
 
-// TestKillUncacheFill ends the plugin, or its node, before and after everything that it
-// changes when a volume is to be without its cache in the middle of a fill.
-func TestKillUncacheFill(t *testing.T) {
+// TestKillUncacheHydration ends the plugin, or its node, before and after everything that it
+// changes when a volume is to be without its cache in the middle of a hydration.
+func TestKillUncacheHydration(t *testing.T) {
 	for i, mode := range cacheModes[1:] {
 		for j, power := range []bool{false, true} {
 			if os.Getenv("MATRIX") != "whole" && i+j == 2 {
@@ -267,7 +267,7 @@ func TestKillUncacheFill(t *testing.T) {
 				begin := func(d ...disaster) *life {
 					l := newWarmLife(t, mode, "")
 					l.moved()
-					l.fill(l.b, l.a, 1)
+					l.hydration(l.b, l.a, 1)
 					l.victim, l.next = l.b, d
 					l.arm()
 					return l

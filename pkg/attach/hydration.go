@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// fillMetaBytes is the size of a clone's metadata: a bit for each of a few
+	// hydrationMetaBytes is the size of a clone's metadata: a bit for each of a few
 	// million regions, twice, and their tree.
-	fillMetaBytes = 4 << 20
+	hydrationMetaBytes = 4 << 20
 	// peerTimeout bounds everything that a stage does with a peer.
 	peerTimeout = 45 * time.Second
 )
@@ -45,7 +45,7 @@ func (a *Attacher) warmProblemConfigured() string {
 	return ""
 }
 
-// mapFile holds the map that a fill began with.
+// mapFile holds the map that a hydration began with.
 func (a *Attacher) mapFile(id volume.ID) string {
 	return filepath.Join(a.Warm.Dir, string(id)+".xml")
 }
@@ -68,7 +68,7 @@ func readMapFile(path string) (*cachemap.Map, error) {
 	return &m, err
 }
 
-// writeMap replaces the map file. A fill under way needs it after any crash of the
+// writeMap replaces the map file. A hydration under way needs it after any crash of the
 // process, and none after one of the machine: then the SSD has the map.
 func (a *Attacher) writeMap(id volume.ID, m cachemap.Map) (err error) {
 	f, err := os.CreateTemp(a.Warm.Dir, "."+string(id)+"-*")
@@ -105,9 +105,9 @@ type head struct {
 	loan volume.Loan
 }
 
-// beginFill asks for the beginning of a new cache while the origin is connected.
-// The returned function waits for it; until then the entry belongs to the fill.
-func (a *Attacher) beginFill(ctx context.Context, s *staging) (wait func()) {
+// beginHydration asks for the beginning of a new cache while the origin is connected.
+// The returned function waits for it; until then the entry belongs to the hydration.
+func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func()) {
 	if s.plan.Cache != planCreate || s.plan.Warm == nil {
 		return func() {}
 	}
@@ -133,7 +133,7 @@ func (a *Attacher) findHead(ctx context.Context, s *staging) {
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
 		s.own.Lock()
-		a.dropFill(ctx, s.entry, volume.MoveFailed, err.Error())
+		a.dropHydration(ctx, s.entry, volume.MoveFailed, err.Error())
 		s.own.Unlock()
 	}
 	h, err := a.loadHotSet(ctx, s.req)
@@ -154,25 +154,25 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
 	id, loan, err := a.Moves.Begin(lctx, req)
 	err = s.note(func(e *state.Entry) error {
-		e.Fill.Move = id
+		e.Hydration.Move = id
 		if err != nil {
 			return err
 		}
-		e.Fill.Peer, e.Fill.PeerOffset, e.Fill.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
-		e.Fill.Bandwidth, e.Fill.Deadline = req.Bandwidth, req.Deadline
+		e.Hydration.Peer, e.Hydration.PeerOffset, e.Hydration.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
+		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
 		s.head.loan = *loan
 		return a.save(ctx, e, e.State)
 	})
 	if err != nil {
 		return nil, err
 	}
-	faultFillLent.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(e.Fill.Peer), credentials(&loan.Credentials))
+	faultHydrationLent.Hit()
+	o, err := a.Transport.Connect(ctx, peerTarget(e.Hydration.Peer), credentials(&loan.Credentials))
 	if err != nil {
 		return nil, transportError(err)
 	}
-	faultFillConnected.Hit()
-	if uint64(o.SizeBytes)/sectorSize < e.Fill.PeerOffset+e.Fill.PeerSectors {
+	faultHydrationConnected.Hit()
+	if uint64(o.SizeBytes)/sectorSize < e.Hydration.PeerOffset+e.Hydration.PeerSectors {
 		return nil, fmt.Errorf("%w: the loan has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
 	}
 	m, err := a.dumpMap(ctx, e.ID, o.Paths[0])
@@ -183,8 +183,8 @@ func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error
 		return nil, fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, loan.ChunkSectors)
 	case m.Dirty > 0:
 		return nil, fmt.Errorf("%w: the lent map has %d dirty chunks", volume.ErrUnavailable, m.Dirty)
-	case m.End() > e.Fill.PeerSectors:
-		return nil, fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d sectors of data", volume.ErrUnavailable, m.End(), e.Fill.PeerSectors)
+	case m.End() > e.Hydration.PeerSectors:
+		return nil, fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d sectors of data", volume.ErrUnavailable, m.End(), e.Hydration.PeerSectors)
 	}
 	return m, nil
 }
@@ -209,19 +209,19 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 	return t
 }
 
-// shapeFill turns a head into a map and a geometry for the new cache. It returns
+// shapeHydration turns a head into a map and a geometry for the new cache. It returns
 // false if the cache begins cold.
-func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
+func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
 	if m := s.head.peer; m != nil {
-		data := roundUp(int64(e.Fill.PeerSectors)*sectorSize, unit)
+		data := roundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
 		if g.fits(data) {
 			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), unit)}
-			e.Fill.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
+			e.Hydration.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
 			return m, true
 		}
-		a.dropFill(ctx, e, volume.MoveFailed, fmt.Sprintf("the lent cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
+		a.dropHydration(ctx, e, volume.MoveFailed, fmt.Sprintf("the lent cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
 		s.head.peer = nil
 	}
 	if s.head.hot == nil {
@@ -230,7 +230,7 @@ func (a *Attacher) shapeFill(ctx context.Context, s *staging, g *geometry, unit 
 	m, err := a.shapeHotSet(ctx, s, *g)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
-		a.dropFill(ctx, e, volume.MoveFailed, err.Error())
+		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
 		return nil, false
 	}
 	return m, m != nil
@@ -247,29 +247,29 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 		return nil, err
 	}
 	req := a.moveRequest(s.rec, e.Fence, nil)
-	e.Fill = &state.Fill{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
+	e.Hydration = &state.Hydration{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
 	id, _, err := a.Moves.Begin(ctx, req)
 	if err != nil {
 		// The object only shows what goes on.
-		klog.FromContext(ctx).Error(err, "Fill from the hot set is not shown", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "Hydration from the hot set is not shown", "volume", e.ID)
 	}
-	e.Fill.Move = id
+	e.Hydration.Move = id
 	return &m, nil
 }
 
-// createClone makes the data device of a fill: the path, for a peer the multipath
+// createClone makes the data device of a hydration: the path, for a peer the multipath
 // device that waits while the path is down, and the clone.
 func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
-	m := c.fillMap
+	m := c.hydrationMap
 	if m == nil {
-		// Activated again: the SSD's own map, because the one that the fill began
+		// Activated again: the SSD's own map, because the one that the hydration began
 		// with may be older than what was promoted since (states.md).
 		if m, err = a.dumpMap(ctx, e.ID, c.Meta.DevPath()); err != nil {
 			return "", err
 		}
 	}
-	if c.Fill.Name == "" {
-		return "", fmt.Errorf("%w: the unfinished fill of volume %s has lost its logical volume %s", volume.ErrUnavailable, e.ID, layout.FillLV(e.ID))
+	if c.Hydration.Name == "" {
+		return "", fmt.Errorf("%w: the unfinished hydration of volume %s has lost its logical volume %s", volume.ErrUnavailable, e.ID, layout.HydrationLV(e.ID))
 	}
 	sectors := uint64(c.Data.SizeBytes) / sectorSize
 	table, err := a.pathTable(ctx, e, m, o, sectors)
@@ -280,34 +280,34 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolum
 	if err != nil {
 		return "", err
 	}
-	faultFillPath.Hit()
+	faultHydrationPath.Hit()
 	source := path
-	if e.Fill.Peer != nil {
+	if e.Hydration.Peer != nil {
 		// Whoever reads the devices from here on may wait for the peer. What is remembered
 		// is of devices of before.
-		a.fills.forget(e.ID)
-		a.fills.begin(e.ID, time.Time{})
+		a.hydrations.forget(e.ID)
+		a.hydrations.begin(e.ID, time.Time{})
 		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
 		source, err = a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})
 		if err != nil {
 			return "", err
 		}
 	}
-	faultFillSource.Hit()
+	faultHydrationSource.Hit()
 	clone := devmapper.CloneTarget{
-		Metadata: c.Fill.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Fill.RegionSectors,
-		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Fill.Regions(copyBeside), HydrationBatch: e.Fill.Regions(copyUnit),
+		Metadata: c.Hydration.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Hydration.RegionSectors,
+		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Hydration.Regions(copyBeside), HydrationBatch: e.Hydration.Regions(copyUnit),
 	}
 	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
 		return "", err
 	}
-	faultFillClone.Hit()
+	faultHydrationClone.Hit()
 	if err := a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(m.Unmapped(sectors))); err != nil {
 		return "", err
 	}
 	// What is here already needs no copy either.
-	return dev.DevNo(), a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(c.fillHave))
+	return dev.DevNo(), a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(c.hydrationHave))
 }
 
 // byteRanges are offsets and lengths in bytes.
@@ -321,34 +321,34 @@ func byteRanges(in []cachemap.Range) [][2]uint64 {
 
 // pathTable is the table of the path device: the peer while there is one.
 func (a *Attacher) pathTable(ctx context.Context, e *state.Entry, m *cachemap.Map, o origin, sectors uint64) (devmapper.Table, error) {
-	if e.Fill.Peer == nil {
+	if e.Hydration.Peer == nil {
 		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
 	}
-	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Fill.Peer))
+	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Hydration.Peer))
 	if err != nil {
 		return nil, transportError(err)
 	}
 	if !found {
 		return nil, fmt.Errorf("%w: the session with the peer of volume %s is gone", volume.ErrUnavailable, e.ID)
 	}
-	n := min(e.Fill.PeerSectors, sectors)
-	t := devmapper.Table{{Length: n, Target: devmapper.LinearTarget{Device: peer.DevNos[0], Offset: e.Fill.PeerOffset}}}
+	n := min(e.Hydration.PeerSectors, sectors)
+	t := devmapper.Table{{Length: n, Target: devmapper.LinearTarget{Device: peer.DevNos[0], Offset: e.Hydration.PeerOffset}}}
 	return cachemap.Pad(t, peer.DevNos[0], uint64(peer.SizeBytes)/sectorSize, sectors), nil
 }
 
-// dropFill gives a fill up that was not activated: the cache may begin otherwise.
-func (a *Attacher) dropFill(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
-	a.endFill(ctx, e, o, message)
-	e.Fill = nil
+// dropHydration gives a hydration up that was not activated: the cache may begin otherwise.
+func (a *Attacher) dropHydration(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
+	a.endHydration(ctx, e, o, message)
+	e.Hydration = nil
 }
 
-// undoFill takes back a fill that did not become active, so that the same stage can
+// undoHydration takes back a hydration that did not become active, so that the same stage can
 // begin cold. The journal forgets it first.
-func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error {
+func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) error {
 	if err := a.removeUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
-	a.dropFill(ctx, s.entry, volume.MoveFailed, cause.Error())
+	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.shaped, s.data, s.early = 0, "", nil
 	s.head = head{}
 	s.entry.Anew()
@@ -358,29 +358,29 @@ func (a *Attacher) undoFill(ctx context.Context, s *staging, cause error) error 
 	return a.removeCacheVolumes(ctx, s.req.ID)
 }
 
-// endFill ends what a fill has outside of the device mapper and LVM. The volume's
+// endHydration ends what a hydration has outside of the device mapper and LVM. The volume's
 // data do not depend on it, so that what fails is logged: a peer lets go by its
-// deadline, and a session that is left is ended with the next fill or reboot.
-func (a *Attacher) endFill(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
-	if e == nil || e.Fill == nil {
+// deadline, and a session that is left is ended with the next hydration or reboot.
+func (a *Attacher) endHydration(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
+	if e == nil || e.Hydration == nil {
 		return
 	}
 	// Also for a request that has run out of time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 	defer cancel()
-	log := klog.FromContext(ctx).WithValues("volume", e.ID, "move", e.Fill.Move.Name)
+	log := klog.FromContext(ctx).WithValues("volume", e.ID, "move", e.Hydration.Move.Name)
 	a.leavePeer(ctx, e)
 	if err := os.Remove(a.mapFile(e.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Error(err, "Map of a fill was not removed")
+		log.Error(err, "Map of a hydration was not removed")
 	}
-	a.fills.forget(e.ID)
-	if e.Fill.Move.Name == "" || a.Moves == nil {
+	a.hydrations.forget(e.ID)
+	if e.Hydration.Move.Name == "" || a.Moves == nil {
 		return
 	}
 	if a.MoveEnded != nil {
-		a.MoveEnded(e.Fill.Began(), o)
+		a.MoveEnded(e.Hydration.Began(), o)
 	}
-	if err := a.Moves.Finish(ctx, e.Fill.Move, o, message); err != nil {
+	if err := a.Moves.Finish(ctx, e.Hydration.Move, o, message); err != nil {
 		log.Error(err, "End of a move could not be reported")
 	}
 	log.Info("Move ended", "outcome", o, "message", message)
@@ -388,19 +388,19 @@ func (a *Attacher) endFill(ctx context.Context, e *state.Entry, o volume.MoveOut
 
 // leavePeer ends the session with the peer.
 func (a *Attacher) leavePeer(ctx context.Context, e *state.Entry) {
-	if e.Fill.Peer == nil {
+	if e.Hydration.Peer == nil {
 		return
 	}
-	if err := a.Transport.Disconnect(ctx, peerTarget(e.Fill.Peer)); err != nil {
-		klog.FromContext(ctx).Error(err, "Session with the peer was not ended", "volume", e.ID, "peer", e.Fill.Peer.IQN)
+	if err := a.Transport.Disconnect(ctx, peerTarget(e.Hydration.Peer)); err != nil {
+		klog.FromContext(ctx).Error(err, "Session with the peer was not ended", "volume", e.ID, "peer", e.Hydration.Peer.IQN)
 	}
-	e.Fill.Peer = nil
+	e.Hydration.Peer = nil
 }
 
-// fillIsWhole tells whether the fill of an attached volume has copied everything:
+// hydrationIsWhole tells whether the hydration of an attached volume has copied everything:
 // the cache is whole then, whatever is still to be cleared away.
-func (a *Attacher) fillIsWhole(ctx context.Context, e *state.Entry) (bool, error) {
-	if e.Fill.Whole {
+func (a *Attacher) hydrationIsWhole(ctx context.Context, e *state.Entry) (bool, error) {
+	if e.Hydration.Whole {
 		return true, nil
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Data))
@@ -414,16 +414,16 @@ func (a *Attacher) fillIsWhole(ctx context.Context, e *state.Entry) (bool, error
 	return err == nil && (!isClone || st.Complete()), err
 }
 
-// resumeFill shows again the fill of a cache that is activated again.
-func (a *Attacher) resumeFill(ctx context.Context, s *staging) error {
+// resumeHydration shows again the hydration of a cache that is activated again.
+func (a *Attacher) resumeHydration(ctx context.Context, s *staging) error {
 	e := s.entry
-	if e.Fill == nil || e.Fill.Whole || a.Moves == nil {
+	if e.Hydration == nil || e.Hydration.Whole || a.Moves == nil {
 		return nil
 	}
 	id, _, err := a.Moves.Begin(ctx, a.moveRequest(s.rec, e.Fence, nil))
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Fill that goes on is not shown", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "Hydration that goes on is not shown", "volume", e.ID)
 	}
-	e.Fill.Move = id
+	e.Hydration.Move = id
 	return a.save(ctx, e, e.State)
 }

@@ -16,88 +16,88 @@ import (
 )
 
 const (
-	// fillTick is the pause between two looks at fills under way: how long a pod may
+	// hydrationTick is the pause between two looks at hydrations under way: how long a pod may
 	// wait for a lost peer before anybody notices, and the unit of the rate limit.
-	fillTick = 400 * time.Millisecond
-	// fillIdle is the pause while there is none, and between two looks at the journal for
+	hydrationTick = 400 * time.Millisecond
+	// hydrationIdle is the pause while there is none, and between two looks at the journal for
 	// those that are not known.
-	fillIdle = 15 * time.Second
-	// fillReport is the least time between two reports of one fill.
-	fillReport = 5 * time.Second
+	hydrationIdle = 15 * time.Second
+	// hydrationReport is the least time between two reports of one hydration.
+	hydrationReport = 5 * time.Second
 	// minPulse is the shortest time that a copy is let run.
 	minPulse = 5 * time.Millisecond
-	// fillPatience is how long a look waits for the steps that it has begun.
-	fillPatience = 5 * time.Second
-	// fillBurst is how long a fill may save up what it was not allowed to copy.
-	fillBurst = time.Second
+	// hydrationPatience is how long a look waits for the steps that it has begun.
+	hydrationPatience = 5 * time.Second
+	// hydrationBurst is how long a hydration may save up what it was not allowed to copy.
+	hydrationBurst = time.Second
 )
 
-// RunFills leads fills to their end until ctx ends: it takes the steps of states.md,
+// RunHydrations leads hydrations to their end until ctx ends: it takes the steps of states.md,
 // The warm move, and is what replaces a peer that is lost.
-func (a *Attacher) RunFills(ctx context.Context) {
+func (a *Attacher) RunHydrations(ctx context.Context) {
 	for {
-		pause := a.turnFills(ctx)
+		pause := a.turnHydrations(ctx)
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.fills.wake:
+		case <-a.hydrations.wake:
 		case <-time.After(pause):
 		}
 	}
 }
 
-// turnFills is one turn of RunFills. It returns how long it may rest then.
-func (a *Attacher) turnFills(ctx context.Context) (pause time.Duration) {
-	if a.fills.findDue(a.Now()) {
-		a.findFills(ctx)
+// turnHydrations is one turn of RunHydrations. It returns how long it may rest then.
+func (a *Attacher) turnHydrations(ctx context.Context) (pause time.Duration) {
+	if a.hydrations.findDue(a.Now()) {
+		a.findHydrations(ctx)
 	}
-	if a.stepFills(ctx) == 0 {
-		return fillIdle
+	if a.stepHydrations(ctx) == 0 {
+		return hydrationIdle
 	}
-	return fillTick
+	return hydrationTick
 }
 
-// findFills finds the fills that the journal knows, also of caches that it denies: while a
+// findHydrations finds the hydrations that the journal knows, also of caches that it denies: while a
 // step takes one away, the pod may still wait for the peer.
-func (a *Attacher) findFills(ctx context.Context) {
+func (a *Attacher) findHydrations(ctx context.Context) {
 	entries, err := a.Journal.List()
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Not every fill under way is known")
+		klog.FromContext(ctx).Error(err, "Not every hydration under way is known")
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Fill != nil && e.State != state.Retained {
-			a.fills.begin(e.ID, time.Time{})
+		if e := &entries[i]; e.Hydration != nil && e.State != state.Retained {
+			a.hydrations.begin(e.ID, time.Time{})
 		}
 	}
 }
 
-// stepFills looks at every fill once and returns how many there are.
-func (a *Attacher) stepFills(ctx context.Context) int {
-	ids := a.fills.ids()
+// stepHydrations looks at every hydration once and returns how many there are.
+func (a *Attacher) stepHydrations(ctx context.Context) int {
+	ids := a.hydrations.ids()
 	if len(ids) == 0 {
 		return 0
 	}
 	log := klog.FromContext(ctx)
-	look, err := a.lookAtFills(ctx, ids)
+	look, err := a.lookAtHydrations(ctx, ids)
 	if err != nil {
-		log.Error(err, "State of the fills is not known")
+		log.Error(err, "State of the hydrations is not known")
 		return len(ids)
 	}
 	if look.settling {
 		return len(ids)
 	}
 	// A lost peer may hold up one of them for seconds. What it took is logged by the volume.
-	_ = a.filling.Each(ctx, 0, fillPatience, ids, func(ctx context.Context, id volume.ID) error {
-		if err := a.stepFill(ctx, id, look); err != nil && ctx.Err() == nil {
-			log.Error(err, "Fill does not go on, it will be tried again", "volume", id)
+	_ = a.hydrating.Each(ctx, 0, hydrationPatience, ids, func(ctx context.Context, id volume.ID) error {
+		if err := a.stepHydration(ctx, id, look); err != nil && ctx.Err() == nil {
+			log.Error(err, "Hydration does not go on, it will be tried again", "volume", id)
 		}
 		return nil
 	})
 	return len(ids)
 }
 
-// fillLook is what one look at the kernel shows of all fills.
-type fillLook struct {
+// hydrationLook is what one look at the kernel shows of all hydrations.
+type hydrationLook struct {
 	clones map[string]devmapper.CloneStatus
 	// fresh is false if clones are what the last look has seen.
 	fresh bool
@@ -110,19 +110,19 @@ type fillLook struct {
 	settling bool
 }
 
-// settling tells a fill whose pod is being started.
-func (a *Attacher) settling(memo *fillMemo) bool {
+// settling tells a hydration whose pod is being started.
+func (a *Attacher) settling(memo *hydrationMemo) bool {
 	if memo == nil {
 		return false
 	}
-	a.fills.mu.Lock()
+	a.hydrations.mu.Lock()
 	since := memo.since
-	a.fills.mu.Unlock()
+	a.hydrations.mu.Unlock()
 	return a.Now().Sub(since) < a.Warm.Settle
 }
 
-// lookAtFills needs one command while nothing happens but copying, and that now and then.
-func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook, err error) {
+// lookAtHydrations needs one command while nothing happens but copying, and that now and then.
+func (a *Attacher) lookAtHydrations(ctx context.Context, ids []volume.ID) (l hydrationLook, err error) {
 	l.active, l.paths, l.settling = len(ids), map[string]devmapper.MultipathStatus{}, true
 	for _, id := range ids {
 		switch st, err := a.DM.MultipathStatus(ctx, layout.Device(id, layout.Source)); {
@@ -132,12 +132,12 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 			return l, err
 		}
 		path, waits := l.paths[layout.Device(id, layout.Source)]
-		l.settling = l.settling && waits && path.HasPath() && a.settling(a.fills.memo(id))
+		l.settling = l.settling && waits && path.HasPath() && a.settling(a.hydrations.memo(id))
 	}
 	if l.settling {
 		return l, nil
 	}
-	if l.clones = a.fills.remembered(a.Now()); l.clones == nil {
+	if l.clones = a.hydrations.remembered(a.Now()); l.clones == nil {
 		switch l.clones, err = a.DM.CloneStatusAll(ctx); {
 		case ctx.Err() != nil:
 			return l, ctx.Err()
@@ -148,11 +148,11 @@ func (a *Attacher) lookAtFills(ctx context.Context, ids []volume.ID) (l fillLook
 		default:
 			l.fresh = true
 		}
-		a.fills.remember(l.clones)
+		a.hydrations.remember(l.clones)
 	}
 	plain := true
 	for _, id := range ids {
-		memo := a.fills.memo(id)
+		memo := a.hydrations.memo(id)
 		_, clone := l.clones[layout.Device(id, layout.Data)]
 		path, waits := l.paths[layout.Device(id, layout.Source)]
 		plain = plain && memo != nil && memo.known && clone && (!waits || path.HasPath())
@@ -172,61 +172,61 @@ func silentClones(ids []volume.ID) map[string]devmapper.CloneStatus {
 	return out
 }
 
-// stepFill takes one step of one fill.
-func (a *Attacher) stepFill(ctx context.Context, id volume.ID, look fillLook) error {
-	memo := a.fills.memo(id)
+// stepHydration takes one step of one hydration.
+func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrationLook) error {
+	memo := a.hydrations.memo(id)
 	e, err := a.load(id)
 	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
 		return err
 	}
-	if e == nil || e.Fill == nil || e.State == state.Retained {
-		a.fills.forget(id)
+	if e == nil || e.Hydration == nil || e.State == state.Retained {
+		a.hydrations.forget(id)
 		return nil
 	}
-	f, err := a.fillFacts(ctx, e, memo, look)
+	f, err := a.hydrationFacts(ctx, e, memo, look)
 	if err != nil {
 		return err
 	}
 	if !e.Cached() && !f.Clone {
 		// Nothing of it is in anybody's way; whoever took the cache away clears the rest.
-		a.fills.forget(id)
+		a.hydrations.forget(id)
 		return nil
 	}
-	step := decideFill(f)
-	if step != fillNothing {
+	step := decideHydration(f)
+	if step != hydrationNothing {
 		memo.calm = false
 	}
 	infos := look.infos
-	if infos == nil && (step == fillGather || step == fillRevive) {
+	if infos == nil && (step == hydrationGather || step == hydrationRevive) {
 		if infos, err = a.DM.Info(ctx, layout.Device(id, layout.Top)); err != nil {
 			return err
 		}
 	}
 	switch step {
-	case fillGather:
+	case hydrationGather:
 		err = a.gatherPath(ctx, e, infos)
 		memo.forgetDevice()
-		a.fills.poke() // the peer may be waiting for this node to leave
-	case fillRevive:
+		a.hydrations.poke() // the peer may be waiting for this node to leave
+	case hydrationRevive:
 		err = a.DM.Message(ctx, layout.Device(id, layout.Source), 0, "reinstate_path", infos[layout.Device(id, layout.Path)].DevNo())
-	case fillNothing:
-	case fillHydrate:
+	case hydrationNothing:
+	case hydrationEnable:
 		err = a.hydrate(ctx, id, memo)
 	default:
-		err = a.lockedFillStep(ctx, id, step, memo)
+		err = a.lockedHydrationStep(ctx, id, step, memo)
 	}
 	if err != nil {
 		memo.retryAt = a.Now().Add(time.Second)
 		return fmt.Errorf("step %s: %w", step, err)
 	}
-	a.reportFill(ctx, e, f, memo)
+	a.reportHydration(ctx, e, f, memo)
 	return nil
 }
 
-// fillFacts gathers what decideFill needs, and reckons up the rate.
-func (a *Attacher) fillFacts(ctx context.Context, e *state.Entry, memo *fillMemo, look fillLook) (fillFacts, error) {
-	f := fillFacts{Entry: e}
-	if f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]; e.Fill.RegionSectors == 0 {
+// hydrationFacts gathers what decideHydration needs, and reckons up the rate.
+func (a *Attacher) hydrationFacts(ctx context.Context, e *state.Entry, memo *hydrationMemo, look hydrationLook) (hydrationFacts, error) {
+	f := hydrationFacts{Entry: e}
+	if f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]; e.Hydration.RegionSectors == 0 {
 		f.Clone = false // it has no shape yet: what was seen is the clone of a stage before
 	}
 	if !f.Clone {
@@ -255,7 +255,7 @@ func (a *Attacher) fillFacts(ctx context.Context, e *state.Entry, memo *fillMemo
 	if !waits {
 		return f, nil
 	}
-	f.Expired = !e.Fill.Deadline.IsZero() && a.Now().After(e.Fill.Deadline)
+	f.Expired = !e.Hydration.Deadline.IsZero() && a.Now().After(e.Hydration.Deadline)
 	f.PathFailed = !path.HasPath()
 	f.GivenUp = !f.OnOrigin && a.givenUp(ctx, e)
 	return f, nil
@@ -264,10 +264,10 @@ func (a *Attacher) fillFacts(ctx context.Context, e *state.Entry, memo *fillMemo
 // givenUp tells whether the peer has said that it does not serve any more. Whoever
 // cannot be asked has not.
 func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
-	if a.Moves == nil || e.Fill.Peer == nil || e.Fill.Move.Name == "" {
+	if a.Moves == nil || e.Hydration.Peer == nil || e.Hydration.Move.Name == "" {
 		return false
 	}
-	lent, err := a.Moves.Lent(ctx, e.Fill.Move)
+	lent, err := a.Moves.Lent(ctx, e.Hydration.Move)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Whether the peer still serves is not known", "volume", e.ID, "reason", err.Error())
 		return false
@@ -303,7 +303,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	began := a.Now()
 	origin, path, data := infos[layout.Device(e.ID, layout.Origin)], infos[layout.Device(e.ID, layout.Path)], infos[layout.Device(e.ID, layout.Data)]
 	if !origin.HasLive || !path.HasLive || !data.HasLive {
-		return fmt.Errorf("%w: devices of the fill are missing", volume.ErrUnavailable)
+		return fmt.Errorf("%w: devices of the hydration are missing", volume.ErrUnavailable)
 	}
 	m, err := a.readMap(e.ID)
 	if err != nil {
@@ -321,13 +321,13 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	if err := a.DM.LoadReadOnly(ctx, name, m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
-	if err := a.sameFill(ctx, e, origin); err != nil {
+	if err := a.sameHydration(ctx, e, origin); err != nil {
 		return errors.Join(err, a.DM.Clear(ctx, name))
 	}
 	if err := a.swapIn(ctx, name, a.DM.Resume); err != nil {
 		return err
 	}
-	faultFillGathered.Hit()
+	faultHydrationGathered.Hit()
 	if err := a.DM.Message(ctx, layout.Device(e.ID, layout.Source), 0, "reinstate_path", path.DevNo()); err != nil {
 		return err
 	}
@@ -335,11 +335,11 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	return nil
 }
 
-// sameFill tells, without the volume's lock, whether what was loaded is of the fill that
+// sameHydration tells, without the volume's lock, whether what was loaded is of the hydration that
 // there is. Map and origin were read before, and a large table takes seconds to load: the
 // volume may have been staged anew meanwhile, which the journal says before there is a
 // device of it. The loaded table holds the origin, so that its number is nobody else's.
-func (a *Attacher) sameFill(ctx context.Context, e *state.Entry, origin devmapper.Info) error {
+func (a *Attacher) sameHydration(ctx context.Context, e *state.Entry, origin devmapper.Info) error {
 	now, err := a.load(e.ID)
 	if err != nil {
 		return err
@@ -348,7 +348,7 @@ func (a *Attacher) sameFill(ctx context.Context, e *state.Entry, origin devmappe
 	if err != nil {
 		return err
 	}
-	if now == nil || now.Fill == nil || now.Fill.Peer == nil || now.Fill.Move != e.Fill.Move || now.ActivationID != e.ActivationID || now.Fence != e.Fence ||
+	if now == nil || now.Hydration == nil || now.Hydration.Peer == nil || now.Hydration.Move != e.Hydration.Move || now.ActivationID != e.ActivationID || now.Fence != e.Fence ||
 		infos[origin.Name].DevNo() != origin.DevNo() {
 		return fmt.Errorf("%w: the volume was staged anew while its peer was to be replaced", volume.ErrUnavailable)
 	}
@@ -364,38 +364,38 @@ func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, erro
 	return t.Sectors(), nil
 }
 
-// lockedFillStep takes a step that no request may run beside.
-func (a *Attacher) lockedFillStep(ctx context.Context, id volume.ID, step fillStep, memo *fillMemo) error {
+// lockedHydrationStep takes a step that no request may run beside.
+func (a *Attacher) lockedHydrationStep(ctx context.Context, id volume.ID, step hydrationStep, memo *hydrationMemo) error {
 	e, unlock, err := a.lockSettled(ctx, id)
 	defer unlock()
-	if err != nil || e == nil || e.Fill == nil || e.State != state.Staged || !e.Cached() {
+	if err != nil || e == nil || e.Hydration == nil || e.State != state.Staged || !e.Cached() {
 		return err
 	}
 	switch step {
-	case fillHydrate:
+	case hydrationEnable:
 		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "enable_hydration")
-	case fillRest:
+	case hydrationRest:
 		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "disable_hydration")
-	case fillLeave:
+	case hydrationLeave:
 		return a.leaveGathered(ctx, e, memo)
-	case fillSwap:
+	case hydrationSwap:
 		return a.swapClone(ctx, e)
-	case fillSweep:
+	case hydrationSweep:
 		return a.sweepIfSwapped(ctx, e)
-	case fillNothing, fillGather, fillRevive:
+	case hydrationNothing, hydrationGather, hydrationRevive:
 	}
 	return nil
 }
 
 // leaveGathered ends the session with a peer whose place the origin has taken. It looks
 // again, as swapClone does: a stage may have made the devices anew, on a peer.
-func (a *Attacher) leaveGathered(ctx context.Context, e *state.Entry, memo *fillMemo) error {
+func (a *Attacher) leaveGathered(ctx context.Context, e *state.Entry, memo *hydrationMemo) error {
 	memo.forgetDevice()
 	if onOrigin, err := a.onOrigin(ctx, e, nil); err != nil || !onOrigin {
 		return err
 	}
 	a.leavePeer(ctx, e)
-	faultFillLeft.Hit()
+	faultHydrationLeft.Hit()
 	memo.reported = time.Time{}
 	return a.save(ctx, e, e.State)
 }
@@ -422,11 +422,11 @@ func (a *Attacher) swapClone(ctx context.Context, e *state.Entry) error {
 	if err := a.reload(ctx, name, devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
 		return err
 	}
-	faultFillSwapped.Hit()
-	return a.sweepFill(ctx, e)
+	faultHydrationSwapped.Hit()
+	return a.sweepHydration(ctx, e)
 }
 
-// sweepIfSwapped is sweepFill if the SSD itself is below the cache. As in swapClone: what
+// sweepIfSwapped is sweepHydration if the SSD itself is below the cache. As in swapClone: what
 // the clone of a stage that has just ended did not copy yet must not be called whole.
 func (a *Attacher) sweepIfSwapped(ctx context.Context, e *state.Entry) error {
 	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
@@ -439,50 +439,50 @@ func (a *Attacher) sweepIfSwapped(ctx context.Context, e *state.Entry) error {
 	if _, linear := t[0].Target.(devmapper.LinearTarget); !linear {
 		return nil
 	}
-	return a.sweepFill(ctx, e)
+	return a.sweepHydration(ctx, e)
 }
 
-// sweepFill removes what a complete fill leaves, and lets the peer go. The journal says
+// sweepHydration removes what a complete hydration leaves, and lets the peer go. The journal says
 // so first: if the node stops before it knows of the end, the cache needs no clone, and
 // the clone's metadata are gone.
-func (a *Attacher) sweepFill(ctx context.Context, e *state.Entry) error {
-	if !e.Fill.Whole {
-		e.Fill.Whole = true
+func (a *Attacher) sweepHydration(ctx context.Context, e *state.Entry) error {
+	if !e.Hydration.Whole {
+		e.Hydration.Whole = true
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}
 	}
-	faultFillWhole.Hit()
+	faultHydrationWhole.Hit()
 	if err := a.remove(ctx, e.ID, layout.Source, layout.Path); err != nil {
 		return err
 	}
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.FillLV(e.ID)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(e.ID)); err != nil {
 		return err
 	}
-	faultFillRemoved.Hit()
+	faultHydrationRemoved.Hit()
 	took := time.Duration(0)
-	if memo := a.fills.memo(e.ID); memo != nil && !memo.state.Began.IsZero() {
+	if memo := a.hydrations.memo(e.ID); memo != nil && !memo.state.Began.IsZero() {
 		took = a.Now().Sub(memo.state.Began)
 	}
-	a.dropFill(ctx, e, volume.MoveCompleted, fmt.Sprintf("everything was copied, %s", took.Round(time.Millisecond)))
-	faultFillReported.Hit()
+	a.dropHydration(ctx, e, volume.MoveCompleted, fmt.Sprintf("everything was copied, %s", took.Round(time.Millisecond)))
+	faultHydrationReported.Hit()
 	return a.save(ctx, e, e.State)
 }
 
-// reportFill writes progress that is news. Nobody's data wait for it.
-func (a *Attacher) reportFill(ctx context.Context, e *state.Entry, f fillFacts, memo *fillMemo) {
-	if a.Moves == nil || !f.Clone || e.Fill.Move.Name == "" || a.Now().Sub(memo.reported) < fillReport {
+// reportHydration writes progress that is news. Nobody's data wait for it.
+func (a *Attacher) reportHydration(ctx context.Context, e *state.Entry, f hydrationFacts, memo *hydrationMemo) {
+	if a.Moves == nil || !f.Clone || e.Hydration.Move.Name == "" || a.Now().Sub(memo.reported) < hydrationReport {
 		return
 	}
 	memo.reported = a.Now()
-	a.fills.mu.Lock()
+	a.hydrations.mu.Lock()
 	s := memo.state
-	a.fills.mu.Unlock()
+	a.hydrations.mu.Unlock()
 	p := volume.MoveProgress{TotalBytes: s.TotalBytes, HydratedBytes: s.HydratedBytes, Rate: s.Rate, From: s.From}
 	if s.Rate > 0 {
 		p.Remaining = time.Duration(float64(s.TotalBytes-s.HydratedBytes) / float64(s.Rate) * float64(time.Second))
 	}
-	if err := a.Moves.Progress(ctx, e.Fill.Move, p); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := a.Moves.Progress(ctx, e.Hydration.Move, p); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		klog.FromContext(ctx).Error(err, "Progress of a move could not be reported", "volume", e.ID)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // TestGatherBesideSilence: a copy that does not answer, of this volume or of another one, does
 // not keep a peer that is lost from being replaced.
 func TestGatherBesideSilence(t *testing.T) {
-	own, other := "nf-"+string(volumeID)+".data", "nf-"+string(otherFill)+".data"
+	own, other := "nf-"+string(volumeID)+".data", "nf-"+string(otherHydration)+".data"
 	for name, clones := range map[string]func(real map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error){
 		"another one": func(real map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
 			real[other] = devmapper.CloneStatus{Silent: true}
@@ -29,7 +29,7 @@ func TestGatherBesideSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newWarmLife(t, volume.ModeWritethrough, "")
 			l.moved()
-			endOther := l.b.fillBeside()
+			endOther := l.b.hydrationBeside()
 			l.a.powerLoss()
 			d, read := l.b.podDevice(), make(chan error, 1)
 			go func() { read <- l.differs(d) }()
@@ -38,7 +38,7 @@ func TestGatherBesideSilence(t *testing.T) {
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ran := make(chan struct{})
 			go func() {
-				l.b.RunFills(ctx)
+				l.b.RunHydrations(ctx)
 				close(ran)
 			}()
 			select {
@@ -70,7 +70,7 @@ func TestSilentClone(t *testing.T) {
 	}
 }
 
-// TestLeaveBesideSilence: a volume leaves in the middle of its fill, while another one's copy
+// TestLeaveBesideSilence: a volume leaves in the middle of its hydration, while another one's copy
 // does not answer: it asks its own alone.
 func TestLeaveBesideSilence(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")

@@ -11,18 +11,18 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// reckon brings the fill's account up to date and tells whether it is overdrawn.
-func (a *Attacher) reckon(e *state.Entry, memo *fillMemo, st devmapper.CloneStatus, active int) bool {
-	a.fills.mu.Lock()
-	defer a.fills.mu.Unlock()
+// reckon brings the hydration's account up to date and tells whether it is overdrawn.
+func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.CloneStatus, active int) bool {
+	a.hydrations.mu.Lock()
+	defer a.hydrations.mu.Unlock()
 	now, s := a.Now(), &memo.state
-	hydrated := int64(st.Hydrated) * int64(e.Fill.RegionSectors) * sectorSize
+	hydrated := int64(st.Hydrated) * int64(e.Hydration.RegionSectors) * sectorSize
 	if memo.at.IsZero() {
 		memo.at, memo.base, s.Began, s.HydratedBytes = now, hydrated, now, hydrated
 	}
 	elapsed := now.Sub(memo.at)
 	copied := hydrated - s.HydratedBytes
-	s.TotalBytes, s.HydratedBytes = int64(st.Regions)*int64(e.Fill.RegionSectors)*sectorSize, hydrated
+	s.TotalBytes, s.HydratedBytes = int64(st.Regions)*int64(e.Hydration.RegionSectors)*sectorSize, hydrated
 	s.From = volume.FromPeer
 	if memo.onOrigin {
 		s.From = volume.FromOrigin
@@ -31,20 +31,20 @@ func (a *Attacher) reckon(e *state.Entry, memo *fillMemo, st devmapper.CloneStat
 		s.Rate = int64(float64(hydrated-memo.base) / total.Seconds())
 	}
 	memo.at = now
-	limit := a.copyLimit(e.Fill.Bandwidth, active)
+	limit := a.copyLimit(e.Hydration.Bandwidth, active)
 	if limit == 0 {
 		memo.pulse, memo.calm = 0, elapsed > 0 && !s.nearEnd()
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
-	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(fillBurst))
+	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(hydrationBurst))
 	switch {
 	case memo.pulsed == 0:
 	case copied > 0:
 		memo.speed, memo.least = float64(copied)/memo.pulsed.Seconds(), max(memo.least/2, minPulse)
 	default:
 		// The kernel did not come to it in that time.
-		memo.least = min(2*max(memo.least, minPulse), fillTick)
+		memo.least = min(2*max(memo.least, minPulse), hydrationTick)
 	}
 	memo.pulsed = 0
 	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
@@ -54,8 +54,8 @@ func (a *Attacher) reckon(e *state.Entry, memo *fillMemo, st devmapper.CloneStat
 
 // nearEnd tells whether the copy is going to be whole before the next look at a calm one:
 // until the swap every read of the pod takes the longer way.
-func (s *FillState) nearEnd() bool {
-	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(fillCalm.Seconds()*float64(s.Rate))
+func (s *HydrationState) nearEnd() bool {
+	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(hydrationCalm.Seconds()*float64(s.Rate))
 }
 
 // pulse is how long a copy of the given speed may run for the credit that it has, and
@@ -65,7 +65,7 @@ func pulse(credit int64, speed float64, least time.Duration) time.Duration {
 	if speed > 0 {
 		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
 	}
-	if d >= fillTick {
+	if d >= hydrationTick {
 		return 0
 	}
 	return d
@@ -83,8 +83,8 @@ func (a *Attacher) copyLimit(own int64, active int) int64 {
 
 // hydrate lets the copy run, with a limit for a moment only: between two looks a
 // fast device would copy far more than it may.
-func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *fillMemo) error {
-	if err := a.lockedFillStep(ctx, id, fillHydrate, memo); err != nil || memo.pulse == 0 {
+func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *hydrationMemo) error {
+	if err := a.lockedHydrationStep(ctx, id, hydrationEnable, memo); err != nil || memo.pulse == 0 {
 		return err
 	}
 	began := time.Now()

@@ -35,7 +35,7 @@ func copyAtATime(ios uint64, elapsed time.Duration, bandwidth int64) int64 {
 		return copyBeside
 	}
 	if bandwidth > 0 {
-		return min(copyAlone, max(copyBeside, int64(float64(bandwidth)*fillTick.Seconds())))
+		return min(copyAlone, max(copyBeside, int64(float64(bandwidth)*hydrationTick.Seconds())))
 	}
 	return copyAlone
 }
@@ -43,7 +43,7 @@ func copyAtATime(ios uint64, elapsed time.Duration, bandwidth int64) int64 {
 // yield makes the copy give way to the pod's I/O. A clone begins with copyBeside; when
 // the I/O is not measured, it stays so. What fails here must not keep a lost peer from
 // being replaced, so that it is logged.
-func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *fillMemo, active int) {
+func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *hydrationMemo, active int) {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	st, err := a.DM.StatsAll(ctx, layout.Device(e.ID, layout.Top))
 	top, measured := st[layout.Device(e.ID, layout.Top)]
@@ -54,13 +54,13 @@ func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *fillMemo, ac
 	now, ios := a.Now(), top.Read.Operations+top.Write.Operations
 	want := int64(copyBeside)
 	if !memo.iosAt.IsZero() && ios >= memo.ios {
-		want = copyAtATime(ios-memo.ios, now.Sub(memo.iosAt), a.copyLimit(e.Fill.Bandwidth, active))
+		want = copyAtATime(ios-memo.ios, now.Sub(memo.iosAt), a.copyLimit(e.Hydration.Bandwidth, active))
 	}
 	memo.ios, memo.iosAt = ios, now
 	if want == memo.atATime {
 		return
 	}
-	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Fill.Regions(want), 10))
+	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Hydration.Regions(want), 10))
 	switch {
 	case err == nil:
 		memo.atATime = want
@@ -69,20 +69,20 @@ func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *fillMemo, ac
 	}
 }
 
-// forgetDevice is called when the devices of a fill may not be those that were looked
+// forgetDevice is called when the devices of a hydration may not be those that were looked
 // at last.
-func (m *fillMemo) forgetDevice() { m.known, m.atATime, m.calm = false, 0, false }
+func (m *hydrationMemo) forgetDevice() { m.known, m.atATime, m.calm = false, 0, false }
 
-// fillCalm is the pause between two looks at copies that need not be held back: each is
+// hydrationCalm is the pause between two looks at copies that need not be held back: each is
 // a process, which takes processor time that the pods have a use for.
-const fillCalm = 2 * time.Second
+const hydrationCalm = 2 * time.Second
 
 // remembered returns the clones as they were seen last, nil if it is time to look again.
-func (f *fillMemory) remembered(now time.Time) map[string]devmapper.CloneStatus {
+func (f *hydrationMemory) remembered(now time.Time) map[string]devmapper.CloneStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.m {
-		if !m.calm || now.Sub(m.at) > fillCalm {
+		if !m.calm || now.Sub(m.at) > hydrationCalm {
 			return nil
 		}
 	}
@@ -90,7 +90,7 @@ func (f *fillMemory) remembered(now time.Time) map[string]devmapper.CloneStatus 
 }
 
 // remember keeps what was seen.
-func (f *fillMemory) remember(clones map[string]devmapper.CloneStatus) {
+func (f *hydrationMemory) remember(clones map[string]devmapper.CloneStatus) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clones = clones

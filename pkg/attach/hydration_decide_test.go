@@ -18,7 +18,7 @@ func TestDecideWarm(t *testing.T) {
 		return func(f *stageFacts) { f.Record.WarmSource = src }
 	}
 	intended := func(src *volume.WarmSource) func(*stageFacts) {
-		return func(f *stageFacts) { f.Entry.Fill = &state.Fill{From: src} }
+		return func(f *stageFacts) { f.Entry.Hydration = &state.Hydration{From: src} }
 	}
 	from := func(w volume.WarmFrom) func(*stageFacts) {
 		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
@@ -89,18 +89,18 @@ func TestDecideWarm(t *testing.T) {
 func TestDecideUnfinished(t *testing.T) {
 	retained := func() *situation {
 		s := newSituation(volume.ModeWritethrough).entry(fence5, state.Retained, volume.ModeWritethrough, true, true).cache(fence5, volume.ModeWritethrough, true)
-		s.f.Entry.Fill = &state.Fill{RegionSectors: 256}
+		s.f.Entry.Hydration = &state.Hydration{RegionSectors: 256}
 		return s
 	}
 	if plan := decideStage(retained().f); plan.Cache != planCreate || !plan.Wipe {
 		t.Errorf("without the clone's metadata: %+v, want a wipe and a new cache", plan)
 	}
-	if plan := decideStage(retained().with(func(f *stageFacts) { f.Cache.Fill = true }).f); plan.Cache != planReuse {
+	if plan := decideStage(retained().with(func(f *stageFacts) { f.Cache.Hydration = true }).f); plan.Cache != planReuse {
 		t.Errorf("with the clone's metadata: %+v, want reuse", plan)
 	}
-	again := (&state.Fill{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).Again()
-	if diff := cmp.Diff(&state.Fill{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
-		t.Errorf("a fill that is activated again must not know a retained cache (-want +got):\n%s", diff)
+	again := (&state.Hydration{From: &volume.WarmSource{Node: "b"}, Peer: &volume.ISCSI{}, RegionSectors: 256, Bandwidth: 7}).Again()
+	if diff := cmp.Diff(&state.Hydration{RegionSectors: 256, Bandwidth: 7}, again); diff != "" {
+		t.Errorf("a hydration that is activated again must not know a retained cache (-want +got):\n%s", diff)
 	}
 }
 
@@ -111,83 +111,83 @@ func TestForgottenRetainedCache(t *testing.T) {
 	if plan.Warm != nil || plan.Keep {
 		t.Errorf("uncached: %+v", plan)
 	}
-	lent := &state.Fill{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
+	lent := &state.Hydration{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
 	lent.ForgetRetainedCache()
-	(*state.Fill)(nil).ForgetRetainedCache()
+	(*state.Hydration)(nil).ForgetRetainedCache()
 	if lent.From != nil {
 		t.Errorf("it may begin from %+v", lent.From)
 	}
 	for name, tc := range map[string]struct {
-		fill state.Fill
-		want volume.ServedFrom
+		hydration state.Hydration
+		want      volume.ServedFrom
 	}{
-		"from a peer":            {state.Fill{From: src}, volume.FromPeer},
+		"from a peer":            {state.Hydration{From: src}, volume.FromPeer},
 		"from a peer, forgotten": {*lent, volume.FromPeer},
-		"from the hot set":       {state.Fill{RegionSectors: 8}, volume.FromOrigin},
+		"from the hot set":       {state.Hydration{RegionSectors: 8}, volume.FromOrigin},
 	} {
-		if got := tc.fill.Began(); got != tc.want {
+		if got := tc.hydration.Began(); got != tc.want {
 			t.Errorf("%s: began from %s, want %s", name, got, tc.want)
 		}
 	}
-	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Fill: lent}}
+	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Hydration: lent}}
 	if got := s.began(); got == "" {
 		t.Error("the stage says nothing of how it began")
 	}
 }
 
-func TestDecideFill(t *testing.T) {
+func TestDecideHydration(t *testing.T) {
 	peer := &volume.ISCSI{IQN: "iqn.x"}
-	filling := func(change func(*fillFacts)) fillFacts {
-		f := fillFacts{
-			Entry: &state.Entry{State: state.Staged, Mode: volume.ModeWritethrough, Fill: &state.Fill{Peer: peer}},
+	hydrating := func(change func(*hydrationFacts)) hydrationFacts {
+		f := hydrationFacts{
+			Entry: &state.Entry{State: state.Staged, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{Peer: peer}},
 			Clone: true, Status: devmapper.CloneStatus{Hydrated: 3, Regions: 10},
 		}
 		change(&f)
 		return f
 	}
 	cases := map[string]struct {
-		change func(*fillFacts)
-		want   fillStep
+		change func(*hydrationFacts)
+		want   hydrationStep
 	}{
-		"under way":                   {func(*fillFacts) {}, fillNothing},
-		"begins":                      {func(f *fillFacts) { f.Status.Features = []string{"no_hydration"} }, fillHydrate},
-		"ahead":                       {func(f *fillFacts) { f.Ahead = true }, fillRest},
-		"ahead and resting":           {func(f *fillFacts) { f.Ahead, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
-		"the pod is being started":    {func(f *fillFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, fillNothing},
-		"complete before it could":    {func(f *fillFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, fillSwap},
-		"path lost":                   {func(f *fillFacts) { f.PathFailed = true }, fillGather},
-		"path lost during a stage":    {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, fillGather},
-		"path lost during an unstage": {func(f *fillFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, fillGather},
-		"path lost, nothing to copy":  {func(f *fillFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, fillGather},
-		"deadline":                    {func(f *fillFacts) { f.Expired = true }, fillGather},
-		"given up":                    {func(f *fillFacts) { f.GivenUp = true }, fillGather},
-		"given up during a stage":     {func(f *fillFacts) { f.GivenUp, f.Entry.State = true, state.Staging }, fillGather},
-		"given up, gathered":          {func(f *fillFacts) { f.GivenUp, f.OnOrigin = true, true }, fillLeave},
-		"given up, left":              {func(f *fillFacts) { f.GivenUp, f.OnOrigin, f.Entry.Fill.Peer = true, true, nil }, fillNothing},
-		"given up, swapped":           {func(f *fillFacts) { f.GivenUp, f.Clone, f.Linear = true, false, true }, fillSweep},
-		"gathered":                    {func(f *fillFacts) { f.OnOrigin, f.Expired = true, true }, fillLeave},
-		"gathered, an origin's error": {func(f *fillFacts) { f.OnOrigin, f.PathFailed = true, true }, fillRevive},
-		"gathered, session ended":     {func(f *fillFacts) { f.OnOrigin, f.Entry.Fill.Peer = true, nil }, fillNothing},
-		"everything copied":           {func(f *fillFacts) { f.Status.Hydrated = 10 }, fillSwap},
-		"everything copied, flushing": {func(f *fillFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, fillNothing},
-		"swapped":                     {func(f *fillFacts) { f.Clone, f.Linear = false, true }, fillSweep},
-		"swapped, being unstaged":     {func(f *fillFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, fillNothing},
-		"the clone has failed":        {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, fillNothing},
-		"no answer":                   {func(f *fillFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, fillNothing},
-		"no answer, path lost":        {func(f *fillFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, fillGather},
-		"no device":                   {func(f *fillFacts) { f.Clone = false }, fillNothing},
-		"no fill":                     {func(f *fillFacts) { f.Entry.Fill = nil }, fillNothing},
-		"no entry":                    {func(f *fillFacts) { f.Entry = nil }, fillNothing},
-		"cache given up":              {func(f *fillFacts) { f.Entry.Mode = volume.ModeNone }, fillNothing},
+		"under way":                   {func(*hydrationFacts) {}, hydrationNothing},
+		"begins":                      {func(f *hydrationFacts) { f.Status.Features = []string{"no_hydration"} }, hydrationEnable},
+		"ahead":                       {func(f *hydrationFacts) { f.Ahead = true }, hydrationRest},
+		"ahead and resting":           {func(f *hydrationFacts) { f.Ahead, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
+		"the pod is being started":    {func(f *hydrationFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
+		"complete before it could":    {func(f *hydrationFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, hydrationSwap},
+		"path lost":                   {func(f *hydrationFacts) { f.PathFailed = true }, hydrationGather},
+		"path lost during a stage":    {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, hydrationGather},
+		"path lost during an unstage": {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, hydrationGather},
+		"path lost, nothing to copy":  {func(f *hydrationFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, hydrationGather},
+		"deadline":                    {func(f *hydrationFacts) { f.Expired = true }, hydrationGather},
+		"given up":                    {func(f *hydrationFacts) { f.GivenUp = true }, hydrationGather},
+		"given up during a stage":     {func(f *hydrationFacts) { f.GivenUp, f.Entry.State = true, state.Staging }, hydrationGather},
+		"given up, gathered":          {func(f *hydrationFacts) { f.GivenUp, f.OnOrigin = true, true }, hydrationLeave},
+		"given up, left":              {func(f *hydrationFacts) { f.GivenUp, f.OnOrigin, f.Entry.Hydration.Peer = true, true, nil }, hydrationNothing},
+		"given up, swapped":           {func(f *hydrationFacts) { f.GivenUp, f.Clone, f.Linear = true, false, true }, hydrationSweep},
+		"gathered":                    {func(f *hydrationFacts) { f.OnOrigin, f.Expired = true, true }, hydrationLeave},
+		"gathered, an origin's error": {func(f *hydrationFacts) { f.OnOrigin, f.PathFailed = true, true }, hydrationRevive},
+		"gathered, session ended":     {func(f *hydrationFacts) { f.OnOrigin, f.Entry.Hydration.Peer = true, nil }, hydrationNothing},
+		"everything copied":           {func(f *hydrationFacts) { f.Status.Hydrated = 10 }, hydrationSwap},
+		"everything copied, flushing": {func(f *hydrationFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, hydrationNothing},
+		"swapped":                     {func(f *hydrationFacts) { f.Clone, f.Linear = false, true }, hydrationSweep},
+		"swapped, being unstaged":     {func(f *hydrationFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, hydrationNothing},
+		"the clone has failed":        {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, hydrationNothing},
+		"no answer":                   {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, hydrationNothing},
+		"no answer, path lost":        {func(f *hydrationFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, hydrationGather},
+		"no device":                   {func(f *hydrationFacts) { f.Clone = false }, hydrationNothing},
+		"no hydration":                {func(f *hydrationFacts) { f.Entry.Hydration = nil }, hydrationNothing},
+		"no entry":                    {func(f *hydrationFacts) { f.Entry = nil }, hydrationNothing},
+		"cache given up":              {func(f *hydrationFacts) { f.Entry.Mode = volume.ModeNone }, hydrationNothing},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			f := filling(func(f *fillFacts) {
-				fill := *f.Entry.Fill
-				f.Entry.Fill = &fill
+			f := hydrating(func(f *hydrationFacts) {
+				hydration := *f.Entry.Hydration
+				f.Entry.Hydration = &hydration
 				tc.change(f)
 			})
-			if got := decideFill(f); got != tc.want {
+			if got := decideHydration(f); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
@@ -210,7 +210,7 @@ func TestLendable(t *testing.T) {
 		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
 		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
 		"attached":               {func(e *state.Entry, _ *volume.Volume) { e.State = state.Staged }, volume.ErrNotFound},
-		"not whole (I5)":         {func(e *state.Entry, _ *volume.Volume) { e.Fill = &state.Fill{} }, volume.ErrNotFound},
+		"not whole (I5)":         {func(e *state.Entry, _ *volume.Volume) { e.Hydration = &state.Hydration{} }, volume.ErrNotFound},
 		"not clean (I4)":         {func(e *state.Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
 		"older generation":       {func(e *state.Entry, _ *volume.Volume) { e.Fence.Generation = 3 }, volume.ErrNotFound},
 		"another volume":         {func(e *state.Entry, _ *volume.Volume) { e.Fence.UID = "u2" }, volume.ErrNotFound},
