@@ -70,7 +70,7 @@ var _ = Describe("A warm move, measured", Label("bench", "slow", "lab"), Serial,
 			Expect(err).NotTo(HaveOccurred())
 			copied, err := copyRate(ctx, nodeB, hoststate.TopDevice(slow.Handle)+".source", 64)
 			Expect(err).NotTo(HaveOccurred())
-			say("plain read of the lent device: %.1f MiB/s; dd of it to the SSD: %.1f MiB/s", rate, copied)
+			say("plain read of the exported device: %.1f MiB/s; dd of it to the SSD: %.1f MiB/s", rate, copied)
 		}
 		Expect(slow.stop(ctx)).To(Succeed())
 	}, NodeTimeout(20*time.Minute))

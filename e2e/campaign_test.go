@@ -43,11 +43,11 @@ var labDisasters = map[string]labDisaster{
 	"node killed in unstage":        {false, nodeKilledLeaving, checker.LossNode},
 	"node killed in stage":          {false, nodeKilledComing(false), checker.LossNode},
 	"node killed in a move":         {false, nodeKilledComing(true), checker.LossNode},
-	"lender cut off in a move": {false, lenderCutOff(func(lender, borrower string) error {
-		return k.Lab.Cut(context.Background(), lender, borrower)
+	"source node cut off in a move": {false, peerCutOff(func(from, to string) error {
+		return k.Lab.Cut(context.Background(), from, to)
 	}), checker.LossNothing},
-	"lender cut off in a move, one way": {false, lenderCutOff(func(lender, borrower string) error {
-		return k.Lab.CutOneWay(context.Background(), lender, borrower)
+	"source node cut off in a move, one way": {false, peerCutOff(func(from, to string) error {
+		return k.Lab.CutOneWay(context.Background(), from, to)
 	}), checker.LossNothing},
 	"node cut off from storage": {true, cutFor(func(w *witness) error {
 		return k.Lab.Cut(context.Background(), w.node, cluster.StorageMachine)
@@ -83,7 +83,7 @@ var labDisasters = map[string]labDisaster{
 
 // needCache are the disasters that mean nothing without a cache.
 var needCache = []string{
-	"node plugin killed in unstage", "node plugin killed in stage", "lender cut off in a move", "lender cut off in a move, one way",
+	"node plugin killed in unstage", "node plugin killed in stage", "source node cut off in a move", "source node cut off in a move, one way",
 }
 
 var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), func() {
@@ -302,33 +302,42 @@ func controllerLost(ctx context.Context, w *witness) error {
 	return <-done
 }
 
-// lenderCutOff moves the volume and cuts the nodes apart in the middle of the copy, which
-// goes on without the lender. One that was not under way proves nothing.
-func lenderCutOff(cut func(lender, borrower string) error) func(context.Context, *witness) error {
+// peerCutOff moves the volume and cuts the nodes apart in the middle of the copy, which goes
+// on without the node that it copies from. A copy that is over before it feels the cut
+// proves nothing: the volume moves again.
+func peerCutOff(cut func(from, to string) error) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
-		if err := w.renewed(ctx); err != nil {
-			return err
+		for range 5 {
+			if felt, err := w.cutOff(ctx, cut); err != nil || felt {
+				return err
+			}
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
 		}
-		// What was copied in part is nobody's source.
-		if err := w.awaitWhole(ctx); err != nil {
-			return err
-		}
-		old := w.node
-		if err := moved(ctx, w); err != nil {
-			return err
-		}
-		if _, err := w.hydrated(ctx); err != nil {
-			return fmt.Errorf("nothing is being copied: %w", err)
-		}
-		w.begin(ctx)
-		if err := cut(old, w.node); err != nil {
-			return err
-		}
-		if err := w.awaitGathered(ctx); err != nil {
-			return err
-		}
-		return k.Lab.Heal(ctx)
+		return errors.New("no copy was under way when the nodes were cut apart")
 	}
+}
+
+// cutOff is one try of peerCutOff. It tells whether a copy felt the cut.
+func (w *witness) cutOff(ctx context.Context, cut func(from, to string) error) (felt bool, err error) {
+	if err := w.renewed(ctx); err != nil {
+		return false, err
+	}
+	// What was copied in part is nobody's source.
+	if err := w.awaitWhole(ctx); err != nil {
+		return false, err
+	}
+	old := w.node
+	if err := moved(ctx, w); err != nil {
+		return false, err
+	}
+	w.begin(ctx)
+	if err := cut(old, w.node); err != nil {
+		return false, err
+	}
+	felt, err = w.awaitGatheredOrWhole(ctx)
+	return felt, errors.Join(err, k.Lab.Heal(ctx))
 }
 
 // nodeKilledLeaving kills the node while the volume leaves it; it boots again.

@@ -20,8 +20,8 @@ import (
 // handoverSet in MiB is what a slow hydration copies in a minute.
 const handoverSet = 64
 
-var _ = Describe("A node that is shut down while it lends a cache", Label("warmmove", "lost", "lab"), func() {
-	It("is left before it goes, and keeps its loans when only its plugin ends", func(ctx SpecContext) {
+var _ = Describe("A node that is shut down while it exports a cache", Label("warmmove", "lost", "lab"), func() {
+	It("is left before it goes, and keeps its leases when only its plugin ends", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "orderly", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
@@ -56,7 +56,7 @@ var _ = Describe("A node that is shut down while it lends a cache", Label("warmm
 		Expect(err).NotTo(HaveOccurred())
 		Expect(cm.Status.Source.State).To(Equal(v1alpha1.ExportStateReleased))
 		Expect(cm.Status.Source.Message).To(ContainSubstring("node %s is shutting down", nodeA))
-		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		if cm.Status.Outcome == "" {
 			Expect(v.expectPath(ctx, false)).To(Succeed())
 		}
@@ -163,7 +163,7 @@ func (v *vol) expectPath(ctx context.Context, peer bool) error {
 		return fmt.Errorf("the path of volume %s has failed: %s", v.claim, status)
 	}
 	if strings.TrimSpace(sessions) != map[bool]string{true: "1", false: "0"}[peer] {
-		return fmt.Errorf("node %s has %s sessions with lenders, with the peer of volume %s: %t", v.node, sessions, v.claim, peer)
+		return fmt.Errorf("node %s has %s sessions with source nodes, with the peer of volume %s: %t", v.node, sessions, v.claim, peer)
 	}
 	return nil
 }

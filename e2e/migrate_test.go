@@ -49,7 +49,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(cm.Spec.SourceNode + " " + cm.Spec.DestinationNode).To(Equal(nodeA + " " + nodeB))
 		Expect(cm.Status.Outcome).To(Equal(v1alpha1.MigrationCompleted), cm.Status.OutcomeMessage)
 		Expect(shown(ctx, "migrations", "-n", s.name, v.claim)).To(MatchRegexp(`%s +%s +%s +completed`, v.claim, nodeA, nodeB))
-		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		copied, err := v.ssdWritten(ctx, nodeB)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(copied.bytes).To(BeNumerically(">=", workingSet<<20*9/10), "bytes that were copied beforehand")
@@ -98,7 +98,7 @@ var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migr
 		By("taking the request back")
 		Expect(shown(ctx, "migrate", "-n", s.name, v.claim, "--cancel")).To(ContainSubstring("the copy to node %s is not asked for any more", nodeB))
 		Expect(v.awaitNothingOn(ctx, nodeB)).To(Succeed())
-		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		cm, err := v.copyAhead(ctx, 1)
 		Expect(client.IgnoreNotFound(err)).NotTo(HaveOccurred())
 		if err == nil {

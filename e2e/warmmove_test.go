@@ -53,7 +53,7 @@ var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove")
 
 		By("looking at what the old node has kept")
 		Expect(v.awaitCacheGone(ctx, nodeA, old)).To(Succeed())
-		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("writing there, and moving it back")
@@ -114,10 +114,10 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 	}, NodeTimeout(specLimit)),
 	Entry("the network between the nodes is cut", Label("slow"), func(ctx context.Context) error { return k.Lab.Cut(ctx, nodeA, nodeB) },
 		func(ctx context.Context) error { return k.Lab.Heal(ctx) }, NodeTimeout(specLimit)),
-	Entry("its SSD fails", Label("slow"), func(ctx context.Context) error { return failLent(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
+	Entry("its SSD fails", Label("slow"), func(ctx context.Context) error { return failExported(ctx, nodeA) }, func(context.Context) error { return nil }, NodeTimeout(specLimit)),
 )
 
-var _ = Describe("A volume whose old node cannot lend", Label("warmmove", "lost", "lab"), func() {
+var _ = Describe("A volume whose old node cannot export", Label("warmmove", "lost", "lab"), func() {
 	It("starts from its hot set", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "hot", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%"})
@@ -238,7 +238,7 @@ func (v *vol) expectWhole(ctx context.Context) error {
 }
 
 // expectNoLoan fails while a node exports the volume's cache.
-func (v *vol) expectNoLoan(ctx context.Context, node string) error {
+func (v *vol) expectNoLease(ctx context.Context, node string) error {
 	return awaitNone(ctx, soon, func(items []hoststate.Item) []hoststate.Item {
 		var out []hoststate.Item
 		for _, i := range hoststate.Mentioning(items, v.Handle) {
@@ -262,6 +262,24 @@ func (v *vol) awaitGathered(ctx context.Context) error {
 		}
 		return "", nil
 	})
+}
+
+// awaitGatheredOrWhole waits until a hydration goes on from the origin, or has ended before it
+// had to, and tells which.
+func (v *vol) awaitGatheredOrWhole(ctx context.Context) (gathered bool, err error) {
+	err = cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
+		out, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data; { dmsetup table nf-"+v.Handle+".path || true; } 2>/dev/null | wc -l")
+		f := strings.Fields(out)
+		if err != nil || len(f) < 3 {
+			return out, err
+		}
+		lines, err := strconv.Atoi(f[len(f)-1])
+		if gathered = lines > 2; gathered || f[2] == "linear" {
+			return "", err
+		}
+		return "the path is still the peer's: " + out, err
+	})
+	return gathered, err
 }
 
 // awaitWhole waits until nothing is being copied into the volume's cache.
@@ -331,10 +349,10 @@ func longestIO(terse string) (time.Duration, error) {
 	return time.Duration(longest) * time.Microsecond, nil
 }
 
-// failLent makes the SSD below a lent cache fail.
-func failLent(ctx context.Context, node string) error {
+// failExported makes the SSD below an exported cache fail.
+func failExported(ctx context.Context, node string) error {
 	_, err := k.Host.Run(ctx, node, `
-d=$(dmsetup ls | awk '/-lent/ {print $1; exit}')
+d=$(dmsetup ls | awk '/[.]lent/ {print $1; exit}')
 n=$(dmsetup table "$d" | awk '{s+=$2} END {print s}')
 echo "0 $n error" | dmsetup load "$d"
 dmsetup resume "$d"`)
@@ -396,9 +414,9 @@ var _ = Describe("The plugins of both nodes", Label("warmmove", "lost", "lab"), 
 		Expect(err).NotTo(HaveOccurred())
 		cm, err := v.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromPeer), "the loan must outlive both processes")
+		Expect(cm.Status.Progress.ServedFrom).To(Equal(v1alpha1.ServedFromPeer), "the lease must outlive both processes")
 		Expect(v.expectWhole(ctx)).To(Succeed())
-		Expect(v.expectNoLoan(ctx, nodeA)).To(Succeed())
+		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 })
@@ -438,7 +456,7 @@ var _ = Describe("Many volumes that leave a node at once", Label("warmmove", "sl
 			return err
 		})).To(Succeed())
 		Expect(each(func(i int) error {
-			if err := vols[i].expectNoLoan(ctx, nodeA); err != nil {
+			if err := vols[i].expectNoLease(ctx, nodeA); err != nil {
 				return err
 			}
 			return vols[i].verify(ctx, 0, 8, sums[i])

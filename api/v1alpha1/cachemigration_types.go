@@ -186,26 +186,26 @@ type MigrationSource struct {
 	// +kubebuilder:validation:MaxLength=223
 	IQN string `json:"iqn,omitempty"`
 
-	// chunkSizeBytes is the size of a block of the lent cache in bytes.
+	// chunkSizeBytes is the size of a block of the exported cache in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=32768
 	// +kubebuilder:validation:Maximum=1073741824
 	// +kubebuilder:validation:MultipleOf=32768
 	ChunkSizeBytes int64 `json:"chunkSizeBytes,omitempty"`
 
-	// metaBytes is the size of the lent cache's metadata in bytes.
+	// metaBytes is the size of the exported cache's metadata in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991
 	MetaBytes int64 `json:"metaBytes,omitempty"`
 
-	// dataBytes is the size of the lent cache's data in bytes.
+	// dataBytes is the size of the exported cache's data in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=9007199254740991
 	DataBytes int64 `json:"dataBytes,omitempty"`
 
-	// unitID is what the storage server's unit that the lent cache belongs to says of its
+	// unitID is what the storage server's unit that the exported cache belongs to says of its
 	// own identity. Whoever has another unit at the volume's address does not use the
 	// cache. Empty is not known.
 	// +optional

@@ -277,7 +277,7 @@ func TestKernelBlocksLeft(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelBlocksOfPeer: what another node lends has larger logical blocks than the
+// TestKernelBlocksOfPeer: what another node exports has larger logical blocks than the
 // origin: the cache begins cold, on an SSD that has as small ones.
 func TestKernelBlocksOfPeer(t *testing.T) {
 	m := newMachine(t)
@@ -291,7 +291,7 @@ func TestKernelBlocksOfPeer(t *testing.T) {
 	})
 	s := cached(volume.ModeWritethrough, 32*mib)
 	s.WarmStart = volume.WarmStart{From: volume.WarmPeer}
-	v := &movers{disk: m.volume(a, "lent", 128*mib, s), a: a, b: b, gen: 1}
+	v := &movers{disk: m.volume(a, "exported", 128*mib, s), a: a, b: b, gen: 1}
 	v.req.Block = true
 	see := a.blind()
 	v.stage()

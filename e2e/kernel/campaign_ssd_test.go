@@ -261,7 +261,7 @@ func (c *campaign) loseSSD() {
 // fillSSD: the volume comes to a node whose pool has no room.
 func (c *campaign) fillSSD() {
 	c.leave()
-	c.reclaim() // a stage may wipe what is still lent, and has that room then
+	c.release() // a stage may wipe what is still exported, and has that room then
 	_, other := c.here()
 	c.goTo(other)
 	c.repair() // what the volume once left there goes

@@ -45,7 +45,7 @@ var disasters = map[string]func(*campaign){
 	"plugin killed during unstage":             (*campaign).killUnstage,
 	"plugins killed during a move":             (*campaign).killMove,
 	"move":                                     (*campaign).move,
-	"lender lost during a move":                (*campaign).loseLender,
+	"source node lost during a move":           (*campaign).loseLessor,
 	"node stopped under load":                  (*campaign).stopNode,
 	"node and SSD write cache stopped":         (*campaign).stopForgetful,
 	"node stopped during unstage":              (*campaign).stopUnstage,
@@ -199,8 +199,8 @@ func (c *campaign) take(n *node) {
 
 // order is for a child on the node that has the volume.
 func (c *campaign) order(o order) order {
-	if o.Lender = c.a.dir; c.n == c.a {
-		o.Lender, o.Other = "", c.b.dir
+	if o.Lessor = c.a.dir; c.n == c.a {
+		o.Lessor, o.Other = "", c.b.dir
 	}
 	return o
 }
@@ -268,13 +268,13 @@ func (c *campaign) killMove() {
 	c.toA()
 	c.leave()
 	c.goTo(c.b)
-	point := c.point("hydration.", "lend.", "reclaim.", "stage.taken")
+	point := c.point("hydration.", "export.", "release.", "stage.taken")
 	for point == "hydration.gathered" || point == "hydration.left" {
 		point = c.point("hydration.")
 	}
 	// Every other one begins before it is asked to, and of these every other one is
 	// asked meanwhile.
-	o := order{Lender: c.a.dir, Prepare: c.gen%2 == 0, Announce: c.gen%4 == 0}
+	o := order{Lessor: c.a.dir, Prepare: c.gen%2 == 0, Announce: c.gen%4 == 0}
 	if !c.killAt(point, o) {
 		o.Hydration = true
 		c.killAt(point, o)
@@ -283,33 +283,33 @@ func (c *campaign) killMove() {
 	c.again(checker.LossNothing)
 	c.wantHydrated()
 	c.must(checker.LossNothing)
-	c.reclaim()
+	c.release()
 }
 
-// reclaim ends what the dead left lent, as its deadline would.
-func (c *campaign) reclaim() {
+// release ends what the dead left exported, as its deadline would.
+func (c *campaign) release() {
 	c.t.Helper()
 	for _, n := range []*node{c.a, c.b} {
-		loans, err := n.Loans(c.t.Context())
-		mustPass(c.t, "loans", err)
-		for id, lent := range loans {
-			mustPass(c.t, "reclaim", n.Reclaim(c.t.Context(), id, lent))
+		leases, err := n.Leases(c.t.Context())
+		mustPass(c.t, "leases", err)
+		for id, exported := range leases {
+			mustPass(c.t, "release", n.Release(c.t.Context(), id, exported))
 		}
 	}
 }
 
-func (c *campaign) loseLender() {
+func (c *campaign) loseLessor() {
 	c.leave()
 	_, other := c.here()
-	lender := c.n
+	lessor := c.n
 	c.goTo(other)
 	c.use()
 	end := c.begin(c.pausing())
-	mustPass(c.t, "loss", lender.Exporter.Unexport(c.t.Context(), string(c.req.ID)))
+	mustPass(c.t, "loss", lessor.Exporter.Unexport(c.t.Context(), string(c.req.ID)))
 	c.wantHydrated()
 	end()
 	c.must(checker.LossNothing)
-	c.reclaim()
+	c.release()
 	c.repair()
 }
 
@@ -390,7 +390,7 @@ func (c *campaign) stopHydration() {
 	c.again(checker.LossNode)
 	c.wantHydrated()
 	c.must(checker.LossNothing)
-	c.reclaim()
+	c.release()
 	c.repair()
 }
 

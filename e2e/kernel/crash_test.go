@@ -54,9 +54,9 @@ type order struct {
 	Change bool
 	// FailOver looks for caches that fail.
 	FailOver bool
-	// Lender is the state of the node that lends; then Dir is that of another node,
+	// Lessor is the state of the node that exports; then Dir is that of another node,
 	// which stages, or with Hydration leads the hydration to its end.
-	Lender    string
+	Lessor    string
 	Hydration bool
 	// Prepare lets the node begin the stage before it is asked for.
 	Prepare bool
@@ -146,14 +146,14 @@ func (o order) open(ctx context.Context) (*node, error) {
 		n, _, err := openPair(ctx, o.Dir, o.Other)
 		return n, err
 	}
-	if o.Lender == "" {
+	if o.Lessor == "" {
 		spec := onOneSSD()
 		if len(o.Devices) > 0 {
 			spec.Devices = o.Devices
 		}
 		return openNode(ctx, o.Dir, spec, fileRecords{filepath.Join(o.Dir, "records")})
 	}
-	_, n, err := openPair(ctx, o.Lender, o.Dir)
+	_, n, err := openPair(ctx, o.Lessor, o.Dir)
 	return n, err
 }
 
@@ -195,7 +195,7 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "hydration.", "lend.", "reclaim.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
 				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}

@@ -408,8 +408,8 @@ func (d *disk) awaitMode(mode volume.CacheMode) {
 	t.Fatalf("the cache is %+v", st)
 }
 
-// TestKernelFailoverExported: a cache that is lent to a node which is warmed beforehand
-// fails: the loan ends with it.
+// TestKernelFailoverExported: a cache that is exported to a node which is warmed beforehand
+// fails: the lease ends with it.
 func TestKernelFailoverExported(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "failoverexp", cached(volume.ModeWritethrough, 64*mib))
@@ -417,20 +417,20 @@ func TestKernelFailoverExported(t *testing.T) {
 	data := v.warmUp(6)
 	v.askFor(otherName)
 	fence := v.req.Publication.Fence
-	_, err := v.a.Lend(t.Context(), volume.LoanRequest{
+	_, err := v.a.Export(t.Context(), volume.LeaseRequest{
 		Move: volume.MoveID{Name: "failoverexp-1-prewarm", UID: "one"}, Volume: v.req.ID, UID: fence.UID, Generation: fence.Generation,
 		Purpose: volume.PurposePrewarm, Request: fmt.Sprintf("request-%d", v.gen), To: otherName, Initiator: guestInitiator(),
-		Credentials: volume.Credentials{Username: "loan", Password: chapWord},
+		Credentials: volume.Credentials{Username: "lease", Password: chapWord},
 	})
-	mustPass(t, "lend", err)
+	mustPass(t, "export", err)
 	v.failVolume(nodeName, "meta")
 	v.awaitFailedOver()
 	v.wantFailedOver()
 	check(t, v.device(), data, 0)
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	if len(loans) > 0 {
-		t.Errorf("loans are left: %v", loans)
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	if len(leases) > 0 {
+		t.Errorf("leases are left: %v", leases)
 	}
 	v.unstage()
 	v.remove()

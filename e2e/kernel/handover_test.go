@@ -14,7 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestKernelHandOver: a lender that says that it goes is left while it still serves.
+// TestKernelHandOver: a source node that says that it goes is left while it still serves.
 // No path fails, and no access waits for a timeout.
 func TestKernelHandOver(t *testing.T) {
 	m := newMachine(t)
@@ -25,7 +25,7 @@ func TestKernelHandOver(t *testing.T) {
 		l := startLoad(t, v.device(), 64*mib)
 		l.moving()
 		l.end()
-		// Nothing is copied before the lender leaves, and a byte a second after that: however
+		// Nothing is copied before the source node leaves, and a byte a second after that: however
 		// slow the machine, there is something left to copy.
 		v.b.Warm.NodeBandwidth = 1
 		v.unstage()
@@ -50,11 +50,11 @@ func TestKernelHandOver(t *testing.T) {
 		if left := v.left(); left == 0 {
 			t.Errorf("%s: it was left because everything was copied", mode)
 		}
-		v.endLoan()
+		v.endLease()
 		again.moving()
 		again.moving()
 		v.wantPath(0)
-		// Whoever waits for a lender that is gone waits until the path fails, which it has
+		// Whoever waits for a source node that is gone waits until the path fails, which it has
 		// not; how long anything takes on a busy machine says nothing.
 		t.Logf("%s: longest access %s, before it %s", mode, time.Duration(again.longest.Load()), usual)
 		v.b.Warm.NodeBandwidth = 0
@@ -64,7 +64,7 @@ func TestKernelHandOver(t *testing.T) {
 		again.check(v.device())
 		v.unstage()
 
-		// The retained cache is stale, which the next start of the lender's plugin finds.
+		// The retained cache is stale, which the next start of the source node's plugin finds.
 		mustPass(t, "repair", v.a.Repair(t.Context()))
 		if e, err := v.a.Journal.Load(string(v.req.ID)); !errors.Is(err, journal.ErrNotFound) {
 			t.Errorf("%s: the old node still knows the volume: %+v, %v", mode, e, err)
@@ -88,7 +88,7 @@ func (v *movers) wantPath(failures uint64) {
 	}
 }
 
-// awaitLeft waits until the borrower has no session with the loan, as the lender does
+// awaitLeft waits until the destination has no session with the lease, as the source node does
 // before it ends the export.
 func (v *movers) awaitLeft() time.Duration {
 	t := v.m.t
@@ -97,7 +97,7 @@ func (v *movers) awaitLeft() time.Duration {
 	used, err := v.a.InUse(t.Context(), v.req.ID)
 	mustPass(t, "session", err)
 	if !used {
-		t.Error("nobody used the loan")
+		t.Error("nobody used the lease")
 	}
 	for used && time.Since(began) < 3*time.Minute {
 		time.Sleep(20 * time.Millisecond)
@@ -105,31 +105,31 @@ func (v *movers) awaitLeft() time.Duration {
 		mustPass(t, "session", err)
 	}
 	if used {
-		t.Error("the loan was not left")
+		t.Error("the lease was not left")
 	}
 	return time.Since(began)
 }
 
-// endLoan ends the only loan of the lender, and leaves the retained cache.
-func (v *movers) endLoan() {
+// endLease ends the only lease of the source node, and leaves the retained cache.
+func (v *movers) endLease() {
 	t := v.m.t
 	t.Helper()
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	move, lent := loans[v.req.ID]
-	if !lent || len(loans) != 1 {
-		t.Fatalf("loans %v", loans)
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	move, exported := leases[v.req.ID]
+	if !exported || len(leases) != 1 {
+		t.Fatalf("leases %v", leases)
 	}
 	for range 2 { // repeating it is no error
 		mustPass(t, "release", v.a.Release(t.Context(), v.req.ID, move))
 	}
-	if loans, err = v.a.Loans(t.Context()); err != nil || len(loans) > 0 {
-		t.Errorf("loans %v, %v", loans, err)
+	if leases, err = v.a.Leases(t.Context()); err != nil || len(leases) > 0 {
+		t.Errorf("leases %v, %v", leases, err)
 	}
-	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Retained || e.Lent != nil {
+	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Retained || e.Exported != nil {
 		t.Errorf("journal %+v, %v", e, err)
 	}
-	infos, err := v.a.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))
+	infos, err := v.a.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Exported))
 	if mustPass(t, "devices", err); len(infos) > 0 {
 		t.Errorf("left: %v", infos)
 	}

@@ -49,7 +49,7 @@ func (v *movers) stopHydrating(point string) {
 	mustPass(t, "journal", err)
 	s.sources = append(s.sources, *e.Hydration.Peer)
 	lost := point == "journal lost"
-	if !lost && !v.killAt(point, order{Lender: v.a.dir, Hydration: true}) {
+	if !lost && !v.killAt(point, order{Lessor: v.a.dir, Hydration: true}) {
 		t.Fatalf("no hydration passed %s", point)
 	}
 	s.cut()
@@ -61,7 +61,7 @@ func (v *movers) stopHydrating(point string) {
 	mustPass(t, "restart", err)
 	v.n = v.b
 	// What a repair that was ended here has made rests on the origin.
-	if point == "hydration.swapped" && !v.killAt("hydration.path", order{Lender: v.a.dir, Repair: true}) {
+	if point == "hydration.swapped" && !v.killAt("hydration.path", order{Lessor: v.a.dir, Repair: true}) {
 		t.Fatal("the repair did not pass hydration.path")
 	}
 	// What has no journal is kept until the volume comes again.
@@ -74,9 +74,9 @@ func (v *movers) stopHydrating(point string) {
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	for id, lent := range loans {
-		mustPass(t, "reclaim", v.a.Reclaim(t.Context(), id, lent))
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	for id, exported := range leases {
+		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
 	}
 }

@@ -23,7 +23,7 @@ func TestKernelHydrationReader(t *testing.T) {
 	v.unstage()
 	v.publishTo(v.b, otherName)
 	v.stage()
-	if !v.killAt("hydration.swapped", order{Lender: v.a.dir, Hydration: true}) {
+	if !v.killAt("hydration.swapped", order{Lessor: v.a.dir, Hydration: true}) {
 		t.Fatal("no hydration was swapped")
 	}
 	source, path := layout.Device(v.req.ID, layout.Source), layout.Device(v.req.ID, layout.Path)

@@ -25,23 +25,23 @@ import (
 const otherName = "other"
 
 // pair are CacheMigration objects between two nodes of one kernel, without an API
-// server: who begins a move calls the lender.
+// server: who begins a move calls the source node.
 type pair struct {
-	lender    func() volume.Lender
+	lessor    func() volume.Lessor
 	initiator string
 
 	mu       sync.Mutex
 	requests map[string]volume.MoveRequest
 	outcomes []volume.MoveOutcome
 	from     volume.ServedFrom
-	// released tells that the lender has said that it serves no more.
+	// released tells that the source node has said that it serves no more.
 	released bool
-	// unchanged makes every loan say that nothing was written to its cache since the
+	// unchanged makes every lease say that nothing was written to its cache since the
 	// record of writes began.
 	unchanged bool
 }
 
-func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
+func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Lease, error) {
 	m := volume.MoveID{Name: fmt.Sprintf("%s-%d", r.Volume, r.Fence.Generation), UID: rand.Text()}
 	p.mu.Lock()
 	p.requests[m.UID] = r
@@ -50,23 +50,23 @@ func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, 
 		return m, nil, nil
 	}
 	cred := volume.Credentials{Username: m.Name, Password: rand.Text()[:16]}
-	request := volume.LoanRequest{
+	request := volume.LeaseRequest{
 		Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
 		To: r.Fence.Node, Initiator: p.initiator, Credentials: cred,
 	}
-	if _, err := p.lender().Lend(ctx, request); err != nil {
+	if _, err := p.lessor().Export(ctx, request); err != nil {
 		return m, nil, err
 	}
-	// The answer may be lost, and the lender be asked once more.
-	loan, err := p.lender().Lend(ctx, request)
+	// The answer may be lost, and the source node be asked once more.
+	lease, err := p.lessor().Export(ctx, request)
 	if err != nil {
 		return m, nil, err
 	}
-	if p.unchanged && loan.Tracked != nil {
-		clear(loan.Tracked.Changed)
+	if p.unchanged && lease.Tracked != nil {
+		clear(lease.Tracked.Changed)
 	}
-	loan.Credentials = cred
-	return m, &loan, nil
+	lease.Credentials = cred
+	return m, &lease, nil
 }
 
 func (p *pair) Progress(_ context.Context, _ volume.MoveID, s volume.MoveProgress) error {
@@ -80,10 +80,10 @@ func (p *pair) Finish(ctx context.Context, m volume.MoveID, o volume.MoveOutcome
 	p.mu.Lock()
 	p.outcomes = append(p.outcomes, o)
 	p.mu.Unlock()
-	loans, err := p.lender().Loans(ctx)
-	for id, lent := range loans {
-		if lent == m {
-			err = errors.Join(err, p.lender().Reclaim(ctx, id, m))
+	leases, err := p.lessor().Leases(ctx)
+	for id, exported := range leases {
+		if exported == m {
+			err = errors.Join(err, p.lessor().Release(ctx, id, m))
 		}
 	}
 	return err
@@ -91,13 +91,13 @@ func (p *pair) Finish(ctx context.Context, m volume.MoveID, o volume.MoveOutcome
 
 func (p *pair) Ended(context.Context, volume.MoveRequest) (bool, error) { return false, nil }
 
-func (p *pair) Lent(context.Context, volume.MoveID) (bool, error) {
+func (p *pair) Exported(context.Context, volume.MoveID) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.released, nil
 }
 
-// release says for the lender that it serves no more.
+// release says for the source node that it serves no more.
 func (p *pair) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,22 +107,22 @@ func (p *pair) release() {
 func onOtherSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices: []string{ssdTwo}} }
 
 // openPair starts the plugins of both nodes; they share records, which are in the
-// lender's folder.
-func openPair(ctx context.Context, lender, dir string) (a, b *node, err error) {
-	return openPairOn(ctx, lender, dir, onOneSSD(), onOtherSSD())
+// source node's folder.
+func openPair(ctx context.Context, lessor, dir string) (a, b *node, err error) {
+	return openPairOn(ctx, lessor, dir, onOneSSD(), onOtherSSD())
 }
 
-func openPairOn(ctx context.Context, lender, dir string, onA, onB v1alpha1.CachePoolSpec) (a, b *node, err error) {
-	rec := fileRecords{filepath.Join(lender, "records")}
-	// Each may be the other's lender.
+func openPairOn(ctx context.Context, lessor, dir string, onA, onB v1alpha1.CachePoolSpec) (a, b *node, err error) {
+	rec := fileRecords{filepath.Join(lessor, "records")}
+	// Each may be the other's source node.
 	fromA, fromB := newPair(), newPair()
-	if a, err = openNodeAs(ctx, nodeName, lender, onA, rec, fromB); err != nil {
+	if a, err = openNodeAs(ctx, nodeName, lessor, onA, rec, fromB); err != nil {
 		return nil, nil, err
 	}
 	if b, err = openNodeAs(ctx, otherName, dir, onB, rec, fromA); err != nil {
 		return nil, nil, err
 	}
-	fromA.lender, fromB.lender = func() volume.Lender { return a }, func() volume.Lender { return b }
+	fromA.lessor, fromB.lessor = func() volume.Lessor { return a }, func() volume.Lessor { return b }
 	return a, b, nil
 }
 
@@ -257,7 +257,7 @@ func (v *movers) checkUncached(data []byte) {
 	v.unstage()
 }
 
-// TestKernelMoveSourceLost: the lender goes away in the middle, under a verified load.
+// TestKernelMoveSourceLost: the source node goes away in the middle, under a verified load.
 func TestKernelMoveSourceLost(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
@@ -317,7 +317,7 @@ func TestKernelKillHydration(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "killfill-"+string(mode), cached(mode, 32*mib))
-		points, phases := movePoints(), []string{"lend.exported", "hydration.restored", "hydration.clone", "hydration.swapped", "reclaim.device"}
+		points, phases := movePoints(), []string{"export.exported", "hydration.restored", "hydration.clone", "hydration.swapped", "release.device"}
 		if mode == volume.ModeWritethrough {
 			points, phases = activePoints, []string{"hydration.swapped"}
 		} else if len(points) < 14 {
@@ -340,7 +340,7 @@ func movePoints() []string {
 		if point == "hydration.gathered" || point == "hydration.left" {
 			return true // TestKernelKillGather
 		}
-		return !strings.HasPrefix(point, "hydration.") && !strings.HasPrefix(point, "lend.") && !strings.HasPrefix(point, "reclaim.") && point != "stage.taken"
+		return !strings.HasPrefix(point, "hydration.") && !strings.HasPrefix(point, "export.") && !strings.HasPrefix(point, "release.") && point != "stage.taken"
 	})
 }
 
@@ -366,7 +366,7 @@ func (v *movers) killedMove(point string, o order) {
 	v.heat(4 * mib)
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	o.Lender = v.a.dir
+	o.Lessor = v.a.dir
 	if !v.killAt(point, o) {
 		o.Hydration = true
 		if !v.killAt(point, o) {
@@ -382,11 +382,11 @@ func (v *movers) killedMove(point string, o order) {
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
-	// Whatever the dead left lent, its deadline or its owner ends.
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	for id, lent := range loans {
-		mustPass(t, "reclaim", v.a.Reclaim(t.Context(), id, lent))
+	// Whatever the dead left exported, its deadline or its owner ends.
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	for id, exported := range leases {
+		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
 	}
 	t.Logf("killed at %s: %s", point, time.Since(began).Round(time.Millisecond))
 }
@@ -441,7 +441,7 @@ func (h *hotSets) Store(_ context.Context, _ volume.ID, _ string, s volume.HotSe
 	return nil
 }
 
-// TestKernelKillGather kills the plugin while it replaces a lost lender.
+// TestKernelKillGather kills the plugin while it replaces a lost source node.
 func TestKernelKillGather(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killgather", cached(volume.ModeWriteback, 32*mib))
@@ -455,7 +455,7 @@ func TestKernelKillGather(t *testing.T) {
 		v.publishTo(v.b, otherName)
 		v.stage()
 		mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
-		if !v.killAt(point, order{Lender: v.a.dir, Hydration: true}) {
+		if !v.killAt(point, order{Lessor: v.a.dir, Hydration: true}) {
 			t.Fatalf("no hydration passed %s", point)
 		}
 		stop := v.b.runHydrations(t.Context())

@@ -72,7 +72,7 @@ func (v *movers) hasOrigin() bool {
 	return found
 }
 
-// asked is how often B has asked for a loan of the volume's present ownership.
+// asked is how often B has asked for a lease of the volume's present ownership.
 func (v *movers) asked() int {
 	p := v.b.Moves.(*pair)
 	p.mu.Lock()
@@ -86,7 +86,7 @@ func (v *movers) asked() int {
 	return n
 }
 
-// gone wants nothing of the volume on B, nor lent by A.
+// gone wants nothing of the volume on B, nor exported by A.
 func (v *movers) gone() {
 	t := v.m.t
 	t.Helper()
@@ -106,10 +106,10 @@ func (v *movers) gone() {
 	if v.hasOrigin() {
 		t.Error("the origin is still connected")
 	}
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	if len(loans) > 0 {
-		t.Errorf("A still lends %v", loans)
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	if len(leases) > 0 {
+		t.Errorf("A still exports %v", leases)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestKernelPrepare(t *testing.T) {
 		v.b.Prepare(t.Context()) // nothing is done twice
 		v.stage()
 		if n := v.asked(); n != 1 {
-			t.Errorf("%s: the loan was asked for %d times", mode, n)
+			t.Errorf("%s: the lease was asked for %d times", mode, n)
 		}
 		v.wantOriginNoted()
 		if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
@@ -226,7 +226,7 @@ func TestKernelPrepareInVain(t *testing.T) {
 func TestKernelKillPrepare(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killprepare", cached(volume.ModeWriteback, 32*mib))
-	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "hydration.lent", "hydration.connected", "hydration.restored", "hydration.path", "hydration.source", "hydration.clone", "prepare.done"}
+	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "hydration.exported", "hydration.connected", "hydration.restored", "hydration.path", "hydration.source", "hydration.clone", "prepare.done"}
 	for _, point := range killedAt(t, points, "prepare.announced", "hydration.restored", "prepare.done") {
 		if !slices.Contains(faultpoint.List(), point) {
 			t.Fatalf("there is no fault point %s", point)

@@ -259,7 +259,7 @@ func TestKernelKillPrewarm(t *testing.T) {
 	if len(points) < 14 {
 		t.Errorf("a copy beforehand has %d steps only: %v", len(points), points)
 	}
-	for _, point := range killedAt(t, points, "prewarm.lent", "prewarm.journaled", "prewarm.synced", "prewarm.taken") {
+	for _, point := range killedAt(t, points, "prewarm.exported", "prewarm.journaled", "prewarm.synced", "prewarm.taken") {
 		v.killedPrewarm(point)
 		if t.Failed() {
 			t.Fatalf("killed at %s", point)
@@ -280,7 +280,7 @@ func (v *movers) killedPrewarm(point string) {
 	v.heat(4 * mib)
 	v.askFor(otherName)
 	v.n = v.b
-	killed := v.killAt(point, order{Lender: v.a.dir, Prewarm: true})
+	killed := v.killAt(point, order{Lessor: v.a.dir, Prewarm: true})
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
 	v.n = v.a
@@ -293,7 +293,7 @@ func (v *movers) killedPrewarm(point string) {
 	}
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	if !killed && !v.killAt(point, order{Lender: v.a.dir}) {
+	if !killed && !v.killAt(point, order{Lessor: v.a.dir}) {
 		t.Fatalf("nothing passed %s", point)
 	}
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
@@ -306,10 +306,10 @@ func (v *movers) killedPrewarm(point string) {
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
-	loans, err := v.a.Loans(t.Context())
-	mustPass(t, "loans", err)
-	for id, lent := range loans {
-		mustPass(t, "reclaim", v.a.Reclaim(t.Context(), id, lent))
+	leases, err := v.a.Leases(t.Context())
+	mustPass(t, "leases", err)
+	for id, exported := range leases {
+		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
 	}
 	t.Logf("killed at %s: %s, %d KiB left to copy", point, time.Since(began).Round(time.Millisecond), left/1024)
 }

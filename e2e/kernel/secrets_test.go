@@ -63,7 +63,7 @@ func (d *disk) mapper(suffix string) string {
 	return info.DevPath()
 }
 
-// imported is the disk that a borrower's path device reads from.
+// imported is the disk that a destination's path device reads from.
 func (v *movers) imported() string {
 	v.m.t.Helper()
 	table, err := v.b.DM.Table(v.m.t.Context(), layout.Device(v.req.ID, layout.Path))
@@ -113,7 +113,7 @@ func (v *movers) spill() {
 
 // TestKernelSecrets: what a deleted volume has left on an SSD is seen by nobody to whom
 // the space is given: not through a new volume with or without its cache, and not by the
-// node that borrows the new cache.
+// node that imports the new cache.
 func TestKernelSecrets(t *testing.T) {
 	m := newMachine(t)
 	for _, kind := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
@@ -141,11 +141,11 @@ func TestKernelSecrets(t *testing.T) {
 
 		v.publishTo(v.b, otherName)
 		v.stage()
-		clean(t, "what the lender exports", v.mapper(".lent"))
-		clean(t, "the export, on the borrower", v.imported())
-		clean(t, "the volume on the borrower", v.device())
+		clean(t, "what the source node exports", v.mapper(".lent"))
+		clean(t, "the export, on the destination", v.imported())
+		clean(t, "the volume on the destination", v.device())
 		v.wantHydrated()
-		clean(t, "the cache of the borrower", v.b.dataVolume(t, otherName, v.req.ID).DevPath())
+		clean(t, "the cache of the destination", v.b.dataVolume(t, otherName, v.req.ID).DevPath())
 		check(t, v.device(), data, 0)
 		v.unstage()
 		v.ask(mode(volume.ModeNone))
@@ -170,7 +170,7 @@ func clean(t *testing.T, what, path string) {
 	}
 }
 
-// TestKernelSecretsFull: a cache of which every chunk was used is lent without a look at
+// TestKernelSecretsFull: a cache of which every chunk was used is exported without a look at
 // its map, and shows what it holds.
 func TestKernelSecretsFull(t *testing.T) {
 	m := newMachine(t)
@@ -196,7 +196,7 @@ func TestKernelSecretsFull(t *testing.T) {
 	table, err := v.a.DM.Table(t.Context(), "nf-brimful.lent")
 	mustPass(t, "table", err)
 	if len(table) != 2 {
-		t.Errorf("the lent device is %v", fmt.Sprint(table))
+		t.Errorf("the exported device is %v", fmt.Sprint(table))
 	}
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
@@ -238,7 +238,7 @@ func TestKernelSecretsDiscarded(t *testing.T) {
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 }
 
-// TestKernelSecretsReleased: what a node has lent is not left on its SSD once the borrower
+// TestKernelSecretsReleased: what a node has exported is not left on its SSD once the destination
 // has all of it.
 func TestKernelSecretsReleased(t *testing.T) {
 	m := newMachine(t)
@@ -248,15 +248,15 @@ func TestKernelSecretsReleased(t *testing.T) {
 	v.heat(8 * mib)
 	v.unstage()
 	if n := secrets(t, ssdOne); n == 0 {
-		t.Fatal("the lender's SSD does not hold the data: this test proves nothing")
+		t.Fatal("the source node's SSD does not hold the data: this test proves nothing")
 	}
 	v.publishTo(v.b, otherName)
 	v.stage()
 	v.wantHydrated()
 	if n := secrets(t, ssdTwo); n == 0 {
-		t.Fatal("the borrower's SSD does not hold the data: this test proves nothing")
+		t.Fatal("the destination's SSD does not hold the data: this test proves nothing")
 	}
-	clean(t, "the lender's SSD", ssdOne)
+	clean(t, "the source node's SSD", ssdOne)
 	v.unstage()
 	v.remove()
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))

@@ -164,7 +164,7 @@ func TestKernelMirror(t *testing.T) {
 
 // TestKernelStripes: data are spread over two devices, also where the extents asked for
 // cannot be. The kernel caches in all of the logical volume, and so must be what is
-// known, and lent, of it.
+// known, and exported, of it.
 func TestKernelStripes(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), v1alpha1.CachePoolSpec{Devices: []string{ssdOne, ssdTwo}})

@@ -104,9 +104,9 @@ func TestKernelUnitReplaced(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelUnitLent: the old node lends a cache of another unit than the one that the new
+// TestKernelUnitLent: the old node exports a cache of another unit than the one that the new
 // node finds at the volume's address.
-func TestKernelUnitLent(t *testing.T) {
+func TestKernelUnitExported(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "lentunit", cached(volume.ModeWritethrough, 64*mib))
 	v.stage()

@@ -94,7 +94,7 @@ func TestKernelUpgradeMove(t *testing.T) {
 	again := resumeLoad(l, v.device())
 	again.moving()
 	before := v.earlierNames(v.a, v.b)
-	for _, part := range []layout.Part{layout.Data, layout.Origin, layout.Source, layout.Path, layout.Lent} {
+	for _, part := range []layout.Part{layout.Data, layout.Origin, layout.Source, layout.Path, layout.Exported} {
 		if before[layout.Device(v.req.ID, part)].UUID == "" {
 			t.Errorf("the volume has no device %s", layout.Device(v.req.ID, part))
 		}
@@ -103,10 +103,10 @@ func TestKernelUpgradeMove(t *testing.T) {
 	mustPass(t, "nodes", err)
 	v.a, v.b, v.n = a, b, b
 	b.AdoptNames(t.Context())
-	infos, err := b.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Lent))
+	infos, err := b.DM.Info(t.Context(), layout.Device(v.req.ID, layout.Exported))
 	mustPass(t, "devices", err)
 	if len(infos) > 0 {
-		t.Errorf("the borrower has renamed what the lender lends: %v", infos)
+		t.Errorf("the destination has renamed what the source node exports: %v", infos)
 	}
 	a.AdoptNames(t.Context())
 	v.wantNames(before)

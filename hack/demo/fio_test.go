@@ -57,7 +57,7 @@ func TestFioScript(t *testing.T) {
 	cases := map[string]struct{ kind, want string }{
 		"random read": {"randread", "fio --name=randread --filename=/dev/x --size=64m --rw=randread --direct=1 --ioengine=libaio --output-format=json" +
 			" --bs=4k --iodepth=16 --norandommap --randrepeat=0 --time_based --runtime=5"},
-		"hydration": {"write", "fio --name=write --filename=/dev/x --size=64m --rw=write --direct=1 --ioengine=libaio --output-format=json --bs=1m --iodepth=4 --end_fsync=1"},
+		"fill": {"write", "fio --name=write --filename=/dev/x --size=64m --rw=write --direct=1 --ioengine=libaio --output-format=json --bs=1m --iodepth=4 --end_fsync=1"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestAheadReplaced(t *testing.T) {
 	e := &state.Entry{
 		ID: "v", Fence: volume.Fence{UID: "u", Node: "b", Generation: 2}, State: state.Staging, Mode: volume.ModeWritethrough,
 		Hydration: &state.Hydration{PeerSectors: data / sectorSize},
-		Prewarm:   &state.Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, LentBytes: data},
+		Prewarm:   &state.Prewarm{Request: "r", Tracking: "t", ChunkSectors: chunk / sectorSize, ExportedBytes: data},
 	}
 	if err := entries.Save("v", *e); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestAheadReplaced(t *testing.T) {
 	s := &staging{
 		entry: e, req: volume.StageRequest{ID: "v"}, rec: volume.Volume{ID: "v", Spec: volume.Spec{Mode: e.Mode, Cache: volume.Size{Bytes: data}, ChunkBytes: chunk, CapacityBytes: 64 << 20}},
 		plan: stagePlan{Cache: planCreate}, origin: origin{Sectors: (64 << 20) / sectorSize},
-		head: head{peer: peer, loan: volume.Loan{ChunkSectors: chunk / sectorSize, DataBytes: data, Tracked: &volume.Tracked{ID: "t", AreaBytes: chunk, Changed: make([]byte, data/chunk/8)}}},
+		head: head{peer: peer, lease: volume.Lease{ChunkSectors: chunk / sectorSize, DataBytes: data, Tracked: &volume.Tracked{ID: "t", AreaBytes: chunk, Changed: make([]byte, data/chunk/8)}}},
 	}
 	if err := a.prepareCache(t.Context(), s); !errors.Is(err, lvm.ErrNoSpace) {
 		t.Fatalf("got %v, want no space", err)

@@ -190,7 +190,7 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) 
 // blankVolumes returns new logical volumes after their metadata were made blank: the
 // kernel formats metadata only when the superblock is all zeroes; what a former volume
 // left there would otherwise be taken for a map. The metadata of the cache are blank
-// from end to end, because a loan shows all of them. meta is false for those that were
+// from end to end, because a lease shows all of them. meta is false for those that were
 // made blank before.
 func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, meta bool) (cacheVolumes, error) {
 	lvs, err := a.LVM.LVs(ctx, vg)

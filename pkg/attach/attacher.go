@@ -134,9 +134,9 @@ type WarmConfig struct {
 	// Dir is a folder for the maps of hydrations under way; without one no cache is
 	// filled from elsewhere.
 	Dir string
-	// LoanTimeout is how long a stage waits for the node that holds a retained cache, and
+	// LeaseTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
-	LoanTimeout, Patience time.Duration
+	LeaseTimeout, Patience time.Duration
 	// Bandwidth is the limit of a hydration whose volume names none, and NodeBandwidth of
 	// all hydrations together, in bytes per second; 0 is no limit.
 	Bandwidth, NodeBandwidth int64
@@ -156,7 +156,7 @@ func (c WarmConfig) withDefaults() WarmConfig {
 			*d = v
 		}
 	}
-	set(&c.LoanTimeout, 30*time.Second)
+	set(&c.LeaseTimeout, 30*time.Second)
 	// Long enough for a plugin that is just being replaced, or whose node is busy.
 	set(&c.Patience, 10*time.Second)
 	set(&c.Deadline, 30*time.Minute)
@@ -198,7 +198,7 @@ type Deps struct {
 	FailedOver func()
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
-	// WarmProblem says why this node can neither lend nor borrow, or ""; nil is "".
+	// WarmProblem says why this node can neither export nor import, or ""; nil is "".
 	WarmProblem func(ctx context.Context) string
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string

@@ -52,7 +52,7 @@ func (a *Attacher) checkPool(ctx context.Context, s *staging) error {
 }
 
 // checkData judges the data device of a new cache, with everything that is below it: also
-// what a peer lends.
+// what a peer exports.
 func (a *Attacher) checkData(devno string, o origin) error {
 	if why := coarse(a.blocksOf(devno), o.LogicalBlock); why != "" {
 		return fmt.Errorf("%w: %s", errBlockSize, why)

@@ -20,9 +20,9 @@ func TestEarlierBoot(t *testing.T) {
 		"names": func(ctx context.Context, n *fencedNode, _ *state.Entry) {
 			n.keepNames(ctx, volume.Volume{ID: "v", PV: "pv"})
 		},
-		"the end of a loan": func(ctx context.Context, n *fencedNode, e *state.Entry) {
-			n.DM, e.Lent = noDevices{}, &move
-			if err := n.endLoan(ctx, e); err != nil {
+		"the end of a lease": func(ctx context.Context, n *fencedNode, e *state.Entry) {
+			n.DM, e.Exported = noDevices{}, &move
+			if err := n.endLease(ctx, e); err != nil {
 				t.Error(err)
 			}
 		},

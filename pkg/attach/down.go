@@ -105,9 +105,9 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 
 func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {
 	e := f.Entry
-	// The node that is warmed beforehand has what it has. From here on a loan is one of
+	// The node that is warmed beforehand has what it has. From here on a lease is one of
 	// a retained cache.
-	if err := a.endLoan(ctx, e); err != nil {
+	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
 	switch action {

@@ -22,7 +22,7 @@ func FuzzEntry(f *testing.F) {
 		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Staged","mode":"writeback","fill":{"regionSectors":0}}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":4,"Node":"a"},"state":"Prewarm","mode":"writethrough","prewarm":{"request":"r","chunkSectors":0}}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":-9223372036854775808,"Node":"a"},"state":"Flushing","mode":"x"}`,
-		`{"id":"v","state":"Wiping"}`, `{"id":"v","state":"Lent","lent":{}}`, `{"state":"Flushed","dataBytes":-1,"metaBytes":-1}`,
+		`{"id":"v","state":"Wiping"}`, `{"id":"v","state":"Exported","lent":{}}`, `{"state":"Flushed","dataBytes":-1,"metaBytes":-1}`,
 	} {
 		for flags := range uint16(8) {
 			f.Add([]byte(text), flags*37)
@@ -66,7 +66,7 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// FuzzAhead: whatever a lender says of its cache, and whatever stands in the file of
+// FuzzAhead: whatever a source node says of its cache, and whatever stands in the file of
 // what was copied, no run of the data that counts as right lies outside of the data.
 func FuzzAhead(f *testing.F) {
 	f.Add([]byte(copiedMagic), "t", []byte{0xff}, uint64(256), int64(64<<20), int64(1<<20))
@@ -79,12 +79,12 @@ func FuzzAhead(f *testing.F) {
 		if chunkSectors > devmapper.MaxChunkSectors || dataBytes > 1<<30 {
 			return // the API bounds the first, the pool the second
 		}
-		loan := volume.Loan{ChunkSectors: chunkSectors, DataBytes: dataBytes, Tracked: &volume.Tracked{ID: tracking, AreaBytes: areaBytes, Changed: changed}}
-		if unfit(&state.Prewarm{Tracking: tracking, ChunkSectors: chunkSectors, LentBytes: dataBytes}, loan) != "" {
+		lease := volume.Lease{ChunkSectors: chunkSectors, DataBytes: dataBytes, Tracked: &volume.Tracked{ID: tracking, AreaBytes: areaBytes, Changed: changed}}
+		if unfit(&state.Prewarm{Tracking: tracking, ChunkSectors: chunkSectors, ExportedBytes: dataBytes}, lease) != "" {
 			return
 		}
 		end := uint64(0)
-		for _, r := range unchanged(copied, loan) {
+		for _, r := range unchanged(copied, lease) {
 			if r.Start < end || r.Length == 0 || (r.Start+r.Length)*sectorSize > uint64(dataBytes) {
 				t.Fatalf("run %+v of %d bytes", r, dataBytes)
 			}

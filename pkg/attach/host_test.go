@@ -89,7 +89,7 @@ func (i initiator) login(t transport.Target) (transport.Origin, error) {
 		at, s.origin = l, func() transport.Origin {
 			return transport.Origin{Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, SizeBytes: l.Size(), LogicalBlock: 512}
 		}
-	} else if e, admitted := i.h.w.admission(i.h.name); admitted && !strings.HasPrefix(t.IQN, lentPrefix) {
+	} else if e, admitted := i.h.w.admission(i.h.name); admitted && !strings.HasPrefix(t.IQN, exportedPrefix) {
 		at = lun{i.h.w.unit, i.h.w, i.h.name, e}
 	} else {
 		return transport.Origin{}, fmt.Errorf("%w: %s", transport.ErrNoTarget, t.IQN)

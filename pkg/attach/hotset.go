@@ -77,7 +77,7 @@ func (a *Attacher) hotSetDue(e *state.Entry) bool {
 		return false
 	case e.State == state.Retained:
 		// Not at once: the next owner may be asking for the retained cache just now.
-		return e.HotSetDue && e.Lent == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
+		return e.HotSetDue && e.Exported == nil && a.Now().Sub(e.UpdatedAt) > hotSetRest
 	}
 	return e.State == state.Staged && e.Boot == a.Boot && a.Now().Sub(e.HotSetAt) > a.Warm.HotSetEvery
 }

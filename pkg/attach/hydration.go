@@ -101,8 +101,8 @@ func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*c
 type head struct {
 	peer *cachemap.Map
 	hot  *cachemap.HotSet
-	// loan is that of peer.
-	loan volume.Loan
+	// lease is that of peer.
+	lease volume.Lease
 }
 
 // beginHydration asks for the beginning of a new cache while the origin is connected.
@@ -126,7 +126,7 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func())
 func (a *Attacher) findHead(ctx context.Context, s *staging) {
 	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
 	if s.plan.Warm.Peer != nil {
-		m, err := a.borrow(ctx, s)
+		m, err := a.importCache(ctx, s)
 		if err == nil {
 			s.head.peer = m
 			return
@@ -146,45 +146,45 @@ func (a *Attacher) findHead(ctx context.Context, s *staging) {
 	}
 }
 
-// borrow gets the loan of the old node's retained cache, connects it and reads its map.
-func (a *Attacher) borrow(ctx context.Context, s *staging) (*cachemap.Map, error) {
+// import gets the lease of the old node's retained cache, connects it and reads its map.
+func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, error) {
 	e := s.entry
-	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)
+	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
 	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
-	id, loan, err := a.Moves.Begin(lctx, req)
+	id, lease, err := a.Moves.Begin(lctx, req)
 	err = s.note(func(e *state.Entry) error {
 		e.Hydration.Move = id
 		if err != nil {
 			return err
 		}
-		e.Hydration.Peer, e.Hydration.PeerOffset, e.Hydration.PeerSectors = &loan.Source, uint64(loan.MetaBytes)/sectorSize, uint64(loan.DataBytes)/sectorSize
+		e.Hydration.Peer, e.Hydration.PeerOffset, e.Hydration.PeerSectors = &lease.Source, uint64(lease.MetaBytes)/sectorSize, uint64(lease.DataBytes)/sectorSize
 		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
-		s.head.loan = *loan
+		s.head.lease = *lease
 		return a.save(ctx, e, e.State)
 	})
 	if err != nil {
 		return nil, err
 	}
-	faultHydrationLent.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(e.Hydration.Peer), credentials(&loan.Credentials))
+	faultHydrationExported.Hit()
+	o, err := a.Transport.Connect(ctx, peerTarget(e.Hydration.Peer), credentials(&lease.Credentials))
 	if err != nil {
 		return nil, transportError(err)
 	}
 	faultHydrationConnected.Hit()
 	if uint64(o.SizeBytes)/sectorSize < e.Hydration.PeerOffset+e.Hydration.PeerSectors {
-		return nil, fmt.Errorf("%w: the loan has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
+		return nil, fmt.Errorf("%w: the lease has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
 	}
 	m, err := a.dumpMap(ctx, e.ID, o.Paths[0])
 	switch {
 	case err != nil:
 		return nil, err
-	case m.ChunkSectors != loan.ChunkSectors:
-		return nil, fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, loan.ChunkSectors)
+	case m.ChunkSectors != lease.ChunkSectors:
+		return nil, fmt.Errorf("%w: the exported map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, lease.ChunkSectors)
 	case m.Dirty > 0:
-		return nil, fmt.Errorf("%w: the lent map has %d dirty chunks", volume.ErrUnavailable, m.Dirty)
+		return nil, fmt.Errorf("%w: the exported map has %d dirty chunks", volume.ErrUnavailable, m.Dirty)
 	case m.End() > e.Hydration.PeerSectors:
-		return nil, fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d sectors of data", volume.ErrUnavailable, m.End(), e.Hydration.PeerSectors)
+		return nil, fmt.Errorf("%w: the exported map has chunks up to sector %d, the lease has %d sectors of data", volume.ErrUnavailable, m.End(), e.Hydration.PeerSectors)
 	}
 	return m, nil
 }
@@ -201,7 +201,7 @@ func (a *Attacher) warmLimits(w volume.WarmStart) (bandwidth int64, deadline tim
 	return cmp.Or(w.Bandwidth, a.Warm.Bandwidth), a.Now().Add(cmp.Or(w.Deadline, a.Warm.Deadline))
 }
 
-// peerTarget is the transport's form of a loan. A dead peer must fail soon: the
+// peerTarget is the transport's form of a lease. A dead peer must fail soon: the
 // gather view is waiting.
 func peerTarget(peer *volume.ISCSI) transport.Target {
 	t := target(*peer)
@@ -221,7 +221,7 @@ func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, 
 			e.Hydration.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
 			return m, true
 		}
-		a.dropHydration(ctx, e, volume.MoveFailed, fmt.Sprintf("the lent cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
+		a.dropHydration(ctx, e, volume.MoveFailed, fmt.Sprintf("the exported cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
 		s.head.peer = nil
 	}
 	if s.head.hot == nil {

@@ -111,25 +111,25 @@ func TestForgottenRetainedCache(t *testing.T) {
 	if plan.Warm != nil || plan.Keep {
 		t.Errorf("uncached: %+v", plan)
 	}
-	lent := &state.Hydration{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
-	lent.ForgetRetainedCache()
+	exported := &state.Hydration{From: src, Peer: &volume.ISCSI{IQN: "iqn.x"}, PeerSectors: 8}
+	exported.ForgetRetainedCache()
 	(*state.Hydration)(nil).ForgetRetainedCache()
-	if lent.From != nil {
-		t.Errorf("it may begin from %+v", lent.From)
+	if exported.From != nil {
+		t.Errorf("it may begin from %+v", exported.From)
 	}
 	for name, tc := range map[string]struct {
 		hydration state.Hydration
 		want      volume.ServedFrom
 	}{
 		"from a peer":            {state.Hydration{From: src}, volume.FromPeer},
-		"from a peer, forgotten": {*lent, volume.FromPeer},
+		"from a peer, forgotten": {*exported, volume.FromPeer},
 		"from the hot set":       {state.Hydration{RegionSectors: 8}, volume.FromOrigin},
 	} {
 		if got := tc.hydration.Began(); got != tc.want {
 			t.Errorf("%s: began from %s, want %s", name, got, tc.want)
 		}
 	}
-	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Hydration: lent}}
+	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Hydration: exported}}
 	if got := s.began(); got == "" {
 		t.Error("the stage says nothing of how it began")
 	}
@@ -194,9 +194,9 @@ func TestDecideHydration(t *testing.T) {
 	}
 }
 
-func TestLendable(t *testing.T) {
+func TestExportable(t *testing.T) {
 	move := volume.MoveID{Name: "v-5", UID: "m1"}
-	request := volume.LoanRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
+	request := volume.LeaseRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
 	good := func() (*state.Entry, volume.Volume) {
 		return &state.Entry{Fence: fence4, State: state.Retained, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
 			volume.Volume{Fence: volume.Fence{UID: "u1", Generation: 5, Node: "b"}, Published: true}
@@ -206,9 +206,9 @@ func TestLendable(t *testing.T) {
 		want   error
 	}{
 		"a clean retained cache": {func(*state.Entry, *volume.Volume) {}, nil},
-		"asked again":            {func(e *state.Entry, _ *volume.Volume) { e.Lent = &move }, nil},
-		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
-		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Lent, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
+		"asked again":            {func(e *state.Entry, _ *volume.Volume) { e.Exported = &move }, nil},
+		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Exported, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
+		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Exported, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
 		"attached":               {func(e *state.Entry, _ *volume.Volume) { e.State = state.Staged }, volume.ErrNotFound},
 		"not whole (I5)":         {func(e *state.Entry, _ *volume.Volume) { e.Hydration = &state.Hydration{} }, volume.ErrNotFound},
 		"not clean (I4)":         {func(e *state.Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
@@ -222,12 +222,12 @@ func TestLendable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e, rec := good()
 			tc.change(e, &rec)
-			if err := lendable(e, rec, request, "boot"); !errors.Is(err, tc.want) {
+			if err := exportable(e, rec, request, "boot"); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
 		})
 	}
-	if err := lendable(nil, volume.Volume{}, request, "boot"); !errors.Is(err, volume.ErrNotFound) {
+	if err := exportable(nil, volume.Volume{}, request, "boot"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("no entry: got %v", err)
 	}
 }

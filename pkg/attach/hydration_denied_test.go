@@ -80,7 +80,7 @@ func TestHydrationDenied(t *testing.T) {
 	}
 }
 
-// denied is what comes after the kill: the lender loses its power, and the pod reads.
+// denied is what comes after the kill: the source node loses its power, and the pod reads.
 func (l *life) denied() {
 	l.t.Helper()
 	l.a.powerLoss()
@@ -103,7 +103,7 @@ func (l *life) denied() {
 	case err := <-read:
 		l.must("the pod reads", err)
 	case <-time.After(5 * time.Second):
-		l.t.Fatal("the pod waits for a lender that is lost")
+		l.t.Fatal("the pod waits for a source node that is lost")
 	}
 	l.must("change", <-changed)
 	cancel()

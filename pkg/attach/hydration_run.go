@@ -267,12 +267,12 @@ func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
 	if a.Moves == nil || e.Hydration.Peer == nil || e.Hydration.Move.Name == "" {
 		return false
 	}
-	lent, err := a.Moves.Lent(ctx, e.Hydration.Move)
+	exported, err := a.Moves.Exported(ctx, e.Hydration.Move)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Whether the peer still serves is not known", "volume", e.ID, "reason", err.Error())
 		return false
 	}
-	return !lent
+	return !exported
 }
 
 // onOrigin tells whether the path leads to the gather view. It looks for the devices if infos

@@ -45,7 +45,7 @@ func TestGatherBesideSilence(t *testing.T) {
 			case err := <-read:
 				l.must("the pod reads", err)
 			case <-time.After(5 * time.Second):
-				t.Error("the pod waits for a lender that is lost")
+				t.Error("the pod waits for a source node that is lost")
 			}
 			cancel()
 			<-ran

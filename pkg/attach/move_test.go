@@ -156,33 +156,33 @@ func (l *life) once(h *host, do func(*plugin)) {
 	}
 }
 
-// source has the node that lends look at what it lends.
+// source has the node that exports look at what it exports.
 func (l *life) source(h *host) {
 	p := h.plugin
 	ended, err := p.run(func() error { return l.serve(l.ctx, h, p) })
 	if ended != "" {
 		l.end(h, ended)
 	} else if err != nil && len(l.ended) == 0 {
-		l.t.Errorf("what %s lends: %v", h.name, err)
+		l.t.Errorf("what %s exports: %v", h.name, err)
 	}
 }
 
-// givenBack fails if a node still lends, or has anything else, once the other one has
+// givenBack fails if a node still exports, or has anything else, once the other one has
 // everything.
 func (l *life) givenBack(h *host) {
 	l.t.Helper()
-	l.persist(h, "end of the loan", func(p *plugin) error {
+	l.persist(h, "end of the lease", func(p *plugin) error {
 		if err := p.Repair(l.ctx); err != nil {
 			return err
 		}
 		if err := l.serve(l.ctx, h, p); err != nil {
 			return err
 		}
-		if e := h.entry(); e != nil && e.Lent != nil {
+		if e := h.entry(); e != nil && e.Exported != nil {
 			if len(l.ended) > 0 {
 				l.pass(time.Hour) // a process that ended before it could say so: the deadline
 			}
-			return fmt.Errorf("%w: %s lends", errUnderWay, h.name)
+			return fmt.Errorf("%w: %s exports", errUnderWay, h.name)
 		}
 		return nil
 	})

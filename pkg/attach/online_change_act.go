@@ -63,7 +63,7 @@ func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 			return err
 		}
 	}
-	if err := a.endLoan(ctx, e); err != nil {
+	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
 	if err := a.remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {

@@ -181,7 +181,7 @@ func TestDecideChange(t *testing.T) {
 	}
 }
 
-// A hydration that nothing is left of on the node is one that its lender does not know the end of.
+// A hydration that nothing is left of on the node is one that its source node does not know the end of.
 func TestLeftOfAHydration(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}, CacheProblem: func(context.Context) string { return "" }})
 	const top, data, path = "nf-v", "nf-v.data", "nf-v.path"

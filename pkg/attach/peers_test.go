@@ -16,7 +16,7 @@ import (
 type peers struct {
 	mu      sync.Mutex
 	hosts   map[string]*host
-	exports map[string]*lent
+	exports map[string]*exportedDevice
 	// objects are by name, of which each ownership has one: a Begin that is repeated
 	// replaces it.
 	objects map[string]*move
@@ -37,7 +37,7 @@ func (w *world) join(h *host) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.hosts == nil {
-		w.hosts, w.exports, w.objects = map[string]*host{}, map[string]*lent{}, map[string]*move{}
+		w.hosts, w.exports, w.objects = map[string]*host{}, map[string]*exportedDevice{}, map[string]*move{}
 	}
 	w.hosts[h.name] = h
 }
@@ -67,10 +67,10 @@ func (w *world) pass(d time.Duration) {
 }
 
 // lentPrefix begins the names of targets that nodes make.
-const lentPrefix = "iqn.lent:"
+const exportedPrefix = "iqn.lent:"
 
-// lent is a device of a node as another one sees it, for as long as the export lasts.
-type lent struct {
+// exported is a device of a node as another one sees it, for as long as the export lasts.
+type exportedDevice struct {
 	blockdevtest.Device
 	w         *world
 	from      *host
@@ -79,7 +79,7 @@ type lent struct {
 	closed    func()
 }
 
-func (l *lent) ReadAt(p []byte, off int64) (int, error) {
+func (l *exportedDevice) ReadAt(p []byte, off int64) (int, error) {
 	l.w.mu.Lock()
 	there := l.w.exports[l.iqn] == l
 	l.w.mu.Unlock()
@@ -90,13 +90,13 @@ func (l *lent) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements blockdevtest.Device: the export is read-only.
-func (l *lent) WriteAt([]byte, int64) (int, error) { return 0, unix.EROFS }
+func (l *exportedDevice) WriteAt([]byte, int64) (int, error) { return 0, unix.EROFS }
 
 // Discard implements blockdevtest.Device.
-func (l *lent) Discard(int64, int64) error { return unix.EROFS }
+func (l *exportedDevice) Discard(int64, int64) error { return unix.EROFS }
 
 // exported returns what a target shows to a node.
-func (w *world) exported(iqn, node string) *lent {
+func (w *world) exported(iqn, node string) *exportedDevice {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if l := w.exports[iqn]; l != nil && l.initiator == iqnOf(node) {
@@ -113,7 +113,7 @@ type exporter struct {
 
 // Export implements attach.Exporter.
 func (x exporter) Export(ctx context.Context, name, device, initiator string, _ volume.Credentials) (volume.ISCSI, error) {
-	iqn := lentPrefix + x.h.name + ":" + name
+	iqn := exportedPrefix + x.h.name + ":" + name
 	err := x.step.Change(ctx, "export of "+name, func() error {
 		x.h.w.mu.Lock()
 		defer x.h.w.mu.Unlock()
@@ -127,7 +127,7 @@ func (x exporter) Export(ctx context.Context, name, device, initiator string, _ 
 			}
 			l.closed()
 		}
-		l := &lent{w: x.h.w, from: x.h, iqn: iqn, initiator: initiator}
+		l := &exportedDevice{w: x.h.w, from: x.h, iqn: iqn, initiator: initiator}
 		l.Device, l.closed, err = x.h.machine.Open(device)
 		x.h.w.exports[iqn] = l
 		return err
@@ -140,7 +140,7 @@ func (x exporter) Unexport(ctx context.Context, name string) error {
 	return x.step.Change(ctx, "end of the export of "+name, func() error {
 		x.h.w.mu.Lock()
 		defer x.h.w.mu.Unlock()
-		iqn := lentPrefix + x.h.name + ":" + name
+		iqn := exportedPrefix + x.h.name + ":" + name
 		if l := x.h.w.exports[iqn]; l != nil {
 			l.closed()
 			delete(x.h.w.exports, iqn)
@@ -159,7 +159,7 @@ type moves struct {
 }
 
 // Begin implements volume.Moves.
-func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveID, loan *volume.Loan, err error) {
+func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveID, lease *volume.Lease, err error) {
 	w := m.h.w
 	err = m.step.Change(ctx, "begin of a move", func() error {
 		w.mu.Lock()
@@ -172,36 +172,36 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 	if err != nil || r.Source == nil {
 		return id, nil, err
 	}
-	got, err := w.lend(ctx, id, r)
+	got, err := w.exportTo(ctx, id, r)
 	if err != nil {
 		return id, nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
-	if err := m.step.Look(ctx, "the loan"); err != nil {
+	if err := m.step.Look(ctx, "the lease"); err != nil {
 		return id, nil, err
 	}
 	return id, &got, nil
 }
 
-// lend has the other node answer, by its next process if one ends.
-func (w *world) lend(ctx context.Context, id volume.MoveID, r volume.MoveRequest) (loan volume.Loan, err error) {
+// exportCache has the other node answer, by its next process if one ends.
+func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveRequest) (lease volume.Lease, err error) {
 	w.mu.Lock()
 	from := w.hosts[r.Source.Node]
 	w.mu.Unlock()
-	ask := volume.LoanRequest{
+	ask := volume.LeaseRequest{
 		Move: id, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose,
 		To: r.Fence.Node, Initiator: iqnOf(r.Fence.Node), Credentials: account,
 	}
 	for {
 		p := from.plugin
 		ended, err := p.run(func() (err error) {
-			loan, err = p.Lend(ctx, ask)
+			lease, err = p.Export(ctx, ask)
 			return err
 		})
 		if ended == "" {
 			w.mu.Lock()
 			w.object(id).served = err == nil
 			w.mu.Unlock()
-			return loan, err
+			return lease, err
 		}
 		w.died(from, ended)
 	}
@@ -231,8 +231,8 @@ func (p *peers) object(id volume.MoveID) *move {
 	return &move{ended: true}
 }
 
-// Lent implements volume.Moves.
-func (m moves) Lent(_ context.Context, id volume.MoveID) (bool, error) {
+// Exported implements volume.Moves.
+func (m moves) Exported(_ context.Context, id volume.MoveID) (bool, error) {
 	m.h.w.mu.Lock()
 	defer m.h.w.mu.Unlock()
 	return m.h.w.object(id).served, nil
@@ -241,16 +241,16 @@ func (m moves) Lent(_ context.Context, id volume.MoveID) (bool, error) {
 // Ended implements volume.Moves: nobody warms a node beforehand here.
 func (moves) Ended(context.Context, volume.MoveRequest) (bool, error) { return false, nil }
 
-// serve is what the source does about what it lends: it takes back what is not needed any
+// serve is what the source does about what it exports: it takes back what is not needed any
 // more, and says so of what it has lost.
 func (w *world) serve(ctx context.Context, h *host, p *plugin) error {
-	loans, err := p.Loans(ctx)
+	leases, err := p.Leases(ctx)
 	if err != nil {
 		return err
 	}
 	now := w.now()
 	w.mu.Lock()
-	id, serves := loans[volumeID]
+	id, serves := leases[volumeID]
 	for _, obj := range w.objects {
 		if obj.Source != nil && obj.Source.Node == h.name && obj.id != id {
 			obj.served = false
@@ -262,5 +262,5 @@ func (w *world) serve(ctx context.Context, h *host, p *plugin) error {
 	if !due {
 		return nil
 	}
-	return p.Reclaim(ctx, volumeID, id)
+	return p.Release(ctx, volumeID, id)
 }

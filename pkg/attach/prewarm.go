@@ -170,7 +170,7 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 	faultPrewarmJournaled.Hit()
 	bctx, cancel := context.WithTimeout(ctx, peerTimeout+a.CacheTimeout)
 	defer cancel()
-	source, m, err := a.borrowLive(bctx, e, req)
+	source, m, err := a.importLive(bctx, e, req)
 	if err == nil {
 		err = a.startCopy(ctx, e, source, *m)
 	}
@@ -193,34 +193,34 @@ func (a *Attacher) prewarmRequest(rec volume.Volume) volume.MoveRequest {
 	return r
 }
 
-// borrowLive gets the loan of the owner's cache, connects it, reads its map and makes
+// importLive gets the lease of the owner's cache, connects it, reads its map and makes
 // room for it.
-func (a *Attacher) borrowLive(ctx context.Context, e *state.Entry, req volume.MoveRequest) (source string, m *cachemap.Map, err error) {
-	lctx, cancel := context.WithTimeout(ctx, a.Warm.LoanTimeout)
+func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.MoveRequest) (source string, m *cachemap.Map, err error) {
+	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
 	p := e.Prewarm
-	id, loan, err := a.Moves.Begin(lctx, req)
+	id, lease, err := a.Moves.Begin(lctx, req)
 	p.Move = id
 	if err != nil {
 		return "", nil, err
 	}
-	if loan.Tracked == nil || loan.Tracked.ID == "" {
+	if lease.Tracked == nil || lease.Tracked.ID == "" {
 		return "", nil, fmt.Errorf("%w: the owner does not note what is written meanwhile", volume.ErrUnavailable)
 	}
-	p.Tracking, p.ChunkSectors, p.LentBytes = loan.Tracked.ID, loan.ChunkSectors, loan.DataBytes
-	p.Peer, p.PeerOffset, p.Bandwidth, p.Deadline = &loan.Source, uint64(loan.MetaBytes)/sectorSize, req.Bandwidth, req.Deadline
-	e.ChunkSectors, e.DataBytes = loan.ChunkSectors, roundUp(loan.DataBytes, allocationUnit(a.Pool.View()))
+	p.Tracking, p.ChunkSectors, p.ExportedBytes = lease.Tracked.ID, lease.ChunkSectors, lease.DataBytes
+	p.Peer, p.PeerOffset, p.Bandwidth, p.Deadline = &lease.Source, uint64(lease.MetaBytes)/sectorSize, req.Bandwidth, req.Deadline
+	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, roundUp(lease.DataBytes, allocationUnit(a.Pool.View()))
 	if err := a.save(ctx, e, e.State); err != nil {
 		return "", nil, err
 	}
-	faultPrewarmLent.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(p.Peer), credentials(&loan.Credentials))
+	faultPrewarmExported.Hit()
+	o, err := a.Transport.Connect(ctx, peerTarget(p.Peer), credentials(&lease.Credentials))
 	if err != nil {
 		return "", nil, transportError(err)
 	}
 	faultPrewarmConnected.Hit()
-	if o.SizeBytes < loan.MetaBytes+loan.DataBytes {
-		return "", nil, fmt.Errorf("%w: the loan has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
+	if o.SizeBytes < lease.MetaBytes+lease.DataBytes {
+		return "", nil, fmt.Errorf("%w: the lease has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
 	}
 	if err := a.allocateAhead(ctx, e); err != nil {
 		return "", nil, err
@@ -260,11 +260,11 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw,
 		return nil, err
 	}
 	m, err := readMapFile(text)
-	if err == nil && int64(m.End())*sectorSize > e.Prewarm.LentBytes {
-		err = fmt.Errorf("%w: the lent map has chunks up to sector %d, the loan has %d bytes of data", volume.ErrUnavailable, m.End(), e.Prewarm.LentBytes)
+	if err == nil && int64(m.End())*sectorSize > e.Prewarm.ExportedBytes {
+		err = fmt.Errorf("%w: the exported map has chunks up to sector %d, the lease has %d bytes of data", volume.ErrUnavailable, m.End(), e.Prewarm.ExportedBytes)
 	}
 	if err == nil && m.ChunkSectors != e.Prewarm.ChunkSectors {
-		err = fmt.Errorf("%w: the lent map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, e.Prewarm.ChunkSectors)
+		err = fmt.Errorf("%w: the exported map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, e.Prewarm.ChunkSectors)
 	}
 	return m, err
 }
@@ -305,7 +305,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 	if err != nil {
 		return err
 	}
-	blocks := uint64(e.Prewarm.LentBytes) / (e.Prewarm.ChunkSectors * sectorSize)
+	blocks := uint64(e.Prewarm.ExportedBytes) / (e.Prewarm.ChunkSectors * sectorSize)
 	copied := newBitmap(blocks)
 	copy(copied, a.readCopied(e.ID, e.Prewarm.Tracking))
 	cctx, cancel := context.WithCancel(ctx)

@@ -186,7 +186,7 @@ func (a *Attacher) copyAhead(ctx context.Context, p *prewarming, j copyJob) erro
 		start, length := int64(r.first)*chunk, int64(r.chunks)*chunk
 		for at := int64(0); at < length; at += prewarmPiece {
 			if !pw.Deadline.IsZero() && a.Now().After(pw.Deadline) {
-				return errors.New("the time of the loan is over")
+				return errors.New("the time of the lease is over")
 			}
 			n := min(length-at, prewarmPiece)
 			if _, err := src.ReadAt(buf[:n], int64(pw.PeerOffset)*sectorSize+start+at); err != nil {

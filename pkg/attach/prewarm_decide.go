@@ -40,7 +40,7 @@ func decidePrewarm(f prewarmFacts) prewarmStep {
 		return prewarmNothing
 	case e == nil:
 		return prewarmBegin
-	case e.State == state.Retained && e.Lent == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
+	case e.State == state.Retained && e.Exported == nil && (e.Fence.UID != r.Fence.UID || e.Fence.Generation < r.Fence.Generation) &&
 		(r.WarmSource == nil || r.WarmSource.Node != f.Node):
 		return prewarmBegin // a stale retained cache
 	case e.State != state.Prewarmed || f.Running:
@@ -84,7 +84,7 @@ func prewarmWanted(e *state.Entry, rec volume.Volume, node string, now time.Time
 }
 
 // prewarmKept tells whether stage may keep data that were copied beforehand, until the
-// loan shows what they are worth. Once anything was activated they are the cache's.
+// lease shows what they are worth. Once anything was activated they are the cache's.
 func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	if e == nil || e.Prewarm == nil || e.Activated || e.Fence.UID != f.UID {
 		return false
@@ -92,9 +92,9 @@ func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	return e.State == state.Prewarmed && e.Fence.Generation == f.Generation-1 || e.State == state.Staging && e.Fence == f
 }
 
-// unfit says why data that were copied beforehand are of no use for a loan, or "".
+// unfit says why data that were copied beforehand are of no use for a lease, or "".
 // What it lets pass is right as far as chunks were copied and not changed since.
-func unfit(p *state.Prewarm, l volume.Loan) string {
+func unfit(p *state.Prewarm, l volume.Lease) string {
 	chunk := int64(l.ChunkSectors) * sectorSize
 	t := l.Tracked
 	switch {
@@ -102,8 +102,8 @@ func unfit(p *state.Prewarm, l volume.Loan) string {
 		return "the old node has no record of the writes since"
 	case p.Tracking == "" || t.ID != p.Tracking:
 		return "the old node's record of writes began at another time"
-	case p.ChunkSectors != l.ChunkSectors || p.LentBytes != l.DataBytes:
-		return fmt.Sprintf("the cache has %d bytes in chunks of %d sectors now, it had %d in chunks of %d", l.DataBytes, l.ChunkSectors, p.LentBytes, p.ChunkSectors)
+	case p.ChunkSectors != l.ChunkSectors || p.ExportedBytes != l.DataBytes:
+		return fmt.Sprintf("the cache has %d bytes in chunks of %d sectors now, it had %d in chunks of %d", l.DataBytes, l.ChunkSectors, p.ExportedBytes, p.ChunkSectors)
 	case chunk <= 0 || t.AreaBytes <= 0 || t.AreaBytes%chunk != 0:
 		return fmt.Sprintf("writes are told apart in parts of %d bytes, which are no whole chunks", t.AreaBytes)
 	case int64(len(t.Changed))*8 < (l.DataBytes+t.AreaBytes-1)/t.AreaBytes:
@@ -114,7 +114,7 @@ func unfit(p *state.Prewarm, l volume.Loan) string {
 
 // unchanged returns the runs of chunks that were copied and in whose part nothing was
 // written since, in sectors of the data, for a record that is not unfit.
-func unchanged(copied bitmap, l volume.Loan) []cachemap.Range {
+func unchanged(copied bitmap, l volume.Lease) []cachemap.Range {
 	var out []cachemap.Range
 	chunk := int64(l.ChunkSectors) * sectorSize
 	for c := range l.DataBytes / chunk {

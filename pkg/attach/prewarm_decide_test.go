@@ -32,7 +32,7 @@ func requested(opts ...func(*volume.Volume)) volume.Volume {
 func ahead(opts ...func(*state.Entry)) *state.Entry {
 	e := &state.Entry{
 		ID: "v", State: state.Prewarmed, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
-		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, LentBytes: 1 << 20, Copying: true},
+		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, ExportedBytes: 1 << 20, Copying: true},
 	}
 	for _, o := range opts {
 		o(e)
@@ -61,7 +61,7 @@ func TestDecidePrewarm(t *testing.T) {
 		"warmStart off":        {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
 		"warmStart origin":     {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
 		"stale retained cache": {record: requested(), entry: ahead(retained(4)), want: prewarmBegin},
-		"lent retained cache": {record: requested(), entry: ahead(retained(4), func(e *state.Entry) { e.Lent = &volume.MoveID{Name: "m"} }),
+		"exported retained cache": {record: requested(), entry: ahead(retained(4), func(e *state.Entry) { e.Exported = &volume.MoveID{Name: "m"} }),
 			want: prewarmNothing},
 		"retained cache that the owner may begin with": {entry: ahead(retained(4)), want: prewarmNothing,
 			record: requested(func(v *volume.Volume) { v.WarmSource = &volume.WarmSource{Node: "b", Generation: 4} })},
@@ -179,7 +179,7 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 	}
 }
 
-func TestLendableLive(t *testing.T) {
+func TestExportableLive(t *testing.T) {
 	staged := func(opts ...func(*state.Entry)) *state.Entry {
 		e := &state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}}
 		for _, o := range opts {
@@ -207,8 +207,8 @@ func TestLendableLive(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			r := volume.LoanRequest{Volume: "v", UID: "u", Generation: 5, To: "b", Request: "r1", Purpose: volume.PurposePrewarm}
-			err := lendableLive(tc.entry, tc.record, r, "a")
+			r := volume.LeaseRequest{Volume: "v", UID: "u", Generation: 5, To: "b", Request: "r1", Purpose: volume.PurposePrewarm}
+			err := exportableLive(tc.entry, tc.record, r, "a")
 			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("error %v, want %q", err, tc.want)
 			}
@@ -216,9 +216,9 @@ func TestLendableLive(t *testing.T) {
 	}
 }
 
-// loaned is a loan of 32 chunks, whose writes are told apart in pairs of chunks.
-func loaned(opts ...func(*volume.Loan)) volume.Loan {
-	l := volume.Loan{ChunkSectors: 64, DataBytes: 1 << 20, Tracked: &volume.Tracked{ID: "t1", AreaBytes: 64 << 10, Changed: make([]byte, 2)}}
+// leased is a lease of 32 chunks, whose writes are told apart in pairs of chunks.
+func leased(opts ...func(*volume.Lease)) volume.Lease {
+	l := volume.Lease{ChunkSectors: 64, DataBytes: 1 << 20, Tracked: &volume.Tracked{ID: "t1", AreaBytes: 64 << 10, Changed: make([]byte, 2)}}
 	for _, o := range opts {
 		o(&l)
 	}
@@ -227,26 +227,26 @@ func loaned(opts ...func(*volume.Loan)) volume.Loan {
 
 func TestUnfit(t *testing.T) {
 	cases := map[string]struct {
-		loan volume.Loan
-		want string
+		lease volume.Lease
+		want  string
 	}{
-		"fits":              {loan: loaned()},
-		"no record":         {loan: loaned(func(l *volume.Loan) { l.Tracked = nil }), want: "no record"},
-		"it goes on":        {loan: loaned(func(l *volume.Loan) { l.Tracked.Changed = nil }), want: "no record"},
-		"another record":    {loan: loaned(func(l *volume.Loan) { l.Tracked.ID = "t2" }), want: "began at another time"},
-		"other chunks":      {loan: loaned(func(l *volume.Loan) { l.ChunkSectors = 128 }), want: "the cache has"},
-		"other size":        {loan: loaned(func(l *volume.Loan) { l.DataBytes *= 2 }), want: "the cache has"},
-		"uneven areas":      {loan: loaned(func(l *volume.Loan) { l.Tracked.AreaBytes = 48 << 10 }), want: "no whole chunks"},
-		"no areas":          {loan: loaned(func(l *volume.Loan) { l.Tracked.AreaBytes = 0 }), want: "no whole chunks"},
-		"areas are missing": {loan: loaned(func(l *volume.Loan) { l.Tracked.Changed = make([]byte, 1) }), want: "too short"},
+		"fits":              {lease: leased()},
+		"no record":         {lease: leased(func(l *volume.Lease) { l.Tracked = nil }), want: "no record"},
+		"it goes on":        {lease: leased(func(l *volume.Lease) { l.Tracked.Changed = nil }), want: "no record"},
+		"another record":    {lease: leased(func(l *volume.Lease) { l.Tracked.ID = "t2" }), want: "began at another time"},
+		"other chunks":      {lease: leased(func(l *volume.Lease) { l.ChunkSectors = 128 }), want: "the cache has"},
+		"other size":        {lease: leased(func(l *volume.Lease) { l.DataBytes *= 2 }), want: "the cache has"},
+		"uneven areas":      {lease: leased(func(l *volume.Lease) { l.Tracked.AreaBytes = 48 << 10 }), want: "no whole chunks"},
+		"no areas":          {lease: leased(func(l *volume.Lease) { l.Tracked.AreaBytes = 0 }), want: "no whole chunks"},
+		"areas are missing": {lease: leased(func(l *volume.Lease) { l.Tracked.Changed = make([]byte, 1) }), want: "too short"},
 	}
 	for name, tc := range cases {
-		got := unfit(ahead().Prewarm, tc.loan)
+		got := unfit(ahead().Prewarm, tc.lease)
 		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
-	if got := unfit(&state.Prewarm{ChunkSectors: 64, LentBytes: 1 << 20}, loaned(func(l *volume.Loan) { l.Tracked.ID = "" })); got == "" {
+	if got := unfit(&state.Prewarm{ChunkSectors: 64, ExportedBytes: 1 << 20}, leased(func(l *volume.Lease) { l.Tracked.ID = "" })); got == "" {
 		t.Error("a copy without a record fits")
 	}
 }
@@ -273,7 +273,7 @@ func TestUnchanged(t *testing.T) {
 		"a short file": {copied: bitmap{0x81}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 64}, {Start: 7 * 64, Length: 64}}},
 	}
 	for name, tc := range cases {
-		got := unchanged(tc.copied, loaned(func(l *volume.Loan) { l.Tracked.Changed = tc.changed }))
+		got := unchanged(tc.copied, leased(func(l *volume.Lease) { l.Tracked.Changed = tc.changed }))
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -288,7 +288,7 @@ func TestTrackedWritesSurviveTheWay(t *testing.T) {
 		w.Areas[i] = true
 	}
 	tracked := trackedWrites("t1", w)
-	kept := unchanged(bitmap{0xff, 0xff, 0xff, 0xff}, loaned(func(l *volume.Loan) { l.Tracked = tracked }))
+	kept := unchanged(bitmap{0xff, 0xff, 0xff, 0xff}, leased(func(l *volume.Lease) { l.Tracked = tracked }))
 	for area, written := range w.Areas {
 		has := slices.ContainsFunc(kept, func(r cachemap.Range) bool {
 			at := uint64(area) * w.AreaSectors

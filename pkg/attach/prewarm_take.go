@@ -16,7 +16,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// takeAhead judges what was copied beforehand, now that the loan is known: keep tells
+// takeAhead judges what was copied beforehand, now that the lease is known: keep tells
 // to take the logical volume over, and have which runs of it are right. What is of no
 // use is removed.
 func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
@@ -27,7 +27,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
 	if m != nil && m == s.head.peer {
-		if why = unfit(e.Prewarm, s.head.loan); why == "" && roundUp(e.Prewarm.LentBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
+		if why = unfit(e.Prewarm, s.head.lease); why == "" && roundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}
@@ -39,7 +39,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 	}
 	if why == "" {
 		copied := a.readCopied(e.ID, e.Prewarm.Tracking)
-		have = unchanged(copied, s.head.loan)
+		have = unchanged(copied, s.head.lease)
 		bytes := uint64(0)
 		for _, r := range have {
 			bytes += r.Length * sectorSize

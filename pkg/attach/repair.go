@@ -164,7 +164,7 @@ func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, delet
 		return err
 	}
 	klog.FromContext(ctx).Info("Retained cache is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.LastUsed())
-	if err := a.endLoan(ctx, e); err != nil {
+	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
 	if err := a.wipe(ctx, e.ID, e); err != nil {
@@ -202,10 +202,10 @@ func unjustMark(e *state.Entry, rec volume.Volume) bool {
 
 // wanted tells whether a retained cache can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
-// or to one that has borrowed it. That its record is not there (nil), or has another
+// or to one that has imported it. That its record is not there (nil), or has another
 // UID, proves nothing.
 func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []volume.Deletion) bool {
-	if e.Lent != nil && e.Boot == a.Boot && rec != nil && rec.Fence.UID == e.Fence.UID {
+	if e.Exported != nil && e.Boot == a.Boot && rec != nil && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
 	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.Activation()) == volume.IdentityPast && !bugTrustNodeName.On() {

@@ -77,12 +77,12 @@ func TestRepairAsks(t *testing.T) {
 			save(e)
 			own = append(own, record(e))
 		}
-		lent := retainedCache("lent") // the volume has another owner, who may ask for it
-		save(lent)
-		v := record(lent)
+		exported := retainedCache("exported") // the volume has another owner, who may ask for it
+		save(exported)
+		v := record(exported)
 		v.Fence.Generation, v.Fence.Node = 2, "node-b"
 		v.WarmSource = &volume.WarmSource{Node: node, Generation: 1}
-		rec.known["lent"] = v
+		rec.known["exported"] = v
 		a := New(Config{Node: node}, Deps{Journal: entries, Records: rec, Owned: own, Pool: withoutPool{}, DM: noDevices{}, Locks: &keylock.Set{}})
 		if err := a.Repair(t.Context()); err != nil {
 			t.Fatal(err)

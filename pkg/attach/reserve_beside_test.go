@@ -16,11 +16,11 @@ func stagingOf(e *state.Entry, accept bool) *staging {
 	return &staging{entry: e, req: volume.StageRequest{ID: e.ID, AcceptTwoWriters: accept}}
 }
 
-// lendingMoves are a peer that lends at once.
-type lendingMoves struct{ volume.Moves }
+// exportingMoves are a peer that exports at once.
+type exportingMoves struct{ volume.Moves }
 
-func (lendingMoves) Begin(context.Context, volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
-	return volume.MoveID{Name: "move"}, &volume.Loan{Source: volume.ISCSI{IQN: "lent"}, DataBytes: 8 << 20}, nil
+func (exportingMoves) Begin(context.Context, volume.MoveRequest) (volume.MoveID, *volume.Lease, error) {
+	return volume.MoveID{Name: "move"}, &volume.Lease{Source: volume.ISCSI{IQN: "exported"}, DataBytes: 8 << 20}, nil
 }
 
 // lostPeer is a peer that nobody reaches.
@@ -38,7 +38,7 @@ func (lostPeer) Connect(context.Context, transport.Target, *transport.Credential
 func TestReserveBesideHydration(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	n := newFencedNode(t)
-	n.Moves, n.Transport = lendingMoves{}, lostPeer{}
+	n.Moves, n.Transport = exportingMoves{}, lostPeer{}
 	entry := func() *state.Entry {
 		return &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Mode: volume.ModeWritethrough, Static: true, Hydration: &state.Hydration{From: &volume.WarmSource{Node: "b"}}}
 	}
@@ -69,12 +69,12 @@ func TestReserveBesideHydration(t *testing.T) {
 			_ = s.note(func(*state.Entry) error { return nil }) // the hydration need not wait
 		})
 		go func() {
-			_, err := n.borrow(t.Context(), s)
+			_, err := n.importCache(t.Context(), s)
 			done <- err
 		}()
 		err := n.reserve(t.Context(), s, o)
-		if lent := <-done; err != nil || !errors.Is(lent, errNoPeer) || !asked {
-			t.Fatalf("reserve: %v, asked %t; hydration: %v", err, asked, lent)
+		if exported := <-done; err != nil || !errors.Is(exported, errNoPeer) || !asked {
+			t.Fatalf("reserve: %v, asked %t; hydration: %v", err, asked, exported)
 		}
 		if e, err := n.load("v"); err != nil || !e.Reserved || e.Hydration.Peer == nil || e.Hydration.Move.Name != "move" {
 			t.Fatalf("the journal has %+v, %v", e, err)

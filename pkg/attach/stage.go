@@ -213,7 +213,7 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 }
 
 // leaveEarlier ends what an earlier stay of the volume on this node has outside of
-// the device mapper: a loan to others, a session with a peer, one with the target of an
+// the device mapper: a lease to others, a session with a peer, one with the target of an
 // earlier admission. The journal is about to forget that one.
 func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	e := s.entry
@@ -225,7 +225,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	if err := a.endLoan(ctx, e); err != nil {
+	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
 	a.endPrewarm(ctx, e, volume.MoveEnded, "the volume came to this node before everything was copied")

@@ -16,12 +16,12 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// commitTimeout is what a loan waits for the map; the borrower waits ten seconds for
-// the loan.
+// commitTimeout is what a lease waits for the map; the destination waits ten seconds for
+// the lease.
 const commitTimeout = time.Second
 
-// lendableLive says why a cache in use may not be lent, nil if it may.
-func lendableLive(e *state.Entry, rec volume.Volume, r volume.LoanRequest, node string) error {
+// exportableLive says why a cache in use may not be exported, nil if it may.
+func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, node string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: node}); {
 	case e == nil || e.State != state.Staged || !e.Cached() || !e.Activated || e.Fence != want:
 		return fmt.Errorf("%w: no cache of volume %s, generation %d, is in use here", volume.ErrNotFound, r.Volume, r.Generation)
@@ -38,31 +38,31 @@ func lendableLive(e *state.Entry, rec volume.Volume, r volume.LoanRequest, node 
 	return nil
 }
 
-// lendLive exports a cache in use, after the kernel has begun to note what is written
-// to its data: what the borrower reads is never older than the record.
-func (a *Attacher) lendLive(ctx context.Context, e *state.Entry, r volume.LoanRequest) (volume.Loan, error) {
-	again := e.Lent != nil
+// exportLive exports a cache in use, after the kernel has begun to note what is written
+// to its data: what the destination reads is never older than the record.
+func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
+	again := e.Exported != nil
 	if err := a.track(ctx, e, r.Move); err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	c := pickCache(lvs, e.ID)
 	if !c.facts.Whole || c.facts.Fence != e.Fence {
-		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
+		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}
 	if err := a.commitMap(ctx, e.ID); err != nil {
-		klog.FromContext(ctx).Error(err, "The map that is lent may lack what was cached last", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "The map that is exported may lack what was cached last", "volume", e.ID)
 	}
-	loan, err := a.export(ctx, e, c, r, again, true)
+	lease, err := a.export(ctx, e, c, r, again, true)
 	if err != nil {
-		return loan, err
+		return lease, err
 	}
-	loan.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * sectorSize}
-	klog.FromContext(ctx).Info("Cache in use lent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
-	return loan, nil
+	lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * sectorSize}
+	klog.FromContext(ctx).Info("Cache in use exported", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
+	return lease, nil
 }
 
 // commitMap makes the kernel write the map of a cache in use, which it does only
@@ -85,9 +85,9 @@ func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
 	}
 }
 
-// track begins the record of writes; that of the same loan goes on.
+// track begins the record of writes; that of the same lease goes on.
 func (a *Attacher) track(ctx context.Context, e *state.Entry, m volume.MoveID) error {
-	if e.Lent != nil && *e.Lent == m && e.Track != nil {
+	if e.Exported != nil && *e.Exported == m && e.Track != nil {
 		if _, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
 			return nil
 		}
@@ -96,7 +96,7 @@ func (a *Attacher) track(ctx context.Context, e *state.Entry, m volume.MoveID) e
 	if err != nil {
 		return err
 	}
-	e.Lent = &m
+	e.Exported = &m
 	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err

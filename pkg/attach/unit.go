@@ -44,7 +44,7 @@ func otherUnit(e *state.Entry, node, now string) error {
 }
 
 // checkUnitID compares the connected origin with the one that the cache, or what a peer
-// lends, belongs to.
+// exports, belongs to.
 func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	e, now := s.entry, s.origin.WWID
 	switch decideUnit(s.plan.Cache, s.givenUp(), e.UnitID, now) {
@@ -60,8 +60,8 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	case unitSame:
 	}
 	e.UnitID = now
-	if lent := s.head.loan.UnitID; s.head.peer != nil && lent != "" && lent != now {
-		return a.undoHydration(ctx, s, fmt.Errorf("%w: the lent cache is of the unit %q, this one is %q", volume.ErrUnavailable, lent, now))
+	if exported := s.head.lease.UnitID; s.head.peer != nil && exported != "" && exported != now {
+		return a.undoHydration(ctx, s, fmt.Errorf("%w: the exported cache is of the unit %q, this one is %q", volume.ErrUnavailable, exported, now))
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestWanted: a retained cache is of use to its owner, to the one after it and to a borrower,
+// TestWanted: a retained cache is of use to its owner, to the one after it and to a destination,
 // and not for longer than it may rest.
 func TestWanted(t *testing.T) {
 	const node, ttl = "node-a", 72 * time.Hour
@@ -19,9 +19,9 @@ func TestWanted(t *testing.T) {
 		return &volume.WarmSource{Node: node, Generation: generation}
 	}
 	for name, tc := range map[string]struct {
-		rest time.Duration
-		rec  volume.Volume
-		lent bool
+		rest     time.Duration
+		rec      volume.Volume
+		exported bool
 		// none is true if there is no record, and deleted a generation that was deleted.
 		none    bool
 		deleted int64
@@ -42,13 +42,13 @@ func TestWanted(t *testing.T) {
 		"without a record":           {none: true, want: true},
 		"without a record, too late": {none: true, rest: ttl + time.Second},
 		"uncached by now":            {rec: volume.Volume{Fence: f, Spec: volume.Spec{Mode: volume.ModeNone}}},
-		"lent":                       {rest: ttl + time.Second, rec: volume.Volume{Fence: next}, lent: true, want: true},
+		"exported":                   {rest: ttl + time.Second, rec: volume.Volume{Fence: next}, exported: true, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(Config{Node: node, Boot: "boot", Warm: WarmConfig{RetainedCacheTTL: ttl}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
 			e := &state.Entry{ID: "v", State: state.Retained, Mode: volume.ModeWritethrough, Boot: "boot", Clean: true, Fence: f, UpdatedAt: now.Add(-tc.rest)}
-			if tc.lent {
-				e.Lent = &volume.MoveID{Name: "m"}
+			if tc.exported {
+				e.Exported = &volume.MoveID{Name: "m"}
 			}
 			if tc.rec.Spec.Mode == "" {
 				tc.rec.Spec.Mode = volume.ModeWritethrough
@@ -80,7 +80,7 @@ func TestHotSetDue(t *testing.T) {
 		"left just now":       {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now}, false},
 		"left":                {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour)}, true},
 		"left, and taken":     {state.Entry{State: state.Retained, UpdatedAt: now.Add(-time.Hour)}, false},
-		"left, and lent":      {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Lent: &volume.MoveID{}}, false},
+		"left, and exported":  {state.Entry{State: state.Retained, HotSetDue: true, UpdatedAt: now.Add(-time.Hour), Exported: &volume.MoveID{}}, false},
 		"in between, flushed": {state.Entry{State: state.Flushing, HotSetDue: true, HotSetAt: now.Add(-time.Hour)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

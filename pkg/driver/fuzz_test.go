@@ -79,7 +79,7 @@ func FuzzRequest(f *testing.F) {
 		for _, text := range hostile.Strings() {
 			for _, number := range hostile.Numbers() {
 				err := m.call(f.Context(), func(req proto.Message) error {
-					hostile.Hydration(req, text, number, 4)
+					hostile.Fill(req, text, number, 4)
 					data, err := proto.Marshal(req)
 					if err == nil {
 						f.Add(uint8(i), data)

@@ -106,7 +106,7 @@ func TestNoCallLogsItsSecret(t *testing.T) {
 					var log logged
 					conn := serve(log.context(t.Context()), t)
 					req := newMessage(t, m.Input())
-					hostile.Hydration(req, text, 1, 3)
+					hostile.Fill(req, text, 1, 3)
 					setSecrets(req.ProtoReflect(), secret)
 					err := conn.Invoke(t.Context(), full, req, newMessage(t, m.Output()))
 					if text := log.String(); !strings.Contains(text, string(m.Name())) {

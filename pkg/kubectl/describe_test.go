@@ -166,8 +166,8 @@ Events: none
 				v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Minute)}}
 			}),
 				node("node-b", true), hotSet("pvc-1"),
-				move("pvc-1", "node-a", 3, lent),
-				move("pvc-1", "node-c", 2, lent, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
+				move("pvc-1", "node-a", 3, exported),
+				move("pvc-1", "node-c", 2, exported, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
 			),
 			wantOut: `
 Claim:             shop/data
@@ -180,7 +180,7 @@ State:             Published, Clean, generation 3
 Asked for:         mode writethrough, size 10%
 Warm start:        peer, at most 64Mi/s, deadline 30m
 Cache:             none reported
-Kept on:           node-a: 10Gi, lent to node-b, generation 2, left 60s ago
+Kept on:           node-a: 10Gi, exported to node-b, generation 2, left 60s ago
 Move:              node-a to node-b: running, 3Gi/4Gi (75%), served from Peer, 50Mi/s, 20s left
 Move:              node-c to node-b: completed 20m ago, everything was copied, 1m0s
 Hot set:           a list of 12Ki, recorded 25m ago

@@ -118,11 +118,11 @@ func keptFor(v *volume, r v1alpha1.RetainedCache, moves []move) string {
 	case fresh(v, r):
 		return "warm"
 	}
-	if i := slices.IndexFunc(moves, func(m move) bool { return m.borrows(r) }); i >= 0 {
+	if i := slices.IndexFunc(moves, func(m move) bool { return m.imports(r) }); i >= 0 {
 		if moves[i].Status.Source.State == "" {
 			return "asked for by " + moves[i].Spec.DestinationNode
 		}
-		return "lent to " + moves[i].Spec.DestinationNode
+		return "exported to " + moves[i].Spec.DestinationNode
 	}
 	if s := v.Status.WarmSource; s.NodeName == r.NodeName && s.Generation == r.Generation {
 		return "kept for " + v.Status.OwnerNode

@@ -211,17 +211,17 @@ ok       moves: 0 moves under way, none failed in the last hour
 				objs = append(objs, bound("shop", "e", "pvc-e", on("node-b"), stale(time.Hour))...)
 				objs = append(objs, bound("shop", "f", "pvc-f", on("node-b"))...)
 				return append(objs,
-					move("pvc-a", "node-a", 3, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-a has not said whether it lends its cache")),
+					move("pvc-a", "node-a", 3, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-a has not said whether it exports its cache")),
 					move("pvc-a", "node-a", 2, ended(v1alpha1.MigrationFailed, 2*time.Hour, "long ago")),
-					move("pvc-c", "node-a", 3, lent, at(time.Hour)),
-					move("pvc-e", "node-a", 3, lent, ended(v1alpha1.MigrationCompleted, time.Minute, "everything was copied, 1m0s")),
+					move("pvc-c", "node-a", 3, exported, at(time.Hour)),
+					move("pvc-e", "node-a", 3, exported, ended(v1alpha1.MigrationCompleted, time.Minute, "everything was copied, 1m0s")),
 					move("pvc-f", "node-a", 3, at(10*time.Minute)),
 				)
 			},
 			wantOut: `
 warning  pvc/f (namespace shop): move pvc-f-3 is waiting for 10m
          remedy: see the logs of the node plugins on node-a and node-b; the object goes when the volume moves on
-warning  pvc/a (namespace shop): its cache on node-b did not begin with that of node-a, 10m ago: node node-a has not said whether it lends its cache
+warning  pvc/a (namespace shop): its cache on node-b did not begin with that of node-a, 10m ago: node node-a has not said whether it exports its cache
          remedy: none needed: the pod runs and the cache fills as it reads; docs/troubleshooting.md, "The cache is cold after a move", has the causes
 warning  pvc/b (namespace shop): node node-a keeps 1Gi of generation 2 that nobody can use
          remedy: see the log of the node plugin on node-a

@@ -252,7 +252,7 @@ func (o *migrateOptions) progress(m *move, elapsed time.Duration) string {
 	case m == nil:
 		return "waiting for node " + o.to
 	case m.state() == moveWaiting:
-		return fmt.Sprintf("waiting for node %s to lend its cache", m.Spec.SourceNode)
+		return fmt.Sprintf("waiting for node %s to export its cache", m.Spec.SourceNode)
 	}
 	done, total := m.bytes()
 	if total == 0 {

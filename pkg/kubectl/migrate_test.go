@@ -35,7 +35,7 @@ func ahead(request string, opts ...func(*v1alpha1.CacheMigration)) *v1alpha1.Cac
 // copied is how much of 4 GiB is there.
 func copied(n int64, left time.Duration) func(*v1alpha1.CacheMigration) {
 	return func(m *v1alpha1.CacheMigration) {
-		lent(m)
+		exported(m)
 		m.Status.Progress.HydratedBytes = &n
 		m.Status.Progress.EstimatedCompletionTime = metav1.NewTime(start.Add(left))
 	}
@@ -93,7 +93,7 @@ func TestMigrate(t *testing.T) {
 			},
 			wantOut: `
 data: waiting for node node-b
-data: waiting for node node-a to lend its cache
+data: waiting for node node-a to export its cache
 data: node node-b begins to copy from node node-a
 data: 25% copied, 1Gi/4Gi, 50Mi/s, 60s left
 data: 75% copied, 3Gi/4Gi, 50Mi/s, 20s left
@@ -119,11 +119,11 @@ data: next: ` + "`kubectl cordon node-a`" + `, then delete the pod that uses the
 			args: []string{"migrate", "data", "--to", "node-b"},
 			objs: append(attached, readyPool("node-b")),
 			goesOn: []func(*v1alpha1.CacheMigration){func(m *v1alpha1.CacheMigration) {
-				outcome(v1alpha1.MigrationEnded, "a part was copied: the time of the loan is over")(m)
+				outcome(v1alpha1.MigrationEnded, "a part was copied: the time of the lease is over")(m)
 			}},
 			wantOut: `
 data: waiting for node node-b
-data: the copy ended early: a part was copied: the time of the loan is over
+data: the copy ended early: a part was copied: the time of the lease is over
 data: next: ` + "`kubectl cordon node-a`" + `, then delete the pod that uses the volume; it must be able to run on node node-b
 `,
 		},

@@ -28,7 +28,7 @@ func newMigrations(f *Factory) *cobra.Command {
 		Short:   "List warm moves: caches that follow their pods to other nodes",
 		Long: `List warm moves: caches that follow their pods to other nodes. Those that go on come first; ended ones are kept for an hour.
 
-FROM is the node whose cache the new one begins with, or origin. STATE is waiting (FROM has not answered yet), refused (it does not lend its cache),
+FROM is the node whose cache the new one begins with, or origin. STATE is waiting (FROM has not answered yet), refused (it does not export its cache),
 running, completed, ended (the volume left, or its cache was taken away, before everything was copied) or failed (the cache began colder than was asked for). SERVED-FROM is
 where blocks that were not copied yet are read. PROGRESS is what was copied and what there is to copy; blocks of the cache that hold nothing count
 as copied. RATE is the mean since the copy began, ETA when it ends at this rate. Nodes report every 5 seconds.`,

@@ -29,8 +29,8 @@ func move(id, from string, generation int64, opts ...func(*v1alpha1.CacheMigrati
 	return m
 }
 
-// lent lets the source have answered, and the copy go on.
-func lent(m *v1alpha1.CacheMigration) {
+// exported lets the source have answered, and the copy go on.
+func exported(m *v1alpha1.CacheMigration) {
 	m.Status.Source.State = v1alpha1.ExportStateExported
 	m.Status.StartTime = m.CreationTimestamp
 	m.Status.Progress = v1alpha1.MigrationProgress{
@@ -39,9 +39,9 @@ func lent(m *v1alpha1.CacheMigration) {
 	}
 }
 
-// onOrigin is lent, after the source has gone.
+// onOrigin is exported, after the source has gone.
 func onOrigin(m *v1alpha1.CacheMigration) {
-	lent(m)
+	exported(m)
 	m.Status.Source.State, m.Status.Progress.ServedFrom = v1alpha1.ExportStateReleased, v1alpha1.ServedFromOrigin
 }
 
@@ -62,13 +62,13 @@ func ended(outcome v1alpha1.MigrationOutcome, since time.Duration, message strin
 // moving is the fleet with a move in each state.
 func moving() []client.Object {
 	return append(fleet(),
-		move("pvc-1", "node-c", 3, lent),
+		move("pvc-1", "node-c", 3, exported),
 		move("pvc-2", "node-a", 3),
 		move("pvc-4", "", 3, onOrigin),
 		move("pvc-5", "node-c", 3, refused),
-		move("pvc-1", "node-a", 2, lent, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
-		move("pvc-2", "node-c", 2, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-c has not said\nwhether it lends its cache")),
-		move("pvc-6", "node-a", 3, lent, ended(v1alpha1.MigrationEnded, 5*time.Minute, "the volume left the node before everything was copied")),
+		move("pvc-1", "node-a", 2, exported, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
+		move("pvc-2", "node-c", 2, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-c has not said\nwhether it exports its cache")),
+		move("pvc-6", "node-a", 3, exported, ended(v1alpha1.MigrationEnded, 5*time.Minute, "the volume left the node before everything was copied")),
 		move("gone", "node-a", 7, onOrigin),
 	)
 }
@@ -101,7 +101,7 @@ shop        logs        node-a   node-b   waiting     -             -          -
 shop        small       origin   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   pvc-4-3     3     Released   64Mi/s   -          -      -
 shop        tune        node-c   node-b   refused     -             -          -       -        -     30s   pvc-5-3     3     Refused    64Mi/s   -          -      not found: no clean cache is kept here
 web         site        node-a   node-b   ended       Peer          3Gi/4Gi    75      -        -     6m    pvc-6-3     3     Exported   64Mi/s   -          60s    the volume left the node before everything was copied
-shop        logs        node-c   node-b   failed      -             -          -       -        -     11m   pvc-2-2     2     -          64Mi/s   -          60s    node node-c has not said whether it lends its cache
+shop        logs        node-c   node-b   failed      -             -          -       -        -     11m   pvc-2-2     2     -          64Mi/s   -          60s    node node-c has not said whether it exports its cache
 shop        data        node-a   node-b   completed   Peer          4Gi/4Gi    100     -        -     21m   pvc-1-2     2     Exported   64Mi/s   -          60s    everything was copied, 1m0s
 `,
 		},
@@ -142,7 +142,7 @@ func TestMigrationsWatch(t *testing.T) {
 		if err := r.client.Get(t.Context(), client.ObjectKey{Name: "pvc-1-3"}, &m); err != nil {
 			t.Fatal(err)
 		}
-		lent(&m)
+		exported(&m)
 		if err := r.client.Status().Update(t.Context(), &m); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestListShowsMoves(t *testing.T) {
 	objs := bound("shop", "data", "pvc-1", on("node-b"))
 	objs = append(objs, bound("shop", "logs", "pvc-2", on("node-b"))...)
 	objs = append(objs, bound("shop", "old", "pvc-3", on("node-b"))...)
-	objs = append(objs, move("pvc-1", "node-a", 3, lent), move("pvc-2", "node-a", 3), move("pvc-3", "node-a", 2, lent))
+	objs = append(objs, move("pvc-1", "node-a", 3, exported), move("pvc-2", "node-a", 3), move("pvc-3", "node-a", 2, exported))
 	_, out, errOut := newRig(t, objs...).run("list", "-n", "shop", "-o", "wide")
 	expect(t, "output", out, `
 CLAIM   MODE           SIZE   NODE     CACHED   HIT%   DIRTY   USED    VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE      APPLIED   TOTAL-HIT%   SEEN

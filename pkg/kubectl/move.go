@@ -96,13 +96,13 @@ func (m move) ended() bool { return m.Status.Outcome != "" }
 
 // state is in one word what the move does.
 func (m move) state() string {
-	loan := m.Status.Source.State
+	lease := m.Status.Source.State
 	switch {
 	case m.ended():
 		return strings.ToLower(string(m.Status.Outcome))
-	case m.Spec.SourceNode != "" && (loan == "" || loan == v1alpha1.ExportStatePreparing):
+	case m.Spec.SourceNode != "" && (lease == "" || lease == v1alpha1.ExportStatePreparing):
 		return moveWaiting
-	case loan == v1alpha1.ExportStateRefused:
+	case lease == v1alpha1.ExportStateRefused:
 		return moveRefused
 	}
 	return moveRunning
@@ -179,10 +179,10 @@ func (m move) took() string {
 // message says why, if there is something to say.
 func (m move) message() string { return cmp.Or(m.Status.OutcomeMessage, m.Status.Source.Message) }
 
-// borrows tells whether a move that goes on reads a retained cache, or waits for it.
-func (m move) borrows(r v1alpha1.RetainedCache) bool {
-	loan := m.Status.Source.State
-	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (loan == "" || loan == v1alpha1.ExportStateExported)
+// imports tells whether a move that goes on reads a retained cache, or waits for it.
+func (m move) imports(r v1alpha1.RetainedCache) bool {
+	lease := m.Status.Source.State
+	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (lease == "" || lease == v1alpha1.ExportStateExported)
 }
 
 // perSecond prints a rate in bytes per second; 0 is none.

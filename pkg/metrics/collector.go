@@ -46,11 +46,11 @@ type Collector struct {
 	// Now is the clock's.
 	Now func() time.Time
 
-	// Hydrations returns the hydrations under way, Loans the moves that this node serves
-	// (volume.Lender), and Moves has counted how moves ended. Without them the node
+	// Hydrations returns the hydrations under way, Leases the moves that this node serves
+	// (volume.Lessor), and Moves has counted how moves ended. Without them the node
 	// has no part in warm moves.
 	Hydrations func() []Hydration
-	Loans      func(context.Context) (map[volume.ID]volume.MoveID, error)
+	Leases     func(context.Context) (map[volume.ID]volume.MoveID, error)
 	Moves      *Moves
 	// Failovers returns how many volumes failed over from a failing cache; nil is none.
 	Failovers func() uint64

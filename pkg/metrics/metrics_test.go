@@ -65,7 +65,7 @@ func registry(t *testing.T, snap observe.Snapshot, p metrics.Pool) *prometheus.R
 			{Volume: "retained", TotalBytes: 1, From: volume.FromOrigin},
 		}
 	}
-	c.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) {
+	c.Leases = func(context.Context) (map[volume.ID]volume.MoveID, error) {
 		return map[volume.ID]volume.MoveID{"left": {}}, nil
 	}
 	c.Failovers = func() uint64 { return 3 }
@@ -231,16 +231,16 @@ nearflash_pass_success{node="node-a"} 0
 }
 
 // TestWithoutMoves: a node that has no part in moves has no series of hydrations and
-// loans, and neither has one whose journal cannot be read.
+// leases, and neither has one whose journal cannot be read.
 func TestWithoutMoves(t *testing.T) {
 	scrape := func(context.Context) observe.Snapshot {
 		return observe.Snapshot{Time: noon, Volumes: []observe.Sample{cached()}}
 	}
 	unread := func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, errors.New("unreadable") }
-	for name, loans := range map[string]func(context.Context) (map[volume.ID]volume.MoveID, error){"none": nil, "unreadable": unread} {
+	for name, leases := range map[string]func(context.Context) (map[volume.ID]volume.MoveID, error){"none": nil, "unreadable": unread} {
 		t.Run(name, func(t *testing.T) {
 			c := metrics.NewCollector("node-a", scrape, pool, func() time.Time { return noon })
-			c.Loans = loans
+			c.Leases = leases
 			r := prometheus.NewPedanticRegistry()
 			r.MustRegister(c)
 			families := gather(t, r)

@@ -59,12 +59,12 @@ func (c *Collector) collectMoves(ctx context.Context, ch chan<- prometheus.Metri
 			e.put(nameMoves, float64(c.Moves.count(from, o)), label(from), label(o))
 		}
 	}
-	if c.Loans == nil {
+	if c.Leases == nil {
 		return
 	}
 	// A journal that cannot be read makes the pass fail, which has a metric.
-	if loans, err := c.Loans(ctx); err == nil {
-		e.put(nameLoans, float64(len(loans)))
+	if leases, err := c.Leases(ctx); err == nil {
+		e.put(nameLeases, float64(len(leases)))
 	}
 }
 

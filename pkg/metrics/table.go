@@ -67,7 +67,7 @@ const (
 	nameWear              = "nearflash_pool_device_wear_ratio"
 	nameDeviceHealth      = "nearflash_pool_device_healthy"
 	nameMoves             = "nearflash_moves_total"
-	nameLoans             = "nearflash_exported_caches"
+	nameLeases            = "nearflash_exported_caches"
 	nameFailovers         = "nearflash_cache_failovers_total"
 	namePassDuration      = "nearflash_pass_duration_seconds"
 	namePassSuccess       = "nearflash_pass_success"
@@ -138,7 +138,7 @@ func nodeTable() []Metric {
 		{Name: nameWear, Type: Gauge, Labels: deviceLabels, Help: "Part of its rated endurance that an SSD of the pool has used; it may exceed 1. Absent if the device does not tell."},
 		{Name: nameDeviceHealth, Type: Gauge, Labels: deviceLabels, Help: "1 if an SSD of the pool passes its own test and is not worn out, else 0. Absent if the device does not tell."},
 		{Name: nameMoves, Type: Counter, Labels: with(nodeLabels, "from", "outcome"), Help: "Warm moves to the node that ended since the plugin started, by where they were to begin (from=peer, another node's cache, or from=origin, a list of blocks) and how they ended: completed, everything was copied; ended, the volume left or its cache was taken away before that; failed, the cache began colder."},
-		{Name: nameLoans, Type: Gauge, Labels: nodeLabels, Help: "Retained caches that the node exports to the new nodes of their volumes."},
+		{Name: nameLeases, Type: Gauge, Labels: nodeLabels, Help: "Retained caches that the node exports to the new nodes of their volumes."},
 		{Name: nameFailovers, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},

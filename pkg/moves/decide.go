@@ -14,7 +14,7 @@ type facts struct {
 	ended bool
 	// state is what the source has answered.
 	state v1alpha1.ExportState
-	// served: the lender serves this move.
+	// served: the source node serves this move.
 	served bool
 	// missing is for how long there has been no object.
 	missing time.Duration
@@ -28,41 +28,41 @@ const (
 	nothing decision = "nothing"
 	// wait: look again when the grace is over.
 	wait decision = "wait"
-	// lend: lend, and answer with the loan or the reason against it.
-	lend decision = "lend"
-	// reclaim: end the loan, then answer that it is released.
-	reclaim decision = "reclaim"
+	// export: export, and answer with the lease or the reason against it.
+	exportCache decision = "export"
+	// release: end the lease, then answer that it is released.
+	release decision = "release"
 )
 
-// decide is the table of "What the lender does" in docs/design/states.md, as far as
+// decide is the table of "What the source node does" in docs/design/states.md, as far as
 // objects tell. The first line that matches decides.
 //
 //	no object, not served                       nothing
 //	no object, for less than the grace          wait: a repeated Begin is about to make a new one
-//	no object                                   reclaim
-//	ended, and served or answered with Lent     reclaim
+//	no object                                   release
+//	ended, and served or answered with Exported     release
 //	ended                                       nothing
-//	not answered, or with Preparing             lend, again if the answer was lost
-//	answered with Lent, not served              lend: refused, for the node has restarted
-//	answered with Refused or Released, served   reclaim
+//	not answered, or with Preparing             export, again if the answer was lost
+//	answered with Exported, not served              export: refused, for the node has restarted
+//	answered with Refused or Released, served   release
 //	otherwise                                   nothing
 func decide(f facts, grace time.Duration) decision {
-	lent := f.state == v1alpha1.ExportStateExported
+	exported := f.state == v1alpha1.ExportStateExported
 	switch {
 	case !f.asked && !f.served:
 		return nothing
 	case !f.asked && f.missing < grace:
 		return wait
 	case !f.asked:
-		return reclaim
-	case f.ended && (f.served || lent):
-		return reclaim
+		return release
+	case f.ended && (f.served || exported):
+		return release
 	case f.ended:
 		return nothing
-	case f.state == "", f.state == v1alpha1.ExportStatePreparing, lent && !f.served:
-		return lend
-	case !lent && f.served:
-		return reclaim
+	case f.state == "", f.state == v1alpha1.ExportStatePreparing, exported && !f.served:
+		return exportCache
+	case !exported && f.served:
+		return release
 	}
 	return nothing
 }

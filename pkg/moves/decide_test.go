@@ -15,19 +15,19 @@ func TestDecide(t *testing.T) {
 	}{
 		"nothing":                          {facts{}, nothing},
 		"object just gone":                 {facts{served: true, missing: time.Second}, wait},
-		"object gone":                      {facts{served: true, missing: grace}, reclaim},
-		"new":                              {facts{asked: true}, lend},
-		"answer lost":                      {facts{asked: true, served: true}, lend},
-		"lent":                             {facts{asked: true, served: true, state: v1alpha1.ExportStateExported}, nothing},
-		"lent before a restart":            {facts{asked: true, state: v1alpha1.ExportStateExported}, lend},
+		"object gone":                      {facts{served: true, missing: grace}, release},
+		"new":                              {facts{asked: true}, exportCache},
+		"answer lost":                      {facts{asked: true, served: true}, exportCache},
+		"exported":                         {facts{asked: true, served: true, state: v1alpha1.ExportStateExported}, nothing},
+		"exported before a restart":        {facts{asked: true, state: v1alpha1.ExportStateExported}, exportCache},
 		"refused":                          {facts{asked: true, state: v1alpha1.ExportStateRefused}, nothing},
-		"refused, yet served":              {facts{asked: true, served: true, state: v1alpha1.ExportStateRefused}, reclaim},
+		"refused, yet served":              {facts{asked: true, served: true, state: v1alpha1.ExportStateRefused}, release},
 		"released":                         {facts{asked: true, state: v1alpha1.ExportStateReleased}, nothing},
-		"released, yet served":             {facts{asked: true, served: true, state: v1alpha1.ExportStateReleased}, reclaim},
+		"released, yet served":             {facts{asked: true, served: true, state: v1alpha1.ExportStateReleased}, release},
 		"ended before the answer":          {facts{asked: true, ended: true}, nothing},
-		"ended, answer lost":               {facts{asked: true, ended: true, served: true}, reclaim},
-		"ended":                            {facts{asked: true, ended: true, served: true, state: v1alpha1.ExportStateExported}, reclaim},
-		"ended, reclaimed, not yet said":   {facts{asked: true, ended: true, state: v1alpha1.ExportStateExported}, reclaim},
+		"ended, answer lost":               {facts{asked: true, ended: true, served: true}, release},
+		"ended":                            {facts{asked: true, ended: true, served: true, state: v1alpha1.ExportStateExported}, release},
+		"ended, released, not yet said":    {facts{asked: true, ended: true, state: v1alpha1.ExportStateExported}, release},
 		"ended, released":                  {facts{asked: true, ended: true, state: v1alpha1.ExportStateReleased}, nothing},
 		"ended, refused":                   {facts{asked: true, ended: true, state: v1alpha1.ExportStateRefused}, nothing},
 		"asked, and a clock that is wrong": {facts{asked: true, served: true, state: v1alpha1.ExportStateExported, missing: time.Hour}, nothing},
@@ -42,7 +42,7 @@ func TestDecide(t *testing.T) {
 }
 
 // TestDecideEverything walks through all facts: what is served is always somebody's
-// or on its way to be reclaimed, and nothing ended is ever lent.
+// or on its way to be released, and nothing ended is ever exported.
 func TestDecideEverything(t *testing.T) {
 	both := []bool{false, true}
 	for _, asked := range both {
@@ -51,14 +51,14 @@ func TestDecideEverything(t *testing.T) {
 				for _, state := range []v1alpha1.ExportState{"", v1alpha1.ExportStateExported, v1alpha1.ExportStateRefused, v1alpha1.ExportStateReleased} {
 					f := facts{asked: asked, ended: ended, state: state, served: served, missing: time.Minute}
 					d := decide(f, time.Second)
-					if d == lend && (ended || !asked) {
-						t.Errorf("%+v: lent", f)
+					if d == exportCache && (ended || !asked) {
+						t.Errorf("%+v: exported", f)
 					}
 					wanted := asked && !ended && (state == "" || state == v1alpha1.ExportStateExported)
-					if served && !wanted && d != reclaim {
+					if served && !wanted && d != release {
 						t.Errorf("%+v: served for ever, %s", f, d)
 					}
-					if served && wanted && d == reclaim {
+					if served && wanted && d == release {
 						t.Errorf("%+v: taken away", f)
 					}
 				}

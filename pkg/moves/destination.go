@@ -46,7 +46,7 @@ type Destination struct {
 	events events.EventRecorder
 	now    func() time.Time
 	// known are the moves as a watch shows them; nil without one.
-	known *loanStates
+	known *leaseStates
 }
 
 var _ volume.Moves = (*Destination)(nil)
@@ -59,7 +59,7 @@ func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func(
 // Begin implements volume.Moves. A move whose source refuses or does not answer is
 // reported as failed here, so that nobody serves it late; its ID is returned all
 // the same. One whose ctx was cancelled is not: it will be begun again.
-func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Loan, error) {
+func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Lease, error) {
 	key, err := newKey()
 	if err != nil {
 		return volume.MoveID{}, nil, err
@@ -72,11 +72,11 @@ func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.M
 	if r.Source == nil {
 		return m, nil, nil
 	}
-	loan, err := d.borrow(ctx, obj, key, r.Patience)
+	lease, err := d.importCache(ctx, obj, key, r.Patience)
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		d.abandon(ctx, m, err)
 	}
-	return m, loan, err
+	return m, lease, err
 }
 
 // create makes the object, in place of one that an earlier Begin left: the key that
@@ -123,30 +123,30 @@ func (d *Destination) abandon(ctx context.Context, m volume.MoveID, cause error)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonTimeout)
 	defer cancel()
 	if err := d.Finish(ctx, m, volume.MoveFailed, cause.Error()); err != nil {
-		klog.FromContext(ctx).Error(err, "Source is not told that its loan is not needed; it learns so at the deadline", "move", m.Name)
+		klog.FromContext(ctx).Error(err, "Source is not told that its lease is not needed; it learns so at the deadline", "move", m.Name)
 	}
 }
 
-// borrow waits for the source's answer.
-func (d *Destination) borrow(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey, patience time.Duration) (*volume.Loan, error) {
+// import waits for the source's answer.
+func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey, patience time.Duration) (*volume.Lease, error) {
 	node := obj.Spec.SourceNode
 	answer, err := d.answer(ctx, idOf(obj), patience)
 	if err != nil {
-		return nil, unavailable("node %s has not said whether it lends its cache: %v", node, err)
+		return nil, unavailable("node %s has not said whether it exports its cache: %v", node, err)
 	}
 	if answer.State != v1alpha1.ExportStateExported {
-		return nil, unavailable("node %s does not lend its cache (%s): %s", node, answer.State, answer.Message)
+		return nil, unavailable("node %s does not export its cache (%s): %s", node, answer.State, answer.Message)
 	}
-	loan, err := loanOf(obj, answer, key)
+	lease, err := leaseOf(obj, answer, key)
 	if err != nil {
 		return nil, unavailable("the answer of node %s cannot be used: %v", node, err)
 	}
-	return loan, nil
+	return lease, nil
 }
 
 // loanOf reads the answer of another node, which may say anything that the API lets it
 // say. What has a place in a table or a division is checked here.
-func loanOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *ecdh.PrivateKey) (*volume.Loan, error) {
+func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *ecdh.PrivateKey) (*volume.Lease, error) {
 	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)
 	switch {
 	case err != nil:
@@ -158,7 +158,7 @@ func loanOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key 
 	case answer.ChunkSizeBytes > answer.DataBytes || answer.DataBytes > math.MaxInt64-answer.MetaBytes:
 		return nil, errors.New("the sizes do not go together")
 	}
-	return &volume.Loan{
+	return &volume.Lease{
 		Move:         idOf(obj),
 		Source:       volume.ISCSI{Portals: answer.Portals, IQN: answer.IQN},
 		Credentials:  cred,

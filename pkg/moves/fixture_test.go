@@ -35,7 +35,7 @@ type fixture struct {
 	api    client.WithWatch
 	b      *moves.Destination
 	events *events.FakeRecorder
-	lender *lender
+	lessor *lessor
 	id     volume.ID
 	fence  volume.Fence
 	// nodeA and nodeB are this test's own: the tests share the server.
@@ -49,7 +49,7 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 		nodeA: name + "-a", nodeB: name + "-b",
 	}
 	f.b = moves.NewDestination(f.api, f.events, time.Now)
-	f.lender = newLender(map[volume.ID]int64{})
+	f.lessor = newLessor(map[volume.ID]int64{})
 	f.id, f.fence = f.volume(name)
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}
 	must(t, f.api.Create(t.Context(), pool))
@@ -64,9 +64,9 @@ func (f *fixture) volume(name string) (volume.ID, volume.Fence) {
 	id := volume.ID(name)
 	obj := records.NewObject(id, volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, CapacityBytes: 1 << 30})
 	must(f.t, f.api.Create(f.t.Context(), obj))
-	f.lender.mu.Lock()
-	defer f.lender.mu.Unlock()
-	f.lender.retainedCaches[id] = 1
+	f.lessor.mu.Lock()
+	defer f.lessor.mu.Unlock()
+	f.lessor.retainedCaches[id] = 1
 	return id, volume.Fence{UID: string(obj.UID), Generation: 2, Node: f.nodeB}
 }
 
@@ -90,7 +90,7 @@ func (f *fixture) runSource() (s *moves.Source, stop func()) {
 	must(f.t, err)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	s, err = moves.NewSource(ctx, f.cfg, scheme, moves.SourceConfig{
-		Node: f.nodeA, Lender: f.lender, Client: f.api, Now: time.Now, Resync: time.Second, Grace: 2 * time.Second,
+		Node: f.nodeA, Lessor: f.lessor, Client: f.api, Now: time.Now, Resync: time.Second, Grace: 2 * time.Second,
 	})
 	must(f.t, err)
 	var wg sync.WaitGroup
@@ -104,26 +104,26 @@ func (f *fixture) runSource() (s *moves.Source, stop func()) {
 	return s, stop
 }
 
-func (f *fixture) begin() (volume.MoveID, *volume.Loan, error) {
+func (f *fixture) begin() (volume.MoveID, *volume.Lease, error) {
 	f.t.Helper()
 	return f.beginFor(20 * time.Second)
 }
 
-func (f *fixture) beginFor(d time.Duration) (volume.MoveID, *volume.Loan, error) {
+func (f *fixture) beginFor(d time.Duration) (volume.MoveID, *volume.Lease, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), d)
 	defer cancel()
 	return f.b.Begin(ctx, f.request())
 }
 
-func (f *fixture) mustBegin() (volume.MoveID, *volume.Loan) {
+func (f *fixture) mustBegin() (volume.MoveID, *volume.Lease) {
 	f.t.Helper()
-	m, loan, err := f.begin()
+	m, lease, err := f.begin()
 	must(f.t, err)
-	if loan == nil {
-		f.t.Fatal("no loan")
+	if lease == nil {
+		f.t.Fatal("no lease")
 	}
-	return m, loan
+	return m, lease
 }
 
 func (f *fixture) load(m volume.MoveID) *v1alpha1.CacheMigration {
@@ -154,9 +154,9 @@ func (f *fixture) eventually(what string, ok func() bool) {
 func (f *fixture) wantState(m volume.MoveID, want v1alpha1.ExportState) {
 	f.t.Helper()
 	f.eventually(fmt.Sprintf("source says %s", want), func() bool { return f.load(m).Status.Source.State == want })
-	lent, err := f.b.Lent(f.t.Context(), m)
-	if err != nil || lent != (want == v1alpha1.ExportStateExported) {
-		f.t.Errorf("Lent is %v, %v; the source says %s", lent, err, want)
+	exported, err := f.b.Exported(f.t.Context(), m)
+	if err != nil || exported != (want == v1alpha1.ExportStateExported) {
+		f.t.Errorf("Exported is %v, %v; the source says %s", exported, err, want)
 	}
 }
 

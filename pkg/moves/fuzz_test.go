@@ -47,7 +47,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		f.Add(text)
 	}
-	accepted, err := loanOf(newObject(volume.MoveRequest{Volume: "v"}, own), &good, own)
+	accepted, err := leaseOf(newObject(volume.MoveRequest{Volume: "v"}, own), &good, own)
 	if err != nil || accepted.ChunkSectors != 256 {
 		f.Fatalf("a right answer is read as %+v, %v", accepted, err)
 	}
@@ -56,10 +56,10 @@ func FuzzAnswer(f *testing.F) {
 		if json.Unmarshal(text, &a) != nil {
 			return
 		}
-		l, err := loanOf(newObject(volume.MoveRequest{Volume: "v"}, own), &a, own)
+		l, err := leaseOf(newObject(volume.MoveRequest{Volume: "v"}, own), &a, own)
 		if err != nil {
 			if l != nil {
-				t.Errorf("a loan with the error %v", err)
+				t.Errorf("a lease with the error %v", err)
 			}
 			return
 		}

@@ -26,7 +26,7 @@ import (
 
 // The tests of this file are about a source that is shut down; TestMoves runs them.
 
-// leaveTimeout is how long the other node has for leaving a loan.
+// leaveTimeout is how long the other node has for leaving a lease.
 const leaveTimeout = 4 * time.Second
 
 const shutdownReason = "node a is shutting down"
@@ -58,9 +58,9 @@ func (f *fixture) watched() (reads *atomic.Int64) {
 	return reads
 }
 
-// borrowed is one more volume whose cache B has from A, of which some is copied. B
+// imported is one more volume whose cache B has from A, of which some is copied. B
 // leaves when A says that it serves no more, unless it is deaf.
-func (f *fixture) borrowed(name string, p *volume.MoveProgress, deaf bool) volume.MoveID {
+func (f *fixture) imported(name string, p *volume.MoveProgress, deaf bool) volume.MoveID {
 	f.t.Helper()
 	id, fence := f.volume(name)
 	r := f.request()
@@ -79,8 +79,8 @@ func (f *fixture) borrowed(name string, p *volume.MoveProgress, deaf bool) volum
 	f.t.Cleanup(wg.Wait)
 	wg.Go(func() {
 		for f.t.Context().Err() == nil {
-			if lent, err := f.b.Lent(f.t.Context(), m); err == nil && !lent {
-				f.lender.leave(id)
+			if exported, err := f.b.Exported(f.t.Context(), m); err == nil && !exported {
+				f.lessor.leave(id)
 				return
 			}
 			time.Sleep(50 * time.Millisecond)
@@ -123,14 +123,14 @@ func testHandOver(t *testing.T, f *fixture) {
 		return &volume.MoveProgress{TotalBytes: 1000, HydratedBytes: done, From: volume.FromPeer}
 	}
 	ids := map[string]volume.MoveID{
-		"ho-nearly":  f.borrowed("ho-nearly", progress(990), false),
-		"ho-begun":   f.borrowed("ho-begun", progress(10), false),
-		"ho-half":    f.borrowed("ho-half", progress(500), false),
-		"ho-unknown": f.borrowed("ho-unknown", nil, false),
+		"ho-nearly":  f.imported("ho-nearly", progress(990), false),
+		"ho-begun":   f.imported("ho-begun", progress(10), false),
+		"ho-half":    f.imported("ho-half", progress(500), false),
+		"ho-unknown": f.imported("ho-unknown", nil, false),
 	}
 	released := f.releases()
 	stop()
-	f.lender.busyReleases = 2
+	f.lessor.busyReleases = 2
 	began := time.Now()
 	must(t, s.HandOver(t.Context(), shutdownReason))
 	// Whoever needs longer than this on a slow machine is ended early, which is looked at below.
@@ -145,15 +145,15 @@ func testHandOver(t *testing.T, f *fixture) {
 		if obj.Status.Source.IQN == "" || name != "ho-unknown" && ptr.Deref(obj.Status.Progress.TotalBytes, 0) != 1000 {
 			t.Errorf("%s: the rest of the status was lost: %+v", name, obj.Status)
 		}
-		if lent, err := f.b.Lent(t.Context(), m); lent || err != nil {
-			t.Errorf("%s: lent %v, %v", name, lent, err)
+		if exported, err := f.b.Exported(t.Context(), m); exported || err != nil {
+			t.Errorf("%s: exported %v, %v", name, exported, err)
 		}
-		if !slices.Contains(f.lender.released, m) || f.lender.has(m) || f.lender.retainedCaches[volume.ID(name)] == 0 {
+		if !slices.Contains(f.lessor.released, m) || f.lessor.has(m) || f.lessor.retainedCaches[volume.ID(name)] == 0 {
 			t.Errorf("%s: not released, or its retained cache was destroyed", name)
 		}
 	}
-	if loans, _ := f.lender.Loans(t.Context()); len(loans) > 0 || len(f.lender.early) > 0 {
-		t.Errorf("left %v; ended under a session: %v", loans, f.lender.early)
+	if leases, _ := f.lessor.Leases(t.Context()); len(leases) > 0 || len(f.lessor.early) > 0 {
+		t.Errorf("left %v; ended under a session: %v", leases, f.lessor.early)
 	}
 	want := []string{"ho-unknown", "ho-begun", "ho-half", "ho-nearly"}
 	f.eventually("all releases are seen", func() bool { return len(released()) == len(want) })
@@ -165,28 +165,28 @@ func testHandOver(t *testing.T, f *fixture) {
 // testHandOverUnheard: the plugin of the destination does not run, and time is up.
 func testHandOverUnheard(t *testing.T, f *fixture) {
 	s, stop := f.runSource()
-	m := f.borrowed("hu-deaf", nil, true)
-	other := f.borrowed("hu-hears", nil, false)
+	m := f.imported("hu-deaf", nil, true)
+	other := f.imported("hu-hears", nil, false)
 	stop()
 	began := time.Now()
 	must(t, s.HandOver(t.Context(), shutdownReason))
 	if took := time.Since(began); took < leaveTimeout || took > 10*leaveTimeout {
 		t.Errorf("waited for %s", took)
 	}
-	if !slices.Contains(f.lender.released, m) || !slices.Contains(f.lender.released, other) || !slices.Equal(f.lender.early, []volume.MoveID{m}) {
-		t.Errorf("released %v, of them early %v", f.lender.released, f.lender.early)
+	if !slices.Contains(f.lessor.released, m) || !slices.Contains(f.lessor.released, other) || !slices.Equal(f.lessor.early, []volume.MoveID{m}) {
+		t.Errorf("released %v, of them early %v", f.lessor.released, f.lessor.early)
 	}
 
 	// A shutdown that leaves no time leaves the export to the kernel.
 	stop = f.source()
-	m = f.borrowed("hu-late", nil, true)
+	m = f.imported("hu-late", nil, true)
 	stop()
 	ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout*3/4)
 	defer cancel()
 	if err := s.HandOver(ctx, shutdownReason); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hu-late") {
 		t.Errorf("got %v", err)
 	}
-	if slices.Contains(f.lender.released, m) {
+	if slices.Contains(f.lessor.released, m) {
 		t.Error("ended without the time to be left")
 	}
 }
@@ -195,64 +195,64 @@ func testHandOverUnheard(t *testing.T, f *fixture) {
 // again under the same kernel.
 func testHandOverKilled(t *testing.T, f *fixture) {
 	s, stop := f.runSource()
-	m := f.borrowed("hk", nil, true)
+	m := f.imported("hk", nil, true)
 	stop()
 	ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout*3/4)
 	defer cancel()
 	if err := s.HandOver(ctx, shutdownReason); err == nil {
 		t.Fatal("not interrupted")
 	}
-	if _, lent := f.lender.loan("hk"); !lent || f.load(m).Status.Source.State != v1alpha1.ExportStateReleased {
+	if _, exported := f.lessor.lease("hk"); !exported || f.load(m).Status.Source.State != v1alpha1.ExportStateReleased {
 		t.Fatal("the kill came at another moment")
 	}
 	f.source()
-	f.eventually("reclaimed", func() bool { return f.lender.has(m) })
-	if f.lender.calls() != 1 {
-		t.Error("it was lent again")
+	f.eventually("released", func() bool { return f.lessor.has(m) })
+	if f.lessor.calls() != 1 {
+		t.Error("it was exported again")
 	}
 }
 
-// testHandOverNothing: loans that nobody reads from are ended without a word.
+// testHandOverNothing: leases that nobody reads from are ended without a word.
 func testHandOverNothing(t *testing.T, f *fixture) {
 	s, stop := f.runSource()
-	must(t, s.HandOver(t.Context(), shutdownReason)) // no loans
-	onOrigin := f.borrowed("hn-origin", nil, true)
-	gone := f.borrowed("hn-gone", nil, true)
+	must(t, s.HandOver(t.Context(), shutdownReason)) // no leases
+	onOrigin := f.imported("hn-origin", nil, true)
+	gone := f.imported("hn-gone", nil, true)
 	stop()
 	must(t, f.b.Progress(t.Context(), onOrigin, volume.MoveProgress{TotalBytes: 10, HydratedBytes: 1, From: volume.FromOrigin}))
 	must(t, f.api.Delete(t.Context(), f.load(gone)))
 	before := f.load(onOrigin).Status
-	f.lender.leave("hn-origin")
-	f.lender.leave("hn-gone")
+	f.lessor.leave("hn-origin")
+	f.lessor.leave("hn-gone")
 	must(t, s.HandOver(t.Context(), shutdownReason))
 	if after := f.load(onOrigin).Status; !equality.Semantic.DeepEqual(after, before) {
 		t.Errorf("status %+v, was %+v", after, before)
 	}
-	if loans, _ := f.lender.Loans(t.Context()); len(loans) > 0 {
-		t.Errorf("left %v", loans)
+	if leases, _ := f.lessor.Leases(t.Context()); len(leases) > 0 {
+		t.Errorf("left %v", leases)
 	}
 }
 
 // testLentByWatch: what the source says is known without a request.
-func testLentByWatch(t *testing.T, f *fixture) {
+func testExportedByWatch(t *testing.T, f *fixture) {
 	reads := f.watched()
 	f.source()
 	m, _ := f.mustBegin()
-	lent := func() bool {
-		ok, err := f.b.Lent(t.Context(), m)
+	exported := func() bool {
+		ok, err := f.b.Exported(t.Context(), m)
 		must(t, err)
 		return ok
 	}
-	// The watch may come to it later; until then it counts as lent.
+	// The watch may come to it later; until then it counts as exported.
 	for range 20 {
-		if !lent() {
-			t.Fatal("not lent")
+		if !exported() {
+			t.Fatal("not exported")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	before := reads.Load()
 	for range 100 {
-		lent()
+		exported()
 	}
 	if n := reads.Load() - before; n > 0 {
 		t.Errorf("%d requests for what is known", n)
@@ -260,15 +260,15 @@ func testLentByWatch(t *testing.T, f *fixture) {
 	obj := f.load(m)
 	obj.Status.Source.State, obj.Status.Source.Message = v1alpha1.ExportStateReleased, shutdownReason
 	must(t, f.api.Status().Update(t.Context(), obj))
-	f.eventually("not lent any more", func() bool { return !lent() })
+	f.eventually("not exported any more", func() bool { return !exported() })
 
 	// Another move, whose object is deleted.
-	m = f.borrowed("lw-deleted", nil, true)
-	if !lent() {
-		t.Error("not lent")
+	m = f.imported("lw-deleted", nil, true)
+	if !exported() {
+		t.Error("not exported")
 	}
 	must(t, f.api.Delete(t.Context(), &v1alpha1.CacheMigration{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
-	f.eventually("not lent when it is gone", func() bool { return !lent() })
+	f.eventually("not exported when it is gone", func() bool { return !exported() })
 
 	// Before the watch runs nothing is known, and nothing is given up.
 	early := moves.NewDestination(f.api, events.NewFakeRecorder(1), time.Now)
@@ -277,7 +277,7 @@ func testLentByWatch(t *testing.T, f *fixture) {
 	if _, err := early.Watch(t.Context(), f.cfg, scheme, f.nodeB); err != nil {
 		t.Fatal(err)
 	}
-	if ok, err := early.Lent(t.Context(), m); !ok || err != nil {
+	if ok, err := early.Exported(t.Context(), m); !ok || err != nil {
 		t.Errorf("before the watch: %v, %v", ok, err)
 	}
 }

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// leaveTimeout is how long the other node has for leaving a loan.
+	// leaveTimeout is how long the other node has for leaving a lease.
 	leaveTimeout = 4 * time.Second
-	// leavePoll is the pause between two looks at a loan that is being left.
+	// leavePoll is the pause between two looks at a lease that is being left.
 	leavePoll = 100 * time.Millisecond
 )
 
-// handing is a loan that is given up.
+// handing is a lease that is given up.
 type handing struct {
 	id   volume.ID
 	move volume.MoveID
@@ -66,30 +66,30 @@ func (h handing) rank() int {
 	return 0
 }
 
-// inOrder sorts loans as they are given up (states.md, A node that is shut down).
-func inOrder(loans []handing) {
-	slices.SortFunc(loans, func(a, b handing) int {
+// inOrder sorts leases as they are given up (states.md, A node that is shut down).
+func inOrder(leases []handing) {
+	slices.SortFunc(leases, func(a, b handing) int {
 		leftA, _ := a.left()
 		leftB, _ := b.left()
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(leftB, leftA), cmp.Compare(a.id, b.id))
 	})
 }
 
-// HandOver gives all loans up because the node is shut down for the given reason:
+// HandOver gives all leases up because the node is shut down for the given reason:
 // each destination is told, one after the other, and each export ends when its
 // destination has left it. It may run when Run has returned, and lasts until ctx ends
 // at most; what it has not come to goes on until the kernel stops.
 func (s *Source) HandOver(ctx context.Context, reason string) error {
-	loans, err := s.handings(ctx)
-	if err != nil || len(loans) == 0 {
+	leases, err := s.handings(ctx)
+	if err != nil || len(leases) == 0 {
 		return err
 	}
 	log := klog.FromContext(ctx)
-	log.Info("Loans are given up", "loans", len(loans), "reason", reason)
+	log.Info("Leases are given up", "leases", len(leases), "reason", reason)
 	began := s.Now()
 	var wg sync.WaitGroup
-	errs := make([]error, len(loans))
-	for i, h := range loans {
+	errs := make([]error, len(leases))
+	for i, h := range leases {
 		if h.tells() {
 			errs[i] = s.giveUp(ctx, h.move, reason)
 		}
@@ -98,12 +98,12 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 		}
 	}
 	wg.Wait()
-	for i, h := range loans {
+	for i, h := range leases {
 		if errs[i] != nil {
-			errs[i] = fmt.Errorf("loan of volume %s: %w", h.id, errs[i])
+			errs[i] = fmt.Errorf("lease of volume %s: %w", h.id, errs[i])
 		}
 	}
-	log.Info("Loans were given up", "took", s.Now().Sub(began))
+	log.Info("Leases were given up", "took", s.Now().Sub(began))
 	return errors.Join(errs...)
 }
 
@@ -125,12 +125,12 @@ func (s *Source) giveUp(ctx context.Context, m volume.MoveID, reason string) err
 	return records.Error("write status of CacheMigration "+m.Name, err)
 }
 
-// handings are the loans of this node in the order in which they are given up. They
+// handings are the leases of this node in the order in which they are given up. They
 // are read from the API server itself: this process watches nothing any more.
 func (s *Source) handings(ctx context.Context) ([]handing, error) {
-	served, err := s.Lender.Loans(ctx)
+	served, err := s.Lessor.Leases(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("loans of this node: %w", err)
+		return nil, fmt.Errorf("leases of this node: %w", err)
 	}
 	if len(served) == 0 {
 		return nil, nil
@@ -151,7 +151,7 @@ func (s *Source) handings(ctx context.Context) ([]handing, error) {
 	return out, nil
 }
 
-// handOver ends one loan when its destination has left it, or has had its time.
+// handOver ends one lease when its destination has left it, or has had its time.
 func (s *Source) handOver(ctx context.Context, h handing) error {
 	log := klog.FromContext(ctx).WithValues("volume", h.id, "move", h.move.Name)
 	left, err := s.awaitLeft(ctx, h.id)
@@ -159,24 +159,24 @@ func (s *Source) handOver(ctx context.Context, h handing) error {
 		return ctx.Err() // the kernel serves on
 	}
 	if err != nil {
-		log.Error(err, "Whether the other node has left the loan is not known")
+		log.Error(err, "Whether the other node has left the lease is not known")
 	}
 	_ = apiwait.PollUntilContextCancel(ctx, leavePoll, true, func(ctx context.Context) (bool, error) {
-		err = s.Lender.Release(ctx, h.id, h.move)
+		err = s.Lessor.EndLease(ctx, h.id, h.move)
 		return !errors.Is(err, volume.ErrBusy), nil
 	}) // err says more
 	if err == nil {
-		log.Info("Loan is given up", "left", left)
+		log.Info("Lease is given up", "left", left)
 	}
 	return err
 }
 
-// awaitLeft waits until the other node has no session with a loan any more, and
+// awaitLeft waits until the other node has no session with a lease any more, and
 // tells whether that is so.
 func (s *Source) awaitLeft(ctx context.Context, id volume.ID) (left bool, err error) {
 	_ = apiwait.PollUntilContextTimeout(ctx, leavePoll, leaveTimeout, true, func(ctx context.Context) (bool, error) {
 		var used bool
-		used, err = s.Lender.InUse(ctx, id)
+		used, err = s.Lessor.InUse(ctx, id)
 		left = err == nil && !used
 		return left, nil
 	}) // left says so

@@ -11,7 +11,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// copying is a loan of whose total bytes some are copied; a total of 0 is unknown.
+// copying is a lease of whose total bytes some are copied; a total of 0 is unknown.
 func copying(id volume.ID, total, done int64, change ...func(*v1alpha1.CacheMigration)) handing {
 	obj := &v1alpha1.CacheMigration{}
 	if total > 0 {
@@ -28,23 +28,23 @@ func prewarm(m *v1alpha1.CacheMigration) { m.Spec.Purpose = v1alpha1.MigrationPr
 // TestInOrder: what has most left to copy is told first.
 func TestInOrder(t *testing.T) {
 	cases := map[string]struct {
-		loans []handing
-		want  []volume.ID
+		leases []handing
+		want   []volume.ID
 	}{
 		"none":                           {},
 		"most left first":                {[]handing{copying("nearly", 100, 99), copying("half", 100, 50), copying("begun", 100, 1)}, []volume.ID{"begun", "half", "nearly"}},
 		"bytes and not parts":            {[]handing{copying("small", 10, 0), copying("large", 1000, 900)}, []volume.ID{"large", "small"}},
 		"unknown before all":             {[]handing{copying("begun", 1<<40, 0), copying("unknown", 0, 0)}, []volume.ID{"unknown", "begun"}},
 		"a copy beforehand after all":    {[]handing{copying("ahead", 0, 0, prewarm), copying("nearly", 100, 100)}, []volume.ID{"nearly", "ahead"}},
-		"nobody's loan after all":        {[]handing{{id: "orphan"}, copying("nearly", 100, 100)}, []volume.ID{"nearly", "orphan"}},
+		"nobody's lease after all":       {[]handing{{id: "orphan"}, copying("nearly", 100, 100)}, []volume.ID{"nearly", "orphan"}},
 		"copies beforehand, most first":  {[]handing{copying("b", 100, 90, prewarm), copying("a", 100, 10, prewarm)}, []volume.ID{"a", "b"}},
 		"by name, to be the same always": {[]handing{copying("c", 5, 0), copying("a", 5, 0), copying("b", 5, 0)}, []volume.ID{"a", "b", "c"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			inOrder(tc.loans)
+			inOrder(tc.leases)
 			var got []volume.ID
-			for _, h := range tc.loans {
+			for _, h := range tc.leases {
 				got = append(got, h.id)
 			}
 			if !slices.Equal(got, tc.want) {

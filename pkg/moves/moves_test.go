@@ -22,35 +22,35 @@ import (
 func TestMoves(t *testing.T) {
 	cfg := apiserver.Start(t)
 	for name, test := range map[string]func(*testing.T, *fixture){
-		"handshake":              testHandshake,
-		"refused":                testRefused,
-		"prewarm":                testPrewarm,
-		"no initiator":           testNoInitiator,
-		"nobody answers":         testNobodyAnswers,
-		"cancelled":              testCancelled,
-		"busy":                   testBusy,
-		"begin again":            testBeginAgain,
-		"release on finish":      testReleaseOnFinish,
-		"release on deletion":    testReleaseOnDeletion,
-		"release on deadline":    testReleaseOnDeadline,
-		"deleted while waiting":  testDeletedWhileWaiting,
-		"orphan":                 testOrphan,
-		"source restarts":        testSourceRestarts,
-		"killed before answer":   testKilledBeforeAnswer,
-		"source reboots":         testSourceReboots,
-		"progress":               testProgress,
-		"without source":         testWithoutSource,
-		"missing":                testMissing,
-		"no connection":          testNoConnection,
-		"drain of twenty":        testDrain,
-		"other nodes' moves":     testOtherNode,
-		"answer makes no sense":  testSenselessAnswer,
-		"late answer is no loan": testFinishedIsNotLent,
-		"handed over":            testHandOver,
-		"handed over to nobody":  testHandOverUnheard,
-		"handed over half":       testHandOverKilled,
-		"handed over, nothing":   testHandOverNothing,
-		"lent, by watch":         testLentByWatch,
+		"handshake":               testHandshake,
+		"refused":                 testRefused,
+		"prewarm":                 testPrewarm,
+		"no initiator":            testNoInitiator,
+		"nobody answers":          testNobodyAnswers,
+		"cancelled":               testCancelled,
+		"busy":                    testBusy,
+		"begin again":             testBeginAgain,
+		"release on finish":       testReleaseOnFinish,
+		"release on deletion":     testReleaseOnDeletion,
+		"release on deadline":     testReleaseOnDeadline,
+		"deleted while waiting":   testDeletedWhileWaiting,
+		"orphan":                  testOrphan,
+		"source restarts":         testSourceRestarts,
+		"killed before answer":    testKilledBeforeAnswer,
+		"source reboots":          testSourceReboots,
+		"progress":                testProgress,
+		"without source":          testWithoutSource,
+		"missing":                 testMissing,
+		"no connection":           testNoConnection,
+		"drain of twenty":         testDrain,
+		"other nodes' moves":      testOtherNode,
+		"answer makes no sense":   testSenselessAnswer,
+		"late answer is no lease": testFinishedIsNotExported,
+		"handed over":             testHandOver,
+		"handed over to nobody":   testHandOverUnheard,
+		"handed over half":        testHandOverKilled,
+		"handed over, nothing":    testHandOverNothing,
+		"exported, by watch":      testExportedByWatch,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
@@ -63,21 +63,21 @@ func TestMoves(t *testing.T) {
 func testHandshake(t *testing.T, f *fixture) {
 	f.source()
 	start := time.Now()
-	m, loan := f.mustBegin()
-	t.Logf("lent after %v", time.Since(start).Round(time.Millisecond))
-	r, ok := f.lender.loan(f.id)
-	if !ok || r.Move != m || loan.Move != m {
-		t.Fatalf("lent %v for %v, loan %v", r.Move, m, loan.Move)
+	m, lease := f.mustBegin()
+	t.Logf("exported after %v", time.Since(start).Round(time.Millisecond))
+	r, ok := f.lessor.lease(f.id)
+	if !ok || r.Move != m || lease.Move != m {
+		t.Fatalf("exported %v for %v, lease %v", r.Move, m, lease.Move)
 	}
-	if r.Credentials != loan.Credentials || len(loan.Credentials.Password) != 16 {
+	if r.Credentials != lease.Credentials || len(lease.Credentials.Password) != 16 {
 		t.Error("the nodes derived different credentials")
 	}
 	if r.Volume != f.id || r.UID != f.fence.UID || r.Generation != 1 || r.To != f.nodeB || r.Initiator != initiatorB {
 		t.Errorf("request %+v", r)
 	}
-	if loan.Source.Portals[0] != "192.0.2.1:3260" || !strings.HasSuffix(loan.Source.IQN, string(f.id)) || loan.Source.LUN != 0 ||
-		loan.ChunkSectors != 512 || loan.MetaBytes != 8<<20 || loan.DataBytes != 1<<30 {
-		t.Errorf("loan %+v", loan)
+	if lease.Source.Portals[0] != "192.0.2.1:3260" || !strings.HasSuffix(lease.Source.IQN, string(f.id)) || lease.Source.LUN != 0 ||
+		lease.ChunkSectors != 512 || lease.MetaBytes != 8<<20 || lease.DataBytes != 1<<30 {
+		t.Errorf("lease %+v", lease)
 	}
 	obj := f.load(m)
 	if obj.Name != moves.Name(f.id, 2) || len(obj.OwnerReferences) != 1 || string(obj.OwnerReferences[0].UID) != f.fence.UID ||
@@ -85,8 +85,8 @@ func testHandshake(t *testing.T, f *fixture) {
 		t.Errorf("object %+v", obj)
 	}
 	f.wantState(m, v1alpha1.ExportStateExported)
-	if n := f.lender.calls(); n != 1 {
-		t.Errorf("asked %d times to lend", n)
+	if n := f.lessor.calls(); n != 1 {
+		t.Errorf("asked %d times to export", n)
 	}
 	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 10, HydratedBytes: 5, Rate: 1, From: volume.FromPeer}))
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
@@ -94,15 +94,15 @@ func testHandshake(t *testing.T, f *fixture) {
 	if got := f.load(m).Status.Progress.HydratedBytes; got == nil || *got != 10 {
 		t.Errorf("a completed move shows %v of 10 bytes copied", got)
 	}
-	f.wantNoSecret(loan.Credentials.Password)
+	f.wantNoSecret(lease.Credentials.Password)
 }
 
 func testRefused(t *testing.T, f *fixture) {
 	f.source()
-	f.lender.retainedCaches[f.id] = 7 // another generation
-	m, loan, err := f.begin()
-	if !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "no retained cache of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
-		t.Fatalf("got %v, %v", loan, err)
+	f.lessor.retainedCaches[f.id] = 7 // another generation
+	m, lease, err := f.begin()
+	if !errors.Is(err, volume.ErrUnavailable) || lease != nil || !strings.Contains(err.Error(), "no retained cache of generation 1") || !strings.Contains(err.Error(), f.nodeA) {
+		t.Fatalf("got %v, %v", lease, err)
 	}
 	f.wantState(m, v1alpha1.ExportStateRefused)
 	obj := f.load(m)
@@ -112,8 +112,8 @@ func testRefused(t *testing.T, f *fixture) {
 	if e := <-f.events.Events; !strings.HasPrefix(e, "Warning "+moves.EventFailed) {
 		t.Errorf("event %q", e)
 	}
-	if f.lender.has(m) {
-		t.Error("reclaimed what was not lent")
+	if f.lessor.has(m) {
+		t.Error("released what was not exported")
 	}
 }
 
@@ -123,8 +123,8 @@ func testNoInitiator(t *testing.T, f *fixture) {
 	if _, _, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "CachePool "+f.nodeB) {
 		t.Errorf("got %v", err)
 	}
-	if n := f.lender.calls(); n != 0 {
-		t.Error("lent to a node without a name")
+	if n := f.lessor.calls(); n != 0 {
+		t.Error("exported to a node without a name")
 	}
 }
 
@@ -140,12 +140,12 @@ func testNobodyAnswers(t *testing.T, f *fixture) {
 	// The node comes back later, and serves nobody.
 	f.source()
 	time.Sleep(2 * time.Second)
-	if n := f.lender.calls(); n != 0 {
-		t.Error("lent to nobody")
+	if n := f.lessor.calls(); n != 0 {
+		t.Error("exported to nobody")
 	}
 }
 
-// testCancelled: kubelet gives a call up and repeats it; the loan must not be lost.
+// testCancelled: kubelet gives a call up and repeats it; the lease must not be lost.
 func testCancelled(t *testing.T, f *fixture) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(time.Second, cancel)
@@ -161,14 +161,14 @@ func testCancelled(t *testing.T, f *fixture) {
 }
 
 func testBusy(t *testing.T, f *fixture) {
-	f.lender.busy = 3
+	f.lessor.busy = 3
 	f.source()
 	f.mustBegin()
-	if n := f.lender.calls(); n != 4 {
+	if n := f.lessor.calls(); n != 4 {
 		t.Errorf("asked %d times", n)
 	}
 	passwords := map[string]bool{}
-	for _, r := range f.lender.lends {
+	for _, r := range f.lessor.exports {
 		passwords[r.Credentials.Password] = true
 	}
 	if len(passwords) != 1 {
@@ -181,21 +181,21 @@ func testBeginAgain(t *testing.T, f *fixture) {
 	f.source()
 	first, before := f.mustBegin()
 	for range 3 {
-		m, loan := f.mustBegin()
-		if m.UID == first.UID || m.Name != first.Name || loan.Credentials == before.Credentials {
-			t.Errorf("again: move %v, same password: %v", m, loan.Credentials == before.Credentials)
+		m, lease := f.mustBegin()
+		if m.UID == first.UID || m.Name != first.Name || lease.Credentials == before.Credentials {
+			t.Errorf("again: move %v, same password: %v", m, lease.Credentials == before.Credentials)
 		}
-		if r, _ := f.lender.loan(f.id); r.Credentials != loan.Credentials {
+		if r, _ := f.lessor.lease(f.id); r.Credentials != lease.Credentials {
 			t.Error("the nodes derived different credentials")
 		}
-		if lent, err := f.b.Lent(t.Context(), first); lent || err != nil {
-			t.Errorf("the first move is lent: %v, %v", lent, err)
+		if exported, err := f.b.Exported(t.Context(), first); exported || err != nil {
+			t.Errorf("the first move is exported: %v, %v", exported, err)
 		}
 		must(t, f.b.Finish(t.Context(), first, volume.MoveFailed, "late")) // of a move that is gone
-		first, before = m, loan
+		first, before = m, lease
 	}
 	time.Sleep(3 * time.Second) // longer than the grace
-	if f.lender.has(first) {
+	if f.lessor.has(first) {
 		t.Error("the retained cache was destroyed")
 	}
 	f.wantState(first, v1alpha1.ExportStateExported)
@@ -214,7 +214,7 @@ func testDeletedWhileWaiting(t *testing.T, f *fixture) {
 // testDrain: twenty volumes leave a node at the same moment.
 func testDrain(t *testing.T, f *fixture) {
 	const volumes = 20
-	f.lender.delay = 100 * time.Millisecond
+	f.lessor.delay = 100 * time.Millisecond
 	f.source()
 	var wg sync.WaitGroup
 	start := time.Now()
@@ -225,26 +225,26 @@ func testDrain(t *testing.T, f *fixture) {
 			r.Volume, r.Fence = id, fence
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			m, loan, err := f.b.Begin(ctx, r)
+			m, lease, err := f.b.Begin(ctx, r)
 			if err != nil {
 				t.Errorf("%s: %v", id, err)
 				return
 			}
-			if lent, _ := f.lender.loan(id); lent.Move != m || lent.Credentials != loan.Credentials {
-				t.Errorf("%s: loan of another move", id)
+			if exported, _ := f.lessor.lease(id); exported.Move != m || exported.Credentials != lease.Credentials {
+				t.Errorf("%s: lease of another move", id)
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d loans in %v, at most %d at once", volumes, time.Since(start).Round(time.Millisecond), f.lender.most)
-	if f.lender.most < 2 || f.lender.most > 4 {
-		t.Errorf("%d at once", f.lender.most)
+	t.Logf("%d leases in %v, at most %d at once", volumes, time.Since(start).Round(time.Millisecond), f.lessor.most)
+	if f.lessor.most < 2 || f.lessor.most > 4 {
+		t.Errorf("%d at once", f.lessor.most)
 	}
 	// What happens to one of them is no reason to look at all, which is done each second.
-	f.lender.mu.Lock()
-	defer f.lender.mu.Unlock()
-	if most := int(time.Since(start)/time.Second) + 3; f.lender.looks > most {
-		t.Errorf("all loans were looked at %d times, want at most %d", f.lender.looks, most)
+	f.lessor.mu.Lock()
+	defer f.lessor.mu.Unlock()
+	if most := int(time.Since(start)/time.Second) + 3; f.lessor.looks > most {
+		t.Errorf("all leases were looked at %d times, want at most %d", f.lessor.looks, most)
 	}
 }
 
@@ -258,7 +258,7 @@ func testOtherNode(t *testing.T, f *fixture) {
 	if _, _, err := f.b.Begin(ctx, r); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
-	if f.lender.calls() > 0 {
+	if f.lessor.calls() > 0 {
 		t.Error("answered for another node")
 	}
 }
@@ -278,7 +278,7 @@ func testSenselessAnswer(t *testing.T, f *fixture) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
-	if _, loan, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || loan != nil || !strings.Contains(err.Error(), "public key") {
-		t.Errorf("got %v, %v", loan, err)
+	if _, lease, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || lease != nil || !strings.Contains(err.Error(), "public key") {
+		t.Errorf("got %v, %v", lease, err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 // once.
 func testPrewarm(t *testing.T, f *fixture) {
 	f.source()
-	f.lender.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20}
+	f.lessor.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20}
 	r := f.request()
 	r.Purpose, r.Request, r.Fence.Generation = volume.PurposePrewarm, "r1", 1
 	wantEnded := func(r volume.MoveRequest, want bool) {
@@ -27,12 +27,12 @@ func testPrewarm(t *testing.T, f *fixture) {
 		}
 	}
 	wantEnded(r, false)
-	m, loan, err := f.b.Begin(t.Context(), r)
+	m, lease, err := f.b.Begin(t.Context(), r)
 	must(t, err)
-	if diff := cmp.Diff(f.lender.tracked, loan.Tracked); diff != "" {
+	if diff := cmp.Diff(f.lessor.tracked, lease.Tracked); diff != "" {
 		t.Errorf("record of writes (-want +got):\n%s", diff)
 	}
-	asked, _ := f.lender.loan(f.id)
+	asked, _ := f.lessor.lease(f.id)
 	if asked.Purpose != volume.PurposePrewarm || asked.Request != "r1" || asked.Generation != 1 {
 		t.Errorf("request %+v", asked)
 	}
@@ -51,12 +51,12 @@ func testPrewarm(t *testing.T, f *fixture) {
 	wantEnded(other, false)
 
 	// The move itself, beside the object of the copy.
-	f.lender.mu.Lock()
-	f.lender.retainedCaches[f.id] = 1
-	f.lender.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20, Changed: bytes.Repeat([]byte{0x81}, 1024)}
-	f.lender.mu.Unlock()
-	_, loan = f.mustBegin()
-	if diff := cmp.Diff(f.lender.tracked, loan.Tracked); diff != "" {
+	f.lessor.mu.Lock()
+	f.lessor.retainedCaches[f.id] = 1
+	f.lessor.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20, Changed: bytes.Repeat([]byte{0x81}, 1024)}
+	f.lessor.mu.Unlock()
+	_, lease = f.mustBegin()
+	if diff := cmp.Diff(f.lessor.tracked, lease.Tracked); diff != "" {
 		t.Errorf("record of writes (-want +got):\n%s", diff)
 	}
 }

@@ -46,10 +46,10 @@ func testWithoutSource(t *testing.T, f *fixture) {
 	r := f.request()
 	r.Source = nil
 	for range 2 {
-		m, loan, err := f.b.Begin(t.Context(), r)
+		m, lease, err := f.b.Begin(t.Context(), r)
 		must(t, err)
-		if loan != nil || m.UID == "" {
-			t.Errorf("move %v, loan %v", m, loan)
+		if lease != nil || m.UID == "" {
+			t.Errorf("move %v, lease %v", m, lease)
 		}
 		if obj := f.load(m); obj.Spec.SourceNode != "" || obj.Spec.DestinationPublicKey != "" {
 			t.Errorf("spec %+v", obj.Spec)
@@ -62,8 +62,8 @@ func testMissing(t *testing.T, f *fixture) {
 	m := volume.MoveID{Name: "no-such-move-1", UID: "u"}
 	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 1}))
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
-	if lent, err := f.b.Lent(t.Context(), m); lent || err != nil {
-		t.Errorf("lent: %v, %v", lent, err)
+	if exported, err := f.b.Exported(t.Context(), m); exported || err != nil {
+		t.Errorf("exported: %v, %v", exported, err)
 	}
 	if n := len(f.events.Events); n > 0 {
 		t.Errorf("%d events", n)
@@ -75,9 +75,9 @@ func testNoConnection(t *testing.T, f *fixture) {
 	cancel()
 	m := volume.MoveID{Name: "x-1", UID: "u"}
 	_, _, err := f.b.Begin(ctx, f.request())
-	_, lerr := f.b.Lent(ctx, m)
+	_, lerr := f.b.Exported(ctx, m)
 	for what, err := range map[string]error{
-		"Begin": err, "Lent": lerr, "Progress": f.b.Progress(ctx, m, volume.MoveProgress{}), "Finish": f.b.Finish(ctx, m, volume.MoveEnded, ""),
+		"Begin": err, "Exported": lerr, "Progress": f.b.Progress(ctx, m, volume.MoveProgress{}), "Finish": f.b.Finish(ctx, m, volume.MoveEnded, ""),
 	} {
 		if !errors.Is(err, volume.ErrUnavailable) {
 			t.Errorf("%s: %v", what, err)

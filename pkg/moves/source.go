@@ -32,7 +32,7 @@ const (
 	defaultResync  = 30 * time.Second
 	defaultGrace   = 5 * time.Second
 
-	// announceAfter is how long a loan may take before the destination is told that
+	// announceAfter is how long a lease may take before the destination is told that
 	// it is being prepared.
 	announceAfter = time.Second
 
@@ -44,7 +44,7 @@ const (
 type SourceConfig struct {
 	// Node is this node's name.
 	Node   string
-	Lender volume.Lender
+	Lessor volume.Lessor
 	// Client reads from the API server itself.
 	Client client.Client
 	Now    func() time.Time
@@ -53,13 +53,13 @@ type SourceConfig struct {
 	Workers int
 	// Resync is the pause between two looks at everything; 0 is 30 s.
 	Resync time.Duration
-	// Grace is how long a loan is kept whose object is gone; 0 is 5 s. A Begin that
+	// Grace is how long a lease is kept whose object is gone; 0 is 5 s. A Begin that
 	// is repeated replaces the object, and the retained cache must outlive that.
 	Grace time.Duration
 }
 
-// Source answers the moves that begin at this node: it lets the Lender lend what is
-// asked for and reclaim what is not needed any more.
+// Source answers the moves that begin at this node: it lets the Source node export what is
+// asked for and release what is not needed any more.
 type Source struct {
 	SourceConfig
 
@@ -69,12 +69,12 @@ type Source struct {
 	mu sync.Mutex
 	// keys of the moves that are not answered yet: an answer that is tried again
 	// must not change the password of a session.
-	keys map[string]loanKey
-	// missing are the loans without an object.
+	keys map[string]leaseKey
+	// missing are the leases without an object.
 	missing map[volume.ID]missing
 }
 
-// missing is a loan without an object, and since when this process has known.
+// missing is a lease without an object, and since when this process has known.
 type missing struct {
 	move  volume.MoveID
 	since time.Time
@@ -90,7 +90,7 @@ func NewSource(ctx context.Context, config *rest.Config, scheme *runtime.Scheme,
 		return nil, fmt.Errorf("watch of CacheMigrations: %w", err)
 	}
 	s := &Source{
-		SourceConfig: cfg.withDefaults(), cache: c, keys: map[string]loanKey{}, missing: map[volume.ID]missing{},
+		SourceConfig: cfg.withDefaults(), cache: c, keys: map[string]leaseKey{}, missing: map[volume.ID]missing{},
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[volume.ID](minBackoff, maxBackoff)),
 	}
 	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -127,7 +127,7 @@ func (s *Source) changed(obj any) {
 }
 
 // Run serves until ctx ends. It begins when it knows all objects: before that,
-// every loan would look forgotten.
+// every lease would look forgotten.
 func (s *Source) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -167,17 +167,17 @@ func (s *Source) ended(err error) error {
 	return nil
 }
 
-// enqueueAll looks at every volume with an object or a loan.
+// enqueueAll looks at every volume with an object or a lease.
 func (s *Source) enqueueAll(ctx context.Context) {
 	list, err := s.objects(ctx)
-	loans, lerr := s.Lender.Loans(ctx)
+	leases, lerr := s.Lessor.Leases(ctx)
 	if err := errors.Join(err, lerr); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Loans are looked at later")
+		klog.FromContext(ctx).Error(err, "Leases are looked at later")
 	}
 	for _, obj := range list {
 		s.queue.Add(volume.ID(obj.Spec.VolumeName))
 	}
-	for id := range loans {
+	for id := range leases {
 		s.queue.Add(id)
 	}
 }
@@ -216,7 +216,7 @@ func (s *Source) work(ctx context.Context) bool {
 		s.queue.AddRateLimited(id)
 		return true
 	case err != nil:
-		klog.FromContext(ctx).Error(err, "Loan is looked at again", "failures", s.queue.NumRequeues(id))
+		klog.FromContext(ctx).Error(err, "Lease is looked at again", "failures", s.queue.NumRequeues(id))
 		s.queue.AddRateLimited(id)
 		return true
 	}

@@ -29,16 +29,16 @@ import (
 )
 
 const (
-	lentName = "nf-pvc-1.lent"
-	exported = "pvc-1"
-	port     = 13260
-	size     = 8 << 20
-	password = "a-password-of-16"
+	exportedName = "nf-pvc-1.lent"
+	exported     = "pvc-1"
+	port         = 13260
+	size         = 8 << 20
+	password     = "a-password-of-16"
 )
 
 func TestMain(m *testing.M) { os.Exit(guest.Main(m)) }
 
-// rig is a node that lends a device, and the initiator of another one.
+// rig is a node that exports a device, and the initiator of another one.
 type rig struct {
 	t       *testing.T
 	run     hostexec.Runner
@@ -73,7 +73,7 @@ func newRig(t *testing.T) *rig {
 	if err := unix.Stat(disk, &st); err != nil {
 		t.Fatal(err)
 	}
-	info, err := r.dm.Create(t.Context(), lentName, "NEARFLASH-test-lent", devmapper.Table{{Length: size / 512, Target: devmapper.LinearTarget{
+	info, err := r.dm.Create(t.Context(), exportedName, "NEARFLASH-test-lent", devmapper.Table{{Length: size / 512, Target: devmapper.LinearTarget{
 		Device: fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)),
 	}}})
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *rig) clear() {
 	ctx := context.WithoutCancel(r.t.Context())
 	r.network(true)
 	_, _ = r.run.Run(ctx, hostexec.Command("iscsiadm", "-m", "session", "-u"))
-	if err := errors.Join(r.e.Unexport(ctx, exported), r.dm.Remove(ctx, lentName)); err != nil {
+	if err := errors.Join(r.e.Unexport(ctx, exported), r.dm.Remove(ctx, exportedName)); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -228,7 +228,7 @@ func TestKernelExport(t *testing.T) {
 	if names, err := r.e.List(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("left: %v, %v", names, err)
 	}
-	if err := r.dm.Remove(t.Context(), lentName); err != nil {
+	if err := r.dm.Remove(t.Context(), exportedName); err != nil {
 		t.Errorf("the device is still held: %v", err)
 	}
 	if _, err := r.connect(to, "another-password"); err == nil {
@@ -256,9 +256,9 @@ func (r *rig) wantNoWrite(disk string) {
 	r.wantContent(disk)
 }
 
-// TestKernelSecondLoan: the same volume is lent again later, with another password,
+// TestKernelSecondLoan: the same volume is exported again later, with another password,
 // to an initiator that still has the dead session of the first time.
-func TestKernelSecondLoan(t *testing.T) {
+func TestKernelSecondLease(t *testing.T) {
 	r := newRig(t)
 	to := r.export(password)
 	r.mustConnect(to, password)

@@ -267,7 +267,7 @@ func neverPublished(obj *v1alpha1.CachedVolume) bool {
 // owner may have withdrawn the source since.
 //
 // The list of retained caches is a hint and lags behind its nodes. The journal of the
-// node that it names has the last word (states.md, "What the lender does").
+// node that it names has the last word (states.md, "What the source node does").
 func warmSource(obj *v1alpha1.CachedVolume, node string, c claim, old bool) v1alpha1.WarmSource {
 	status := &obj.Status
 	before := ptr.Deref(status.Generation, 0)

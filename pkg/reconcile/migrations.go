@@ -24,9 +24,9 @@ import (
 // defaultRetention is how long an ended CacheMigration is kept.
 const defaultRetention = time.Hour
 
-// migrations ends and deletes CacheMigrations. A node that lends a retained cache holds
+// migrations ends and deletes CacheMigrations. A node that exports a retained cache holds
 // on to it until the migration has ended or is gone, and the node that would say so
-// may have died (states.md, "What the lender does").
+// may have died (states.md, "What the source node does").
 type migrations struct {
 	Config
 	informed client.Reader

@@ -65,7 +65,7 @@ func (c *cluster) request(t *testing.T, id volume.ID, node, request string) {
 	}))
 }
 
-// testSuperseded: a source lends until the migration has ended or is gone; of a
+// testSuperseded: a source exports until the migration has ended or is gone; of a
 // destination that died the controller has to say so.
 func (c *cluster) testSuperseded(t *testing.T) {
 	const id = "superseded"

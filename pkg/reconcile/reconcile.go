@@ -287,7 +287,7 @@ func (r *Reconciler) gone(ctx context.Context, nodes []string) ([]string, error)
 // prune drops the retained caches of nodes that left the cluster, and the warm source if
 // it is one of them, so that the new owner does not wait for its answer. Nothing
 // else is dropped here: a retained cache of an older generation is its node's to give
-// up, which may be about to lend it. The list informs; should the node come back,
+// up, which may be about to export it. The list informs; should the node come back,
 // its own journal decides about its caches.
 func prune(now *v1alpha1.CachedVolume, gone []string) {
 	now.Status.RetainedCaches = slices.DeleteFunc(now.Status.RetainedCaches, func(e v1alpha1.RetainedCache) bool {

@@ -62,7 +62,7 @@ func FuzzRequest(f *testing.F) {
 			for _, text := range hostile.Strings() {
 				for _, number := range []int64{0, -1, 1<<63 - 1} {
 					req = proto.Clone(req)
-					hostile.Hydration(req, text, number, 4)
+					hostile.Fill(req, text, number, 4)
 					f.Add(uint8(i), marshal(f, req))
 					if name := req.ProtoReflect().Descriptor().Fields().ByName("name"); name != nil {
 						req.ProtoReflect().Set(name, protoreflect.ValueOfString("pvc-1"))

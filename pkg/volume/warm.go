@@ -64,7 +64,7 @@ type Tracked struct {
 	Changed []byte `json:"changed,omitempty"`
 }
 
-// MoveRequest asks the node that holds a retained cache to lend it.
+// MoveRequest asks the node that holds a retained cache to export it.
 type MoveRequest struct {
 	Volume ID
 	// Purpose is PurposeMove, unless the cache is asked for while it is in use. Then
@@ -84,13 +84,13 @@ type MoveRequest struct {
 	Deadline  time.Time
 }
 
-// Loan is a retained cache that its node serves over iSCSI: the cache's metadata,
+// Lease is a retained cache that its node serves over iSCSI: the cache's metadata,
 // followed by its data, as one read-only unit.
-type Loan struct {
+type Lease struct {
 	Move        MoveID
 	Source      ISCSI
 	Credentials Credentials
-	// ChunkSectors, MetaBytes and DataBytes are the geometry of the lent cache.
+	// ChunkSectors, MetaBytes and DataBytes are the geometry of the exported cache.
 	ChunkSectors         uint64
 	MetaBytes, DataBytes int64
 	// UnitID is the identity of the unit that the cache is of; "" is not known.
@@ -135,25 +135,25 @@ const (
 // Moves are the CacheMigration objects as the node that fills a cache uses them.
 type Moves interface {
 	// Begin creates the object of a move and, if there is a source, waits until its
-	// node lends the retained cache or refuses, or ctx ends. A killed Begin is repeated
-	// with a new object and a new secret. The loan is nil without a source.
+	// node exports the retained cache or refuses, or ctx ends. A killed Begin is repeated
+	// with a new object and a new secret. The lease is nil without a source.
 	// Errors: ErrUnavailable (no answer in time, or refused; the text says why).
-	Begin(ctx context.Context, r MoveRequest) (MoveID, *Loan, error)
+	Begin(ctx context.Context, r MoveRequest) (MoveID, *Lease, error)
 	// Progress reports how far the hydration is; a missing object is success.
 	Progress(ctx context.Context, id MoveID, p MoveProgress) error
 	// Finish reports the end, which lets the source go; repeating it or a missing
 	// object is success.
 	Finish(ctx context.Context, id MoveID, o MoveOutcome, message string) error
-	// Lent tells whether the source still serves the move: false when its node has
+	// Exported tells whether the source still serves the move: false when its node has
 	// said that it does not, or the object is gone. It is cheap, and is asked again and
-	// again; what is not known counts as lent. Errors: ErrUnavailable.
-	Lent(ctx context.Context, id MoveID) (bool, error)
+	// again; what is not known counts as exported. Errors: ErrUnavailable.
+	Exported(ctx context.Context, id MoveID) (bool, error)
 	// Ended tells whether a prewarming of that request was begun and has ended.
 	Ended(ctx context.Context, r MoveRequest) (bool, error)
 }
 
-// LoanRequest is a move as the node that holds the retained cache sees it.
-type LoanRequest struct {
+// LeaseRequest is a move as the node that holds the retained cache sees it.
+type LeaseRequest struct {
 	Move   MoveID
 	Volume ID
 	UID    string
@@ -167,25 +167,25 @@ type LoanRequest struct {
 	Credentials   Credentials
 }
 
-// Lender serves retained caches to other nodes.
-type Lender interface {
-	// Lend exports a retained cache to one initiator, read-only. It is idempotent for
+// Lessor serves retained caches to other nodes.
+type Lessor interface {
+	// Export exports a retained cache to one initiator, read-only. It is idempotent for
 	// the same request. Errors: ErrNotFound (no clean retained cache of that generation),
 	// ErrFenced (the record does not name the other node), ErrUnavailable.
-	Lend(ctx context.Context, r LoanRequest) (Loan, error)
-	// Reclaim ends the loan of a move and destroys the retained cache, whose generation
+	Export(ctx context.Context, r LeaseRequest) (Lease, error)
+	// Release ends the lease of a move and destroys the retained cache, whose generation
 	// is not the volume's any more. Absent is success.
-	Reclaim(ctx context.Context, id ID, m MoveID) error
-	// Loans returns the moves that this node serves, by volume.
-	Loans(ctx context.Context) (map[ID]MoveID, error)
-	// Loan returns the move that this node serves with one volume, whatever the number
-	// of others.
-	Loan(ctx context.Context, id ID) (m MoveID, served bool, err error)
-	// InUse tells whether the other node has a session with the loan of a volume now.
-	InUse(ctx context.Context, id ID) (bool, error)
-	// Release ends the loan of a move, and leaves the retained cache to a later repair.
-	// Absent is success. Errors: ErrBusy.
 	Release(ctx context.Context, id ID, m MoveID) error
+	// Leases returns the moves that this node serves, by volume.
+	Leases(ctx context.Context) (map[ID]MoveID, error)
+	// Lease returns the move that this node serves with one volume, whatever the number
+	// of others.
+	Lease(ctx context.Context, id ID) (m MoveID, served bool, err error)
+	// InUse tells whether the other node has a session with the lease of a volume now.
+	InUse(ctx context.Context, id ID) (bool, error)
+	// EndLease ends the lease of a move, and leaves the retained cache to a later repair.
+	// Absent is success. Errors: ErrBusy.
+	EndLease(ctx context.Context, id ID, m MoveID) error
 }
 
 // HotSet names the blocks of a volume that were hottest, without their content.

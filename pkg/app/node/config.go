@@ -37,7 +37,7 @@ type Config struct {
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
 	// that to Kubernetes.
 	MaxVolumes int64
-	// NodeIP is the node's address and WarmStartPort the port at which caches are lent
+	// NodeIP is the node's address and WarmStartPort the port at which caches are exported
 	// to other nodes.
 	NodeIP        string
 	WarmStartPort int
@@ -78,8 +78,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
-	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are lent to other nodes; empty: they are not")
-	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are lent to other nodes")
+	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
+	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are exported to other nodes")
 	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
 	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together; 0 is no limit")
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")

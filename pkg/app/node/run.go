@@ -83,9 +83,9 @@ type plugin struct {
 	sampler   *observe.Sampler
 	reporter  *observe.Reporter
 	locks     *keylock.Set
-	// loans answers the moves that ask for this node's caches; nil if it lends none.
-	loans *moves.Source
-	// watchMoves knows what the lenders of this node's caches say.
+	// leases answers the moves that ask for this node's caches; nil if it exports none.
+	leases *moves.Source
+	// watchMoves knows what the source nodes of this node's caches say.
 	watchMoves func(context.Context) error
 	// api reads from the API server itself.
 	api client.Client
@@ -175,8 +175,8 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
-	if p.loans != nil {
-		group.Go(func() error { return p.serveLoans(ctx, stopped) })
+	if p.leases != nil {
+		group.Go(func() error { return p.serveLeases(ctx, stopped) })
 	}
 	group.Go(func() error { return p.watchMoves(ctx) })
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
@@ -223,8 +223,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	borrowed := moves.NewDestination(api, recorder, time.Now)
-	watchMoves, err := borrowed.Watch(ctx, watching, scheme, cfg.NodeName)
+	imported := moves.NewDestination(api, recorder, time.Now)
+	watchMoves, err := imported.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +259,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
-		Moves: borrowed, HotSets: records.NewHotSets(api),
+		Moves: imported, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
 		FailedOver:   func() { p.failovers.Add(1) },
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
@@ -267,8 +267,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	})
 	p.pool.Serve(p.attacher)
 	if cfg.NodeIP != "" {
-		p.loans, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
-			Node: cfg.NodeName, Lender: p.attacher, Client: api, Now: time.Now,
+		p.leases, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
+			Node: cfg.NodeName, Lessor: p.attacher, Client: api, Now: time.Now,
 		})
 	}
 	return p, err

@@ -16,7 +16,7 @@ const (
 	// leavingPatience is how long the Node object is looked at: the kubelet writes that
 	// the node is shut down while it begins to stop pods.
 	leavingPatience, leavingPoll = 2 * time.Second, 200 * time.Millisecond
-	// handOverTimeout bounds everything that is done for loans at the end. Kubelets
+	// handOverTimeout bounds everything that is done for leases at the end. Kubelets
 	// commonly give critical pods 10 s of a shutdown.
 	handOverTimeout = 8 * time.Second
 
@@ -62,30 +62,30 @@ func awaitLeaving(ctx context.Context, api client.Reader, name string) (reason s
 	return reason
 }
 
-// handOver gives the loans of a node up that is shut down. ctx has ended by the
-// signal; the loans of a plugin that is restarted stay.
+// handOver gives the leases of a node up that is shut down. ctx has ended by the
+// signal; the leases of a plugin that is restarted stay.
 func (p *plugin) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
 	defer cancel()
 	log := klog.FromContext(ctx)
-	loans, err := p.attacher.Loans(ctx)
-	if err != nil || len(loans) == 0 {
-		return // nobody reads from here; who lends and cannot say so serves on
+	leases, err := p.attacher.Leases(ctx)
+	if err != nil || len(leases) == 0 {
+		return // nobody reads from here; who exports and cannot say so serves on
 	}
 	reason := awaitLeaving(ctx, p.api, p.cfg.NodeName)
 	if reason == "" {
-		log.Info("Loans go on without the plugin", "loans", len(loans))
+		log.Info("Leases go on without the plugin", "leases", len(leases))
 		return
 	}
-	if err := p.loans.HandOver(ctx, reason); err != nil {
-		log.Error(err, "Some loans go on until the kernel stops")
+	if err := p.leases.HandOver(ctx, reason); err != nil {
+		log.Error(err, "Some leases go on until the kernel stops")
 	}
 }
 
 // serveLoans answers moves until ctx ends. If that was by the signal, of which stopped
-// tells, and the node itself goes, the loans are given up then.
-func (p *plugin) serveLoans(ctx, stopped context.Context) error {
-	err := p.loans.Run(ctx)
+// tells, and the node itself goes, the leases are given up then.
+func (p *plugin) serveLeases(ctx, stopped context.Context) error {
+	err := p.leases.Run(ctx)
 	if stopped.Err() != nil {
 		p.handOver(stopped)
 	}

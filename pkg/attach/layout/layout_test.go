@@ -74,14 +74,14 @@ func TestRenames(t *testing.T) {
 		"nf-db-data-data":   info("2", Data),
 		"nf-db-data-origin": info("2", Origin),
 		"nf-db.origin":      info("1", Origin),
-		"nf-db-lent":        info("1", Lent),
+		"nf-db-lent":        info("1", Exported),
 		"nf-x-path":         info("3-data", Path), // a record's UID may be anything
 		"nf-alien-data":     {UUID: "LVM-data"},
 		"nf-alien-origin":   {},
 	}
 	want := map[volume.ID][]Rename{
 		"db-data": {{Data, "nf-db-data-data", "nf-db-data.data"}, {Origin, "nf-db-data-origin", "nf-db-data.origin"}},
-		"db":      {{Lent, "nf-db-lent", "nf-db.lent"}},
+		"db":      {{Exported, "nf-db-lent", "nf-db.lent"}},
 		"x":       {{Path, "nf-x-path", "nf-x.path"}},
 	}
 	got := Renames(infos)

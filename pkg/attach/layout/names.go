@@ -26,12 +26,12 @@ const (
 	// Source holds reads back while what Path reads from is lost (The warm move).
 	Source Part = "source"
 	Path   Part = "path"
-	// Lent is what another node reads the cache's data through.
-	Lent Part = "lent"
+	// Exported is what another node reads the cache's data through.
+	Exported Part = "lent" // as on hosts since the first version
 )
 
 // lower are the parts below a volume's own device.
-var lower = []Part{Data, Origin, Source, Path, Lent}
+var lower = []Part{Data, Origin, Source, Path, Exported}
 
 // Device is the name of a part's device. No ID contains the separator.
 func Device(id volume.ID, p Part) string {
@@ -119,5 +119,6 @@ func DataLV(id volume.ID) string { return string(id) + ".data" }
 // MetaLV is that of its map.
 func MetaLV(id volume.ID) string { return string(id) + ".meta" }
 
-// HydrationLV is that of the metadata of an unfinished warm start.
-func HydrationLV(id volume.ID) string { return string(id) + ".hydration" }
+// HydrationLV is that of the metadata of an unfinished warm start, named as on SSDs since the
+// first version.
+func HydrationLV(id volume.ID) string { return string(id) + ".fill" }

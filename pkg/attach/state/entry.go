@@ -93,9 +93,9 @@ type Entry struct {
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Hydration is what the cache is being filled from; nil for a cache that is whole.
 	Hydration *Hydration `json:"fill,omitempty"`
-	// Lent is the move that the cache is exported to: a Retained one, or a Staged one
+	// Exported is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is warmed beforehand.
-	Lent *volume.MoveID `json:"lent,omitempty"`
+	Exported *volume.MoveID `json:"lent,omitempty"`
 	// Track is the record of writes that goes on for such a node, and Tracked what it
 	// had come to when the volume left.
 	Track   *Track          `json:"track,omitempty"`
@@ -192,7 +192,7 @@ func (e *Entry) Validate() error {
 		{e.Prewarm != nil && e.Activated, "a cache in use is still a copy"},
 		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},
 		{e.State == Retained && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
-		{e.Lent != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
+		{e.Exported != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
 		{e.Track != nil && (e.State == Staging || e.State == Retained || e.State == Prewarmed), "writes to a cache that is not in use are recorded"},
 		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a unit whose server keeps generations is reserved"},
 		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
@@ -245,7 +245,7 @@ type Hydration struct {
 	// PeerOffset where its data begin, in sectors.
 	Peer       *volume.ISCSI `json:"peer,omitempty"`
 	PeerOffset uint64        `json:"peerOffset,omitempty"`
-	// PeerSectors is the length of the lent data.
+	// PeerSectors is the length of the exported data.
 	PeerSectors uint64 `json:"peerSectors,omitempty"`
 	// RegionSectors is the unit of the copy.
 	RegionSectors uint64 `json:"regionSectors,omitempty"`
@@ -258,7 +258,7 @@ type Hydration struct {
 	Deadline  time.Time `json:"deadline,omitzero"`
 }
 
-// Began tells where the hydration was to begin. The loan tells it when the retained cache is forgotten.
+// Began tells where the hydration was to begin. The lease tells it when the retained cache is forgotten.
 func (f *Hydration) Began() volume.ServedFrom {
 	if f.From != nil || f.PeerSectors > 0 {
 		return volume.FromPeer
@@ -306,8 +306,8 @@ type Prewarm struct {
 	// was copied.
 	Tracking string `json:"tracking,omitempty"`
 	// ChunkSectors and LentBytes are the geometry of the owner's cache.
-	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
-	LentBytes    int64  `json:"lentBytes,omitempty"`
+	ChunkSectors  uint64 `json:"chunkSectors,omitempty"`
+	ExportedBytes int64  `json:"lentBytes,omitempty"`
 	// Peer is the owner's export while a session with it may exist, and PeerOffset where
 	// its data begin, in sectors.
 	Peer       *volume.ISCSI `json:"peer,omitempty"`
@@ -359,16 +359,16 @@ func (e *Entry) Activation() volume.Activation {
 // Evictable tells whether the space of an entry may be given to another volume: that
 // of a retained cache which nobody reads, or of data that were copied beforehand.
 func (e *Entry) Evictable() bool {
-	return e.State == Retained && e.Lent == nil || e.State == Prewarmed
+	return e.State == Retained && e.Exported == nil || e.State == Prewarmed
 }
 
 // MayHave tells whether a device of that part may be this node's, which has the entry or
-// none. Nodes that share a kernel (kind) see each other's: one may lend the cache to the
+// none. Nodes that share a kernel (kind) see each other's: one may export the cache to the
 // other.
 func (e *Entry) MayHave(p layout.Part) bool {
 	switch {
-	case p == layout.Lent:
-		return e != nil && e.Lent != nil
+	case p == layout.Exported:
+		return e != nil && e.Exported != nil
 	case e == nil:
 		return true
 	}

@@ -20,8 +20,8 @@ func TestValidate(t *testing.T) {
 	}{
 		"in use":              {staged, func(*Entry) {}, ""},
 		"kept":                {kept, func(*Entry) {}, ""},
-		"being exported":      {kept, func(e *Entry) { e.Lent = &volume.MoveID{Name: "m"} }, ""},
-		"recorded for a node": {staged, func(e *Entry) { e.Lent, e.Track = &volume.MoveID{Name: "m"}, &Track{ID: "t"} }, ""},
+		"being exported":      {kept, func(e *Entry) { e.Exported = &volume.MoveID{Name: "m"} }, ""},
+		"recorded for a node": {staged, func(e *Entry) { e.Exported, e.Track = &volume.MoveID{Name: "m"}, &Track{ID: "t"} }, ""},
 		"copied beforehand":   {Entry{State: Prewarmed, Mode: volume.ModeWritethrough, Prewarm: &Prewarm{}}, func(*Entry) {}, ""},
 		"given up":            {kept, func(e *Entry) { e.State = Wiping }, ""},
 
@@ -33,7 +33,7 @@ func TestValidate(t *testing.T) {
 		"a copy that nobody wants":       {Entry{State: Releasing, Mode: volume.ModeWriteback, Prewarm: &Prewarm{}}, func(*Entry) {}, "outlived"},
 		"kept dirty":                     {kept, func(e *Entry) { e.Clean = false }, "not proven"},
 		"kept in doubt":                  {kept, func(e *Entry) { e.Doubt = "the origin refused writes" }, "not proven"},
-		"exported while it is flushed":   {staged, func(e *Entry) { e.State, e.Lent = Flushing, &volume.MoveID{} }, "exported"},
+		"exported while it is flushed":   {staged, func(e *Entry) { e.State, e.Exported = Flushing, &volume.MoveID{} }, "exported"},
 		"recorded, and not in use":       {staged, func(e *Entry) { e.State, e.Clean, e.Track = Retained, true, &Track{ID: "t"} }, "not in use"},
 		"a reserved unit that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
 		"inherited nothing":              {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},

@@ -155,7 +155,7 @@ func TestEnsureConverges(t *testing.T) {
 }
 
 // A target for reading must be one from the first moment, and a volume that was
-// lent must become writable again where it is exported for writing.
+// exported must become writable again where it is exported for writing.
 func TestReadOnly(t *testing.T) {
 	for stop := 0; ; stop++ {
 		k := liotest.New()

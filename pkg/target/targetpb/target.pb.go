@@ -1270,7 +1270,7 @@ type GetCapacityResponse struct {
 	TotalBytes int64 `protobuf:"varint,3,opt,name=total_bytes,json=totalBytes,proto3" json:"total_bytes,omitempty"`
 	// Bytes in use there. For thin, the fill level of the pool.
 	UsedBytes int64 `protobuf:"varint,4,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
-	// Hydration level of the thin pool's metadata, 0 to 100; 0 for thick.
+	// Fill level of the thin pool's metadata, 0 to 100; 0 for thick.
 	MetadataPercent float64 `protobuf:"fixed64,5,opt,name=metadata_percent,json=metadataPercent,proto3" json:"metadata_percent,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

@@ -21,7 +21,7 @@ func Numbers() []int64 { return []int64{0, 1, 5, -1, 1 << 40, 1<<63 - 1, -1 << 6
 
 // Fill puts one text and one number into every field of a message, down to a depth:
 // each list and map gets one element, and of a choice the last is taken.
-func Hydration(m proto.Message, text string, number int64, depth int) {
+func Fill(m proto.Message, text string, number int64, depth int) {
 	hydration(m.ProtoReflect(), text, number, depth)
 }
 

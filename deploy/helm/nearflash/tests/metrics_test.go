@@ -350,7 +350,7 @@ func TestMetricsText(t *testing.T) {
 	collector.DirtyLimits = func() []dirtylimit.Use {
 		return []dirtylimit.Use{{ID: sample.ID, Bytes: 2, Age: time.Minute, Activations: 1}}
 	}
-	collector.Loans = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
+	collector.Leases = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
 	registry.MustRegister(metrics.BuildInfo("node"), collector)
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)
 	families, err := prometheus.Gatherers{registry, calls.Gatherer()}.Gather()

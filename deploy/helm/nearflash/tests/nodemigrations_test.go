@@ -18,28 +18,28 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "change what was asked for", nodeB.Patch(ctx, stored.DeepCopy(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`)))
 	nodeC := c.as(t, c.podToken(t, "nearflash-node", "node-c"))
 
-	const lent = `{"status":{"source":{"state":"Exported"}}}`
+	const exported = `{"status":{"source":{"state":"Exported"}}}`
 	tests := map[string]struct {
 		node        client.Client
 		patch       string
 		wantAllowed bool
 	}{
-		"source lends":                   {nodeA, lent, true},
-		"destination lends to itself":    {nodeB, lent, false},
-		"stranger lends":                 {nodeC, lent, false},
-		"destination reports progress":   {nodeB, `{"status":{"progress":{"hydratedBytes":1}}}`, true},
-		"source reports progress":        {nodeA, `{"status":{"progress":{"hydratedBytes":1}}}`, false},
-		"stranger reports progress":      {nodeC, `{"status":{"progress":{"hydratedBytes":1}}}`, false},
-		"destination ends it":            {nodeB, `{"status":{"outcome":"Completed","outcomeMessage":"all","completionTime":"2026-11-21T10:00:00Z"}}`, true},
-		"source ends it":                 {nodeA, `{"status":{"outcome":"Ended"}}`, false},
-		"source says why it ended":       {nodeA, `{"status":{"outcomeMessage":"x"}}`, false},
-		"source says when it ended":      {nodeA, `{"status":{"completionTime":"2026-11-21T10:00:00Z"}}`, false},
-		"source says when it began":      {nodeA, `{"status":{"startTime":"2026-11-21T10:00:00Z"}}`, false},
-		"source sets a condition":        {nodeA, `{"status":{"conditions":[{"type":"Completed","status":"True","reason":"Completed","message":"","lastTransitionTime":"2026-11-21T10:00:00Z"}]}}`, false},
-		"stranger ends it":               {nodeC, `{"status":{"outcome":"Ended"}}`, false},
-		"source lends and ends it":       {nodeA, `{"status":{"source":{"state":"Exported"},"outcome":"Ended"}}`, false},
-		"destination lends and reports":  {nodeB, `{"status":{"source":{"state":"Exported"},"progress":{"hydratedBytes":1}}}`, false},
-		"destination reports everything": {nodeB, `{"status":{"startTime":"2026-11-21T10:00:00Z","progress":{"totalBytes":2}}}`, true},
+		"source exports":                  {nodeA, exported, true},
+		"destination exports to itself":   {nodeB, exported, false},
+		"stranger exports":                {nodeC, exported, false},
+		"destination reports progress":    {nodeB, `{"status":{"progress":{"hydratedBytes":1}}}`, true},
+		"source reports progress":         {nodeA, `{"status":{"progress":{"hydratedBytes":1}}}`, false},
+		"stranger reports progress":       {nodeC, `{"status":{"progress":{"hydratedBytes":1}}}`, false},
+		"destination ends it":             {nodeB, `{"status":{"outcome":"Completed","outcomeMessage":"all","completionTime":"2026-11-21T10:00:00Z"}}`, true},
+		"source ends it":                  {nodeA, `{"status":{"outcome":"Ended"}}`, false},
+		"source says why it ended":        {nodeA, `{"status":{"outcomeMessage":"x"}}`, false},
+		"source says when it ended":       {nodeA, `{"status":{"completionTime":"2026-11-21T10:00:00Z"}}`, false},
+		"source says when it began":       {nodeA, `{"status":{"startTime":"2026-11-21T10:00:00Z"}}`, false},
+		"source sets a condition":         {nodeA, `{"status":{"conditions":[{"type":"Completed","status":"True","reason":"Completed","message":"","lastTransitionTime":"2026-11-21T10:00:00Z"}]}}`, false},
+		"stranger ends it":                {nodeC, `{"status":{"outcome":"Ended"}}`, false},
+		"source exports and ends it":      {nodeA, `{"status":{"source":{"state":"Exported"},"outcome":"Ended"}}`, false},
+		"destination exports and reports": {nodeB, `{"status":{"source":{"state":"Exported"},"progress":{"hydratedBytes":1}}}`, false},
+		"destination reports everything":  {nodeB, `{"status":{"startTime":"2026-11-21T10:00:00Z","progress":{"totalBytes":2}}}`, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

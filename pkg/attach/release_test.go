@@ -13,9 +13,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// The blocks of a lent cache are discarded only when the journal says that it goes: a process
-// that ends there would leave a retained cache of zeroes, which looks whole and would be lent again.
-func TestReclaimForgetsFirst(t *testing.T) {
+// The blocks of an exported cache are discarded only when the journal says that it goes: a process
+// that ends there would leave a retained cache of zeroes, which looks whole and would be exported again.
+func TestReleaseForgetsFirst(t *testing.T) {
 	l := newLife(t, volume.ModeWritethrough)
 	req := l.publish(l.a.name)
 	l.must("stage", l.a.Stage(l.ctx, req))
@@ -24,7 +24,7 @@ func TestReclaimForgetsFirst(t *testing.T) {
 	e, err := l.a.Journal.Load(string(volumeID))
 	l.must("journal", err)
 	move := volume.MoveID{Name: "m", UID: "1"}
-	e.Lent = &move
+	e.Exported = &move
 	l.must("journal", l.a.Journal.Save(string(volumeID), e))
 	d := &discards{Blocks: l.a.Blocks, journal: func() state.State {
 		e, err := l.a.Journal.Load(string(volumeID))
@@ -32,7 +32,7 @@ func TestReclaimForgetsFirst(t *testing.T) {
 		return e.State
 	}}
 	l.a.Blocks = d
-	l.must("reclaim", l.a.Reclaim(l.ctx, volumeID, move))
+	l.must("release", l.a.Release(l.ctx, volumeID, move))
 	if want := []state.State{state.Wiping}; !slices.Equal(d.states, want) {
 		t.Errorf("discarded while the journal said %v, want %v", d.states, want)
 	}
@@ -97,7 +97,7 @@ func TestLimitLeavesLostAlone(t *testing.T) {
 
 // TestLendLive: a cache in use is exported, the copy of it ends, and writes go on being
 // recorded until the volume leaves; then the other node can tell what has changed.
-func TestLendLive(t *testing.T) {
+func TestExportLive(t *testing.T) {
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		t.Run(string(mode), func(t *testing.T) {
 			l := newWarmLife(t, mode, "")
@@ -105,19 +105,19 @@ func TestLendLive(t *testing.T) {
 			l.must("stage", l.a.Stage(l.ctx, req))
 			l.a.podWrites(1, 0, 1)
 			l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode, s.PrewarmRequest = l.b.name, "r" })
-			ask := volume.LoanRequest{
+			ask := volume.LeaseRequest{
 				Move: volume.MoveID{Name: "m", UID: "1"}, Volume: volumeID, UID: req.Publication.Fence.UID, Generation: req.Publication.Fence.Generation,
 				Purpose: volume.PurposePrewarm, To: l.b.name, Request: "r", Initiator: iqnOf(l.b.name), Credentials: account,
 			}
-			loan, err := l.a.Lend(l.ctx, ask)
-			l.must("lend", err)
-			l.must("end of the copy", l.a.Release(l.ctx, volumeID, ask.Move))
-			if e := l.a.entry(); e.Lent != nil || e.Track == nil || loan.Tracked == nil || e.Track.ID != loan.Tracked.ID {
-				t.Errorf("after the copy: lent %v, record %v, told %v", e.Lent, e.Track, loan.Tracked)
+			lease, err := l.a.Export(l.ctx, ask)
+			l.must("export", err)
+			l.must("end of the copy", l.a.EndLease(l.ctx, volumeID, ask.Move))
+			if e := l.a.entry(); e.Exported != nil || e.Track == nil || lease.Tracked == nil || e.Track.ID != lease.Tracked.ID {
+				t.Errorf("after the copy: exported %v, record %v, told %v", e.Exported, e.Track, lease.Tracked)
 			}
 			l.a.podWrites(2, 1)
 			l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
-			if e := l.a.entry(); e.State != state.Retained || e.Track != nil || e.Tracked == nil || e.Tracked.ID != loan.Tracked.ID {
+			if e := l.a.entry(); e.State != state.Retained || e.Track != nil || e.Tracked == nil || e.Tracked.ID != lease.Tracked.ID {
 				t.Errorf("after the volume has left: %s, record %v, written %v", e.State, e.Track, e.Tracked)
 			}
 		})

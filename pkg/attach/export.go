@@ -15,108 +15,108 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-var _ volume.Lender = (*Attacher)(nil)
+var _ volume.Lessor = (*Attacher)(nil)
 
-// Lend implements volume.Lender; it is the table "What the lender does" of
+// Export implements volume.Lessor; it is the table "What the source node does" of
 // states.md.
-func (a *Attacher) Lend(ctx context.Context, r volume.LoanRequest) (volume.Loan, error) {
+func (a *Attacher) Export(ctx context.Context, r volume.LeaseRequest) (volume.Lease, error) {
 	unlock, ok := a.Locks.TryLock(string(r.Volume))
 	if !ok {
-		return volume.Loan{}, fmt.Errorf("%w: volume %s", volume.ErrBusy, r.Volume)
+		return volume.Lease{}, fmt.Errorf("%w: volume %s", volume.ErrBusy, r.Volume)
 	}
 	defer unlock()
 	e, err := a.loadSettled(ctx, r.Volume)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	rec, err := a.Records.Get(ctx, r.Volume)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	live := r.Purpose == volume.PurposePrewarm
 	if live {
-		err = lendableLive(e, rec, r, a.Node)
+		err = exportableLive(e, rec, r, a.Node)
 	} else {
-		err = lendable(e, rec, r, a.Boot)
+		err = exportable(e, rec, r, a.Boot)
 	}
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
-	if e.Lent != nil && *e.Lent != r.Move {
-		if err := a.endLoan(ctx, e); err != nil {
-			return volume.Loan{}, err
+	if e.Exported != nil && *e.Exported != r.Move {
+		if err := a.endLease(ctx, e); err != nil {
+			return volume.Lease{}, err
 		}
 	}
 	if live {
-		return a.lendLive(ctx, e, r)
+		return a.exportLive(ctx, e, r)
 	}
-	return a.lend(ctx, e, r)
+	return a.exportCache(ctx, e, r)
 }
 
-// lendable says why a retained cache may not be lent, nil if it may.
-func lendable(e *state.Entry, rec volume.Volume, r volume.LoanRequest, boot string) error {
+// exportable says why a retained cache may not be exported, nil if it may.
+func exportable(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, boot string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation + 1, Node: r.To}); {
 	case e == nil || e.State != state.Retained || e.Hydration != nil || !e.Clean || e.Fence.UID != r.UID || e.Fence.Generation != r.Generation:
 		return fmt.Errorf("%w: no clean cache of volume %s, generation %d, is kept here", volume.ErrNotFound, r.Volume, r.Generation)
 	case rec.Fence != want || !rec.Published:
 		return fmt.Errorf("%w: volume %s is at generation %d with owner %q; the cache of generation %d is for the owner after it, and node %q asks",
 			volume.ErrFenced, r.Volume, rec.Fence.Generation, rec.Fence.Node, r.Generation, r.To)
-	case e.Lent != nil && *e.Lent == r.Move && e.Boot == boot:
-		return nil // it was judged when it was lent; the borrower has begun since
+	case e.Exported != nil && *e.Exported == r.Move && e.Boot == boot:
+		return nil // it was judged when it was exported; the destination has begun since
 	case rec.Identify(e.Activation()) != volume.IdentityCurrent && !bugTrustNodeName.On():
 		return fmt.Errorf("%w: the cache of volume %s on this node is not of the volume's last stage here", volume.ErrNotFound, r.Volume)
-	case e.Lent != nil && *e.Lent == r.Move && e.Boot != boot:
-		return fmt.Errorf("%w: the loan was lost when this node restarted", volume.ErrUnavailable)
+	case e.Exported != nil && *e.Exported == r.Move && e.Boot != boot:
+		return fmt.Errorf("%w: the lease was lost when this node restarted", volume.ErrUnavailable)
 	}
 	return nil
 }
 
-// lend exports the cache: metadata, then data, as one device.
-func (a *Attacher) lend(ctx context.Context, e *state.Entry, r volume.LoanRequest) (volume.Loan, error) {
-	again := e.Lent != nil
-	e.Lent = &r.Move
+// exportCache exports the cache: metadata, then data, as one device.
+func (a *Attacher) exportCache(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
+	again := e.Exported != nil
+	e.Exported = &r.Move
 	if err := a.save(ctx, e, state.Retained); err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
-	faultLendJournaled.Hit()
+	faultExportJournaled.Hit()
 	c, err := a.findCache(ctx, e.ID)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	if !c.facts.Whole || !sameCache(e, c.facts) || !c.facts.SuperblockClean || !stopProven(e, c.facts) {
-		return volume.Loan{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
+		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
-	loan, err := a.export(ctx, e, c, r, again, false)
+	lease, err := a.export(ctx, e, c, r, again, false)
 	if err != nil {
-		return loan, err
+		return lease, err
 	}
-	loan.Tracked = e.Tracked
-	klog.FromContext(ctx).Info("Cache lent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
-	return loan, nil
+	lease.Tracked = e.Tracked
+	klog.FromContext(ctx).Info("Cache exported", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
+	return lease, nil
 }
 
 // export makes one device of metadata and data, and serves it. again tells that the
-// same loan may have been given before, live that the cache is in use.
-func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r volume.LoanRequest, again, live bool) (volume.Loan, error) {
-	dev, err := a.lentDevice(ctx, e, again, func() (devmapper.Table, error) { return a.lentTable(ctx, e, c, live) })
+// same lease may have been given before, live that the cache is in use.
+func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r volume.LeaseRequest, again, live bool) (volume.Lease, error) {
+	dev, err := a.exportedDevice(ctx, e, again, func() (devmapper.Table, error) { return a.exportedTable(ctx, e, c, live) })
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
-	faultLendDevice.Hit()
+	faultExportDevice.Hit()
 	export, err := a.Exporter.Export(ctx, string(e.ID), dev.DevPath(), r.Initiator, r.Credentials)
 	if err != nil {
-		return volume.Loan{}, fmt.Errorf("%w: export of the cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
+		return volume.Lease{}, fmt.Errorf("%w: export of the cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
-	faultLendExported.Hit()
-	return volume.Loan{
+	faultExportExported.Hit()
+	return volume.Lease{
 		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, UnitID: e.UnitID,
 	}, nil
 }
 
-// lentDevice makes the device that is exported. One of the same loan is kept: a
+// lentDevice makes the device that is exported. One of the same lease is kept: a
 // session may be using it.
-func (a *Attacher) lentDevice(ctx context.Context, e *state.Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
-	name, uuid := layout.Device(e.ID, layout.Lent), layout.UUID(e.Fence, layout.Lent)
+func (a *Attacher) exportedDevice(ctx context.Context, e *state.Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
+	name, uuid := layout.Device(e.ID, layout.Exported), layout.UUID(e.Fence, layout.Exported)
 	if again {
 		infos, err := a.DM.Info(ctx, name)
 		if err != nil {
@@ -134,9 +134,9 @@ func (a *Attacher) lentDevice(ctx context.Context, e *state.Entry, again bool, t
 }
 
 // lentTable is metadata, then data. Of the data of a retained cache only what its map names
-// is shown (states.md, What the lender does). The map of a cache in use changes, and
+// is shown (states.md, What the source node does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
-func (a *Attacher) lentTable(ctx context.Context, e *state.Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
+func (a *Attacher) exportedTable(ctx context.Context, e *state.Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
 	meta, data, devno := uint64(c.Meta.SizeBytes)/sectorSize, uint64(c.Data.SizeBytes)/sectorSize, c.Data.DevNo()
 	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.Meta.DevNo()}}}
 	switch {
@@ -168,51 +168,51 @@ func (a *Attacher) retainedMap(ctx context.Context, e *state.Entry, c cacheVolum
 	return m, err
 }
 
-// Reclaim implements volume.Lender.
-func (a *Attacher) Reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
-	return a.endLoanOf(ctx, id, m, func(e *state.Entry) error {
+// Release implements volume.Lessor.
+func (a *Attacher) Release(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	return a.endLeaseOf(ctx, id, m, func(e *state.Entry) error {
 		if e.State != state.Retained {
 			return nil
 		}
-		// First: a retained cache that was discarded would be lent again, as zeroes.
+		// First: a retained cache that was discarded would be exported again, as zeroes.
 		if err := a.save(ctx, e, state.Wiping); err != nil {
 			return err
 		}
-		faultReclaimWiping.Hit()
+		faultReleaseWiping.Hit()
 		a.discardBlocks(ctx, e)
-		faultReclaimDiscarded.Hit()
+		faultReleaseDiscarded.Hit()
 		if err := a.wipe(ctx, id, e); err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("Lent cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
+		klog.FromContext(ctx).Info("Exported cache given up", "volume", id, "generation", e.Fence.Generation, "move", m.Name)
 		return a.reportRetainedCache(ctx, e, nil)
 	})
 }
 
-// Release implements volume.Lender.
-func (a *Attacher) Release(ctx context.Context, id volume.ID, m volume.MoveID) error {
-	return a.endLoanOf(ctx, id, m, func(*state.Entry) error { return nil })
+// EndLease implements volume.Lessor.
+func (a *Attacher) EndLease(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	return a.endLeaseOf(ctx, id, m, func(*state.Entry) error { return nil })
 }
 
-// endLoanOf ends the loan of one move, and does what follows under the same lock. A
-// loan of another move, or none, is left alone.
-func (a *Attacher) endLoanOf(ctx context.Context, id volume.ID, m volume.MoveID, then func(*state.Entry) error) error {
+// endLeaseOf ends the lease of one move, and does what follows under the same lock. A
+// lease of another move, or none, is left alone.
+func (a *Attacher) endLeaseOf(ctx context.Context, id volume.ID, m volume.MoveID, then func(*state.Entry) error) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return fmt.Errorf("%w: volume %s", volume.ErrBusy, id)
 	}
 	defer unlock()
 	e, err := a.loadSettled(ctx, id)
-	if err != nil || e == nil || e.Lent == nil || *e.Lent != m {
+	if err != nil || e == nil || e.Exported == nil || *e.Exported != m {
 		return err
 	}
-	if err := a.endLoan(ctx, e); err != nil {
+	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
 	return then(e)
 }
 
-// InUse implements volume.Lender.
+// InUse implements volume.Lessor.
 func (a *Attacher) InUse(ctx context.Context, id volume.ID) (bool, error) {
 	if a.Exporter == nil {
 		return false, nil
@@ -220,26 +220,26 @@ func (a *Attacher) InUse(ctx context.Context, id volume.ID) (bool, error) {
 	return a.Exporter.InUse(ctx, string(id))
 }
 
-// endLoan ends the export. The cache stays.
-func (a *Attacher) endLoan(ctx context.Context, e *state.Entry) error {
-	if e == nil || e.Lent == nil {
+// endLease ends the export. The cache stays.
+func (a *Attacher) endLease(ctx context.Context, e *state.Entry) error {
+	if e == nil || e.Exported == nil {
 		return nil
 	}
 	if a.Exporter != nil {
 		if err := a.Exporter.Unexport(ctx, string(e.ID)); err != nil {
-			return fmt.Errorf("end of the loan of volume %s: %w", e.ID, err)
+			return fmt.Errorf("end of the lease of volume %s: %w", e.ID, err)
 		}
 	}
-	faultReclaimExport.Hit()
-	if err := a.remove(ctx, e.ID, layout.Lent); err != nil {
+	faultReleaseExport.Hit()
+	if err := a.remove(ctx, e.ID, layout.Exported); err != nil {
 		return err
 	}
-	faultReclaimDevice.Hit()
-	e.Lent = nil
+	faultReleaseDevice.Hit()
+	e.Exported = nil
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	faultReclaimJournal.Hit()
+	faultReleaseJournal.Hit()
 	return nil
 }
 
@@ -255,8 +255,8 @@ func (a *Attacher) discardBlocks(ctx context.Context, e *state.Entry) {
 	}
 }
 
-// Loans implements volume.Lender.
-func (a *Attacher) Loans(context.Context) (map[volume.ID]volume.MoveID, error) {
+// Leases implements volume.Lessor.
+func (a *Attacher) Leases(context.Context) (map[volume.ID]volume.MoveID, error) {
 	entries, err := a.Journal.List()
 	if err != nil {
 		return nil, err
@@ -270,8 +270,8 @@ func (a *Attacher) Loans(context.Context) (map[volume.ID]volume.MoveID, error) {
 	return out, nil
 }
 
-// Loan implements volume.Lender.
-func (a *Attacher) Loan(_ context.Context, id volume.ID) (volume.MoveID, bool, error) {
+// Lease implements volume.Lessor.
+func (a *Attacher) Lease(_ context.Context, id volume.ID) (volume.MoveID, bool, error) {
 	e, err := a.load(id)
 	if err != nil || e == nil {
 		return volume.MoveID{}, false, err
@@ -280,10 +280,10 @@ func (a *Attacher) Loan(_ context.Context, id volume.ID) (volume.MoveID, bool, e
 	return m, served, nil
 }
 
-// serves returns the loan of an entry. One of an earlier boot was lost with it.
+// serves returns the lease of an entry. One of an earlier boot was lost with it.
 func (a *Attacher) serves(e *state.Entry) (volume.MoveID, bool) {
-	if e.Lent == nil || e.Boot != a.Boot {
+	if e.Exported == nil || e.Boot != a.Boot {
 		return volume.MoveID{}, false
 	}
-	return *e.Lent, true
+	return *e.Exported, true
 }

@@ -23,24 +23,24 @@ import (
 const destinationField = "spec.destinationNode"
 
 // lentTimeout bounds the look at one object: the hydrations of all volumes wait for it.
-const lentTimeout = time.Second
+const exportedTimeout = time.Second
 
 // loanStates are what the sources of a node's moves say, as a watch shows it.
-type loanStates struct {
+type leaseStates struct {
 	synced func() bool
 
 	mu sync.Mutex
 	m  map[types.UID]v1alpha1.ExportState
 }
 
-// Watch makes Lent know the moves to node without asking. The returned function runs
-// the watch until its context ends; Lent works before and without it.
+// Watch makes Exported know the moves to node without asking. The returned function runs
+// the watch until its context ends; Exported works before and without it.
 func (d *Destination) Watch(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, node string) (run func(context.Context) error, err error) {
 	c, informer, err := migrations(ctx, config, scheme, destinationField, node)
 	if err != nil {
 		return nil, err
 	}
-	known := &loanStates{m: map[types.UID]v1alpha1.ExportState{}}
+	known := &leaseStates{m: map[types.UID]v1alpha1.ExportState{}}
 	handlers, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    known.is,
 		UpdateFunc: func(_, obj any) { known.is(obj) },
@@ -79,7 +79,7 @@ func migrations(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 	return c, informer, nil
 }
 
-func (l *loanStates) is(obj any) {
+func (l *leaseStates) is(obj any) {
 	if move, ok := obj.(*v1alpha1.CacheMigration); ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *loanStates) is(obj any) {
 	}
 }
 
-func (l *loanStates) gone(obj any) {
+func (l *leaseStates) gone(obj any) {
 	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
 	}
@@ -100,17 +100,17 @@ func (l *loanStates) gone(obj any) {
 
 // state is what the source of a move says; known is false if the watch has not shown
 // the move, or not any more.
-func (l *loanStates) state(m volume.MoveID) (state v1alpha1.ExportState, known bool) {
+func (l *leaseStates) state(m volume.MoveID) (state v1alpha1.ExportState, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	state, known = l.m[types.UID(m.UID)]
 	return state, known
 }
 
-// Lent implements volume.Moves. The word of the source comes from the watch, if there
+// Exported implements volume.Moves. The word of the source comes from the watch, if there
 // is one; that an object is gone is looked up, because a watch may not know a new one
 // yet.
-func (d *Destination) Lent(ctx context.Context, m volume.MoveID) (bool, error) {
+func (d *Destination) Exported(ctx context.Context, m volume.MoveID) (bool, error) {
 	if d.known != nil {
 		state, known := d.known.state(m)
 		if known {
@@ -120,7 +120,7 @@ func (d *Destination) Lent(ctx context.Context, m volume.MoveID) (bool, error) {
 			return true, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, lentTimeout)
+	ctx, cancel := context.WithTimeout(ctx, exportedTimeout)
 	defer cancel()
 	obj, err := load(ctx, d.client, m)
 	if err != nil || obj == nil {

@@ -18,13 +18,13 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// loanKey is the source's half of one agreement.
-type loanKey struct {
+// leaseKey is the source's half of one agreement.
+type leaseKey struct {
 	key  *ecdh.PrivateKey
 	text string
 }
 
-// reconcile brings the loans of one volume to what its objects ask for. again is
+// reconcile brings the leases of one volume to what its objects ask for. again is
 // when to look once more though nothing has changed; 0 is never.
 func (s *Source) reconcile(ctx context.Context, id volume.ID) (again time.Duration, err error) {
 	// Each of hundreds of moves reports every few seconds, so that one report must not
@@ -40,7 +40,7 @@ func (s *Source) reconcile(ctx context.Context, id volume.ID) (again time.Durati
 		errs = append(errs, err)
 		again = sooner(again, next)
 	}
-	// After the objects: a new one may have taken over the loan of an old one.
+	// After the objects: a new one may have taken over the lease of an old one.
 	next, err := s.forgotten(ctx, id, asked)
 	return sooner(again, next), errors.Join(append(errs, err)...)
 }
@@ -64,7 +64,7 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 	if d == nothing && f.ended {
 		s.dropKey(m)
 	}
-	if d == lend || d == reclaim {
+	if d == exportCache || d == release {
 		// The informer may lag behind this node's own answer.
 		if obj, err = load(ctx, s.Client, m); err != nil || obj == nil {
 			return 0, err // when it is gone, forgotten comes to it
@@ -75,10 +75,10 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 		d = decide(f, s.Grace)
 	}
 	switch d {
-	case lend:
-		err = s.lend(ctx, obj)
-	case reclaim:
-		if err = s.reclaim(ctx, id, m); err == nil {
+	case exportCache:
+		err = s.exportCache(ctx, obj)
+	case release:
+		if err = s.release(ctx, id, m); err == nil {
 			err = s.answer(ctx, m, v1alpha1.ExportStateReleased, func(a *v1alpha1.MigrationSource) { a.Message = "" })
 		}
 	case nothing, wait:
@@ -90,7 +90,7 @@ func (s *Source) handle(ctx context.Context, obj *v1alpha1.CacheMigration) (agai
 }
 
 func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts, error) {
-	served, _, err := s.Lender.Loan(ctx, volume.ID(obj.Spec.VolumeName))
+	served, _, err := s.Lessor.Lease(ctx, volume.ID(obj.Spec.VolumeName))
 	if err != nil {
 		return facts{}, err
 	}
@@ -105,27 +105,27 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 	}, nil
 }
 
-// lend lends what obj asks for, and answers. A volume that somebody else works on
+// exportCache exports what obj asks for, and answers. A volume that somebody else works on
 // is tried again; whatever else is wrong is the answer, because a pod waits for it.
-func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
+func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	id, m := volume.ID(obj.Spec.VolumeName), idOf(obj)
 	key, err := s.key(m)
 	if err != nil {
 		return err
 	}
 	done := s.announce(ctx, m)
-	loan, err := s.ask(ctx, obj, key)
+	lease, err := s.ask(ctx, obj, key)
 	done()
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, volume.ErrBusy):
-		return fmt.Errorf("lend for move %s: %w", m.Name, err)
+		return fmt.Errorf("export for move %s: %w", m.Name, err)
 	case err != nil:
-		klog.FromContext(ctx).Info("Retained cache is not lent", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
+		klog.FromContext(ctx).Info("Retained cache is not exported", "move", m.Name, "to", obj.Spec.DestinationNode, "reason", err.Error())
 		if obj.Status.Source.State == v1alpha1.ExportStateExported {
-			// It was lent before a restart, so that nobody may use it any more.
-			if err := s.reclaim(ctx, id, m); err != nil {
+			// It was exported before a restart, so that nobody may use it any more.
+			if err := s.release(ctx, id, m); err != nil {
 				return err
 			}
 		}
@@ -133,13 +133,13 @@ func (s *Source) lend(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 			*a = v1alpha1.MigrationSource{Message: message(err.Error())}
 		})
 	}
-	klog.FromContext(ctx).Info("Retained cache is lent", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
+	klog.FromContext(ctx).Info("Retained cache is exported", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
-			PublicKey: key.text, Portals: loan.Source.Portals, IQN: loan.Source.IQN,
-			ChunkSizeBytes: int64(loan.ChunkSectors) * sectorSize, MetaBytes: loan.MetaBytes, DataBytes: loan.DataBytes, UnitID: loan.UnitID,
+			PublicKey: key.text, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
+			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.UnitID,
 		}
-		answerTracked(a, loan.Tracked)
+		answerTracked(a, lease.Tracked)
 	})
 }
 
@@ -151,7 +151,7 @@ func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
 		defer close(said)
 		err := s.answer(ctx, m, v1alpha1.ExportStatePreparing, func(*v1alpha1.MigrationSource) {})
 		if err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Info("The destination is not told that its loan is being prepared", "move", m.Name, "reason", err.Error())
+			klog.FromContext(ctx).Info("The destination is not told that its lease is being prepared", "move", m.Name, "reason", err.Error())
 		}
 	})
 	return func() {
@@ -161,18 +161,18 @@ func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
 	}
 }
 
-// ask asks the Lender, with the secret that the destination will derive too.
-func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key loanKey) (volume.Loan, error) {
+// ask asks the Source node, with the secret that the destination will derive too.
+func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key leaseKey) (volume.Lease, error) {
 	m := idOf(obj)
 	cred, err := agree(key.key, obj.Spec.DestinationPublicKey, m, obj.Spec.DestinationPublicKey, key.text)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
 	initiator, err := s.initiator(ctx, obj.Spec.DestinationNode)
 	if err != nil {
-		return volume.Loan{}, err
+		return volume.Lease{}, err
 	}
-	return s.Lender.Lend(ctx, volume.LoanRequest{
+	return s.Lessor.Export(ctx, volume.LeaseRequest{
 		Move: m, Volume: volume.ID(obj.Spec.VolumeName), UID: obj.Spec.VolumeUID, Generation: obj.Spec.SourceGeneration,
 		Purpose: volume.MovePurpose(obj.Spec.Purpose), Request: obj.Spec.PrewarmRequest,
 		To: obj.Spec.DestinationNode, Initiator: initiator, Credentials: cred,
@@ -191,7 +191,7 @@ func (s *Source) initiator(ctx context.Context, node string) (string, error) {
 	return pool.Status.InitiatorIQN, nil
 }
 
-func (s *Source) key(m volume.MoveID) (loanKey, error) {
+func (s *Source) key(m volume.MoveID) (leaseKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k, ok := s.keys[m.UID]; ok {
@@ -199,9 +199,9 @@ func (s *Source) key(m volume.MoveID) (loanKey, error) {
 	}
 	key, err := newKey()
 	if err != nil {
-		return loanKey{}, err
+		return leaseKey{}, err
 	}
-	k := loanKey{key: key, text: encodeKey(key.PublicKey())}
+	k := leaseKey{key: key, text: encodeKey(key.PublicKey())}
 	s.keys[m.UID] = k
 	return k, nil
 }
@@ -212,11 +212,11 @@ func (s *Source) dropKey(m volume.MoveID) {
 	delete(s.keys, m.UID)
 }
 
-func (s *Source) reclaim(ctx context.Context, id volume.ID, m volume.MoveID) error {
-	if err := s.Lender.Reclaim(ctx, id, m); err != nil {
-		return fmt.Errorf("reclaim the loan of move %s: %w", m.Name, err)
+func (s *Source) release(ctx context.Context, id volume.ID, m volume.MoveID) error {
+	if err := s.Lessor.Release(ctx, id, m); err != nil {
+		return fmt.Errorf("release the lease of move %s: %w", m.Name, err)
 	}
-	klog.FromContext(ctx).Info("Loan is reclaimed", "move", m.Name)
+	klog.FromContext(ctx).Info("Lease is released", "move", m.Name)
 	return nil
 }
 
@@ -232,9 +232,9 @@ func (s *Source) answer(ctx context.Context, m volume.MoveID, state v1alpha1.Exp
 	return err
 }
 
-// forgotten ends the loan of a volume that no object speaks of.
+// forgotten ends the lease of a volume that no object speaks of.
 func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.CacheMigration) (again time.Duration, err error) {
-	m, served, err := s.Lender.Loan(ctx, id)
+	m, served, err := s.Lessor.Lease(ctx, id)
 	if err != nil {
 		return 0, err
 	}
@@ -254,10 +254,10 @@ func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.C
 		return minBackoff, err
 	}
 	s.dropKey(m)
-	return 0, s.reclaim(ctx, id, m)
+	return 0, s.release(ctx, id, m)
 }
 
-// missingFor tells for how long this process has known that a loan has no object.
+// missingFor tells for how long this process has known that a lease has no object.
 func (s *Source) missingFor(id volume.ID, m volume.MoveID) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,171 @@
+package moves_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// source node is a volume.Lessor that keeps the rules of the real one and exports nothing.
+type lessor struct {
+	mu sync.Mutex
+	// retained caches are the generations that this node has.
+	retainedCaches map[volume.ID]int64
+	leases         map[volume.ID]volume.LeaseRequest
+	// looks is how often all leases were asked for.
+	looks         int
+	exports       []volume.LeaseRequest
+	leaseReleased []volume.MoveID
+	// busy is how many requests are answered with ErrBusy first.
+	busy int
+	// delay is how long a request takes; running and most count them.
+	delay         time.Duration
+	running, most int
+	// killed makes the caller's process die after the lease, before the answer.
+	killed func()
+	// atWork is called before anything is exported.
+	atWork func()
+	// tracked is the record of writes of every lease.
+	tracked *volume.Tracked
+	// left are the leases that the other node has no session with; released those that
+	// ended without being released, and early the ones that had a session then.
+	left            map[volume.ID]bool
+	released, early []volume.MoveID
+	// busyReleases is how many releases are answered with ErrBusy first.
+	busyReleases int
+}
+
+var _ volume.Lessor = (*lessor)(nil)
+
+func newLessor(retainedCaches map[volume.ID]int64) *lessor {
+	return &lessor{retainedCaches: retainedCaches, leases: map[volume.ID]volume.LeaseRequest{}, left: map[volume.ID]bool{}}
+}
+
+func (l *lessor) Export(_ context.Context, r volume.LeaseRequest) (volume.Lease, error) {
+	l.enter()
+	time.Sleep(l.delay)
+	if l.atWork != nil {
+		l.atWork()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running--
+	l.exports = append(l.exports, r)
+	if l.busy > 0 {
+		l.busy--
+		return volume.Lease{}, fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
+	}
+	if g, ok := l.retainedCaches[r.Volume]; !ok || g != r.Generation {
+		return volume.Lease{}, fmt.Errorf("%w: no retained cache of generation %d", volume.ErrNotFound, r.Generation)
+	}
+	l.leases[r.Volume] = r
+	if l.killed != nil {
+		l.killed()
+	}
+	return volume.Lease{
+		Move: r.Move, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:lend.0." + string(r.Volume)},
+		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30, Tracked: l.tracked,
+	}, nil
+}
+
+func (l *lessor) enter() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running++
+	l.most = max(l.most, l.running)
+}
+
+func (l *lessor) Release(_ context.Context, id volume.ID, m volume.MoveID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leaseReleased = append(l.leaseReleased, m)
+	if l.leases[id].Move == m {
+		delete(l.leases, id)
+		delete(l.retainedCaches, id)
+	}
+	return nil
+}
+
+func (l *lessor) Leases(context.Context) (map[volume.ID]volume.MoveID, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.looks++
+	out := map[volume.ID]volume.MoveID{}
+	for id, r := range l.leases {
+		out[id] = r.Move
+	}
+	return out, nil
+}
+
+func (l *lessor) Lease(_ context.Context, id volume.ID) (volume.MoveID, bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, served := l.leases[id]
+	return r.Move, served, nil
+}
+
+func (l *lessor) InUse(_ context.Context, id volume.ID) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, exported := l.leases[id]
+	return exported && !l.left[id], nil
+}
+
+func (l *lessor) EndLease(_ context.Context, id volume.ID, m volume.MoveID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busyReleases > 0 {
+		l.busyReleases--
+		return fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
+	}
+	l.released = append(l.released, m)
+	if !l.left[id] {
+		l.early = append(l.early, m)
+	}
+	delete(l.leases, id)
+	return nil
+}
+
+// leave ends the other node's session.
+func (l *lessor) leave(id volume.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left[id] = true
+}
+
+// lease returns what is exported of a volume.
+func (l *lessor) lease(id volume.ID) (volume.LeaseRequest, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.leases[id]
+	return r, ok
+}
+
+func (l *lessor) calls() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.exports)
+}
+
+// restart is what a reboot of the node leaves.
+func (l *lessor) restart() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.retainedCaches, func(id volume.ID, _ int64) bool { _, exported := l.leases[id]; return exported })
+	clear(l.leases)
+}
+
+func (l *lessor) has(m volume.MoveID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.leaseReleased {
+		if r == m {
+			return true
+		}
+	}
+	return false
+}
