@@ -32,7 +32,7 @@ import (
 const prometheusVariable = "NEARFLASH_PROMETHEUS"
 
 var _ = Describe("Prometheus", Label("metrics", "lab"), func() {
-	It("scrapes every plugin, and the chart's alerts fire and resolve", func(ctx SpecContext) {
+	It("scrapes every plugin, and the chart's alerts fire and resolve", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
 		p := startPrometheus(ctx, s)

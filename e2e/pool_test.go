@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("A full pool", Label("pool", "lab"), func() {
-	It("gives up the oldest retained cache first, and then attaches uncached", func(ctx SpecContext) {
+	It("gives up the oldest retained cache first, and then attaches uncached", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
 		pool, err := poolOf(ctx, nodeA)

@@ -43,7 +43,7 @@ const (
 )
 
 var _ = Describe("The chart", Label("upgrade", "lab"), Serial, func() {
-	It("is upgraded and rolled back below pods that work, in the middle of a move", func(ctx SpecContext) {
+	It("is upgraded and rolled back below pods that work, in the middle of a move", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		r := newRelease(ctx)
 		token := readerToken(ctx, s)

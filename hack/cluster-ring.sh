@@ -7,6 +7,8 @@
 #   VERBOSE  false prints failures only
 #   UPSTREAM true also runs the fixed part of Kubernetes' own storage tests, in the lab
 #            whose specs end first
+#   SMOKE    true also runs the smoke of ring 2 on a distribution's kernel, beside the labs,
+#            which wait for more than a quarter of their time
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=_output/cluster-ring
@@ -75,6 +77,10 @@ for i in "${!parts[@]}"; do
     pids+=($!)
   fi
 done
+if [[ ${SMOKE:-} == true ]]; then
+  make --no-print-directory test-stock-smoke >"$out/smoke.log" 2>&1 &
+  pids+=($!)
+fi
 if ((${#pids[@]} == 0)); then
   echo "no spec matches the label filter $labels"
   exit 1
@@ -82,6 +88,7 @@ fi
 rc=0
 for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
 wait "${printers[@]}"
+[[ ! -f $out/smoke.log ]] || cat "$out/smoke.log"
 if ((rc != 0)); then
   # What failed comes last, because two labs' logs lie between it and its cause.
   echo "failed:"

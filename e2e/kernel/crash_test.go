@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -26,6 +27,10 @@ const (
 )
 
 func wholeMatrix() bool { return os.Getenv(matrixEnv) == "whole" }
+
+// every tells whether a test goes through all that it has, and not only through what says
+// most: so it does with the whole matrix, and on the kernels of distributions.
+func every() bool { return wholeMatrix() || os.Getenv(guest.KernelEnv) != "" }
 
 // killedAt are the steps that a test kills at: all of points, or those that stand for their
 // phase because the steps beside them leave nearly the same (make test-full has all).

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -401,6 +402,9 @@ func TestKernelRecordLost(t *testing.T) {
 			m.try("iscsiadm", "--mode", "node", "--targetname", l.req.Publication.Source.IQN, "--op", "delete")
 		},
 	} {
+		if !every() && !slices.Contains([]string{"flushed", "another-volume", "stage", "journal"}, name) {
+			continue // what decides the others, the model goes through in every order
+		}
 		t.Run(name, func(t *testing.T) {
 			m.t = t
 			l := m.stopDirty(n, "lost-"+name)
