@@ -56,9 +56,10 @@ func coarseDisk(t *testing.T, mebibytes string) string {
 
 // blind is a node that looks at no logical blocks, as the versions before did.
 func (n *node) blind() (see func()) {
-	pools, sysfs := n.Pool, n.Sysfs
-	n.Pool, n.Sysfs = blindPool{pools}, "/nowhere"
-	return func() { n.Pool, n.Sysfs = pools, sysfs }
+	seeing, c, d := n.Attacher, n.Config, n.Deps
+	c.Sysfs, d.Pool = "/nowhere", blindPool{d.Pool}
+	n.Attacher = attach.New(c, d)
+	return func() { n.Attacher = seeing }
 }
 
 type blindPool struct{ attach.PoolView }

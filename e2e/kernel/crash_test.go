@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/e2e/kernel/guest"
+	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -104,7 +105,9 @@ func child() int {
 	}
 	n, err := o.open(ctx)
 	if err == nil && o.Hang {
-		n.DM = hangingDM{n.DM, hostexec.New()}
+		d := n.Deps
+		d.DM = hangingDM{d.DM, hostexec.New()}
+		n.Attacher = attach.New(n.Config, d)
 	}
 	if err == nil {
 		switch {

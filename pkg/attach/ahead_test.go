@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -35,7 +36,7 @@ func TestAheadReplaced(t *testing.T) {
 	a := New(Config{Node: "b", Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: onePool{}, Journal: entries, LVM: l})
 	s := &staging{
 		entry: e, req: volume.StageRequest{ID: "v"}, rec: volume.Volume{ID: "v", Spec: volume.Spec{Mode: e.Mode, Cache: volume.Size{Bytes: data}, ChunkBytes: chunk, CapacityBytes: 64 << 20}},
-		plan: stagePlan{Cache: planCreate}, origin: origin{Sectors: (64 << 20) / sectorSize},
+		plan: stagePlan{Cache: planCreate}, origin: stack.Origin{Sectors: (64 << 20) / sectorSize},
 		head: head{peer: peer, lease: volume.Lease{ChunkSectors: chunk / sectorSize, DataBytes: data, Tracked: &volume.Tracked{ID: "t", AreaBytes: chunk, Changed: make([]byte, data/chunk/8)}}},
 	}
 	if err := a.prepareCache(t.Context(), s); !errors.Is(err, lvm.ErrNoSpace) {

@@ -13,6 +13,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -72,10 +73,7 @@ type OwnedRecords interface {
 
 // Meter accumulates the counters of volumes.
 type Meter interface {
-	// Final takes the last counts of a volume whose device is about to go.
-	Final(ctx context.Context, id volume.ID)
-	// Count takes the counts of all volumes and leaves their saving to later.
-	Count(ctx context.Context)
+	stack.Meter
 	// DirtySince is when the cache was last seen without a dirty block; zero if that
 	// is not known.
 	DirtySince(ctx context.Context, id volume.ID) time.Time
@@ -102,11 +100,11 @@ type MetadataTools interface {
 // Blocks is what a node does to block devices themselves; blockdev.Host is that of this
 // machine.
 type Blocks interface {
-	// Open opens a block device with flags of open(2).
-	Open(path string, flags int) (blockdev.File, error)
+	stack.Blocks
+	// ZeroHead zeroes the first n bytes of a device.
 	ZeroHead(ctx context.Context, path string, n int64) error
+	// Discard discards ranges of a device, each with begin and length in bytes.
 	Discard(ctx context.Context, path string, ranges [][2]uint64) error
-	RefuseDiscards(devno string) error
 }
 
 // Config are the values of an Attacher.
@@ -209,6 +207,7 @@ type Deps struct {
 type Attacher struct {
 	Config
 	Deps
+	stack *stack.Stack
 	// alloc serialises the choice of space in the pool: what one stage counts
 	// as free must not be taken by another.
 	alloc chan struct{}
@@ -231,11 +230,8 @@ type Attacher struct {
 	// passes find.
 	repairs, changers, counting, hotSetting, hydrating passes.Workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
-	// queueing has volumes whose devices were told to wait for lost paths (true), or not to:
-	// a bool by volume.ID, of whoever holds telling.
-	trying, telling keylock.Set
-	tending         passes.Workers
-	queueing        sync.Map
+	trying  keylock.Set
+	tending passes.Workers
 	// named are the volumes of which no device has the name that a version before gave it,
 	// nor may still get one (states.md, Names on the host).
 	named sync.Map
@@ -271,7 +267,7 @@ func New(c Config, d Deps) *Attacher {
 	}
 	c.Warm = c.Warm.withDefaults()
 	a := &Attacher{
-		Config: c, Deps: d, staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
+		Config: c, Deps: d, stack: stack.New(stack.Config{DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval}), staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}

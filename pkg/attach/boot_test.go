@@ -21,7 +21,8 @@ func TestEarlierBoot(t *testing.T) {
 			n.keepNames(ctx, volume.Volume{ID: "v", PV: "pv"})
 		},
 		"the end of a lease": func(ctx context.Context, n *fencedNode, e *state.Entry) {
-			n.DM, e.Exported = noDevices{}, &move
+			n.UseDM(noDevices{})
+			e.Exported = &move
 			if err := n.endLease(ctx, e); err != nil {
 				t.Error(err)
 			}
@@ -34,7 +35,8 @@ func TestEarlierBoot(t *testing.T) {
 			}
 		},
 		"a unit that is lost": func(ctx context.Context, n *fencedNode, e *state.Entry) {
-			n.DM, e.Lost = noDevices{}, &state.Lost{To: reservation.KeyOf("u", 2)}
+			n.UseDM(noDevices{})
+			e.Lost = &state.Lost{To: reservation.KeyOf("u", 2)}
 			if err := n.lose(ctx, e); err != nil {
 				t.Error(err)
 			}

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -123,7 +123,7 @@ func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}
-	sb, err := a.readSuperblock(c.Meta.DevPath())
+	sb, err := a.stack.ReadSuperblock(c.Meta.DevPath())
 	if err != nil {
 		return err
 	}
@@ -261,95 +261,15 @@ func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
 	return a.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
 }
 
-// cacheTable is the top device's table over a cache. Cleaning tables are
-// writethrough, so that no block becomes dirty behind the cleaner's back.
-func (a *Attacher) cacheTable(e *state.Entry, meta lvm.LV, data string, o origin, cleaning bool) devmapper.Table {
-	t := devmapper.CacheTarget{
-		Metadata: meta.DevNo(), Data: data, Origin: o.DevNo,
-		ChunkSectors: e.ChunkSectors, Mode: devmapper.Writethrough, Policy: devmapper.PolicySMQ,
-		MigrationThreshold: devmapper.MigrationThreshold(e.ChunkSectors),
-	}
-	if e.Mode == volume.ModeWriteback && !cleaning {
-		t.Mode = devmapper.Writeback
-	}
-	if cleaning {
-		t.Policy = devmapper.PolicyCleaner
-	}
-	return devmapper.Table{{Start: 0, Length: o.Sectors, Target: t}}
-}
-
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a hydration.
-func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
+func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c cacheVolumes, o stack.Origin) (devno string, err error) {
 	if e.Hydration != nil && !e.Hydration.Whole {
 		return a.createClone(ctx, e, c, o)
 	}
 	lv := c.Data
-	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
+	dev, err := a.stack.EnsureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.LinearTable(uint64(lv.SizeBytes)/sectorSize, lv.DevNo()))
 	return dev.DevNo(), err
-}
-
-func (a *Attacher) createTop(ctx context.Context, e *state.Entry, t devmapper.Table) error {
-	top, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Top), layout.UUID(e.Fence, layout.Top), t)
-	if _, cached := t.Cache(); err != nil || !cached || !e.Raw {
-		return err
-	}
-	return a.Blocks.RefuseDiscards(top.DevNo())
-}
-
-// reloadTop swaps the table of a live top device for that of a cache.
-func (a *Attacher) reloadTop(ctx context.Context, e *state.Entry, t devmapper.Table) error {
-	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), t); err != nil {
-		return err
-	}
-	a.refuseDiscards(ctx, e)
-	return nil
-}
-
-// refuseDiscards refuses the discards of pods that have the device itself, as after each
-// load of a table.
-//
-// dm-cache takes a chunk that was discarded in without a copy of the origin
-// (mg_full_copy in drivers/md/dm-cache-target.c). Whoever reads it sees what the SSD
-// held before: a filesystem does not read what it has not written, a pod with the
-// device itself may.
-func (a *Attacher) refuseDiscards(ctx context.Context, e *state.Entry) {
-	if !e.Raw {
-		return
-	}
-	top, found, err := a.top(ctx, e.ID)
-	if err == nil && found {
-		err = a.Blocks.RefuseDiscards(top.DevNo())
-	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "The pod may discard blocks of its volume, and read what the SSD held before", "volume", e.ID)
-	}
-}
-
-// ensureDevice creates a device, replacing one that an interrupted call left.
-func (a *Attacher) ensureDevice(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
-	return a.ensure(ctx, a.DM.Create, name, uuid, t)
-}
-
-// ensureReadOnly is ensureDevice for a device that is only read.
-func (a *Attacher) ensureReadOnly(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
-	return a.ensure(ctx, a.DM.CreateReadOnly, name, uuid, t)
-}
-
-type createFunc func(ctx context.Context, name, uuid string, t devmapper.Table) (devmapper.Info, error)
-
-func (a *Attacher) ensure(ctx context.Context, create createFunc, name, uuid string, t devmapper.Table) (devmapper.Info, error) {
-	dev, err := create(ctx, name, uuid, t)
-	if errors.Is(err, devmapper.ErrExist) {
-		if err := a.DM.Remove(ctx, name); err != nil {
-			return devmapper.Info{}, fmt.Errorf("replace device %s: %w", name, err)
-		}
-		dev, err = create(ctx, name, uuid, t)
-	}
-	if err != nil {
-		return devmapper.Info{}, fmt.Errorf("create device %s: %w", name, err)
-	}
-	return dev, nil
 }
 
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
@@ -359,7 +279,7 @@ func (a *Attacher) swapPolicy(ctx context.Context, e *state.Entry, cleaning bool
 	if cleaning {
 		next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicyCleaner
 	}
-	return a.swapTo(ctx, e, next.Mode, next.Policy, a.finalCount)
+	return a.swapTo(ctx, e, next.Mode, next.Policy, a.stack.FinalCount)
 }
 
 // countFunc takes the counts of a cache whose table is about to go.
@@ -378,7 +298,7 @@ func (a *Attacher) swapTo(ctx context.Context, e *state.Entry, mode devmapper.Ca
 	}
 	next := current
 	next.Mode, next.Policy = mode, policy
-	top, _, err := a.top(ctx, e.ID)
+	top, _, err := a.stack.Top(ctx, e.ID)
 	if err != nil {
 		return err
 	}
@@ -396,40 +316,9 @@ func (a *Attacher) swapTo(ctx context.Context, e *state.Entry, mode devmapper.Ca
 // counters of its own: some go on from the last commit, some begin at zero.
 func (a *Attacher) reloadCache(ctx context.Context, e *state.Entry, t devmapper.Table, count countFunc) error {
 	count(ctx, e.ID)
-	if err := a.reloadTop(ctx, e, t); err != nil {
+	if err := a.stack.ReloadTop(ctx, e, t); err != nil {
 		return err
 	}
-	a.beginCounting(ctx, e)
+	a.stack.BeginCounting(ctx, e)
 	return a.save(ctx, e, e.State)
-}
-
-// reload swaps the table of a live device. There is no suspend of its own: resume
-// suspends, swaps and resumes in one call of the kernel (do_resume in
-// drivers/md/dm-ioctl.c), so that a process killed here never leaves a device
-// suspended and its users hanging.
-func (a *Attacher) reload(ctx context.Context, name string, t devmapper.Table) error {
-	return a.reloadBy(ctx, name, t, a.DM.Resume)
-}
-
-// reloadBy is reload with another way to resume.
-func (a *Attacher) reloadBy(ctx context.Context, name string, t devmapper.Table, resume func(ctx context.Context, name string) error) error {
-	if err := a.DM.Load(ctx, name, t); err != nil {
-		return fmt.Errorf("load table of %s: %w", name, err)
-	}
-	return a.swapIn(ctx, name, resume)
-}
-
-// swapTimeout is how long a swap of tables is waited for.
-const swapTimeout = 15 * time.Second
-
-// swapIn makes a loaded table live.
-func (a *Attacher) swapIn(ctx context.Context, name string, resume func(ctx context.Context, name string) error) error {
-	faultReloadLoaded.Hit()
-	// Not given up with ctx: the call is short unless the device hangs.
-	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), swapTimeout)
-	defer cancel()
-	if err := resume(rctx, name); err != nil {
-		return fmt.Errorf("swap table of %s: %w", name, err)
-	}
-	return nil
 }

@@ -62,9 +62,9 @@ func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to 
 	}
 	switch to {
 	case dirtylimit.Writethrough:
-		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicySMQ, h.quickCount)
+		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicySMQ, h.stack.QuickCount)
 	case dirtylimit.Draining:
-		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicyCleaner, h.quickCount)
+		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicyCleaner, h.stack.QuickCount)
 	case dirtylimit.Writeback:
 		if cleans, err := h.cleans(ctx, e); err != nil || cleans {
 			return false, err

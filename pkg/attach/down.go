@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -61,7 +60,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	if err != nil || e == nil {
 		return downFacts{}, cacheVolumes{}, err
 	}
-	_, active, err := a.top(ctx, id)
+	_, active, err := a.stack.Top(ctx, id)
 	if err != nil {
 		return downFacts{}, cacheVolumes{}, err
 	}
@@ -140,7 +139,7 @@ func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
 	if err == nil || ctx.Err() != nil || !f.givenUp() {
 		return err
 	}
-	if st, serr := a.cacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || cachefault.Broken(st) == "") {
+	if st, serr := a.stack.CacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || cachefault.Broken(st) == "") {
 		return err
 	}
 	klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were given up cannot be flushed, and is discarded", "volume", f.Entry.ID)
@@ -156,7 +155,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	}
 	// What a killed stage, or a step before that was ended, has made above the origin would
 	// hold it, and it is about to be made anew.
-	if err := a.removeUpper(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, e.ID); err != nil {
 		return err
 	}
 	if e.ChunkSectors == 0 {
@@ -175,7 +174,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	}
 	if decideUnit(planRecover, false, e.UnitID, o.WWID) == unitRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.removeDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
@@ -194,7 +193,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	if err := a.write(ctx, e); err != nil {
 		return err
 	}
-	if err := a.createTop(ctx, e, a.cacheTable(e, c.Meta, data, o, true)); err != nil {
+	if err := a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, c.Meta, data, o, true)); err != nil {
 		return err
 	}
 	return a.save(ctx, e, state.Flushing)
@@ -209,7 +208,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	if err := a.noteWrites(ctx, e); err != nil {
 		return err
 	}
-	if err := a.removeDevices(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
 		return err
 	}
 	faultUnstageRemoved.Hit()
@@ -262,11 +261,11 @@ func (a *Attacher) noteWhole(ctx context.Context, e *state.Entry) error {
 	if e.Hydration == nil {
 		return nil
 	}
-	whole, err := a.hydrationIsWhole(ctx, e)
+	whole, err := a.stack.HydrationIsWhole(ctx, e)
 	if err != nil || !whole {
 		return err
 	}
-	if err := a.removeUpper(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, e.ID); err != nil {
 		return err
 	}
 	a.dropHydration(ctx, e, volume.MoveCompleted, "everything was copied")
@@ -284,7 +283,7 @@ func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
 		}
 	}
 	faultDetachJournaled.Hit()
-	if err := a.removeDevices(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
 		return err
 	}
 	faultDetachRemoved.Hit()
@@ -310,7 +309,7 @@ func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
 			return err
 		}
 	}
-	if err := a.removeDevices(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
 		return err
 	}
 	if err := a.takeBackMark(ctx, e); err != nil {
@@ -386,50 +385,6 @@ func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 	a.giveReservation(ctx, e)
 	if err := a.Transport.Disconnect(ctx, target(e.Source)); err != nil {
 		return transportError(err)
-	}
-	return nil
-}
-
-// removeDevices removes the volume's device-mapper devices from the top down.
-func (a *Attacher) removeDevices(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path, layout.Origin)
-}
-
-// removeUpper removes the top and data devices and leaves the origin.
-func (a *Attacher) removeUpper(ctx context.Context, id volume.ID) error {
-	return a.remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path)
-}
-
-// remove removes those of the volume's devices that exist, in the order given. One
-// look finds them: most stages have nothing to remove.
-func (a *Attacher) remove(ctx context.Context, id volume.ID, parts ...layout.Part) error {
-	found, err := a.parts(ctx, id)
-	if err != nil {
-		return err
-	}
-	if _, exists := found[layout.Top]; exists && slices.Contains(parts, layout.Top) {
-		a.finalCount(ctx, id)
-	}
-	for _, part := range parts {
-		if _, exists := found[part]; !exists {
-			continue
-		}
-		if found[layout.Source].HasLive && (part == layout.Data || part == layout.Source) {
-			// Nobody's data wait for it any more: what the copy waits for may fail, or its
-			// device could not be removed. Nor could the device that waits, if udev
-			// reads it just when its path is lost.
-			if err := a.DM.Message(ctx, layout.Device(id, layout.Source), 0, "fail_if_no_path"); err != nil {
-				return err
-			}
-		}
-		name := layout.Device(id, part)
-		err := a.DM.Remove(ctx, name)
-		if errors.Is(err, devmapper.ErrBusy) {
-			return fmt.Errorf("%w: device %s is open: %w", volume.ErrInUse, name, err)
-		}
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (a *Attacher) exportCache(ctx context.Context, e *state.Entry, r volume.Lea
 // export makes one device of metadata and data, and serves it. again tells that the
 // same lease may have been given before, live that the cache is in use.
 func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r volume.LeaseRequest, again, live bool) (volume.Lease, error) {
-	dev, err := a.exportedDevice(ctx, e, again, func() (devmapper.Table, error) { return a.exportedTable(ctx, e, c, live) })
+	dev, err := a.stack.ExportedDevice(ctx, e, again, func() (devmapper.Table, error) { return a.exportedTable(ctx, e, c, live) })
 	if err != nil {
 		return volume.Lease{}, err
 	}
@@ -111,26 +111,6 @@ func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r
 	return volume.Lease{
 		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, UnitID: e.UnitID,
 	}, nil
-}
-
-// lentDevice makes the device that is exported. One of the same lease is kept: a
-// session may be using it.
-func (a *Attacher) exportedDevice(ctx context.Context, e *state.Entry, again bool, table func() (devmapper.Table, error)) (devmapper.Info, error) {
-	name, uuid := layout.Device(e.ID, layout.Exported), layout.UUID(e.Fence, layout.Exported)
-	if again {
-		infos, err := a.DM.Info(ctx, name)
-		if err != nil {
-			return devmapper.Info{}, err
-		}
-		if dev, found := infos[name]; found && dev.HasLive && dev.UUID == uuid {
-			return dev, nil
-		}
-	}
-	t, err := table()
-	if err != nil {
-		return devmapper.Info{}, err
-	}
-	return a.ensureDevice(ctx, name, uuid, t)
 }
 
 // lentTable is metadata, then data. Of the data of a retained cache only what its map names
@@ -231,7 +211,7 @@ func (a *Attacher) endLease(ctx context.Context, e *state.Entry) error {
 		}
 	}
 	faultReleaseExport.Hit()
-	if err := a.remove(ctx, e.ID, layout.Exported); err != nil {
+	if err := a.stack.Remove(ctx, e.ID, layout.Exported); err != nil {
 		return err
 	}
 	faultReleaseDevice.Hit()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -12,3 +13,9 @@ func (a *Attacher) StepHydrations(ctx context.Context) { a.turnHydrations(ctx) }
 
 // BeginHydration makes RunHydrations know of a hydration.
 func (a *Attacher) BeginHydration(id volume.ID) { a.hydrations.begin(id, time.Time{}) }
+
+// UseDM has a process go on with another kernel.
+func (a *Attacher) UseDM(c devmapper.Client) { a.DM, a.stack.DM = c, c }
+
+// UseBlocks has a process go on with other devices.
+func (a *Attacher) UseBlocks(b Blocks) { a.Blocks, a.stack.Blocks = b, b }

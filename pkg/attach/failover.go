@@ -67,7 +67,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 		return err
 	}
 	faultFailoverUnmarked.Hit()
-	a.finalCount(ctx, e.ID)
+	a.stack.FinalCount(ctx, e.ID)
 	if e.Hydration != nil {
 		// A peer that is lost just now must not hold up the swap.
 		a.hydrations.begin(e.ID, time.Time{})
@@ -80,7 +80,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	}
 	faultFailoverDenied.Hit()
 	// The origin by the table itself: nothing else needs to answer.
-	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
+	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
 		return err
 	}
 	faultFailoverSwapped.Hit()

@@ -107,8 +107,6 @@ var (
 	faultCountJournaled = faultpoint.New("count.journaled")
 	faultCountTagged    = faultpoint.New("count.tagged")
 
-	faultReloadLoaded = faultpoint.New("reload.loaded")
-
 	faultRenameJournaled = faultpoint.New("rename.journaled")
 	faultRenamed         = faultpoint.New("rename.renamed")
 

@@ -132,7 +132,7 @@ func (a *Attacher) readContent(ctx context.Context, s *staging, device string) (
 // One in writeback mode has to prove first that it is clean (I2).
 func (a *Attacher) leaveFailedCache(ctx context.Context, s *staging, why string) error {
 	e := s.entry
-	st, err := a.cacheStatus(ctx, e.ID)
+	st, err := a.stack.CacheStatus(ctx, e.ID)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (a *Attacher) findCache(ctx context.Context, id volume.ID) (cacheVolumes, e
 		}
 	}
 	c.facts.Apart = a.apart(c)
-	sb, err := a.readSuperblock(c.Meta.DevPath())
+	sb, err := a.stack.ReadSuperblock(c.Meta.DevPath())
 	switch {
 	case errors.Is(err, devmapper.ErrNoSuperblock):
 		// Metadata that are neither blank nor ours could never be loaded; the
@@ -81,22 +81,6 @@ func pickCache(lvs []lvm.LV, id volume.ID) cacheVolumes {
 	}}
 }
 
-// top reports the volume's top device.
-func (a *Attacher) top(ctx context.Context, id volume.ID) (info devmapper.Info, found bool, err error) {
-	parts, err := a.parts(ctx, id)
-	info, found = parts[layout.Top]
-	return info, found && info.HasLive, err
-}
-
-// parts are the volume's devices.
-func (a *Attacher) parts(ctx context.Context, id volume.ID) (map[layout.Part]devmapper.Info, error) {
-	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Top)) // the others' names begin with it
-	if err != nil {
-		return nil, fmt.Errorf("devices of volume %s: %w", id, err)
-	}
-	return layout.Parts(infos, id), nil
-}
-
 // gatherStage collects what decideStage needs. A pool that cannot be read is a
 // fact, not an error (I6). If the stage was prepared, nothing on the SSD can ever have
 // been activated since, and it is not looked at; prepared is nil otherwise.
@@ -109,7 +93,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	if err != nil {
 		return stageFacts{}, cacheVolumes{}, err
 	}
-	info, active, err := a.top(ctx, req.ID)
+	info, active, err := a.stack.Top(ctx, req.ID)
 	if err != nil {
 		return stageFacts{}, cacheVolumes{}, err
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -259,7 +260,7 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 
 // createClone makes the data device of a hydration: the path, for a peer the multipath
 // device that waits while the path is down, and the clone.
-func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolumes, o origin) (devno string, err error) {
+func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolumes, o stack.Origin) (devno string, err error) {
 	m := c.hydrationMap
 	if m == nil {
 		// Activated again: the SSD's own map, because the one that the hydration began
@@ -276,7 +277,7 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolum
 	if err != nil {
 		return "", err
 	}
-	path, err := a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Path), layout.UUID(e.Fence, layout.Path), table)
+	path, err := a.stack.EnsureReadOnly(ctx, layout.Device(e.ID, layout.Path), layout.UUID(e.Fence, layout.Path), table)
 	if err != nil {
 		return "", err
 	}
@@ -288,7 +289,7 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolum
 		a.hydrations.forget(e.ID)
 		a.hydrations.begin(e.ID, time.Time{})
 		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
-		source, err = a.ensureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})
+		source, err = a.stack.EnsureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})
 		if err != nil {
 			return "", err
 		}
@@ -298,7 +299,7 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolum
 		Metadata: c.Hydration.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Hydration.RegionSectors,
 		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Hydration.Regions(copyBeside), HydrationBatch: e.Hydration.Regions(copyUnit),
 	}
-	dev, err := a.ensureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
+	dev, err := a.stack.EnsureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
 		return "", err
 	}
@@ -320,7 +321,7 @@ func byteRanges(in []cachemap.Range) [][2]uint64 {
 }
 
 // pathTable is the table of the path device: the peer while there is one.
-func (a *Attacher) pathTable(ctx context.Context, e *state.Entry, m *cachemap.Map, o origin, sectors uint64) (devmapper.Table, error) {
+func (a *Attacher) pathTable(ctx context.Context, e *state.Entry, m *cachemap.Map, o stack.Origin, sectors uint64) (devmapper.Table, error) {
 	if e.Hydration.Peer == nil {
 		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
 	}
@@ -345,7 +346,7 @@ func (a *Attacher) dropHydration(ctx context.Context, e *state.Entry, o volume.M
 // undoHydration takes back a hydration that did not become active, so that the same stage can
 // begin cold. The journal forgets it first.
 func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) error {
-	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
 	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
@@ -395,23 +396,6 @@ func (a *Attacher) leavePeer(ctx context.Context, e *state.Entry) {
 		klog.FromContext(ctx).Error(err, "Session with the peer was not ended", "volume", e.ID, "peer", e.Hydration.Peer.IQN)
 	}
 	e.Hydration.Peer = nil
-}
-
-// hydrationIsWhole tells whether the hydration of an attached volume has copied everything:
-// the cache is whole then, whatever is still to be cleared away.
-func (a *Attacher) hydrationIsWhole(ctx context.Context, e *state.Entry) (bool, error) {
-	if e.Hydration.Whole {
-		return true, nil
-	}
-	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Data))
-	if err != nil {
-		return false, err
-	}
-	if !infos[layout.Device(e.ID, layout.Data)].HasLive {
-		return false, nil // taken down, or never up; what had been copied is not known
-	}
-	st, isClone, err := a.DM.CloneStatus(ctx, layout.Device(e.ID, layout.Data))
-	return err == nil && (!isClone || st.Complete()), err
 }
 
 // resumeHydration shows again the hydration of a cache that is activated again.

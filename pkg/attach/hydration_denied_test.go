@@ -90,7 +90,7 @@ func (l *life) denied() {
 		read <- l.differs(d)
 		close(done)
 	}()
-	l.b.DM = &draining{Client: l.b.DM, top: "nf-" + string(volumeID), done: done}
+	l.b.UseDM(&draining{Client: l.b.DM, top: "nf-" + string(volumeID), done: done})
 	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 	ran := make(chan struct{})
 	go func() {
@@ -168,7 +168,7 @@ func TestWrittenPastAHydration(t *testing.T) {
 func TestFailOverForgetsRetainedCache(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
-	l.b.DM = &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}
+	l.b.UseDM(&failed{Client: l.b.DM, top: "nf-" + string(volumeID)})
 	l.b.CacheFaults().Devices = l.b.DM
 	if err := l.b.CacheFaults().Pass(l.ctx); !errors.Is(err, errSwap) {
 		t.Fatalf("got %v, want %v", err, errSwap)
@@ -207,7 +207,7 @@ func TestDeniedHydrationRests(t *testing.T) {
 	e.Hydration = &state.Hydration{RegionSectors: 64}
 	l.must("journal", l.a.Journal.Save(string(volumeID), *e))
 	dm := &counting{Client: l.a.DM}
-	l.a.DM = dm
+	l.a.UseDM(dm)
 	for range 100 {
 		l.a.StepHydrations(l.ctx)
 		l.pass(time.Second)

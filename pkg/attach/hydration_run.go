@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -235,7 +234,7 @@ func (a *Attacher) hydrationFacts(ctx context.Context, e *state.Entry, memo *hyd
 		return f, nil
 	}
 	if !memo.known {
-		onOrigin, err := a.onOrigin(ctx, e, look.infos)
+		onOrigin, err := a.stack.OnOrigin(ctx, e, look.infos)
 		if err != nil {
 			return f, err
 		}
@@ -275,26 +274,6 @@ func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
 	return !exported
 }
 
-// onOrigin tells whether the path leads to the gather view. It looks for the devices if infos
-// is nil.
-func (a *Attacher) onOrigin(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) (_ bool, err error) {
-	if infos == nil {
-		if infos, err = a.DM.Info(ctx, layout.Device(e.ID, layout.Top)); err != nil {
-			return false, err
-		}
-	}
-	if _, waits := infos[layout.Device(e.ID, layout.Source)]; !waits {
-		return true, nil
-	}
-	// Not the table: it may have a million lines.
-	below, err := a.DM.Deps(ctx, layout.Device(e.ID, layout.Path))
-	if err != nil {
-		return false, err
-	}
-	// A gather view of nothing rests on nothing.
-	return len(below) == 0 || slices.Contains(below, infos[layout.Device(e.ID, layout.Origin)].DevNo()), nil
-}
-
 // gatherPath replaces the peer by the gather view of the origin. It takes no lock
 // and writes no journal: whoever holds the volume's lock may be waiting for just
 // this. What is loaded tells what was done.
@@ -309,11 +288,11 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	if err != nil {
 		return err
 	}
-	sectors, err := a.deviceSectors(ctx, layout.Device(e.ID, layout.Origin))
+	sectors, err := a.stack.DeviceSectors(ctx, layout.Device(e.ID, layout.Origin))
 	if err != nil {
 		return err
 	}
-	length, err := a.deviceSectors(ctx, layout.Device(e.ID, layout.Path))
+	length, err := a.stack.DeviceSectors(ctx, layout.Device(e.ID, layout.Path))
 	if err != nil {
 		return err
 	}
@@ -324,7 +303,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	if err := a.sameHydration(ctx, e, origin); err != nil {
 		return errors.Join(err, a.DM.Clear(ctx, name))
 	}
-	if err := a.swapIn(ctx, name, a.DM.Resume); err != nil {
+	if err := a.stack.SwapIn(ctx, name, a.DM.Resume); err != nil {
 		return err
 	}
 	faultHydrationGathered.Hit()
@@ -355,15 +334,6 @@ func (a *Attacher) sameHydration(ctx context.Context, e *state.Entry, origin dev
 	return nil
 }
 
-// deviceSectors is the length of a device by its live table.
-func (a *Attacher) deviceSectors(ctx context.Context, name string) (uint64, error) {
-	t, err := a.DM.Table(ctx, name)
-	if err != nil {
-		return 0, err
-	}
-	return t.Sectors(), nil
-}
-
 // lockedHydrationStep takes a step that no request may run beside.
 func (a *Attacher) lockedHydrationStep(ctx context.Context, id volume.ID, step hydrationStep, memo *hydrationMemo) error {
 	e, unlock, err := a.lockSettled(ctx, id)
@@ -391,7 +361,7 @@ func (a *Attacher) lockedHydrationStep(ctx context.Context, id volume.ID, step h
 // again, as swapClone does: a stage may have made the devices anew, on a peer.
 func (a *Attacher) leaveGathered(ctx context.Context, e *state.Entry, memo *hydrationMemo) error {
 	memo.forgetDevice()
-	if onOrigin, err := a.onOrigin(ctx, e, nil); err != nil || !onOrigin {
+	if onOrigin, err := a.stack.OnOrigin(ctx, e, nil); err != nil || !onOrigin {
 		return err
 	}
 	a.leavePeer(ctx, e)
@@ -419,7 +389,7 @@ func (a *Attacher) swapClone(ctx context.Context, e *state.Entry) error {
 	if status, found, err := a.DM.CloneStatus(ctx, name); err != nil || !found || !status.Complete() {
 		return err
 	}
-	if err := a.reload(ctx, name, devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
+	if err := a.stack.Reload(ctx, name, devmapper.LinearTable(t[0].Length, clone.Destination)); err != nil {
 		return err
 	}
 	faultHydrationSwapped.Hit()
@@ -453,7 +423,7 @@ func (a *Attacher) sweepHydration(ctx context.Context, e *state.Entry) error {
 		}
 	}
 	faultHydrationWhole.Hit()
-	if err := a.remove(ctx, e.ID, layout.Source, layout.Path); err != nil {
+	if err := a.stack.Remove(ctx, e.ID, layout.Source, layout.Path); err != nil {
 		return err
 	}
 	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(e.ID)); err != nil {

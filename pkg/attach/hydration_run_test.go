@@ -29,7 +29,7 @@ func TestHydrationLookTooOld(t *testing.T) {
 			e.Hydration = &state.Hydration{RegionSectors: 64}
 			l.must("journal", l.a.Journal.Save(string(volumeID), e))
 			dm := &cloneSince{Client: l.a.DM, data: data, seen: seen, looked: make(chan struct{})}
-			l.a.DM = dm
+			l.a.UseDM(dm)
 
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ended := make(chan struct{})
@@ -47,7 +47,8 @@ func TestHydrationLookTooOld(t *testing.T) {
 				t.Errorf("after a look at what was there before, the hydration is %+v, and %d tables were loaded", after.Hydration, dm.loads.Load())
 			}
 
-			l.a.DM, e.Hydration = dm.Client, nil
+			l.a.UseDM(dm.Client)
+			e.Hydration = nil
 			l.must("journal", l.a.Journal.Save(string(volumeID), e))
 			l.leave(l.a)
 		})

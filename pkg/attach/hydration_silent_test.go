@@ -34,7 +34,7 @@ func TestGatherBesideSilence(t *testing.T) {
 			d, read := l.b.podDevice(), make(chan error, 1)
 			go func() { read <- l.differs(d) }()
 			dm := l.b.DM
-			l.b.DM = &silent{Client: dm, clones: clones}
+			l.b.UseDM(&silent{Client: dm, clones: clones})
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ran := make(chan struct{})
 			go func() {
@@ -49,7 +49,7 @@ func TestGatherBesideSilence(t *testing.T) {
 			}
 			cancel()
 			<-ran
-			l.b.DM = dm
+			l.b.UseDM(dm)
 			endOther()
 		})
 	}
@@ -60,9 +60,9 @@ func TestGatherBesideSilence(t *testing.T) {
 func TestSilentClone(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
-	l.b.DM = &silent{Client: &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}, clones: func(map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
+	l.b.UseDM(&silent{Client: &failed{Client: l.b.DM, top: "nf-" + string(volumeID)}, clones: func(map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
 		return map[string]devmapper.CloneStatus{"nf-" + string(volumeID) + ".data": {Silent: true}}, nil
-	}}
+	}})
 	l.b.CacheFaults().Devices = l.b.DM
 	l.must("failover", l.b.CacheFaults().Pass(l.ctx))
 	if e := l.b.entry(); !e.Cached() {
@@ -75,9 +75,9 @@ func TestSilentClone(t *testing.T) {
 func TestLeaveBesideSilence(t *testing.T) {
 	l := newWarmLife(t, volume.ModeWritethrough, "")
 	l.moved()
-	l.b.DM = &silent{Client: l.b.DM, clones: func(map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
+	l.b.UseDM(&silent{Client: l.b.DM, clones: func(map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {
 		return nil, errors.New("no answer")
-	}}
+	}})
 	l.must("unstage", l.b.Unstage(l.ctx, volumeID, staging))
 }
 

@@ -226,7 +226,7 @@ func (a *Attacher) changeCount(ctx context.Context, e *state.Entry, tags []strin
 	if !meta.Active {
 		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
 	}
-	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.syncDevice(meta.DevPath()) }); {
+	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.stack.SyncDevice(meta.DevPath()) }); {
 	case !done:
 		return fmt.Errorf("%w: flush %s: the SSD has not answered yet", volume.ErrBusy, meta.DevPath())
 	case err != nil:

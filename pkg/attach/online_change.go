@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -167,7 +168,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	f.Leftover = f.LiveOrigin && (data || path || e.Hydration != nil)
 	if f.LiveCache {
 		f.Broken = cmp.Or(cachefault.Broken(f.Status), a.cacheFaults.Why(e.ID))
-		f.Coarse = a.liveBlocks(e.ID, infos)
+		f.Coarse = a.stack.LiveBlocks(e.ID, infos)
 	}
 	view := a.Pool.View()
 	switch problem := a.CacheProblem(ctx); {
@@ -183,7 +184,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	case !e.Cached() && a.Now().Before(e.NoCacheBefore):
 		f.Problem, f.ProblemReason = "the SSD failed the volume's cache; another one is tried later", v1alpha1.ReasonCacheDeviceError
 	case f.LiveOrigin:
-		if f.Problem = coarse(view.LogicalBlock, a.blocksOf(infos[layout.Device(e.ID, layout.Origin)].DevNo())); f.Problem != "" {
+		if f.Problem = stack.Coarse(view.LogicalBlock, a.stack.BlocksOf(infos[layout.Device(e.ID, layout.Origin)].DevNo())); f.Problem != "" {
 			f.ProblemReason = v1alpha1.ReasonBlockSizeTooLarge
 		}
 	}
@@ -326,7 +327,7 @@ func (a *Attacher) changeFailed(ctx context.Context, f changeFacts, m *changing,
 	switch {
 	case errors.Is(err, lvm.ErrNoSpace):
 		r.Reason = v1alpha1.ReasonPoolFull
-	case errors.Is(err, errBlockSize):
+	case errors.Is(err, stack.ErrBlockSize):
 		r.Reason = v1alpha1.ReasonBlockSizeTooLarge
 	case errors.Is(err, volume.ErrInvalid):
 		r.Reason = v1alpha1.ReasonRejected

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,7 +54,7 @@ func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep)
 
 // sweep removes what is left of a cache below a linear top device.
 func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
-	top, _, err := a.top(ctx, e.ID)
+	top, _, err := a.stack.Top(ctx, e.ID)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 	if err := a.endLease(ctx, e); err != nil {
 		return err
 	}
-	if err := a.remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {
+	if err := a.stack.Remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {
 		return err
 	}
 	faultChangeDataRemoved.Hit()
@@ -115,7 +116,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	return a.recordCache(ctx, e)
 }
 
-func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o origin) error {
+func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Origin) error {
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	next := *e
@@ -129,17 +130,17 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o origin) e
 	if err != nil {
 		return err
 	}
-	if err := a.checkData(data, o); err != nil {
+	if err := a.stack.CheckData(data, o); err != nil {
 		return err
 	}
-	return a.reloadTop(cctx, e, a.cacheTable(&next, c.Meta, data, o, false))
+	return a.stack.ReloadTop(cctx, e, a.stack.CacheTable(&next, c.Meta, data, o, false))
 }
 
 // recordCache journals a cache that is live in writethrough mode.
 func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
 	e.Activate(volume.ModeWritethrough)
-	a.refuseDiscards(ctx, e) // whoever loaded the table may have been killed before
-	a.beginCounting(ctx, e)
+	a.stack.RefuseDiscards(ctx, e) // whoever loaded the table may have been killed before
+	a.stack.BeginCounting(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
@@ -167,14 +168,14 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 			return err
 		}
 	}
-	a.finalCount(ctx, e.ID)
+	a.stack.FinalCount(ctx, e.ID)
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Deny()
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
 	faultChangeDenied.Hit()
-	if err := a.reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
+	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
 		return err
 	}
 	faultChangeUncached.Hit()
@@ -195,7 +196,7 @@ func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err
 		return false, err
 	}
 	faultChangeCleaner.Hit()
-	st, err := a.cacheStatus(ctx, e.ID)
+	st, err := a.stack.CacheStatus(ctx, e.ID)
 	if err != nil {
 		return false, err
 	}
@@ -276,7 +277,7 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 		return fmt.Errorf("%w: the cache of volume %s is not whole", volume.ErrUnavailable, e.ID)
 	}
 	sectors := uint64(c.Data.SizeBytes) / sectorSize
-	err = a.growDevice(ctx, layout.Device(e.ID, layout.Data), sectors, func(devmapper.Table) devmapper.Table {
+	err = a.stack.GrowDevice(ctx, layout.Device(e.ID, layout.Data), sectors, func(devmapper.Table) devmapper.Table {
 		return devmapper.LinearTable(sectors, c.Data.DevNo())
 	})
 	if err != nil {
@@ -287,7 +288,7 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 	if err != nil {
 		return err
 	}
-	if err := a.reloadCache(ctx, e, table, a.finalCount); err != nil {
+	if err := a.reloadCache(ctx, e, table, a.stack.FinalCount); err != nil {
 		return err
 	}
 	faultChangeGrown.Hit()

@@ -14,7 +14,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -43,13 +42,13 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 		if e.State == state.Retained || e.State == state.Prewarmed || len(e.Source.Portals) < 2 && e.Hydration == nil {
 			continue
 		}
-		lost, waits, err := a.lostPaths(ctx, e)
+		lost, waits, err := a.stack.LostPaths(ctx, e)
 		switch rec, known := owned()[e.ID]; {
 		case err != nil:
 			problems = append(problems, err)
 		case known && rec.Published && rec.Fence == e.Fence && e.Lost == nil:
 			problems = append(problems, a.keepPaths(ctx, e, lost))
-		case waits && !a.pathsFail(e.ID):
+		case waits && !a.stack.PathsFail(e.ID):
 			waiting[e.ID] = e
 			ids = append(ids, e.ID)
 		}
@@ -59,32 +58,11 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 	}))...)
 }
 
-// lostPaths returns the origin's paths that have failed, and whether origin or source have
-// none that works. What a hydration copies from is brought back by the hydration's own steps.
-func (a *Attacher) lostPaths(ctx context.Context, e *state.Entry) (lost []string, waits bool, err error) {
-	for _, part := range pathParts {
-		st, err := a.DM.MultipathStatus(ctx, layout.Device(e.ID, part))
-		if errors.Is(err, devmapper.ErrNotExist) || errors.Is(err, devmapper.ErrParse) {
-			continue // none, or over one path
-		}
-		if err != nil {
-			return nil, false, err
-		}
-		waits = waits || !st.HasPath()
-		for _, p := range st.Paths {
-			if !p.Active && part == layout.Origin {
-				lost = append(lost, p.Device)
-			}
-		}
-	}
-	return lost, waits, nil
-}
-
 // keepPaths brings a volume that is attached here to waiting for its paths, if it was told not
 // to, and tries those that have failed.
 func (a *Attacher) keepPaths(ctx context.Context, e *state.Entry, lost []string) error {
-	if queues, known := a.queueing.Load(e.ID); !known || !queues.(bool) {
-		if err := a.queuePaths(ctx, e.ID); err != nil {
+	if !a.stack.PathsQueue(e.ID) {
+		if err := a.stack.QueuePaths(ctx, e.ID); err != nil {
 			return err
 		}
 	}
@@ -92,12 +70,6 @@ func (a *Attacher) keepPaths(ctx context.Context, e *state.Entry, lost []string)
 		a.tryPath(ctx, e, devno)
 	}
 	return nil
-}
-
-// pathsFail tells whether what waits for a volume's paths has been told to fail.
-func (a *Attacher) pathsFail(id volume.ID) bool {
-	queues, known := a.queueing.Load(id)
-	return known && !queues.(bool)
 }
 
 // endWait has what waits for lost paths fail if the ownership is over.
@@ -110,7 +82,7 @@ func (a *Attacher) endWait(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	klog.FromContext(ctx).Info("Nothing waits for lost paths any more, because the ownership is over", "volume", e.ID, "generation", e.Fence.Generation)
-	return a.failPaths(ctx, e.ID)
+	return a.stack.FailPaths(ctx, e.ID)
 }
 
 // pathsOver tells whether an entry's volume need not wait for lost paths: its record has a

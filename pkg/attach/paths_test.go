@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -131,7 +132,7 @@ func TestFailPathsAgain(t *testing.T) {
 // if one that was adopted meanwhile could not be told to wait.
 func TestFailPathsOfBoth(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
-	for _, first := range pathParts {
+	for _, first := range stack.PathParts {
 		entries := newJournal(t)
 		if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{}}); err != nil {
 			t.Fatal(err)
@@ -153,7 +154,7 @@ func TestFailPathsOfBoth(t *testing.T) {
 		tend("the other one too") // it was told
 
 		dm.deaf = "nf-v.source"
-		if err := a.queuePaths(t.Context(), "v"); !errors.Is(err, devmapper.ErrBusy) {
+		if err := a.stack.QueuePaths(t.Context(), "v"); !errors.Is(err, devmapper.ErrBusy) {
 			t.Errorf("a message that is refused: %v", err)
 		}
 		dm.deaf = ""
@@ -202,11 +203,11 @@ func TestFailPaths(t *testing.T) {
 				dm.paths[layout.Device("v", part)] = has
 			}
 			a := New(Config{}, Deps{Pool: withoutPool{}, DM: dm})
-			if err := a.failPaths(t.Context(), "v"); err != nil || !slices.Equal(dm.said, tc.fail) {
+			if err := a.stack.FailPaths(t.Context(), "v"); err != nil || !slices.Equal(dm.said, tc.fail) {
 				t.Errorf("fail: %v, %v, want %v", dm.said, err, tc.fail)
 			}
 			dm.said = nil
-			if err := a.queuePaths(t.Context(), "v"); err != nil || !slices.Equal(dm.said, tc.queue) {
+			if err := a.stack.QueuePaths(t.Context(), "v"); err != nil || !slices.Equal(dm.said, tc.queue) {
 				t.Errorf("queue: %v, %v, want %v", dm.said, err, tc.queue)
 			}
 		})

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -272,7 +273,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	return s.note(func(e *state.Entry) (err error) {
-		s.origin = origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
+		s.origin = stack.Origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
 		if err := a.shapeCache(ctx, s); err != nil {
 			return err
@@ -309,7 +310,7 @@ func (a *Attacher) checkPrepared(ctx context.Context, s *staging) error {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Cache is made anew for the origin's size", "volume", s.req.ID, "bytes", int64(s.origin.Sectors)*sectorSize)
-	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
 	s.shaped, s.data, s.cache, s.early = 0, "", cacheVolumes{}, nil

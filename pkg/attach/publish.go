@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -91,7 +92,7 @@ func (a *Attacher) tellAbandoned(ctx context.Context, id volume.ID, f volume.Fen
 // show makes the staged volume appear at the target path. given is whether there is
 // something to tell the pod.
 func (a *Attacher) show(ctx context.Context, e *state.Entry, req volume.PublishRequest) (given bool, err error) {
-	info, found, err := a.top(ctx, req.ID)
+	info, found, err := a.stack.Top(ctx, req.ID)
 	if err != nil {
 		return false, err
 	}
@@ -138,7 +139,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err != nil {
 		return 0, err
 	}
-	info, found, err := a.top(ctx, id)
+	info, found, err := a.stack.Top(ctx, id)
 	if err != nil {
 		return 0, err
 	}
@@ -152,7 +153,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err != nil {
 		return 0, err
 	}
-	if err := a.growTop(ctx, e, o); err != nil {
+	if err := a.stack.GrowTop(ctx, e, o); err != nil {
 		return 0, err
 	}
 	if !block {
@@ -198,55 +199,22 @@ func (a *Attacher) tagGrown(ctx context.Context, e *state.Entry, before int64) {
 
 // growOrigin gives the device over the paths its new length; the paths have it
 // after the rescan.
-func (a *Attacher) growOrigin(ctx context.Context, e *state.Entry) (origin, error) {
+func (a *Attacher) growOrigin(ctx context.Context, e *state.Entry) (stack.Origin, error) {
 	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
 	if err != nil {
-		return origin{}, transportError(err)
+		return stack.Origin{}, transportError(err)
 	}
 	if !found {
-		return origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
+		return stack.Origin{}, fmt.Errorf("%w: volume %s has no iSCSI session", volume.ErrUnavailable, e.ID)
 	}
 	sectors := uint64(o.SizeBytes) / sectorSize
-	err = a.growDevice(ctx, layout.Device(e.ID, layout.Origin), sectors, func(devmapper.Table) devmapper.Table {
-		return originTable(sectors, o.DevNos)
+	err = a.stack.GrowDevice(ctx, layout.Device(e.ID, layout.Origin), sectors, func(devmapper.Table) devmapper.Table {
+		return stack.OriginTable(sectors, o.DevNos)
 	})
 	if err != nil && (len(o.Paths) > 1 || !errors.Is(err, devmapper.ErrNotExist)) {
-		return origin{}, err
+		return stack.Origin{}, err
 	}
 	return a.lookupOrigin(ctx, e.ID, e.Source)
-}
-
-// growTop lengthens the table of the top device, cached or not. dm-cache takes
-// a longer origin by a reload with the same metadata.
-func (a *Attacher) growTop(ctx context.Context, e *state.Entry, o origin) error {
-	if e.Cached() {
-		a.finalCount(ctx, e.ID)
-	}
-	err := a.growDevice(ctx, layout.Device(e.ID, layout.Top), o.Sectors, func(t devmapper.Table) devmapper.Table {
-		t[0].Length = o.Sectors
-		return t
-	})
-	if err == nil && e.Cached() {
-		a.refuseDiscards(ctx, e)
-		a.beginCounting(ctx, e) // saved by the caller
-	}
-	return err
-}
-
-// growDevice reloads a device that is shorter than sectors. A device is never
-// shortened: a filesystem may reach to its end.
-func (a *Attacher) growDevice(ctx context.Context, name string, sectors uint64, change func(devmapper.Table) devmapper.Table) error {
-	t, err := a.DM.Table(ctx, name)
-	if err != nil {
-		return err
-	}
-	if len(t) != 1 {
-		return fmt.Errorf("device %s has %d targets, expected one", name, len(t))
-	}
-	if t[0].Length >= sectors {
-		return nil
-	}
-	return a.reload(ctx, name, change(t))
 }
 
 // Stats implements volume.Attacher.

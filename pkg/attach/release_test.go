@@ -31,12 +31,12 @@ func TestReleaseForgetsFirst(t *testing.T) {
 		l.must("journal", err)
 		return e.State
 	}}
-	l.a.Blocks = d
+	l.a.UseBlocks(d)
 	l.must("release", l.a.Release(l.ctx, volumeID, move))
 	if want := []state.State{state.Wiping}; !slices.Equal(d.states, want) {
 		t.Errorf("discarded while the journal said %v, want %v", d.states, want)
 	}
-	l.a.Blocks = d.Blocks
+	l.a.UseBlocks(d.Blocks)
 }
 
 // discards notes what the journal says when blocks are discarded.

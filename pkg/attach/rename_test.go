@@ -101,7 +101,7 @@ func TestUpgradeRaisesFormatFirst(t *testing.T) {
 	l.must("stage", l.a.Stage(l.ctx, l.publish(l.a.name)))
 	l.a.earlier()
 	l.a.start()
-	l.a.DM = refusing{l.a.DM}
+	l.a.UseDM(refusing{l.a.DM})
 	l.a.AdoptNames(l.ctx)
 	text, err := os.ReadFile(l.a.gate.journal)
 	l.must("journal", err)
@@ -128,7 +128,7 @@ func TestUpgradeAwaitsCommands(t *testing.T) {
 	want := l.a.devices()
 	l.a.start()
 	dm := &running{Client: l.a.DM, name: layout.EarlierDevices(volumeID)[0]}
-	l.a.DM = dm
+	l.a.UseDM(dm)
 	l.a.AdoptNames(l.ctx)
 	if err := l.a.Stage(l.ctx, req); !errors.Is(err, volume.ErrUnavailable) || !errors.Is(err, hostexec.ErrRuns) {
 		t.Errorf("stage while a command works on %s: %v, want ErrUnavailable", dm.name, err)
@@ -170,7 +170,7 @@ func TestUpgradeOfAnother(t *testing.T) {
 	_, err := dm.Create(l.ctx, name, layout.UUID(volume.Fence{UID: "other"}, layout.Data), devmapper.LinearTable(8, "259:0"))
 	l.must("create", err)
 	l.a.AdoptNames(l.ctx)
-	l.a.DM = &running{Client: l.a.DM, name: "nf-another-data"}
+	l.a.UseDM(&running{Client: l.a.DM, name: "nf-another-data"})
 	req := l.publish(l.a.name)
 	if err := l.a.Repair(l.ctx); err != nil {
 		t.Errorf("repair: %v", err)

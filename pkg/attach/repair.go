@@ -85,7 +85,7 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	case state.Prewarmed:
 		return a.checkPrewarm(ctx, e)
 	}
-	info, active, err := a.top(ctx, id)
+	info, active, err := a.stack.Top(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -278,7 +278,7 @@ func (a *Attacher) lose(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultLostJournaled.Hit()
-	_, found, err := a.top(ctx, e.ID)
+	_, found, err := a.stack.Top(ctx, e.ID)
 	if err != nil {
 		return err
 	}
@@ -288,11 +288,11 @@ func (a *Attacher) lose(ctx context.Context, e *state.Entry) error {
 			return err
 		}
 		klog.FromContext(ctx).Error(nil, "The unit is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
-		a.finalCount(ctx, e.ID)
+		a.stack.FinalCount(ctx, e.ID)
 		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
 		// A filesystem writes when it is frozen. The unit refuses that, or takes it if it has
 		// forgotten the reservation.
-		if err := a.reloadBy(ctx, layout.Device(e.ID, layout.Top), failing, a.DM.ResumeUnfrozen); err != nil {
+		if err := a.stack.ReloadBy(ctx, layout.Device(e.ID, layout.Top), failing, a.DM.ResumeUnfrozen); err != nil {
 			return err
 		}
 	}

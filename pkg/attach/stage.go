@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -27,7 +28,7 @@ type staging struct {
 	rec    volume.Volume
 	entry  *state.Entry
 	cache  cacheVolumes
-	origin origin
+	origin stack.Origin
 	// reserved and inherited are knownReservation.
 	reserved, inherited bool
 	// activation is that of this stage.
@@ -155,7 +156,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		}
 	}
 	if s.plan.Cache == planUncached {
-		if err := a.createTop(ctx, s.entry, devmapper.LinearTable(s.origin.Sectors, s.origin.DevNo)); err != nil {
+		if err := a.stack.CreateTop(ctx, s.entry, devmapper.LinearTable(s.origin.Sectors, s.origin.DevNo)); err != nil {
 			return err
 		}
 	}
@@ -168,7 +169,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 		return err
 	}
 	faultStageNoted.Hit()
-	a.beginCounting(ctx, s.entry)
+	a.stack.BeginCounting(ctx, s.entry)
 	if err := a.save(ctx, s.entry, state.Staged); err != nil {
 		return err
 	}
@@ -305,7 +306,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if s.origin, err = a.lookupOrigin(ctx, s.req.ID, e.Source); err != nil {
 		return err
 	}
-	if err := a.queuePaths(ctx, e.ID); err != nil {
+	if err := a.stack.QueuePaths(ctx, e.ID); err != nil {
 		return err
 	}
 	e.OriginBytes = int64(s.origin.Sectors) * sectorSize
@@ -320,7 +321,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		a.hydrations.begin(e.ID, time.Time{})
 	}
 	if e.Counting == "" {
-		a.beginCounting(ctx, e)
+		a.stack.BeginCounting(ctx, e)
 	}
 	if !e.Cached() {
 		return a.save(ctx, e, state.Staged)
@@ -334,7 +335,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		return err
 	}
 	// Whoever made the device may have been killed before.
-	a.refuseDiscards(ctx, e)
+	a.stack.RefuseDiscards(ctx, e)
 	return a.swapPolicy(ctx, e, false)
 }
 
@@ -343,7 +344,7 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	if s.req.Block {
 		return a.handOutRaw(ctx, s)
 	}
-	info, found, err := a.top(ctx, s.req.ID)
+	info, found, err := a.stack.Top(ctx, s.req.ID)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -90,11 +91,11 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	switch {
 	case errors.Is(cause, lvm.ErrNoSpace):
 		reason = v1alpha1.ReasonPoolFull
-	case errors.Is(cause, errBlockSize):
+	case errors.Is(cause, stack.ErrBlockSize):
 		reason = v1alpha1.ReasonBlockSizeTooLarge
 	}
 	klog.FromContext(ctx).Error(cause, "Cache cannot be had, attaching uncached", "volume", s.req.ID, "reason", reason)
-	if err := a.removeUpper(ctx, s.req.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return fmt.Errorf("%w (after the cache failed: %w)", err, cause)
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
@@ -137,9 +138,9 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	}
 	faultStageDataDevice.Hit()
 	if s.plan.Cache != planRecover {
-		if err := a.checkData(s.data, s.origin); err != nil {
+		if err := a.stack.CheckData(s.data, s.origin); err != nil {
 			return err
 		}
 	}
-	return a.createTop(ctx, e, a.cacheTable(e, s.cache.Meta, s.data, s.origin, s.givenUp()))
+	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.givenUp()))
 }

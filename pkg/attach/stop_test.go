@@ -28,7 +28,7 @@ func TestStopIsNoted(t *testing.T) {
 			before := used()
 			ctx, cancel := context.WithCancel(l.ctx)
 			defer cancel()
-			l.a.DM = &endsAfter{Client: l.a.DM, name: layout.Device(volumeID, layout.Origin), end: cancel}
+			l.a.UseDM(&endsAfter{Client: l.a.DM, name: layout.Device(volumeID, layout.Origin), end: cancel})
 			if err := l.a.Unstage(ctx, volumeID, staging); err == nil {
 				t.Error("unstage succeeds although its time has ended")
 			}

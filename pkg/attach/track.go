@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"k8s.io/klog/v2"
 
@@ -15,10 +14,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-// commitTimeout is what a lease waits for the map; the destination waits ten seconds for
-// the lease.
-const commitTimeout = time.Second
 
 // exportableLive says why a cache in use may not be exported, nil if it may.
 func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, node string) error {
@@ -53,7 +48,7 @@ func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.Leas
 	if !c.facts.Whole || c.facts.Fence != e.Fence {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}
-	if err := a.commitMap(ctx, e.ID); err != nil {
+	if err := a.stack.CommitMap(ctx, e.ID); err != nil {
 		klog.FromContext(ctx).Error(err, "The map that is exported may lack what was cached last", "volume", e.ID)
 	}
 	lease, err := a.export(ctx, e, c, r, again, true)
@@ -63,26 +58,6 @@ func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.Leas
 	lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * sectorSize}
 	klog.FromContext(ctx).Info("Cache in use exported", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
 	return lease, nil
-}
-
-// commitMap makes the kernel write the map of a cache in use, which it does only
-// when somebody flushes (schedule_commit in drivers/md/dm-cache-target.c). An origin that
-// does not answer holds up nobody but the flush.
-func (a *Attacher) commitMap(ctx context.Context, id volume.ID) error {
-	info, found, err := a.top(ctx, id)
-	if err != nil || !found {
-		return err
-	}
-	done := make(chan error, 1)
-	go func() { done <- a.syncDevice(info.DevPath()) }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(commitTimeout):
-		return fmt.Errorf("%w: flush of volume %s does not end", volume.ErrUnavailable, id)
-	}
 }
 
 // track begins the record of writes; that of the same lease goes on.
@@ -116,7 +91,7 @@ func (a *Attacher) noteWrites(ctx context.Context, e *state.Entry) error {
 	if e.Track == nil {
 		return nil
 	}
-	if err := a.remove(ctx, e.ID, layout.Top); err != nil {
+	if err := a.stack.Remove(ctx, e.ID, layout.Top); err != nil {
 		return err
 	}
 	faultPrewarmQuiet.Hit()

@@ -49,7 +49,7 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	e, now := s.entry, s.origin.WWID
 	switch decideUnit(s.plan.Cache, s.givenUp(), e.UnitID, now) {
 	case unitRefuse:
-		return errors.Join(otherUnit(e, a.Node, now), a.removeDevices(ctx, e.ID), a.disconnect(ctx, e))
+		return errors.Join(otherUnit(e, a.Node, now), a.stack.RemoveDevices(ctx, e.ID), a.disconnect(ctx, e))
 	case unitCold:
 		why := fmt.Sprintf("the volume's address leads to the unit %q now, and the cache on node %s is of %q: it is discarded", now, a.Node, e.UnitID)
 		klog.FromContext(ctx).Info("Origin was replaced", "volume", e.ID, "was", e.UnitID, "is", now)
@@ -70,7 +70,7 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 // journal forgets that first.
 func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error {
 	e := s.entry
-	if err := a.removeUpper(ctx, e.ID); err != nil {
+	if err := a.stack.RemoveUpper(ctx, e.ID); err != nil {
 		return err
 	}
 	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, cacheVolumes{}, 0, ""

@@ -1,4 +1,4 @@
-package attach
+package stack
 
 import (
 	"os"
@@ -26,12 +26,12 @@ func TestCoarse(t *testing.T) {
 		"nothing is known at all": {0, 0, false},
 	}
 	for name, tc := range cases {
-		why := coarse(tc.cache, tc.origin)
+		why := Coarse(tc.cache, tc.origin)
 		if (why != "") != tc.want {
 			t.Errorf("%s: %q, want a reason: %t", name, why, tc.want)
 		}
 	}
-	if why := coarse(4096, 512); !strings.Contains(why, "4096") || !strings.Contains(why, "512") {
+	if why := Coarse(4096, 512); !strings.Contains(why, "4096") || !strings.Contains(why, "512") {
 		t.Errorf("the reason is %q", why)
 	}
 }
@@ -39,9 +39,9 @@ func TestCoarse(t *testing.T) {
 // TestLiveBlocks: a live cache is judged by the kernel's word on its device and on the
 // origin's.
 func TestLiveBlocks(t *testing.T) {
-	a := &Attacher{Config: Config{Sysfs: t.TempDir()}}
+	s := New(Config{Sysfs: t.TempDir()})
 	for devno, size := range map[string]string{"253:1": "4096\n", "253:2": "512\n", "253:3": "512\n"} {
-		dir := filepath.Join(a.Sysfs, "dev/block", devno, "queue")
+		dir := filepath.Join(s.Sysfs, "dev/block", devno, "queue")
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestLiveBlocks(t *testing.T) {
 		"not in /sys": {map[string]devmapper.Info{layout.Device(id, layout.Top): dev(4), layout.Device(id, layout.Origin): dev(2)}, false},
 	}
 	for name, tc := range cases {
-		if why := a.liveBlocks(id, tc.infos); (why != "") != tc.want {
+		if why := s.LiveBlocks(id, tc.infos); (why != "") != tc.want {
 			t.Errorf("%s: %q, want a reason: %t", name, why, tc.want)
 		}
 	}

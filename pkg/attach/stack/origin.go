@@ -1,0 +1,63 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Origin is the device over the paths of the connected remote device.
+type Origin struct {
+	// DevNo is "major:minor", Path the node under /dev.
+	DevNo, Path string
+	Sectors     uint64
+	// LogicalBlock is the size of its logical blocks in bytes.
+	LogicalBlock int
+	// WWID is what the unit says of its identity, "" if it has none.
+	WWID string
+}
+
+// Single is an origin over one path without a device of its own, as versions before made it.
+func Single(o transport.Origin) Origin {
+	return Origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}
+}
+
+// JoinPaths puts a device over the paths: multipath over several, which queues
+// while all of them are lost, like a single session does within its replacement
+// timeout; linear over one, so that the origin is measured by itself and can be
+// swapped below a live cache.
+func (s *Stack) JoinPaths(ctx context.Context, id volume.ID, f volume.Fence, o transport.Origin) (Origin, error) {
+	sectors := uint64(o.SizeBytes) / sectorSize
+	info, err := s.EnsureDevice(ctx, layout.Device(id, layout.Origin), layout.UUID(f, layout.Origin), OriginTable(sectors, o.DevNos))
+	if err != nil {
+		return Origin{}, err
+	}
+	return Origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
+}
+
+// OriginTable is the table of the device over an origin's paths.
+func OriginTable(sectors uint64, devnos []string) devmapper.Table {
+	if len(devnos) == 1 {
+		return devmapper.LinearTable(sectors, devnos[0])
+	}
+	return devmapper.Table{{Start: 0, Length: sectors, Target: devmapper.MultipathTarget{
+		QueueIfNoPath: true, Bio: true, Paths: devnos,
+	}}}
+}
+
+// ReadSuperblock reads a cache's superblock past the page cache: a page read
+// before the kernel wrote the metadata would be stale.
+func (s *Stack) ReadSuperblock(path string) (devmapper.Superblock, error) {
+	f, err := s.Blocks.Open(path, unix.O_RDONLY|unix.O_DIRECT)
+	if err != nil {
+		return devmapper.Superblock{}, fmt.Errorf("read superblock of %s: %w", path, err)
+	}
+	defer func() { _ = f.Close() }()
+	return devmapper.ReadCacheSuperblock(f)
+}
