@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -180,8 +180,8 @@ func TestKernelAllDirty(t *testing.T) {
 	if st := load(); st.CacheUsed == 0 || st.Dirty != 0 {
 		t.Errorf("after a clean stop: %+v", st)
 	}
-	mustPass(t, "mark", attach.MarkUnclean(blockdev.Host{}, meta.DevPath()))
-	mustPass(t, "mark again", attach.MarkUnclean(blockdev.Host{}, meta.DevPath()))
+	mustPass(t, "mark", ssd.MarkUnclean(blockdev.Host{}, meta.DevPath()))
+	mustPass(t, "mark again", ssd.MarkUnclean(blockdev.Host{}, meta.DevPath()))
 	if st := load(); st.CacheUsed == 0 || st.Dirty != st.CacheUsed {
 		t.Errorf("after the mark %d of %d blocks are dirty", st.Dirty, st.CacheUsed)
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -45,7 +46,7 @@ func (w shape) tags() []string {
 // early are logical volumes that were made before it was certain what is needed.
 type early struct {
 	shape shape
-	cache cacheVolumes
+	cache ssd.Cache
 	err   error
 }
 
@@ -110,27 +111,27 @@ func (got *early) use(want shape) earlyUse {
 
 // newVolumes returns the logical volumes of a new cache: those that were made early, as
 // far as they are what is needed now.
-func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (cacheVolumes, error) {
+func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.Cache, error) {
 	want, got := shapeOf(s.entry, keep), s.early
 	s.early = nil
 	use := got.use(want)
 	if err := a.noteOrigin(ctx, got, want, use); err != nil {
-		return cacheVolumes{}, err
+		return ssd.Cache{}, err
 	}
 	switch use {
 	case earlyFail:
-		return cacheVolumes{}, got.err
+		return ssd.Cache{}, got.err
 	case earlyAsIs:
 		return got.cache, nil
 	case earlyAddHydration:
 		return a.allocateHydration(ctx, want)
 	case earlyDropHydration:
-		got.cache.Hydration, got.cache.facts.Hydration = lvm.LV{}, false
+		got.cache.Hydration, got.cache.Facts.Hydration = lvm.LV{}, false
 		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(want.id))
 	case earlyAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
-		if err := a.removeCacheVolumes(ctx, want.id); err != nil {
-			return cacheVolumes{}, err
+		if err := a.ssd.Remove(ctx, want.id); err != nil {
+			return ssd.Cache{}, err
 		}
 	case earlyNone:
 	}
@@ -147,24 +148,12 @@ func (a *Attacher) noteOrigin(ctx context.Context, got *early, want shape, use e
 	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{layout.OriginTag(want.originBytes)}, old, got.cache.Names()...)
 }
 
-// lockPool waits until nobody else chooses space in the pool: what one stage counts as
-// free, another one must not take. It does not wait for an SSD that hangs longer than
-// ctx says (I6).
-func (a *Attacher) lockPool(ctx context.Context) (unlock func(), err error) {
-	select {
-	case a.alloc <- struct{}{}:
-		return func() { <-a.alloc }, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("another volume is being given space in the pool: %w", ctx.Err())
-	}
-}
-
 // allocate makes the cache's logical volumes, evicting the oldest retained caches
 // when the pool is full.
-func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) {
-	unlock, err := a.lockPool(ctx)
+func (a *Attacher) allocate(ctx context.Context, w shape) (ssd.Cache, error) {
+	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
-		return cacheVolumes{}, err
+		return ssd.Cache{}, err
 	}
 	defer unlock()
 	view, tags := a.Pool.View(), w.tags()
@@ -178,53 +167,28 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (cacheVolumes, error) 
 		err = a.createPlaced(ctx, w.id, specs)
 	}
 	if err != nil {
-		return cacheVolumes{}, err
+		return ssd.Cache{}, err
 	}
-	c, err := a.blankVolumes(ctx, view.VG, w.id, true)
-	if err == nil && a.apart(c) {
-		err = fmt.Errorf("%w: data on %v, map on %v", errApart, a.devicesBelow(c.Data.DevNo(), view), a.devicesBelow(c.Meta.DevNo(), view))
+	c, err := a.ssd.Blank(ctx, view.VG, w.id, true)
+	if err == nil && a.ssd.Apart(c) {
+		err = fmt.Errorf("%w: data on %v, map on %v", ssd.ErrApart, a.ssd.DevicesBelow(c.Data.DevNo(), view), a.ssd.DevicesBelow(c.Meta.DevNo(), view))
 	}
 	return c, err
 }
 
-// blankVolumes returns new logical volumes after their metadata were made blank: the
-// kernel formats metadata only when the superblock is all zeroes; what a former volume
-// left there would otherwise be taken for a map. The metadata of the cache are blank
-// from end to end, because a lease shows all of them. meta is false for those that were
-// made blank before.
-func (a *Attacher) blankVolumes(ctx context.Context, vg string, id volume.ID, meta bool) (cacheVolumes, error) {
-	lvs, err := a.LVM.LVs(ctx, vg)
-	if err != nil {
-		return cacheVolumes{}, err
-	}
-	c := pickCache(lvs, id)
-	if !c.facts.Whole || !c.Active() {
-		return c, fmt.Errorf("new logical volumes of volume %s are not active", id)
-	}
-	if meta {
-		if err := a.Blocks.ZeroHead(ctx, c.Meta.DevPath(), c.Meta.SizeBytes); err != nil {
-			return c, err
-		}
-	}
-	if c.Hydration.Name != "" {
-		return c, a.Blocks.ZeroHead(ctx, c.Hydration.DevPath(), zeroHeadBytes)
-	}
-	return c, nil
-}
-
 // allocateHydration adds the metadata of a hydration to new volumes.
-func (a *Attacher) allocateHydration(ctx context.Context, w shape) (cacheVolumes, error) {
-	unlock, err := a.lockPool(ctx)
+func (a *Attacher) allocateHydration(ctx context.Context, w shape) (ssd.Cache, error) {
+	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
-		return cacheVolumes{}, err
+		return ssd.Cache{}, err
 	}
 	defer unlock()
 	view := a.Pool.View()
 	w.keep = true
-	if err := a.createAll(ctx, w.specs(view, w.tags())[1:]); err != nil {
-		return cacheVolumes{}, err
+	if err := a.ssd.Create(ctx, w.specs(view, w.tags())[1:]); err != nil {
+		return ssd.Cache{}, err
 	}
-	return a.blankVolumes(ctx, view.VG, w.id, false)
+	return a.ssd.Blank(ctx, view.VG, w.id, false)
 }
 
 // specs lists the logical volumes that are to be made.
@@ -243,13 +207,4 @@ func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
 
 func (w shape) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
 	return lvm.CreateSpec{VG: view.VG, Name: layout.DataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
-}
-
-func (a *Attacher) createAll(ctx context.Context, specs []lvm.CreateSpec) error {
-	for _, spec := range specs {
-		if err := a.LVM.CreateLV(ctx, spec); err != nil {
-			return err
-		}
-	}
-	return nil
 }

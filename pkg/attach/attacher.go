@@ -13,6 +13,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
@@ -21,7 +22,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/passes"
-	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -29,7 +29,7 @@ import (
 // PoolView gives the state of the node's SSD pool as of its last reconciliation,
 // without running a command.
 type PoolView interface {
-	View() pool.View
+	ssd.PoolView
 	// Deletions are the volumes whose data are not wanted any more, as the API server
 	// says now. Errors: ErrUnavailable.
 	Deletions(ctx context.Context) ([]volume.Deletion, error)
@@ -208,9 +208,7 @@ type Attacher struct {
 	Config
 	Deps
 	stack *stack.Stack
-	// alloc serialises the choice of space in the pool: what one stage counts
-	// as free must not be taken by another.
-	alloc chan struct{}
+	ssd   *ssd.Group
 	// staged receives when a volume was attached or has grown.
 	staged chan struct{}
 	// changing is Change's memory; detached are the volumes that have left since, of which it
@@ -237,8 +235,8 @@ type Attacher struct {
 	named sync.Map
 	// keeps are the caches that wait for an administrator.
 	keeps keeps
-	// flushes are those of origins, and ssdFlushes those of SSDs.
-	flushes, ssdFlushes flushes
+	// flushes are those of origins.
+	flushes stack.Flushes
 	// staysAt is when Repair last looked which notes of attachments are of no use.
 	staysAt atomic.Int64
 }
@@ -266,8 +264,11 @@ func New(c Config, d Deps) *Attacher {
 		c.Sysfs = "/sys"
 	}
 	c.Warm = c.Warm.withDefaults()
+	devices := stack.New(stack.Config{DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{
-		Config: c, Deps: d, stack: stack.New(stack.Config{DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval}), staged: make(chan struct{}, 1), alloc: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
+		Config: c, Deps: d, stack: devices,
+		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout}),
+		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}

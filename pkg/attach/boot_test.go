@@ -44,7 +44,8 @@ func TestEarlierBoot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFencedNode(t)
-			n.Pool, n.Locks, n.HotSets, n.Tools, n.Warm.Dir = withoutPool{}, &keylock.Set{}, noHotSets{}, noTools{}, t.TempDir()
+			n.UsePool(withoutPool{})
+			n.Locks, n.HotSets, n.Tools, n.Warm.Dir = &keylock.Set{}, noHotSets{}, noTools{}, t.TempDir()
 			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
 			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)

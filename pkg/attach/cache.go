@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -37,7 +38,7 @@ func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
 		chunk = devmapper.AutoChunkSectors(want)
 	}
 	bytes := int64(chunk) * sectorSize
-	data := roundUp(max(want, bytes), unit)
+	data := ssd.RoundUp(max(want, bytes), unit)
 	if data/bytes > devmapper.MaxCacheBlocks && want/bytes <= devmapper.MaxCacheBlocks {
 		data -= unit // what was asked for is allowed, and rounding is ours
 	}
@@ -46,7 +47,7 @@ func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
 		return geometry{}, fmt.Errorf("%w: chunkSize %d gives %d cache blocks for a cache of %d bytes; accepted are at most %d blocks",
 			volume.ErrInvalid, spec.ChunkBytes, blocks, data, devmapper.MaxCacheBlocks)
 	}
-	return geometry{chunkSectors: chunk, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(uint64(blocks)), unit)}, nil
+	return geometry{chunkSectors: chunk, dataBytes: data, metaBytes: ssd.RoundUp(devmapper.MetadataBytes(uint64(blocks)), unit)}, nil
 }
 
 // roundedMore is how much larger than planned a cache may be, as long as that is no more
@@ -59,8 +60,6 @@ const roundedMore = 64 << 20
 func (g geometry) fits(dataBytes int64) bool {
 	return dataBytes <= g.dataBytes+min(g.dataBytes/8, roundedMore)
 }
-
-func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
 
 // allocationUnit is what LVM makes logical volumes of a pool in: an extent on each of
 // the SSDs that they are striped over. A volume of another size is made larger
@@ -107,8 +106,8 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err != nil || !warm {
 		return err
 	}
-	s.cache.hydrationHave = have
-	s.cache.hydrationMap = m
+	s.cache.HydrationHave = have
+	s.cache.HydrationMap = m
 	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.Meta.DevPath()); err != nil {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
 	}
@@ -119,7 +118,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 // shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
 // knows of it. The metadata of a hydration tell that not everything was copied: what was not
 // is on the SSD whatever was there before, and comes from the origin.
-func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
+func (a *Attacher) shapeFromSSD(e *state.Entry, c ssd.Cache) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}
@@ -135,9 +134,6 @@ func (a *Attacher) shapeFromSSD(e *state.Entry, c cacheVolumes) error {
 	return nil
 }
 
-// zeroHeadBytes covers the superblock of a clone (one 4 KiB block) with a margin.
-const zeroHeadBytes = 64 << 10
-
 // makeRoom evicts retained caches, oldest first, until what is free of each SSD fits. It
 // evicts none if all of them would not be enough. sizes are those of one copy of what is
 // to be made.
@@ -147,7 +143,7 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 		need += view.Copies * size
 	}
 	for {
-		rooms, size, err := a.rooms(ctx, view)
+		rooms, size, err := a.ssd.Rooms(ctx, view)
 		if err != nil || fits(rooms) {
 			return err
 		}
@@ -244,26 +240,16 @@ func (a *Attacher) empty(ctx context.Context, id volume.ID, e *state.Entry) erro
 		}
 	}
 	faultWipeJournaled.Hit()
-	if err := a.removeCacheVolumes(ctx, id); err != nil {
+	if err := a.ssd.Remove(ctx, id); err != nil {
 		return err
 	}
 	faultWipeRemoved.Hit()
 	return nil
 }
 
-// removeCacheVolumes removes the logical volumes. The metadata go first: a data
-// volume without a map shows nobody anything.
-func (a *Attacher) removeCacheVolumes(ctx context.Context, id volume.ID) error {
-	view := a.Pool.View()
-	if view.VG == "" {
-		return nil
-	}
-	return a.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
-}
-
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a hydration.
-func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c cacheVolumes, o stack.Origin) (devno string, err error) {
+func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c ssd.Cache, o stack.Origin) (devno string, err error) {
 	if e.Hydration != nil && !e.Hydration.Whole {
 		return a.createClone(ctx, e, c, o)
 	}

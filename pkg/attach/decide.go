@@ -5,34 +5,10 @@ import (
 	"fmt"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-// cacheFacts are what the SSD itself shows of a volume's cache.
-type cacheFacts struct {
-	// Whole is true when both logical volumes exist; Partial when one does.
-	Whole, Partial bool
-	// Fence and Mode come from the tags written when the volumes were made.
-	Fence volume.Fence
-	Mode  volume.CacheMode
-	// SuperblockClean is the clean-shutdown flag of the cache's metadata, the
-	// second witness of I4; SuperblockBlank is true for a cache that was never
-	// activated.
-	SuperblockClean, SuperblockBlank bool
-	// Stopped is the tag of a clean stop, the third witness.
-	Stopped bool
-	// Apart is true when data are on an SSD that the map is not on.
-	Apart bool
-	// ActivationID and ActivationCount are the last stage, by the tags.
-	ActivationID    string
-	ActivationCount int64
-	// Hydration is true when the logical volume of an unfinished hydration exists.
-	Hydration bool
-}
-
-// exists reports whether anything of the cache occupies the pool.
-func (c cacheFacts) exists() bool { return c.Whole || c.Partial }
 
 // stageFacts are everything that decideStage rests on.
 type stageFacts struct {
@@ -42,7 +18,7 @@ type stageFacts struct {
 	// TopActive is true when device nf-<vol> exists with a live table, and
 	// TopOurs when its UUID is that of the record.
 	TopActive, TopOurs bool
-	Cache              cacheFacts
+	Cache              ssd.Facts
 	// Fence is the publication's, Record the API object's view.
 	Fence  volume.Fence
 	Record volume.Volume
@@ -144,7 +120,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	plan.Mode = mode
 	switch {
 	case mode == volume.ModeNone:
-		plan.Wipe = f.Cache.exists()
+		plan.Wipe = f.Cache.Exists()
 		return uncached(plan, v1alpha1.ReasonModeNone, "the volume's cacheMode is none")
 	case f.KernelProblem != "":
 		// A retained cache that could be read again later would be stale by then: the
@@ -165,7 +141,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	plan.Cache = planCreate
 	plan.Warm = decideWarm(f, sameFence)
 	plan.Keep = plan.Warm != nil && plan.Warm.Peer != nil && prewarmKept(f.Entry, f.Fence)
-	plan.Wipe = f.Cache.exists() && !plan.Keep
+	plan.Wipe = f.Cache.Exists() && !plan.Keep
 	return plan
 }
 
@@ -185,7 +161,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 // stopProven tells whether the SSD agrees that the cache was stopped cleanly (I4). A
 // version before wrote no tags; of its entries those are believed that it wrote when the
 // volume had left.
-func stopProven(e *state.Entry, c cacheFacts) bool {
+func stopProven(e *state.Entry, c ssd.Facts) bool {
 	return c.Stopped || e.ActivationID == "" && e.State != state.Flushed
 }
 
@@ -274,7 +250,7 @@ type downFacts struct {
 	// SameBoot is true when the entry was written by the running kernel.
 	SameBoot  bool
 	TopActive bool
-	Cache     cacheFacts
+	Cache     ssd.Facts
 	// Past is true if the unflushed writes are those of other disks than the last ones.
 	Past bool
 	// Taken is true if the unit's reservation was lost to another node of nearflash, or if

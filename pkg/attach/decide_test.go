@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -33,7 +34,7 @@ func (s *situation) entry(f volume.Fence, st state.State, mode volume.CacheMode,
 }
 
 func (s *situation) cache(f volume.Fence, mode volume.CacheMode, clean bool) *situation {
-	s.f.Cache = cacheFacts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean, Stopped: clean, ActivationID: "now", ActivationCount: 7}
+	s.f.Cache = ssd.Facts{Whole: true, Fence: f, Mode: mode, SuperblockClean: clean, Stopped: clean, ActivationID: "now", ActivationCount: 7}
 	return s
 }
 
@@ -416,7 +417,7 @@ func TestDecideDown(t *testing.T) {
 		return &state.Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
 	}
 	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
-	whole, admitted := cacheFacts{Whole: true, Fence: fence5, Mode: wb}, proof{Unit: 5, SameUnit: true}
+	whole, admitted := ssd.Facts{Whole: true, Fence: fence5, Mode: wb}, proof{Unit: 5, SameUnit: true}
 	cases := map[string]struct {
 		f    downFacts
 		want downAction
@@ -428,13 +429,13 @@ func TestDecideDown(t *testing.T) {
 		"staged writethrough, crashed":       {downFacts{Entry: e(state.Staged, wt, true, false)}, downWipe},
 		"staged writeback, crashed":          {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, true)}, downRecover},
 		"flushing writeback, crashed":        {downFacts{Entry: e(state.Flushing, wb, true, false), Record: rec(fence5, true)}, downRecover},
-		"staging writeback, never activated": {downFacts{Entry: e(state.Staging, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
+		"staging writeback, never activated": {downFacts{Entry: e(state.Staging, wb, true, false), Cache: ssd.Facts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
 		"staging from retained cache":        {downFacts{Entry: e(state.Staging, wb, false, true)}, downRelease},
 		"staging anew":                       {downFacts{Entry: e(state.Staging, wt, false, false)}, downWipe},
 		"flushed":                            {downFacts{Entry: e(state.Flushed, wb, true, true), TopActive: true}, downRelease},
 		"flushed, removed":                   {downFacts{Entry: e(state.Flushed, wb, true, true), SameBoot: true}, downRelease},
-		"flushed, stopped, tagged":           {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: cacheFacts{Whole: true, Stopped: true}}, downRelease},
-		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: cacheFacts{Whole: true, SuperblockClean: true}}, downWipe},
+		"flushed, stopped, tagged":           {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: ssd.Facts{Whole: true, Stopped: true}}, downRelease},
+		"flushed, stopped uncleanly (I4)":    {downFacts{Entry: e(state.Flushed, wb, true, true), Cache: ssd.Facts{Whole: true, SuperblockClean: true}}, downWipe},
 		"uncached":                           {downFacts{Entry: e(state.Staged, none, false, false), TopActive: true}, downDetach},
 		"releasing":                          {downFacts{Entry: e(state.Releasing, none, false, false)}, downDetach},
 		"superseded, active":                 {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true, Record: rec(fence6, true)}, downWipe},
@@ -444,7 +445,7 @@ func TestDecideDown(t *testing.T) {
 		"no record, active":                  {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true}, downKeep},
 		"no record, crashed":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole}, downKeep},
 		"no record, SSD out":                 {downFacts{Entry: e(state.Staged, wb, true, false)}, downKeep},
-		"no record, rescued":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: cacheFacts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
+		"no record, rescued":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: ssd.Facts{Whole: true, Fence: fence5, SuperblockBlank: true}}, downWipe},
 		"no record, still admitted, active":  {downFacts{Entry: e(state.Flushing, wb, true, false), TopActive: true, Proof: admitted}, downFlush},
 		"no record, still admitted, crashed": {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Proof: admitted}, downRecover},
 		"no record, deleted":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Proof: proof{Deleted: true}}, downWipe},

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -13,7 +14,7 @@ type (
 	// StagePlan is the decision.
 	StagePlan = stagePlan
 	// CacheFacts are what the SSD shows.
-	CacheFacts = cacheFacts
+	CacheFacts = ssd.Facts
 	// DownFacts are those of "What unstage and repair decide".
 	DownFacts = downFacts
 	// DownAction is the decision.

@@ -11,6 +11,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
@@ -55,38 +56,38 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 	}
 }
 
-func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cacheVolumes, error) {
+func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, ssd.Cache, error) {
 	e, err := a.loadSettled(ctx, id)
 	if err != nil || e == nil {
-		return downFacts{}, cacheVolumes{}, err
+		return downFacts{}, ssd.Cache{}, err
 	}
 	_, active, err := a.stack.Top(ctx, id)
 	if err != nil {
-		return downFacts{}, cacheVolumes{}, err
+		return downFacts{}, ssd.Cache{}, err
 	}
 	f := downFacts{Entry: e, SameBoot: e.Boot == a.Boot, TopActive: active, Taken: e.Lost != nil}
-	var c cacheVolumes
+	var c ssd.Cache
 	var unread error
 	if e.Cached() && !active && e.State != state.Retained {
-		if c, unread = a.findCache(ctx, id); unread != nil && ctx.Err() != nil {
-			return downFacts{}, cacheVolumes{}, unread
+		if c, unread = a.ssd.Find(ctx, id); unread != nil && ctx.Err() != nil {
+			return downFacts{}, ssd.Cache{}, unread
 		}
-		f.Cache = c.facts
-		if old, err := a.forgetOld(ctx, e, c.facts); old || err != nil {
-			return downFacts{}, cacheVolumes{}, err
+		f.Cache = c.Facts
+		if old, err := a.forgetOld(ctx, e, c.Facts); old || err != nil {
+			return downFacts{}, ssd.Cache{}, err
 		}
 	}
 	if !f.dirty() {
 		return f, c, nil // whatever the SSD says
 	}
 	if f.Record, err = a.findRecord(ctx, id); err != nil {
-		return downFacts{}, cacheVolumes{}, err
+		return downFacts{}, ssd.Cache{}, err
 	}
 	f.Past = f.Record != nil && f.Record.Fence.UID == e.Fence.UID && pastWrites(e, f.Cache, *f.Record)
 	// Last: a storage server that does not answer may take all of the caller's time.
 	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.again(e))
 	if err == nil && unread != nil {
-		if f.Cache = (cacheFacts{}); !f.givenUp() {
+		if f.Cache = (ssd.Facts{}); !f.givenUp() {
 			err = unread
 		}
 	}
@@ -96,13 +97,13 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, cac
 	// A host outside of nearflash is no later owner: what is dirty waits for a word.
 	switch decideOwnership(e.Fence, e.Static, f.Record, f.Proof) {
 	case ownedHere, ownedUnproven:
-		return downFacts{}, cacheVolumes{}, a.lostForeign(e)
+		return downFacts{}, ssd.Cache{}, a.lostForeign(e)
 	case ownedLater, ownedGivenUp:
 	}
 	return f, c, nil
 }
 
-func (a *Attacher) down(ctx context.Context, f downFacts, c cacheVolumes, action downAction) error {
+func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action downAction) error {
 	e := f.Entry
 	// The node that is warmed beforehand has what it has. From here on a lease is one of
 	// a retained cache.
@@ -148,8 +149,8 @@ func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
 
 // recoverForFlush activates a writeback cache after an unclean stop, with the
 // cleaner, so that the next step can flush it (I4).
-func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheVolumes) error {
-	if !c.facts.Whole || c.facts.Fence != e.Fence {
+func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Cache) error {
+	if !c.Facts.Whole || c.Facts.Fence != e.Fence {
 		return fmt.Errorf("%w: node %s holds unflushed writes of volume %s, generation %d, on an SSD that cannot be read now: %s",
 			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, orUnknown(a.Pool.View().Problem))
 	}
@@ -179,7 +180,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c cacheV
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
 	}
-	if err := a.beginRecover(ctx, e, c); err != nil {
+	if err := a.ssd.BeginRecover(ctx, e, c); err != nil {
 		return err
 	}
 	data, err := a.createDataDevice(ctx, e, c, o)
@@ -225,7 +226,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		}
 	}
 	if e.State == state.Flushed {
-		a.tagStopped(ctx, e)
+		a.ssd.TagStopped(ctx, e)
 	}
 	faultUnstageStopped.Hit()
 	if err := a.markClean(ctx, e); err != nil {
@@ -334,13 +335,13 @@ func (a *Attacher) takeBackMark(ctx context.Context, e *state.Entry) error {
 	if !e.Marked {
 		return nil
 	}
-	if a.degraded() {
+	if a.ssd.Degraded() {
 		return a.markClean(ctx, e)
 	}
 	if err := a.countUp(ctx, e); err != nil {
 		return err
 	}
-	if err := a.tagCounted(ctx, e); err != nil {
+	if err := a.ssd.TagCounted(ctx, e); err != nil {
 		// The SSD is not needed for what is clean; it is not used again without.
 		klog.FromContext(ctx).Error(err, "Count of the volume is not on its SSD", "volume", e.ID)
 	}

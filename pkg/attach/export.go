@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -79,11 +80,11 @@ func (a *Attacher) exportCache(ctx context.Context, e *state.Entry, r volume.Lea
 		return volume.Lease{}, err
 	}
 	faultExportJournaled.Hit()
-	c, err := a.findCache(ctx, e.ID)
+	c, err := a.ssd.Find(ctx, e.ID)
 	if err != nil {
 		return volume.Lease{}, err
 	}
-	if !c.facts.Whole || !sameCache(e, c.facts) || !c.facts.SuperblockClean || !stopProven(e, c.facts) {
+	if !c.Facts.Whole || !sameCache(e, c.Facts) || !c.Facts.SuperblockClean || !stopProven(e, c.Facts) {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
 	lease, err := a.export(ctx, e, c, r, again, false)
@@ -97,7 +98,7 @@ func (a *Attacher) exportCache(ctx context.Context, e *state.Entry, r volume.Lea
 
 // export makes one device of metadata and data, and serves it. again tells that the
 // same lease may have been given before, live that the cache is in use.
-func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r volume.LeaseRequest, again, live bool) (volume.Lease, error) {
+func (a *Attacher) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volume.LeaseRequest, again, live bool) (volume.Lease, error) {
 	dev, err := a.stack.ExportedDevice(ctx, e, again, func() (devmapper.Table, error) { return a.exportedTable(ctx, e, c, live) })
 	if err != nil {
 		return volume.Lease{}, err
@@ -116,7 +117,7 @@ func (a *Attacher) export(ctx context.Context, e *state.Entry, c cacheVolumes, r
 // lentTable is metadata, then data. Of the data of a retained cache only what its map names
 // is shown (states.md, What the source node does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
-func (a *Attacher) exportedTable(ctx context.Context, e *state.Entry, c cacheVolumes, live bool) (devmapper.Table, error) {
+func (a *Attacher) exportedTable(ctx context.Context, e *state.Entry, c ssd.Cache, live bool) (devmapper.Table, error) {
 	meta, data, devno := uint64(c.Meta.SizeBytes)/sectorSize, uint64(c.Data.SizeBytes)/sectorSize, c.Data.DevNo()
 	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.Meta.DevNo()}}}
 	switch {
@@ -135,7 +136,7 @@ func (a *Attacher) exportedTable(ctx context.Context, e *state.Entry, c cacheVol
 }
 
 // retainedMap reads the map of a retained cache.
-func (a *Attacher) retainedMap(ctx context.Context, e *state.Entry, c cacheVolumes) (m *cachemap.Map, err error) {
+func (a *Attacher) retainedMap(ctx context.Context, e *state.Entry, c ssd.Cache) (m *cachemap.Map, err error) {
 	text := filepath.Join(a.Warm.Dir, string(e.ID)+".hot")
 	defer func() { err = errors.Join(err, removeFiles(text)) }()
 	if err := a.Tools.Dump(ctx, c.Meta.DevPath(), text); err != nil {
@@ -226,8 +227,8 @@ func (a *Attacher) endLease(ctx context.Context, e *state.Entry) error {
 // discardBlocks tells the SSD that the cache's blocks hold nothing any more. An SSD
 // that cannot be told is no reason to keep the cache.
 func (a *Attacher) discardBlocks(ctx context.Context, e *state.Entry) {
-	c, err := a.findCache(ctx, e.ID)
-	if err == nil && c.facts.Whole {
+	c, err := a.ssd.Find(ctx, e.ID)
+	if err == nil && c.Facts.Whole {
 		err = a.Blocks.Discard(ctx, c.Data.DevPath(), [][2]uint64{{0, uint64(c.Data.SizeBytes)}})
 	}
 	if err != nil {

@@ -18,4 +18,7 @@ func (a *Attacher) BeginHydration(id volume.ID) { a.hydrations.begin(id, time.Ti
 func (a *Attacher) UseDM(c devmapper.Client) { a.DM, a.stack.DM = c, c }
 
 // UseBlocks has a process go on with other devices.
-func (a *Attacher) UseBlocks(b Blocks) { a.Blocks, a.stack.Blocks = b, b }
+func (a *Attacher) UseBlocks(b Blocks) { a.Blocks, a.stack.Blocks, a.ssd.Blocks = b, b, b }
+
+// UsePool has a process go on with another pool.
+func (a *Attacher) UsePool(p PoolView) { a.Pool, a.ssd.Pool = p, p }

@@ -105,7 +105,7 @@ func (a *Attacher) clearDirtyMark(ctx context.Context, e *state.Entry) error {
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if tagErr := a.tagMode(cctx, e, volume.ModeWritethrough); tagErr != nil {
+	if tagErr := a.ssd.TagMode(cctx, e, volume.ModeWritethrough); tagErr != nil {
 		return errors.Join(err, tagErr)
 	}
 	return nil

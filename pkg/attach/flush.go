@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -76,7 +75,7 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *state.Entry) error {
 	}
 	fctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	switch done, err := a.flushes.run(fctx, e.ID, func() error { return a.stack.SyncDevice(o.Path) }); {
+	switch done, err := a.flushes.Run(fctx, e.ID, func() error { return a.stack.SyncDevice(o.Path) }); {
 	case !done:
 		return fmt.Errorf("%w: flush origin %s: the storage server has not answered yet", volume.ErrBusy, o.Path)
 	case err != nil:
@@ -88,52 +87,6 @@ func (a *Attacher) flushOrigin(ctx context.Context, e *state.Entry) error {
 // originFlushTimeout is how long a flush of the storage server's memory is waited for. It
 // goes on beside that, and the next request for one waits for it first.
 const originFlushTimeout = 30 * time.Second
-
-// flushes are the flushes of one kind of device that are under way. The zero value is ready.
-type flushes struct {
-	mu sync.Mutex
-	m  map[volume.ID]chan struct{}
-}
-
-// run flushes, and tells whether that has ended before ctx. A flush that waits for lost paths,
-// or for an SSD that does not answer, cannot be ended, and proves nothing of what was written
-// after its beginning.
-func (f *flushes) run(ctx context.Context, id volume.ID, flush func() error) (done bool, err error) {
-	for {
-		before, mine := f.begin(id, flush)
-		select {
-		case <-ctx.Done():
-			return false, nil
-		case <-before:
-		case err := <-mine:
-			return true, err
-		}
-	}
-}
-
-// begin starts a flush, whose end mine receives. While an earlier one of the volume is under
-// way it starts none, and before is closed at the end of that.
-func (f *flushes) begin(id volume.ID, flush func() error) (before <-chan struct{}, mine <-chan error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if running := f.m[id]; running != nil {
-		return running, nil
-	}
-	if f.m == nil {
-		f.m = map[volume.ID]chan struct{}{}
-	}
-	ended, result := make(chan struct{}), make(chan error, 1)
-	f.m[id] = ended
-	go func() {
-		err := flush()
-		f.mu.Lock()
-		delete(f.m, id)
-		f.mu.Unlock()
-		result <- err
-		close(ended)
-	}()
-	return nil, result
-}
 
 // freeReaders answers a device that is open. Whoever has it open may wait for paths that
 // never come back, as udev does, which looks at a device whose paths have failed; while this

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -36,7 +37,7 @@ func FuzzEntry(f *testing.F) {
 		on := func(bit uint) bool { return flags>>bit&1 == 1 }
 		s := newSituation(volume.ModeWriteback)
 		s.f.Entry = &e
-		s.f.Cache = cacheFacts{
+		s.f.Cache = ssd.Facts{
 			Whole: on(0), Partial: on(1), Hydration: on(2), SuperblockClean: on(3), SuperblockBlank: on(4), Fence: e.Fence, Mode: e.Mode,
 		}
 		s.f.SameBoot, s.f.TopActive, s.f.TopOurs, s.f.Record.PossiblyDirty = on(5), on(6), on(7), on(8)

@@ -113,11 +113,11 @@ func (a *Attacher) recordHotSet(ctx context.Context, id volume.ID) error {
 // copyMap reads the map from a copy of the metadata, which may be in use: then the
 // copy may be torn, and the tool says so or the list is a little wrong.
 func (a *Attacher) copyMap(ctx context.Context, e *state.Entry) (cachemap.Map, error) {
-	c, err := a.findCache(ctx, e.ID)
+	c, err := a.ssd.Find(ctx, e.ID)
 	if err != nil {
 		return cachemap.Map{}, err
 	}
-	if !c.facts.Whole {
+	if !c.Facts.Whole {
 		return cachemap.Map{}, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
 	}
 	return ReadMap(ctx, a.Tools.Dump, c.Meta.DevPath(), filepath.Join(a.Warm.Dir, string(e.ID)))

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -215,10 +216,10 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
 	if m := s.head.peer; m != nil {
-		data := roundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)
+		data := ssd.RoundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
 		if g.fits(data) {
-			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: roundUp(devmapper.MetadataBytes(blocks), unit)}
+			*g = geometry{chunkSectors: m.ChunkSectors, dataBytes: data, metaBytes: ssd.RoundUp(devmapper.MetadataBytes(blocks), unit)}
 			e.Hydration.RegionSectors = cachemap.RegionSectors(m.ChunkSectors)
 			return m, true
 		}
@@ -260,8 +261,8 @@ func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*ca
 
 // createClone makes the data device of a hydration: the path, for a peer the multipath
 // device that waits while the path is down, and the clone.
-func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolumes, o stack.Origin) (devno string, err error) {
-	m := c.hydrationMap
+func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c ssd.Cache, o stack.Origin) (devno string, err error) {
+	m := c.HydrationMap
 	if m == nil {
 		// Activated again: the SSD's own map, because the one that the hydration began
 		// with may be older than what was promoted since (states.md).
@@ -308,7 +309,7 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c cacheVolum
 		return "", err
 	}
 	// What is here already needs no copy either.
-	return dev.DevNo(), a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(c.hydrationHave))
+	return dev.DevNo(), a.Blocks.Discard(ctx, dev.DevPath(), byteRanges(c.HydrationHave))
 }
 
 // byteRanges are offsets and lengths in bytes.
@@ -356,7 +357,7 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err
 	}
-	return a.removeCacheVolumes(ctx, s.req.ID)
+	return a.ssd.Remove(ctx, s.req.ID)
 }
 
 // endHydration ends what a hydration has outside of the device mapper and LVM. The volume's

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -19,14 +19,9 @@ import (
 // countEvery is how often the count grows while unflushed writes may be made.
 const countEvery = 10 * time.Minute
 
-// activation is what the SSD knows.
-func (c cacheFacts) activation() volume.Activation {
-	return volume.Activation{ID: c.ActivationID, Generation: c.Fence.Generation, Count: c.ActivationCount}
-}
-
 // identityOf is what the record says of journal and SSD together: the worse of the two.
 // The record shows the ownership of each of them, or they are not asked.
-func identityOf(e *state.Entry, c cacheFacts, rec volume.Volume) volume.Identity {
+func identityOf(e *state.Entry, c ssd.Facts, rec volume.Volume) volume.Identity {
 	out := volume.IdentityCurrent
 	for _, is := range []volume.Identity{journalIdentity(e, rec), cacheIdentity(c, rec)} {
 		if is == volume.IdentityPast || out == volume.IdentityCurrent {
@@ -43,18 +38,18 @@ func journalIdentity(e *state.Entry, rec volume.Volume) volume.Identity {
 	return rec.Identify(e.Activation())
 }
 
-func cacheIdentity(c cacheFacts, rec volume.Volume) volume.Identity {
+func cacheIdentity(c ssd.Facts, rec volume.Volume) volume.Identity {
 	if !c.Whole || c.SuperblockBlank || c.Fence != rec.Fence {
 		return volume.IdentityCurrent
 	}
-	return rec.Identify(c.activation())
+	return rec.Identify(c.Activation())
 }
 
 // pastWrites tells unflushed writes of disks that are not the ones that the volume was
 // last staged with: an image of them from before, or another machine of the same name.
 // While the record says that writes may be unflushed, nobody knows whether these are
 // among them.
-func pastWrites(e *state.Entry, c cacheFacts, rec volume.Volume) bool {
+func pastWrites(e *state.Entry, c ssd.Facts, rec volume.Volume) bool {
 	if identityOf(e, c, rec) != volume.IdentityPast || bugTrustNodeName.On() {
 		return false
 	}
@@ -66,7 +61,7 @@ func pastWrites(e *state.Entry, c cacheFacts, rec volume.Volume) bool {
 
 // believed is the journal as far as it may be believed beside the SSD: one that comes out
 // of an image says nothing of an SSD that does not.
-func believed(e *state.Entry, c cacheFacts, rec *volume.Volume) *state.Entry {
+func believed(e *state.Entry, c ssd.Facts, rec *volume.Volume) *state.Entry {
 	if outlived(e, c, rec) && !bugTrustNodeName.On() {
 		return nil
 	}
@@ -76,7 +71,7 @@ func believed(e *state.Entry, c cacheFacts, rec *volume.Volume) *state.Entry {
 // outlived tells a journal that is older than the SSD. Whatever a step changes, the journal
 // has first; so an SSD that is ahead of it proves that. Of two stages under one ownership
 // the record knows which was the last; rec is nil if there is none.
-func outlived(e *state.Entry, c cacheFacts, rec *volume.Volume) bool {
+func outlived(e *state.Entry, c ssd.Facts, rec *volume.Volume) bool {
 	switch {
 	case e == nil || !c.Whole || c.SuperblockBlank || c.Fence.UID != e.Fence.UID:
 		return false
@@ -91,8 +86,8 @@ func outlived(e *state.Entry, c cacheFacts, rec *volume.Volume) bool {
 }
 
 // sameCache tells whether the SSD holds the cache that the journal speaks of.
-func sameCache(e *state.Entry, c cacheFacts) bool {
-	return c.Fence == e.Fence && c.activation() == e.Activation()
+func sameCache(e *state.Entry, c ssd.Facts) bool {
+	return c.Fence == e.Fence && c.Activation() == e.Activation()
 }
 
 // ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a
@@ -107,7 +102,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 	if err != nil {
 		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
 	}
-	c := pickCache(lvs, e.ID).facts
+	c := ssd.Pick(lvs, e.ID).Facts
 	if !c.Whole || sameCache(e, c) {
 		return true, nil
 	}
@@ -118,7 +113,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 // forgetOld forgets a journal entry that is older than the SSD, whose cache is judged as
 // one that lost its own (states.md, Whose disks these are). The record is read only if it
 // may tell.
-func (a *Attacher) forgetOld(ctx context.Context, e *state.Entry, c cacheFacts) (old bool, err error) {
+func (a *Attacher) forgetOld(ctx context.Context, e *state.Entry, c ssd.Facts) (old bool, err error) {
 	if !c.Whole || sameCache(e, c) {
 		return false, nil
 	}
@@ -144,7 +139,7 @@ func newActivation(s *staging) (a volume.Activation, fresh bool) {
 	case s.plan.Cache == planRecover && e != nil:
 		return e.Activation(), false
 	case s.plan.Cache == planRecover:
-		return s.cache.facts.activation(), false
+		return s.cache.Facts.Activation(), false
 	case e != nil && e.Fence == f && e.ActivationID != "" && rec.Pending == e.Activation():
 		return e.Activation(), false
 	}
@@ -193,48 +188,6 @@ func (a *Attacher) countUp(ctx context.Context, e *state.Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
-// degraded tells that a mirror has lost one of its SSDs. LVM would write a tag to the other
-// one alone, and from then on take the lost one for missing until an administrator says
-// otherwise, also when it is back.
-func (a *Attacher) degraded() bool { return a.Pool.View().Degraded != "" }
-
-// tagCounted brings the count to the SSD.
-func (a *Attacher) tagCounted(ctx context.Context, e *state.Entry) error {
-	if e.ActivationID == "" || !e.Cached() {
-		return nil
-	}
-	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
-	defer cancel()
-	return a.changeCount(cctx, e, layout.ActivationTags(e.Activation()))
-}
-
-// changeCount puts tags with a new count in the place of those with the last one, on stable
-// storage: LVM does not flush what it writes, and a count that is lost after the record has it
-// makes what is on the SSD of the past. LVM keeps its metadata on the SSDs that the cache is
-// on. A commit of the cache would flush them too, but not while its device is suspended, and
-// its status does not say that it failed.
-func (a *Attacher) changeCount(ctx context.Context, e *state.Entry, tags []string) error {
-	vg := a.Pool.View().VG
-	if err := a.LVM.ChangeTags(ctx, vg, tags, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
-		return err
-	}
-	lvs, err := a.LVM.LVs(ctx, vg)
-	if err != nil {
-		return err
-	}
-	meta := pickCache(lvs, e.ID).Meta
-	if !meta.Active {
-		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
-	}
-	switch done, err := a.ssdFlushes.run(ctx, e.ID, func() error { return a.stack.SyncDevice(meta.DevPath()) }); {
-	case !done:
-		return fmt.Errorf("%w: flush %s: the SSD has not answered yet", volume.ErrBusy, meta.DevPath())
-	case err != nil:
-		return fmt.Errorf("flush %s: %w", meta.DevPath(), err)
-	}
-	return nil
-}
-
 // recordCount brings the count to the record, which refuses that of disks of the past.
 func (a *Attacher) recordCount(ctx context.Context, e *state.Entry) error {
 	return a.Records.SetActivation(ctx, e.ID, e.Fence, e.Activation())
@@ -266,14 +219,14 @@ func (a *Attacher) countDue(e *state.Entry) bool {
 func (a *Attacher) countOne(ctx context.Context, id volume.ID) error {
 	e, unlock, err := a.lockSettled(ctx, id)
 	defer unlock()
-	if err != nil || e == nil || !a.countDue(e) || a.degraded() {
+	if err != nil || e == nil || !a.countDue(e) || a.ssd.Degraded() {
 		return err
 	}
 	if err := a.countUp(ctx, e); err != nil {
 		return err
 	}
 	faultCountJournaled.Hit()
-	if err := a.tagCounted(ctx, e); err != nil {
+	if err := a.ssd.TagCounted(ctx, e); err != nil {
 		return err
 	}
 	faultCountTagged.Hit()

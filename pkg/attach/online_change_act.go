@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -164,7 +165,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	if e.Marked {
 		// Should the journal be lost later, tags that say writeback and a record
 		// that says dirty would have this cache flushed over newer data.
-		if err := a.tagMode(ctx, e, volume.ModeWritethrough); err != nil {
+		if err := a.ssd.TagMode(ctx, e, volume.ModeWritethrough); err != nil {
 			return err
 		}
 	}
@@ -236,7 +237,7 @@ func (a *Attacher) startWriteback(ctx context.Context, e *state.Entry) error {
 	if err := a.countUp(ctx, e); err != nil {
 		return err
 	}
-	if err := a.tagMode(ctx, e, volume.ModeWriteback); err != nil {
+	if err := a.ssd.TagMode(ctx, e, volume.ModeWriteback); err != nil {
 		return err
 	}
 	faultChangeTagged.Hit()
@@ -252,14 +253,6 @@ func (a *Attacher) startWriteback(ctx context.Context, e *state.Entry) error {
 	return nil
 }
 
-// tagMode writes the mode into the tags of the cache's logical volumes.
-func (a *Attacher) tagMode(ctx context.Context, e *state.Entry, mode volume.CacheMode) error {
-	add, remove := layout.ModeTags(mode)
-	// A count that could not be noted while nothing was dirty.
-	add, remove = append(add, layout.ActivationTags(e.Activation())...), append(remove, layout.CountTag(e.ActivationCount-1))
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, add, remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
-}
-
 // growCache gives a live cache more room and keeps its map: the kernel takes a
 // longer data device when the table is loaded again.
 func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
@@ -272,8 +265,8 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 	if err != nil {
 		return err
 	}
-	c := pickCache(lvs, e.ID)
-	if !c.facts.Whole {
+	c := ssd.Pick(lvs, e.ID)
+	if !c.Facts.Whole {
 		return fmt.Errorf("%w: the cache of volume %s is not whole", volume.ErrUnavailable, e.ID)
 	}
 	sectors := uint64(c.Data.SizeBytes) / sectorSize
@@ -298,7 +291,7 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 
 // extendData makes room in the pool and lengthens the data volume.
 func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) error {
-	unlock, err := a.lockPool(ctx)
+	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -308,9 +301,9 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 	if err != nil {
 		return err
 	}
-	on := a.devicesBelow(layout.Find(lvs, e.ID).Data.DevNo(), view)
+	on := a.ssd.DevicesBelow(layout.Find(lvs, e.ID).Data.DevNo(), view)
 	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
-		return growsOn(view, free, on, size-e.DataBytes)
+		return ssd.GrowsOn(view, free, on, size-e.DataBytes)
 	}); err != nil {
 		return err
 	}

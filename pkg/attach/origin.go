@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -95,21 +92,4 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 		return stack.Origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, layout.Device(id, layout.Origin))
 	}
 	return stack.Origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
-}
-
-// MarkUnclean sees to it that the kernel counts every block of a cache as dirty when it
-// loads its map the next time, and returns when that is on stable storage.
-func MarkUnclean(blocks Blocks, meta string) error {
-	f, err := blocks.Open(meta, unix.O_RDWR|unix.O_DIRECT)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	if err := devmapper.MarkUnclean(f); err != nil {
-		return fmt.Errorf("metadata %s: %w", meta, err)
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("metadata %s: %w", meta, err)
-	}
-	return nil
 }

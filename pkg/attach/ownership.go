@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -87,7 +88,7 @@ func remade(rec volume.Volume, known volume.Fence) bool {
 // unflushed reports writes that only this node may have, and the ownership under which
 // they were made. What the SSD's tags call writeback, and the journal does not know of,
 // counts as dirty unless it is tagged as stopped, which comes after a flush.
-func unflushed(e *state.Entry, c cacheFacts) (known volume.Fence, dirty bool) {
+func unflushed(e *state.Entry, c ssd.Facts) (known volume.Fence, dirty bool) {
 	switch {
 	case e.MayBeDirty():
 		return e.Fence, !(c.Whole && c.SuperblockBlank && c.Fence == e.Fence)

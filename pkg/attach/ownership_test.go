@@ -3,6 +3,7 @@ package attach
 import (
 	"testing"
 
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -93,28 +94,28 @@ func TestOutlived(t *testing.T) {
 	}
 	rec := volume.Volume{Fence: fence5, Activation: volume.Activation{ID: "b", Generation: 5, Count: 7}}
 	for name, tc := range map[string]struct {
-		ssd  func(*cacheFacts)
+		ssd  func(*ssd.Facts)
 		rec  *volume.Volume
 		want bool
 	}{
-		"as the journal":                       {func(*cacheFacts) {}, &rec, false},
-		"not whole":                            {func(c *cacheFacts) { c.Whole, c.Fence = false, at(6) }, &rec, false},
-		"blank":                                {func(c *cacheFacts) { c.SuperblockBlank, c.Fence = true, at(6) }, &rec, false},
-		"of another record":                    {func(c *cacheFacts) { c.Fence = volume.Fence{UID: "other", Generation: 6} }, &rec, false},
-		"of a later generation":                {func(c *cacheFacts) { c.Fence = at(6) }, &rec, true},
-		"of a later generation, no record":     {func(c *cacheFacts) { c.Fence = at(6) }, nil, true},
-		"of an earlier generation":             {func(c *cacheFacts) { c.Fence = at(4) }, &rec, false},
-		"counted further":                      {func(c *cacheFacts) { c.ActivationCount = 4 }, nil, true},
-		"counted less":                         {func(c *cacheFacts) { c.ActivationCount = 2 }, nil, false},
-		"of the record's activation":           {func(c *cacheFacts) { c.ActivationID, c.ActivationCount = "b", 7 }, &rec, true},
-		"of an activation of before":           {func(c *cacheFacts) { c.ActivationID, c.ActivationCount = "c", 1 }, &rec, false},
-		"another activation, no record":        {func(c *cacheFacts) { c.ActivationID = "b" }, nil, true},
-		"another, no record, but stopped":      {func(c *cacheFacts) { c.ActivationID, c.Stopped = "b", true }, nil, false},
-		"another, no record, but writethrough": {func(c *cacheFacts) { c.ActivationID, c.Mode = "b", volume.ModeWritethrough }, nil, false},
+		"as the journal":                       {func(*ssd.Facts) {}, &rec, false},
+		"not whole":                            {func(c *ssd.Facts) { c.Whole, c.Fence = false, at(6) }, &rec, false},
+		"blank":                                {func(c *ssd.Facts) { c.SuperblockBlank, c.Fence = true, at(6) }, &rec, false},
+		"of another record":                    {func(c *ssd.Facts) { c.Fence = volume.Fence{UID: "other", Generation: 6} }, &rec, false},
+		"of a later generation":                {func(c *ssd.Facts) { c.Fence = at(6) }, &rec, true},
+		"of a later generation, no record":     {func(c *ssd.Facts) { c.Fence = at(6) }, nil, true},
+		"of an earlier generation":             {func(c *ssd.Facts) { c.Fence = at(4) }, &rec, false},
+		"counted further":                      {func(c *ssd.Facts) { c.ActivationCount = 4 }, nil, true},
+		"counted less":                         {func(c *ssd.Facts) { c.ActivationCount = 2 }, nil, false},
+		"of the record's activation":           {func(c *ssd.Facts) { c.ActivationID, c.ActivationCount = "b", 7 }, &rec, true},
+		"of an activation of before":           {func(c *ssd.Facts) { c.ActivationID, c.ActivationCount = "c", 1 }, &rec, false},
+		"another activation, no record":        {func(c *ssd.Facts) { c.ActivationID = "b" }, nil, true},
+		"another, no record, but stopped":      {func(c *ssd.Facts) { c.ActivationID, c.Stopped = "b", true }, nil, false},
+		"another, no record, but writethrough": {func(c *ssd.Facts) { c.ActivationID, c.Mode = "b", volume.ModeWritethrough }, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := &state.Entry{Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback, State: state.Staged}
-			c := cacheFacts{Whole: true, Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback}
+			c := ssd.Facts{Whole: true, Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback}
 			tc.ssd(&c)
 			if got := outlived(e, c, tc.rec); got != tc.want {
 				t.Errorf("%t, want %t", got, tc.want)

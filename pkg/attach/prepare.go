@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -313,8 +314,8 @@ func (a *Attacher) checkPrepared(ctx context.Context, s *staging) error {
 	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
-	s.shaped, s.data, s.cache, s.early = 0, "", cacheVolumes{}, nil
-	if err := a.removeCacheVolumes(ctx, s.req.ID); err != nil {
+	s.shaped, s.data, s.cache, s.early = 0, "", ssd.Cache{}, nil
+	if err := a.ssd.Remove(ctx, s.req.ID); err != nil {
 		return fmt.Errorf("cache of volume %s for another size: %w", s.req.ID, err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -209,7 +210,7 @@ func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.Mo
 	}
 	p.Tracking, p.ChunkSectors, p.ExportedBytes = lease.Tracked.ID, lease.ChunkSectors, lease.DataBytes
 	p.Peer, p.PeerOffset, p.Bandwidth, p.Deadline = &lease.Source, uint64(lease.MetaBytes)/sectorSize, req.Bandwidth, req.Deadline
-	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, roundUp(lease.DataBytes, allocationUnit(a.Pool.View()))
+	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, ssd.RoundUp(lease.DataBytes, allocationUnit(a.Pool.View()))
 	if err := a.save(ctx, e, e.State); err != nil {
 		return "", nil, err
 	}
@@ -272,7 +273,7 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw,
 // allocateAhead makes the logical volume that the data are copied to, which has none
 // of them.
 func (a *Attacher) allocateAhead(ctx context.Context, e *state.Entry) error {
-	unlock, err := a.lockPool(ctx)
+	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -281,7 +282,7 @@ func (a *Attacher) allocateAhead(ctx context.Context, e *state.Entry) error {
 	if err := removeFiles(a.copiedFile(e.ID)); err != nil {
 		return err
 	}
-	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
+	if err := a.ssd.Remove(ctx, e.ID); err != nil {
 		return err
 	}
 	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{shapeOf(e, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
@@ -297,7 +298,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 	if err != nil {
 		return err
 	}
-	c := pickCache(lvs, e.ID)
+	c := ssd.Pick(lvs, e.ID)
 	if c.Data.Name == "" || !c.Data.Active {
 		return fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, layout.DataLV(e.ID))
 	}

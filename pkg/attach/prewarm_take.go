@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -27,7 +28,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
 	if m != nil && m == s.head.peer {
-		if why = unfit(e.Prewarm, s.head.lease); why == "" && roundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
+		if why = unfit(e.Prewarm, s.head.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}
@@ -55,7 +56,7 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 // another logical volume has its name: that would be taken for the copy by a stage that is
 // repeated.
 func (a *Attacher) forgetAhead(ctx context.Context, e *state.Entry) error {
-	if err := a.removeCacheVolumes(ctx, e.ID); err != nil {
+	if err := a.ssd.Remove(ctx, e.ID); err != nil {
 		return err
 	}
 	a.dropPrewarm(ctx, e)

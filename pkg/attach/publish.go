@@ -167,7 +167,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err := a.save(ctx, e, e.State); err != nil {
 		return 0, err
 	}
-	a.tagGrown(ctx, e, before)
+	a.ssd.TagGrown(ctx, e, before)
 	a.look()
 	return e.OriginBytes, nil
 }
@@ -183,18 +183,6 @@ func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry) error {
 		return nil
 	}
 	return a.save(ctx, e, e.State)
-}
-
-// tagGrown has the SSD know the origin's new size. A rescue alone asks for it, and
-// can be told.
-func (a *Attacher) tagGrown(ctx context.Context, e *state.Entry, before int64) {
-	if !e.Cached() || before == e.OriginBytes {
-		return
-	}
-	size := func(n int64) []string { return []string{layout.OriginTag(n)} }
-	if err := a.LVM.ChangeTags(ctx, a.Pool.View().VG, size(e.OriginBytes), size(before), layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
-		klog.FromContext(ctx).Error(err, "Tags of the cache keep the volume's old size", "volume", e.ID)
-	}
 }
 
 // growOrigin gives the device over the paths its new length; the paths have it

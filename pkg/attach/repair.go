@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -246,14 +247,14 @@ func (a *Attacher) wipeOrphans(ctx context.Context) (map[volume.ID]bool, error) 
 	var problems []error
 	for _, id := range layout.IDs(lvs) {
 		seen[id] = true
-		if err := a.wipeOrphan(lctx, id, pickCache(lvs, id)); err != nil {
+		if err := a.wipeOrphan(lctx, id, ssd.Pick(lvs, id)); err != nil {
 			problems = append(problems, err)
 		}
 	}
 	return seen, errors.Join(problems...)
 }
 
-func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes) error {
+func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c ssd.Cache) error {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {
 		return nil
@@ -274,20 +275,20 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c cacheVolumes)
 		return err
 	}
 	klog.FromContext(ctx).Info("Orphaned cache wiped", "volume", id)
-	return a.removeCacheVolumes(ctx, id)
+	return a.ssd.Remove(ctx, id)
 }
 
 // keepOrphan tells whether a cache that the journal does not speak of may hold writes
 // that are still wanted.
-func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry, c cacheVolumes) (keep bool, err error) {
-	if _, dirty := unflushed(nil, c.facts); !dirty {
+func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry, c ssd.Cache) (keep bool, err error) {
+	if _, dirty := unflushed(nil, c.Facts); !dirty {
 		return false, nil
 	}
 	rec, err := a.findRecord(ctx, id)
 	if err != nil {
 		return true, err
 	}
-	known, dirty := unflushed(believed(e, c.facts, rec), c.facts)
+	known, dirty := unflushed(believed(e, c.Facts, rec), c.Facts)
 	if !dirty {
 		return false, nil
 	}
@@ -320,14 +321,14 @@ func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *state.E
 	if err != nil {
 		return err
 	}
-	keep, err := a.keepOrphan(ctx, id, e, pickCache(lvs, id))
+	keep, err := a.keepOrphan(ctx, id, e, ssd.Pick(lvs, id))
 	if err != nil {
 		return err
 	}
 	if keep {
 		return fmt.Errorf("%w: the pool has unflushed writes of volume %s under another ownership: %w", volume.ErrUnavailable, id, errKept)
 	}
-	return a.removeCacheVolumes(ctx, id)
+	return a.ssd.Remove(ctx, id)
 }
 
 // Run repeats Repair until ctx ends: flushes go on, stale retained caches go away,

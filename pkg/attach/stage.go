@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -27,7 +28,7 @@ type staging struct {
 	plan   stagePlan
 	rec    volume.Volume
 	entry  *state.Entry
-	cache  cacheVolumes
+	cache  ssd.Cache
 	origin stack.Origin
 	// reserved and inherited are knownReservation.
 	reserved, inherited bool
@@ -253,7 +254,7 @@ func (a *Attacher) wipeForStage(ctx context.Context, s *staging) {
 			s.plan = uncached(s.plan, v1alpha1.ReasonCacheDeviceError, err.Error())
 		}
 	}
-	s.cache = cacheVolumes{}
+	s.cache = ssd.Cache{}
 	s.entry = nil
 }
 

@@ -110,7 +110,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if err := a.removeCacheVolumes(cctx, s.req.ID); err != nil {
+	if err := a.ssd.Remove(cctx, s.req.ID); err != nil {
 		klog.FromContext(ctx).Error(err, "Failed cache could not be removed; repair will", "volume", s.req.ID)
 	}
 	return nil
@@ -143,4 +143,17 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 		}
 	}
 	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.givenUp()))
+}
+
+// beginTable prepares the SSD for a table over the cache. The journal says that there may
+// be one.
+func (a *Attacher) beginTable(ctx context.Context, s *staging) error {
+	switch s.plan.Cache {
+	case planRecover:
+		return a.ssd.BeginRecover(ctx, s.entry, s.cache)
+	case planReuse:
+		return a.ssd.BeginReuse(ctx, s.entry, s.cache)
+	case planUncached, planAdopt, planCreate:
+	}
+	return nil
 }

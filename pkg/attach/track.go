@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -44,8 +45,8 @@ func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.Leas
 	if err != nil {
 		return volume.Lease{}, err
 	}
-	c := pickCache(lvs, e.ID)
-	if !c.facts.Whole || c.facts.Fence != e.Fence {
+	c := ssd.Pick(lvs, e.ID)
+	if !c.Facts.Whole || c.Facts.Fence != e.Fence {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}
 	if err := a.stack.CommitMap(ctx, e.ID); err != nil {

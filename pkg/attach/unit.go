@@ -8,6 +8,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -73,7 +74,7 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 	if err := a.stack.RemoveUpper(ctx, e.ID); err != nil {
 		return err
 	}
-	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, cacheVolumes{}, 0, ""
+	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, ssd.Cache{}, 0, ""
 	a.dropHydration(ctx, e, volume.MoveEnded, why)
 	e.Anew()
 	if err := a.save(ctx, e, state.Staging); err != nil {
@@ -81,7 +82,7 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 	}
 	cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	if err := a.removeCacheVolumes(cctx, e.ID); err != nil {
+	if err := a.ssd.Remove(cctx, e.ID); err != nil {
 		return a.fallBack(ctx, s, err)
 	}
 	return nil

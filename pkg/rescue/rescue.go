@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -223,7 +224,7 @@ func (r *Rescuer) writeBack(ctx context.Context, c Cache, path string) error {
 	klog.FromContext(ctx).Info("Writing dirty blocks to the origin", "volume", c.ID, "blocks", c.DirtyBlocks, "bytes", c.DirtyBytes())
 	if c.State == StateUnclean {
 		// A swap of live tables may have left the flag of a clean stop.
-		if err := attach.MarkUnclean(blockdev.Host{}, c.Meta.DevPath()); err != nil {
+		if err := ssd.MarkUnclean(blockdev.Host{}, c.Meta.DevPath()); err != nil {
 			return err
 		}
 	}

@@ -1,4 +1,4 @@
-package attach
+package stack
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 // TestFlushes: a flush that began earlier proves nothing for the next caller, who waits for
 // its end and begins another; of two volumes neither waits for the other.
 func TestFlushes(t *testing.T) {
-	var f flushes
+	var f Flushes
 	stuck, lost := make(chan struct{}), errors.New("path lost")
 	before, first := f.begin("v", func() error { <-stuck; return lost })
 	if before != nil {

@@ -1,4 +1,4 @@
-package attach
+package ssd
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
+
+const mib = 1 << 20
 
 func TestChoosePlace(t *testing.T) {
 	const extent = 4 * mib
@@ -36,8 +38,8 @@ func TestChoosePlace(t *testing.T) {
 		"mirror of one":                {mirror, map[string]int64{"b": 300 * mib}, nil, 0},
 	}
 	for name, tc := range cases {
-		p, ok := choosePlace(tc.v, tc.room, sizes)
-		if ok != (tc.want != nil) || !slices.Equal(p.devices, tc.want) || p.stripes != tc.stripes || p.mirror != (ok && tc.v.Mirror) {
+		p, ok := ChoosePlace(tc.v, tc.room, sizes)
+		if ok != (tc.want != nil) || !slices.Equal(p.Devices, tc.want) || p.Stripes != tc.stripes || p.Mirror != (ok && tc.v.Mirror) {
 			t.Errorf("%s: %+v, %t, want %v in %d stripes", name, p, ok, tc.want, tc.stripes)
 		}
 	}
@@ -54,7 +56,7 @@ func TestOnlyPlace(t *testing.T) {
 		"mirror of three":  {pool.View{Devices: []string{"a", "b", "c"}, Mirror: true}, false},
 	}
 	for name, tc := range cases {
-		if p, ok := onlyPlace(tc.v); ok != tc.want || p.devices != nil || p.mirror != tc.v.Mirror {
+		if p, ok := OnlyPlace(tc.v); ok != tc.want || p.Devices != nil || p.Mirror != tc.v.Mirror {
 			t.Errorf("%s: %+v, %t", name, p, ok)
 		}
 	}
@@ -76,7 +78,7 @@ func TestGrowsOn(t *testing.T) {
 		"a copy needs all":      {mirror, []string{"a", "b"}, 12 * mib, false},
 	}
 	for name, tc := range cases {
-		if got := growsOn(tc.v, free, tc.on, tc.bytes); got != tc.want {
+		if got := GrowsOn(tc.v, free, tc.on, tc.bytes); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -104,7 +106,7 @@ func TestApart(t *testing.T) {
 	below("class/block/dm-8", "sda") // the copies of a mirror
 	below("class/block/dm-9", "sdc")
 	below("class/block/dm-20", "sdx") // an SSD of the pool that is itself a device over another
-	a := &Attacher{Config: Config{Sysfs: sysfs}, Deps: Deps{Pool: viewed{pool.View{Devices: []string{"/dev/sda", "/dev/sdb", "/dev/sdc", "/dev/dm-20"}}}}}
+	g := New(Config{Sysfs: sysfs, Pool: viewed{pool.View{Devices: []string{"/dev/sda", "/dev/sdb", "/dev/sdc", "/dev/dm-20"}}}})
 	cases := map[string]struct {
 		data, meta int
 		want       bool
@@ -119,12 +121,12 @@ func TestApart(t *testing.T) {
 		"not below sdx":     {5, 5, false},
 	}
 	for name, tc := range cases {
-		c := cacheVolumes{Cache: layout.Cache{Data: lvm.LV{Major: 253, Minor: tc.data}, Meta: lvm.LV{Major: 253, Minor: tc.meta}}}
-		if got := a.apart(c); got != tc.want {
+		c := Cache{Cache: layout.Cache{Data: lvm.LV{Major: 253, Minor: tc.data}, Meta: lvm.LV{Major: 253, Minor: tc.meta}}}
+		if got := g.Apart(c); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
-	if got := a.devicesBelow("253:5", a.Pool.View()); !slices.Equal(got, []string{"/dev/dm-20"}) {
+	if got := g.DevicesBelow("253:5", g.Pool.View()); !slices.Equal(got, []string{"/dev/dm-20"}) {
 		t.Errorf("below 253:5: %v", got)
 	}
 }

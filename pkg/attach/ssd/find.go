@@ -1,0 +1,108 @@
+package ssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Facts are what the SSD itself shows of a volume's cache.
+type Facts struct {
+	// Whole is true when both logical volumes exist; Partial when one does.
+	Whole, Partial bool
+	// Fence and Mode come from the tags written when the volumes were made.
+	Fence volume.Fence
+	Mode  volume.CacheMode
+	// SuperblockClean is the clean-shutdown flag of the cache's metadata, the
+	// second witness of I4; SuperblockBlank is true for a cache that was never
+	// activated.
+	SuperblockClean, SuperblockBlank bool
+	// Stopped is the tag of a clean stop, the third witness.
+	Stopped bool
+	// Apart is true when data are on an SSD that the map is not on.
+	Apart bool
+	// ActivationID and ActivationCount are the last stage, by the tags.
+	ActivationID    string
+	ActivationCount int64
+	// Hydration is true when the logical volume of an unfinished hydration exists.
+	Hydration bool
+}
+
+// Exists reports whether anything of the cache occupies the pool.
+func (c Facts) Exists() bool { return c.Whole || c.Partial }
+
+// Cache is a volume's logical volumes as found.
+type Cache struct {
+	layout.Cache
+	Facts Facts
+	// HydrationMap is the map of a hydration that begins; nil for one that goes on.
+	HydrationMap *cachemap.Map
+	// HydrationHave are the runs of its data that were copied beforehand and are right.
+	HydrationHave []cachemap.Range
+}
+
+// Find looks up the cache of id on the SSD. It activates the logical
+// volumes, since only then the superblock can be read.
+func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
+	view := g.Pool.View()
+	if view.VG == "" {
+		return Cache{}, nil
+	}
+	lvs, err := g.LVM.LVs(ctx, view.VG)
+	if err != nil {
+		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	c := Pick(lvs, id)
+	if !c.Facts.Whole {
+		return c, nil
+	}
+	if !c.Active() {
+		if c, err = g.Activate(ctx, view.VG, id, c.Names()...); err != nil {
+			return c, err
+		}
+	}
+	c.Facts.Apart = g.Apart(c)
+	sb, err := g.Stack.ReadSuperblock(c.Meta.DevPath())
+	switch {
+	case errors.Is(err, devmapper.ErrNoSuperblock):
+		// Metadata that are neither blank nor ours could never be loaded; the
+		// map is lost. Only blankness proves that nothing was ever cached.
+		c.Facts.SuperblockBlank = sb.Blank
+	case err != nil:
+		return c, fmt.Errorf("cache of volume %s: %w", id, err)
+	default:
+		c.Facts.SuperblockClean = sb.CleanShutdown && !sb.NeedsCheck
+	}
+	return c, nil
+}
+
+// Activate activates logical volumes of a cache, and returns it.
+func (g *Group) Activate(ctx context.Context, vg string, id volume.ID, names ...string) (Cache, error) {
+	if err := g.LVM.Activate(ctx, vg, names...); err != nil {
+		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	lvs, err := g.LVM.LVs(ctx, vg)
+	if err != nil {
+		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
+	}
+	c := Pick(lvs, id)
+	if !c.Facts.Whole || !c.Active() {
+		return c, fmt.Errorf("cache of volume %s: logical volumes are not active after activation", id)
+	}
+	return c, nil
+}
+
+// Pick selects the logical volumes of id from a report.
+func Pick(lvs []lvm.LV, id volume.ID) Cache {
+	c := layout.Find(lvs, id)
+	return Cache{Cache: c, Facts: Facts{
+		Whole: c.Paired(), Partial: c.Partial(), Hydration: c.Hydrating(), Stopped: c.Stopped,
+		Fence: c.Fence, Mode: c.Mode, ActivationID: c.Activation.ID, ActivationCount: c.Activation.Count,
+	}}
+}
