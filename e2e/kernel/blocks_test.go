@@ -302,7 +302,7 @@ func TestKernelBlocksOfPeer(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		v.publishTo(b, otherName)
 		if early {
-			b.Prepare(t.Context())
+			b.Prestage(t.Context())
 		}
 		v.stage()
 		v.wantReport(v1alpha1.ReasonCacheActive)

@@ -203,7 +203,7 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prepare.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
 			if strings.HasPrefix(point, other) {
 				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
 			}

@@ -15,8 +15,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// shape is what decides the logical volumes of a new cache.
-type shape struct {
+// cacheSpec is what decides the logical volumes of a new cache.
+type cacheSpec struct {
 	id                   volume.ID
 	fence                volume.Fence
 	activation           volume.Activation
@@ -30,12 +30,12 @@ type shape struct {
 	keep bool
 }
 
-// shapeOf is the shape of the cache that an entry speaks of.
-func shapeOf(e *state.Entry, keep bool) shape {
-	return shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydration: e.Hydration != nil, keep: keep}
+// cacheSpecOf is the shape of the cache that an entry speaks of.
+func cacheSpecOf(e *state.Entry, keep bool) cacheSpec {
+	return cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydration: e.Hydration != nil, keep: keep}
 }
 
-func (w shape) tags() []string {
+func (w cacheSpec) tags() []string {
 	tags := append(layout.Tags(w.fence, w.mode), layout.ActivationTags(w.activation)...)
 	if w.originBytes > 0 {
 		tags = append(tags, layout.OriginTag(w.originBytes))
@@ -43,114 +43,114 @@ func (w shape) tags() []string {
 	return tags
 }
 
-// early are logical volumes that were made before it was certain what is needed.
-type early struct {
-	shape shape
-	cache ssd.Cache
-	err   error
+// preallocated are logical volumes that were made before it was certain what is needed.
+type preallocated struct {
+	cacheSpec cacheSpec
+	cache     ssd.Cache
+	err       error
 }
 
 // beginAllocate makes the volumes of a new cache from what the record says, while the
 // origin and the peer are asked: that is mostly waiting. The returned function waits
 // for the result, nil if there is none. The journal already says Staging, so that
 // whoever finds the volumes wipes them.
-func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *early) {
+func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *preallocated) {
 	e, view := s.entry, a.Pool.View()
 	if s.plan.Cache != planCreate || e.Prewarm != nil || s.rec.Spec.CapacityBytes == 0 || mayBeCoarse(view) {
-		return func() *early { return nil }
+		return func() *preallocated { return nil }
 	}
 	g, err := planGeometry(s.rec.Spec, s.rec.Spec.CapacityBytes, allocationUnit(view))
 	if err != nil {
-		return func() *early { return nil } // the same error comes again
+		return func() *preallocated { return nil } // the same error comes again
 	}
 	// The entry belongs to the hydration meanwhile.
-	out := &early{shape: shape{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydration: e.Hydration != nil}}
+	out := &preallocated{cacheSpec: cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydration: e.Hydration != nil}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 		defer cancel()
-		out.cache, out.err = a.allocate(cctx, out.shape)
+		out.cache, out.err = a.allocate(cctx, out.cacheSpec)
 	}()
-	return func() *early {
+	return func() *preallocated {
 		<-done
 		return out
 	}
 }
 
-// earlyUse is what early volumes are good for.
-type earlyUse string
+// preallocUse is what early volumes are good for.
+type preallocUse string
 
 const (
-	earlyNone          earlyUse = "None"          // there are none
-	earlyFail          earlyUse = "Fail"          // the SSD did not answer in time: it is not asked twice
-	earlyAsIs          earlyUse = "AsIs"          // they are what is needed
-	earlyAddHydration  earlyUse = "AddHydration"  // the metadata of a hydration are missing
-	earlyDropHydration earlyUse = "DropHydration" // the metadata of a hydration are too many
-	earlyAnew          earlyUse = "Anew"          // they are removed, and others are made
+	preallocNone          preallocUse = "None"          // there are none
+	preallocFail          preallocUse = "Fail"          // the SSD did not answer in time: it is not asked twice
+	preallocAsIs          preallocUse = "AsIs"          // they are what is needed
+	preallocAddHydration  preallocUse = "AddHydration"  // the metadata of a hydration are missing
+	preallocDropHydration preallocUse = "DropHydration" // the metadata of a hydration are too many
+	preallocAnew          preallocUse = "Anew"          // they are removed, and others are made
 )
 
-func (got *early) use(want shape) earlyUse {
+func (got *preallocated) use(want cacheSpec) preallocUse {
 	if got == nil {
-		return earlyNone
+		return preallocNone
 	}
-	made := got.shape
+	made := got.cacheSpec
 	made.hydration, made.originBytes = want.hydration, want.originBytes
 	switch {
 	case errors.Is(got.err, context.DeadlineExceeded):
-		return earlyFail
+		return preallocFail
 	case got.err != nil || made != want:
-		return earlyAnew
-	case want.hydration && !got.shape.hydration:
-		return earlyAddHydration
-	case !want.hydration && got.shape.hydration:
-		return earlyDropHydration
+		return preallocAnew
+	case want.hydration && !got.cacheSpec.hydration:
+		return preallocAddHydration
+	case !want.hydration && got.cacheSpec.hydration:
+		return preallocDropHydration
 	}
-	return earlyAsIs
+	return preallocAsIs
 }
 
 // newVolumes returns the logical volumes of a new cache: those that were made early, as
 // far as they are what is needed now.
 func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.Cache, error) {
-	want, got := shapeOf(s.entry, keep), s.early
-	s.early = nil
+	want, got := cacheSpecOf(s.entry, keep), s.preallocated
+	s.preallocated = nil
 	use := got.use(want)
 	if err := a.noteOrigin(ctx, got, want, use); err != nil {
 		return ssd.Cache{}, err
 	}
 	switch use {
-	case earlyFail:
+	case preallocFail:
 		return ssd.Cache{}, got.err
-	case earlyAsIs:
+	case preallocAsIs:
 		return got.cache, nil
-	case earlyAddHydration:
+	case preallocAddHydration:
 		return a.allocateHydration(ctx, want)
-	case earlyDropHydration:
+	case preallocDropHydration:
 		got.cache.Hydration, got.cache.Facts.Hydration = lvm.LV{}, false
 		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(want.id))
-	case earlyAnew:
+	case preallocAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
 		if err := a.ssd.Remove(ctx, want.id); err != nil {
 			return ssd.Cache{}, err
 		}
-	case earlyNone:
+	case preallocNone:
 	}
 	return a.allocate(ctx, want)
 }
 
 // noteOrigin corrects the size of the origin on early volumes that are kept: the record
 // may have it in other units than the storage server.
-func (a *Attacher) noteOrigin(ctx context.Context, got *early, want shape, use earlyUse) error {
-	if use == earlyNone || use == earlyFail || use == earlyAnew || got.shape.originBytes == want.originBytes {
+func (a *Attacher) noteOrigin(ctx context.Context, got *preallocated, want cacheSpec, use preallocUse) error {
+	if use == preallocNone || use == preallocFail || use == preallocAnew || got.cacheSpec.originBytes == want.originBytes {
 		return nil
 	}
-	old := []string{layout.OriginTag(got.shape.originBytes)}
+	old := []string{layout.OriginTag(got.cacheSpec.originBytes)}
 	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{layout.OriginTag(want.originBytes)}, old, got.cache.Names()...)
 }
 
 // allocate makes the cache's logical volumes, evicting the oldest retained caches
 // when the pool is full.
-func (a *Attacher) allocate(ctx context.Context, w shape) (ssd.Cache, error) {
+func (a *Attacher) allocate(ctx context.Context, w cacheSpec) (ssd.Cache, error) {
 	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
 		return ssd.Cache{}, err
@@ -177,7 +177,7 @@ func (a *Attacher) allocate(ctx context.Context, w shape) (ssd.Cache, error) {
 }
 
 // allocateHydration adds the metadata of a hydration to new volumes.
-func (a *Attacher) allocateHydration(ctx context.Context, w shape) (ssd.Cache, error) {
+func (a *Attacher) allocateHydration(ctx context.Context, w cacheSpec) (ssd.Cache, error) {
 	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
 		return ssd.Cache{}, err
@@ -192,7 +192,7 @@ func (a *Attacher) allocateHydration(ctx context.Context, w shape) (ssd.Cache, e
 }
 
 // specs lists the logical volumes that are to be made.
-func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
+func (w cacheSpec) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
 	specs := []lvm.CreateSpec{{VG: view.VG, Name: layout.MetaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
@@ -205,6 +205,6 @@ func (w shape) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	return append(specs, w.dataSpec(view, tags))
 }
 
-func (w shape) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
+func (w cacheSpec) dataSpec(view pool.View, tags []string) lvm.CreateSpec {
 	return lvm.CreateSpec{VG: view.VG, Name: layout.DataLV(w.id), SizeBytes: w.dataBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}
 }

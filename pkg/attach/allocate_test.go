@@ -9,8 +9,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-func TestEarlyUse(t *testing.T) {
-	want := shape{id: "v", fence: volume.Fence{UID: "u", Generation: 2, Node: "b"}, mode: volume.ModeWritethrough, metaBytes: 8 << 20, dataBytes: 1 << 30}
+func TestPreallocUse(t *testing.T) {
+	want := cacheSpec{id: "v", fence: volume.Fence{UID: "u", Generation: 2, Node: "b"}, mode: volume.ModeWritethrough, metaBytes: 8 << 20, dataBytes: 1 << 30}
 	hydrated := want
 	hydrated.hydration = true
 	other := want
@@ -18,20 +18,20 @@ func TestEarlyUse(t *testing.T) {
 	kept := hydrated
 	kept.keep = true
 	cases := map[string]struct {
-		got  *early
-		want shape
-		use  earlyUse
+		got  *preallocated
+		want cacheSpec
+		use  preallocUse
 	}{
-		"none":                  {nil, want, earlyNone},
-		"fit":                   {&early{shape: want}, want, earlyAsIs},
-		"fit with a hydration":  {&early{shape: hydrated}, hydrated, earlyAsIs},
-		"the peer is gone":      {&early{shape: hydrated}, want, earlyDropHydration},
-		"there is a hot set":    {&early{shape: want}, hydrated, earlyAddHydration},
-		"another size":          {&early{shape: other}, want, earlyAnew},
-		"data copied before":    {&early{shape: hydrated}, kept, earlyAnew},
-		"no space":              {&early{shape: want, err: lvm.ErrNoSpace}, want, earlyAnew},
-		"the SSD hangs":         {&early{shape: want, err: fmt.Errorf("lvcreate: %w", context.DeadlineExceeded)}, want, earlyFail},
-		"hangs with a bad size": {&early{shape: other, err: context.DeadlineExceeded}, want, earlyFail},
+		"none":                  {nil, want, preallocNone},
+		"fit":                   {&preallocated{cacheSpec: want}, want, preallocAsIs},
+		"fit with a hydration":  {&preallocated{cacheSpec: hydrated}, hydrated, preallocAsIs},
+		"the peer is gone":      {&preallocated{cacheSpec: hydrated}, want, preallocDropHydration},
+		"there is a hot set":    {&preallocated{cacheSpec: want}, hydrated, preallocAddHydration},
+		"another size":          {&preallocated{cacheSpec: other}, want, preallocAnew},
+		"data copied before":    {&preallocated{cacheSpec: hydrated}, kept, preallocAnew},
+		"no space":              {&preallocated{cacheSpec: want, err: lvm.ErrNoSpace}, want, preallocAnew},
+		"the SSD hangs":         {&preallocated{cacheSpec: want, err: fmt.Errorf("lvcreate: %w", context.DeadlineExceeded)}, want, preallocFail},
+		"hangs with a bad size": {&preallocated{cacheSpec: other, err: context.DeadlineExceeded}, want, preallocFail},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -215,9 +215,9 @@ type Attacher struct {
 	// holds no more.
 	changing map[volume.ID]*changing
 	detached sync.Map
-	// hydrations is RunHydrations' memory, and prepares that of RunPrepares.
+	// hydrations is RunHydrations' memory, and prestages that of RunPrestages.
 	hydrations *hydrationMemory
-	prepares   prepares
+	prestages  prestages
 	// prewarms are the copies under way.
 	prewarms prewarms
 	// dirtyLimits keeps volumes within theirs.

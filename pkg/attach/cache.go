@@ -76,7 +76,7 @@ func allocationUnit(v pool.View) int64 {
 func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	e := s.entry
 	if s.plan.Cache != planCreate {
-		if err := a.shapeFromSSD(e, s.cache); err != nil {
+		if err := a.geometryFromSSD(e, s.cache); err != nil {
 			return err
 		}
 		return a.resumeHydration(ctx, s)
@@ -86,12 +86,12 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err != nil {
 		return err
 	}
-	m, warm := a.shapeHydration(ctx, s, &g, unit)
+	m, warm := a.seedGeometry(ctx, s, &g, unit)
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = g.chunkSectors, g.dataBytes, g.metaBytes
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	have, keep, err := a.takeAhead(ctx, s, m)
+	have, keep, err := a.takePrewarm(ctx, s, m)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err != nil && keep {
 		klog.FromContext(ctx).Error(err, "Copy made beforehand cannot be taken over", "volume", e.ID)
 		have = nil
-		if err = a.forgetAhead(ctx, e); err == nil {
+		if err = a.forgetPrewarm(ctx, e); err == nil {
 			s.cache, err = a.newVolumes(ctx, s, false)
 		}
 	}
@@ -115,10 +115,10 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	return nil
 }
 
-// shapeFromSSD completes the entry of a cache whose journal was lost with what the SSD
+// geometryFromSSD completes the entry of a cache whose journal was lost with what the SSD
 // knows of it. The metadata of a hydration tell that not everything was copied: what was not
 // is on the SSD whatever was there before, and comes from the origin.
-func (a *Attacher) shapeFromSSD(e *state.Entry, c ssd.Cache) error {
+func (a *Attacher) geometryFromSSD(e *state.Entry, c ssd.Cache) error {
 	if e.ChunkSectors != 0 {
 		return nil
 	}

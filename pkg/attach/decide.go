@@ -31,10 +31,10 @@ type stageFacts struct {
 	// StayedBefore is true when the volume was attached here under this ownership before,
 	// whatever has become of its entry.
 	StayedBefore bool
-	// Prepared is true when this process has prepared this very stage and nothing has
+	// Prepared is true when this process has prestaged this very stage and nothing has
 	// happened to the volume since. What it has made on the SSD was never activated;
 	// Cache is empty then.
-	Prepared bool
+	Prestaged bool
 	// Proof is gathered if the record leaves a doubt about unflushed writes.
 	Proof proof
 	// CacheProblem says why the SSD does not tell what it holds of this volume

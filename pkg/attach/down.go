@@ -160,7 +160,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 		return err
 	}
 	if e.ChunkSectors == 0 {
-		if err := a.shapeFromSSD(e, c); err != nil {
+		if err := a.geometryFromSSD(e, c); err != nil {
 			return err
 		}
 	}

@@ -62,9 +62,9 @@ var (
 	faultFailoverReported  = faultpoint.New("failover.reported")
 	faultDirtyLimitSwapped = faultpoint.New("dirtylimit.swapped")
 
-	faultPrepareAnnounced = faultpoint.New("prepare.announced")
-	faultPrepareConnected = faultpoint.New("prepare.connected")
-	faultPrepareDone      = faultpoint.New("prepare.done")
+	faultPrestageAnnounced = faultpoint.New("prestage.announced")
+	faultPrestageConnected = faultpoint.New("prestage.connected")
+	faultPrestageDone      = faultpoint.New("prestage.done")
 
 	faultStageTaken         = faultpoint.New("stage.taken")
 	faultHydrationExported  = faultpoint.New("hydration.exported")

@@ -9,9 +9,9 @@ import (
 )
 
 // gatherStage collects what decideStage needs. A pool that cannot be read is a
-// fact, not an error (I6). If the stage was prepared, nothing on the SSD can ever have
-// been activated since, and it is not looked at; prepared is nil otherwise.
-func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, prepared *staging) (stageFacts, ssd.Cache, error) {
+// fact, not an error (I6). If the stage was prestaged, nothing on the SSD can ever have
+// been activated since, and it is not looked at; prestaged is nil otherwise.
+func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, prestaged *staging) (stageFacts, ssd.Cache, error) {
 	rec, err := a.Records.Get(ctx, req.ID)
 	if err != nil {
 		return stageFacts{}, ssd.Cache{}, err
@@ -28,7 +28,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		Entry: e, SameBoot: e != nil && e.Boot == a.Boot,
 		TopActive: active, TopOurs: active && info.UUID == layout.UUID(req.Publication.Fence, layout.Top),
 		Fence: req.Publication.Fence, Record: rec, Node: a.Node,
-		Prepared: prepared.precedes(e, req.Publication.Fence),
+		Prestaged: prestaged.precedes(e, req.Publication.Fence),
 	}
 	if view := a.Pool.View(); !view.Ready {
 		f.PoolProblem = view.Problem
@@ -36,7 +36,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	f.KernelProblem = a.CacheProblem(ctx)
 	f.WarmProblem, f.StayedBefore = a.warmProblem(ctx), a.stayedBefore(req.ID, f.Fence)
 	var c ssd.Cache
-	if f.PoolProblem == "" && !f.Prepared {
+	if f.PoolProblem == "" && !f.Prestaged {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 		defer cancel()
 		if c, err = a.ssd.Find(cctx, req.ID); err != nil {

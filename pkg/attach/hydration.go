@@ -98,9 +98,9 @@ func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*c
 	return a.readMap(id)
 }
 
-// head is where a new cache begins: the peer's map or the hot set; neither means
+// seed is where a new cache begins: the peer's map or the hot set; neither means
 // cold.
-type head struct {
+type seed struct {
 	peer *cachemap.Map
 	hot  *cachemap.HotSet
 	// lease is that of peer.
@@ -118,19 +118,19 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func())
 	go func() {
 		defer close(done)
 		defer cancel()
-		a.findHead(ctx, s)
+		a.findSeed(ctx, s)
 	}()
 	return func() { <-done }
 }
 
-// findHead tries the peer, then the hot set. What fails is logged: the cache then
+// findSeed tries the peer, then the hot set. What fails is logged: the cache then
 // begins colder (I6).
-func (a *Attacher) findHead(ctx context.Context, s *staging) {
+func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
 	if s.plan.Warm.Peer != nil {
 		m, err := a.importCache(ctx, s)
 		if err == nil {
-			s.head.peer = m
+			s.seed.peer = m
 			return
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
@@ -144,7 +144,7 @@ func (a *Attacher) findHead(ctx context.Context, s *staging) {
 	case err != nil:
 		log.Error(err, "Hot set cannot be had")
 	default:
-		s.head.hot = h
+		s.seed.hot = h
 	}
 }
 
@@ -162,7 +162,7 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 		}
 		e.Hydration.Peer, e.Hydration.PeerOffset, e.Hydration.PeerSectors = &lease.Source, uint64(lease.MetaBytes)/sectorSize, uint64(lease.DataBytes)/sectorSize
 		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
-		s.head.lease = *lease
+		s.seed.lease = *lease
 		return a.save(ctx, e, e.State)
 	})
 	if err != nil {
@@ -211,11 +211,11 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 	return t
 }
 
-// shapeHydration turns a head into a map and a geometry for the new cache. It returns
+// seedGeometry turns a head into a map and a geometry for the new cache. It returns
 // false if the cache begins cold.
-func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
+func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
-	if m := s.head.peer; m != nil {
+	if m := s.seed.peer; m != nil {
 		data := ssd.RoundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
 		if g.fits(data) {
@@ -224,12 +224,12 @@ func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, 
 			return m, true
 		}
 		a.dropHydration(ctx, e, volume.MoveFailed, fmt.Sprintf("the exported cache has %d bytes, the volume's cache is to have %d", data, g.dataBytes))
-		s.head.peer = nil
+		s.seed.peer = nil
 	}
-	if s.head.hot == nil {
+	if s.seed.hot == nil {
 		return nil, false
 	}
-	m, err := a.shapeHotSet(ctx, s, *g)
+	m, err := a.seedFromHotSet(ctx, s, *g)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
 		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
@@ -238,10 +238,10 @@ func (a *Attacher) shapeHydration(ctx context.Context, s *staging, g *geometry, 
 	return m, m != nil
 }
 
-// shapeHotSet makes the map of a cache that is filled from the origin.
-func (a *Attacher) shapeHotSet(ctx context.Context, s *staging, g geometry) (*cachemap.Map, error) {
+// seedFromHotSet makes the map of a cache that is filled from the origin.
+func (a *Attacher) seedFromHotSet(ctx context.Context, s *staging, g geometry) (*cachemap.Map, error) {
 	e := s.entry
-	m := s.head.hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
+	m := s.seed.hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
 	if len(m.Entries) == 0 {
 		return nil, nil
 	}
@@ -351,8 +351,8 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 		return err
 	}
 	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
-	s.shaped, s.data, s.early = 0, "", nil
-	s.head = head{}
+	s.plannedFor, s.data, s.preallocated = 0, "", nil
+	s.seed = seed{}
 	s.entry.Anew()
 	if err := a.save(ctx, s.entry, state.Staging); err != nil {
 		return err

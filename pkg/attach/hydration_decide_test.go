@@ -246,7 +246,7 @@ func TestPulse(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := pulse(tc.credit, tc.speed, minPulse); got != tc.want {
+			if got := dutyCycle(tc.credit, tc.speed, minPulse); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

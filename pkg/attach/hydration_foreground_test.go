@@ -79,7 +79,7 @@ func TestHydrationsRemembered(t *testing.T) {
 }
 
 // TestHydrationsSettle: a copy waits for the start of the pod also if the hydration was found
-// while its volume was being prepared.
+// while its volume was being prestaged.
 func TestHydrationsSettle(t *testing.T) {
 	now := time.Now()
 	for name, tc := range map[string]struct {

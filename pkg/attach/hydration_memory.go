@@ -45,8 +45,8 @@ type hydrationMemo struct {
 	// pulse is how long the copy may run before the next look, 0 for without an end;
 	// pulsed how long it ran since the last one, and speed what it copied in that
 	// time, in bytes per second.
-	pulse, pulsed time.Duration
-	speed         float64
+	dutyCycle, pulsed time.Duration
+	speed             float64
 	// least is the shortest time in which the kernel has copied anything.
 	least time.Duration
 	// calm: the copy is far from its bandwidth.

@@ -33,7 +33,7 @@ func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.Clon
 	memo.at = now
 	limit := a.copyLimit(e.Hydration.Bandwidth, active)
 	if limit == 0 {
-		memo.pulse, memo.calm = 0, elapsed > 0 && !s.nearEnd()
+		memo.dutyCycle, memo.calm = 0, elapsed > 0 && !s.nearEnd()
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
@@ -47,8 +47,8 @@ func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.Clon
 		memo.least = min(2*max(memo.least, minPulse), hydrationTick)
 	}
 	memo.pulsed = 0
-	memo.pulse = pulse(memo.credit, memo.speed, max(memo.least, minPulse))
-	memo.calm = memo.pulse == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
+	memo.dutyCycle = dutyCycle(memo.credit, memo.speed, max(memo.least, minPulse))
+	memo.calm = memo.dutyCycle == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
 	return memo.credit < 0
 }
 
@@ -60,7 +60,7 @@ func (s *HydrationState) nearEnd() bool {
 
 // pulse is how long a copy of the given speed may run for the credit that it has, and
 // at least so long that it copies anything; 0 is until the next look.
-func pulse(credit int64, speed float64, least time.Duration) time.Duration {
+func dutyCycle(credit int64, speed float64, least time.Duration) time.Duration {
 	d := least
 	if speed > 0 {
 		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
@@ -84,13 +84,13 @@ func (a *Attacher) copyLimit(own int64, active int) int64 {
 // hydrate lets the copy run, with a limit for a moment only: between two looks a
 // fast device would copy far more than it may.
 func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *hydrationMemo) error {
-	if err := a.lockedHydrationStep(ctx, id, hydrationEnable, memo); err != nil || memo.pulse == 0 {
+	if err := a.lockedHydrationStep(ctx, id, hydrationEnable, memo); err != nil || memo.dutyCycle == 0 {
 		return err
 	}
 	began := time.Now()
 	select {
 	case <-ctx.Done():
-	case <-time.After(memo.pulse):
+	case <-time.After(memo.dutyCycle):
 	}
 	// Without the lock: at worst the device is gone by now.
 	err := a.DM.Message(context.WithoutCancel(ctx), layout.Device(id, layout.Data), 0, "disable_hydration")

@@ -52,7 +52,7 @@ func (l *life) arrive(h *host) {
 	l.t.Helper()
 	l.req = l.publish(h.name)
 	if l.prepared {
-		l.once(h, func(p *plugin) { p.Prepare(l.ctx) })
+		l.once(h, func(p *plugin) { p.Prestage(l.ctx) })
 		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Hydration == nil || e.Hydration.Peer == nil) {
 			l.t.Fatalf("nothing was prepared: %+v", e)
 		}
@@ -60,7 +60,7 @@ func (l *life) arrive(h *host) {
 	l.podReads(h)
 }
 
-// prepare is the part of a move before the pod writes much: its stage begins before kubelet
+// prestage is the part of a move before the pod writes much: its stage begins before kubelet
 // asks for it, and the volume leaves in the middle.
 func (l *life) prepare() {
 	l.t.Helper()
@@ -242,9 +242,9 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestKillPrepare ends the plugin of either node, or the node, before and after everything
+// TestKillPrestage ends the plugin of either node, or the node, before and after everything
 // that it changes while a stage begins before it is asked for.
-func TestKillPrepare(t *testing.T) {
+func TestKillPrestage(t *testing.T) {
 	for i, victim := range []string{"node-a", "node-b"} {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()

@@ -122,7 +122,7 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Ori
 	defer cancel()
 	next := *e
 	next.Mode = volume.ModeWritethrough
-	c, err := a.allocate(cctx, shapeOf(&next, false))
+	c, err := a.allocate(cctx, cacheSpecOf(&next, false))
 	if err != nil {
 		return err
 	}

@@ -223,7 +223,7 @@ func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.Mo
 	if o.SizeBytes < lease.MetaBytes+lease.DataBytes {
 		return "", nil, fmt.Errorf("%w: the lease has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
 	}
-	if err := a.allocateAhead(ctx, e); err != nil {
+	if err := a.allocatePrewarm(ctx, e); err != nil {
 		return "", nil, err
 	}
 	faultPrewarmAllocated.Hit()
@@ -270,9 +270,9 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw,
 	return m, err
 }
 
-// allocateAhead makes the logical volume that the data are copied to, which has none
+// allocatePrewarm makes the logical volume that the data are copied to, which has none
 // of them.
-func (a *Attacher) allocateAhead(ctx context.Context, e *state.Entry) error {
+func (a *Attacher) allocatePrewarm(ctx context.Context, e *state.Entry) error {
 	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
 		return err
@@ -285,7 +285,7 @@ func (a *Attacher) allocateAhead(ctx context.Context, e *state.Entry) error {
 	if err := a.ssd.Remove(ctx, e.ID); err != nil {
 		return err
 	}
-	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{shapeOf(e, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
+	return a.createPlaced(ctx, e.ID, []lvm.CreateSpec{cacheSpecOf(e, false).dataSpec(view, layout.Tags(e.Fence, e.Mode))})
 }
 
 // startCopy lets the copy run beside whatever else this node does.
@@ -323,7 +323,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 	klog.FromContext(ctx).Info("Cache is copied beforehand", "volume", e.ID, "move", e.Prewarm.Move.Name,
 		"mapped", len(m.Entries), "runs", len(j.runs), "done", j.done)
 	go func() {
-		err := a.copyAhead(cctx, p, j)
+		err := a.copyPrewarm(cctx, p, j)
 		a.copyEnded(ctx, e.ID, p, err)
 	}()
 	return nil
@@ -400,7 +400,7 @@ func (a *Attacher) goOn(ctx context.Context, e *state.Entry, source string) erro
 		return err
 	}
 	if layout.Find(lvs, e.ID).Data.Name == "" {
-		if err := a.allocateAhead(ctx, e); err != nil {
+		if err := a.allocatePrewarm(ctx, e); err != nil {
 			return err
 		}
 	}

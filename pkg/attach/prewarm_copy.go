@@ -166,9 +166,9 @@ type copyJob struct {
 	done int64
 }
 
-// copyAhead copies until everything is there, ctx or the deadline ends, or something
+// copyPrewarm copies until everything is there, ctx or the deadline ends, or something
 // fails.
-func (a *Attacher) copyAhead(ctx context.Context, p *prewarming, j copyJob) error {
+func (a *Attacher) copyPrewarm(ctx context.Context, p *prewarming, j copyJob) error {
 	src, err := blockdev.OpenDirect(j.source)
 	if err != nil {
 		return err

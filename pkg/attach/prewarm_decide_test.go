@@ -30,7 +30,7 @@ func requested(opts ...func(*volume.Volume)) volume.Volume {
 }
 
 // ahead is what node b has of it.
-func ahead(opts ...func(*state.Entry)) *state.Entry {
+func prewarmedEntry(opts ...func(*state.Entry)) *state.Entry {
 	e := &state.Entry{
 		ID: "v", State: state.Prewarmed, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
 		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, ExportedBytes: 1 << 20, Copying: true},
@@ -61,19 +61,19 @@ func TestDecidePrewarm(t *testing.T) {
 		"uncached":             {record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }), want: prewarmNothing},
 		"warmStart off":        {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }), want: prewarmNothing},
 		"warmStart origin":     {record: requested(func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOrigin }), want: prewarmNothing},
-		"stale retained cache": {record: requested(), entry: ahead(retained(4)), want: prewarmBegin},
-		"exported retained cache": {record: requested(), entry: ahead(retained(4), func(e *state.Entry) { e.Exported = &volume.MoveID{Name: "m"} }),
+		"stale retained cache": {record: requested(), entry: prewarmedEntry(retained(4)), want: prewarmBegin},
+		"exported retained cache": {record: requested(), entry: prewarmedEntry(retained(4), func(e *state.Entry) { e.Exported = &volume.MoveID{Name: "m"} }),
 			want: prewarmNothing},
-		"retained cache that the owner may begin with": {entry: ahead(retained(4)), want: prewarmNothing,
+		"retained cache that the owner may begin with": {entry: prewarmedEntry(retained(4)), want: prewarmNothing,
 			record: requested(func(v *volume.Volume) { v.WarmSource = &volume.WarmSource{Node: "b", Generation: 4} })},
-		"staged here":             {record: requested(), entry: ahead(func(e *state.Entry) { e.State = state.Staged }), want: prewarmNothing},
-		"running":                 {record: requested(), entry: ahead(), running: true, want: prewarmNothing},
-		"of a process that ended": {record: requested(), entry: ahead(), want: prewarmResume},
-		"the answer was lost":     {record: requested(), entry: ahead(func(e *state.Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
-		"done":                    {record: requested(), entry: ahead(func(e *state.Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
-		"another request":         {record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), entry: ahead(), want: prewarmBegin},
-		"moved on":                {record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), entry: ahead(), want: prewarmBegin},
-		"another volume":          {record: requested(func(v *volume.Volume) { v.Fence.UID = "w" }), entry: ahead(), want: prewarmBegin},
+		"staged here":             {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.State = state.Staged }), want: prewarmNothing},
+		"running":                 {record: requested(), entry: prewarmedEntry(), running: true, want: prewarmNothing},
+		"of a process that ended": {record: requested(), entry: prewarmedEntry(), want: prewarmResume},
+		"the answer was lost":     {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
+		"done":                    {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
+		"another request":         {record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), entry: prewarmedEntry(), want: prewarmBegin},
+		"moved on":                {record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), entry: prewarmedEntry(), want: prewarmBegin},
+		"another volume":          {record: requested(func(v *volume.Volume) { v.Fence.UID = "w" }), entry: prewarmedEntry(), want: prewarmBegin},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -94,15 +94,15 @@ func TestPrewarmWanted(t *testing.T) {
 		record volume.Volume
 		want   bool
 	}{
-		"where it was":   {entry: ahead(done), record: requested(), want: true},
-		"old":            {entry: ahead(done, old), record: requested()},
-		"old, copying":   {entry: ahead(old), record: requested(), want: true},
-		"comes here":     {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "b"} }), want: true},
-		"went elsewhere": {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "c"} })},
-		"came back":      {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 7, Node: "b"} })},
-		"another volume": {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Fence.UID = "w" })},
-		"uncached":       {entry: ahead(done), record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone })},
-		"gone":           {entry: ahead(done)},
+		"where it was":   {entry: prewarmedEntry(done), record: requested(), want: true},
+		"old":            {entry: prewarmedEntry(done, old), record: requested()},
+		"old, copying":   {entry: prewarmedEntry(old), record: requested(), want: true},
+		"comes here":     {entry: prewarmedEntry(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "b"} }), want: true},
+		"went elsewhere": {entry: prewarmedEntry(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 6, Node: "c"} })},
+		"came back":      {entry: prewarmedEntry(done), record: requested(func(v *volume.Volume) { v.Fence = volume.Fence{UID: "u", Generation: 7, Node: "b"} })},
+		"another volume": {entry: prewarmedEntry(done), record: requested(func(v *volume.Volume) { v.Fence.UID = "w" })},
+		"uncached":       {entry: prewarmedEntry(done), record: requested(func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone })},
+		"gone":           {entry: prewarmedEntry(done)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestPrewarmCancelled(t *testing.T) {
 		"gone": {want: true},
 	}
 	for name, tc := range cases {
-		if got := prewarmCancelled(ahead(), tc.record, "b"); got != tc.want {
+		if got := prewarmCancelled(prewarmedEntry(), tc.record, "b"); got != tc.want {
 			t.Errorf("%s: cancelled %t, want %t", name, got, tc.want)
 		}
 	}
@@ -156,15 +156,15 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 		keep   bool
 		wipe   bool
 	}{
-		"copied":                     {entry: ahead(), keep: true},
-		"a stage that was killed":    {entry: ahead(staging), record: func(v *volume.Volume) { v.WarmSource = nil }, keep: true},
-		"it had activated something": {entry: ahead(staging, func(e *state.Entry) { e.Activated = true }), wipe: true},
-		"an older copy":              {entry: ahead(func(e *state.Entry) { e.Fence.Generation = 4 }), wipe: true},
-		"another volume":             {entry: ahead(func(e *state.Entry) { e.Fence.UID = "w" }), wipe: true},
-		"no retained cache":          {entry: ahead(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
-		"warmStart off":              {entry: ahead(), record: func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }, wipe: true},
+		"copied":                     {entry: prewarmedEntry(), keep: true},
+		"a stage that was killed":    {entry: prewarmedEntry(staging), record: func(v *volume.Volume) { v.WarmSource = nil }, keep: true},
+		"it had activated something": {entry: prewarmedEntry(staging, func(e *state.Entry) { e.Activated = true }), wipe: true},
+		"an older copy":              {entry: prewarmedEntry(func(e *state.Entry) { e.Fence.Generation = 4 }), wipe: true},
+		"another volume":             {entry: prewarmedEntry(func(e *state.Entry) { e.Fence.UID = "w" }), wipe: true},
+		"no retained cache":          {entry: prewarmedEntry(), record: func(v *volume.Volume) { v.WarmSource = nil }, wipe: true},
+		"warmStart off":              {entry: prewarmedEntry(), record: func(v *volume.Volume) { v.Spec.WarmStart.From = volume.WarmOff }, wipe: true},
 		"an orphan":                  {wipe: true},
-		"uncached by now":            {entry: ahead(), record: func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }, wipe: true},
+		"uncached by now":            {entry: prewarmedEntry(), record: func(v *volume.Volume) { v.Spec.Mode = volume.ModeNone }, wipe: true},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestUnfit(t *testing.T) {
 		"areas are missing": {lease: leased(func(l *volume.Lease) { l.Tracked.Changed = make([]byte, 1) }), want: "too short"},
 	}
 	for name, tc := range cases {
-		got := unfit(ahead().Prewarm, tc.lease)
+		got := unfit(prewarmedEntry().Prewarm, tc.lease)
 		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}

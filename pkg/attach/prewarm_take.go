@@ -17,30 +17,30 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// takeAhead judges what was copied beforehand, now that the lease is known: keep tells
+// takePrewarm judges what was copied beforehand, now that the lease is known: keep tells
 // to take the logical volume over, and have which runs of it are right. What is of no
 // use is removed.
-func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
+func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
 	e := s.entry
 	if e.Prewarm == nil {
 		return nil, false, nil
 	}
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
-	if m != nil && m == s.head.peer {
-		if why = unfit(e.Prewarm, s.head.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
+	if m != nil && m == s.seed.peer {
+		if why = unfit(e.Prewarm, s.seed.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}
 	if why == "" {
-		why, err = a.aheadProblem(ctx, e)
+		why, err = a.prewarmProblem(ctx, e)
 		if err != nil {
 			return nil, false, err
 		}
 	}
 	if why == "" {
 		copied := a.readCopied(e.ID, e.Prewarm.Tracking)
-		have = unchanged(copied, s.head.lease)
+		have = unchanged(copied, s.seed.lease)
 		bytes := uint64(0)
 		for _, r := range have {
 			bytes += r.Length * sectorSize
@@ -49,13 +49,13 @@ func (a *Attacher) takeAhead(ctx context.Context, s *staging, m *cachemap.Map) (
 		return have, true, nil
 	}
 	log.Info("Copy made beforehand is of no use", "reason", why)
-	return nil, false, a.forgetAhead(ctx, e)
+	return nil, false, a.forgetPrewarm(ctx, e)
 }
 
-// forgetAhead removes what was copied beforehand, and has the journal forget it before
+// forgetPrewarm removes what was copied beforehand, and has the journal forget it before
 // another logical volume has its name: that would be taken for the copy by a stage that is
 // repeated.
-func (a *Attacher) forgetAhead(ctx context.Context, e *state.Entry) error {
+func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
 	if err := a.ssd.Remove(ctx, e.ID); err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func (a *Attacher) forgetAhead(ctx context.Context, e *state.Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
-// aheadProblem says why the logical volume is not the one that was copied to, or "".
-func (a *Attacher) aheadProblem(ctx context.Context, e *state.Entry) (string, error) {
+// prewarmProblem says why the logical volume is not the one that was copied to, or "".
+func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, error) {
 	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
 	if err != nil {
 		return "", err

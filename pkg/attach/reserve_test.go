@@ -251,9 +251,9 @@ func TestReservationNeverHad(t *testing.T) {
 func TestReserveAgain(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	for name, c := range map[string]struct {
-		prepare func(*fencedNode)
-		want    error
-		lost    bool
+		prestage func(*fencedNode)
+		want     error
+		lost     bool
 	}{
 		"ours":                           {func(*fencedNode) {}, nil, false},
 		"forgotten, the record names us": {func(n *fencedNode) { n.target.Restart() }, nil, false},
@@ -272,7 +272,7 @@ func TestReserveAgain(t *testing.T) {
 	} {
 		n := newFencedNode(t)
 		e := n.reserveAs(state.Staged, volume.ModeWriteback)
-		c.prepare(n)
+		c.prestage(n)
 		err := n.reserveAgain(t.Context(), e, o)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil || (e.Lost != nil) != c.lost {
 			t.Errorf("%s: %v, lost %+v", name, err, e.Lost)
@@ -457,19 +457,19 @@ func TestInheritedByRepair(t *testing.T) {
 func TestGiveReservation(t *testing.T) {
 	before := volume.Fence{UID: "u", Generation: 0, Node: "b"}
 	for name, c := range map[string]struct {
-		prepare func(*fencedNode)
-		own     bool
-		writes  bool
+		prestage func(*fencedNode)
+		own      bool
+		writes   bool
 	}{
-		"nobody had it":               {prepare: func(*fencedNode) {}, writes: true},
-		"an owner before had it":      {prepare: func(n *fencedNode) { n.take(before) }},
-		"another record's had it":     {prepare: func(n *fencedNode) { n.take(volume.Fence{UID: "restored", Generation: 4}) }},
-		"made by a stage of before":   {prepare: func(n *fencedNode) { n.reserveAs(state.Staged, volume.ModeNone) }, own: true, writes: true},
-		"the own key, of an unknown":  {prepare: func(n *fencedNode) { n.take(n.first) }},
-		"inherited by a stage before": {prepare: func(n *fencedNode) { n.take(before); n.reserveAs(state.Staged, volume.ModeNone) }},
+		"nobody had it":               {prestage: func(*fencedNode) {}, writes: true},
+		"an owner before had it":      {prestage: func(n *fencedNode) { n.take(before) }},
+		"another record's had it":     {prestage: func(n *fencedNode) { n.take(volume.Fence{UID: "restored", Generation: 4}) }},
+		"made by a stage of before":   {prestage: func(n *fencedNode) { n.reserveAs(state.Staged, volume.ModeNone) }, own: true, writes: true},
+		"the own key, of an unknown":  {prestage: func(n *fencedNode) { n.take(n.first) }},
+		"inherited by a stage before": {prestage: func(n *fencedNode) { n.take(before); n.reserveAs(state.Staged, volume.ModeNone) }},
 	} {
 		n := newFencedNode(t)
-		c.prepare(n)
+		c.prestage(n)
 		e := &state.Entry{ID: "v", Fence: n.first, State: state.Staging, Static: true, Reserved: c.own}
 		if err := n.reserve(t.Context(), stagingOf(e, false), transport.Origin{Paths: []string{"/dev/sda"}}); err != nil {
 			t.Fatal(err)

@@ -34,14 +34,14 @@ type staging struct {
 	reserved, inherited bool
 	// activation is that of this stage.
 	activation volume.Activation
-	// head is where a new cache begins.
-	head head
-	// early are the volumes of a new cache, nil if none were made yet.
-	early *early
+	// seed is where a new cache begins.
+	seed seed
+	// preallocated are the volumes of a new cache, nil if none were made yet.
+	preallocated *preallocated
 	// shaped is the size of the origin for which cache is what the plan needs, 0 if it
 	// is not yet, and data the number of the data device over it, "" if there is none.
-	shaped int64
-	data   string
+	plannedFor int64
+	data       string
 	// own is held by who changes or journals the entry while two may.
 	own sync.Mutex
 }
@@ -59,7 +59,7 @@ func (s *staging) note(change func(*state.Entry) error) error {
 
 // Stage implements volume.Attacher.
 func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
-	facts, s, prepared, err := a.lookAndDecide(ctx, req)
+	facts, s, prestaged, err := a.lookAndDecide(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	if plan.Cache == planAdopt {
 		err = a.adopt(ctx, s)
 	} else {
-		err = a.build(ctx, s, prepared)
+		err = a.build(ctx, s, prestaged)
 	}
 	if err != nil {
 		return err
@@ -92,18 +92,18 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	return nil
 }
 
-// lookAndDecide begins a stage, from what was prepared of it if there is such a thing
+// lookAndDecide begins a stage, from what was prestaged of it if there is such a thing
 // and it is still what is needed: then the SSD is not asked again what it has.
-func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (f stageFacts, s, prepared *staging, err error) {
-	prepared = a.prepares.take(req.ID)
-	f, cache, err := a.gatherStage(ctx, req, prepared)
+func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (f stageFacts, s, prestaged *staging, err error) {
+	prestaged = a.prestages.take(req.ID)
+	f, cache, err := a.gatherStage(ctx, req, prestaged)
 	if err != nil {
 		return f, nil, nil, err
 	}
 	plan := decideStage(f)
-	if prepared != nil && (!f.Prepared || !prepared.fits(plan)) {
-		prepared = nil
-		if f.Prepared {
+	if prestaged != nil && (!f.Prestaged || !prestaged.fits(plan)) {
+		prestaged = nil
+		if f.Prestaged {
 			if f, cache, err = a.gatherStage(ctx, req, nil); err != nil {
 				return f, nil, nil, err
 			}
@@ -112,15 +112,15 @@ func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (
 	}
 	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}
 	s.reserved, s.inherited = a.knownReservation(s.entry, s.rec, req.Publication.Fence)
-	return f, s, prepared, nil
+	return f, s, prestaged, nil
 }
 
-// build makes the top device according to the plan, from what was prepared if that is
+// build makes the top device according to the plan, from what was prestaged if that is
 // not nil.
-func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) {
+func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error) {
 	id, wait := s.req.ID, func() {}
-	if prepared != nil {
-		err = a.resume(ctx, s, prepared)
+	if prestaged != nil {
+		err = a.resume(ctx, s, prestaged)
 	} else {
 		wait, err = a.begin(ctx, s)
 	}
@@ -130,7 +130,7 @@ func (a *Attacher) build(ctx context.Context, s, prepared *staging) (err error) 
 	s.origin, err = a.connect(ctx, s)
 	wait()
 	if err == nil {
-		err = a.checkPrepared(ctx, s)
+		err = a.checkPrestaged(ctx, s)
 	}
 	if err == nil {
 		err = a.checkUnitID(ctx, s)
@@ -210,7 +210,7 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 	allocated, found := a.beginAllocate(ctx, s), a.beginHydration(ctx, s)
 	return func() {
 		found()
-		s.early = allocated()
+		s.preallocated = allocated()
 	}, nil
 }
 

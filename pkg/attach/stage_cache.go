@@ -51,7 +51,7 @@ var errMark = errors.New("the volume's record could not be marked")
 
 // makeCache provides the cache and makes it active.
 func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
-	if err := a.shapeCache(ctx, s); err != nil {
+	if err := a.planCacheSpec(ctx, s); err != nil {
 		return err
 	}
 	faultStageAllocated.Hit()
@@ -73,14 +73,14 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 	return a.activate(ctx, s)
 }
 
-// shapeCache provides the cache once.
-func (a *Attacher) shapeCache(ctx context.Context, s *staging) error {
-	if s.shaped > 0 {
+// planCacheSpec provides the cache once.
+func (a *Attacher) planCacheSpec(ctx context.Context, s *staging) error {
+	if s.plannedFor > 0 {
 		return nil
 	}
 	err := a.prepareCache(ctx, s)
 	if err == nil {
-		s.shaped = int64(s.origin.Sectors) * sectorSize
+		s.plannedFor = int64(s.origin.Sectors) * sectorSize
 	}
 	return err
 }

@@ -36,7 +36,7 @@ type life struct {
 	next   []disaster
 	// req is what kubelet asks of the node that the volume is given to.
 	req volume.StageRequest
-	// prepared tells that the node knows of it before kubelet asks.
+	// prestaged tells that the node knows of it before kubelet asks.
 	prepared bool
 	// ended are the steps that processes ended at.
 	ended []string

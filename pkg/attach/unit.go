@@ -61,7 +61,7 @@ func (a *Attacher) checkUnitID(ctx context.Context, s *staging) error {
 	case unitSame:
 	}
 	e.UnitID = now
-	if exported := s.head.lease.UnitID; s.head.peer != nil && exported != "" && exported != now {
+	if exported := s.seed.lease.UnitID; s.seed.peer != nil && exported != "" && exported != now {
 		return a.undoHydration(ctx, s, fmt.Errorf("%w: the exported cache is of the unit %q, this one is %q", volume.ErrUnavailable, exported, now))
 	}
 	return nil
@@ -74,7 +74,7 @@ func (a *Attacher) startCold(ctx context.Context, s *staging, why string) error 
 	if err := a.stack.RemoveUpper(ctx, e.ID); err != nil {
 		return err
 	}
-	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.shaped, s.data = planCreate, e.Mode, nil, ssd.Cache{}, 0, ""
+	s.plan.Cache, s.plan.Mode, s.plan.Warm, s.cache, s.plannedFor, s.data = planCreate, e.Mode, nil, ssd.Cache{}, 0, ""
 	a.dropHydration(ctx, e, volume.MoveEnded, why)
 	e.Anew()
 	if err := a.save(ctx, e, state.Staging); err != nil {

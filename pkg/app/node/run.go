@@ -172,7 +172,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunHydrations(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
-	group.Go(func() error { p.attacher.RunPrepares(ctx); return nil })
+	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
 	if p.leases != nil {
@@ -223,8 +223,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	imported := moves.NewDestination(api, recorder, time.Now)
-	watchMoves, err := imported.Watch(ctx, watching, scheme, cfg.NodeName)
+	destination := moves.NewDestination(api, recorder, time.Now)
+	watchMoves, err := destination.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +259,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
-		Moves: imported, HotSets: records.NewHotSets(api),
+		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
 		FailedOver:   func() { p.failovers.Add(1) },
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },

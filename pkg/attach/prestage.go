@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// prepareEvery is the pause between two looks that nothing has woken.
-	prepareEvery = 30 * time.Second
-	// preparesAtATime bounds how many volumes are prepared beside each other. The
+	// prestageEvery is the pause between two looks that nothing has woken.
+	prestageEvery = 30 * time.Second
+	// prestagesAtATime bounds how many volumes are prestaged beside each other. The
 	// stages of the others do without.
-	preparesAtATime = 4
-	// prepareTimeout bounds one of them: its volume is locked, and the stage may find a
+	prestagesAtATime = 4
+	// prestageTimeout bounds one of them: its volume is locked, and the stage may find a
 	// way that is shorter.
-	prepareTimeout = time.Minute
+	prestageTimeout = time.Minute
 )
 
-// prepares are the stages that this process has begun before they were asked for
+// prestages are the stages that this process has begun before they were asked for
 // (states.md, The warm move). They are lost with it, which leaves what a killed stage
 // leaves.
-type prepares struct {
+type prestages struct {
 	mu sync.Mutex
 	m  map[volume.ID]*staging
 	// under are those that are under way; their volumes are locked. What is announced
@@ -36,7 +36,7 @@ type prepares struct {
 	under map[volume.ID]chan volume.StageRequest
 }
 
-func (p *prepares) put(id volume.ID, s *staging) {
+func (p *prestages) put(id volume.ID, s *staging) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.m == nil {
@@ -45,7 +45,7 @@ func (p *prepares) put(id volume.ID, s *staging) {
 	p.m[id] = s
 }
 
-func (p *prepares) take(id volume.ID) *staging {
+func (p *prestages) take(id volume.ID) *staging {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.m[id]
@@ -54,10 +54,10 @@ func (p *prepares) take(id volume.ID) *staging {
 }
 
 // begin tells whether one more may begin; end must follow.
-func (p *prepares) begin(id volume.ID) (announced <-chan volume.StageRequest, ok bool) {
+func (p *prestages) begin(id volume.ID) (announced <-chan volume.StageRequest, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.under[id] != nil || len(p.under) >= preparesAtATime {
+	if p.under[id] != nil || len(p.under) >= prestagesAtATime {
 		return nil, false
 	}
 	if p.under == nil {
@@ -68,8 +68,8 @@ func (p *prepares) begin(id volume.ID) (announced <-chan volume.StageRequest, ok
 	return ch, true
 }
 
-// announce never waits. Nobody listens unless the volume is being prepared.
-func (p *prepares) announce(req volume.StageRequest) {
+// announce never waits. Nobody listens unless the volume is being prestaged.
+func (p *prestages) announce(req volume.StageRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
@@ -78,14 +78,14 @@ func (p *prepares) announce(req volume.StageRequest) {
 	}
 }
 
-func (p *prepares) end(id volume.ID) {
+func (p *prestages) end(id volume.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.under, id)
 }
 
 // keep forgets the others.
-func (p *prepares) keep(ids map[volume.ID]bool) {
+func (p *prestages) keep(ids map[volume.ID]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id := range p.m {
@@ -95,10 +95,10 @@ func (p *prepares) keep(ids map[volume.ID]bool) {
 	}
 }
 
-// mayPrepare tells whether the stage of a volume may begin before it is asked for: it
+// mayPrestage tells whether the stage of a volume may begin before it is asked for: it
 // is going to begin from a peer, and nothing of the volume is here that it would have to
 // judge.
-func mayPrepare(e *state.Entry, rec volume.Volume, node string) bool {
+func mayPrestage(e *state.Entry, rec volume.Volume, node string) bool {
 	switch {
 	case !rec.Published || rec.Fence.Node != node || rec.Deleting || rec.WarmSource == nil || rec.Spec.CapacityBytes <= 0:
 		return false
@@ -108,14 +108,14 @@ func mayPrepare(e *state.Entry, rec volume.Volume, node string) bool {
 	return true
 }
 
-// worthPreparing tells whether a plan is one for which that pays.
-func (p stagePlan) worthPreparing() bool {
+// worthPrestaging tells whether a plan is one for which that pays.
+func (p stagePlan) worthPrestaging() bool {
 	return p.Refuse == nil && p.Cache == planCreate && p.Warm != nil && p.Warm.Peer != nil && !p.Keep
 }
 
-// RunPrepares begins the stages of volumes that come with a cache, as soon as their
+// RunPrestages begins the stages of volumes that come with a cache, as soon as their
 // records name this node, until ctx ends.
-func (a *Attacher) RunPrepares(ctx context.Context) {
+func (a *Attacher) RunPrestages(ctx context.Context) {
 	if a.Owned == nil || a.warmProblemConfigured() != "" {
 		return
 	}
@@ -123,45 +123,45 @@ func (a *Attacher) RunPrepares(ctx context.Context) {
 	defer wg.Wait()
 	changed := a.Owned.Changed()
 	for {
-		a.beginPrepares(ctx, &wg)
+		a.beginPrestages(ctx, &wg)
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-time.After(prepareEvery):
+		case <-time.After(prestageEvery):
 		}
 	}
 }
 
 // Announce implements volume.Attacher.
-func (a *Attacher) Announce(req volume.StageRequest) { a.prepares.announce(req) }
+func (a *Attacher) Announce(req volume.StageRequest) { a.prestages.announce(req) }
 
-// Prepare begins the stages that are due now, and waits until they are ready.
-func (a *Attacher) Prepare(ctx context.Context) {
+// Prestage begins the stages that are due now, and waits until they are ready.
+func (a *Attacher) Prestage(ctx context.Context) {
 	var wg sync.WaitGroup
-	a.beginPrepares(ctx, &wg)
+	a.beginPrestages(ctx, &wg)
 	wg.Wait()
 }
 
-func (a *Attacher) beginPrepares(ctx context.Context, wg *sync.WaitGroup) {
-	for _, rec := range a.toPrepare(ctx) {
-		announced, ok := a.prepares.begin(rec.ID)
+func (a *Attacher) beginPrestages(ctx context.Context, wg *sync.WaitGroup) {
+	for _, rec := range a.toPrestage(ctx) {
+		announced, ok := a.prestages.begin(rec.ID)
 		if !ok {
 			continue
 		}
 		wg.Go(func() {
-			defer a.prepares.end(rec.ID)
-			bounded, cancel := context.WithTimeout(ctx, prepareTimeout)
+			defer a.prestages.end(rec.ID)
+			bounded, cancel := context.WithTimeout(ctx, prestageTimeout)
 			defer cancel()
-			if err := a.prepare(bounded, rec, announced); err != nil && ctx.Err() == nil {
+			if err := a.prestage(bounded, rec, announced); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Stage could not be prepared", "volume", rec.ID)
 			}
 		})
 	}
 }
 
-// toPrepare are the volumes whose stage may be begun, as the watch shows them.
-func (a *Attacher) toPrepare(ctx context.Context) []volume.Volume {
+// toPrestage are the volumes whose stage may be begun, as the watch shows them.
+func (a *Attacher) toPrestage(ctx context.Context) []volume.Volume {
 	recs, err := a.Owned.List(ctx)
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("No stage is prepared", "reason", err.Error())
@@ -175,18 +175,18 @@ func (a *Attacher) toPrepare(ctx context.Context) []volume.Volume {
 			continue
 		}
 		// An entry that cannot be read is the stage's to complain of.
-		if e, err := a.load(rec.ID); err == nil && mayPrepare(e, rec, a.Node) {
+		if e, err := a.load(rec.ID); err == nil && mayPrestage(e, rec, a.Node) {
 			due = append(due, rec)
 		}
 	}
-	a.prepares.keep(owned)
+	a.prestages.keep(owned)
 	return due
 }
 
-// prepare takes the steps of a stage for which the address of the origin is not needed:
+// prestage takes the steps of a stage for which the address of the origin is not needed:
 // it leaves what a stage leaves that was killed before it connected the origin. If the
 // request comes meanwhile, it is what a stage leaves that was killed after that.
-func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-chan volume.StageRequest) error {
+func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-chan volume.StageRequest) error {
 	unlock, ok := a.Locks.TryLock(string(rec.ID))
 	if !ok {
 		return nil
@@ -197,7 +197,7 @@ func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-c
 		return err
 	}
 	plan := decideStage(facts)
-	if facts.TopActive || !mayPrepare(facts.Entry, facts.Record, a.Node) || !plan.worthPreparing() {
+	if facts.TopActive || !mayPrestage(facts.Entry, facts.Record, a.Node) || !plan.worthPrestaging() {
 		return nil
 	}
 	s := &staging{plan: plan, rec: facts.Record, entry: facts.Entry, cache: cache}
@@ -216,13 +216,13 @@ func (a *Attacher) prepare(ctx context.Context, rec volume.Volume, announced <-c
 		return err
 	}
 	connected()
-	faultPrepareDone.Hit()
-	a.prepares.put(rec.ID, s)
+	faultPrestageDone.Hit()
+	a.prestages.put(rec.ID, s)
 	klog.FromContext(ctx).V(2).Info("Stage prepared", "volume", rec.ID, "generation", rec.Fence.Generation, "data", s.data != "")
 	return nil
 }
 
-// connectAnnounced connects the origin while the stage is prepared, once the request is
+// connectAnnounced connects the origin while the stage is prestaged, once the request is
 // announced that has its address and credentials: with a storage server that is not
 // next door that takes as long as all the rest. The returned function waits for a
 // connection that has begun, and lets none begin any more.
@@ -257,10 +257,10 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 	}); err != nil {
 		return err
 	}
-	faultPrepareAnnounced.Hit()
+	faultPrestageAnnounced.Hit()
 	_, err := a.Transport.Connect(ctx, target(req.Publication.Source), credentials(req.Credentials))
 	if err == nil {
-		faultPrepareConnected.Hit()
+		faultPrestageConnected.Hit()
 	}
 	return err
 }
@@ -268,7 +268,7 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 // prepareDevices makes the cache and its data device for an origin of the size that the
 // record says.
 func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
-	if s.head.peer == nil || mayBeCoarse(a.Pool.View()) {
+	if s.seed.peer == nil || mayBeCoarse(a.Pool.View()) {
 		return nil // who else it begins from is the origin
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
@@ -276,7 +276,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	return s.note(func(e *state.Entry) (err error) {
 		s.origin = stack.Origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
-		if err := a.shapeCache(ctx, s); err != nil {
+		if err := a.planCacheSpec(ctx, s); err != nil {
 			return err
 		}
 		if e.Hydration == nil || e.Hydration.Peer == nil {
@@ -287,34 +287,34 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	})
 }
 
-// precedes tells whether the journal's entry is the one that the prepared stage, which
+// precedes tells whether the journal's entry is the one that the prestaged stage, which
 // may be nil, has written last.
 func (s *staging) precedes(e *state.Entry, f volume.Fence) bool {
 	return s != nil && e != nil && e.State == state.Staging && s.entry.Fence == f && s.entry.UpdatedAt.Equal(e.UpdatedAt)
 }
 
-// fits tells whether a prepared stage is the one that is planned now.
+// fits tells whether a prestaged stage is the one that is planned now.
 func (s *staging) fits(p stagePlan) bool {
-	return p.worthPreparing() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Mode == s.plan.Mode
+	return p.worthPrestaging() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Mode == s.plan.Mode
 }
 
-// resume continues with a stage that was prepared.
+// resume continues with a stage that was prestaged.
 func (a *Attacher) resume(ctx context.Context, s, p *staging) error {
-	s.plan, s.entry, s.cache, s.head, s.early, s.shaped, s.data = p.plan, p.entry, p.cache, p.head, p.early, p.shaped, p.data
+	s.plan, s.entry, s.cache, s.seed, s.preallocated, s.plannedFor, s.data = p.plan, p.entry, p.cache, p.seed, p.preallocated, p.plannedFor, p.data
 	s.entry.Source = s.req.Publication.Source
 	return a.save(ctx, s.entry, state.Staging)
 }
 
-// checkPrepared gives up what was prepared for an origin of another size.
-func (a *Attacher) checkPrepared(ctx context.Context, s *staging) error {
-	if s.shaped == 0 || s.shaped == int64(s.origin.Sectors)*sectorSize {
+// checkPrestaged gives up what was prestaged for an origin of another size.
+func (a *Attacher) checkPrestaged(ctx context.Context, s *staging) error {
+	if s.plannedFor == 0 || s.plannedFor == int64(s.origin.Sectors)*sectorSize {
 		return nil
 	}
 	klog.FromContext(ctx).Info("Cache is made anew for the origin's size", "volume", s.req.ID, "bytes", int64(s.origin.Sectors)*sectorSize)
 	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
-	s.shaped, s.data, s.cache, s.early = 0, "", ssd.Cache{}, nil
+	s.plannedFor, s.data, s.cache, s.preallocated = 0, "", ssd.Cache{}, nil
 	if err := a.ssd.Remove(ctx, s.req.ID); err != nil {
 		return fmt.Errorf("cache of volume %s for another size: %w", s.req.ID, err)
 	}

@@ -37,7 +37,7 @@ func TestAheadReplaced(t *testing.T) {
 	s := &staging{
 		entry: e, req: volume.StageRequest{ID: "v"}, rec: volume.Volume{ID: "v", Spec: volume.Spec{Mode: e.Mode, Cache: volume.Size{Bytes: data}, ChunkBytes: chunk, CapacityBytes: 64 << 20}},
 		plan: stagePlan{Cache: planCreate}, origin: stack.Origin{Sectors: (64 << 20) / sectorSize},
-		head: head{peer: peer, lease: volume.Lease{ChunkSectors: chunk / sectorSize, DataBytes: data, Tracked: &volume.Tracked{ID: "t", AreaBytes: chunk, Changed: make([]byte, data/chunk/8)}}},
+		seed: seed{peer: peer, lease: volume.Lease{ChunkSectors: chunk / sectorSize, DataBytes: data, Tracked: &volume.Tracked{ID: "t", AreaBytes: chunk, Changed: make([]byte, data/chunk/8)}}},
 	}
 	if err := a.prepareCache(t.Context(), s); !errors.Is(err, lvm.ErrNoSpace) {
 		t.Fatalf("got %v, want no space", err)

@@ -39,10 +39,10 @@ func (n *node) prepare(ctx context.Context, req volume.StageRequest, announced b
 			}
 		})
 	}
-	n.Prepare(ctx)
+	n.Prestage(ctx)
 }
 
-// prepared moves a warm volume from A to B, whose plugin begins before it is asked to,
+// prestaged moves a warm volume from A to B, whose plugin begins before it is asked to,
 // or while the request waits.
 func (v *movers) prepared(seed uint64, announced bool) []byte {
 	t := v.m.t
@@ -113,13 +113,13 @@ func (v *movers) gone() {
 	}
 }
 
-// TestKernelPrepare: a stage that was begun before it was asked for ends like any other.
-func TestKernelPrepare(t *testing.T) {
+// TestKernelPrestage: a stage that was begun before it was asked for ends like any other.
+func TestKernelPrestage(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "prepare-"+string(mode), cached(mode, 64*mib))
 		data := v.prepared(1, mode == volume.ModeWriteback)
-		v.b.Prepare(t.Context()) // nothing is done twice
+		v.b.Prestage(t.Context()) // nothing is done twice
 		v.stage()
 		if n := v.asked(); n != 1 {
 			t.Errorf("%s: the lease was asked for %d times", mode, n)
@@ -133,7 +133,7 @@ func TestKernelPrepare(t *testing.T) {
 		copy(data[6*mib:], late)
 		v.wantHydrated()
 		check(t, v.device(), data, 0)
-		v.b.Prepare(t.Context()) // an attached volume is left alone
+		v.b.Prestage(t.Context()) // an attached volume is left alone
 		check(t, v.device(), data, 0)
 		v.unstage()
 		v.checkUncached(data)
@@ -162,8 +162,8 @@ func (v *movers) wantOriginNoted() {
 	}
 }
 
-// TestKernelPrepareInVain: what was prepared is of no use to the stage, or none comes.
-func TestKernelPrepareInVain(t *testing.T) {
+// TestKernelPrestageInVain: what was prestaged is of no use to the stage, or none comes.
+func TestKernelPrestageInVain(t *testing.T) {
 	m := newMachine(t)
 	cases := map[string]func(v *movers, data []byte){
 		"the origin has another size": func(v *movers, data []byte) {
@@ -178,7 +178,7 @@ func TestKernelPrepareInVain(t *testing.T) {
 			a, b, err := openPair(t.Context(), v.a.dir, v.b.dir)
 			mustPass(t, "nodes", err)
 			v.a, v.b, v.n = a, b, b
-			b.Prepare(t.Context())
+			b.Prestage(t.Context())
 			v.stage()
 			if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
 				t.Errorf("hit rate of the first 1000 reads: %.3f", rate)
@@ -222,16 +222,16 @@ func TestKernelPrepareInVain(t *testing.T) {
 	}
 }
 
-// TestKernelKillPrepare kills the plugin at every step that it takes before it is asked to.
-func TestKernelKillPrepare(t *testing.T) {
+// TestKernelKillPrestage kills the plugin at every step that it takes before it is asked to.
+func TestKernelKillPrestage(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killprepare", cached(volume.ModeWriteback, 32*mib))
-	points := []string{"stage.journaled", "prepare.announced", "prepare.connected", "hydration.exported", "hydration.connected", "hydration.restored", "hydration.path", "hydration.source", "hydration.clone", "prepare.done"}
-	for _, point := range killedAt(t, points, "prepare.announced", "hydration.restored", "prepare.done") {
+	points := []string{"stage.journaled", "prestage.announced", "prestage.connected", "hydration.exported", "hydration.connected", "hydration.restored", "hydration.path", "hydration.source", "hydration.clone", "prestage.done"}
+	for _, point := range killedAt(t, points, "prestage.announced", "hydration.restored", "prestage.done") {
 		if !slices.Contains(faultpoint.List(), point) {
 			t.Fatalf("there is no fault point %s", point)
 		}
-		v.killedMove(point, order{Prepare: true, Announce: strings.HasPrefix(point, "prepare.")})
+		v.killedMove(point, order{Prepare: true, Announce: strings.HasPrefix(point, "prestage.")})
 		if t.Failed() {
 			t.Fatalf("killed at %s", point)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-func TestMayPrepare(t *testing.T) {
+func TestMayPrestage(t *testing.T) {
 	before := &volume.WarmSource{Node: "b", Generation: 4}
 	record := func(change func(*volume.Volume)) volume.Volume {
 		v := volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: before, Spec: volume.Spec{CapacityBytes: 1 << 30}}
@@ -43,14 +43,14 @@ func TestMayPrepare(t *testing.T) {
 		"of unknown size":                       {nil, record(func(v *volume.Volume) { v.Spec.CapacityBytes = 0 }), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := mayPrepare(tc.e, tc.rec, "a"); got != tc.want {
+			if got := mayPrestage(tc.e, tc.rec, "a"); got != tc.want {
 				t.Errorf("%t, want %t", got, tc.want)
 			}
 		})
 	}
 }
 
-func TestWorthPreparing(t *testing.T) {
+func TestWorthPrestaging(t *testing.T) {
 	peer := &warmPlan{Peer: &volume.WarmSource{Node: "b", Generation: 4}}
 	for name, tc := range map[string]struct {
 		plan stagePlan
@@ -66,7 +66,7 @@ func TestWorthPreparing(t *testing.T) {
 		"reused":            {stagePlan{Cache: planReuse}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.plan.worthPreparing(); got != tc.want {
+			if got := tc.plan.worthPrestaging(); got != tc.want {
 				t.Errorf("%t, want %t", got, tc.want)
 			}
 		})
@@ -98,11 +98,11 @@ func (l *countedLVs) LVs(context.Context, string) ([]lvm.LV, error) {
 
 func (r oneRecord) Get(context.Context, volume.ID) (volume.Volume, error) { return r.Volume, nil }
 
-// TestPreparedIsTaken: only the stage that it was prepared for goes on with it, and that
+// TestPrestagedIsTaken: only the stage that it was prestaged for goes on with it, and that
 // alone does without a look at the SSD.
-func TestPreparedIsTaken(t *testing.T) {
+func TestPrestagedIsTaken(t *testing.T) {
 	peer := &volume.WarmSource{Node: "b", Generation: 4}
-	prepared := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: peer}}
+	prestaged := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: peer}}
 	type world struct {
 		fence volume.Fence
 		rec   volume.Volume
@@ -153,7 +153,7 @@ func TestPreparedIsTaken(t *testing.T) {
 				Journal: entries, DM: noDevices{}, LVM: ssd, Records: oneRecord{Volume: w.rec}, Pool: w.pool, Moves: anyMoves{}, Tools: anyTools{},
 				CacheProblem: func(context.Context) string { return "" },
 			})
-			a.prepares.put("v", &staging{plan: prepared, entry: &mine, data: "253:7"})
+			a.prestages.put("v", &staging{plan: prestaged, entry: &mine, data: "253:7"})
 			req := volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: w.fence, Source: volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}}}
 			_, s, p, err := a.lookAndDecide(t.Context(), req)
 			if err != nil || (p != nil) != tc.taken || ssd.asked != tc.looks {
@@ -175,25 +175,25 @@ func TestPreparedIsTaken(t *testing.T) {
 	}
 }
 
-// TestToPrepare: a volume that is to be prepared is found once, and what was prepared for
+// TestToPrestage: a volume that is to be prestaged is found once, and what was prestaged for
 // one that is not owned any more is forgotten.
-func TestToPrepare(t *testing.T) {
+func TestToPrestage(t *testing.T) {
 	entries := newJournal(t)
 	rec := volume.Volume{ID: "v", Fence: fence5, Published: true, WarmSource: &volume.WarmSource{Node: "b", Generation: 4}, Spec: volume.Spec{CapacityBytes: 1 << 30}}
 	cold := rec
 	cold.ID, cold.WarmSource = "cold", nil
 	a := New(Config{Node: "a"}, Deps{Journal: entries, Owned: watched{rec, cold}})
-	if due := a.toPrepare(t.Context()); len(due) != 1 || due[0].ID != "v" {
+	if due := a.toPrestage(t.Context()); len(due) != 1 || due[0].ID != "v" {
 		t.Errorf("to be prepared: %v", due)
 	}
 	begin := func(id volume.ID) bool {
-		_, ok := a.prepares.begin(id)
+		_, ok := a.prestages.begin(id)
 		return ok
 	}
 	if !begin("v") || begin("v") {
 		t.Error("a volume is prepared twice at the same time")
 	}
-	for i := range preparesAtATime - 1 {
+	for i := range prestagesAtATime - 1 {
 		if !begin(volume.ID(rune('a' + i))) {
 			t.Errorf("only %d volumes are prepared at a time", i+1)
 		}
@@ -201,29 +201,29 @@ func TestToPrepare(t *testing.T) {
 	if begin("one more") {
 		t.Error("there is no bound of how many are prepared at a time")
 	}
-	if a.prepares.end("v"); !begin("one more") {
+	if a.prestages.end("v"); !begin("one more") {
 		t.Error("the end of one lets no other begin")
 	}
-	a.prepares.put("v", &staging{})
-	a.prepares.put("left", &staging{})
-	a.toPrepare(t.Context())
-	if a.prepares.take("left") != nil || a.prepares.take("v") == nil {
+	a.prestages.put("v", &staging{})
+	a.prestages.put("left", &staging{})
+	a.toPrestage(t.Context())
+	if a.prestages.take("left") != nil || a.prestages.take("v") == nil {
 		t.Error("what was prepared is kept for the wrong volume")
 	}
 	a.Owned = noWatch{}
-	a.prepares.put("v", &staging{})
-	if a.toPrepare(t.Context()) != nil || a.prepares.take("v") == nil {
+	a.prestages.put("v", &staging{})
+	if a.toPrestage(t.Context()) != nil || a.prestages.take("v") == nil {
 		t.Error("a watch that does not answer takes away what was prepared")
 	}
 }
 
-// TestAnnounce: only the stage of a volume that is being prepared is heard of, and
+// TestAnnounce: only the stage of a volume that is being prestaged is heard of, and
 // nobody who announces one waits.
 func TestAnnounce(t *testing.T) {
 	a := New(Config{Node: "a"}, Deps{})
 	req := volume.StageRequest{ID: "v", FSType: "ext4"}
 	a.Announce(req)
-	announced, _ := a.prepares.begin("v")
+	announced, _ := a.prestages.begin("v")
 	if len(announced) > 0 {
 		t.Error("what was announced before it began is heard of")
 	}
@@ -234,7 +234,7 @@ func TestAnnounce(t *testing.T) {
 	if got := <-announced; got.FSType != "ext4" || len(announced) > 0 {
 		t.Errorf("announced: %+v, and %d more", got, len(announced))
 	}
-	a.prepares.end("v")
+	a.prestages.end("v")
 	a.Announce(req)
 	if len(announced) > 0 {
 		t.Error("what was announced after its end is heard of")
