@@ -276,7 +276,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	return s.note(func(e *state.Entry) (err error) {
 		s.origin = stack.Origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
-		if err := a.planCacheSpec(ctx, s); err != nil {
+		if err := a.provideCache(ctx, s); err != nil {
 			return err
 		}
 		if e.Hydration == nil || e.Hydration.Peer == nil {

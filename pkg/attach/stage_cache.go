@@ -51,7 +51,7 @@ var errMark = errors.New("the volume's record could not be marked")
 
 // makeCache provides the cache and makes it active.
 func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
-	if err := a.planCacheSpec(ctx, s); err != nil {
+	if err := a.provideCache(ctx, s); err != nil {
 		return err
 	}
 	faultStageAllocated.Hit()
@@ -73,8 +73,8 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 	return a.activate(ctx, s)
 }
 
-// planCacheSpec provides the cache once.
-func (a *Attacher) planCacheSpec(ctx context.Context, s *staging) error {
+// provideCache provides the cache once.
+func (a *Attacher) provideCache(ctx context.Context, s *staging) error {
 	if s.plannedFor > 0 {
 		return nil
 	}
