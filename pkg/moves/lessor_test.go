@@ -10,7 +10,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// source node is a volume.Lessor that keeps the rules of the real one and exports nothing.
+// lessor is a volume.Lessor that keeps the rules of the real one and exports nothing.
 type lessor struct {
 	mu sync.Mutex
 	// retained caches are the generations that this node has.

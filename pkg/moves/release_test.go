@@ -126,7 +126,7 @@ func testSourceReboots(t *testing.T, f *fixture) {
 	}
 }
 
-// testFinishedIsNotLent: the destination gave up while the source node was at work.
+// testFinishedIsNotExported: the destination gave up while the source node was at work.
 func testFinishedIsNotExported(t *testing.T, f *fixture) {
 	ctx := expiring{Context: t.Context(), done: make(chan struct{})}
 	expire, gaveUp := sync.OnceFunc(func() { close(ctx.done) }), make(chan struct{})
