@@ -237,7 +237,7 @@ func (v *vol) expectWhole(ctx context.Context) error {
 	})
 }
 
-// expectNoLoan fails while a node exports the volume's cache.
+// expectNoLease fails while a node exports the volume's cache.
 func (v *vol) expectNoLease(ctx context.Context, node string) error {
 	return awaitNone(ctx, soon, func(items []hoststate.Item) []hoststate.Item {
 		var out []hoststate.Item

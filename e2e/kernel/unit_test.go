@@ -104,7 +104,7 @@ func TestKernelUnitReplaced(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelUnitLent: the old node exports a cache of another unit than the one that the new
+// TestKernelUnitExported: the old node exports a cache of another unit than the one that the new
 // node finds at the volume's address.
 func TestKernelUnitExported(t *testing.T) {
 	m := newMachine(t)

@@ -114,7 +114,7 @@ func (a *Attacher) export(ctx context.Context, e *state.Entry, c ssd.Cache, r vo
 	}, nil
 }
 
-// lentTable is metadata, then data. Of the data of a retained cache only what its map names
+// exportedTable is metadata, then data. Of the data of a retained cache only what its map names
 // is shown (states.md, What the source node does). The map of a cache in use changes, and
 // what is cached while somebody reads it must be seen.
 func (a *Attacher) exportedTable(ctx context.Context, e *state.Entry, c ssd.Cache, live bool) (devmapper.Table, error) {

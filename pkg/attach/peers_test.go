@@ -66,7 +66,7 @@ func (w *world) pass(d time.Duration) {
 	w.passed += d
 }
 
-// lentPrefix begins the names of targets that nodes make.
+// exportedPrefix begins the names of targets that nodes make.
 const exportedPrefix = "iqn.lent:"
 
 // exported is a device of a node as another one sees it, for as long as the export lasts.

@@ -95,7 +95,7 @@ func TestLimitLeavesLostAlone(t *testing.T) {
 	}
 }
 
-// TestLendLive: a cache in use is exported, the copy of it ends, and writes go on being
+// TestExportLive: a cache in use is exported, the copy of it ends, and writes go on being
 // recorded until the volume leaves; then the other node can tell what has changed.
 func TestExportLive(t *testing.T) {
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {

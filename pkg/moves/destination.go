@@ -144,7 +144,7 @@ func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigrat
 	return lease, nil
 }
 
-// loanOf reads the answer of another node, which may say anything that the API lets it
+// leaseOf reads the answer of another node, which may say anything that the API lets it
 // say. What has a place in a table or a division is checked here.
 func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *ecdh.PrivateKey) (*volume.Lease, error) {
 	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)

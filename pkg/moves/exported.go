@@ -22,10 +22,10 @@ import (
 // alone.
 const destinationField = "spec.destinationNode"
 
-// lentTimeout bounds the look at one object: the hydrations of all volumes wait for it.
+// exportedTimeout bounds the look at one object: the hydrations of all volumes wait for it.
 const exportedTimeout = time.Second
 
-// loanStates are what the sources of a node's moves say, as a watch shows it.
+// leaseStates are what the sources of a node's moves say, as a watch shows it.
 type leaseStates struct {
 	synced func() bool
 

@@ -233,7 +233,7 @@ func testHandOverNothing(t *testing.T, f *fixture) {
 	}
 }
 
-// testLentByWatch: what the source says is known without a request.
+// testExportedByWatch: what the source says is known without a request.
 func testExportedByWatch(t *testing.T, f *fixture) {
 	reads := f.watched()
 	f.source()

@@ -256,7 +256,7 @@ func (r *rig) wantNoWrite(disk string) {
 	r.wantContent(disk)
 }
 
-// TestKernelSecondLoan: the same volume is exported again later, with another password,
+// TestKernelSecondLease: the same volume is exported again later, with another password,
 // to an initiator that still has the dead session of the first time.
 func TestKernelSecondLease(t *testing.T) {
 	r := newRig(t)

@@ -82,7 +82,7 @@ func (p *plugin) handOver(ctx context.Context) {
 	}
 }
 
-// serveLoans answers moves until ctx ends. If that was by the signal, of which stopped
+// serveLeases answers moves until ctx ends. If that was by the signal, of which stopped
 // tells, and the node itself goes, the leases are given up then.
 func (p *plugin) serveLeases(ctx, stopped context.Context) error {
 	err := p.leases.Run(ctx)
