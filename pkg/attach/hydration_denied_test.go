@@ -102,7 +102,7 @@ func (l *life) denied() {
 	select {
 	case err := <-read:
 		l.must("the pod reads", err)
-	case <-time.After(5 * time.Second):
+	case <-time.After(hydrationSoon):
 		l.t.Fatal("the pod waits for a source node that is lost")
 	}
 	l.must("change", <-changed)
