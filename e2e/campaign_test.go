@@ -336,7 +336,7 @@ func (w *witness) cutOff(ctx context.Context, cut func(from, to string) error) (
 	if err := cut(old, w.node); err != nil {
 		return false, err
 	}
-	felt, err = w.awaitGatheredOrWhole(ctx)
+	felt, err = w.awaitRemappedOrWhole(ctx)
 	return felt, errors.Join(err, k.Lab.Heal(ctx))
 }
 

@@ -95,7 +95,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 		DeferCleanup(func(ctx SpecContext) { Expect(restore(ctx)).To(Succeed()) }, NodeTimeout(2*late))
 		load := v.beginLoad(ctx)
 		Expect(lose(ctx)).To(Succeed())
-		Expect(v.awaitGathered(ctx)).To(Succeed())
+		Expect(v.awaitRemapped(ctx)).To(Succeed())
 		pause, err := load()
 		Expect(err).NotTo(HaveOccurred(), "no I/O may fail, no byte may be wrong")
 		GinkgoWriter.Printf("longest I/O while the source was lost: %s\n", pause)
@@ -250,8 +250,8 @@ func (v *vol) expectNoLease(ctx context.Context, node string) error {
 	})
 }
 
-// awaitGathered waits until the hydration's path leads to the origin.
-func (v *vol) awaitGathered(ctx context.Context) error {
+// awaitRemapped waits until the hydration's path leads to the origin.
+func (v *vol) awaitRemapped(ctx context.Context) error {
 	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
 		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".path | wc -l; dmsetup status nf-"+v.Handle+".source")
 		if err != nil {
@@ -264,9 +264,9 @@ func (v *vol) awaitGathered(ctx context.Context) error {
 	})
 }
 
-// awaitGatheredOrWhole waits until a hydration goes on from the origin, or has ended before it
+// awaitRemappedOrWhole waits until a hydration goes on from the origin, or has ended before it
 // had to, and tells which.
-func (v *vol) awaitGatheredOrWhole(ctx context.Context) (gathered bool, err error) {
+func (v *vol) awaitRemappedOrWhole(ctx context.Context) (gathered bool, err error) {
 	err = cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
 		out, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data; { dmsetup table nf-"+v.Handle+".path || true; } 2>/dev/null | wc -l")
 		f := strings.Fields(out)

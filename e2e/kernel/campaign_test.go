@@ -269,7 +269,7 @@ func (c *campaign) killMove() {
 	c.leave()
 	c.goTo(c.b)
 	point := c.point("hydration.", "export.", "release.", "stage.taken")
-	for point == "hydration.gathered" || point == "hydration.left" {
+	for point == "hydration.remapped" || point == "hydration.left" {
 		point = c.point("hydration.")
 	}
 	// Every other one begins before it is asked to, and of these every other one is

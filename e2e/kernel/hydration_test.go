@@ -337,8 +337,8 @@ func TestKernelKillHydration(t *testing.T) {
 // movePoints are the steps of a move.
 func movePoints() []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		if point == "hydration.gathered" || point == "hydration.left" {
-			return true // TestKernelKillGather
+		if point == "hydration.remapped" || point == "hydration.left" {
+			return true // TestKernelKillRemap
 		}
 		return !strings.HasPrefix(point, "hydration.") && !strings.HasPrefix(point, "export.") && !strings.HasPrefix(point, "release.") && point != "stage.taken"
 	})
@@ -441,11 +441,11 @@ func (h *hotSets) Store(_ context.Context, _ volume.ID, _ string, s volume.HotSe
 	return nil
 }
 
-// TestKernelKillGather kills the plugin while it replaces a lost source node.
-func TestKernelKillGather(t *testing.T) {
+// TestKernelKillRemap kills the plugin while it replaces a lost source node.
+func TestKernelKillRemap(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killgather", cached(volume.ModeWriteback, 32*mib))
-	for _, point := range []string{"hydration.gathered", "hydration.left"} {
+	for _, point := range []string{"hydration.remapped", "hydration.left"} {
 		v.publishTo(v.a, nodeName)
 		v.ask(from(volume.WarmOff))
 		v.stage()

@@ -139,7 +139,7 @@ func (m *machine) moveChunks(n int64, apart int) chunkMove {
 	resetPeak(t)
 	began = time.Now()
 	mustPass(t, "loss", v.a.Exporter.Unexport(t.Context(), string(v.req.ID)))
-	v.waitGathered()
+	v.waitRemapped()
 	out.death, out.deathPeak = time.Since(began), peakMemory(t)
 	check(t, v.device(), make([]byte, mib), 0)
 	stop()
@@ -213,8 +213,8 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// waitGathered waits until the origin has taken the dead source's place.
-func (v *movers) waitGathered() {
+// waitRemapped waits until the origin has taken the dead source's place.
+func (v *movers) waitRemapped() {
 	t := v.m.t
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

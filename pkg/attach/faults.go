@@ -73,7 +73,7 @@ var (
 	faultHydrationPath      = faultpoint.New("hydration.path")
 	faultHydrationSource    = faultpoint.New("hydration.source")
 	faultHydrationClone     = faultpoint.New("hydration.clone")
-	faultHydrationGathered  = faultpoint.New("hydration.gathered")
+	faultHydrationRemapped  = faultpoint.New("hydration.remapped")
 	faultHydrationLeft      = faultpoint.New("hydration.left")
 	faultHydrationSwapped   = faultpoint.New("hydration.swapped")
 	faultHydrationWhole     = faultpoint.New("hydration.whole")

@@ -204,7 +204,7 @@ func (a *Attacher) warmLimits(w volume.WarmStart) (bandwidth int64, deadline tim
 }
 
 // peerTarget is the transport's form of a lease. A dead peer must fail soon: the
-// gather view is waiting.
+// origin remap table is waiting.
 func peerTarget(peer *volume.ISCSI) transport.Target {
 	t := target(*peer)
 	t.FailFast = true
@@ -324,7 +324,7 @@ func byteRanges(in []cachemap.Range) [][2]uint64 {
 // pathTable is the table of the path device: the peer while there is one.
 func (a *Attacher) pathTable(ctx context.Context, e *state.Entry, m *cachemap.Map, o stack.Origin, sectors uint64) (devmapper.Table, error) {
 	if e.Hydration.Peer == nil {
-		return m.Gather(o.DevNo, o.Sectors, sectors, nil), nil
+		return m.RemapTable(o.DevNo, o.Sectors, sectors, nil), nil
 	}
 	peer, found, err := a.Transport.Lookup(ctx, peerTarget(e.Hydration.Peer))
 	if err != nil {

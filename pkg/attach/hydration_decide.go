@@ -12,7 +12,7 @@ type hydrationFacts struct {
 	// that does not answer; Linear when it is linear.
 	Clone, Linear bool
 	Status        devmapper.CloneStatus
-	// OnOrigin is true when the path leads to the gather view. PathFailed tells that
+	// OnOrigin is true when the path leads to the origin remap table. PathFailed tells that
 	// the peer's path is lost, Expired that its deadline has passed, GivenUp that the peer
 	// has said that it does not serve any more.
 	OnOrigin, PathFailed, Expired, GivenUp bool
@@ -27,7 +27,7 @@ type hydrationStep string
 
 const (
 	hydrationNothing hydrationStep = "Nothing"
-	hydrationGather  hydrationStep = "Gather"
+	hydrationRemap   hydrationStep = "Remap"
 	hydrationRevive  hydrationStep = "Revive"
 	hydrationSweep   hydrationStep = "Sweep"
 	hydrationLeave   hydrationStep = "Leave"
@@ -45,7 +45,7 @@ func decideHydration(f hydrationFacts) hydrationStep {
 	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.GivenUp):
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
-		return hydrationGather
+		return hydrationRemap
 	case f.Clone && f.OnOrigin && f.PathFailed:
 		// An error of the origin itself; a path that stays down would hold the pod
 		// up for ever.

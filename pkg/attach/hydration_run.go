@@ -196,14 +196,14 @@ func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrati
 		memo.calm = false
 	}
 	infos := look.infos
-	if infos == nil && (step == hydrationGather || step == hydrationRevive) {
+	if infos == nil && (step == hydrationRemap || step == hydrationRevive) {
 		if infos, err = a.DM.Info(ctx, layout.Device(id, layout.Top)); err != nil {
 			return err
 		}
 	}
 	switch step {
-	case hydrationGather:
-		err = a.gatherPath(ctx, e, infos)
+	case hydrationRemap:
+		err = a.remapPath(ctx, e, infos)
 		memo.forgetDevice()
 		a.hydrations.poke() // the peer may be waiting for this node to leave
 	case hydrationRevive:
@@ -274,10 +274,10 @@ func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
 	return !exported
 }
 
-// gatherPath replaces the peer by the gather view of the origin. It takes no lock
+// remapPath replaces the peer by the origin remap table. It takes no lock
 // and writes no journal: whoever holds the volume's lock may be waiting for just
 // this. What is loaded tells what was done.
-func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) error {
+func (a *Attacher) remapPath(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) error {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	began := a.Now()
 	origin, path, data := infos[layout.Device(e.ID, layout.Origin)], infos[layout.Device(e.ID, layout.Path)], infos[layout.Device(e.ID, layout.Data)]
@@ -297,7 +297,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 		return err
 	}
 	name := layout.Device(e.ID, layout.Path)
-	if err := a.DM.LoadReadOnly(ctx, name, m.Gather(origin.DevNo(), sectors, length, nil)); err != nil {
+	if err := a.DM.LoadReadOnly(ctx, name, m.RemapTable(origin.DevNo(), sectors, length, nil)); err != nil {
 		return fmt.Errorf("load table of %s: %w", name, err)
 	}
 	if err := a.sameHydration(ctx, e, origin); err != nil {
@@ -306,7 +306,7 @@ func (a *Attacher) gatherPath(ctx context.Context, e *state.Entry, infos map[str
 	if err := a.stack.SwapIn(ctx, name, a.DM.Resume); err != nil {
 		return err
 	}
-	faultHydrationGathered.Hit()
+	faultHydrationRemapped.Hit()
 	if err := a.DM.Message(ctx, layout.Device(e.ID, layout.Source), 0, "reinstate_path", path.DevNo()); err != nil {
 		return err
 	}
@@ -347,19 +347,19 @@ func (a *Attacher) lockedHydrationStep(ctx context.Context, id volume.ID, step h
 	case hydrationRest:
 		return a.DM.Message(ctx, layout.Device(id, layout.Data), 0, "disable_hydration")
 	case hydrationLeave:
-		return a.leaveGathered(ctx, e, memo)
+		return a.leaveRemapped(ctx, e, memo)
 	case hydrationSwap:
 		return a.swapClone(ctx, e)
 	case hydrationSweep:
 		return a.sweepIfSwapped(ctx, e)
-	case hydrationNothing, hydrationGather, hydrationRevive:
+	case hydrationNothing, hydrationRemap, hydrationRevive:
 	}
 	return nil
 }
 
-// leaveGathered ends the session with a peer whose place the origin has taken. It looks
+// leaveRemapped ends the session with a peer whose place the origin has taken. It looks
 // again, as swapClone does: a stage may have made the devices anew, on a peer.
-func (a *Attacher) leaveGathered(ctx context.Context, e *state.Entry, memo *hydrationMemo) error {
+func (a *Attacher) leaveRemapped(ctx context.Context, e *state.Entry, memo *hydrationMemo) error {
 	memo.forgetDevice()
 	if onOrigin, err := a.stack.OnOrigin(ctx, e, nil); err != nil || !onOrigin {
 		return err

@@ -12,7 +12,7 @@ import (
 
 // TestGatherBesideSilence: a copy that does not answer, of this volume or of another one, does
 // not keep a peer that is lost from being replaced.
-func TestGatherBesideSilence(t *testing.T) {
+func TestRemapBesideSilence(t *testing.T) {
 	own, other := "nf-"+string(volumeID)+".data", "nf-"+string(otherHydration)+".data"
 	for name, clones := range map[string]func(real map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error){
 		"another one": func(real map[string]devmapper.CloneStatus) (map[string]devmapper.CloneStatus, error) {

@@ -255,9 +255,9 @@ func TestKillPrestage(t *testing.T) {
 	}
 }
 
-// TestKillGather ends the plugin of the new node, or the node, before and after everything
+// TestKillRemap ends the plugin of the new node, or the node, before and after everything
 // that it changes while its peer is lost.
-func TestKillGather(t *testing.T) {
+func TestKillRemap(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
 			t.Parallel()

@@ -61,7 +61,7 @@ func RegionSectors(chunkSectors uint64) uint64 {
 	return min(max(chunkSectors&-chunkSectors, devmapper.MinRegionSectors), devmapper.MaxRegionSectors)
 }
 
-// Gather returns the gather view: a table of dataSectors that has each cached block
+// RemapTable returns the origin remap table: a table of dataSectors that has each cached block
 // of the origin where the cache has it. Origin is the origin's "major:minor" and
 // originSectors its length. With only, a block for which it returns false is left out.
 //
@@ -70,7 +70,7 @@ func RegionSectors(chunkSectors uint64) uint64 {
 // means nothing. Zeroes would be plainer, but the zero target fails every read-ahead
 // (drivers/md/dm-zero.c), and a multipath device above takes that for the failure of
 // its path: udev's look at a new device would stop all I/O.
-func (m Map) Gather(origin string, originSectors, dataSectors uint64, only func(cacheBlock uint64) bool) devmapper.Table {
+func (m Map) RemapTable(origin string, originSectors, dataSectors uint64, only func(cacheBlock uint64) bool) devmapper.Table {
 	v := view{device: origin, sectors: originSectors, spare: originSectors / 2 / m.ChunkSectors * m.ChunkSectors}
 	for _, e := range m.Entries {
 		// Divisions, because products of a map that was not read by Read may overflow.
@@ -89,7 +89,7 @@ func (m Map) Gather(origin string, originSectors, dataSectors uint64, only func(
 }
 
 // Pad makes a table longer, up to the given number of sectors, with whatever a device
-// of deviceSectors has. See Gather for why it does not add zeroes.
+// of deviceSectors has. See RemapTable for why it does not add zeroes.
 func Pad(t devmapper.Table, device string, deviceSectors, sectors uint64) devmapper.Table {
 	v := view{device: device, sectors: deviceSectors, table: t, end: t.Sectors()}
 	v.pad(sectors)

@@ -306,13 +306,13 @@ func someMap(t *testing.T) cachemap.Map {
 	return c
 }
 
-// A hydration from the gather view: discards mark what nobody needs, reads are right
+// A hydration from the origin remap table: discards mark what nobody needs, reads are right
 // before, while and after the source is away, and the copy is the origin's.
-func TestKernelHydrationFromGatherView(t *testing.T) {
+func TestKernelHydrationFromRemapTable(t *testing.T) {
 	m := newMachine(t)
 	ctx := t.Context()
 	c := someMap(t)
-	gather := c.Gather(m.origin.DevNo(), originSectors, dataSectors, nil)
+	gather := c.RemapTable(m.origin.DevNo(), originSectors, dataSectors, nil)
 	path := m.device("test-path", gather)
 	source := m.device("test-source", devmapper.Table{{Length: dataSectors, Target: devmapper.MultipathTarget{
 		QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()},
@@ -434,7 +434,7 @@ func (m *machine) checkCopy(c cachemap.Map, copied bool) {
 	}
 }
 
-// loseSource takes the source away below a read, and puts the gather view back.
+// loseSource takes the source away below a read, and puts the origin remap table back.
 func (m *machine) loseSource(cache devmapper.Info, c cachemap.Map, path devmapper.Info) {
 	m.t.Helper()
 	ctx := m.t.Context()

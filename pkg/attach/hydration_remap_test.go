@@ -16,25 +16,25 @@ import (
 
 // A view of the origin that was made for the hydration of before, because the volume was staged
 // anew while its table was loaded, never goes live: it has other blocks, or another volume's.
-func TestGatherOfBefore(t *testing.T) {
+func TestRemapOfBefore(t *testing.T) {
 	peer := &volume.ISCSI{IQN: "iqn.x:a"}
 	for name, tc := range map[string]struct {
-		meanwhile func(*state.Entry, *gatherDevices)
+		meanwhile func(*state.Entry, *remapDevices)
 		want      error
 	}{
-		"nothing":                 {func(*state.Entry, *gatherDevices) {}, nil},
-		"another step":            {func(e *state.Entry, _ *gatherDevices) { e.State = state.Flushing }, nil},
-		"staged anew":             {func(e *state.Entry, _ *gatherDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
-		"another owner":           {func(e *state.Entry, _ *gatherDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
-		"another hydration":       {func(e *state.Entry, _ *gatherDevices) { e.Hydration.Move.UID = "m2" }, volume.ErrUnavailable},
-		"it goes on from the map": {func(e *state.Entry, _ *gatherDevices) { e.Hydration.Peer = nil }, volume.ErrUnavailable},
-		"the hydration ended":     {func(e *state.Entry, _ *gatherDevices) { e.Hydration = nil }, volume.ErrUnavailable},
-		"another origin":          {func(_ *state.Entry, d *gatherDevices) { d.origin++ }, volume.ErrUnavailable},
+		"nothing":                 {func(*state.Entry, *remapDevices) {}, nil},
+		"another step":            {func(e *state.Entry, _ *remapDevices) { e.State = state.Flushing }, nil},
+		"staged anew":             {func(e *state.Entry, _ *remapDevices) { e.ActivationID = "2" }, volume.ErrUnavailable},
+		"another owner":           {func(e *state.Entry, _ *remapDevices) { e.Fence.Generation = 9 }, volume.ErrUnavailable},
+		"another hydration":       {func(e *state.Entry, _ *remapDevices) { e.Hydration.Move.UID = "m2" }, volume.ErrUnavailable},
+		"it goes on from the map": {func(e *state.Entry, _ *remapDevices) { e.Hydration.Peer = nil }, volume.ErrUnavailable},
+		"the hydration ended":     {func(e *state.Entry, _ *remapDevices) { e.Hydration = nil }, volume.ErrUnavailable},
+		"another origin":          {func(_ *state.Entry, d *remapDevices) { d.origin++ }, volume.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			entries := newJournal(t)
 			e := state.Entry{ID: "v", State: state.Staged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Hydration: &state.Hydration{Move: volume.MoveID{UID: "m"}, Peer: peer}}
-			dm := &gatherDevices{origin: 1}
+			dm := &remapDevices{origin: 1}
 			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
 			if err := errors.Join(entries.Save("v", e), a.writeMap("v", cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4})); err != nil {
 				t.Fatal(err)
@@ -49,7 +49,7 @@ func TestGatherOfBefore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := a.gatherPath(t.Context(), &e, infos)
+			err := a.remapPath(t.Context(), &e, infos)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -64,8 +64,8 @@ func TestGatherOfBefore(t *testing.T) {
 	}
 }
 
-// gatherDevices are the devices of a hydration; while a table is loaded, something happens.
-type gatherDevices struct {
+// remapDevices are the devices of a hydration; while a table is loaded, something happens.
+type remapDevices struct {
 	devmapper.Client
 	origin    int
 	below     []string
@@ -73,7 +73,7 @@ type gatherDevices struct {
 	did       []string
 }
 
-func (d *gatherDevices) Info(context.Context, string) (map[string]devmapper.Info, error) {
+func (d *remapDevices) Info(context.Context, string) (map[string]devmapper.Info, error) {
 	out := map[string]devmapper.Info{}
 	for minor, part := range map[int]layout.Part{d.origin: layout.Origin, 100: layout.Path, 101: layout.Data, 102: layout.Source} {
 		name := layout.Device("v", part)
@@ -82,31 +82,31 @@ func (d *gatherDevices) Info(context.Context, string) (map[string]devmapper.Info
 	return out, nil
 }
 
-func (d *gatherDevices) Await(context.Context, ...string) error { return nil }
+func (d *remapDevices) Await(context.Context, ...string) error { return nil }
 
-func (d *gatherDevices) Deps(context.Context, string) ([]string, error) { return d.below, nil }
+func (d *remapDevices) Deps(context.Context, string) ([]string, error) { return d.below, nil }
 
-func (d *gatherDevices) Table(context.Context, string) (devmapper.Table, error) {
+func (d *remapDevices) Table(context.Context, string) (devmapper.Table, error) {
 	return devmapper.LinearTable(512, "8:0"), nil
 }
 
-func (d *gatherDevices) LoadReadOnly(context.Context, string, devmapper.Table) error {
+func (d *remapDevices) LoadReadOnly(context.Context, string, devmapper.Table) error {
 	d.did = append(d.did, "load")
 	d.meanwhile()
 	return nil
 }
 
-func (d *gatherDevices) Clear(context.Context, string) error {
+func (d *remapDevices) Clear(context.Context, string) error {
 	d.did = append(d.did, "clear")
 	return nil
 }
 
-func (d *gatherDevices) Resume(context.Context, string) error {
+func (d *remapDevices) Resume(context.Context, string) error {
 	d.did = append(d.did, "resume")
 	return nil
 }
 
-func (d *gatherDevices) Message(_ context.Context, _ string, _ uint64, args ...string) error {
+func (d *remapDevices) Message(_ context.Context, _ string, _ uint64, args ...string) error {
 	d.did = append(d.did, args[0])
 	return nil
 }
@@ -118,7 +118,7 @@ func TestLeaveLooksAgain(t *testing.T) {
 	if err := entries.Save("v", e); err != nil {
 		t.Fatal(err)
 	}
-	a := New(Config{}, Deps{Pool: withoutPool{}, DM: &gatherDevices{origin: 1, below: []string{"8:0"}}, Journal: entries, Locks: &keylock.Set{}})
+	a := New(Config{}, Deps{Pool: withoutPool{}, DM: &remapDevices{origin: 1, below: []string{"8:0"}}, Journal: entries, Locks: &keylock.Set{}})
 	memo := &hydrationMemo{known: true, onOrigin: true}
 	if err := a.lockedHydrationStep(t.Context(), "v", hydrationLeave, memo); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,7 @@ func anyMap(r *rand.Rand, chunk, cacheBlocks, originBlocks uint64) cachemap.Map 
 	return m
 }
 
-func TestGather(t *testing.T) {
+func TestRemapTable(t *testing.T) {
 	m := cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Entries: []cachemap.Entry{
 		{Cache: 1, Origin: 10}, {Cache: 2, Origin: 11}, {Cache: 3, Origin: 5}, {Cache: 5, Origin: 20}, {Cache: 6, Origin: 21},
 	}}
@@ -64,7 +64,7 @@ func TestGather(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, m.Gather(devno, tc.origin, tc.data, tc.only)); diff != "" {
+			if diff := cmp.Diff(tc.want, m.RemapTable(devno, tc.origin, tc.data, tc.only)); diff != "" {
 				t.Errorf("table differs (-want +got):\n%s", diff)
 			}
 		})
@@ -107,9 +107,9 @@ func content(t *testing.T, table devmapper.Table, originSectors uint64) []uint64
 	return out
 }
 
-func checkGather(t *testing.T, m cachemap.Map, originSectors, dataSectors uint64, only func(uint64) bool) {
+func checkRemapTable(t *testing.T, m cachemap.Map, originSectors, dataSectors uint64, only func(uint64) bool) {
 	t.Helper()
-	got := content(t, m.Gather(devno, originSectors, dataSectors, only), originSectors)
+	got := content(t, m.RemapTable(devno, originSectors, dataSectors, only), originSectors)
 	if uint64(len(got)) != dataSectors {
 		t.Fatalf("%d sectors, want %d", len(got), dataSectors)
 	}
@@ -153,16 +153,16 @@ func TestGatherShowsTheOrigin(t *testing.T) {
 		if seed%2 == 1 {
 			only = func(b uint64) bool { return b*7919%5 < 2 }
 		}
-		checkGather(t, m, origin, data, only)
+		checkRemapTable(t, m, origin, data, only)
 	}
 }
 
-func FuzzGather(f *testing.F) {
+func FuzzRemapTable(f *testing.F) {
 	f.Add(uint64(1), uint64(4096), uint64(512), uint64(64))
 	f.Fuzz(func(t *testing.T, seed, origin, data, chunk uint64) {
 		const most = 1 << 14
 		chunk = 64 * (1 + chunk%8)
-		checkGather(t, anyMap(random(seed), chunk, 1+seed%64, 1+seed%256), 1+origin%most, data%most, nil)
+		checkRemapTable(t, anyMap(random(seed), chunk, 1+seed%64, 1+seed%256), 1+origin%most, data%most, nil)
 	})
 }
 
