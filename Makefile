@@ -7,7 +7,7 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 
 # Builds are the same in every checkout, so that a new one finds those of the last.
-export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS))
 LAB := go run ./hack/lab
 OUT := _output
 

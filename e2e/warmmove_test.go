@@ -266,20 +266,21 @@ func (v *vol) awaitRemapped(ctx context.Context) error {
 
 // awaitRemappedOrWhole waits until a hydration goes on from the origin, or has ended before it
 // had to, and tells which.
-func (v *vol) awaitRemappedOrWhole(ctx context.Context) (gathered bool, err error) {
+func (v *vol) awaitRemappedOrWhole(ctx context.Context) (remapped bool, err error) {
 	err = cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
-		out, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data; { dmsetup table nf-"+v.Handle+".path || true; } 2>/dev/null | wc -l")
+		out, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".data; { dmsetup table nf-"+v.Handle+".source > /dev/null && dmsetup table nf-"+v.Handle+".path || true; } 2>/dev/null | wc -l")
 		f := strings.Fields(out)
 		if err != nil || len(f) < 3 {
 			return out, err
 		}
 		lines, err := strconv.Atoi(f[len(f)-1])
-		if gathered = lines > 2; gathered || f[2] == "linear" {
+		// Without a source, no peer was copied from.
+		if remapped = lines > 2; remapped || f[2] == "linear" {
 			return "", err
 		}
 		return "the path is still the peer's: " + out, err
 	})
-	return gathered, err
+	return remapped, err
 }
 
 // awaitWhole waits until nothing is being copied into the volume's cache.

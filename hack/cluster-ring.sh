@@ -63,6 +63,7 @@ end() {
   trap '' INT TERM
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
   wait
+  [[ ! -f $out/smoke.log ]] || cat "$out/smoke.log"
   exit "$1"
 }
 trap 'end 130' INT
@@ -77,13 +78,13 @@ for i in "${!parts[@]}"; do
     pids+=($!)
   fi
 done
-if [[ ${SMOKE:-} == true ]]; then
-  make --no-print-directory test-stock-smoke >"$out/smoke.log" 2>&1 &
-  pids+=($!)
-fi
 if ((${#pids[@]} == 0)); then
   echo "no spec matches the label filter $labels"
   exit 1
+fi
+if [[ ${SMOKE:-} == true ]]; then
+  make --no-print-directory test-stock-smoke >"$out/smoke.log" 2>&1 &
+  pids+=($!)
 fi
 rc=0
 for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
@@ -94,6 +95,7 @@ if ((rc != 0)); then
   echo "failed:"
   # The lines below one that failed have the reason.
   grep -hE --no-group-separator -A 4 '^\[[0-9]\] (  *\[[A-Z]+\] |error: )' "$out"/*.log | tail -40 | cut -c1-300 || true
+  grep -hE -A 4 '^== .* exit status [1-9]|^--- FAIL' "$out"/smoke.log 2>/dev/null | cut -c1-300 || true
   grep -hE '^\[[0-9]\] Ran [0-9]+ of ' "$out"/*.log || true
 fi
 exit "$rc"

@@ -121,7 +121,7 @@ func (v *movers) endLease() {
 		t.Fatalf("leases %v", leases)
 	}
 	for range 2 { // repeating it is no error
-		mustPass(t, "release", v.a.Release(t.Context(), v.req.ID, move))
+		mustPass(t, "release", v.a.EndLease(t.Context(), v.req.ID, move))
 	}
 	if leases, err = v.a.Leases(t.Context()); err != nil || len(leases) > 0 {
 		t.Errorf("leases %v, %v", leases, err)

@@ -44,7 +44,7 @@ func (n *node) prepare(ctx context.Context, req volume.StageRequest, announced b
 
 // prestaged moves a warm volume from A to B, whose plugin begins before it is asked to,
 // or while the request waits.
-func (v *movers) prepared(seed uint64, announced bool) []byte {
+func (v *movers) prestaged(seed uint64, announced bool) []byte {
 	t := v.m.t
 	t.Helper()
 	v.publishTo(v.a, nodeName)
@@ -118,7 +118,7 @@ func TestKernelPrestage(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
 		v := newMovers(t, m, "prepare-"+string(mode), cached(mode, 64*mib))
-		data := v.prepared(1, mode == volume.ModeWriteback)
+		data := v.prestaged(1, mode == volume.ModeWriteback)
 		v.b.Prestage(t.Context()) // nothing is done twice
 		v.stage()
 		if n := v.asked(); n != 1 {
@@ -212,7 +212,7 @@ func TestKernelPrestageInVain(t *testing.T) {
 			v.ask(func(r *volume.Volume) { r.Spec.CapacityBytes = 96 * mib })
 		}
 		// Where no stage follows there is more to bring down if one was announced.
-		then(v, v.prepared(3, name != "the plugin was started anew"))
+		then(v, v.prestaged(3, name != "the plugin was started anew"))
 		if t.Failed() {
 			t.Fatal(name)
 		}

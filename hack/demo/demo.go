@@ -86,7 +86,7 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 
 // remoteOnly measures a volume without a cache.
 func (d *demo) remoteOnly(ctx context.Context, t *table) error {
-	v, err := d.hydrated(ctx, v1alpha1.CacheModeNone)
+	v, err := d.filled(ctx, v1alpha1.CacheModeNone)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (d *demo) remoteOnly(ctx context.Context, t *table) error {
 // writethrough measures a cold and a warm cache, the bare SSD before and after
 // the warm one, and writes.
 func (d *demo) writethrough(ctx context.Context, t *table) error {
-	v, err := d.hydrated(ctx, v1alpha1.CacheModeWritethrough)
+	v, err := d.filled(ctx, v1alpha1.CacheModeWritethrough)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func mean(name string, a, b result) row {
 
 // writeback measures writes that the SSD acknowledges.
 func (d *demo) writeback(ctx context.Context, t *table) error {
-	v, err := d.hydrated(ctx, v1alpha1.CacheModeWriteback)
+	v, err := d.filled(ctx, v1alpha1.CacheModeWriteback)
 	if err != nil {
 		return err
 	}
@@ -150,10 +150,10 @@ func (d *demo) writeback(ctx context.Context, t *table) error {
 	return errors.Join(err, d.stop(ctx, v))
 }
 
-// filled makes a volume, hydrations its working set on the other node and starts it,
+// filled makes a volume, fills its working set on the other node and starts it,
 // cold, on the measured one. Blocks that were never written would not come from
 // the storage server's disks at all.
-func (d *demo) hydrated(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
+func (d *demo) filled(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
 	v := &volume{claim: string(mode), mode: mode}
 	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
 	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode}

@@ -30,7 +30,7 @@ type cacheSpec struct {
 	keep bool
 }
 
-// cacheSpecOf is the shape of the cache that an entry speaks of.
+// cacheSpecOf is the spec of the cache that an entry speaks of.
 func cacheSpecOf(e *state.Entry, keep bool) cacheSpec {
 	return cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydration: e.Hydration != nil, keep: keep}
 }
@@ -78,7 +78,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 	}
 }
 
-// preallocUse is what early volumes are good for.
+// preallocUse is what preallocated volumes are good for.
 type preallocUse string
 
 const (
@@ -138,7 +138,7 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.C
 	return a.allocate(ctx, want)
 }
 
-// noteOrigin corrects the size of the origin on early volumes that are kept: the record
+// noteOrigin corrects the size of the origin on preallocated volumes that are kept: the record
 // may have it in other units than the storage server.
 func (a *Attacher) noteOrigin(ctx context.Context, got *preallocated, want cacheSpec, use preallocUse) error {
 	if use == preallocNone || use == preallocFail || use == preallocAnew || got.cacheSpec.originBytes == want.originBytes {

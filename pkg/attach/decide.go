@@ -31,7 +31,7 @@ type stageFacts struct {
 	// StayedBefore is true when the volume was attached here under this ownership before,
 	// whatever has become of its entry.
 	StayedBefore bool
-	// Prepared is true when this process has prestaged this very stage and nothing has
+	// Prestaged is true when this process has prestaged this very stage and nothing has
 	// happened to the volume since. What it has made on the SSD was never activated;
 	// Cache is empty then.
 	Prestaged bool

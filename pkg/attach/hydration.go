@@ -148,7 +148,7 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	}
 }
 
-// import gets the lease of the old node's retained cache, connects it and reads its map.
+// importCache gets the lease of the old node's retained cache, connects it and reads its map.
 func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, error) {
 	e := s.entry
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
@@ -211,7 +211,7 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 	return t
 }
 
-// seedGeometry turns a head into a map and a geometry for the new cache. It returns
+// seedGeometry turns a seed into a map and a geometry for the new cache. It returns
 // false if the cache begins cold.
 func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry

@@ -238,15 +238,15 @@ func TestPulse(t *testing.T) {
 		speed  float64
 		want   time.Duration
 	}{
-		"speed unknown":       {1 << 30, 0, minPulse},
+		"speed unknown":       {1 << 30, 0, minOnTime},
 		"slower than allowed": {64 << 20, 50 << 20, 0},
 		"much faster":         {1 << 20, 100 << 20, 10 * time.Millisecond},
-		"nothing left":        {0, 100 << 20, minPulse},
-		"overdrawn":           {-5, 100 << 20, minPulse},
+		"nothing left":        {0, 100 << 20, minOnTime},
+		"overdrawn":           {-5, 100 << 20, minOnTime},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := dutyCycle(tc.credit, tc.speed, minPulse); got != tc.want {
+			if got := onTime(tc.credit, tc.speed, minOnTime); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

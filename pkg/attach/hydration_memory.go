@@ -42,11 +42,11 @@ type hydrationMemo struct {
 	// base what had been copied when the hydration was first seen.
 	credit, base int64
 	at           time.Time
-	// pulse is how long the copy may run before the next look, 0 for without an end;
-	// pulsed how long it ran since the last one, and speed what it copied in that
+	// onTime is how long the copy may run before the next look, 0 for without an end;
+	// ranFor how long it ran since the last one, and speed what it copied in that
 	// time, in bytes per second.
-	dutyCycle, pulsed time.Duration
-	speed             float64
+	onTime, ranFor time.Duration
+	speed          float64
 	// least is the shortest time in which the kernel has copied anything.
 	least time.Duration
 	// calm: the copy is far from its bandwidth.

@@ -33,22 +33,22 @@ func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.Clon
 	memo.at = now
 	limit := a.copyLimit(e.Hydration.Bandwidth, active)
 	if limit == 0 {
-		memo.dutyCycle, memo.calm = 0, elapsed > 0 && !s.nearEnd()
+		memo.onTime, memo.calm = 0, elapsed > 0 && !s.nearEnd()
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
 	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(hydrationBurst))
 	switch {
-	case memo.pulsed == 0:
+	case memo.ranFor == 0:
 	case copied > 0:
-		memo.speed, memo.least = float64(copied)/memo.pulsed.Seconds(), max(memo.least/2, minPulse)
+		memo.speed, memo.least = float64(copied)/memo.ranFor.Seconds(), max(memo.least/2, minOnTime)
 	default:
 		// The kernel did not come to it in that time.
-		memo.least = min(2*max(memo.least, minPulse), hydrationTick)
+		memo.least = min(2*max(memo.least, minOnTime), hydrationTick)
 	}
-	memo.pulsed = 0
-	memo.dutyCycle = dutyCycle(memo.credit, memo.speed, max(memo.least, minPulse))
-	memo.calm = memo.dutyCycle == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
+	memo.ranFor = 0
+	memo.onTime = onTime(memo.credit, memo.speed, max(memo.least, minOnTime))
+	memo.calm = memo.onTime == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
 	return memo.credit < 0
 }
 
@@ -58,9 +58,9 @@ func (s *HydrationState) nearEnd() bool {
 	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(hydrationCalm.Seconds()*float64(s.Rate))
 }
 
-// pulse is how long a copy of the given speed may run for the credit that it has, and
+// onTime is how long a copy of the given speed may run for the credit that it has, and
 // at least so long that it copies anything; 0 is until the next look.
-func dutyCycle(credit int64, speed float64, least time.Duration) time.Duration {
+func onTime(credit int64, speed float64, least time.Duration) time.Duration {
 	d := least
 	if speed > 0 {
 		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
@@ -84,17 +84,17 @@ func (a *Attacher) copyLimit(own int64, active int) int64 {
 // hydrate lets the copy run, with a limit for a moment only: between two looks a
 // fast device would copy far more than it may.
 func (a *Attacher) hydrate(ctx context.Context, id volume.ID, memo *hydrationMemo) error {
-	if err := a.lockedHydrationStep(ctx, id, hydrationEnable, memo); err != nil || memo.dutyCycle == 0 {
+	if err := a.lockedHydrationStep(ctx, id, hydrationEnable, memo); err != nil || memo.onTime == 0 {
 		return err
 	}
 	began := time.Now()
 	select {
 	case <-ctx.Done():
-	case <-time.After(memo.dutyCycle):
+	case <-time.After(memo.onTime):
 	}
 	// Without the lock: at worst the device is gone by now.
 	err := a.DM.Message(context.WithoutCancel(ctx), layout.Device(id, layout.Data), 0, "disable_hydration")
-	memo.pulsed = time.Since(began)
+	memo.ranFor = time.Since(began)
 	if errors.Is(err, devmapper.ErrNotExist) {
 		return nil
 	}

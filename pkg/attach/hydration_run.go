@@ -24,7 +24,7 @@ const (
 	// hydrationReport is the least time between two reports of one hydration.
 	hydrationReport = 5 * time.Second
 	// minPulse is the shortest time that a copy is let run.
-	minPulse = 5 * time.Millisecond
+	minOnTime = 5 * time.Millisecond
 	// hydrationPatience is how long a look waits for the steps that it has begun.
 	hydrationPatience = 5 * time.Second
 	// hydrationBurst is how long a hydration may save up what it was not allowed to copy.

@@ -10,7 +10,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestGatherBesideSilence: a copy that does not answer, of this volume or of another one, does
+// TestRemapBesideSilence: a copy that does not answer, of this volume or of another one, does
 // not keep a peer that is lost from being replaced.
 func TestRemapBesideSilence(t *testing.T) {
 	own, other := "nf-"+string(volumeID)+".data", "nf-"+string(otherHydration)+".data"

@@ -60,7 +60,7 @@ func (l *life) arrive(h *host) {
 	l.podReads(h)
 }
 
-// prestage is the part of a move before the pod writes much: its stage begins before kubelet
+// prepare is the part of a move before the pod writes much: its stage begins before kubelet
 // asks for it, and the volume leaves in the middle.
 func (l *life) prepare() {
 	l.t.Helper()
@@ -92,11 +92,14 @@ func (l *life) podReads(h *host) {
 	l.begin(h)
 	d, done := h.podDevice(), make(chan error, 1)
 	go func() { done <- l.differs(d) }()
+	hung := time.After(time.Minute) // neither waits for a path nor ends
 	for steps := 0; steps < wholeHydration; {
 		select {
 		case err := <-done:
 			l.must("the pod reads", err)
 			return
+		case <-hung:
+			l.t.Fatalf("the pod's read hangs (ended: %q)", l.ended)
 		case <-time.After(time.Millisecond):
 		}
 		source, err := h.kernel.Client(nil).MultipathStatus(l.ctx, "nf-"+string(volumeID)+".source")

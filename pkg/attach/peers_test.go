@@ -69,7 +69,7 @@ func (w *world) pass(d time.Duration) {
 // exportedPrefix begins the names of targets that nodes make.
 const exportedPrefix = "iqn.lent:"
 
-// exported is a device of a node as another one sees it, for as long as the export lasts.
+// exportedDevice is a device of a node as another one sees it, for as long as the export lasts.
 type exportedDevice struct {
 	blockdevtest.Device
 	w         *world
@@ -182,7 +182,7 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 	return id, &got, nil
 }
 
-// exportCache has the other node answer, by its next process if one ends.
+// exportTo has the other node answer, by its next process if one ends.
 func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveRequest) (lease volume.Lease, err error) {
 	w.mu.Lock()
 	from := w.hosts[r.Source.Node]

@@ -29,7 +29,7 @@ func requested(opts ...func(*volume.Volume)) volume.Volume {
 	return v
 }
 
-// ahead is what node b has of it.
+// prewarmedEntry is what node b has of it.
 func prewarmedEntry(opts ...func(*state.Entry)) *state.Entry {
 	e := &state.Entry{
 		ID: "v", State: state.Prewarmed, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,

@@ -38,7 +38,7 @@ type staging struct {
 	seed seed
 	// preallocated are the volumes of a new cache, nil if none were made yet.
 	preallocated *preallocated
-	// shaped is the size of the origin for which cache is what the plan needs, 0 if it
+	// plannedFor is the size of the origin for which cache is what the plan needs, 0 if it
 	// is not yet, and data the number of the data device over it, "" if there is none.
 	plannedFor int64
 	data       string

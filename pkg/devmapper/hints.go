@@ -95,9 +95,9 @@ func (a *array) build(n uint64) uint64 {
 }
 
 // block appends one block; fill writes all but the checksum and the number.
-func (a *array) block(number int, xor uint32, hydration func(b []byte)) uint64 {
+func (a *array) block(number int, xor uint32, fill func(b []byte)) uint64 {
 	b, le, at := make([]byte, metaBlock), binary.LittleEndian, a.next
-	hydration(b)
+	fill(b)
 	le.PutUint64(b[number:], at)
 	le.PutUint32(b, ^crc32.Checksum(b[4:], crc32.MakeTable(crc32.Castagnoli))^xor)
 	a.out, a.next = append(a.out, b...), at+1

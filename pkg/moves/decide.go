@@ -28,7 +28,7 @@ const (
 	nothing decision = "nothing"
 	// wait: look again when the grace is over.
 	wait decision = "wait"
-	// export: export, and answer with the lease or the reason against it.
+	// exportCache: export, and answer with the lease or the reason against it.
 	exportCache decision = "export"
 	// release: end the lease, then answer that it is released.
 	release decision = "release"
@@ -40,10 +40,10 @@ const (
 //	no object, not served                       nothing
 //	no object, for less than the grace          wait: a repeated Begin is about to make a new one
 //	no object                                   release
-//	ended, and served or answered with Exported     release
+//	ended, and served or answered with Exported release
 //	ended                                       nothing
 //	not answered, or with Preparing             export, again if the answer was lost
-//	answered with Exported, not served              export: refused, for the node has restarted
+//	answered with Exported, not served          export: refused, for the node has restarted
 //	answered with Refused or Released, served   release
 //	otherwise                                   nothing
 func decide(f facts, grace time.Duration) decision {

@@ -127,7 +127,7 @@ func (d *Destination) abandon(ctx context.Context, m volume.MoveID, cause error)
 	}
 }
 
-// import waits for the source's answer.
+// importCache waits for the source's answer.
 func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey, patience time.Duration) (*volume.Lease, error) {
 	node := obj.Spec.SourceNode
 	answer, err := d.answer(ctx, idOf(obj), patience)

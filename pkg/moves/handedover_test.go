@@ -148,7 +148,7 @@ func testHandOver(t *testing.T, f *fixture) {
 		if exported, err := f.b.Exported(t.Context(), m); exported || err != nil {
 			t.Errorf("%s: exported %v, %v", name, exported, err)
 		}
-		if !slices.Contains(f.lessor.released, m) || f.lessor.has(m) || f.lessor.retainedCaches[volume.ID(name)] == 0 {
+		if !slices.Contains(f.lessor.kept, m) || f.lessor.has(m) || f.lessor.retainedCaches[volume.ID(name)] == 0 {
 			t.Errorf("%s: not released, or its retained cache was destroyed", name)
 		}
 	}
@@ -173,8 +173,8 @@ func testHandOverUnheard(t *testing.T, f *fixture) {
 	if took := time.Since(began); took < leaveTimeout || took > 10*leaveTimeout {
 		t.Errorf("waited for %s", took)
 	}
-	if !slices.Contains(f.lessor.released, m) || !slices.Contains(f.lessor.released, other) || !slices.Equal(f.lessor.early, []volume.MoveID{m}) {
-		t.Errorf("released %v, of them early %v", f.lessor.released, f.lessor.early)
+	if !slices.Contains(f.lessor.kept, m) || !slices.Contains(f.lessor.kept, other) || !slices.Equal(f.lessor.early, []volume.MoveID{m}) {
+		t.Errorf("kept %v, of them early %v", f.lessor.kept, f.lessor.early)
 	}
 
 	// A shutdown that leaves no time leaves the export to the kernel.
@@ -186,7 +186,7 @@ func testHandOverUnheard(t *testing.T, f *fixture) {
 	if err := s.HandOver(ctx, shutdownReason); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "hu-late") {
 		t.Errorf("got %v", err)
 	}
-	if slices.Contains(f.lessor.released, m) {
+	if slices.Contains(f.lessor.kept, m) {
 		t.Error("ended without the time to be left")
 	}
 }

@@ -161,7 +161,7 @@ func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
 	}
 }
 
-// ask asks the Source node, with the secret that the destination will derive too.
+// ask asks the Lessor, with the secret that the destination will derive too.
 func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key leaseKey) (volume.Lease, error) {
 	m := idOf(obj)
 	cred, err := agree(key.key, obj.Spec.DestinationPublicKey, m, obj.Spec.DestinationPublicKey, key.text)

@@ -17,9 +17,9 @@ type lessor struct {
 	retainedCaches map[volume.ID]int64
 	leases         map[volume.ID]volume.LeaseRequest
 	// looks is how often all leases were asked for.
-	looks         int
-	exports       []volume.LeaseRequest
-	leaseReleased []volume.MoveID
+	looks    int
+	exports  []volume.LeaseRequest
+	released []volume.MoveID
 	// busy is how many requests are answered with ErrBusy first.
 	busy int
 	// delay is how long a request takes; running and most count them.
@@ -31,10 +31,10 @@ type lessor struct {
 	atWork func()
 	// tracked is the record of writes of every lease.
 	tracked *volume.Tracked
-	// left are the leases that the other node has no session with; released those that
-	// ended without being released, and early the ones that had a session then.
-	left            map[volume.ID]bool
-	released, early []volume.MoveID
+	// left are the leases that the other node has no session with; kept are those
+	// that were ended and whose cache stays, and early the ones that had a session then.
+	left        map[volume.ID]bool
+	kept, early []volume.MoveID
 	// busyReleases is how many releases are answered with ErrBusy first.
 	busyReleases int
 }
@@ -82,7 +82,7 @@ func (l *lessor) enter() {
 func (l *lessor) Release(_ context.Context, id volume.ID, m volume.MoveID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.leaseReleased = append(l.leaseReleased, m)
+	l.released = append(l.released, m)
 	if l.leases[id].Move == m {
 		delete(l.leases, id)
 		delete(l.retainedCaches, id)
@@ -122,7 +122,7 @@ func (l *lessor) EndLease(_ context.Context, id volume.ID, m volume.MoveID) erro
 		l.busyReleases--
 		return fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
 	}
-	l.released = append(l.released, m)
+	l.kept = append(l.kept, m)
 	if !l.left[id] {
 		l.early = append(l.early, m)
 	}
@@ -162,7 +162,7 @@ func (l *lessor) restart() {
 func (l *lessor) has(m volume.MoveID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.leaseReleased {
+	for _, r := range l.released {
 		if r == m {
 			return true
 		}

@@ -58,7 +58,7 @@ type SourceConfig struct {
 	Grace time.Duration
 }
 
-// Source answers the moves that begin at this node: it lets the Source node export what is
+// Source answers the moves that begin at this node: it lets the Lessor export what is
 // asked for and release what is not needed any more.
 type Source struct {
 	SourceConfig

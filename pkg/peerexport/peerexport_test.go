@@ -116,7 +116,7 @@ func TestNamesAreNotThoseOfTheStorageServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree := lio.NewTree(k)
-	for _, server := range []string{"export", "export.", "s1"} {
+	for _, server := range []string{"lend", "lend.", "s1"} {
 		targets, terr := tree.Targets("iqn.2026-11.io.nearflash:" + server + ":")
 		stores, serr := tree.Backstores(server + ":")
 		if err := errors.Join(terr, serr); err != nil || len(targets)+len(stores) > 0 {

@@ -49,14 +49,14 @@ func (h *HotSets) Store(ctx context.Context, id volume.ID, uid string, set volum
 		obj, err := h.get(ctx, id)
 		if errors.Is(err, volume.ErrNotFound) {
 			obj = &v1alpha1.CacheHotSet{ObjectMeta: metav1.ObjectMeta{Name: string(id)}}
-			hydrationHotSet(obj, id, uid, set)
+			fillHotSet(obj, id, uid, set)
 			return Error("create CacheHotSet "+string(id), h.client.Create(ctx, obj))
 		}
 		if err != nil {
 			return err
 		}
 		base := obj.DeepCopy()
-		hydrationHotSet(obj, id, uid, set)
+		fillHotSet(obj, id, uid, set)
 		if equality.Semantic.DeepEqual(base, obj) {
 			return nil
 		}
@@ -73,7 +73,7 @@ func (h *HotSets) get(ctx context.Context, id volume.ID) (*v1alpha1.CacheHotSet,
 	return obj, nil
 }
 
-func hydrationHotSet(obj *v1alpha1.CacheHotSet, id volume.ID, uid string, set volume.HotSet) {
+func fillHotSet(obj *v1alpha1.CacheHotSet, id volume.ID, uid string, set volume.HotSet) {
 	obj.OwnerReferences = []metav1.OwnerReference{ownedBy(id, uid)}
 	obj.VolumeUID, obj.Blocks, obj.RecordedTime = uid, set.Blocks, metav1.NewTime(set.Recorded)
 }

@@ -305,7 +305,7 @@ type Prewarm struct {
 	// Tracking names the owner's record of writes, which is older than everything that
 	// was copied.
 	Tracking string `json:"tracking,omitempty"`
-	// ChunkSectors and LentBytes are the geometry of the owner's cache.
+	// ChunkSectors and ExportedBytes are the geometry of the owner's cache.
 	ChunkSectors  uint64 `json:"chunkSectors,omitempty"`
 	ExportedBytes int64  `json:"lentBytes,omitempty"`
 	// Peer is the owner's export while a session with it may exist, and PeerOffset where

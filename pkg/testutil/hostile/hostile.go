@@ -22,10 +22,10 @@ func Numbers() []int64 { return []int64{0, 1, 5, -1, 1 << 40, 1<<63 - 1, -1 << 6
 // Fill puts one text and one number into every field of a message, down to a depth:
 // each list and map gets one element, and of a choice the last is taken.
 func Fill(m proto.Message, text string, number int64, depth int) {
-	hydration(m.ProtoReflect(), text, number, depth)
+	fill(m.ProtoReflect(), text, number, depth)
 }
 
-func hydration(m protoreflect.Message, text string, number int64, depth int) {
+func fill(m protoreflect.Message, text string, number int64, depth int) {
 	if depth == 0 {
 		return
 	}
@@ -62,7 +62,7 @@ func value(f protoreflect.FieldDescriptor, fresh func() protoreflect.Value, text
 		return protoreflect.ValueOfInt32(int32(number))
 	case protoreflect.MessageKind:
 		v := fresh()
-		hydration(v.Message(), text, number, depth-1)
+		fill(v.Message(), text, number, depth-1)
 		return v
 	default:
 		return fresh()
