@@ -116,7 +116,7 @@ lab-down: ## End everything that lab-up started.
 .PHONY: build
 build: ## Build all commands into _output/bin.
 	mkdir -p $(OUT)/bin
-	CGO_ENABLED=0 go build -trimpath -o $(OUT)/bin/ ./cmd/...
+	CGO_ENABLED=0 go build -o $(OUT)/bin/ ./cmd/...
 
 .PHONY: images
 images: ## Build the container images as archives, without a registry.

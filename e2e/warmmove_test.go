@@ -252,16 +252,11 @@ func (v *vol) expectNoLease(ctx context.Context, node string) error {
 
 // awaitRemapped waits until the hydration's path leads to the origin.
 func (v *vol) awaitRemapped(ctx context.Context) error {
-	return cluster.AwaitEvery(ctx, cluster.Poll, soon, func(ctx context.Context) (string, error) {
-		lines, err := k.Host.Run(ctx, v.node, "dmsetup table nf-"+v.Handle+".path | wc -l; dmsetup status nf-"+v.Handle+".source")
-		if err != nil {
-			return "", err
-		}
-		if n, _, _ := strings.Cut(strings.TrimSpace(lines), "\n"); n == "1" || n == "2" {
-			return "the path is still the peer's: " + lines, nil
-		}
-		return "", nil
-	})
+	remapped, err := v.awaitRemappedOrWhole(ctx)
+	if err == nil && !remapped {
+		err = fmt.Errorf("the hydration of volume %s ended before its path led to the origin", v.Handle)
+	}
+	return err
 }
 
 // awaitRemappedOrWhole waits until a hydration goes on from the origin, or has ended before it

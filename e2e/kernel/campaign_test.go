@@ -290,11 +290,7 @@ func (c *campaign) killMove() {
 func (c *campaign) release() {
 	c.t.Helper()
 	for _, n := range []*node{c.a, c.b} {
-		leases, err := n.Leases(c.t.Context())
-		mustPass(c.t, "leases", err)
-		for id, exported := range leases {
-			mustPass(c.t, "release", n.Release(c.t.Context(), id, exported))
-		}
+		n.releaseAll(c.t)
 	}
 }
 

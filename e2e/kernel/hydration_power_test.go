@@ -27,15 +27,7 @@ func TestKernelHydrationStopped(t *testing.T) {
 
 func (v *movers) stopHydrating(point string) {
 	t := v.m.t
-	v.publishTo(v.a, nodeName)
-	v.ask(from(volume.WarmOff))
-	v.stage()
-	v.ask(from(volume.WarmPeer))
-	data := pattern(uint64(v.gen), 4*mib)
-	write(t, v.device(), data, 0, true)
-	v.heat(4 * mib)
-	v.unstage()
-	v.publishTo(v.b, otherName)
+	data := v.leaveWarm()
 	v.stage()
 	v.m.must("dmsetup", "message", "nf-"+string(v.req.ID), "0", "migration_threshold", "0")
 	late := pattern(uint64(v.gen)+1000, mib)
@@ -74,9 +66,5 @@ func (v *movers) stopHydrating(point string) {
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
-	leases, err := v.a.Leases(t.Context())
-	mustPass(t, "leases", err)
-	for id, exported := range leases {
-		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
-	}
+	v.a.releaseAll(t)
 }

@@ -353,19 +353,25 @@ func from(w volume.WarmFrom) func(*volume.Volume) {
 	return func(r *volume.Volume) { r.Spec.WarmStart = volume.WarmStart{From: w} }
 }
 
-// killedMove moves a volume from A to B with one kill, and back without.
-func (v *movers) killedMove(point string, o order) {
-	t := v.m.t
-	began := time.Now()
+// leaveWarm has a volume leave A with a warm cache for B, and returns what it has.
+func (v *movers) leaveWarm() []byte {
 	v.publishTo(v.a, nodeName)
 	v.ask(from(volume.WarmOff))
 	v.stage()
 	v.ask(from(volume.WarmPeer))
 	data := pattern(uint64(v.gen), 4*mib)
-	write(t, v.device(), data, 0, true)
+	write(v.m.t, v.device(), data, 0, true)
 	v.heat(4 * mib)
 	v.unstage()
 	v.publishTo(v.b, otherName)
+	return data
+}
+
+// killedMove moves a volume from A to B with one kill, and back without.
+func (v *movers) killedMove(point string, o order) {
+	t := v.m.t
+	began := time.Now()
+	data := v.leaveWarm()
 	o.Lessor = v.a.dir
 	if !v.killAt(point, o) {
 		o.Hydration = true
@@ -383,11 +389,7 @@ func (v *movers) killedMove(point string, o order) {
 	check(t, v.device(), data, 0)
 	v.unstage()
 	// Whatever the dead left exported, its deadline or its owner ends.
-	leases, err := v.a.Leases(t.Context())
-	mustPass(t, "leases", err)
-	for id, exported := range leases {
-		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
-	}
+	v.a.releaseAll(t)
 	t.Logf("killed at %s: %s", point, time.Since(began).Round(time.Millisecond))
 }
 

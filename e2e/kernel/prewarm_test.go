@@ -306,10 +306,6 @@ func (v *movers) killedPrewarm(point string) {
 	v.wantHydrated()
 	check(t, v.device(), data, 0)
 	v.unstage()
-	leases, err := v.a.Leases(t.Context())
-	mustPass(t, "leases", err)
-	for id, exported := range leases {
-		mustPass(t, "release", v.a.Release(t.Context(), id, exported))
-	}
+	v.a.releaseAll(t)
 	t.Logf("killed at %s: %s, %d KiB left to copy", point, time.Since(began).Round(time.Millisecond), left/1024)
 }

@@ -144,8 +144,7 @@ func (a *Attacher) noteOrigin(ctx context.Context, got *preallocated, want cache
 	if use == preallocNone || use == preallocFail || use == preallocAnew || got.cacheSpec.originBytes == want.originBytes {
 		return nil
 	}
-	old := []string{layout.OriginTag(got.cacheSpec.originBytes)}
-	return a.LVM.ChangeTags(ctx, a.Pool.View().VG, []string{layout.OriginTag(want.originBytes)}, old, got.cache.Names()...)
+	return a.ssd.TagOrigin(ctx, got.cacheSpec.originBytes, want.originBytes, got.cache.Names()...)
 }
 
 // allocate makes the cache's logical volumes, evicting the oldest retained caches

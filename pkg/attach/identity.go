@@ -98,11 +98,11 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 	if view.VG == "" {
 		return true, nil
 	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	found, err := a.ssd.Look(ctx, view.VG, e.ID)
 	if err != nil {
 		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
 	}
-	c := ssd.Pick(lvs, e.ID).Facts
+	c := found.Facts
 	if !c.Whole || sameCache(e, c) {
 		return true, nil
 	}

@@ -261,11 +261,10 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 		return err
 	}
 	faultChangeExtended.Hit()
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	c, err := a.ssd.Look(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}
-	c := ssd.Pick(lvs, e.ID)
 	if !c.Facts.Whole {
 		return fmt.Errorf("%w: the cache of volume %s is not whole", volume.ErrUnavailable, e.ID)
 	}

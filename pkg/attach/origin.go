@@ -86,10 +86,10 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.IS
 	}
 	info, ok := infos[layout.Device(id, layout.Origin)]
 	if !ok && len(o.Paths) == 1 {
-		return stack.Single(o), nil // attached by a version that had no device over one path
+		return stack.Over(o.DevNos[0], o.Paths[0], o), nil // attached by a version that had no device over one path
 	}
 	if !ok {
 		return stack.Origin{}, fmt.Errorf("%w: volume %s is attached but has no device %s", volume.ErrUnavailable, id, layout.Device(id, layout.Origin))
 	}
-	return stack.Origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
+	return stack.Over(info.DevNo(), info.DevPath(), o), nil
 }

@@ -43,12 +43,13 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 			continue
 		}
 		lost, waits, err := a.stack.LostPaths(ctx, e)
+		queue, told := a.stack.PathsTold(e.ID)
 		switch rec, known := owned()[e.ID]; {
 		case err != nil:
 			problems = append(problems, err)
 		case known && rec.Published && rec.Fence == e.Fence && e.Lost == nil:
 			problems = append(problems, a.keepPaths(ctx, e, lost))
-		case waits && !a.stack.PathsFail(e.ID):
+		case waits && (queue || !told):
 			waiting[e.ID] = e
 			ids = append(ids, e.ID)
 		}
@@ -61,7 +62,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 // keepPaths brings a volume that is attached here to waiting for its paths, if it was told not
 // to, and tries those that have failed.
 func (a *Attacher) keepPaths(ctx context.Context, e *state.Entry, lost []string) error {
-	if !a.stack.PathsQueue(e.ID) {
+	if queue, _ := a.stack.PathsTold(e.ID); !queue {
 		if err := a.stack.QueuePaths(ctx, e.ID); err != nil {
 			return err
 		}

@@ -20,11 +20,8 @@ func (a *Attacher) createPlaced(ctx context.Context, id volume.ID, specs []lvm.C
 		}
 		// How much is free, and where, is worth a question only now.
 	}
-	names, sizes := make([]string, len(specs)), make([]int64, len(specs))
-	for i, spec := range specs {
-		names[i], sizes[i] = spec.Name, spec.SizeBytes
-	}
-	if err := a.LVM.RemoveLVs(ctx, view.VG, names...); err != nil {
+	sizes, err := a.takeBack(ctx, view.VG, specs)
+	if err != nil {
 		return err
 	}
 	var p ssd.Place
@@ -37,6 +34,16 @@ func (a *Attacher) createPlaced(ctx context.Context, id volume.ID, specs []lvm.C
 	return a.ssd.Create(ctx, p.Apply(specs))
 }
 
+// takeBack removes those of the logical volumes that there was room for, and returns the sizes
+// of all.
+func (a *Attacher) takeBack(ctx context.Context, vg string, specs []lvm.CreateSpec) ([]int64, error) {
+	names, sizes := make([]string, len(specs)), make([]int64, len(specs))
+	for i, spec := range specs {
+		names[i], sizes[i] = spec.Name, spec.SizeBytes
+	}
+	return sizes, a.LVM.RemoveLVs(ctx, vg, names...)
+}
+
 // createBeside makes logical volumes on the very SSDs that another one is on.
 func (a *Attacher) createBeside(ctx context.Context, id volume.ID, lv lvm.LV, specs []lvm.CreateSpec) error {
 	view := a.Pool.View()
@@ -44,17 +51,16 @@ func (a *Attacher) createBeside(ctx context.Context, id volume.ID, lv lvm.LV, sp
 	if !view.Mirror {
 		p.Stripes = len(p.Devices)
 	}
-	err := a.ssd.Create(ctx, p.Apply(specs))
-	if !errors.Is(err, lvm.ErrNoSpace) {
+	if err := a.ssd.Create(ctx, p.Apply(specs)); !errors.Is(err, lvm.ErrNoSpace) {
 		return err
 	}
-	names, sizes, all := make([]string, len(specs)), make([]int64, len(specs)), int64(0)
-	for i, spec := range specs {
-		names[i], sizes[i] = spec.Name, spec.SizeBytes
-		all += spec.SizeBytes + view.ExtentBytes*max(view.Copies-1, 0)
-	}
-	if err := a.LVM.RemoveLVs(ctx, view.VG, names...); err != nil {
+	sizes, err := a.takeBack(ctx, view.VG, specs)
+	if err != nil {
 		return err
+	}
+	all := int64(0)
+	for _, size := range sizes {
+		all += size + view.ExtentBytes*max(view.Copies-1, 0)
 	}
 	if err := a.makeRoom(ctx, id, sizes, func(free map[string]int64) bool { return ssd.GrowsOn(view, free, p.Devices, all) }); err != nil {
 		return err

@@ -294,11 +294,10 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
 		return err
 	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	c, err := a.ssd.Look(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}
-	c := ssd.Pick(lvs, e.ID)
 	if c.Data.Name == "" || !c.Data.Active {
 		return fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, layout.DataLV(e.ID))
 	}

@@ -10,7 +10,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
-	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -41,11 +40,10 @@ func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.Leas
 	if err := a.track(ctx, e, r.Move); err != nil {
 		return volume.Lease{}, err
 	}
-	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return volume.Lease{}, err
 	}
-	c := ssd.Pick(lvs, e.ID)
 	if !c.Facts.Whole || c.Facts.Fence != e.Fence {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}

@@ -27,11 +27,10 @@ func (g *Group) Lock(ctx context.Context) (unlock func(), err error) {
 // from end to end, because a lease shows all of them. meta is false for those that were
 // made blank before.
 func (g *Group) Blank(ctx context.Context, vg string, id volume.ID, meta bool) (Cache, error) {
-	lvs, err := g.LVM.LVs(ctx, vg)
+	c, err := g.Look(ctx, vg, id)
 	if err != nil {
 		return Cache{}, err
 	}
-	c := Pick(lvs, id)
 	if !c.Facts.Whole || !c.Active() {
 		return c, fmt.Errorf("new logical volumes of volume %s are not active", id)
 	}

@@ -54,11 +54,10 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 	if view.VG == "" {
 		return Cache{}, nil
 	}
-	lvs, err := g.LVM.LVs(ctx, view.VG)
+	c, err := g.Look(ctx, view.VG, id)
 	if err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
-	c := Pick(lvs, id)
 	if !c.Facts.Whole {
 		return c, nil
 	}
@@ -87,15 +86,24 @@ func (g *Group) Activate(ctx context.Context, vg string, id volume.ID, names ...
 	if err := g.LVM.Activate(ctx, vg, names...); err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
-	lvs, err := g.LVM.LVs(ctx, vg)
+	c, err := g.Look(ctx, vg, id)
 	if err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
-	c := Pick(lvs, id)
 	if !c.Facts.Whole || !c.Active() {
 		return c, fmt.Errorf("cache of volume %s: logical volumes are not active after activation", id)
 	}
 	return c, nil
+}
+
+// Look returns the logical volumes of id as LVM has them, and activates nothing: what the
+// superblock says, and whether data and map are apart, is not known.
+func (g *Group) Look(ctx context.Context, vg string, id volume.ID) (Cache, error) {
+	lvs, err := g.LVM.LVs(ctx, vg)
+	if err != nil {
+		return Cache{}, err
+	}
+	return Pick(lvs, id), nil
 }
 
 // Pick selects the logical volumes of id from a report.

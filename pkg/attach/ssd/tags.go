@@ -42,11 +42,11 @@ func (g *Group) changeCount(ctx context.Context, e *state.Entry, tags []string) 
 	if err := g.LVM.ChangeTags(ctx, vg, tags, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		return err
 	}
-	lvs, err := g.LVM.LVs(ctx, vg)
+	c, err := g.Look(ctx, vg, e.ID)
 	if err != nil {
 		return err
 	}
-	meta := Pick(lvs, e.ID).Meta
+	meta := c.Meta
 	if !meta.Active {
 		return fmt.Errorf("%w: %s is not active", volume.ErrUnavailable, layout.MetaLV(e.ID))
 	}
@@ -67,14 +67,18 @@ func (g *Group) TagMode(ctx context.Context, e *state.Entry, mode volume.CacheMo
 	return g.LVM.ChangeTags(ctx, g.Pool.View().VG, add, remove, layout.DataLV(e.ID), layout.MetaLV(e.ID))
 }
 
+// TagOrigin puts the size of the origin in the place of another one.
+func (g *Group) TagOrigin(ctx context.Context, before, now int64, lvs ...string) error {
+	return g.LVM.ChangeTags(ctx, g.Pool.View().VG, []string{layout.OriginTag(now)}, []string{layout.OriginTag(before)}, lvs...)
+}
+
 // TagGrown has the SSD know the origin's new size. A rescue alone asks for it, and
 // can be told.
 func (g *Group) TagGrown(ctx context.Context, e *state.Entry, before int64) {
 	if !e.Cached() || before == e.OriginBytes {
 		return
 	}
-	size := func(n int64) []string { return []string{layout.OriginTag(n)} }
-	if err := g.LVM.ChangeTags(ctx, g.Pool.View().VG, size(e.OriginBytes), size(before), layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
+	if err := g.TagOrigin(ctx, before, e.OriginBytes, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Tags of the cache keep the volume's old size", "volume", e.ID)
 	}
 }

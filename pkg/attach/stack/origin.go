@@ -23,9 +23,9 @@ type Origin struct {
 	WWID string
 }
 
-// Single is an origin over one path without a device of its own, as versions before made it.
-func Single(o transport.Origin) Origin {
-	return Origin{DevNo: o.DevNos[0], Path: o.Paths[0], Sectors: uint64(o.SizeBytes) / sectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}
+// Over is the origin that a device shows of a connected remote device.
+func Over(devno, path string, o transport.Origin) Origin {
+	return Origin{DevNo: devno, Path: path, Sectors: uint64(o.SizeBytes) / devmapper.SectorSize, LogicalBlock: o.LogicalBlock, WWID: o.WWID}
 }
 
 // JoinPaths puts a device over the paths: multipath over several, which queues
@@ -33,12 +33,11 @@ func Single(o transport.Origin) Origin {
 // timeout; linear over one, so that the origin is measured by itself and can be
 // swapped below a live cache.
 func (s *Stack) JoinPaths(ctx context.Context, id volume.ID, f volume.Fence, o transport.Origin) (Origin, error) {
-	sectors := uint64(o.SizeBytes) / sectorSize
-	info, err := s.EnsureDevice(ctx, layout.Device(id, layout.Origin), layout.UUID(f, layout.Origin), OriginTable(sectors, o.DevNos))
+	info, err := s.EnsureDevice(ctx, layout.Device(id, layout.Origin), layout.UUID(f, layout.Origin), OriginTable(uint64(o.SizeBytes)/devmapper.SectorSize, o.DevNos))
 	if err != nil {
 		return Origin{}, err
 	}
-	return Origin{DevNo: info.DevNo(), Path: info.DevPath(), Sectors: sectors, LogicalBlock: o.LogicalBlock, WWID: o.WWID}, nil
+	return Over(info.DevNo(), info.DevPath(), o), nil
 }
 
 // OriginTable is the table of the device over an origin's paths.

@@ -156,14 +156,9 @@ func (s *Stack) LostPaths(ctx context.Context, e *state.Entry) (lost []string, w
 	return lost, waits, nil
 }
 
-// PathsFail tells whether what waits for a volume's paths has been told to fail.
-func (s *Stack) PathsFail(id volume.ID) bool {
-	queues, known := s.queueing.Load(id)
-	return known && !queues.(bool)
-}
-
-// PathsQueue tells whether what waits for a volume's paths has been told to go on waiting.
-func (s *Stack) PathsQueue(id volume.ID) bool {
-	queues, known := s.queueing.Load(id)
-	return known && queues.(bool)
+// PathsTold is what was last said of what waits for a volume's paths: to go on waiting, or to
+// fail. Nothing is known if this process has said neither.
+func (s *Stack) PathsTold(id volume.ID) (queue, known bool) {
+	told, known := s.queueing.Load(id)
+	return known && told.(bool), known
 }

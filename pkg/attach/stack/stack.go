@@ -15,8 +15,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-const sectorSize = devmapper.SectorSize
-
 // Blocks is what a Stack does to block devices themselves.
 type Blocks interface {
 	// Open opens a block device with flags of open(2).
