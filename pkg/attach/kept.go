@@ -199,11 +199,11 @@ func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
 	if !view.Ready || view.VG == "" {
 		return true, nil // an SSD that is not there may have it
 	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	c, err := a.ssd.Look(ctx, view.VG, d.ID)
 	if err != nil {
 		return true, err
 	}
-	for _, lv := range layout.Find(lvs, d.ID).LVs() {
+	for _, lv := range c.LVs() {
 		if f, _ := layout.ParseTags(lv.Tags); d.Covers(d.ID, f) {
 			return true, nil
 		}

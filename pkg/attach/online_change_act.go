@@ -296,11 +296,11 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 	}
 	defer unlock()
 	view := a.Pool.View()
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	c, err := a.ssd.Look(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}
-	on := a.ssd.DevicesBelow(layout.Find(lvs, e.ID).Data.DevNo(), view)
+	on := a.ssd.DevicesBelow(c.Data.DevNo(), view)
 	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
 		return ssd.GrowsOn(view, free, on, size-e.DataBytes)
 	}); err != nil {

@@ -394,11 +394,11 @@ func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *stat
 
 // goOn copies from a session that is there.
 func (a *Attacher) goOn(ctx context.Context, e *state.Entry, source string) error {
-	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return err
 	}
-	if layout.Find(lvs, e.ID).Data.Name == "" {
+	if c.Data.Name == "" {
 		if err := a.allocatePrewarm(ctx, e); err != nil {
 			return err
 		}

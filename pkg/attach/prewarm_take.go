@@ -66,11 +66,11 @@ func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
 
 // prewarmProblem says why the logical volume is not the one that was copied to, or "".
 func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, error) {
-	lvs, err := a.LVM.LVs(ctx, a.Pool.View().VG)
+	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return "", err
 	}
-	lv := layout.Find(lvs, e.ID).Data
+	lv := c.Data
 	f, _ := layout.ParseTags(lv.Tags)
 	switch {
 	case lv.Name == "":
@@ -93,12 +93,12 @@ func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (l
 	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
-	lvs, err := a.LVM.LVs(ctx, vg)
+	c, err := a.ssd.Look(ctx, vg, id)
 	if err != nil {
 		return lvm.LV{}, err
 	}
 	var old []string
-	data := layout.Find(lvs, id).Data
+	data := c.Data
 	for _, t := range data.Tags {
 		if strings.HasPrefix(t, "nearflash.") && !slices.Contains(tags, t) {
 			old = append(old, t)

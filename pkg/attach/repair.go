@@ -317,11 +317,11 @@ func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *state.E
 	if view.VG == "" {
 		return nil
 	}
-	lvs, err := a.LVM.LVs(ctx, view.VG)
+	c, err := a.ssd.Look(ctx, view.VG, id)
 	if err != nil {
 		return err
 	}
-	keep, err := a.keepOrphan(ctx, id, e, ssd.Pick(lvs, id))
+	keep, err := a.keepOrphan(ctx, id, e, c)
 	if err != nil {
 		return err
 	}
