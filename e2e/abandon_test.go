@@ -1,6 +1,6 @@
 //go:build e2e
 
-// Writes that an administrator gives up: what goes on record, and who is told.
+// Writes that an administrator abandons: what goes on record, and who is told.
 
 package e2e
 
@@ -39,7 +39,7 @@ var _ = Describe("Unflushed writes of a node that is lost for good", Label("cras
 		Expect(err).NotTo(HaveOccurred())
 		Expect(status).To(Equal(1))
 		Expect(errOut).To(ContainSubstring("add --accept-data-loss"))
-		Expect(shown(ctx, "abandon", "-n", s.name, v.claim, "--accept-data-loss", "--force")).To(ContainSubstring("the writes are given up"))
+		Expect(shown(ctx, "abandon", "-n", s.name, v.claim, "--accept-data-loss", "--force")).To(ContainSubstring("the writes are abandoned"))
 		Expect(shown(ctx, "describe", "-n", s.name, v.claim)).To(And(ContainSubstring("Given up:"), ContainSubstring("no pod was told yet")))
 
 		By("going on elsewhere")
@@ -81,7 +81,7 @@ func (v *vol) awaitStranded(ctx context.Context) error {
 	})
 }
 
-// awaitTold waits until the record has the writes of an ownership that were given up,
+// awaitTold waits until the record has the writes of an ownership that were abandoned,
 // with everything that is to be known of them, and the pod and its claim have been told.
 func (v *vol) awaitTold(ctx context.Context, lost string, generation int64) error {
 	err := v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
@@ -91,7 +91,7 @@ func (v *vol) awaitTold(ctx context.Context, lost string, generation int64) erro
 		a := cv.Status.Abandoned[len(cv.Status.Abandoned)-1]
 		switch {
 		case a.NodeName != lost, a.Generation != generation:
-			return fmt.Sprintf("given up are writes of node %s and generation %d, not of %s and %d", a.NodeName, a.Generation, lost, generation)
+			return fmt.Sprintf("abandoned are writes of node %s and generation %d, not of %s and %d", a.NodeName, a.Generation, lost, generation)
 		case a.Consent.By == "", a.Consent.Time.IsZero(), !strings.Contains(a.Consent.Given, "--accept-data-loss"):
 			return "it is not on record who consented, when and how"
 		case a.Told.Name != v.pod, a.Told.Namespace != v.space.name, a.Told.Time.IsZero():

@@ -24,7 +24,7 @@ import (
 )
 
 // labDisaster is one kind of disaster of the campaign in the lab. It begins and ends
-// with a pod that runs and a session with it; load tells whether it wants one.
+// with a pod that runs and a session with it; load reports whether it wants one.
 type labDisaster struct {
 	load bool
 	do   func(context.Context, *witness) error
@@ -67,14 +67,14 @@ var labDisasters = map[string]labDisaster{
 	"API cut off from node, one way": {true, cutFor(func(w *witness) error {
 		return k.Lab.CutOneWay(context.Background(), "api", w.node)
 	}), checker.LossNothing},
-	"API server killed":          {true, controlKilled("kube-apiserver"), checker.LossNothing},
-	"control plane killed, move": {false, controlKilledMove, checker.LossNothing},
-	"etcd restored from backup":  {false, etcdRestored, checker.LossNothing},
-	"record lost, node killed":   {true, recordLost, checker.LossNode},
-	"clock of a node set":        {true, clockSet, checker.LossNothing},
-	"storage fails for a while":  {true, storageRefuses, checker.LossNothing},
-	"storage server killed":      {true, storageKilled, checker.LossStorage},
-	"node given up with consent": {true, givenUp, checker.LossNode | checker.LossCache},
+	"API server killed":           {true, controlKilled("kube-apiserver"), checker.LossNothing},
+	"control plane killed, move":  {false, controlKilledMove, checker.LossNothing},
+	"etcd restored from backup":   {false, etcdRestored, checker.LossNothing},
+	"record lost, node killed":    {true, recordLost, checker.LossNode},
+	"clock of a node set":         {true, clockSet, checker.LossNothing},
+	"storage fails for a while":   {true, storageRefuses, checker.LossNothing},
+	"storage server killed":       {true, storageKilled, checker.LossStorage},
+	"node abandoned with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 
 	"static volume taken by force": {false, takenByForce, checker.LossNothing},
 	// It judges what is promised by itself, and ends with nothing at risk.
@@ -319,7 +319,7 @@ func peerCutOff(cut func(from, to string) error) func(context.Context, *witness)
 	}
 }
 
-// cutOff is one try of peerCutOff. It tells whether a copy felt the cut.
+// cutOff is one try of peerCutOff. It reports whether a copy felt the cut.
 func (w *witness) cutOff(ctx context.Context, cut func(from, to string) error) (felt bool, err error) {
 	if err := w.renewed(ctx); err != nil {
 		return false, err

@@ -107,7 +107,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 				"kubectl nearflash top -n shop -w": watch,
 			}},
 			{path: "docs/troubleshooting.md", steps: map[string]step{
-				"kubectl nearflash abandon": {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+				"kubectl nearflash abandon": {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
 				"cat /sys/fs/cgroup":        {on: nodeA}, "dmsetup ls": {on: nodeA},
 				"kubectl nearflash discard": {left: "nothing is kept; docs/how-to/recover-a-lost-cluster.md"},
 			}},
@@ -130,7 +130,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		v := s.inUse(ctx, "data", v1alpha1.CacheModeWritethrough)
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
-			"kubectl nearflash abandon":    {left: "nothing is to be given up; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash abandon":    {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
 			"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			"cat >~/.local": {before: func(ctx context.Context) {
 				w.mustType(ctx, "mkdir -p bin share/bash-completion/completions")

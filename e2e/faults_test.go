@@ -245,7 +245,7 @@ func awaitFired(ctx context.Context, node, point string) error {
 	})
 }
 
-// isArmed tells whether the plugin has not consumed an armed point.
+// isArmed reports whether the plugin has not consumed an armed point.
 func isArmed(ctx context.Context, node, point string) (bool, error) {
 	out, err := k.Host.Run(ctx, node, "[ -e "+faultDir+"/"+point+" ] && echo armed || true")
 	return strings.TrimSpace(out) == "armed", err

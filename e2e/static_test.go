@@ -117,7 +117,7 @@ rm /run/e2e.img`, lun.device))
 // handle is the volume's handle.
 func (v *vol) handle() string { return v.space.name + "-" + v.claim }
 
-// lun is a logical unit that nearflash-target knows nothing of.
+// lun is a LUN that nearflash-target knows nothing of.
 type lun struct {
 	name, iqn, device, portal string
 	username, password        string

@@ -228,7 +228,7 @@ func (v *vol) expectWhole(ctx context.Context) error {
 			return "the data device has the table " + table, nil
 		}
 		left, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
-			"dmsetup ls | grep -E 'nf-%[1]s.(path|source)|%[2]s.fill' || true; ls /var/lib/nearflash/fills | grep -v '[.]stay$' || true; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
+			"dmsetup ls | grep -E 'nf-%[1]s.(path|source)|%[2]s.hydration' || true; ls /var/lib/nearflash/fills | grep -v '[.]stay$' || true; cat /sys/class/iscsi_session/session*/targetname | grep lend || true",
 			v.Handle, strings.ReplaceAll(v.Handle, "-", "--")))
 		if err == nil && strings.TrimSpace(left) != "" {
 			return "still there: " + left, nil
@@ -242,7 +242,7 @@ func (v *vol) expectNoLease(ctx context.Context, node string) error {
 	return awaitNone(ctx, soon, func(items []hoststate.Item) []hoststate.Item {
 		var out []hoststate.Item
 		for _, i := range hoststate.Mentioning(items, v.Handle) {
-			if i.Machine == node && (i.Kind == "target" || i.Kind == "backstore" || i.Kind == "dm" && strings.HasSuffix(i.Name, ".lent")) {
+			if i.Machine == node && (i.Kind == "target" || i.Kind == "backstore" || i.Kind == "dm" && strings.HasSuffix(i.Name, ".exported")) {
 				out = append(out, i)
 			}
 		}
@@ -348,7 +348,7 @@ func longestIO(terse string) (time.Duration, error) {
 // failExported makes the SSD below an exported cache fail.
 func failExported(ctx context.Context, node string) error {
 	_, err := k.Host.Run(ctx, node, `
-d=$(dmsetup ls | awk '/[.]lent/ {print $1; exit}')
+d=$(dmsetup ls | awk '/[.]exported/ {print $1; exit}')
 n=$(dmsetup table "$d" | awk '{s+=$2} END {print s}')
 echo "0 $n error" | dmsetup load "$d"
 dmsetup resume "$d"`)

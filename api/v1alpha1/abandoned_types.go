@@ -7,7 +7,7 @@ import (
 // MaxAbandoned is how many losses status.abandoned keeps; the oldest goes first.
 const MaxAbandoned = 8
 
-// AbandonedWrites are acknowledged writes that an administrator has given up: they
+// AbandonedWrites are acknowledged writes that an administrator has abandoned: they
 // were on one node's SSD alone, and the volume goes on without them.
 type AbandonedWrites struct {
 	// generation is the ownership under which they were made.
@@ -38,7 +38,7 @@ type AbandonedWrites struct {
 
 // LossConsent is the word of an administrator that acknowledged writes may be lost.
 type LossConsent struct {
-	// time is when they were given up.
+	// time is when they were abandoned.
 	// +required
 	Time metav1.Time `json:"time,omitempty,omitzero"`
 

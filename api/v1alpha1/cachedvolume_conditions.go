@@ -16,7 +16,7 @@ const (
 	// ReasonOriginErrors: requests to the storage server failed, so that the cache may hold
 	// writes that it does not have, and was not kept when the volume left.
 	ReasonOriginErrors = "OriginErrors"
-	// ReasonOriginReplaced: the volume's address leads to another unit of the storage
+	// ReasonOriginReplaced: the volume's address leads to another LUN of the storage
 	// server than the one that the cache was of.
 	ReasonOriginReplaced = "OriginReplaced"
 	// ReasonReservationLost: another node or host has the reservation of a static volume.

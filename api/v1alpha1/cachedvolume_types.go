@@ -88,7 +88,7 @@ const (
 // so that deleting the object by hand cannot forget an owner or dirty data.
 const VolumeFinalizer = "nearflash.io/volume"
 
-// ISCSISource is an iSCSI logical unit.
+// ISCSISource is an iSCSI LUN.
 type ISCSISource struct {
 	// portals lists the target's portals as "address:port".
 	// +required
@@ -129,7 +129,7 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:Enum=iscsi
 	Backend string `json:"backend,omitempty"`
 
-	// static is the logical unit of a volume that was not provisioned by
+	// static is the LUN of a volume that was not provisioned by
 	// nearflash. It is absent for volumes made by nearflash-target.
 	// +optional
 	Static *ISCSISource `json:"static,omitempty"`
@@ -346,7 +346,7 @@ type CachedVolumeStatus struct {
 	// +optional
 	PendingActivation Activation `json:"pendingActivation,omitempty,omitzero"`
 
-	// abandoned lists the writes that were given up, the newest last. What may be lost
+	// abandoned lists the writes that were abandoned, the newest last. What may be lost
 	// stays lost: nothing of the driver removes an entry but a ninth one.
 	// +optional
 	// +listType=atomic

@@ -181,7 +181,7 @@ const (
 	Failed Verdict = "unreadable"
 )
 
-// Violation tells whether the verdict breaks the contract.
+// Violation reports whether the verdict breaks the contract.
 func (v Verdict) Violation() bool {
 	return v != Acknowledged && v != InFlight && v != LostByContract
 }

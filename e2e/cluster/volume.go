@@ -150,7 +150,7 @@ func (c *Cluster) Expand(ctx context.Context, namespace, claim, pod, size string
 	})
 }
 
-// awaitsNode tells whether only the node's part of an expansion is left.
+// awaitsNode reports whether only the node's part of an expansion is left.
 func awaitsNode(pvc *corev1.PersistentVolumeClaim) bool {
 	return slices.ContainsFunc(pvc.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
 		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue

@@ -103,7 +103,7 @@ func (d *disk) lifecycle(mode volume.CacheMode) {
 	d.unstage()
 }
 
-// TestKernelAbandonedIsTold: of writes that were given up, volume and claim are told when
+// TestKernelAbandonedIsTold: of writes that were abandoned, volume and claim are told when
 // the volume is staged, and the first pod when it has the volume; the second pod is not.
 func TestKernelAbandonedIsTold(t *testing.T) {
 	m := newMachine(t)

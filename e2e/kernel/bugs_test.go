@@ -172,7 +172,7 @@ func newFenced(t *testing.T, m *machine, name string) *fenced {
 	f := &fenced{t: t, m: m, id: volume.ID(name), api: api()}
 	_, err := m.svc.CreateVolume(ctx, name, 128*mib, target.Thin)
 	mustPass(t, "create", err)
-	// The unit is one that nearflash did not make: the record alone is the fence.
+	// The LUN is one that nearflash did not make: the record alone is the fence.
 	c, err := m.svc.ExportVolume(ctx, name, m.initiator, target.Account{Username: chapUser, Password: chapWord}, 1)
 	mustPass(t, "export", err)
 	f.spec = cached(volume.ModeWriteback, witnessCache)

@@ -26,7 +26,7 @@ func (c *campaign) cutNetwork() {
 // was seen before the volume is attached anew need not be there then.
 func (c *campaign) failServer() {
 	end := c.begin(c.load(c.r))
-	restore := c.breakUnit()
+	restore := c.breakLUN()
 	time.Sleep(200 * time.Millisecond)
 	restore()
 	end()

@@ -52,7 +52,7 @@ var disasters = map[string]func(*campaign){
 	"node stopped during stage":                (*campaign).stopStage,
 	"node stopped during a flush asked for":    (*campaign).stopFlush,
 	"node stopped during a hydration":          (*campaign).stopHydration,
-	"node given up with consent":               (*campaign).giveUp,
+	"node abandoned with consent":              (*campaign).giveUp,
 	"SSD data fails for a while":               (*campaign).failSSD,
 	"storage network cut":                      (*campaign).cutNetwork,
 	"storage server fails writes for a while":  (*campaign).failServer,

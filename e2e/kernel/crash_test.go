@@ -29,7 +29,7 @@ const (
 
 func wholeMatrix() bool { return os.Getenv(matrixEnv) == "whole" }
 
-// every tells whether a test goes through all that it has, and not only through what says
+// every reports whether a test goes through all that it has, and not only through what says
 // most: so it does with the whole matrix, and on the kernels of distributions.
 func every() bool { return wholeMatrix() || os.Getenv(guest.KernelEnv) != "" }
 

@@ -276,7 +276,7 @@ func (d *disk) wantOpen(limit int64) {
 	d.m.t.Fatalf("the volume stays in mode %s, policy %s, with %d dirty blocks", st.Mode(), st.Policy, st.Dirty)
 }
 
-// isOpen tells whether a volume's live table is what is asked for.
+// isOpen reports whether a volume's live table is what is asked for.
 func isOpen(st devmapper.CacheStatus) bool {
 	return string(st.Mode()) == "writeback" && st.Policy == "smq"
 }

@@ -30,7 +30,7 @@ func (d *disk) returns() {
 // reads what is not.
 func (d *disk) fails(mode volume.CacheMode) {
 	d.m.t.Helper()
-	defer d.breakUnit()()
+	defer d.breakLUN()()
 	f := openDirect(d.m.t, d.device())
 	defer func() { _ = f.Close() }()
 	_, err := f.ReadAt(aligned(mib), d.size-mib)
@@ -126,7 +126,7 @@ func TestKernelOriginLateWriter(t *testing.T) {
 	if err := n.Unstage(t.Context(), d.req.ID, d.req.StagingPath); !errors.Is(err, volume.ErrInUse) {
 		t.Errorf("unstage of a device that is open: %v", err)
 	}
-	restore := d.breakUnit()
+	restore := d.breakLUN()
 	if _, err := f.WriteAt(pattern(2, mib), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("a late write: %v, want EIO", err)
 	}
@@ -205,7 +205,7 @@ func TestKernelOriginGrows(t *testing.T) {
 	}
 }
 
-// TestKernelOriginReserved: what a node asks of the reservation of a unit, by each of its
+// TestKernelOriginReserved: what a node asks of the reservation of a LUN, by each of its
 // paths, is no error of it.
 func TestKernelOriginReserved(t *testing.T) {
 	m := newMachine(t)

@@ -37,8 +37,8 @@ func (d *disk) wantFilesystem(want volume.Formatted) {
 	}
 }
 
-// breakUnit makes the storage server's disk of the volume answer with errors.
-func (d *disk) breakUnit() (restore func()) {
+// breakLUN makes the storage server's disk of the volume answer with errors.
+func (d *disk) breakLUN() (restore func()) {
 	name := ""
 	for line := range strings.Lines(d.m.must("dmsetup", "ls")) {
 		// The name of a logical volume doubles hyphens; the server adds a prefix.
@@ -118,7 +118,7 @@ func TestKernelFormatUnreadable(t *testing.T) {
 		d.unstage()
 		d.publish(2)                     // no cache hides it
 		d.filesystem(volume.FormatNever) // the worst that the record could say
-		restore := d.breakUnit()
+		restore := d.breakLUN()
 		for range 2 {
 			if err := n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), string(d.req.ID)) {
 				t.Errorf("stage: %v, want ErrUnavailable", err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
-// Portals and initiators of a unit that several nodes of this kernel use at a time: the
+// Portals and initiators of a LUN that several nodes of this kernel use at a time: the
 // transport tells sessions apart by their portals.
 const (
 	portalA, portalB, portalB2 = "127.0.1.1:3260", "127.0.1.2:3260", "127.0.1.3:3260"
@@ -27,7 +27,7 @@ const (
 // aptplDir is where the kernel's target keeps registrations.
 const aptplDir = "/var/target/pr"
 
-// lun is a unit that nearflash-target knows nothing of, as an array would show it.
+// lun is a LUN that nearflash-target knows nothing of, as an array would show it.
 type lun struct {
 	m                 *machine
 	name, iqn, serial string
@@ -45,7 +45,7 @@ func (m *machine) newLUN(name string, size int64, groups ...[]string) *lun {
 	return l
 }
 
-// device is what the unit's content is on.
+// device is what the LUN's content is on.
 func (l *lun) device() string { return "/dev/" + storageVG + "/" + l.name }
 
 func (l *lun) core() string { return "/sys/kernel/config/target/core/iblock_7777/" + l.name }
@@ -105,7 +105,7 @@ func (l *lun) remove() {
 		state = nil
 	}
 	if err := errors.Join(err, lv, state); err != nil {
-		l.m.t.Errorf("remove the unit: %v", err)
+		l.m.t.Errorf("remove the LUN: %v", err)
 	}
 }
 
@@ -136,7 +136,7 @@ func (l *lun) restart(keep bool) {
 	l.export(saved)
 }
 
-// support makes the unit one with or without persistent reservations.
+// support makes the LUN one with or without persistent reservations.
 func (l *lun) support(on bool) {
 	l.m.t.Helper()
 	value := "0"

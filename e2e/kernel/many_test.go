@@ -91,7 +91,7 @@ func manyVolumes(t *testing.T, n int) {
 	t.Logf("%d volumes: %s", n, staged)
 	t.Logf("room for the metadata of LVM, all and free: %s", strings.TrimSpace(m.must("vgs", "--noheadings", "--options", "vg_mda_size,vg_mda_free", pool.VolumeGroup(nodeName))))
 	t.Logf("memory: served by the storage server %s; attached %s", served.since(before, n), attached.since(served, n))
-	lookAfter(t, node, disks, rec)
+	pollAfter(t, node, disks, rec)
 	unstaged := timeEach(disks, (*disk).unstage)
 	t.Logf("unstage: %s", unstaged)
 	retainedCaches(t, node, n, rec)
@@ -120,9 +120,9 @@ func manyVolumes(t *testing.T, n int) {
 	}
 }
 
-// lookAfter does what the plugin's loops and its scrapes do with all volumes, twice,
+// pollAfter does what the plugin's loops and its scrapes do with all volumes, twice,
 // and once what the kubelet asks of each.
-func lookAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
+func pollAfter(t *testing.T, node *node, disks []*disk, rec askedRecords) {
 	t.Helper()
 	run := &counting{Runner: hostexec.New()}
 	dm := devmapper.New(run)

@@ -149,7 +149,7 @@ type fileRecord struct {
 	Report        volume.CacheReport
 	Reasons       []string
 	Applied       volume.AppliedReport
-	// Told are the pods that were told of writes that were given up, "" before there
+	// Told are the pods that were told of writes that were abandoned, "" before there
 	// was one.
 	Told []string
 }

@@ -64,7 +64,7 @@ func (v *movers) prestaged(seed uint64, announced bool) []byte {
 	return data
 }
 
-// hasOrigin tells whether the origin is there as the request names it.
+// hasOrigin reports whether the origin is there as the request names it.
 func (v *movers) hasOrigin() bool {
 	v.m.t.Helper()
 	_, found, err := v.b.Transport.Lookup(v.m.t.Context(), v.target())

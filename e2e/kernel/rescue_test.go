@@ -98,7 +98,7 @@ func (d *disk) connected(use func(path string)) {
 }
 
 // TestKernelRescueLate: the volume has had another owner since. A rescue without the
-// cluster is told so by the unit, and writes nothing.
+// cluster is told so by the LUN, and writes nothing.
 func TestKernelRescueLate(t *testing.T) {
 	const size = 32 * mib
 	m := newMachine(t)

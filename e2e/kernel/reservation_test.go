@@ -17,9 +17,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
-// path is a path to a unit that is also written by.
+// path is a path to a LUN that is also written by.
 type path struct {
-	reservation.Unit
+	reservation.LUN
 	disk string
 }
 
@@ -33,7 +33,7 @@ func (p path) Write(context.Context) error {
 	return errors.Join(err, f.Close())
 }
 
-// paths connects an initiator with a unit, and returns a path for each portal.
+// paths connects an initiator with a LUN, and returns a path for each portal.
 func (l *lun) paths(i *iscsi.Initiator, portals ...string) []path {
 	l.m.t.Helper()
 	at := transport.Target{Portals: portals, IQN: l.iqn}
@@ -50,7 +50,7 @@ func (l *lun) paths(i *iscsi.Initiator, portals ...string) []path {
 	var disks reservation.Disks
 	var out []path
 	for _, p := range o.Paths {
-		out = append(out, path{disks.Unit(p), p})
+		out = append(out, path{disks.LUN(p), p})
 	}
 	return out
 }
@@ -58,12 +58,12 @@ func (l *lun) paths(i *iscsi.Initiator, portals ...string) []path {
 func asPaths(list []path) []reservation.Path {
 	var out []reservation.Path
 	for _, p := range list {
-		out = append(out, reservation.Path{Name: p.disk, Unit: p.Unit})
+		out = append(out, reservation.Path{Name: p.disk, LUN: p.LUN})
 	}
 	return out
 }
 
-// TestKernelReservations: the kernel's own target does what the unit in memory does that
+// TestKernelReservations: the kernel's own target does what the LUN in memory does that
 // ring 1 knows.
 func TestKernelReservations(t *testing.T) {
 	m := newMachine(t)
@@ -74,8 +74,8 @@ func TestKernelReservations(t *testing.T) {
 }
 
 // TestKernelReservationsInOneGroup: either every path is taken for a registrant, or the
-// unit counts as one without reservations. Some kernels' target takes a second session of
-// the holder's host within one portal group for a stranger.
+// LUN counts as one without reservations. Some kernels' target takes a second session of
+// the holder's host within one portal group for a foreign host.
 func TestKernelReservationsInOneGroup(t *testing.T) {
 	m := newMachine(t)
 	l := m.newLUN("group", 16*mib, []string{portalA, portalB, portalB2})
@@ -96,7 +96,7 @@ func TestKernelReservationsInOneGroup(t *testing.T) {
 	}
 }
 
-// TestKernelReservationsUnsupported: a unit without them says so.
+// TestKernelReservationsUnsupported: a LUN without them says so.
 func TestKernelReservationsUnsupported(t *testing.T) {
 	m := newMachine(t)
 	l := m.newLUN("bare", 16*mib, []string{portalA})
@@ -118,9 +118,9 @@ func TestKernelReservationsRestart(t *testing.T) {
 	mustTake(t, asPaths(a), key)
 	look := func() (f reservation.Facts) {
 		for until := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-			_, _, err := reservation.Look(t.Context(), asPaths(b), key)
+			_, _, err := reservation.Inspect(t.Context(), asPaths(b), key)
 			if err == nil {
-				f, _, err = reservation.Look(t.Context(), asPaths(a), key)
+				f, _, err = reservation.Inspect(t.Context(), asPaths(a), key)
 			}
 			if err == nil {
 				return f
@@ -136,7 +136,7 @@ func TestKernelReservationsRestart(t *testing.T) {
 	}
 	mustPass(t, "write by the holder", a[0].Write(t.Context()))
 	if err := b[0].Write(t.Context()); err == nil {
-		t.Error("a stranger writes after the restart")
+		t.Error("a foreign host writes after the restart")
 	}
 	l.restart(false)
 	f := look()
@@ -146,7 +146,7 @@ func TestKernelReservationsRestart(t *testing.T) {
 	step, who := reservation.DecideWatch(f, reservation.EntitledYes)
 	mustPass(t, "restore", reservation.Restore(t.Context(), asPaths(a), key, step, who))
 	if err := b[0].Write(t.Context()); err == nil {
-		t.Error("a stranger writes after the restoration")
+		t.Error("a foreign host writes after the restoration")
 	}
 	mustPass(t, "give", reservation.Give(t.Context(), asPaths(a), key))
 }

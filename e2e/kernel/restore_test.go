@@ -209,7 +209,7 @@ func (f *fenced) flushed(mode volume.CacheMode) {
 	f.t.Fatalf("%s: the record stays possibly dirty: %+v", mode, f.record().Status)
 }
 
-// atRest tells whether a node has nothing of a volume but, at most, a retained cache.
+// atRest reports whether a node has nothing of a volume but, at most, a retained cache.
 func (n *node) atRest(id volume.ID) bool {
 	e, err := n.Journal.Load(string(id))
 	return err != nil || e.State == state.Retained

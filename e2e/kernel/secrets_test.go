@@ -141,7 +141,7 @@ func TestKernelSecrets(t *testing.T) {
 
 		v.publishTo(v.b, otherName)
 		v.stage()
-		clean(t, "what the source node exports", v.mapper(".lent"))
+		clean(t, "what the source node exports", v.mapper(".exported"))
 		clean(t, "the export, on the destination", v.imported())
 		clean(t, "the volume on the destination", v.device())
 		v.wantHydrated()
@@ -193,7 +193,7 @@ func TestKernelSecretsFull(t *testing.T) {
 	}
 	v.publishTo(v.b, otherName)
 	v.stage()
-	table, err := v.a.DM.Table(t.Context(), "nf-brimful.lent")
+	table, err := v.a.DM.Table(t.Context(), "nf-brimful.exported")
 	mustPass(t, "table", err)
 	if len(table) != 2 {
 		t.Errorf("the exported device is %v", fmt.Sprint(table))

@@ -111,9 +111,9 @@ func TestKernelPartitions(t *testing.T) {
 	}
 }
 
-// TestKernelStuckLook: whoever only looks at a device that does not answer is told in time,
+// TestKernelStuckQuery: whoever only looks at a device that does not answer is told in time,
 // although the kernel does not let the program go (I6).
-func TestKernelStuckLook(t *testing.T) {
+func TestKernelStuckQuery(t *testing.T) {
 	m := newMachine(t)
 	m.must("dmsetup", "create", "nf-stuck", "--table", "0 2048 linear "+ssdTwo+" 0")
 	t.Cleanup(func() { m.must("dmsetup", "remove", "--retry", "nf-stuck") })
@@ -124,7 +124,7 @@ func TestKernelStuckLook(t *testing.T) {
 	go func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // until then it has to be at it
 		defer cancel()
-		_, err := hostexec.New().Run(ctx, hostexec.Look("dd", "if="+infos["nf-stuck"].DevPath(), "of=/dev/null", "bs=4096", "count=1", "iflag=direct"))
+		_, err := hostexec.New().Run(ctx, hostexec.Query("dd", "if="+infos["nf-stuck"].DevPath(), "of=/dev/null", "bs=4096", "count=1", "iflag=direct"))
 		ended <- err
 	}()
 	select {

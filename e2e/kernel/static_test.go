@@ -23,7 +23,7 @@ import (
 
 const staticSize = 64 * mib
 
-// static records a unit that nearflash did not make, published to the node.
+// static records a LUN that nearflash did not make, published to the node.
 func (l *lun) static(n *node, mode volume.CacheMode, portals ...string) *disk {
 	l.m.t.Helper()
 	d := &disk{m: l.m, n: n, rec: fileRecords{filepath.Join(n.dir, "records")}, size: staticSize}
@@ -116,7 +116,7 @@ func (d *disk) mounted(fs string, size int64) string {
 
 // TestKernelStaticTakenAway: a pod goes on writing to a static volume of which its
 // cluster has made another node the owner. From the moment that the other one has the
-// unit none of the old writes lands, the old pod reads nothing old, also through a
+// LUN none of the old writes lands, the old pod reads nothing old, also through a
 // filesystem that has something to write and cannot, and what the new owner wrote stays,
 // also when the old node unstages, with unflushed writes on its SSD.
 func TestKernelStaticTakenAway(t *testing.T) {
@@ -197,7 +197,7 @@ func TestKernelStaticTakenAway(t *testing.T) {
 	m.t = t
 }
 
-// TestKernelStaticTakes: a stage takes the unit from a node that still writes. Its own
+// TestKernelStaticTakes: a stage takes the LUN from a node that still writes. Its own
 // reservation outlives the loss of a path, the plugin, and a restart of the target, which
 // keeps it or not.
 func TestKernelStaticTakes(t *testing.T) {
@@ -240,9 +240,9 @@ func TestKernelStaticTakes(t *testing.T) {
 	for _, keep := range []bool{true, false} {
 		l.restart(keep)
 		back := func() error {
-			_, answer, err := reservation.Look(ctx, asPaths(a), 0)
+			_, answer, err := reservation.Inspect(ctx, asPaths(a), 0)
 			if err == nil && len(answer) == 1 {
-				_, answer, err = reservation.Look(ctx, n.pathsOf(o.Paths), 0)
+				_, answer, err = reservation.Inspect(ctx, n.pathsOf(o.Paths), 0)
 			}
 			if err == nil && len(answer) < 2 {
 				err = fmt.Errorf("%d paths answer", len(answer))
@@ -267,14 +267,14 @@ func TestKernelStaticTakes(t *testing.T) {
 		fenced(fmt.Sprintf("after a restart that keeps reservations (%t)", keep))
 	}
 	d.unstage()
-	// The unit was taken from somebody: nothing tells that he has stopped.
+	// The LUN was taken from somebody: nothing tells that he has stopped.
 	if err := a[0].Write(ctx); err == nil {
 		t.Error("the old owner writes once the next one has left")
 	}
 	d.forget()
 }
 
-// mustTake takes a unit by some paths.
+// mustTake takes a LUN by some paths.
 func mustTake(t *testing.T, paths []reservation.Path, key reservation.Key) {
 	t.Helper()
 	_, err := reservation.Take(t.Context(), paths, key)
@@ -285,12 +285,12 @@ func mustTake(t *testing.T, paths []reservation.Path, key reservation.Key) {
 func (n *node) pathsOf(disks []string) []reservation.Path {
 	var out []reservation.Path
 	for _, d := range disks {
-		out = append(out, reservation.Path{Name: d, Unit: n.Reserver.Unit(d)})
+		out = append(out, reservation.Path{Name: d, LUN: n.Reserver.LUN(d)})
 	}
 	return out
 }
 
-// TestKernelStaticRefused: a unit that cannot be fenced is not attached, unless the volume
+// TestKernelStaticRefused: a LUN that cannot be fenced is not attached, unless the volume
 // accepts it; nor one that another host or a later owner has.
 func TestKernelStaticRefused(t *testing.T) {
 	m := newMachine(t)
@@ -310,14 +310,14 @@ func TestKernelStaticRefused(t *testing.T) {
 	} {
 		mustPass(t, "register", errors.Join(b[0].Register(ctx, c.key), b[0].Reserve(ctx, c.key)))
 		if err := n.Stage(ctx, d.req); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.say) {
-			t.Errorf("stage of a unit that %s has: %v, want %v", c.key, err, c.want)
+			t.Errorf("stage of a LUN that %s has: %v, want %v", c.key, err, c.want)
 		}
 		mustPass(t, "unregister", b[0].Register(ctx, 0))
 	}
 	l.support(false)
 	err := n.Stage(ctx, d.req)
 	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), "withoutReservations") || !strings.Contains(err.Error(), volume.AcceptTwoWriters) {
-		t.Errorf("stage of a unit without reservations: %v", err)
+		t.Errorf("stage of a LUN without reservations: %v", err)
 	}
 	d.req.AcceptTwoWriters = true
 	d.stage()

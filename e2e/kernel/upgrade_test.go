@@ -3,9 +3,9 @@
 package kernel
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -20,16 +20,17 @@ func (d *disk) earlierNames(nodes ...*node) map[string]devmapper.Info {
 	t.Helper()
 	before, err := d.n.DM.Info(t.Context(), layout.DevicePrefix)
 	mustPass(t, "devices", err)
-	for i, name := range layout.EarlierDevices(d.req.ID) {
-		if now := layout.Devices(d.req.ID)[i+1]; before[now].UUID != "" {
-			d.m.must("dmsetup", "rename", now, name, "--noudevsync")
+	for _, now := range layout.Devices(d.req.ID)[1:] {
+		if before[now].UUID != "" {
+			d.m.must("dmsetup", "rename", now, layout.EarlierName(d.req.ID, now), "--noudevsync")
 		}
 	}
 	for _, n := range nodes {
 		path := filepath.Join(n.dir, "journal", string(d.req.ID)+".json")
 		text, err := os.ReadFile(path)
 		mustPass(t, "journal", err)
-		mustPass(t, "journal", os.WriteFile(path, bytes.Replace(text, []byte(`"version":3`), []byte(`"version":2`), 1), 0o600))
+		text = []byte(strings.NewReplacer(`"version":4`, `"version":2`, `"hydration":`, `"fill":`, `"exported":`, `"lent":`, `"wwid":`, `"unitID":`).Replace(string(text)))
+		mustPass(t, "journal", os.WriteFile(path, text, 0o600))
 	}
 	return before
 }

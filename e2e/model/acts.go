@@ -85,7 +85,7 @@ func stageIntent(w *World, n Node) (string, bool) {
 	return "", true
 }
 
-// login connects the origin, and compares the unit with the ownership (checkUnit).
+// login connects the origin, and compares the LUN with the ownership (checkLUN).
 func login(w *World, n Node) bool {
 	m := w.at(n)
 	if w.Static {

@@ -39,11 +39,11 @@ var codeActs = map[string]map[string]string{
 		"disconnect":      "giveReservation Disconnect",
 	},
 	"../../pkg/provision": {
-		"Publish":      "look publishable publishOn",
+		"Publish":      "inspect publishable publishOn",
 		"publishOn":    "restoreOwner decideClaim revoke writeOwner Export",
 		"Unpublish":    "Load release Settle",
-		"Settle":       "look Load restoreOwner revoke",
-		"deleteServed": "look Load markDeleting Unexport Delete forget",
+		"Settle":       "inspect Load restoreOwner revoke",
+		"deleteServed": "inspect Load markDeleting Unexport Delete forget",
 	},
 }
 
@@ -141,8 +141,8 @@ func TestRestoredRelease(t *testing.T) {
 	}
 }
 
-// TestInheritedReservation: the node that took a unit from another one crashes, and its next
-// stage ends before it reserves the unit anew. What repair leaves then must still keep the
+// TestInheritedReservation: the node that took a LUN from another one crashes, and its next
+// stage ends before it reserves the LUN anew. What repair leaves then must still keep the
 // first one out. That is beyond the depth of the bounded searches.
 func TestInheritedReservation(t *testing.T) {
 	trace := []string{

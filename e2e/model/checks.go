@@ -34,7 +34,7 @@ const (
 	OneCluster
 	// Proofs: that a record is not there, or is another one, proves nothing.
 	Proofs
-	// Reservations: the unit of a static volume is reserved for its owner.
+	// Reservations: the LUN of a static volume is reserved for its owner.
 	Reservations
 	// Leaves: a node that has nothing to flush does not wait for a server that may never
 	// let it in again.

@@ -56,10 +56,10 @@ type controlAct func(a actor) (violation string, done bool)
 // controlActs are production's lists, in its order: Publish of publish.go, Unpublish,
 // Settle of unpublish.go, deleteServed of delete.go.
 var controlActs = [taskCount][]controlAct{
-	Publish:   {look, readAndClaim, revokeOthers, writeOwner, export, tell},
-	Unpublish: {read, release, look, read, revokeAll},
-	Settle:    {look, read, revokeAll},
-	Delete:    {look, readUnused, markDeleting, endAll, deleteVolume, forgetRecord},
+	Publish:   {inspect, readAndClaim, revokeOthers, writeOwner, export, answer},
+	Unpublish: {read, release, inspect, read, revokeAll},
+	Settle:    {inspect, read, revokeAll},
+	Delete:    {inspect, readUnused, markDeleting, endAll, deleteVolume, forgetRecord},
 }
 
 // begin gives a controller a task, if Kubernetes would.
@@ -95,7 +95,7 @@ func comeBack(n Node) func(*World) (string, bool) {
 	}
 }
 
-// asked tells whether Kubernetes would ask for a task: a volume is attached to one node
+// asked reports whether Kubernetes would ask for a task: a volume is attached to one node
 // at a time, and unpublished when the node has unstaged it, or by force. The cluster
 // of the copy has none of the nodes, and does as if they were lost.
 func (w *World) asked(cluster int, t Task, n Node) bool {
@@ -154,7 +154,7 @@ func deposed(w *World) (string, bool) {
 	return "", true
 }
 
-func look(a actor) (string, bool) {
+func inspect(a actor) (string, bool) {
 	if a.w.Static {
 		return "", false
 	}
@@ -300,8 +300,8 @@ func export(a actor) (string, bool) {
 	return "", false
 }
 
-// tell gives the publication to the kubelet, as it was written.
-func tell(a actor) (string, bool) {
+// answer gives the publication to the kubelet, as it was written.
+func answer(a actor) (string, bool) {
 	if a.copied {
 		return "", true
 	}

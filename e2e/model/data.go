@@ -33,7 +33,7 @@ func write(n Node) func(*World) (string, bool) {
 	}
 }
 
-// taken tells whether a pod on the other node began after this node's: what this node's
+// taken reports whether a pod on the other node began after this node's: what this node's
 // writes to the origin is older, also when the other one has left.
 func (w *World) taken(n Node) bool { return w.Truth.Owner == n.other() }
 
@@ -125,7 +125,7 @@ func restoreImage(n Node) func(*World) (string, bool) {
 			return "", false
 		}
 		if m.SSD.Dirty {
-			w.giveUp()
+			w.abandon()
 		}
 		m.stop()
 		m.Disks = w.Image

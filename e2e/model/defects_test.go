@@ -68,7 +68,7 @@ var defects = map[string]defect{
 		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Reservations, want: twoWriters,
 		trace: slices.Concat(attached, taken, []string{"pod writes on a"}),
 	},
-	"a static unit is free again while a pod of before goes on": {
+	"a static LUN is free again while a pod of before goes on": {
 		world: start(Writethrough, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
 		trace: slices.Concat(taken, []string{
 			"pod ends on b", "unstage or repair looks on b", "4 x next act on b", "unstage or repair looks on b", "6 x next act on b", "pod writes on a",
@@ -94,7 +94,7 @@ var defects = map[string]defect{
 			"pod writes on a", "pod ends on a", "record is removed by hand", "unstage or repair looks on a", "7 x next act on a",
 		}),
 	},
-	"writes are given up, and the node's next pod comes without a stage": {
+	"writes are abandoned, and the node's next pod comes without a stage": {
 		world: start(Writeback, Budget{Writes: 1, Moves: 1, Forces: 1}).static().consenting(), fix: Kept, want: destroyed, running: true,
 		trace: []string{
 			"forced detach on a", "unpublish on a", "controller: next act", "administrator gives the writes up",
@@ -112,7 +112,7 @@ var defects = map[string]defect{
 			"unstage or repair looks on a", "7 x next act on a",
 		},
 	},
-	"a static unit, uncached, is free again while a pod of before goes on": {
+	"a static LUN, uncached, is free again while a pod of before goes on": {
 		world: start(None, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
 		trace: slices.Concat(taken, []string{"pod ends on b", "unstage or repair looks on b", "7 x next act on b", "pod writes on a"}),
 	},

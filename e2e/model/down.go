@@ -38,7 +38,7 @@ func (w *World) found() *volume.Volume {
 }
 
 // proof is what prove finds of writes that were made under known. The volume of the name
-// never is another one here. Only a journal knows where to ask for the unit.
+// never is another one here. Only a journal knows where to ask for the LUN.
 func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
 	m := w.at(n)
 	p := attach.Proof{Deleted: m.Told.UID == known.UID && m.Told.UID != 0 && known.Generation <= m.Told.Generation}
@@ -46,7 +46,7 @@ func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
 		p.Deleted = p.Deleted || w.record().UID != known.UID
 	}
 	if journalled && !w.Static && !w.Server.Deleted {
-		p.Unit, p.SameUnit = int64(w.Server.Admitted[n-1]), true
+		p.LUN, p.SameLUN = int64(w.Server.Admitted[n-1]), true
 	}
 	return p
 }
@@ -105,7 +105,7 @@ func orphan(n Node) func(*World) (string, bool) {
 	}
 }
 
-// wanted tells whether unflushed writes that were made under f are not to be destroyed.
+// wanted reports whether unflushed writes that were made under f are not to be destroyed.
 func (w *World) wanted(n Node, f Fence, journalled bool) bool {
 	o := attach.DecideOwnership(f.fence(n), w.Static, w.found(), w.proof(n, f, journalled))
 	return o == attach.OwnedHere || o == attach.OwnedUnproven
@@ -125,7 +125,7 @@ func discard(n Node) func(*World) (string, bool) {
 			return "", false
 		}
 		m.Told = f
-		w.giveUp()
+		w.abandon()
 		return "", true
 	}
 }

@@ -83,7 +83,7 @@ func takeover(w *World) (string, bool) {
 	return "", true
 }
 
-// may tells whether the server takes an order of a controller.
+// may reports whether the server takes an order of a controller.
 func (a actor) may() bool {
 	return a.w.Without&OneCluster != 0 || a.c.Ready && (a.w.Server.Epoch == 0 || a.c.Epochs.knows(a.w.Server.Epoch))
 }

@@ -185,7 +185,7 @@ func unwanted(w *World) (string, bool) {
 		return "", false
 	}
 	w.Truth.Unwanted = true
-	w.giveUp()
+	w.abandon()
 	return "", true
 }
 
@@ -194,12 +194,12 @@ func abandon(w *World) (string, bool) {
 		return "", false
 	}
 	w.record().Dirty = false
-	w.giveUp()
+	w.abandon()
 	return "", true
 }
 
-// giveUp is consent to the loss of what is not on the origin.
-func (w *World) giveUp() {
+// abandon is consent to the loss of what is not on the origin.
+func (w *World) abandon() {
 	t := &w.Truth
 	t.Floor, t.Given, t.Owner = min(t.Floor, t.Origin), t.Acked, NoNode
 }

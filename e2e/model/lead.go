@@ -15,12 +15,12 @@ type crumb struct {
 	next int
 }
 
-// leads tells whether some way without a chance leads from a state to one of use: depth
+// leads reports whether some way without a chance leads from a state to one of use: depth
 // first, because each act that is taken is mostly one on the way. What only chances and
 // checks depend on is left out.
 func (g *guide) leads(w World) bool {
 	seen := map[World]struct{}{}
-	path := []crumb{{w: w.calm()}}
+	path := []crumb{{w: w.canonical()}}
 	seen[path[0].w] = struct{}{}
 	for len(path) > 0 {
 		at := &path[len(path)-1]
@@ -60,8 +60,8 @@ func (g *guide) follow(at *crumb, seen map[World]struct{}) (World, bool) {
 	return World{}, false
 }
 
-// calm is a state without what only chances and checks depend on.
-func (w *World) calm() World {
+// canonical is a state without what only chances and checks depend on.
+func (w *World) canonical() World {
 	c := *w
 	c.Left, c.Backup, c.Image = Budget{}, Record{}, Disks{}
 	c.Truth = Truth{Unwanted: w.Truth.Unwanted, Owner: w.Truth.Owner, Acked: 1, Origin: 1, Given: 1}

@@ -10,11 +10,11 @@ func (f Fence) key() reservation.Key {
 	return reservation.KeyOf(uids[f.UID], int64(f.Generation))
 }
 
-// reserves tells whether ownership is fenced by reservations.
+// reserves reports whether ownership is fenced by reservations.
 func (w *World) reserves() bool { return w.Static && w.Without&Reservations == 0 }
 
-// unit is what a node's path shows of the unit's reservation.
-func (w *World) unit(n Node) reservation.Facts {
+// lun is what a node's path shows of the LUN's reservation.
+func (w *World) lun(n Node) reservation.Facts {
 	s := &w.Server
 	f := reservation.Facts{Own: w.at(n).Journal.Fence.key(), Paths: 1, Found: s.Holder != Fence{}}
 	for _, k := range s.Keys {
@@ -28,7 +28,7 @@ func (w *World) unit(n Node) reservation.Facts {
 	return f
 }
 
-// take registers a node, reserves the unit for it and preempts everybody else.
+// take registers a node, reserves the LUN for it and preempts everybody else.
 func (w *World) take(n Node) {
 	j := &w.at(n).Journal
 	w.Server.Holder, w.Server.Keys = j.Fence, [2]Fence{}
@@ -38,7 +38,7 @@ func (w *World) take(n Node) {
 
 // reserve is what stage does before it uses a path.
 func (w *World) reserve(n Node) bool {
-	f := w.unit(n)
+	f := w.lun(n)
 	step, _ := reservation.DecideTake(f)
 	if step == reservation.StepForeign || step == reservation.StepLater {
 		return false
@@ -52,7 +52,7 @@ func (w *World) reserve(n Node) bool {
 // reserveAgain is what repair does before it flushes.
 func (w *World) reserveAgain(n Node) bool {
 	j := &w.at(n).Journal
-	f := w.unit(n)
+	f := w.lun(n)
 	switch step, _ := reservation.DecideReturn(f, w.entitled(n), j.Reserved); step {
 	case reservation.StepPreempt, reservation.StepReserve:
 		j.Inherited = j.Inherited || f.Before().Inherited(j.Reserved)
@@ -76,7 +76,7 @@ func (w *World) entitled(n Node) reservation.Entitled {
 	return reservation.EntitledUnknown
 }
 
-// lastStage tells whether the journal knows the record's last stage, and no other is about to
+// lastStage reports whether the journal knows the record's last stage, and no other is about to
 // be. Without activations it is believed.
 func (w *World) lastStage(n Node) bool {
 	return w.Without&Activations != 0 || w.shown().LastStage(w.at(n).Journal.Act.activation())
@@ -90,7 +90,7 @@ func watch(n Node) func(*World) (string, bool) {
 			m.Journal.State != Staged && m.Journal.State != Flushing {
 			return "", false
 		}
-		switch step, _ := reservation.DecideWatch(w.unit(n), w.entitled(n)); step {
+		switch step, _ := reservation.DecideWatch(w.lun(n), w.entitled(n)); step {
 		case reservation.StepLost:
 			m.Journal.Lost = true
 			if m.Top != TopNone {

@@ -41,13 +41,13 @@ type World struct {
 	Nodes  [2]Machine
 	// Image are disks that are in no machine: a backup of A's, or those of a spare.
 	Image Disks
-	// Mode is what the record asks for. Static is true of a unit whose server keeps no
+	// Mode is what the record asks for. Static is true of a LUN whose server keeps no
 	// generation and admits everybody.
 	Mode   Mode
 	Static bool
 	// Without are the mechanisms that are taken out of the programs.
 	Without Fix
-	// Consent is true if administrators give up writes that only one node has.
+	// Consent is true if administrators abandon writes that only one node has.
 	Consent bool
 	Truth   Truth
 	Left    Budget
@@ -62,7 +62,7 @@ type Truth struct {
 	// lost (Given).
 	Floor, Given Version
 	// Owner is the node of the pod whose writes are owed to it: the one that began last,
-	// until its writes are given up.
+	// until its writes are abandoned.
 	Owner Node
 	// Unwanted is true once somebody has asked to delete the volume.
 	Unwanted bool
@@ -103,7 +103,7 @@ type Server struct {
 	// Admitted is the generation under which A, B and C are admitted, 0 if they are not.
 	Admitted [3]uint8
 	Deleted  bool
-	// Holder is the ownership that the unit of a static volume is reserved for, and Keys
+	// Holder is the ownership that the LUN of a static volume is reserved for, and Keys
 	// what A and B are registered with.
 	Holder Fence
 	Keys   [2]Fence
@@ -127,9 +127,9 @@ type Journal struct {
 	Act              Act
 	// SameBoot is true until the kernel that ran when it was written has ended.
 	SameBoot bool
-	// Reserved is true once the unit was reserved, Lost once somebody else had it.
+	// Reserved is true once the LUN was reserved, Lost once somebody else had it.
 	Reserved, Lost bool
-	// Inherited is true if another owner had the unit before: the reservation stays then.
+	// Inherited is true if another owner had the LUN before: the reservation stays then.
 	Inherited bool
 }
 
@@ -230,7 +230,7 @@ func (f Fence) fence(n Node) volume.Fence {
 // fence is the ownership that a record shows.
 func (r Record) fence() Fence { return Fence{UID: r.UID, Generation: r.Generation} }
 
-// names tells whether the record shows node n as owner under f.
+// names reports whether the record shows node n as owner under f.
 func (r Record) names(n Node, f Fence) bool { return r.UID != 0 && r.Owner == n && r.fence() == f }
 
 // volume is the production value; the caller sees to it that there is a record.
@@ -261,7 +261,7 @@ func (w *World) sees(n Node) (v Version, ok bool) {
 	return w.Truth.Origin, w.connected(n)
 }
 
-// connected tells whether I/O of a node reaches the origin.
+// connected reports whether I/O of a node reaches the origin.
 func (w *World) connected(n Node) bool {
 	m := w.at(n)
 	if w.reserves() && w.Server.Holder != (Fence{}) && w.Server.Keys[n-1] == (Fence{}) {

@@ -115,7 +115,7 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.C
 	want, got := cacheSpecOf(s.entry, keep), s.preallocated
 	s.preallocated = nil
 	use := got.use(want)
-	if err := a.noteOrigin(ctx, got, want, use); err != nil {
+	if err := a.recordOrigin(ctx, got, want, use); err != nil {
 		return ssd.Cache{}, err
 	}
 	switch use {
@@ -127,7 +127,7 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.C
 		return a.allocateHydration(ctx, want)
 	case preallocDropHydration:
 		got.cache.Hydration, got.cache.Facts.Hydration = lvm.LV{}, false
-		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(want.id))
+		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLVs(want.id)...)
 	case preallocAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
 		if err := a.ssd.Remove(ctx, want.id); err != nil {
@@ -138,9 +138,9 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.C
 	return a.allocate(ctx, want)
 }
 
-// noteOrigin corrects the size of the origin on preallocated volumes that are kept: the record
+// recordOrigin corrects the size of the origin on preallocated volumes that are kept: the record
 // may have it in other units than the storage server.
-func (a *Attacher) noteOrigin(ctx context.Context, got *preallocated, want cacheSpec, use preallocUse) error {
+func (a *Attacher) recordOrigin(ctx context.Context, got *preallocated, want cacheSpec, use preallocUse) error {
 	if use == preallocNone || use == preallocFail || use == preallocAnew || got.cacheSpec.originBytes == want.originBytes {
 		return nil
 	}

@@ -85,7 +85,7 @@ type Exporter interface {
 	Export(ctx context.Context, name, device, initiator string, cred volume.Credentials) (volume.ISCSI, error)
 	// Unexport ends the export and its sessions; absent is success.
 	Unexport(ctx context.Context, name string) error
-	// InUse tells whether the initiator has a session now.
+	// InUse reports whether the initiator has a session now.
 	InUse(ctx context.Context, name string) (bool, error)
 }
 
@@ -252,7 +252,7 @@ func New(c Config, d Deps) *Attacher {
 		c.PollInterval = 250 * time.Millisecond
 	}
 	if c.AskEvery == 0 {
-		c.AskEvery = unitEvery
+		c.AskEvery = lunEvery
 	}
 	if d.Now == nil {
 		d.Now = time.Now
@@ -277,8 +277,8 @@ func New(c Config, d Deps) *Attacher {
 	return a
 }
 
-// look makes RunChanges look at once.
-func (a *Attacher) look() {
+// poll makes RunChanges look at once.
+func (a *Attacher) poll() {
 	select {
 	case a.staged <- struct{}{}:
 	default: // it is about to look

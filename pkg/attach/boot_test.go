@@ -15,7 +15,7 @@ import (
 // flush it, makes it one whose pod runs.
 func TestEarlierBoot(t *testing.T) {
 	move := volume.MoveID{UID: "m"}
-	for name, note := range map[string]func(context.Context, *fencedNode, *state.Entry){
+	for name, update := range map[string]func(context.Context, *fencedNode, *state.Entry){
 		"a hot set": func(ctx context.Context, n *fencedNode, _ *state.Entry) { n.RecordHotSets(ctx) },
 		"names": func(ctx context.Context, n *fencedNode, _ *state.Entry) {
 			n.keepNames(ctx, volume.Volume{ID: "v", PV: "pv"})
@@ -27,14 +27,14 @@ func TestEarlierBoot(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"a unit that cannot be reserved": func(ctx context.Context, n *fencedNode, e *state.Entry) {
+		"a LUN that cannot be reserved": func(ctx context.Context, n *fencedNode, e *state.Entry) {
 			n.take(n.first) // by a session of before
 			n.target.Before(func() { n.target.Down(n.own, true) })
 			if n.reserveAgain(ctx, e, transport.Origin{Paths: []string{"/dev/sda"}}) == nil {
 				t.Error("reserved over a path that is down")
 			}
 		},
-		"a unit that is lost": func(ctx context.Context, n *fencedNode, e *state.Entry) {
+		"a LUN that is lost": func(ctx context.Context, n *fencedNode, e *state.Entry) {
 			n.UseDM(noDevices{})
 			e.Lost = &state.Lost{To: reservation.KeyOf("u", 2)}
 			if err := n.lose(ctx, e); err != nil {
@@ -50,7 +50,7 @@ func TestEarlierBoot(t *testing.T) {
 			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)
 			}
-			note(t.Context(), n, e)
+			update(t.Context(), n, e)
 			got, err := n.load("v")
 			if err != nil || got.Boot != "earlier" || !needsRepair(got, got.Boot == n.Boot, false) {
 				t.Errorf("the journal has %+v, %v", got, err)

@@ -54,7 +54,7 @@ func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
 // than an eighth of it.
 const roundedMore = 64 << 20
 
-// fits tells whether a cache of that size may be where g was planned. It may be a little
+// fits reports whether a cache of that size may be where g was planned. It may be a little
 // larger: each pool rounds up to its own extents and number of SSDs, and what comes
 // from another node is not given up for that.
 func (g geometry) fits(dataBytes int64) bool {

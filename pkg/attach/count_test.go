@@ -37,7 +37,7 @@ func TestCountPowerLoss(t *testing.T) {
 				l.unpublish(l.a.name)
 				l.ended = []string{ended}
 				l.repairUntilClean(l.a)
-				l.compare("the storage server", l.unit)
+				l.compare("the storage server", l.lun)
 			}
 		})
 	}

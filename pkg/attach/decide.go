@@ -87,7 +87,7 @@ func decideStage(f stageFacts) stagePlan {
 		return stagePlan{Refuse: err}
 	}
 	if e := f.Entry; e != nil && e.Lost != nil && e.Fence == f.Fence {
-		return stagePlan{Refuse: fmt.Errorf("%w: the unit was reserved for key %s while node %s had volume %s under generation %d: publish it anew",
+		return stagePlan{Refuse: fmt.Errorf("%w: the LUN was reserved for key %s while node %s had volume %s under generation %d: publish it anew",
 			volume.ErrFenced, e.Lost.To, f.Node, e.ID, f.Fence.Generation)}
 	}
 	if err := foreignWrites(f); err != nil {
@@ -145,7 +145,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	return plan
 }
 
-// reusable tells whether the cache found is a clean retained cache of this fence (I3, I4).
+// reusable reports whether the cache found is a clean retained cache of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
@@ -158,7 +158,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	return current && clean
 }
 
-// stopProven tells whether the SSD agrees that the cache was stopped cleanly (I4). A
+// stopProven reports whether the SSD agrees that the cache was stopped cleanly (I4). A
 // version before wrote no tags; of its entries those are believed that it wrote when the
 // volume had left.
 func stopProven(e *state.Entry, c ssd.Facts) bool {
@@ -201,7 +201,7 @@ func recoverable(f stageFacts, sameFence bool) bool {
 		return false
 	}
 	if f.CacheProblem != "" && !f.Record.PossiblyDirty {
-		return false // its writes were given up, and it cannot be read
+		return false // its writes were abandoned, and it cannot be read
 	}
 	if f.Entry == nil {
 		return f.Record.PossiblyDirty && f.Cache.Mode == volume.ModeWriteback
@@ -253,16 +253,16 @@ type downFacts struct {
 	Cache     ssd.Facts
 	// Past is true if the unflushed writes are those of other disks than the last ones.
 	Past bool
-	// Taken is true if the unit's reservation was lost to another node of nearflash, or if
+	// Taken is true if the LUN's reservation was lost to another node of nearflash, or if
 	// nothing here is dirty and it was lost to anybody.
 	Taken bool
 	// Record is gathered for an entry that may be dirty, and nil if there is none; Proof
-	// is what else tells whether its writes are still wanted.
+	// is what else reports whether its writes are still wanted.
 	Record *volume.Volume
 	Proof  proof
 }
 
-// dirty tells whether writes may be on this node alone.
+// dirty reports whether writes may be on this node alone.
 func (f downFacts) dirty() bool {
 	_, dirty := unflushed(f.Entry, f.Cache)
 	return dirty
@@ -273,8 +273,8 @@ func (f downFacts) owned() ownership {
 	return decideOwnership(f.Entry.Fence, f.Entry.Static, f.Record, f.Proof)
 }
 
-// givenUp tells that they are flushed if they can be read, and are not missed otherwise.
-func (f downFacts) givenUp() bool { return f.dirty() && f.owned() == ownedGivenUp }
+// abandoned tells that they are flushed if they can be read, and are not missed otherwise.
+func (f downFacts) abandoned() bool { return f.dirty() && f.owned() == ownedAbandoned }
 
 // downAction is the next thing unstage or repair does with a volume.
 type downAction string
@@ -336,13 +336,13 @@ func decideActive(f downFacts) downAction {
 		return downKeep
 	case f.TopActive:
 		return downFlush
-	case f.Past && owned == ownedGivenUp:
+	case f.Past && owned == ownedAbandoned:
 		return downWipe
 	case f.Past:
 		return downKeep
 	case e.State == state.Staging && e.Clean:
 		return downRelease
-	case owned == ownedGivenUp && !f.Cache.Whole:
+	case owned == ownedAbandoned && !f.Cache.Whole:
 		return downWipe
 	case e.MayBeDirty() && !f.Cache.SuperblockBlank:
 		return downRecover

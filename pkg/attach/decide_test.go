@@ -69,9 +69,9 @@ func half(f *stageFacts)        { f.Cache.Whole, f.Cache.Partial = false, true }
 func deleted(f *stageFacts)     { f.Proof.Deleted = true }
 func staticEntry(f *stageFacts) { f.Entry.Static = true }
 
-// shown is a unit that the storage server shows for a generation.
+// shown is a LUN that the storage server shows for a generation.
 func shown(generation int64) func(*stageFacts) {
-	return func(f *stageFacts) { f.Proof.Unit, f.Proof.SameUnit = generation, true }
+	return func(f *stageFacts) { f.Proof.LUN, f.Proof.SameLUN = generation, true }
 }
 
 func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
@@ -164,7 +164,7 @@ func TestDecideStage(t *testing.T) {
 			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(ssdPast).with(recordDirty),
 			wantRefuse: true,
 		},
-		"unflushed writes of an image, flushed or given up since": {
+		"unflushed writes of an image, flushed or abandoned since": {
 			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(nodePast),
 			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
@@ -217,7 +217,7 @@ func TestDecideStage(t *testing.T) {
 			s:          newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(rebooted),
 			wantRefuse: true,
 		},
-		"the same, the storage server shows the unit for it": {
+		"the same, the storage server shows the LUN for it": {
 			s:          newSituation(wb).entry(otherID, state.Staged, wb, true, false).cache(otherID, wb, false).with(shown(5)),
 			wantRefuse: true,
 		},
@@ -289,7 +289,7 @@ func TestDecideStage(t *testing.T) {
 			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool).with(recordDirty),
 			wantRefuse: true,
 		},
-		"unflushed writes on an SSD that is gone, given up": {
+		"unflushed writes on an SSD that is gone, abandoned": {
 			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
 		},
@@ -390,21 +390,21 @@ func TestDecideStage(t *testing.T) {
 	}
 }
 
-func TestCheckUnit(t *testing.T) {
+func TestCheckLUN(t *testing.T) {
 	cases := map[string]struct {
 		products []string
 		static   bool
 		want     error
 	}{
-		"of this generation":                  {products: []string{volume.UnitProduct(5)}},
-		"of the generation before":            {products: []string{volume.UnitProduct(4)}},
+		"of this generation":                  {products: []string{volume.LUNProduct(5)}},
+		"of the generation before":            {products: []string{volume.LUNProduct(4)}},
 		"somebody else's":                     {products: []string{"IBLOCK"}},
-		"given away since":                    {products: []string{volume.UnitProduct(6)}, want: volume.ErrFenced},
-		"given away since, seen on one path":  {products: []string{volume.UnitProduct(5), volume.UnitProduct(7)}, want: volume.ErrFenced},
-		"static: its server knows no records": {products: []string{volume.UnitProduct(6)}, static: true},
+		"given away since":                    {products: []string{volume.LUNProduct(6)}, want: volume.ErrFenced},
+		"given away since, seen on one path":  {products: []string{volume.LUNProduct(5), volume.LUNProduct(7)}, want: volume.ErrFenced},
+		"static: its server knows no records": {products: []string{volume.LUNProduct(6)}, static: true},
 	}
 	for name, tc := range cases {
-		err := checkUnit(&state.Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
+		err := checkLUN(&state.Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
@@ -417,7 +417,7 @@ func TestDecideDown(t *testing.T) {
 		return &state.Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
 	}
 	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
-	whole, admitted := ssd.Facts{Whole: true, Fence: fence5, Mode: wb}, proof{Unit: 5, SameUnit: true}
+	whole, admitted := ssd.Facts{Whole: true, Fence: fence5, Mode: wb}, proof{LUN: 5, SameLUN: true}
 	cases := map[string]struct {
 		f    downFacts
 		want downAction

@@ -75,7 +75,7 @@ func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to 
 	return err == nil, err
 }
 
-// cleans tells whether a change of the attached volume flushes its cache, which has given
+// cleans reports whether a change of the attached volume flushes its cache, which has given
 // back the lock and waits: blocks that become dirty meanwhile would put off its end.
 func (h limitHost) cleans(ctx context.Context, e *state.Entry) (bool, error) {
 	records, err := h.Owned.List(ctx)

@@ -87,7 +87,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, ssd
 	// Last: a storage server that does not answer may take all of the caller's time.
 	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.again(e))
 	if err == nil && unread != nil {
-		if f.Cache = (ssd.Facts{}); !f.givenUp() {
+		if f.Cache = (ssd.Facts{}); !f.abandoned() {
 			err = unread
 		}
 	}
@@ -98,7 +98,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, ssd
 	switch decideOwnership(e.Fence, e.Static, f.Record, f.Proof) {
 	case ownedHere, ownedUnproven:
 		return downFacts{}, ssd.Cache{}, a.lostForeign(e)
-	case ownedLater, ownedGivenUp:
+	case ownedLater, ownedAbandoned:
 	}
 	return f, c, nil
 }
@@ -112,9 +112,9 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action do
 	}
 	switch action {
 	case downFlush:
-		return a.orGiveUp(ctx, f, a.flush(ctx, e))
+		return a.orAbandon(ctx, f, a.flush(ctx, e))
 	case downRecover:
-		return a.orGiveUp(ctx, f, a.recoverForFlush(ctx, e, c))
+		return a.orAbandon(ctx, f, a.recoverForFlush(ctx, e, c))
 	case downRelease:
 		return a.release(ctx, e, f.TopActive)
 	case downDetach:
@@ -135,15 +135,15 @@ func unusable(err error) bool {
 	return errors.Is(err, errUnusable) || errors.Is(err, devmapper.ErrInvalid) || errors.Is(err, devmapper.ErrNoSuperblock)
 }
 
-// orGiveUp discards a cache that cannot be flushed and need not be.
-func (a *Attacher) orGiveUp(ctx context.Context, f downFacts, err error) error {
-	if err == nil || ctx.Err() != nil || !f.givenUp() {
+// orAbandon discards a cache that cannot be flushed and need not be.
+func (a *Attacher) orAbandon(ctx context.Context, f downFacts, err error) error {
+	if err == nil || ctx.Err() != nil || !f.abandoned() {
 		return err
 	}
 	if st, serr := a.stack.CacheStatus(ctx, f.Entry.ID); !unusable(err) && (serr != nil || cachefault.Broken(st) == "") {
 		return err
 	}
-	klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were given up cannot be flushed, and is discarded", "volume", f.Entry.ID)
+	klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were abandoned cannot be flushed, and is discarded", "volume", f.Entry.ID)
 	return a.discard(ctx, f.Entry)
 }
 
@@ -173,9 +173,9 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 	if err != nil {
 		return err
 	}
-	if decideUnit(planRecover, false, e.UnitID, o.WWID) == unitRefuse {
+	if decideLUN(planRecover, false, e.WWID, o.WWID) == lunRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherUnit(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
 	}
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
@@ -200,13 +200,13 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 	return a.save(ctx, e, state.Flushing)
 }
 
-// release takes a flushed cache down and keeps it as retained cache. writable tells whether its
+// release takes a flushed cache down and keeps it as retained cache. writable reports whether its
 // top device was there when this was decided.
 func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) error {
-	if err := a.noteWhole(ctx, e); err != nil {
+	if err := a.recordWhole(ctx, e); err != nil {
 		return err
 	}
-	if err := a.noteWrites(ctx, e); err != nil {
+	if err := a.recordWrites(ctx, e); err != nil {
 		return err
 	}
 	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
@@ -256,9 +256,9 @@ func retainedCacheOf(e *state.Entry) *volume.RetainedCache {
 	return &volume.RetainedCache{Generation: e.Fence.Generation, SizeBytes: e.CacheBytes(), Partial: e.Hydration != nil}
 }
 
-// noteWhole journals that a hydration has copied everything, as long as its devices can
+// recordWhole journals that a hydration has copied everything, as long as its devices can
 // tell.
-func (a *Attacher) noteWhole(ctx context.Context, e *state.Entry) error {
+func (a *Attacher) recordWhole(ctx context.Context, e *state.Entry) error {
 	if e.Hydration == nil {
 		return nil
 	}
@@ -270,7 +270,7 @@ func (a *Attacher) noteWhole(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	a.dropHydration(ctx, e, volume.MoveCompleted, "everything was copied")
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(e.ID)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLVs(e.ID)...); err != nil {
 		return err
 	}
 	return a.save(ctx, e, e.State)

@@ -110,7 +110,7 @@ func (a *Attacher) export(ctx context.Context, e *state.Entry, c ssd.Cache, r vo
 	}
 	faultExportExported.Hit()
 	return volume.Lease{
-		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, UnitID: e.UnitID,
+		Move: r.Move, Source: export, ChunkSectors: e.ChunkSectors, MetaBytes: c.Meta.SizeBytes, DataBytes: c.Data.SizeBytes, WWID: e.WWID,
 	}, nil
 }
 

@@ -23,7 +23,7 @@ func FuzzEntry(f *testing.F) {
 		`{"id":"v","fence":{"UID":"u1","Generation":5,"Node":"a"},"state":"Staged","mode":"writeback","fill":{"regionSectors":0}}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":4,"Node":"a"},"state":"Prewarm","mode":"writethrough","prewarm":{"request":"r","chunkSectors":0}}`,
 		`{"id":"v","fence":{"UID":"u1","Generation":-9223372036854775808,"Node":"a"},"state":"Flushing","mode":"x"}`,
-		`{"id":"v","state":"Wiping"}`, `{"id":"v","state":"Exported","lent":{}}`, `{"state":"Flushed","dataBytes":-1,"metaBytes":-1}`,
+		`{"id":"v","state":"Wiping"}`, `{"id":"v","state":"Exported","exported":{}}`, `{"state":"Flushed","dataBytes":-1,"metaBytes":-1}`,
 	} {
 		for flags := range uint16(8) {
 			f.Add([]byte(text), flags*37)
@@ -67,9 +67,9 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// FuzzAhead: whatever a source node says of its cache, and whatever stands in the file of
+// FuzzPrewarm: whatever a source node says of its cache, and whatever stands in the file of
 // what was copied, no run of the data that counts as right lies outside of the data.
-func FuzzAhead(f *testing.F) {
+func FuzzPrewarm(f *testing.F) {
 	f.Add([]byte(copiedMagic), "t", []byte{0xff}, uint64(256), int64(64<<20), int64(1<<20))
 	f.Add(encodeCopied("t", bitmap{0xff, 0x0f}), "t", []byte{0}, uint64(256), int64(2<<20), int64(256<<10))
 	f.Add(encodeCopied("t", bitmap{0xff}), "u", []byte{0}, uint64(64), int64(1<<20), int64(1))

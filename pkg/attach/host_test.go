@@ -20,7 +20,7 @@ type initiator struct {
 	step blockdevtest.Step
 }
 
-// lun is a path to the unit, which fails once the storage server admits another one.
+// lun is a path to the LUN, which fails once the storage server admits another one.
 type lun struct {
 	*blockdevtest.Disk
 	w     *world
@@ -57,12 +57,12 @@ type session struct {
 	origin func() transport.Origin
 }
 
-func (i initiator) unit(devno string) func() transport.Origin {
+func (i initiator) lun(devno string) func() transport.Origin {
 	return func() transport.Origin {
 		e, _ := i.h.w.admission(i.h.name)
 		return transport.Origin{
-			Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, Products: []string{volume.UnitProduct(e.Generation)},
-			SizeBytes: i.h.w.unit.Size(), LogicalBlock: 512, WWID: "wwid-1",
+			Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, Products: []string{volume.LUNProduct(e.Generation)},
+			SizeBytes: i.h.w.lun.Size(), LogicalBlock: 512, WWID: "wwid-1",
 		}
 	}
 }
@@ -84,13 +84,13 @@ func (i initiator) login(t transport.Target) (transport.Origin, error) {
 	}
 	devno := fmt.Sprintf("8:%d", i.h.luns+1)
 	var at blockdevtest.Device
-	s := session{devno: devno, origin: i.unit(devno)}
+	s := session{devno: devno, origin: i.lun(devno)}
 	if l := i.h.w.exported(t.IQN, i.h.name); l != nil {
 		at, s.origin = l, func() transport.Origin {
 			return transport.Origin{Paths: []string{"/dev/" + devno}, DevNos: []string{devno}, SizeBytes: l.Size(), LogicalBlock: 512}
 		}
 	} else if e, admitted := i.h.w.admission(i.h.name); admitted && !strings.HasPrefix(t.IQN, exportedPrefix) {
-		at = lun{i.h.w.unit, i.h.w, i.h.name, e}
+		at = lun{i.h.w.lun, i.h.w, i.h.name, e}
 	} else {
 		return transport.Origin{}, fmt.Errorf("%w: %s", transport.ErrNoTarget, t.IQN)
 	}
@@ -120,7 +120,7 @@ func (i initiator) Disconnect(ctx context.Context, t transport.Target) error {
 
 // Lookup implements transport.Transport.
 func (i initiator) Lookup(ctx context.Context, t transport.Target) (transport.Origin, bool, error) {
-	if err := i.step.Look(ctx, "session"); err != nil {
+	if err := i.step.Query(ctx, "session"); err != nil {
 		return transport.Origin{}, false, err
 	}
 	i.h.mu.Lock()
@@ -167,7 +167,7 @@ func (f filesystems) head(device string) ([]byte, error) {
 
 // Probe implements attach.Filesystem.
 func (f filesystems) Probe(ctx context.Context, device string) (volume.Content, error) {
-	if err := f.step.Look(ctx, device); err != nil {
+	if err := f.step.Query(ctx, device); err != nil {
 		return volume.Content{}, err
 	}
 	head, err := f.head(device)
@@ -247,7 +247,7 @@ func (f filesystems) Unmount(ctx context.Context, target string) error {
 
 // Source implements attach.Filesystem.
 func (f filesystems) Source(ctx context.Context, target string) (string, bool, error) {
-	if err := f.step.Look(ctx, "mount "+target); err != nil {
+	if err := f.step.Query(ctx, "mount "+target); err != nil {
 		return "", false, err
 	}
 	f.h.mu.Lock()

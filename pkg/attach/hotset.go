@@ -69,7 +69,7 @@ func (a *Attacher) RecordHotSets(ctx context.Context) {
 	})
 }
 
-// hotSetDue tells whether a volume's hot set is to be taken now. That of an attached
+// hotSetDue reports whether a volume's hot set is to be taken now. That of an attached
 // volume is taken for the case that its node is lost; one of an earlier boot is repair's.
 func (a *Attacher) hotSetDue(e *state.Entry) bool {
 	switch {

@@ -155,7 +155,7 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 	defer cancel()
 	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
 	id, lease, err := a.Moves.Begin(lctx, req)
-	err = s.note(func(e *state.Entry) error {
+	err = s.update(func(e *state.Entry) error {
 		e.Hydration.Move = id
 		if err != nil {
 			return err

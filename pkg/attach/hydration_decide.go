@@ -13,11 +13,11 @@ type hydrationFacts struct {
 	Clone, Linear bool
 	Status        devmapper.CloneStatus
 	// OnOrigin is true when the path leads to the origin remap table. PathFailed tells that
-	// the peer's path is lost, Expired that its deadline has passed, GivenUp that the peer
+	// the peer's path is lost, Expired that its deadline has passed, SourceStopped that the peer
 	// has said that it does not serve any more.
-	OnOrigin, PathFailed, Expired, GivenUp bool
-	// Ahead is true if more was copied than the bandwidth allows.
-	Ahead bool
+	OnOrigin, PathFailed, Expired, SourceStopped bool
+	// OverBudget is true if more was copied than the bandwidth allows.
+	OverBudget bool
 	// Settling is true while the copy waits for the start of the pod.
 	Settling bool
 }
@@ -42,7 +42,7 @@ func decideHydration(f hydrationFacts) hydrationStep {
 	switch {
 	case e == nil || e.Hydration == nil:
 		return hydrationNothing
-	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.GivenUp):
+	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.SourceStopped):
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
 		return hydrationRemap
@@ -60,9 +60,9 @@ func decideHydration(f hydrationFacts) hydrationStep {
 		return hydrationLeave
 	case f.Status.Complete():
 		return hydrationSwap
-	case f.Ahead && f.Status.HydrationEnabled():
+	case f.OverBudget && f.Status.HydrationEnabled():
 		return hydrationRest
-	case f.Ahead, f.Settling:
+	case f.OverBudget, f.Settling:
 		return hydrationNothing
 	case !f.Status.HydrationEnabled():
 		return hydrationEnable

@@ -149,36 +149,36 @@ func TestDecideHydration(t *testing.T) {
 		change func(*hydrationFacts)
 		want   hydrationStep
 	}{
-		"under way":                   {func(*hydrationFacts) {}, hydrationNothing},
-		"begins":                      {func(f *hydrationFacts) { f.Status.Features = []string{"no_hydration"} }, hydrationEnable},
-		"ahead":                       {func(f *hydrationFacts) { f.Ahead = true }, hydrationRest},
-		"ahead and resting":           {func(f *hydrationFacts) { f.Ahead, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
-		"the pod is being started":    {func(f *hydrationFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
-		"complete before it could":    {func(f *hydrationFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, hydrationSwap},
-		"path lost":                   {func(f *hydrationFacts) { f.PathFailed = true }, hydrationRemap},
-		"path lost during a stage":    {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, hydrationRemap},
-		"path lost during an unstage": {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, hydrationRemap},
-		"path lost, nothing to copy":  {func(f *hydrationFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, hydrationRemap},
-		"deadline":                    {func(f *hydrationFacts) { f.Expired = true }, hydrationRemap},
-		"given up":                    {func(f *hydrationFacts) { f.GivenUp = true }, hydrationRemap},
-		"given up during a stage":     {func(f *hydrationFacts) { f.GivenUp, f.Entry.State = true, state.Staging }, hydrationRemap},
-		"given up, remapped":          {func(f *hydrationFacts) { f.GivenUp, f.OnOrigin = true, true }, hydrationLeave},
-		"given up, left":              {func(f *hydrationFacts) { f.GivenUp, f.OnOrigin, f.Entry.Hydration.Peer = true, true, nil }, hydrationNothing},
-		"given up, swapped":           {func(f *hydrationFacts) { f.GivenUp, f.Clone, f.Linear = true, false, true }, hydrationSweep},
-		"remapped":                    {func(f *hydrationFacts) { f.OnOrigin, f.Expired = true, true }, hydrationLeave},
-		"remapped, an origin's error": {func(f *hydrationFacts) { f.OnOrigin, f.PathFailed = true, true }, hydrationRevive},
-		"remapped, session ended":     {func(f *hydrationFacts) { f.OnOrigin, f.Entry.Hydration.Peer = true, nil }, hydrationNothing},
-		"everything copied":           {func(f *hydrationFacts) { f.Status.Hydrated = 10 }, hydrationSwap},
-		"everything copied, flushing": {func(f *hydrationFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, hydrationNothing},
-		"swapped":                     {func(f *hydrationFacts) { f.Clone, f.Linear = false, true }, hydrationSweep},
-		"swapped, being unstaged":     {func(f *hydrationFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, hydrationNothing},
-		"the clone has failed":        {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, hydrationNothing},
-		"no answer":                   {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, hydrationNothing},
-		"no answer, path lost":        {func(f *hydrationFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, hydrationRemap},
-		"no device":                   {func(f *hydrationFacts) { f.Clone = false }, hydrationNothing},
-		"no hydration":                {func(f *hydrationFacts) { f.Entry.Hydration = nil }, hydrationNothing},
-		"no entry":                    {func(f *hydrationFacts) { f.Entry = nil }, hydrationNothing},
-		"cache given up":              {func(f *hydrationFacts) { f.Entry.Mode = volume.ModeNone }, hydrationNothing},
+		"under way":                     {func(*hydrationFacts) {}, hydrationNothing},
+		"begins":                        {func(f *hydrationFacts) { f.Status.Features = []string{"no_hydration"} }, hydrationEnable},
+		"ahead":                         {func(f *hydrationFacts) { f.OverBudget = true }, hydrationRest},
+		"ahead and resting":             {func(f *hydrationFacts) { f.OverBudget, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
+		"the pod is being started":      {func(f *hydrationFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
+		"complete before it could":      {func(f *hydrationFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, hydrationSwap},
+		"path lost":                     {func(f *hydrationFacts) { f.PathFailed = true }, hydrationRemap},
+		"path lost during a stage":      {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, hydrationRemap},
+		"path lost during an unstage":   {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, hydrationRemap},
+		"path lost, nothing to copy":    {func(f *hydrationFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, hydrationRemap},
+		"deadline":                      {func(f *hydrationFacts) { f.Expired = true }, hydrationRemap},
+		"source stopped":                {func(f *hydrationFacts) { f.SourceStopped = true }, hydrationRemap},
+		"source stopped during a stage": {func(f *hydrationFacts) { f.SourceStopped, f.Entry.State = true, state.Staging }, hydrationRemap},
+		"source stopped, remapped":      {func(f *hydrationFacts) { f.SourceStopped, f.OnOrigin = true, true }, hydrationLeave},
+		"source stopped, left":          {func(f *hydrationFacts) { f.SourceStopped, f.OnOrigin, f.Entry.Hydration.Peer = true, true, nil }, hydrationNothing},
+		"source stopped, swapped":       {func(f *hydrationFacts) { f.SourceStopped, f.Clone, f.Linear = true, false, true }, hydrationSweep},
+		"remapped":                      {func(f *hydrationFacts) { f.OnOrigin, f.Expired = true, true }, hydrationLeave},
+		"remapped, an origin's error":   {func(f *hydrationFacts) { f.OnOrigin, f.PathFailed = true, true }, hydrationRevive},
+		"remapped, session ended":       {func(f *hydrationFacts) { f.OnOrigin, f.Entry.Hydration.Peer = true, nil }, hydrationNothing},
+		"everything copied":             {func(f *hydrationFacts) { f.Status.Hydrated = 10 }, hydrationSwap},
+		"everything copied, flushing":   {func(f *hydrationFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, hydrationNothing},
+		"swapped":                       {func(f *hydrationFacts) { f.Clone, f.Linear = false, true }, hydrationSweep},
+		"swapped, being unstaged":       {func(f *hydrationFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, hydrationNothing},
+		"the clone has failed":          {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, hydrationNothing},
+		"no answer":                     {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, hydrationNothing},
+		"no answer, path lost":          {func(f *hydrationFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, hydrationRemap},
+		"no device":                     {func(f *hydrationFacts) { f.Clone = false }, hydrationNothing},
+		"no hydration":                  {func(f *hydrationFacts) { f.Entry.Hydration = nil }, hydrationNothing},
+		"no entry":                      {func(f *hydrationFacts) { f.Entry = nil }, hydrationNothing},
+		"cache given up":                {func(f *hydrationFacts) { f.Entry.Mode = volume.ModeNone }, hydrationNothing},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestExportable(t *testing.T) {
 
 func TestPulse(t *testing.T) {
 	cases := map[string]struct {
-		credit int64
+		tokens int64
 		speed  float64
 		want   time.Duration
 	}{
@@ -246,7 +246,7 @@ func TestPulse(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := onTime(tc.credit, tc.speed, minOnTime); got != tc.want {
+			if got := onTime(tc.tokens, tc.speed, minOnTime); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

@@ -71,18 +71,18 @@ func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *hydrationMem
 
 // forgetDevice is called when the devices of a hydration may not be those that were looked
 // at last.
-func (m *hydrationMemo) forgetDevice() { m.known, m.atATime, m.calm = false, 0, false }
+func (m *hydrationMemo) forgetDevice() { m.known, m.atATime, m.idle = false, 0, false }
 
-// hydrationCalm is the pause between two looks at copies that need not be held back: each is
+// hydrationIdlePoll is the pause between two looks at copies that need not be held back: each is
 // a process, which takes processor time that the pods have a use for.
-const hydrationCalm = 2 * time.Second
+const hydrationIdlePoll = 2 * time.Second
 
 // remembered returns the clones as they were seen last, nil if it is time to look again.
 func (f *hydrationMemory) remembered(now time.Time) map[string]devmapper.CloneStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.m {
-		if !m.calm || now.Sub(m.at) > hydrationCalm {
+		if !m.idle || now.Sub(m.at) > hydrationIdlePoll {
 			return nil
 		}
 	}

@@ -53,25 +53,25 @@ func TestHydrationsRemembered(t *testing.T) {
 	f.remember(map[string]devmapper.CloneStatus{"nf-v.data": {}})
 	e := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64, Bandwidth: 64 << 20}}
 	memo := f.memo("v")
-	look := func(hydrated uint64) bool {
+	poll := func(hydrated uint64) bool {
 		now = now.Add(hydrationTick)
 		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: 1 << 20}, 1)
 		return f.remembered(now) != nil
 	}
 	const mib = 32 // regions
-	look(0)
-	look(1 * mib)
+	poll(0)
+	poll(1 * mib)
 	memo.speed = 14 << 20 // what the copy reached in a pulse
-	if !look(6 * mib) {
+	if !poll(6 * mib) {
 		t.Error("a copy far below its bandwidth is looked at again and again")
 	}
-	if now = now.Add(2*hydrationCalm + hydrationTick); f.remembered(now) != nil {
+	if now = now.Add(2*hydrationIdlePoll + hydrationTick); f.remembered(now) != nil {
 		t.Error("it was not looked at for too long")
 	}
-	if look(1000 * mib) {
+	if poll(1000 * mib) {
 		t.Error("a copy beyond its bandwidth is let run")
 	}
-	look(1001 * mib)
+	poll(1001 * mib)
 	f.begin("w", now)
 	if f.remembered(now) != nil {
 		t.Error("another hydration has begun, and was not looked at")
@@ -108,13 +108,13 @@ func TestHydrationsSettle(t *testing.T) {
 func TestHydrationsNearTheEnd(t *testing.T) {
 	now := time.Now()
 	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
-	const perLook, total = 100, 1200 // regions
+	const perPoll, total = 100, 1200 // regions
 	e, memo := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64}}, &hydrationMemo{}
-	for hydrated := uint64(0); hydrated < total; hydrated += perLook {
+	for hydrated := uint64(0); hydrated < total; hydrated += perPoll {
 		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
-		looks := float64(total-hydrated) / perLook
-		if near := looks*hydrationTick.Seconds() < hydrationCalm.Seconds(); hydrated > 0 && memo.calm == near {
-			t.Errorf("%.0f looks before the end: calm %t", looks, memo.calm)
+		looks := float64(total-hydrated) / perPoll
+		if near := looks*hydrationTick.Seconds() < hydrationIdlePoll.Seconds(); hydrated > 0 && memo.idle == near {
+			t.Errorf("%.0f looks before the end: calm %t", looks, memo.idle)
 		}
 		now = now.Add(hydrationTick)
 	}
@@ -125,8 +125,8 @@ func TestHydrationsNearTheEnd(t *testing.T) {
 func TestHydrationWithoutShape(t *testing.T) {
 	a := New(Config{}, Deps{Pool: withoutPool{}})
 	e := &state.Entry{ID: "v", State: state.Staging, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{From: &volume.WarmSource{Node: "b"}}}
-	look := hydrationLook{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
-	f, err := a.hydrationFacts(t.Context(), e, &hydrationMemo{known: true}, look)
+	poll := hydrationPoll{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
+	f, err := a.hydrationFacts(t.Context(), e, &hydrationMemo{known: true}, poll)
 	if err != nil || f.Clone || decideHydration(f) != hydrationNothing {
 		t.Errorf("facts %+v, %v", f, err)
 	}

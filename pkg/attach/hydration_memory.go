@@ -38,9 +38,9 @@ type hydrationMemo struct {
 	since time.Time
 	// known is true when onOrigin is.
 	known, onOrigin bool
-	// credit are the bytes that may be copied; at is when it was reckoned up, and
+	// tokens are the bytes that may be copied; at is when it was reckoned up, and
 	// base what had been copied when the hydration was first seen.
-	credit, base int64
+	tokens, base int64
 	at           time.Time
 	// onTime is how long the copy may run before the next look, 0 for without an end;
 	// ranFor how long it ran since the last one, and speed what it copied in that
@@ -49,8 +49,8 @@ type hydrationMemo struct {
 	speed          float64
 	// least is the shortest time in which the kernel has copied anything.
 	least time.Duration
-	// calm: the copy is far from its bandwidth.
-	calm bool
+	// idle: the copy is far from its bandwidth.
+	idle bool
 	// ios are what the pod had made at iosAt, and atATime how many bytes the clone may
 	// have under way; 0 if that is not known.
 	ios      uint64
@@ -87,7 +87,7 @@ func (f *hydrationMemory) begin(id volume.ID, since time.Time) {
 	f.poke()
 }
 
-// findDue tells whether the journal is to be searched for hydrations, at the start and every now
+// findDue reports whether the journal is to be searched for hydrations, at the start and every now
 // and then.
 func (f *hydrationMemory) findDue(now time.Time) bool {
 	f.mu.Lock()

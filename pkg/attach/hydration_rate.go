@@ -11,7 +11,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// reckon brings the hydration's account up to date and tells whether it is overdrawn.
+// reckon brings the hydration's account up to date and reports whether it is overdrawn.
 func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.CloneStatus, active int) bool {
 	a.hydrations.mu.Lock()
 	defer a.hydrations.mu.Unlock()
@@ -33,11 +33,11 @@ func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.Clon
 	memo.at = now
 	limit := a.copyLimit(e.Hydration.Bandwidth, active)
 	if limit == 0 {
-		memo.onTime, memo.calm = 0, elapsed > 0 && !s.nearEnd()
+		memo.onTime, memo.idle = 0, elapsed > 0 && !s.nearEnd()
 		return false
 	}
 	earned := func(d time.Duration) int64 { return int64(float64(limit) * d.Seconds()) }
-	memo.credit = min(memo.credit+earned(elapsed)-copied, earned(hydrationBurst))
+	memo.tokens = min(memo.tokens+earned(elapsed)-copied, earned(hydrationBurst))
 	switch {
 	case memo.ranFor == 0:
 	case copied > 0:
@@ -47,23 +47,23 @@ func (a *Attacher) reckon(e *state.Entry, memo *hydrationMemo, st devmapper.Clon
 		memo.least = min(2*max(memo.least, minOnTime), hydrationTick)
 	}
 	memo.ranFor = 0
-	memo.onTime = onTime(memo.credit, memo.speed, max(memo.least, minOnTime))
-	memo.calm = memo.onTime == 0 && memo.credit >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
-	return memo.credit < 0
+	memo.onTime = onTime(memo.tokens, memo.speed, max(memo.least, minOnTime))
+	memo.idle = memo.onTime == 0 && memo.tokens >= 0 && elapsed > 0 && copied < earned(elapsed)/2 && !s.nearEnd()
+	return memo.tokens < 0
 }
 
-// nearEnd tells whether the copy is going to be whole before the next look at a calm one:
+// nearEnd reports whether the copy is going to be whole before the next look at a calm one:
 // until the swap every read of the pod takes the longer way.
 func (s *HydrationState) nearEnd() bool {
-	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(hydrationCalm.Seconds()*float64(s.Rate))
+	return s.Rate > 0 && s.TotalBytes-s.HydratedBytes < int64(hydrationIdlePoll.Seconds()*float64(s.Rate))
 }
 
-// onTime is how long a copy of the given speed may run for the credit that it has, and
+// onTime is how long a copy of the given speed may run for the tokens that it has, and
 // at least so long that it copies anything; 0 is until the next look.
-func onTime(credit int64, speed float64, least time.Duration) time.Duration {
+func onTime(tokens int64, speed float64, least time.Duration) time.Duration {
 	d := least
 	if speed > 0 {
-		d = max(d, time.Duration(float64(max(credit, 0))/speed*float64(time.Second)))
+		d = max(d, time.Duration(float64(max(tokens, 0))/speed*float64(time.Second)))
 	}
 	if d >= hydrationTick {
 		return 0

@@ -77,17 +77,17 @@ func (a *Attacher) stepHydrations(ctx context.Context) int {
 		return 0
 	}
 	log := klog.FromContext(ctx)
-	look, err := a.lookAtHydrations(ctx, ids)
+	poll, err := a.pollHydrations(ctx, ids)
 	if err != nil {
 		log.Error(err, "State of the hydrations is not known")
 		return len(ids)
 	}
-	if look.settling {
+	if poll.settling {
 		return len(ids)
 	}
 	// A lost peer may hold up one of them for seconds. What it took is logged by the volume.
 	_ = a.hydrating.Each(ctx, 0, hydrationPatience, ids, func(ctx context.Context, id volume.ID) error {
-		if err := a.stepHydration(ctx, id, look); err != nil && ctx.Err() == nil {
+		if err := a.stepHydration(ctx, id, poll); err != nil && ctx.Err() == nil {
 			log.Error(err, "Hydration does not go on, it will be tried again", "volume", id)
 		}
 		return nil
@@ -95,8 +95,8 @@ func (a *Attacher) stepHydrations(ctx context.Context) int {
 	return len(ids)
 }
 
-// hydrationLook is what one look at the kernel shows of all hydrations.
-type hydrationLook struct {
+// hydrationPoll is what one look at the kernel shows of all hydrations.
+type hydrationPoll struct {
 	clones map[string]devmapper.CloneStatus
 	// fresh is false if clones are what the last look has seen.
 	fresh bool
@@ -120,8 +120,8 @@ func (a *Attacher) settling(memo *hydrationMemo) bool {
 	return a.Now().Sub(since) < a.Warm.Settle
 }
 
-// lookAtHydrations needs one command while nothing happens but copying, and that now and then.
-func (a *Attacher) lookAtHydrations(ctx context.Context, ids []volume.ID) (l hydrationLook, err error) {
+// pollHydrations needs one command while nothing happens but copying, and that now and then.
+func (a *Attacher) pollHydrations(ctx context.Context, ids []volume.ID) (l hydrationPoll, err error) {
 	l.active, l.paths, l.settling = len(ids), map[string]devmapper.MultipathStatus{}, true
 	for _, id := range ids {
 		switch st, err := a.DM.MultipathStatus(ctx, layout.Device(id, layout.Source)); {
@@ -172,7 +172,7 @@ func silentClones(ids []volume.ID) map[string]devmapper.CloneStatus {
 }
 
 // stepHydration takes one step of one hydration.
-func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrationLook) error {
+func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, poll hydrationPoll) error {
 	memo := a.hydrations.memo(id)
 	e, err := a.load(id)
 	if err != nil || memo == nil || a.Now().Before(memo.retryAt) {
@@ -182,7 +182,7 @@ func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrati
 		a.hydrations.forget(id)
 		return nil
 	}
-	f, err := a.hydrationFacts(ctx, e, memo, look)
+	f, err := a.hydrationFacts(ctx, e, memo, poll)
 	if err != nil {
 		return err
 	}
@@ -193,9 +193,9 @@ func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrati
 	}
 	step := decideHydration(f)
 	if step != hydrationNothing {
-		memo.calm = false
+		memo.idle = false
 	}
-	infos := look.infos
+	infos := poll.infos
 	if infos == nil && (step == hydrationRemap || step == hydrationRevive) {
 		if infos, err = a.DM.Info(ctx, layout.Device(id, layout.Top)); err != nil {
 			return err
@@ -223,46 +223,46 @@ func (a *Attacher) stepHydration(ctx context.Context, id volume.ID, look hydrati
 }
 
 // hydrationFacts gathers what decideHydration needs, and reckons up the rate.
-func (a *Attacher) hydrationFacts(ctx context.Context, e *state.Entry, memo *hydrationMemo, look hydrationLook) (hydrationFacts, error) {
+func (a *Attacher) hydrationFacts(ctx context.Context, e *state.Entry, memo *hydrationMemo, poll hydrationPoll) (hydrationFacts, error) {
 	f := hydrationFacts{Entry: e}
-	if f.Status, f.Clone = look.clones[layout.Device(e.ID, layout.Data)]; e.Hydration.RegionSectors == 0 {
+	if f.Status, f.Clone = poll.clones[layout.Device(e.ID, layout.Data)]; e.Hydration.RegionSectors == 0 {
 		f.Clone = false // it has no shape yet: what was seen is the clone of a stage before
 	}
 	if !f.Clone {
 		memo.forgetDevice()
-		f.Linear = look.infos[layout.Device(e.ID, layout.Data)].HasLive
+		f.Linear = poll.infos[layout.Device(e.ID, layout.Data)].HasLive
 		return f, nil
 	}
 	if !memo.known {
-		onOrigin, err := a.stack.OnOrigin(ctx, e, look.infos)
+		onOrigin, err := a.stack.OnOrigin(ctx, e, poll.infos)
 		if err != nil {
 			return f, err
 		}
 		memo.known, memo.onOrigin = true, onOrigin
 	}
 	f.OnOrigin = memo.onOrigin
-	if look.fresh && e.State == state.Staged && !f.Status.Silent { // until then, discards count as copied
-		f.Ahead = a.reckon(e, memo, f.Status, look.active)
+	if poll.fresh && e.State == state.Staged && !f.Status.Silent { // until then, discards count as copied
+		f.OverBudget = a.reckon(e, memo, f.Status, poll.active)
 	}
 	if f.Settling = a.settling(memo); f.Settling {
-		memo.calm = true
+		memo.idle = true
 	}
 	if !f.Status.Silent {
-		a.yield(ctx, e, memo, look.active)
+		a.yield(ctx, e, memo, poll.active)
 	}
-	path, waits := look.paths[layout.Device(e.ID, layout.Source)]
+	path, waits := poll.paths[layout.Device(e.ID, layout.Source)]
 	if !waits {
 		return f, nil
 	}
 	f.Expired = !e.Hydration.Deadline.IsZero() && a.Now().After(e.Hydration.Deadline)
 	f.PathFailed = !path.HasPath()
-	f.GivenUp = !f.OnOrigin && a.givenUp(ctx, e)
+	f.SourceStopped = !f.OnOrigin && a.sourceStopped(ctx, e)
 	return f, nil
 }
 
-// givenUp tells whether the peer has said that it does not serve any more. Whoever
+// sourceStopped reports whether the peer has said that it does not serve any more. Whoever
 // cannot be asked has not.
-func (a *Attacher) givenUp(ctx context.Context, e *state.Entry) bool {
+func (a *Attacher) sourceStopped(ctx context.Context, e *state.Entry) bool {
 	if a.Moves == nil || e.Hydration.Peer == nil || e.Hydration.Move.Name == "" {
 		return false
 	}
@@ -426,7 +426,7 @@ func (a *Attacher) sweepHydration(ctx context.Context, e *state.Entry) error {
 	if err := a.stack.Remove(ctx, e.ID, layout.Source, layout.Path); err != nil {
 		return err
 	}
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLV(e.ID)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLVs(e.ID)...); err != nil {
 		return err
 	}
 	faultHydrationRemoved.Hit()

@@ -85,12 +85,12 @@ func outlived(e *state.Entry, c ssd.Facts, rec *volume.Volume) bool {
 	return journalIdentity(e, *rec) == volume.IdentityPast && c.Fence == rec.Fence && cacheIdentity(c, *rec) != volume.IdentityPast
 }
 
-// sameCache tells whether the SSD holds the cache that the journal speaks of.
+// sameCache reports whether the SSD holds the cache that the journal speaks of.
 func sameCache(e *state.Entry, c ssd.Facts) bool {
 	return c.Fence == e.Fence && c.Activation() == e.Activation()
 }
 
-// ssdAgrees tells whether the SSD holds the cache that the journal speaks of, or none: a
+// ssdAgrees reports whether the SSD holds the cache that the journal speaks of, or none: a
 // state directory that was restored from an image alone says nothing of what is there. The
 // journal is forgotten then, and the cache is judged as one that lost its own.
 func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) {
@@ -98,7 +98,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 	if view.VG == "" {
 		return true, nil
 	}
-	found, err := a.ssd.Look(ctx, view.VG, e.ID)
+	found, err := a.ssd.Inspect(ctx, view.VG, e.ID)
 	if err != nil {
 		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
 	}

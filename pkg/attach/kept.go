@@ -16,11 +16,11 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// unitTimeout bounds the question to the storage server, and unitEvery is the pause
+// lunTimeout bounds the question to the storage server, and lunEvery is the pause
 // between two that repair asks of one volume.
 const (
-	unitTimeout = 4 * time.Second
-	unitEvery   = time.Minute
+	lunTimeout = 4 * time.Second
+	lunEvery   = time.Minute
 )
 
 // findRecord is Records.Get whose answer may be that there is none.
@@ -35,9 +35,9 @@ func (a *Attacher) findRecord(ctx context.Context, id volume.ID) (*volume.Volume
 	return &rec, nil
 }
 
-// unitQuestion is how the storage server is asked for a unit.
-type unitQuestion struct {
-	// at is where the unit is: for stage what the publication says, since the target of an
+// lunQuestion is how the storage server is asked for a LUN.
+type lunQuestion struct {
+	// at is where the LUN is: for stage what the publication says, since the target of an
 	// earlier admission is gone once there is a later one.
 	at   volume.ISCSI
 	cred *transport.Credentials
@@ -45,16 +45,16 @@ type unitQuestion struct {
 	every time.Duration
 }
 
-// again asks where the unit was when the entry was written.
-func (a *Attacher) again(e *state.Entry) unitQuestion {
-	return unitQuestion{at: e.Source, every: a.AskEvery}
+// again asks where the LUN was when the entry was written.
+func (a *Attacher) again(e *state.Entry) lunQuestion {
+	return lunQuestion{at: e.Source, every: a.AskEvery}
 }
 
 // prove gathers what decideOwnership needs besides the record. e is nil if only the SSD
-// tells of the writes: then the unit is not asked for.
-func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *state.Entry, rec *volume.Volume, q unitQuestion) (proof, error) {
+// tells of the writes: then the LUN is not asked for.
+func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *state.Entry, rec *volume.Volume, q lunQuestion) (proof, error) {
 	static := e != nil && e.Static
-	if !asksUnit(known, false, rec, false) {
+	if !asksLUN(known, false, rec, false) {
 		return proof{}, nil
 	}
 	deleted, err := a.Pool.Deletions(ctx)
@@ -62,8 +62,8 @@ func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, 
 		return proof{}, err
 	}
 	p := proof{Deleted: covered(deleted, id, known)}
-	if e != nil && asksUnit(known, static, rec, p.Deleted) {
-		p.Unit, p.SameUnit = a.unitOf(ctx, e, q)
+	if e != nil && asksLUN(known, static, rec, p.Deleted) {
+		p.LUN, p.SameLUN = a.lunOf(ctx, e, q)
 	}
 	return p, nil
 }
@@ -72,11 +72,11 @@ func covered(deleted []volume.Deletion, id volume.ID, f volume.Fence) bool {
 	return slices.ContainsFunc(deleted, func(d volume.Deletion) bool { return d.Covers(id, f) })
 }
 
-// unitOf asks the storage server for whom it shows the unit, and whether that is the one
+// lunOf asks the storage server for whom it shows the LUN, and whether that is the one
 // of the entry. The answer of a session that exists is as old as the session: if the
 // server has given the volume away since, that session has ended, it never finds its
 // target again, and nothing can be written through it.
-func (a *Attacher) unitOf(ctx context.Context, e *state.Entry, q unitQuestion) (generation int64, same bool) {
+func (a *Attacher) lunOf(ctx context.Context, e *state.Entry, q lunQuestion) (generation int64, same bool) {
 	if q.at.IQN == "" {
 		return 0, false
 	}
@@ -85,33 +85,33 @@ func (a *Attacher) unitOf(ctx context.Context, e *state.Entry, q unitQuestion) (
 		if !a.keeps.due(e.ID, a.Now(), q.every) {
 			return 0, false
 		}
-		cctx, cancel := context.WithTimeout(ctx, unitTimeout)
+		cctx, cancel := context.WithTimeout(ctx, lunTimeout)
 		defer cancel()
 		o, err = a.Transport.Connect(cctx, target(q.at), q.cred)
 	}
 	if q.at.IQN != e.Source.IQN {
-		defer a.leaveUnit(ctx, e.ID, q.at)
+		defer a.leaveLUN(ctx, e.ID, q.at)
 	}
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("Storage server does not show the volume", "volume", e.ID, "reason", err.Error())
 		return 0, false
 	}
-	if e.UnitID != "" && o.WWID != "" && e.UnitID != o.WWID {
+	if e.WWID != "" && o.WWID != "" && e.WWID != o.WWID {
 		return 0, false
 	}
 	for _, p := range o.Products {
-		if g, ok := volume.UnitGeneration(p); ok {
+		if g, ok := volume.LUNGeneration(p); ok {
 			generation = max(generation, g)
 		}
 	}
-	return generation, e.UnitID != "" && e.UnitID == o.WWID
+	return generation, e.WWID != "" && e.WWID == o.WWID
 }
 
-// leaveUnit ends a session that was for the question alone, also that of a question
+// leaveLUN ends a session that was for the question alone, also that of a question
 // whose process was killed: the journal does not know it, and it may be the last.
-func (a *Attacher) leaveUnit(ctx context.Context, id volume.ID, at volume.ISCSI) {
+func (a *Attacher) leaveLUN(ctx context.Context, id volume.ID, at volume.ISCSI) {
 	if err := a.Transport.Disconnect(context.WithoutCancel(ctx), target(at)); err != nil {
-		klog.FromContext(ctx).Error(err, "Session that asked for the unit was not ended", "volume", id)
+		klog.FromContext(ctx).Error(err, "Session that asked for the LUN was not ended", "volume", id)
 	}
 }
 
@@ -135,7 +135,7 @@ func (k *keeps) drop(id volume.ID) {
 	delete(k.m, id)
 }
 
-// due tells whether the storage server may be asked about a volume again.
+// due reports whether the storage server may be asked about a volume again.
 func (k *keeps) due(id volume.ID, now time.Time, every time.Duration) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,7 +199,7 @@ func (a *Attacher) Holds(ctx context.Context, d volume.Deletion) (bool, error) {
 	if !view.Ready || view.VG == "" {
 		return true, nil // an SSD that is not there may have it
 	}
-	c, err := a.ssd.Look(ctx, view.VG, d.ID)
+	c, err := a.ssd.Inspect(ctx, view.VG, d.ID)
 	if err != nil {
 		return true, err
 	}

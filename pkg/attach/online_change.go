@@ -68,7 +68,7 @@ func (a *Attacher) RunChanges(ctx context.Context, every time.Duration) {
 	}
 }
 
-// Change takes the steps that are due and tells whether one of them is under way.
+// Change takes the steps that are due and reports whether one of them is under way.
 // Two commands find the volumes that need none, whatever their number. It is not
 // for concurrent use.
 func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
@@ -212,7 +212,7 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 }
 
 // changeOne leads one volume along the table until it is done or must wait. It
-// tells whether something is under way.
+// reports whether something is under way.
 func (a *Attacher) changeOne(ctx context.Context, id volume.ID, m *changing) (busy bool) {
 	unlock, ok := a.Locks.TryLock(string(id))
 	if !ok {

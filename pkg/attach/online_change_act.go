@@ -261,7 +261,7 @@ func (a *Attacher) growCache(ctx context.Context, f changeFacts) error {
 		return err
 	}
 	faultChangeExtended.Hit()
-	c, err := a.ssd.Look(ctx, view.VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 	}
 	defer unlock()
 	view := a.Pool.View()
-	c, err := a.ssd.Look(ctx, view.VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}

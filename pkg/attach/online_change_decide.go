@@ -158,7 +158,7 @@ func (f changeFacts) limited() bool {
 	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyLimit.IsZero()
 }
 
-// flushDue tells whether a flush was asked for that the node has not done yet.
+// flushDue reports whether a flush was asked for that the node has not done yet.
 func (f changeFacts) flushDue() bool {
 	return f.Record.FlushPending() && f.Entry.FlushDone != f.Record.FlushRequest
 }

@@ -24,7 +24,7 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}
-	if err := checkUnit(e, o); err != nil {
+	if err := checkLUN(e, o); err != nil {
 		// Nothing of the volume may be used here: neither is the session kept.
 		return stack.Origin{}, errors.Join(err, a.leaveOrigin(ctx, s))
 	}
@@ -37,16 +37,16 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 // leaveOrigin ends the session of a stage that fails, while the hydration may journal the entry.
 func (a *Attacher) leaveOrigin(ctx context.Context, s *staging) error {
 	var e state.Entry
-	_ = s.note(func(shared *state.Entry) error { e = *shared; return nil })
+	_ = s.update(func(shared *state.Entry) error { e = *shared; return nil })
 	err := a.disconnect(ctx, &e)
-	return errors.Join(err, s.note(func(shared *state.Entry) error { shared.Reserved = e.Reserved; return nil }))
+	return errors.Join(err, s.update(func(shared *state.Entry) error { shared.Reserved = e.Reserved; return nil }))
 }
 
-// checkUnit compares the ownership with what the storage server has last exported
-// the unit for (states.md, A record that is older than the truth).
-func checkUnit(e *state.Entry, o transport.Origin) error {
+// checkLUN compares the ownership with what the storage server has last exported
+// the LUN for (states.md, A record that is older than the truth).
+func checkLUN(e *state.Entry, o transport.Origin) error {
 	if e.Static {
-		return nil // somebody else's server, or a unit that is exported by hand
+		return nil // somebody else's server, or a LUN that is exported by hand
 	}
 	if g, since := volume.GivenSince(o.Products, e.Fence.Generation); since {
 		return fmt.Errorf("%w: the storage server has given volume %s away under generation %d since generation %d (was the record restored from a backup?): publish the volume anew",
@@ -62,7 +62,7 @@ func (a *Attacher) reconnect(ctx context.Context, e *state.Entry) (stack.Origin,
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}
-	if err := checkUnit(e, o); err != nil {
+	if err := checkLUN(e, o); err != nil {
 		return stack.Origin{}, err
 	}
 	if err := a.reserveAgain(ctx, e, o); err != nil {

@@ -15,11 +15,11 @@ import (
 type proof struct {
 	// Deleted is true if somebody said that the data of this ownership are not wanted.
 	Deleted bool
-	// Unit is the generation for which the storage server shows this node the unit; 0 if
-	// it does not show it, keeps no generation, or the unit is another volume of the name.
-	Unit int64
-	// SameUnit is true if the unit is proven to be the one that the cache was made for.
-	SameUnit bool
+	// LUN is the generation for which the storage server shows this node the LUN; 0 if
+	// it does not show it, keeps no generation, or the LUN is another volume of the name.
+	LUN int64
+	// SameLUN is true if the LUN is proven to be the one that the cache was made for.
+	SameLUN bool
 }
 
 // ownership is what is known of unflushed writes.
@@ -28,8 +28,8 @@ type ownership string
 const (
 	// ownedHere: nobody has written since. They are flushed.
 	ownedHere ownership = "Here"
-	// ownedGivenUp: the same, and the record says that they need not be.
-	ownedGivenUp ownership = "GivenUp"
+	// ownedAbandoned: the same, and the record says that they need not be.
+	ownedAbandoned ownership = "GivenUp"
 	// ownedLater: somebody else has written since, or the data are not wanted. They are
 	// wiped.
 	ownedLater ownership = "Later"
@@ -38,30 +38,30 @@ const (
 )
 
 // decideOwnership is the table "What ends unflushed writes" of states.md, in its order.
-// rec is nil if there is no record of the name; static is true of a unit whose server
+// rec is nil if there is no record of the name; static is true of a LUN whose server
 // keeps no generation.
 func decideOwnership(known volume.Fence, static bool, rec *volume.Volume, p proof) ownership {
 	switch {
 	case rec != nil && rec.Fence == known && rec.PossiblyDirty:
 		return ownedHere
 	case rec != nil && rec.Fence == known:
-		return ownedGivenUp
+		return ownedAbandoned
 	case rec != nil && laterOwner(rec.Fence, known), p.Deleted:
 		return ownedLater
 	case static:
 		return ownedUnproven
-	case p.Unit > known.Generation:
+	case p.LUN > known.Generation:
 		return ownedLater
-	case p.Unit == known.Generation && p.SameUnit:
+	case p.LUN == known.Generation && p.SameLUN:
 		return ownedHere
 	case rec != nil && outdated(rec.Fence, known):
-		return ownedHere // the unit, if it tells, is compared when it is connected
+		return ownedHere // the LUN, if it tells, is compared when it is connected
 	}
 	return ownedUnproven
 }
 
-// asksUnit tells whether the decision depends on what the storage server says.
-func asksUnit(known volume.Fence, static bool, rec *volume.Volume, deleted bool) bool {
+// asksLUN reports whether the decision depends on what the storage server says.
+func asksLUN(known volume.Fence, static bool, rec *volume.Volume, deleted bool) bool {
 	decided := rec != nil && (rec.Fence == known || laterOwner(rec.Fence, known))
 	return !decided && !static && !deleted
 }
@@ -112,7 +112,7 @@ func foreignWrites(f stageFacts) error {
 	switch decideOwnership(known, static, &f.Record, f.Proof) {
 	case ownedLater:
 		return nil
-	case ownedHere, ownedGivenUp:
+	case ownedHere, ownedAbandoned:
 		return fmt.Errorf(
 			"%w: node %s may hold unflushed writes of generation %d, and the record shows %d (was it restored from a backup, or made anew?): they are flushed first",
 			volume.ErrFenced, f.Node, known.Generation, f.Fence.Generation)

@@ -12,7 +12,7 @@ import (
 func TestDecideOwnership(t *testing.T) {
 	elsewhere := volume.Fence{UID: "u1", Generation: 5, Node: "b"}
 	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
-	shows := func(g int64) proof { return proof{Unit: g, SameUnit: true} }
+	shows := func(g int64) proof { return proof{LUN: g, SameLUN: true} }
 	cases := map[string]struct {
 		static bool
 		rec    *volume.Volume
@@ -22,14 +22,14 @@ func TestDecideOwnership(t *testing.T) {
 		"the record's own":                            {rec: rec(fence5, true), want: ownedHere},
 		"the record's own, static":                    {static: true, rec: rec(fence5, true), want: ownedHere},
 		"the record's own, being deleted":             {rec: rec(fence5, true), proof: proof{Deleted: true}, want: ownedHere},
-		"the record says clean":                       {rec: rec(fence5, false), want: ownedGivenUp},
+		"the record says clean":                       {rec: rec(fence5, false), want: ownedAbandoned},
 		"a later owner":                               {rec: rec(fence6, false), want: ownedLater},
 		"a later owner, static":                       {static: true, rec: rec(fence6, true), want: ownedLater},
 		"no record":                                   {want: ownedUnproven},
 		"no record, admitted":                         {proof: shows(5), want: ownedHere},
 		"no record, admitted later":                   {proof: shows(6), want: ownedLater},
-		"no record, admitted later, unit not known":   {proof: proof{Unit: 6}, want: ownedLater},
-		"no record, the unit not known":               {proof: proof{Unit: 5}, want: ownedUnproven},
+		"no record, admitted later, LUN not known":    {proof: proof{LUN: 6}, want: ownedLater},
+		"no record, the LUN not known":                {proof: proof{LUN: 5}, want: ownedUnproven},
 		"no record, admitted under an earlier one":    {proof: shows(4), want: ownedUnproven},
 		"no record, deleted":                          {proof: proof{Deleted: true}, want: ownedLater},
 		"no record, static":                           {static: true, proof: shows(6), want: ownedUnproven},
@@ -53,12 +53,12 @@ func TestDecideOwnership(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 			// Whoever does not ask the storage server must not depend on its answer.
-			if !asksUnit(fence5, tc.static, tc.rec, tc.proof.Deleted) {
+			if !asksLUN(fence5, tc.static, tc.rec, tc.proof.Deleted) {
 				for g := range int64(8) {
 					p := shows(g)
 					p.Deleted = tc.proof.Deleted
 					if got := decideOwnership(fence5, tc.static, tc.rec, p); got != tc.want {
-						t.Errorf("got %s with the unit of generation %d, which nobody asks for", got, g)
+						t.Errorf("got %s with the LUN of generation %d, which nobody asks for", got, g)
 					}
 				}
 			}

@@ -43,7 +43,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 			continue
 		}
 		lost, waits, err := a.stack.LostPaths(ctx, e)
-		queue, told := a.stack.PathsTold(e.ID)
+		queue, told := a.stack.Queueing(e.ID)
 		switch rec, known := owned()[e.ID]; {
 		case err != nil:
 			problems = append(problems, err)
@@ -62,7 +62,7 @@ func (a *Attacher) TendPaths(ctx context.Context) error {
 // keepPaths brings a volume that is attached here to waiting for its paths, if it was told not
 // to, and tries those that have failed.
 func (a *Attacher) keepPaths(ctx context.Context, e *state.Entry, lost []string) error {
-	if queue, _ := a.stack.PathsTold(e.ID); !queue {
+	if queue, _ := a.stack.Queueing(e.ID); !queue {
 		if err := a.stack.QueuePaths(ctx, e.ID); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (a *Attacher) endWait(ctx context.Context, e *state.Entry) error {
 	return a.stack.FailPaths(ctx, e.ID)
 }
 
-// pathsOver tells whether an entry's volume need not wait for lost paths: its record has a
+// pathsOver reports whether an entry's volume need not wait for lost paths: its record has a
 // later owner, so that the server does not admit this one any more; or no write is on the
 // SSD alone, and the record says that the volume is not attached. A record of another volume
 // of the name, or one out of a backup, proves nothing: the server may still admit this node.
@@ -121,7 +121,7 @@ func (a *Attacher) tryPath(ctx context.Context, e *state.Entry, devno string) {
 	}()
 }
 
-// mayWrite is an error unless each path of a reserved unit is registered: everybody may read
+// mayWrite is an error unless each path of a reserved LUN is registered: everybody may read
 // one, and a write that is refused is an error for the pod, no reason to try another path.
 func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	if !e.Static || !e.Reserved {
@@ -133,7 +133,7 @@ func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)
 	defer cancel()
-	f, _, err := reservation.Look(ctx, a.paths(o), keyOf(e.Fence))
+	f, _, err := reservation.Inspect(ctx, a.paths(o), keyOf(e.Fence))
 	if err == nil && !f.Registered() {
 		err = fmt.Errorf("not every path is registered, or another key holds the reservation: %+v", f)
 	}

@@ -67,7 +67,7 @@ func (w *world) pass(d time.Duration) {
 }
 
 // exportedPrefix begins the names of targets that nodes make.
-const exportedPrefix = "iqn.lent:"
+const exportedPrefix = "iqn.exported:"
 
 // exportedDevice is a device of a node as another one sees it, for as long as the export lasts.
 type exportedDevice struct {
@@ -176,7 +176,7 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 	if err != nil {
 		return id, nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
-	if err := m.step.Look(ctx, "the lease"); err != nil {
+	if err := m.step.Query(ctx, "the lease"); err != nil {
 		return id, nil, err
 	}
 	return id, &got, nil
@@ -209,7 +209,7 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 
 // Progress implements volume.Moves.
 func (m moves) Progress(ctx context.Context, _ volume.MoveID, _ volume.MoveProgress) error {
-	return m.step.Look(ctx, "the move") // nothing rests on what is shown
+	return m.step.Query(ctx, "the move") // nothing rests on what is shown
 }
 
 // Finish implements volume.Moves.

@@ -53,7 +53,7 @@ func (p *prestages) take(id volume.ID) *staging {
 	return s
 }
 
-// begin tells whether one more may begin; end must follow.
+// begin reports whether one more may begin; end must follow.
 func (p *prestages) begin(id volume.ID) (announced <-chan volume.StageRequest, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *prestages) keep(ids map[volume.ID]bool) {
 	}
 }
 
-// mayPrestage tells whether the stage of a volume may begin before it is asked for: it
+// mayPrestage reports whether the stage of a volume may begin before it is asked for: it
 // is going to begin from a peer, and nothing of the volume is here that it would have to
 // judge.
 func mayPrestage(e *state.Entry, rec volume.Volume, node string) bool {
@@ -108,7 +108,7 @@ func mayPrestage(e *state.Entry, rec volume.Volume, node string) bool {
 	return true
 }
 
-// worthPrestaging tells whether a plan is one for which that pays.
+// worthPrestaging reports whether a plan is one for which that pays.
 func (p stagePlan) worthPrestaging() bool {
 	return p.Refuse == nil && p.Cache == planCreate && p.Warm != nil && p.Warm.Peer != nil && !p.Keep
 }
@@ -251,7 +251,7 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 
 // connectEarly has the journal know the session before there is one.
 func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.StageRequest) error {
-	if err := s.note(func(e *state.Entry) error {
+	if err := s.update(func(e *state.Entry) error {
 		e.Source = req.Publication.Source
 		return a.save(ctx, e, state.Staging)
 	}); err != nil {
@@ -273,7 +273,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
-	return s.note(func(e *state.Entry) (err error) {
+	return s.update(func(e *state.Entry) (err error) {
 		s.origin = stack.Origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
 		if err := a.provideCache(ctx, s); err != nil {
@@ -287,13 +287,13 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	})
 }
 
-// precedes tells whether the journal's entry is the one that the prestaged stage, which
+// precedes reports whether the journal's entry is the one that the prestaged stage, which
 // may be nil, has written last.
 func (s *staging) precedes(e *state.Entry, f volume.Fence) bool {
 	return s != nil && e != nil && e.State == state.Staging && s.entry.Fence == f && s.entry.UpdatedAt.Equal(e.UpdatedAt)
 }
 
-// fits tells whether a prestaged stage is the one that is planned now.
+// fits reports whether a prestaged stage is the one that is planned now.
 func (s *staging) fits(p stagePlan) bool {
 	return p.worthPrestaging() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Mode == s.plan.Mode
 }

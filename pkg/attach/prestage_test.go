@@ -155,11 +155,11 @@ func TestPrestagedIsTaken(t *testing.T) {
 			})
 			a.prestages.put("v", &staging{plan: prestaged, entry: &mine, data: "253:7"})
 			req := volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: w.fence, Source: volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}}}
-			_, s, p, err := a.lookAndDecide(t.Context(), req)
+			_, s, p, err := a.gatherAndDecide(t.Context(), req)
 			if err != nil || (p != nil) != tc.taken || ssd.asked != tc.looks {
 				t.Fatalf("taken %t, %d looks at the SSD, %v; want %t, %d", p != nil, ssd.asked, err, tc.taken, tc.looks)
 			}
-			if _, _, again, err := a.lookAndDecide(t.Context(), req); again != nil || err != nil {
+			if _, _, again, err := a.gatherAndDecide(t.Context(), req); again != nil || err != nil {
 				t.Errorf("taken twice, %v", err)
 			}
 			if p == nil {

@@ -294,7 +294,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
 		return err
 	}
-	c, err := a.ssd.Look(ctx, view.VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, view.VG, e.ID)
 	if err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *stat
 
 // goOn copies from a session that is there.
 func (a *Attacher) goOn(ctx context.Context, e *state.Entry, source string) error {
-	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return err
 	}

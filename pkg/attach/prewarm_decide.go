@@ -55,14 +55,14 @@ func decidePrewarm(f prewarmFacts) prewarmStep {
 	return prewarmNothing
 }
 
-// prewarmAsked tells whether a record asks this node to copy the cache of another one.
+// prewarmAsked reports whether a record asks this node to copy the cache of another one.
 func prewarmAsked(r volume.Volume, node string) bool {
 	w := r.Spec.WarmStart.From
 	return r.Prewarm != nil && r.Prewarm.Node == node && r.Published && r.Fence.Node != node && r.Fence.Generation > 0 &&
 		!r.Deleting && r.Spec.Mode != volume.ModeNone && (w == volume.WarmPeer || w == "")
 }
 
-// prewarmCancelled tells whether nobody asks for a copy any more. A volume that is on
+// prewarmCancelled reports whether nobody asks for a copy any more. A volume that is on
 // its way to this node, or attached nowhere for the moment, is no reason: stage decides
 // about the copy.
 func prewarmCancelled(e *state.Entry, rec volume.Volume, node string) bool {
@@ -70,7 +70,7 @@ func prewarmCancelled(e *state.Entry, rec volume.Volume, node string) bool {
 	return rec.Fence.UID != e.Fence.UID || !asked && rec.Fence.Generation == e.Fence.Generation
 }
 
-// prewarmWanted tells whether copied data can still be of use: the volume is where it
+// prewarmWanted reports whether copied data can still be of use: the volume is where it
 // was, or comes to this node just now.
 func prewarmWanted(e *state.Entry, rec volume.Volume, node string, now time.Time, ttl time.Duration) bool {
 	f := rec.Fence
@@ -83,7 +83,7 @@ func prewarmWanted(e *state.Entry, rec volume.Volume, node string, now time.Time
 	return f.Generation == e.Fence.Generation || f == volume.Fence{UID: e.Fence.UID, Generation: e.Fence.Generation + 1, Node: node}
 }
 
-// prewarmKept tells whether stage may keep data that were copied beforehand, until the
+// prewarmKept reports whether stage may keep data that were copied beforehand, until the
 // lease shows what they are worth. Once anything was activated they are the cache's.
 func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	if e == nil || e.Prewarm == nil || e.Activated || e.Fence.UID != f.UID {

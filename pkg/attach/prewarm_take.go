@@ -66,7 +66,7 @@ func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
 
 // prewarmProblem says why the logical volume is not the one that was copied to, or "".
 func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, error) {
-	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return "", err
 	}
@@ -87,13 +87,13 @@ func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, 
 func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (lvm.LV, error) {
 	vg := a.Pool.View().VG
 	// Of a stage that was killed.
-	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.HydrationLV(id)); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, vg, append(layout.HydrationLVs(id), layout.MetaLV(id))...); err != nil {
 		return lvm.LV{}, err
 	}
 	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
-	c, err := a.ssd.Look(ctx, vg, id)
+	c, err := a.ssd.Inspect(ctx, vg, id)
 	if err != nil {
 		return lvm.LV{}, err
 	}

@@ -20,7 +20,7 @@ import (
 // A logical volume that takes the place of what was copied beforehand is never taken for the
 // copy: the journal forgets that before the new one is made, so that a stage that ends there
 // and is repeated does not either.
-func TestAheadReplaced(t *testing.T) {
+func TestPrewarmReplaced(t *testing.T) {
 	const data, chunk = 4 << 20, 64 << 10
 	entries := newJournal(t)
 	peer := &cachemap.Map{ChunkSectors: chunk / sectorSize, CacheBlocks: data / chunk}

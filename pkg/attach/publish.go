@@ -24,7 +24,7 @@ func (a *Attacher) Publish(ctx context.Context, req volume.PublishRequest) error
 	}
 	given, err := a.show(ctx, e, req)
 	if given && err == nil {
-		a.tellAbandoned(ctx, req.ID, e.Fence, &req.Pod)
+		a.notifyAbandoned(ctx, req.ID, e.Fence, &req.Pod)
 	}
 	return err
 }
@@ -47,7 +47,7 @@ func (a *Attacher) admit(ctx context.Context, id volume.ID, e *state.Entry) (giv
 	case e == nil:
 		return false, nil // the journal was lost below a running pod
 	case e.Lost != nil:
-		return false, fmt.Errorf("%w: the unit of volume %s is reserved for %s: reads and writes fail on node %s", volume.ErrFenced, id, e.Lost.To, a.Node)
+		return false, fmt.Errorf("%w: the LUN of volume %s is reserved for %s: reads and writes fail on node %s", volume.ErrFenced, id, e.Lost.To, a.Node)
 	}
 	return e.Abandoned || rec.Abandoned, a.keepMark(ctx, e, rec)
 }
@@ -76,16 +76,16 @@ func (a *Attacher) markDirty(ctx context.Context, e *state.Entry) error {
 	return a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence)
 }
 
-// tellTimeout bounds how long a pod waits for what it is told.
-const tellTimeout = 5 * time.Second
+// notifyTimeout bounds how long a pod waits for what it is told.
+const notifyTimeout = 5 * time.Second
 
-// tellAbandoned tells of writes that were given up (I2). The volume works without:
+// notifyAbandoned tells of writes that were abandoned (I2). The volume works without:
 // the record keeps what was not told for the next pod (I6).
-func (a *Attacher) tellAbandoned(ctx context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) {
-	tctx, cancel := context.WithTimeout(ctx, tellTimeout)
+func (a *Attacher) notifyAbandoned(ctx context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) {
+	tctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
 	if err := a.Records.ReportAbandoned(tctx, id, f, pod); err != nil {
-		klog.FromContext(ctx).Error(err, "Pod was not told that writes were given up", "volume", id)
+		klog.FromContext(ctx).Error(err, "Pod was not told that writes were abandoned", "volume", id)
 	}
 }
 
@@ -168,7 +168,7 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 		return 0, err
 	}
 	a.ssd.TagGrown(ctx, e, before)
-	a.look()
+	a.poll()
 	return e.OriginBytes, nil
 }
 

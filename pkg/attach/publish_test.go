@@ -31,7 +31,7 @@ func (r *markedRecords) MarkPossiblyDirty(_ context.Context, _ volume.ID, f volu
 }
 
 // TestAdmit: a volume at work is published to another pod, without a stage. Its record may say
-// clean, because the writes of before were given up, or that it is not attached here.
+// clean, because the writes of before were abandoned, or that it is not attached here.
 func TestAdmit(t *testing.T) {
 	ours := volume.Fence{UID: "u", Generation: 3, Node: "a"}
 	clean := volume.Volume{ID: "v", Fence: ours, Published: true}
@@ -57,7 +57,7 @@ func TestAdmit(t *testing.T) {
 		"the mark is refused":       {rec: clean, state: state.Staged, mode: volume.ModeWriteback, markErr: refused, want: refused},
 		"the record cannot be read": {rec: clean, state: state.Staged, mode: volume.ModeWriteback, err: errAPI, want: volume.ErrUnavailable},
 		"it cannot, nothing dirty":  {rec: clean, state: state.Staged, mode: volume.ModeWritethrough, err: errAPI},
-		"its unit is lost":          {rec: clean, state: state.Staged, mode: volume.ModeWriteback, lost: true, want: volume.ErrFenced},
+		"its LUN is lost":           {rec: clean, state: state.Staged, mode: volume.ModeWriteback, lost: true, want: volume.ErrFenced},
 		"nothing can be dirty":      {rec: clean, state: state.Staged, mode: volume.ModeWritethrough},
 		"on its way down":           {rec: clean, state: state.Flushing, mode: volume.ModeWriteback},
 		"of another owner":          {rec: with(func(v *volume.Volume) { v.Fence.Generation = 4 }), state: state.Staged, mode: volume.ModeWriteback, want: volume.ErrFenced},

@@ -80,7 +80,7 @@ func TestLimitLeavesChangeAlone(t *testing.T) {
 	l.must("unstage", l.a.Unstage(l.ctx, volumeID, staging))
 }
 
-// TestLimitLeavesLostAlone: once the unit is somebody else's, a limit loads no table over
+// TestLimitLeavesLostAlone: once the LUN is somebody else's, a limit loads no table over
 // the one that fails.
 func TestLimitLeavesLostAlone(t *testing.T) {
 	l := newLife(t, volume.ModeWriteback)

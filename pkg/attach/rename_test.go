@@ -1,7 +1,6 @@
 package attach_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,15 +19,21 @@ import (
 func (h *host) earlier() {
 	h.w.t.Helper()
 	dm := h.kernel.Client(nil)
-	for i, name := range layout.EarlierDevices(volumeID) {
-		err := dm.Rename(h.w.ctx, layout.Devices(volumeID)[i+1], name)
+	for _, now := range layout.Devices(volumeID)[1:] {
+		err := dm.Rename(h.w.ctx, now, layout.EarlierName(volumeID, now))
 		if !errors.Is(err, devmapper.ErrNotExist) {
 			h.w.must("rename", err)
 		}
 	}
 	text, err := os.ReadFile(h.gate.journal)
 	h.w.must("journal", err)
-	h.w.must("journal", os.WriteFile(h.gate.journal, bytes.Replace(text, []byte(`"version":3`), []byte(`"version":2`), 1), 0o600))
+	h.w.must("journal", os.WriteFile(h.gate.journal, earlierJournal(text), 0o600))
+}
+
+// earlierJournal is an entry as that version wrote it.
+func earlierJournal(text []byte) []byte {
+	return []byte(strings.NewReplacer(`"version":4`, `"version":2`, `"hydration":`, `"fill":`, `"exported":`, `"lent":`,
+		`"exportedBytes":`, `"lentBytes":`, `"wwid":`, `"unitID":`).Replace(string(text)))
 }
 
 // devices are the names of the volume's devices, sorted.
@@ -64,7 +69,7 @@ func (l *life) upgraded(n int) {
 	}
 	text, err := os.ReadFile(l.a.gate.journal)
 	l.must("journal", err)
-	if !strings.Contains(string(text), `"version":3`) {
+	if !strings.Contains(string(text), `"version":4`) {
 		l.t.Fatalf("a plugin of before would read the journal: %s", text)
 	}
 	l.a.podReads()
@@ -105,7 +110,7 @@ func TestUpgradeRaisesFormatFirst(t *testing.T) {
 	l.a.AdoptNames(l.ctx)
 	text, err := os.ReadFile(l.a.gate.journal)
 	l.must("journal", err)
-	if !strings.Contains(string(text), `"version":3`) {
+	if !strings.Contains(string(text), `"version":4`) {
 		t.Errorf("the first rename is before the journal's format: %s", text)
 	}
 	if err := l.a.Unstage(l.ctx, volumeID, staging); !errors.Is(err, volume.ErrUnavailable) {

@@ -137,7 +137,7 @@ func needsRepair(e *state.Entry, sameBoot, topActive bool) bool {
 	return false
 }
 
-// abandoned tells whether a volume that is Staging or Staged and that nobody has
+// abandoned reports whether a volume that is Staging or Staged and that nobody has
 // open will not be unstaged: the kubelet unstages nothing whose stage failed for
 // good. The record alone tells then that the volume is not wanted here any more.
 func (a *Attacher) abandoned(ctx context.Context, e *state.Entry) (bool, error) {
@@ -201,7 +201,7 @@ func unjustMark(e *state.Entry, rec volume.Volume) bool {
 	return e.Clean && (rec.PossiblyDirty && rec.Fence == e.Fence && rec.Identify(e.Activation()) != volume.IdentityPast || remade(rec, e.Fence))
 }
 
-// wanted tells whether a retained cache can still be of use: to this node, which owns the
+// wanted reports whether a retained cache can still be of use: to this node, which owns the
 // volume under the same generation; to the owner after it, that has not started yet;
 // or to one that has imported it. That its record is not there (nil), or has another
 // UID, proves nothing.
@@ -278,7 +278,7 @@ func (a *Attacher) wipeOrphan(ctx context.Context, id volume.ID, c ssd.Cache) er
 	return a.ssd.Remove(ctx, id)
 }
 
-// keepOrphan tells whether a cache that the journal does not speak of may hold writes
+// keepOrphan reports whether a cache that the journal does not speak of may hold writes
 // that are still wanted.
 func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry, c ssd.Cache) (keep bool, err error) {
 	if _, dirty := unflushed(nil, c.Facts); !dirty {
@@ -292,13 +292,13 @@ func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry,
 	if !dirty {
 		return false, nil
 	}
-	p, err := a.prove(ctx, id, known, nil, rec, unitQuestion{})
+	p, err := a.prove(ctx, id, known, nil, rec, lunQuestion{})
 	if err != nil {
 		return true, err
 	}
 	k := volume.KeptCache{ID: id, Fence: known, SizeBytes: c.Data.SizeBytes + c.Meta.SizeBytes}
 	switch decideOwnership(known, rec != nil && rec.Spec.Static != nil, rec, p) {
-	case ownedLater, ownedGivenUp:
+	case ownedLater, ownedAbandoned:
 		a.keeps.drop(id)
 		return false, nil
 	case ownedHere:
@@ -317,7 +317,7 @@ func (a *Attacher) removeUnclaimed(ctx context.Context, id volume.ID, e *state.E
 	if view.VG == "" {
 		return nil
 	}
-	c, err := a.ssd.Look(ctx, view.VG, id)
+	c, err := a.ssd.Inspect(ctx, view.VG, id)
 	if err != nil {
 		return err
 	}
@@ -352,9 +352,9 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 	}
 }
 
-// shutOut tells whether a flush that failed need not be waited for: no write is on the SSD
+// shutOut reports whether a flush that failed need not be waited for: no write is on the SSD
 // alone, and this ownership is over, so that the server may never let the node in again. A
-// look that fails tells nothing.
+// poll that fails tells nothing.
 func (a *Attacher) shutOut(ctx context.Context, e *state.Entry) bool {
 	if e.MayBeDirty() || e.Marked {
 		return false

@@ -19,39 +19,39 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Bounds of what is asked of a unit. A path that is lost does not answer until its
+// Bounds of what is asked of a LUN. A path that is lost does not answer until its
 // session is back or given up.
 const (
 	reserveTimeout      = 20 * time.Second
 	reservationLookTime = 5 * time.Second
 )
 
-// Reserver speaks to the paths of a unit.
+// Reserver speaks to the paths of a LUN.
 type Reserver interface {
-	Unit(path string) reservation.Unit
+	LUN(path string) reservation.LUN
 }
 
 func keyOf(f volume.Fence) reservation.Key { return reservation.KeyOf(f.UID, f.Generation) }
 
-// paths are those of a connected unit. Without a Reserver no unit can be reserved.
+// paths are those of a connected LUN. Without a Reserver no LUN can be reserved.
 func (a *Attacher) paths(o transport.Origin) []reservation.Path {
 	var out []reservation.Path
 	for _, p := range o.Paths {
-		out = append(out, reservation.Path{Name: p, Unit: a.Reserver.Unit(p)})
+		out = append(out, reservation.Path{Name: p, LUN: a.Reserver.LUN(p)})
 	}
 	return out
 }
 
 // reserve fences a static volume before its paths are used (states.md, The fence of a
 // static volume). The record names this node as published owner. A hydration that is about to
-// begin journals the same entry meanwhile, and does not wait for the unit.
+// begin journals the same entry meanwhile, and does not wait for the LUN.
 func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) error {
 	e := s.entry
 	if !e.Static {
 		return nil
 	}
 	var own, unfenced bool
-	if err := s.note(func(e *state.Entry) error {
+	if err := s.update(func(e *state.Entry) error {
 		own, unfenced = e.Reserved && !e.Inherited, e.Unfenced
 		e.Reserved, e.Inherited, e.Lost = true, true, nil
 		return a.save(ctx, e, e.State)
@@ -63,15 +63,15 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 	before, err := reservation.Take(tctx, a.paths(o), keyOf(e.Fence))
 	switch {
 	case err == nil:
-		return s.note(func(e *state.Entry) error {
+		return s.update(func(e *state.Entry) error {
 			if e.Inherited, e.Unfenced = before.Inherited(own), false; e.Inherited && !unfenced {
 				return nil
 			}
 			return a.save(ctx, e, e.State)
 		})
 	case errors.Is(err, reservation.ErrUnsupported) && s.req.AcceptTwoWriters:
-		klog.FromContext(ctx).Info("The unit is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
-		return s.note(func(e *state.Entry) error {
+		klog.FromContext(ctx).Info("The LUN is not fenced, which the volume accepts", "volume", e.ID, "reason", err.Error())
+		return s.update(func(e *state.Entry) error {
 			e.Reserved, e.Inherited, e.Unfenced = false, false, true
 			return a.save(ctx, e, e.State)
 		})
@@ -94,7 +94,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	had := e.Reserved && !e.Unfenced // not one that a version attached which did not reserve
 	tctx, cancel := context.WithTimeout(ctx, reserveTimeout)
 	defer cancel()
-	f, paths, err := reservation.Look(tctx, a.paths(o), keyOf(e.Fence))
+	f, paths, err := reservation.Inspect(tctx, a.paths(o), keyOf(e.Fence))
 	if errors.Is(err, reservation.ErrUnsupported) && !had {
 		return a.unreserve(ctx, e)
 	}
@@ -113,7 +113,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	case reservation.StepLater:
 		return fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who)
 	case reservation.StepNothing:
-		return fmt.Errorf("%w: nothing tells whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
+		return fmt.Errorf("%w: nothing reports whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
 	}
 	// A journal that does not know who made the reservation does not end it.
 	e.Inherited = e.Inherited || f.Before().Inherited(e.Reserved)
@@ -131,7 +131,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	return nil
 }
 
-// unreserve journals that the unit is not reserved: a stage that could not ask it, or repair,
+// unreserve journals that the LUN is not reserved: a stage that could not ask it, or repair,
 // said from before that it was.
 func (a *Attacher) unreserve(ctx context.Context, e *state.Entry) error {
 	e.Reserved, e.Inherited = false, false
@@ -173,7 +173,7 @@ func (a *Attacher) giveReservation(ctx context.Context, e *state.Entry) {
 }
 
 // knownReservation is what the journal of before knows of the reservation under fence f. That
-// this machine made it, where nobody had the unit, it is believed of this boot and of the
+// this machine made it, where nobody had the LUN, it is believed of this boot and of the
 // record's last stage: an image of it, and a machine of the same name, say the same.
 func (a *Attacher) knownReservation(e *state.Entry, rec volume.Volume, f volume.Fence) (reserved, inherited bool) {
 	if e == nil || e.Fence != f || !e.Reserved {
@@ -190,7 +190,7 @@ func (a *Attacher) RunReservations(ctx context.Context, every time.Duration) {
 }
 
 // WatchReservations looks once at the reservations of all static volumes that are
-// attached, beside each other: a unit whose paths are lost answers late.
+// attached, beside each other: a LUN whose paths are lost answers late.
 func (a *Attacher) WatchReservations(ctx context.Context) error {
 	entries, err := a.Journal.List()
 	problems := []error{err}
@@ -222,7 +222,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*reservationLookTime)
 	defer cancel()
 	if e.Lost == nil {
-		step, _, _, err := a.lookReservation(ctx, e)
+		step, _, _, err := a.inspectReservation(ctx, e)
 		if err != nil || step == reservation.StepNothing {
 			return err
 		}
@@ -237,7 +237,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 	if e.Lost != nil {
 		return a.lose(ctx, e)
 	}
-	step, who, paths, err := a.lookReservation(ctx, e)
+	step, who, paths, err := a.inspectReservation(ctx, e)
 	switch {
 	case err != nil:
 		return err
@@ -251,15 +251,15 @@ func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 	return reservation.Restore(ctx, paths, keyOf(e.Fence), step, who)
 }
 
-// lookReservation gathers and decides. Paths that do not answer prove nothing.
-func (a *Attacher) lookReservation(ctx context.Context, e *state.Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
+// inspectReservation gathers and decides. Paths that do not answer prove nothing.
+func (a *Attacher) inspectReservation(ctx context.Context, e *state.Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
 	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
 	if err != nil || !found {
 		return reservation.StepNothing, 0, nil, err
 	}
 	lctx, cancel := context.WithTimeout(ctx, reservationLookTime)
 	defer cancel()
-	f, paths, err := reservation.Look(lctx, a.paths(o), keyOf(e.Fence))
+	f, paths, err := reservation.Inspect(lctx, a.paths(o), keyOf(e.Fence))
 	if err != nil {
 		klog.FromContext(ctx).V(2).Info("No path tells of its reservation", "volume", e.ID, "reason", err.Error())
 		return reservation.StepNothing, 0, nil, nil
@@ -287,10 +287,10 @@ func (a *Attacher) lose(ctx context.Context, e *state.Entry) error {
 		if err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Error(nil, "The unit is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
+		klog.FromContext(ctx).Error(nil, "The LUN is reserved for somebody else: the volume fails from now on", "volume", e.ID, "key", e.Lost.To)
 		a.stack.FinalCount(ctx, e.ID)
 		failing := devmapper.Table{{Start: 0, Length: table.Sectors(), Target: devmapper.ErrorTarget{}}}
-		// A filesystem writes when it is frozen. The unit refuses that, or takes it if it has
+		// A filesystem writes when it is frozen. The LUN refuses that, or takes it if it has
 		// forgotten the reservation.
 		if err := a.stack.ReloadBy(ctx, layout.Device(e.ID, layout.Top), failing, a.DM.ResumeUnfrozen); err != nil {
 			return err
@@ -323,7 +323,7 @@ func (a *Attacher) reportLost(ctx context.Context, e *state.Entry) error {
 	}
 	err = a.Records.Report(ctx, e.ID, volume.CacheReport{
 		Reason: v1alpha1.ReasonReservationLost, Warning: true, EventOnly: rec.Fence != e.Fence,
-		Message: fmt.Sprintf("the unit is reserved for %s: reads and writes of a pod that still has it on node %s, generation %d, fail", by, a.Node, e.Fence.Generation),
+		Message: fmt.Sprintf("the LUN is reserved for %s: reads and writes of a pod that still has it on node %s, generation %d, fail", by, a.Node, e.Fence.Generation),
 	})
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
@@ -331,8 +331,8 @@ func (a *Attacher) reportLost(ctx context.Context, e *state.Entry) error {
 	return err
 }
 
-// lostForeign refuses to give up unflushed writes for a host that is none of nearflash's.
+// lostForeign refuses to abandon unflushed writes for a host that is none of nearflash's.
 func (a *Attacher) lostForeign(e *state.Entry) error {
-	return fmt.Errorf("%w: %s is reserved for %s, a host outside of nearflash: unflushed writes of volume %s are kept on node %s until they are given up",
+	return fmt.Errorf("%w: %s is reserved for %s, a host outside of nearflash: unflushed writes of volume %s are kept on node %s until they are abandoned",
 		volume.ErrUnavailable, target(e.Source), e.Lost.To, e.ID, a.Node)
 }

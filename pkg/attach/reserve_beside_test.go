@@ -32,9 +32,9 @@ func (lostPeer) Connect(context.Context, transport.Target, *transport.Credential
 	return transport.Origin{}, errNoPeer
 }
 
-// TestReserveBesideHydration: a stage reserves its unit while the hydration that it begins with
+// TestReserveBesideHydration: a stage reserves its LUN while the hydration that it begins with
 // journals the same entry: neither writes while the other one does, and the hydration does not
-// wait for the unit.
+// wait for the LUN.
 func TestReserveBesideHydration(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	n := newFencedNode(t)
@@ -66,7 +66,7 @@ func TestReserveBesideHydration(t *testing.T) {
 		asked := false
 		n.target.Before(func() {
 			asked = true
-			_ = s.note(func(*state.Entry) error { return nil }) // the hydration need not wait
+			_ = s.update(func(*state.Entry) error { return nil }) // the hydration need not wait
 		})
 		go func() {
 			_, err := n.importCache(t.Context(), s)

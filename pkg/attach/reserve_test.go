@@ -15,17 +15,17 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// onePath is a connected unit with one path.
+// onePath is a connected LUN with one path.
 type onePath struct{ transport.Transport }
 
 func (onePath) Lookup(context.Context, transport.Target) (transport.Origin, bool, error) {
 	return transport.Origin{Paths: []string{"/dev/sda"}}, true, nil
 }
 
-// onUnit is a Reserver of one path.
-type onUnit struct{ path reservation.Unit }
+// onLUN is a Reserver of one path.
+type onLUN struct{ path reservation.LUN }
 
-func (u onUnit) Unit(string) reservation.Unit { return u.path }
+func (u onLUN) LUN(string) reservation.LUN { return u.path }
 
 // oneTop has one device, and remembers its table.
 type oneTop struct {
@@ -83,7 +83,7 @@ func newFencedNode(t *testing.T) *fencedNode {
 	n.own, n.other, n.rec = n.target.Nexus("a"), n.target.Nexus("b"), &ownerRecords{fence: n.first}
 	entries := newJournal(t)
 	n.Attacher = New(Config{Node: "a", Boot: "boot"}, Deps{
-		DM: n.top, Transport: onePath{}, Journal: entries, Records: n.rec, Reserver: onUnit{n.own}, Locks: &keylock.Set{},
+		DM: n.top, Transport: onePath{}, Journal: entries, Records: n.rec, Reserver: onLUN{n.own}, Locks: &keylock.Set{},
 	})
 	return n
 }
@@ -100,7 +100,7 @@ func (n *fencedNode) reserveAs(as state.State, mode volume.CacheMode) *state.Ent
 
 func (n *fencedNode) take(f volume.Fence) {
 	n.t.Helper()
-	if _, err := reservation.Take(n.t.Context(), []reservation.Path{{Unit: n.other}}, keyOf(f)); err != nil {
+	if _, err := reservation.Take(n.t.Context(), []reservation.Path{{LUN: n.other}}, keyOf(f)); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -117,7 +117,7 @@ func (n *fencedNode) watch() *state.Entry {
 	return e
 }
 
-// TestReserveUnsupported: a unit without reservations needs the volume's consent, and the
+// TestReserveUnsupported: a LUN without reservations needs the volume's consent, and the
 // error says which.
 func TestReserveUnsupported(t *testing.T) {
 	n := newFencedNode(t)
@@ -185,7 +185,7 @@ func TestReservationForgotten(t *testing.T) {
 	}
 }
 
-// TestReservationOfASpare: another machine under this node's name, which has taken the unit
+// TestReservationOfASpare: another machine under this node's name, which has taken the LUN
 // with the same key, is not joined by paths of this one.
 func TestReservationOfASpare(t *testing.T) {
 	ours := volume.Activation{ID: "ours", Generation: 1, Count: 3}
@@ -209,7 +209,7 @@ func TestReservationOfASpare(t *testing.T) {
 		n.take(n.first) // the same key, from another machine
 		n.rec.now, n.rec.pending, n.rec.err = c.now, c.pending, c.err
 		second := n.target.Nexus("a-2")
-		n.Transport, n.Reserver = twoPaths{}, onUnits{"/dev/sda": n.own, "/dev/sdb": second}
+		n.Transport, n.Reserver = twoPaths{}, onLUNs{"/dev/sda": n.own, "/dev/sdb": second}
 		n.watch()
 		if joined := n.own.Write(t.Context()) == nil; joined != c.joins {
 			t.Errorf("%s: this machine writes beside the spare: %t, want %t", name, joined, c.joins)
@@ -217,17 +217,17 @@ func TestReservationOfASpare(t *testing.T) {
 	}
 }
 
-// twoPaths is a connected unit with two paths.
+// twoPaths is a connected LUN with two paths.
 type twoPaths struct{ transport.Transport }
 
 func (twoPaths) Lookup(context.Context, transport.Target) (transport.Origin, bool, error) {
 	return transport.Origin{Paths: []string{"/dev/sda", "/dev/sdb"}}, true, nil
 }
 
-// onUnits is a Reserver of several paths.
-type onUnits map[string]reservation.Unit
+// onLUNs is a Reserver of several paths.
+type onLUNs map[string]reservation.LUN
 
-func (u onUnits) Unit(path string) reservation.Unit { return u[path] }
+func (u onLUNs) LUN(path string) reservation.LUN { return u[path] }
 
 // TestReservationNeverHad: a volume that an earlier version attached, and one that accepts
 // two writers, are left alone.
@@ -280,8 +280,8 @@ func TestReserveAgain(t *testing.T) {
 	}
 }
 
-// TestReserveAgainUnfenced: repair flushes a volume whose unit has no reservations if the volume
-// accepts that, also after a stage that could not ask the unit; not one that was reserved.
+// TestReserveAgainUnfenced: repair flushes a volume whose LUN has no reservations if the volume
+// accepts that, also after a stage that could not ask the LUN; not one that was reserved.
 func TestReserveAgainUnfenced(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
 	for name, c := range map[string]struct {
@@ -303,7 +303,7 @@ func TestReserveAgainUnfenced(t *testing.T) {
 		}
 		// One that knows reservations, but not those of several paths, counts as one without.
 		n.target.Unsupported, n.target.OnePathPerHost = false, true
-		n.Reserver = onUnits{"/dev/sda": n.own, "/dev/sdb": n.target.Nexus("a")}
+		n.Reserver = onLUNs{"/dev/sda": n.own, "/dev/sdb": n.target.Nexus("a")}
 		two := transport.Origin{Paths: []string{"/dev/sda", "/dev/sdb"}}
 		if err := n.reserveAgain(t.Context(), &again, two); !errors.Is(err, c.want) || c.want == nil && (err != nil || again.Reserved) {
 			t.Errorf("%s, of several paths: %v, %+v", name, err, again)
@@ -331,19 +331,19 @@ func TestReserveAgainUnfenced(t *testing.T) {
 		t.Errorf("repair after a stage that could not ask: %v, %+v", err, e)
 	}
 
-	// A unit that can be reserved after all is no unfenced one from then on.
+	// A LUN that can be reserved after all is no unfenced one from then on.
 	n.target.Unsupported = false
 	if err := n.reserve(t.Context(), stagingOf(e, true), o); err != nil || !e.Reserved || e.Unfenced {
 		t.Errorf("reserved after all: %v, %+v", err, e)
 	}
 	n.target.Unsupported = true
 	if err := n.reserveAgain(t.Context(), e, o); !errors.Is(err, volume.ErrUnavailable) {
-		t.Errorf("a unit that had a reservation: %v, want ErrUnavailable", err)
+		t.Errorf("a LUN that had a reservation: %v, want ErrUnavailable", err)
 	}
 }
 
-// TestLostForeign: unflushed writes are not given up because a host outside of nearflash
-// has reserved the unit, but for a later owner they are.
+// TestLostForeign: unflushed writes are not abandoned because a host outside of nearflash
+// has reserved the LUN, but for a later owner they are.
 func TestLostForeign(t *testing.T) {
 	for name, c := range map[string]struct {
 		to     reservation.Key
@@ -352,7 +352,7 @@ func TestLostForeign(t *testing.T) {
 	}{
 		"a later owner":  {keyOf(volume.Fence{UID: "u", Generation: 2}), false, downWipe},
 		"a host outside": {0x1234, false, ""},
-		"a host outside, and the writes are given up": {0x1234, true, downWipe},
+		"a host outside, and the writes are abandoned": {0x1234, true, downWipe},
 	} {
 		n := newFencedNode(t)
 		e := n.reserveAs(state.Staged, volume.ModeWriteback)
@@ -428,7 +428,7 @@ func TestKnownReservation(t *testing.T) {
 	}
 }
 
-// TestInheritedByRepair: repair, which reserves the unit again, does not forget that it was
+// TestInheritedByRepair: repair, which reserves the LUN again, does not forget that it was
 // inherited, nor does it end what it does not know who made.
 func TestInheritedByRepair(t *testing.T) {
 	o := transport.Origin{Paths: []string{"/dev/sda"}}
@@ -447,12 +447,12 @@ func TestInheritedByRepair(t *testing.T) {
 		}
 		n.giveReservation(t.Context(), e)
 		if free := n.other.Write(t.Context()) == nil; free == c.want {
-			t.Errorf("%s: the unit is free afterwards: %t", name, free)
+			t.Errorf("%s: the LUN is free afterwards: %t", name, free)
 		}
 	}
 }
 
-// TestGiveReservation: unstage leaves no key, unless an earlier owner had the unit, who may
+// TestGiveReservation: unstage leaves no key, unless an earlier owner had the LUN, who may
 // be writing still and has not seen that it lost it.
 func TestGiveReservation(t *testing.T) {
 	before := volume.Fence{UID: "u", Generation: 0, Node: "b"}

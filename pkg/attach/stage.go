@@ -46,12 +46,12 @@ type staging struct {
 	own sync.Mutex
 }
 
-// givenUp tells a cache whose unflushed writes need not be flushed: the record of this
+// abandoned tells a cache whose unflushed writes need not be flushed: the record of this
 // ownership says Clean.
-func (s *staging) givenUp() bool { return s.plan.Cache == planRecover && !s.rec.PossiblyDirty }
+func (s *staging) abandoned() bool { return s.plan.Cache == planRecover && !s.rec.PossiblyDirty }
 
-// note changes the entry while two may.
-func (s *staging) note(change func(*state.Entry) error) error {
+// update changes the entry while two may.
+func (s *staging) update(change func(*state.Entry) error) error {
 	s.own.Lock()
 	defer s.own.Unlock()
 	return change(s.entry)
@@ -59,7 +59,7 @@ func (s *staging) note(change func(*state.Entry) error) error {
 
 // Stage implements volume.Attacher.
 func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
-	facts, s, prestaged, err := a.lookAndDecide(ctx, req)
+	facts, s, prestaged, err := a.gatherAndDecide(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	}
 	if facts.Record.Abandoned {
 		// Before the mount, which may fail by what was lost.
-		a.tellAbandoned(ctx, req.ID, req.Publication.Fence, nil)
+		a.notifyAbandoned(ctx, req.ID, req.Publication.Fence, nil)
 	}
 	if plan.Cache == planAdopt {
 		err = a.adopt(ctx, s)
@@ -88,13 +88,13 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 		return err
 	}
 	a.reportStaged(ctx, s)
-	a.look()
+	a.poll()
 	return nil
 }
 
-// lookAndDecide begins a stage, from what was prestaged of it if there is such a thing
+// gatherAndDecide begins a stage, from what was prestaged of it if there is such a thing
 // and it is still what is needed: then the SSD is not asked again what it has.
-func (a *Attacher) lookAndDecide(ctx context.Context, req volume.StageRequest) (f stageFacts, s, prestaged *staging, err error) {
+func (a *Attacher) gatherAndDecide(ctx context.Context, req volume.StageRequest) (f stageFacts, s, prestaged *staging, err error) {
 	prestaged = a.prestages.take(req.ID)
 	f, cache, err := a.gatherStage(ctx, req, prestaged)
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 		err = a.checkPrestaged(ctx, s)
 	}
 	if err == nil {
-		err = a.checkUnitID(ctx, s)
+		err = a.checkLUNIdentity(ctx, s)
 	}
 	if err == nil {
 		err = a.checkPool(ctx, s)
@@ -166,7 +166,7 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 		return err
 	}
 	faultStageConfirmed.Hit()
-	if err := a.noteStay(id, s.entry.Fence); err != nil {
+	if err := a.recordStay(id, s.entry.Fence); err != nil {
 		return err
 	}
 	faultStageNoted.Hit()
@@ -264,7 +264,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	e := &state.Entry{
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
 		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
-		// A stage that ends before it reserves the unit anew leaves what is known of it.
+		// A stage that ends before it reserves the LUN anew leaves what is known of it.
 		Reserved: s.reserved, Inherited: s.inherited,
 	}
 	if prior != nil {
@@ -276,13 +276,13 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	}
 	switch {
 	case s.plan.Cache == planReuse:
-		e.UnitID = prior.UnitID
+		e.WWID = prior.WWID
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
 		e.Marked, e.Hydration = prior.Marked, prior.Hydration.Again()
 	case s.plan.Cache == planRecover:
 		e.Activated, e.Marked = true, true
 		if prior != nil {
-			e.UnitID = prior.UnitID
+			e.WWID = prior.WWID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()
 		}
 	default:
@@ -315,8 +315,8 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if err := a.confirmActivation(ctx, e, s.rec); err != nil {
 		return err
 	}
-	if e.UnitID == "" {
-		e.UnitID = s.origin.WWID // attached by an earlier version
+	if e.WWID == "" {
+		e.WWID = s.origin.WWID // attached by an earlier version
 	}
 	if e.Hydration != nil {
 		a.hydrations.begin(e.ID, time.Time{})

@@ -26,9 +26,9 @@ func (a *Attacher) buildCached(ctx context.Context, s *staging) error {
 			err = a.makeCache(cctx, s)
 		}
 	}
-	if err != nil && s.givenUp() && unusable(err) {
-		klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were given up cannot be activated, and is discarded", "volume", s.req.ID)
-		if err = a.startCold(cctx, s, "the unflushed writes were given up"); err == nil && s.plan.Cache == planCreate {
+	if err != nil && s.abandoned() && unusable(err) {
+		klog.FromContext(ctx).Error(err, "The cache whose unflushed writes were abandoned cannot be activated, and is discarded", "volume", s.req.ID)
+		if err = a.startCold(cctx, s, "the unflushed writes were abandoned"); err == nil && s.plan.Cache == planCreate {
 			err = a.makeCache(cctx, s)
 		}
 	}
@@ -55,7 +55,7 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageAllocated.Hit()
-	if s.givenUp() {
+	if s.abandoned() {
 		// The mark would take the consent back, and a cache that cannot be activated needs it
 		// again: until there is a mark, no table takes writes that only the SSD has.
 		if err := a.activate(ctx, s); err != nil {
@@ -142,7 +142,7 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.givenUp()))
+	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.abandoned()))
 }
 
 // beginTable prepares the SSD for a table over the cache. The journal says that there may

@@ -118,7 +118,7 @@ func (l *life) leave(h *host) {
 		l.t.Fatalf("after unstage the record says %s (ended: %q)", obj.Status.DirtyState, l.ended)
 	}
 	l.unpublish(h.name)
-	l.compare("the storage server", l.unit)
+	l.compare("the storage server", l.lun)
 	l.nothingLeft(h)
 }
 

@@ -54,9 +54,9 @@ func (a *Attacher) loadStay(id volume.ID) (*stay, error) {
 	return s, nil
 }
 
-// noteStay notes that a volume is attached. No cache can begin from elsewhere without the
+// recordStay notes that a volume is attached. No cache can begin from elsewhere without the
 // folder of the notes, nor under a first generation.
-func (a *Attacher) noteStay(id volume.ID, f volume.Fence) error {
+func (a *Attacher) recordStay(id volume.ID, f volume.Fence) error {
 	if a.Warm.Dir == "" || f.Generation <= 1 {
 		return nil
 	}
@@ -73,12 +73,12 @@ func (a *Attacher) noteStay(id volume.ID, f volume.Fence) error {
 	return nil
 }
 
-// covers tells whether the volume was attached under this ownership.
+// covers reports whether the volume was attached under this ownership.
 func (s *stay) covers(f volume.Fence) bool {
 	return s != nil && s.UID == f.UID && s.Generation >= f.Generation
 }
 
-// stayedBefore tells whether the volume was attached here under this ownership; also if
+// stayedBefore reports whether the volume was attached here under this ownership; also if
 // that cannot be read.
 func (a *Attacher) stayedBefore(id volume.ID, f volume.Fence) bool {
 	if a.Warm.Dir == "" {

@@ -40,7 +40,7 @@ func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.Leas
 	if err := a.track(ctx, e, r.Move); err != nil {
 		return volume.Lease{}, err
 	}
-	c, err := a.ssd.Look(ctx, a.Pool.View().VG, e.ID)
+	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return volume.Lease{}, err
 	}
@@ -83,10 +83,10 @@ func (a *Attacher) track(ctx context.Context, e *state.Entry, m volume.MoveID) e
 	return nil
 }
 
-// noteWrites journals which parts of the data were written to, when nobody can write
+// recordWrites journals which parts of the data were written to, when nobody can write
 // any more and before the record goes with the data device. Without a record there
 // is nothing to note: everything counts as changed.
-func (a *Attacher) noteWrites(ctx context.Context, e *state.Entry) error {
+func (a *Attacher) recordWrites(ctx context.Context, e *state.Entry) error {
 	if e.Track == nil {
 		return nil
 	}

@@ -40,15 +40,15 @@ import (
 )
 
 const (
-	mib       = 1 << 20
-	volumeID  = volume.ID("pvc-1")
-	vgName    = "nearflash"
-	ssdPath   = "/dev/nvme0n1"
-	staging   = "/staging"
-	unitBytes = 64 * mib
+	mib      = 1 << 20
+	volumeID = volume.ID("pvc-1")
+	vgName   = "nearflash"
+	ssdPath  = "/dev/nvme0n1"
+	staging  = "/staging"
+	lunBytes = 64 * mib
 )
 
-// world is a cluster with one volume and its controller, a storage server with the unit,
+// world is a cluster with one volume and its controller, a storage server with the LUN,
 // and nodes over a block layer in memory.
 type world struct {
 	t testing.TB
@@ -57,7 +57,7 @@ type world struct {
 	api     client.WithWatch
 	storage *backendtest.Server
 	control *provision.Service
-	unit    *blockdevtest.Disk
+	lun     *blockdevtest.Disk
 	// written is what the pod wrote last to each place, once that was acknowledged.
 	written map[int64]uint64
 	// warm tells that caches follow the volume; peers are what that takes. Without churn, the
@@ -80,7 +80,7 @@ func newWorld(t testing.TB, mode volume.CacheMode) *world { return newWorldOf(t,
 
 // newWorldOf is newWorld with chunks of some size.
 func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
-	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), unit: blockdevtest.NewDisk(unitBytes), written: map[int64]uint64{}}
+	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), lun: blockdevtest.NewDisk(lunBytes), written: map[int64]uint64{}}
 	w.api = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build(),
 		interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
@@ -89,7 +89,7 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 		}})
 	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: events.NewFakeRecorder(1000)})
 	_, err := w.control.Create(w.ctx, volumeID, volume.Spec{
-		CapacityBytes: unitBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: chunk, AcceptNodeLoss: mode == volume.ModeWriteback,
+		CapacityBytes: lunBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: chunk, AcceptNodeLoss: mode == volume.ModeWriteback,
 	})
 	w.must("create the volume", err)
 	return w
@@ -265,7 +265,7 @@ func (g *gate) settle() {
 	}
 }
 
-// counts tells whether something is different from the last step that counted.
+// counts reports whether something is different from the last step that counted.
 func (g *gate) counts(what string) bool {
 	if strings.HasPrefix(what, "look") {
 		return false
@@ -344,7 +344,7 @@ func (h *host) start() {
 func stepping(api client.WithWatch, step blockdevtest.Step) client.Client {
 	return interceptor.NewClient(api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-			if err := step.Look(ctx, "the record"); err != nil {
+			if err := step.Query(ctx, "the record"); err != nil {
 				return err
 			}
 			return c.Get(ctx, key, obj, opts...)

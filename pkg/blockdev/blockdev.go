@@ -149,7 +149,7 @@ func discard(fd uintptr, r [2]uint64) error {
 	return nil
 }
 
-// IsPartition tells whether a block device is a partition of another one
+// IsPartition reports whether a block device is a partition of another one
 // (Documentation/ABI/stable/sysfs-block, partition).
 func IsPartition(path string) (bool, error) {
 	devno, err := DevNo(path)

@@ -35,7 +35,7 @@ var (
 // The metadata must not be in use: those of a running cache change while they are
 // read. Errors: ErrRefused, ErrBusy, ErrNoSpace, ErrNoDirect.
 func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string) error {
-	_, err := run.Run(ctx, hostexec.Look("cache_dump", "-o", file, metadataDevice))
+	_, err := run.Run(ctx, hostexec.Query("cache_dump", "-o", file, metadataDevice))
 	if err == nil {
 		return nil
 	}
@@ -49,7 +49,7 @@ func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string)
 	return err
 }
 
-// DirectIO tells whether cache_dump can open a file (open(2), O_DIRECT). Error: ErrNoDirect;
+// DirectIO reports whether cache_dump can open a file (open(2), O_DIRECT). Error: ErrNoDirect;
 // whatever else is wrong with it the program itself says better.
 func DirectIO(file string) error {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_DIRECT, 0)

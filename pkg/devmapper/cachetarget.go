@@ -153,7 +153,7 @@ func MetadataBytes(blocks uint64) int64 {
 	return (max(n, 2*extent) + extent - 1) / extent * extent
 }
 
-// MetadataFits tells whether a metadata device of metaBytes has room for the map
+// MetadataFits reports whether a metadata device of metaBytes has room for the map
 // of so many blocks: the estimate of MetadataBytes with a quarter more instead of
 // twice as much.
 func MetadataFits(metaBytes int64, blocks uint64) bool {

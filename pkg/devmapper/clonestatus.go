@@ -44,10 +44,10 @@ type CloneStatus struct {
 	ReadOnly bool
 }
 
-// Complete tells whether everything is at the destination.
+// Complete reports whether everything is at the destination.
 func (s CloneStatus) Complete() bool { return !s.Fail && !s.Silent && s.Hydrated == s.Regions }
 
-// HydrationEnabled tells whether the background copy may run.
+// HydrationEnabled reports whether the background copy may run.
 func (s CloneStatus) HydrationEnabled() bool {
 	return !s.Fail && !s.Silent && !slices.Contains(s.Features, "no_hydration")
 }

@@ -389,7 +389,7 @@ func parseTargets(text string) (map[string]Version, error) {
 }
 
 func (d *dmsetup) exec(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-	cmd := hostexec.Look("dmsetup", args...)
+	cmd := hostexec.Query("dmsetup", args...)
 	if args[0] != "table" && args[0] != "status" && args[0] != "targets" {
 		device := args[1]
 		if args[0] == "rename" { // which waits for no command that works on the device

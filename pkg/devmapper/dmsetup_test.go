@@ -167,7 +167,7 @@ func TestChangesAreChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		calls := run.Calls()
-		if len(calls) == 0 || !calls[0].Changes || calls[0].Looks || calls[0].Device != "d" {
+		if len(calls) == 0 || !calls[0].Changes || calls[0].ReadOnly || calls[0].Device != "d" {
 			t.Errorf("%+v", calls)
 		}
 	}
@@ -175,7 +175,7 @@ func TestChangesAreChanges(t *testing.T) {
 	if _, err := c.StatusAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if calls := run.Calls(); len(calls) != 1 || calls[0].Changes || !calls[0].Looks {
+	if calls := run.Calls(); len(calls) != 1 || calls[0].Changes || !calls[0].ReadOnly {
 		t.Errorf("%+v", calls)
 	}
 }

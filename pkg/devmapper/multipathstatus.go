@@ -35,7 +35,7 @@ type PathStatus struct {
 	Failures uint64
 }
 
-// HasPath tells whether any path is active.
+// HasPath reports whether any path is active.
 func (s MultipathStatus) HasPath() bool {
 	return slices.ContainsFunc(s.Paths, func(p PathStatus) bool { return p.Active })
 }

@@ -60,7 +60,7 @@ func methods(services []service) []method {
 	return out
 }
 
-// badCode tells whether an answer says that the driver does not know what was wrong.
+// badCode reports whether an answer says that the driver does not know what was wrong.
 // No request may get that, whatever is in it.
 func badCode(err error) bool {
 	switch status.Code(err) {

@@ -15,9 +15,9 @@ const (
 	keyPortals = "portals"
 	keyIQN     = "iqn"
 	keyLUN     = "lun"
-	// keyFormat allows a blank unit to be formatted.
+	// keyFormat allows a blank LUN to be formatted.
 	keyFormat = "formatIfBlank"
-	// keyNoReservations accepts a unit that cannot be fenced.
+	// keyNoReservations accepts a LUN that cannot be fenced.
 	keyNoReservations = "withoutReservations"
 	// keyAdopt says of a PersistentVolume that its volume is on the storage server, and
 	// that its record is to be made anew if it was lost. The attributes of the cache go
@@ -43,7 +43,7 @@ const (
 var iqnPattern = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9.-]+(:[a-z0-9.:-]+)?|eui\.[0-9a-fA-F]{16}|naa\.[0-9a-fA-F]{16}([0-9a-fA-F]{16})?)$`)
 
 // isStatic reports whether a volume_context is that of a static volume: one
-// made by CreateVolume names no logical unit.
+// made by CreateVolume names no LUN.
 func isStatic(attributes map[string]string) bool {
 	for _, k := range []string{keyPortals, keyIQN, keyLUN} {
 		if _, ok := attributes[k]; ok {

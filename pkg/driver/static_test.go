@@ -10,7 +10,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// TestVolumeContextFormat: a blank unit of somebody else's is formatted only if the
+// TestVolumeContextFormat: a blank LUN of somebody else's is formatted only if the
 // PersistentVolume says so.
 func TestVolumeContextFormat(t *testing.T) {
 	for value, want := range map[string]bool{"": false, "false": false, "true": true} {
@@ -84,7 +84,7 @@ func TestVolumeContextWarmStart(t *testing.T) {
 	}
 }
 
-// TestVolumeContextReservations: consent to a unit without a fence is one word, and
+// TestVolumeContextReservations: consent to a LUN without a fence is one word, and
 // reaches the node.
 func TestVolumeContextReservations(t *testing.T) {
 	attributes := map[string]string{"portals": "192.0.2.1", "iqn": "iqn.2003-01.org.example:disk1"}

@@ -15,6 +15,6 @@ func NewBug(name string) Bug {
 // Name returns the name of the file that turns the defect on.
 func (b Bug) Name() string { return b.name }
 
-// On tells whether the file of that name is in the directory NEARFLASH_FAULT_DIR. It
+// On reports whether the file of that name is in the directory NEARFLASH_FAULT_DIR. It
 // stays there.
 func (b Bug) On() bool { return on(b.name) }

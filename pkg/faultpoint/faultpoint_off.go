@@ -2,7 +2,7 @@
 
 package faultpoint
 
-// Enabled tells whether this build honours fault files.
+// Enabled reports whether this build honours fault files.
 const Enabled = false
 
 func hit(string) {}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Enabled tells whether this build honours fault files.
+// Enabled reports whether this build honours fault files.
 const Enabled = true
 
 // DirEnv names the directory of fault files. Without it no point does anything.
@@ -50,7 +50,7 @@ func hit(name string) {
 	select {} // the signal ends the process; no step may follow
 }
 
-// on tells whether a defect is asked for.
+// on reports whether a defect is asked for.
 func on(name string) bool {
 	dir := os.Getenv(DirEnv)
 	if dir == "" {

@@ -33,8 +33,8 @@ type Cmd struct {
 	// Env is added to the environment of this process as KEY=VALUE. LC_ALL=C is
 	// always set and cannot be overridden: the output is parsed.
 	Env []string
-	// Looks tells that the program changes nothing.
-	Looks bool
+	// ReadOnly tells that the program changes nothing.
+	ReadOnly bool
 	// Changes tells that the program makes the kernel change something; Device says of
 	// what. It must not be empty then, and names what two programs must not change at a
 	// time: a device of the device mapper, a volume group.
@@ -42,11 +42,11 @@ type Cmd struct {
 	Device  string
 }
 
-// Look is a program that changes nothing. It is killed when its context ends, and not
+// Query is a program that changes nothing. It is killed when its context ends, and not
 // waited for: a process in uninterruptible sleep (a device that no longer answers) cannot
 // be ended. While one cannot, the same look is not begun again: it is [ErrStuck] at once.
-func Look(name string, args ...string) Cmd {
-	return Cmd{Name: name, Args: args, Looks: true}
+func Query(name string, args ...string) Cmd {
+	return Cmd{Name: name, Args: args, ReadOnly: true}
 }
 
 // Command is a program that works by itself. It is killed when its context ends, and

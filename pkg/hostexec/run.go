@@ -18,16 +18,16 @@ import (
 const (
 	// patience is how long Run waits for the end of a look that was killed.
 	patience = 2 * time.Second
-	// slowLook is how long a look may take before the next one of the kind waits for it.
-	slowLook = time.Second
-	// stuckLook is how long a look may take before the next one of the kind does not wait
+	// slowQuery is how long a look may take before the next one of the kind waits for it.
+	slowQuery = time.Second
+	// stuckQuery is how long a look may take before the next one of the kind does not wait
 	// for it any more.
-	stuckLook = 15 * time.Second
+	stuckQuery = 15 * time.Second
 )
 
 type runner struct {
 	changes changes
-	looks   looks
+	queries queries
 	// outside is where changes run; nil leaves them in the caller's cgroup.
 	outside *outside
 }
@@ -96,8 +96,8 @@ func (r *runner) Run(ctx context.Context, cmd Cmd) (Result, error) {
 		return Result{}, fmt.Errorf("%s: a command that changes the kernel names no device", cmd)
 	case cmd.Changes:
 		return r.change(ctx, cmd)
-	case cmd.Looks:
-		return r.look(ctx, cmd)
+	case cmd.ReadOnly:
+		return r.query(ctx, cmd)
 	}
 	p, err := start(cmd)
 	if err != nil {
@@ -181,65 +181,65 @@ func (p *process) result(ctx context.Context, cmd Cmd) (Result, error) {
 	return res, fmt.Errorf("%s: %w", cmd, p.err)
 }
 
-// looks are the first of each kind of look that has not ended.
-type looks struct {
+// queries are the first of each kind of look that has not ended.
+type queries struct {
 	mu sync.Mutex
-	m  map[string]*lookUnderWay
+	m  map[string]*pendingQuery
 }
 
-type lookUnderWay struct {
+type pendingQuery struct {
 	since time.Time
-	// givenUp is closed when nobody waits for it any more, ended when it has ended.
-	givenUp, ended chan struct{}
+	// abandoned is closed when nobody waits for it any more, ended when it has ended.
+	abandoned, ended chan struct{}
 }
 
-// look runs a program that changes nothing.
-func (r *runner) look(ctx context.Context, cmd Cmd) (Result, error) {
+// query runs a program that changes nothing.
+func (r *runner) query(ctx context.Context, cmd Cmd) (Result, error) {
 	kind := cmd.Name + "\x00" + fmt.Sprint(cmd.Args)
 	if cmd.Device != "" {
 		kind = cmd.Device
 	}
-	mine, err := r.looks.begin(ctx, kind)
+	mine, err := r.queries.begin(ctx, kind)
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", cmd, err)
 	}
 	p, err := start(cmd)
 	if err != nil {
-		r.looks.end(kind, mine)
+		r.queries.end(kind, mine)
 		return Result{}, err
 	}
 	select {
 	case <-p.ended:
-		r.looks.end(kind, mine)
+		r.queries.end(kind, mine)
 		return p.result(ctx, cmd)
 	case <-ctx.Done():
 		p.kill()
 	}
 	select {
 	case <-p.ended:
-		r.looks.end(kind, mine)
+		r.queries.end(kind, mine)
 		return p.result(ctx, cmd)
 	case <-time.After(patience):
 	}
-	close(mine.givenUp)
+	close(mine.abandoned)
 	go func() {
 		<-p.ended
 		p.streams.close()
-		r.looks.end(kind, mine)
+		r.queries.end(kind, mine)
 	}()
 	return Result{}, fmt.Errorf("%s: %w: %w", cmd, ErrStuck, ctx.Err())
 }
 
 // begin lets a look begin unless one of its kind has been under way for long. That one is
 // waited for, unless nobody does any more.
-func (l *looks) begin(ctx context.Context, kind string) (*lookUnderWay, error) {
-	mine := &lookUnderWay{since: time.Now(), givenUp: make(chan struct{}), ended: make(chan struct{})}
+func (l *queries) begin(ctx context.Context, kind string) (*pendingQuery, error) {
+	mine := &pendingQuery{since: time.Now(), abandoned: make(chan struct{}), ended: make(chan struct{})}
 	for {
 		l.mu.Lock()
 		before := l.m[kind]
 		if before == nil {
 			if l.m == nil {
-				l.m = map[string]*lookUnderWay{}
+				l.m = map[string]*pendingQuery{}
 			}
 			mine.since = time.Now()
 			l.m[kind] = mine
@@ -255,15 +255,15 @@ func (l *looks) begin(ctx context.Context, kind string) (*lookUnderWay, error) {
 }
 
 // wait returns false if another look may begin beside this one, true if this one has ended.
-func (l *lookUnderWay) wait(ctx context.Context) (ended bool, err error) {
+func (l *pendingQuery) wait(ctx context.Context) (ended bool, err error) {
 	age := time.Since(l.since)
 	select {
 	case <-l.ended:
 		return true, nil
-	case <-l.givenUp:
-		age = stuckLook
+	case <-l.abandoned:
+		age = stuckQuery
 	default:
-		if age < slowLook {
+		if age < slowQuery {
 			return false, nil
 		}
 	}
@@ -272,8 +272,8 @@ func (l *lookUnderWay) wait(ctx context.Context) (ended bool, err error) {
 		return true, nil
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-time.After(stuckLook - age):
-	case <-l.givenUp:
+	case <-time.After(stuckQuery - age):
+	case <-l.abandoned:
 	}
 	since := fmt.Errorf("%w: the same look since %s", ErrStuck, l.since.UTC().Format(time.RFC3339))
 	if err != nil {
@@ -282,7 +282,7 @@ func (l *lookUnderWay) wait(ctx context.Context) (ended bool, err error) {
 	return false, since
 }
 
-func (l *looks) end(kind string, mine *lookUnderWay) {
+func (l *queries) end(kind string, mine *pendingQuery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.m[kind] == mine {

@@ -43,7 +43,9 @@ const (
 	// while it uses them (states.md, I4).
 	// 3: devices have names of their own, below which an older program would not look
 	// (states.md, Names on the host).
-	version = 3
+	// 4: keys, the device of an export and the logical volume of a hydration have other
+	// names, which an older program would overlook.
+	version = 4
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)

@@ -65,7 +65,7 @@ func (s *Set) Lock(ctx context.Context, key string) (unlock func(), ok bool) {
 	return s.take(key, &holder{request: true}), true
 }
 
-// Held tells whether somebody has the lock of key.
+// Held reports whether somebody has the lock of key.
 func (s *Set) Held(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,14 +26,14 @@ func newAbandon(f *Factory) *cobra.Command {
 	o := &abandonOptions{change: newChange(f)}
 	cmd := &cobra.Command{
 		Use:   "abandon VOLUME",
-		Short: "Give up the unflushed writes of a node that is lost",
-		Long: `Give up the unflushed writes of a node that is lost for good, so that the volume can be used on other nodes with what the storage server has.
+		Short: "Abandon the unflushed writes of a node that is lost",
+		Long: `Abandon the unflushed writes of a node that is lost for good, so that the volume can be used on other nodes with what the storage server has.
 
 A writeback volume whose node went away is kept for that node, because only its SSD has the newest writes. When the node comes back it flushes by
-itself. Give up only what cannot come back: the writes are lost, and the filesystem may need a check. Should the node come
+itself. Abandon only what cannot come back: the writes are lost, and the filesystem may need a check. Should the node come
 back after all, it finds a newer owner and discards its cache.
 
-What was given up, when, and by whom is kept in status.abandoned of the CachedVolume, and the next pod is told by an event.
+What was abandoned, when, and by whom is kept in status.abandoned of the CachedVolume, and the next pod is told by an event.
 
 While the node is Ready the writes can be had: this is refused without --force, which is for an SSD that is lost while its node lives. It is
 refused in any case while a pod runs with the volume there. Of a node that is not Ready nobody can tell: make sure that the machine is off. One
@@ -62,7 +62,7 @@ func (o *abandonOptions) Run(ctx context.Context) error {
 		return err
 	}
 	if !v.possiblyDirty() {
-		if err := o.say(v, "there is nothing to give up: the storage server has every write"); err != nil {
+		if err := o.say(v, "there is nothing to abandon: the storage server has every write"); err != nil {
 			return err
 		}
 		return o.object(o.client, o.Out, v.CachedVolume)
@@ -78,7 +78,7 @@ func (o *abandonOptions) Run(ctx context.Context) error {
 	if err := o.refuse(ctx, v, node); err != nil {
 		return fmt.Errorf("%s: %w", v.title(), err)
 	}
-	if err := o.giveUp(ctx, v); err != nil {
+	if err := o.abandon(ctx, v); err != nil {
 		return err
 	}
 	if len(v.Status.Abandoned) == 0 {
@@ -87,7 +87,7 @@ func (o *abandonOptions) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := o.say(v, "the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it"); err != nil {
+	if err := o.say(v, "the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it"); err != nil {
 		return err
 	}
 	return o.object(o.client, o.Out, v.CachedVolume)
@@ -102,7 +102,7 @@ func (o *abandonOptions) known(v *volume) string {
 	return fmt.Sprintf("; %s ago %s were dirty", ago(o.Clock.Now(), cache.ObservedTime), size(*cache.DirtyBytes))
 }
 
-// refuse returns why the writes must not be given up.
+// refuse returns why the writes must not be abandoned.
 func (o *abandonOptions) refuse(ctx context.Context, v *volume, node nodeState) error {
 	if node.ready {
 		pods, err := o.users(ctx, v.ClaimNamespace, v.Claim)
@@ -124,10 +124,10 @@ func (o *abandonOptions) refuse(ctx context.Context, v *volume, node nodeState) 
 	return nil
 }
 
-// giveUp takes the mark away and writes down what is given up, in one write, unless
+// abandon takes the mark away and writes down what is abandoned, in one write, unless
 // the record has changed since it was looked at: the node may have come back in that
 // moment.
-func (o *abandonOptions) giveUp(ctx context.Context, v *volume) error {
+func (o *abandonOptions) abandon(ctx context.Context, v *volume) error {
 	before := v.DeepCopy()
 	v.Status.DirtyState = v1alpha1.DirtyStateClean
 	all := append(slices.Clone(v.Status.Abandoned), o.loss(ctx, v))

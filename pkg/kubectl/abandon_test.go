@@ -33,7 +33,7 @@ func TestDescribeAbandoned(t *testing.T) {
 	for _, want := range []string{
 		"unflushed writes of generation 1 on node node-z, 60m ago by alice, none of them older than 3h; pod shop/db-0 was told\n",
 		"unflushed writes of generation 2 on node node-a, 2m ago; no pod was told yet\n",
-		"  - Writes were given up and may be lost; of all others the storage server has every acknowledged one",
+		"  - Writes were abandoned and may be lost; of all others the storage server has every acknowledged one",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("output has no %q:\n%s", want, out)
@@ -56,18 +56,18 @@ func TestAbandon(t *testing.T) {
 		wantLoss *v1alpha1.AbandonedWrites
 	}{
 		"node lost": {
-			args: []string{"abandon", "data", "--accept-data-loss"}, objs: onNode(false), wantLoss: gaveUp("--accept-data-loss", nil),
+			args: []string{"abandon", "data", "--accept-data-loss"}, objs: onNode(false), wantLoss: abandoned("--accept-data-loss", nil),
 			wantOut: `
 data: unflushed writes of generation 3 on node node-a, which is not Ready since 20m
-data: the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it
+data: the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it
 `,
 			wantDirty: v1alpha1.DirtyStateClean,
 		},
 		"node not in the cluster": {
-			args: []string{"abandon", "cvol/pvc-1", "--accept-data-loss"}, objs: lost, wantLoss: gaveUp("--accept-data-loss", nil),
+			args: []string{"abandon", "cvol/pvc-1", "--accept-data-loss"}, objs: lost, wantLoss: abandoned("--accept-data-loss", nil),
 			wantOut: `
 data: unflushed writes of generation 3 on node node-a, which is not in the cluster
-data: the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it
+data: the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it
 `,
 			wantDirty: v1alpha1.DirtyStateClean,
 		},
@@ -84,10 +84,10 @@ data: the writes are given up: the volume goes on with what the storage server h
 			wantDirty: v1alpha1.DirtyStatePossiblyDirty,
 		},
 		"node Ready, SSD lost": {
-			args: []string{"abandon", "data", "--accept-data-loss", "--force"}, objs: onNode(true), wantLoss: gaveUp("--accept-data-loss --force", nil),
+			args: []string{"abandon", "data", "--accept-data-loss", "--force"}, objs: onNode(true), wantLoss: abandoned("--accept-data-loss --force", nil),
 			wantOut: `
 data: unflushed writes of generation 3 on node node-a, which is Ready
-data: the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it
+data: the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it
 `,
 			wantDirty: v1alpha1.DirtyStateClean,
 		},
@@ -105,25 +105,25 @@ data: unflushed writes of generation 3 on node node-a, which is Ready; 12s ago 5
 			objs: append(bound("default", "data", "pvc-1", writeback, on("node-a"), dirty(512*mib)), node("node-a", false)),
 			wantOut: `
 data: unflushed writes of generation 3 on node node-a, which is not Ready since 20m; 12s ago 512Mi were dirty
-data: the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it
+data: the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it
 `,
 			wantDirty: v1alpha1.DirtyStateClean,
-			wantLoss:  gaveUp("--accept-data-loss", &v1alpha1.LastSeenWrites{ObservedTime: before(12 * time.Second), DirtyBytes: ptr(512 * mib), SinceTime: before(40 * time.Second)}),
+			wantLoss:  abandoned("--accept-data-loss", &v1alpha1.LastSeenWrites{ObservedTime: before(12 * time.Second), DirtyBytes: ptr(512 * mib), SinceTime: before(40 * time.Second)}),
 		},
 		"nothing was dirty when it was last seen": {
 			args: []string{"abandon", "data", "--accept-data-loss"},
 			objs: append(bound("default", "data", "pvc-1", writeback, on("node-a")), node("node-a", false)),
 			wantOut: `
 data: unflushed writes of generation 3 on node node-a, which is not Ready since 20m; 12s ago 0 were dirty
-data: the writes are given up: the volume goes on with what the storage server has; check its filesystem before you trust it
+data: the writes are abandoned: the volume goes on with what the storage server has; check its filesystem before you trust it
 `,
 			wantDirty: v1alpha1.DirtyStateClean,
 			// What is lost was written after the node was last heard of.
-			wantLoss: gaveUp("--accept-data-loss", &v1alpha1.LastSeenWrites{ObservedTime: before(12 * time.Second), DirtyBytes: ptr(int64(0)), SinceTime: before(12 * time.Second)}),
+			wantLoss: abandoned("--accept-data-loss", &v1alpha1.LastSeenWrites{ObservedTime: before(12 * time.Second), DirtyBytes: ptr(int64(0)), SinceTime: before(12 * time.Second)}),
 		},
 		"nothing to give up": {
 			args: []string{"abandon", "data"}, objs: bound("default", "data", "pvc-1", on("node-a")),
-			wantOut:   "data: there is nothing to give up: the storage server has every write\n",
+			wantOut:   "data: there is nothing to abandon: the storage server has every write\n",
 			wantDirty: v1alpha1.DirtyStateClean,
 		},
 	} {
@@ -152,8 +152,8 @@ data: the writes are given up: the volume goes on with what the storage server h
 // equateTimes compares instants: the API keeps no time zone.
 var equateTimes = cmp.Comparer(func(a, b metav1.Time) bool { return a.Equal(&b) })
 
-// gaveUp is what goes on record of the writes of generation 3 on node-a.
-func gaveUp(given string, seen *v1alpha1.LastSeenWrites) *v1alpha1.AbandonedWrites {
+// abandoned is what goes on record of the writes of generation 3 on node-a.
+func abandoned(given string, seen *v1alpha1.LastSeenWrites) *v1alpha1.AbandonedWrites {
 	a := &v1alpha1.AbandonedWrites{Generation: 3, NodeName: "node-a", Consent: v1alpha1.LossConsent{Time: before(0), Given: given}}
 	if seen != nil {
 		a.LastSeen = *seen

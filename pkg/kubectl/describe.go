@@ -193,7 +193,7 @@ func (o *describeOptions) abandoned(w io.Writer, v *volume) {
 		case told.Name != "":
 			text += fmt.Sprintf("; pod %s/%s was told", told.Namespace, told.Name)
 		}
-		line(w, "Given up", "%s", text)
+		line(w, "Abandoned", "%s", text)
 	}
 }
 
@@ -285,7 +285,7 @@ func consequences(v *volume, node nodeState, f warmFacts) []string {
 	case owner == "":
 		out = append(out, "No pod has used the volume yet.")
 	case len(v.Status.Abandoned) > 0:
-		out = append(out, "Writes were given up and may be lost; of all others the storage server has every acknowledged one: losing a node or an SSD loses none of them.")
+		out = append(out, "Writes were abandoned and may be lost; of all others the storage server has every acknowledged one: losing a node or an SSD loses none of them.")
 	default:
 		out = append(out, "The storage server has every acknowledged write: losing a node or an SSD loses none.")
 	}

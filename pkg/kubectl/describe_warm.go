@@ -100,12 +100,12 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 // stale is what a retained cache is that nobody can use.
 const stale = "stale, will be wiped"
 
-// inPart tells whether a retained cache is one that its own node alone can use.
+// inPart reports whether a retained cache is one that its own node alone can use.
 func inPart(v *volume, r v1alpha1.RetainedCache) bool {
 	return fresh(v, r) && r.Content == v1alpha1.RetainedCachePartial
 }
 
-// keptWhole tells whether what is kept is of use to other nodes too.
+// keptWhole reports whether what is kept is of use to other nodes too.
 func keptWhole(v *volume) bool {
 	return !slices.ContainsFunc(v.Status.RetainedCaches, func(r v1alpha1.RetainedCache) bool { return inPart(v, r) })
 }

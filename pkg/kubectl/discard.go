@@ -28,8 +28,8 @@ func newDiscard(f *Factory) *cobra.Command {
 	o := &discardOptions{Factory: f, output: newOutput(false)}
 	cmd := &cobra.Command{
 		Use:   "discard NODE VOLUME",
-		Short: "Give up unflushed writes that a node keeps",
-		Long: `Give up unflushed writes that a node keeps because nobody can tell whether they are still wanted.
+		Short: "Abandon unflushed writes that a node keeps",
+		Long: `Abandon unflushed writes that a node keeps because nobody can tell whether they are still wanted.
 
 A node that has writes on its SSD alone, and finds no record of their volume, or one that was made anew, flushes them if the storage server still
 shows it the volume as that of their owner. If it does not, the node keeps them, and no pod gets the volume on that node. "kubectl nearflash
@@ -96,10 +96,10 @@ func (o *discardOptions) Run(ctx context.Context) error {
 	if !o.accept {
 		return errors.New("acknowledged writes would be lost: add --accept-data-loss if nobody wants them")
 	}
-	if err := o.giveUp(ctx, pool, k); err != nil {
+	if err := o.discard(ctx, pool, k); err != nil {
 		return err
 	}
-	if err := o.say("the writes are given up: the node wipes the cache within a minute"); err != nil {
+	if err := o.say("the writes are abandoned: the node wipes the cache within a minute"); err != nil {
 		return err
 	}
 	return o.object(o.client, o.Out, pool)
@@ -118,8 +118,8 @@ func sizeOf(bytes *int64) string {
 	return size(*bytes)
 }
 
-// giveUp writes the word, unless the status has changed since it was looked at.
-func (o *discardOptions) giveUp(ctx context.Context, pool *v1alpha1.CachePool, k v1alpha1.KeptCache) error {
+// discard writes the word, unless the status has changed since it was looked at.
+func (o *discardOptions) discard(ctx context.Context, pool *v1alpha1.CachePool, k v1alpha1.KeptCache) error {
 	before := pool.DeepCopy()
 	records.AddDeleted(&pool.Status, v1alpha1.DeletedVolume{VolumeName: k.VolumeName, VolumeUID: k.VolumeUID, Generation: ptr.To(ptr.Deref(k.Generation, 0))})
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})

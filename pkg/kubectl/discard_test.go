@@ -21,11 +21,11 @@ func TestDiscard(t *testing.T) {
 	}{
 		"with consent": {
 			args:    []string{"discard", "node-a", "pvc-lost", "--accept-data-loss"},
-			wantOut: said + "the writes are given up: the node wipes the cache within a minute\n", wantDeleted: word,
+			wantOut: said + "the writes are abandoned: the node wipes the cache within a minute\n", wantDeleted: word,
 		},
 		"by the name of its record": {
 			args:    []string{"discard", "node-a", "cvol/pvc-lost", "--accept-data-loss", "-o", "name"},
-			wantOut: "cachepool.nearflash.io/node-a\n", wantErr: said + "the writes are given up: the node wipes the cache within a minute\n", wantDeleted: word,
+			wantOut: "cachepool.nearflash.io/node-a\n", wantErr: said + "the writes are abandoned: the node wipes the cache within a minute\n", wantDeleted: word,
 		},
 		"without consent": {
 			args: []string{"discard", "node-a", "pvc-lost"}, wantOut: said,

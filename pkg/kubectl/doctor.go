@@ -57,7 +57,7 @@ func (d *diagnosis) add(s severity, object, remedy, format string, args ...any) 
 // ok notes what a check has found in order.
 func (d *diagnosis) ok(object, format string, args ...any) { d.add(sevOK, object, "", format, args...) }
 
-// bad tells whether more than OK was found since a length of the list.
+// bad reports whether more than OK was found since a length of the list.
 func (d *diagnosis) bad(since int) bool {
 	return slices.ContainsFunc(d.Findings[since:], func(f finding) bool { return f.Severity != sevOK })
 }

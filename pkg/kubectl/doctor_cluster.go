@@ -41,7 +41,7 @@ var neededFields = map[string][]string{
 }
 
 // checkDefinitions looks at the resources that everything else rests on, and
-// tells whether the rest can be looked at.
+// reports whether the rest can be looked at.
 func (o *doctorOptions) checkDefinitions(ctx context.Context, d *diagnosis) bool {
 	readable := true
 	for _, crdName := range slices.Sorted(maps.Keys(neededFields)) {
@@ -61,13 +61,13 @@ func (o *doctorOptions) checkDefinitions(ctx context.Context, d *diagnosis) bool
 	return readable
 }
 
-// essential tells whether nothing can be said without a definition. Without those of
+// essential reports whether nothing can be said without a definition. Without those of
 // warm moves, caches start cold.
 func essential(crdName string) bool {
 	return crdName == "cachedvolumes."+v1alpha1.GroupName || crdName == "cachepools."+v1alpha1.GroupName
 }
 
-// checkDefinition tells whether objects of the definition can be read.
+// checkDefinition reports whether objects of the definition can be read.
 func checkDefinition(d *diagnosis, object string, crd *apiextensionsv1.CustomResourceDefinition) bool {
 	const remedy = "kubectl apply --server-side --force-conflicts -f crds/ with the directory crds of the chart of this version"
 	var served []string

@@ -30,7 +30,7 @@ cache shows what was there before. After this command no node uses what it has: 
 generation and starts cold, wherever it is.
 
 Stop the pods first, and replace the content before they start again: this is refused while the volume is attached, and while a node may hold
-unflushed writes of it, which would be written over the new content. Another unit at the volume's address is noticed without this command, by its identity.`,
+unflushed writes of it, which would be written over the new content. Another LUN at the volume's address is noticed without this command, by its identity.`,
 		Example:           `  kubectl nearflash invalidate -n shop data --yes`,
 		ValidArgsFunction: f.completeVolumes(0),
 		RunE:              run(o),
@@ -89,7 +89,7 @@ func (o *invalidateOptions) Run(ctx context.Context) error {
 	return o.object(o.client, o.Out, v.CachedVolume)
 }
 
-// forgetOwner makes the next publication one to a new owner (states.md, The same unit),
+// forgetOwner makes the next publication one to a new owner (states.md, The same LUN),
 // unless the record has changed since it was looked at.
 func (o *invalidateOptions) forgetOwner(ctx context.Context, v *volume) error {
 	before := v.DeepCopy()

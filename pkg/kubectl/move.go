@@ -61,9 +61,9 @@ func (s *session) migrationsIfAny(ctx context.Context) ([]v1alpha1.CacheMigratio
 	return all, err
 }
 
-// movesOf returns the moves of some volumes, and with strangers those of volumes
+// movesOf returns the moves of some volumes, and with foreign those of volumes
 // that are gone: those that go on by name, then the ended ones, the last first.
-func movesOf(all []v1alpha1.CacheMigration, volumes []*volume, strangers bool) []move {
+func movesOf(all []v1alpha1.CacheMigration, volumes []*volume, foreign bool) []move {
 	byUID := make(map[string]*volume, len(volumes))
 	for _, v := range volumes {
 		byUID[string(v.UID)] = v
@@ -73,7 +73,7 @@ func movesOf(all []v1alpha1.CacheMigration, volumes []*volume, strangers bool) [
 		m := move{&all[i], byUID[all[i].Spec.VolumeUID]}
 		switch {
 		case m.of != nil:
-		case strangers:
+		case foreign:
 			m.of = &volume{CachedVolume: &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: m.Spec.VolumeName}}}
 		default:
 			continue
@@ -179,7 +179,7 @@ func (m move) took() string {
 // message says why, if there is something to say.
 func (m move) message() string { return cmp.Or(m.Status.OutcomeMessage, m.Status.Source.Message) }
 
-// imports tells whether a move that goes on reads a retained cache, or waits for it.
+// imports reports whether a move that goes on reads a retained cache, or waits for it.
 func (m move) imports(r v1alpha1.RetainedCache) bool {
 	lease := m.Status.Source.State
 	return !m.ended() && m.Spec.SourceNode == r.NodeName && m.Spec.SourceGeneration == r.Generation && (lease == "" || lease == v1alpha1.ExportStateExported)

@@ -73,7 +73,7 @@ func (s *session) users(ctx context.Context, namespace, claim string) ([]corev1.
 	return out, nil
 }
 
-// uses tells whether a pod names a claim, or has it made for itself.
+// uses reports whether a pod names a claim, or has it made for itself.
 func uses(pod *corev1.Pod, claim string) bool {
 	for _, v := range pod.Spec.Volumes {
 		if v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim || v.Ephemeral != nil && pod.Name+"-"+v.Name == claim {
@@ -83,7 +83,7 @@ func uses(pod *corev1.Pod, claim string) bool {
 	return false
 }
 
-// podReady tells whether a pod is ready, and if not, why.
+// podReady reports whether a pod is ready, and if not, why.
 func podReady(pod *corev1.Pod) (bool, string) {
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil {

@@ -68,7 +68,7 @@ func (o *output) complete() error {
 	return err
 }
 
-// table tells whether to print for people.
+// table reports whether to print for people.
 func (o *output) table() bool { return o.printer == nil }
 
 // messages is where words for people go: not between objects.

@@ -41,7 +41,7 @@ func (v *volume) argument() string {
 	return "cvol/" + v.Name
 }
 
-// attached tells whether a node is entitled to have the volume attached.
+// attached reports whether a node is entitled to have the volume attached.
 func (v *volume) attached() bool { return v.Status.Publication == v1alpha1.PublicationPublished }
 
 // node returns where the volume is attached, "" if it is nowhere.
@@ -52,15 +52,15 @@ func (v *volume) node() string {
 	return v.Status.OwnerNode
 }
 
-// possiblyDirty tells whether the owner's SSD may hold what the origin lacks.
+// possiblyDirty reports whether the owner's SSD may hold what the origin lacks.
 func (v *volume) possiblyDirty() bool {
 	return v.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
 }
 
-// reported tells whether the owner reports a cache.
+// reported reports whether the owner reports a cache.
 func (v *volume) reported() bool { return v.attached() && v.Status.Cache.Mode != "" }
 
-// lastSeen tells whether there is a report of a cache that the owner may still have.
+// lastSeen reports whether there is a report of a cache that the owner may still have.
 func (v *volume) lastSeen() bool {
 	return v.reported() || v.possiblyDirty() && v.Status.Cache.Mode != ""
 }

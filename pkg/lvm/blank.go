@@ -21,7 +21,7 @@ func (t *tools) Blank(ctx context.Context, device string) (blank bool, why strin
 	if err != nil || why != "" {
 		return false, why, err
 	}
-	res, err := t.run.Run(ctx, hostexec.Look("wipefs", "--no-act", "--json", device))
+	res, err := t.run.Run(ctx, hostexec.Query("wipefs", "--no-act", "--json", device))
 	if err != nil {
 		return false, "", fmt.Errorf("signatures of %s: %w", device, err)
 	}

@@ -55,7 +55,7 @@ type LV struct {
 	VG, Name, UUID string
 	SizeBytes      int64
 	Tags           []string
-	// Active tells whether the kernel has it; Major and Minor are then set, and
+	// Active reports whether the kernel has it; Major and Minor are then set, and
 	// -1 otherwise.
 	Active       bool
 	Major, Minor int
@@ -66,7 +66,7 @@ type LV struct {
 	// Health is LVM's word for what is wrong ("partial", "refresh needed",
 	// "mismatches exist"), empty if nothing is.
 	Health string
-	// Open tells whether somebody has the device open.
+	// Open reports whether somebody has the device open.
 	Open bool
 }
 
@@ -98,7 +98,7 @@ type Client interface {
 	// PVs returns those of the given devices that are physical volumes,
 	// whatever group they are in.
 	PVs(ctx context.Context, devices []string) ([]PV, error)
-	// Blank tells whether a device may be taken: a whole block device without
+	// Blank reports whether a device may be taken: a whole block device without
 	// any signature, partition, holder or mount. If not, why says what it has.
 	// Errors: the device does not exist or cannot be read.
 	Blank(ctx context.Context, device string) (blank bool, why string, err error)

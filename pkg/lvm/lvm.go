@@ -230,7 +230,7 @@ func (t *tools) execOn(ctx context.Context, devices, config []string, name strin
 	args = append(args, "--config", strings.Join(config, " "))
 	cmd := hostexec.Change(group, name, args...)
 	if name == "lvs" || name == "vgs" || name == "pvs" {
-		cmd = hostexec.Look(name, args...)
+		cmd = hostexec.Query(name, args...)
 	}
 	res, err := t.run.Run(ctx, cmd)
 	if err != nil {

@@ -84,7 +84,7 @@ const (
 
 // identify returns what blkid calls a device that can be read and is not blank.
 func (h *Host) identify(ctx context.Context, device string) (string, error) {
-	res, err := h.run.Run(ctx, hostexec.Look("blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device))
+	res, err := h.run.Run(ctx, hostexec.Query("blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device))
 	var exit *hostexec.ExitError
 	if errors.As(err, &exit) {
 		switch exit.ExitCode {

@@ -165,7 +165,7 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
 		MetaBytes:    answer.MetaBytes,
 		DataBytes:    answer.DataBytes,
-		UnitID:       answer.UnitID,
+		WWID:         answer.WWID,
 		Tracked:      trackedOf(answer),
 	}, nil
 }
@@ -173,11 +173,11 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 // answer watches the object until its source has answered, ctx ends, or it has been
 // silent for too long.
 func (d *Destination) answer(ctx context.Context, m volume.MoveID, patience time.Duration) (*v1alpha1.MigrationSource, error) {
-	ctx, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	heard := func() {}
 	if patience > 0 {
-		silence := time.AfterFunc(patience, func() { giveUp(fmt.Errorf("it was silent for %s", patience)) })
+		silence := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it was silent for %s", patience)) })
 		defer silence.Stop()
 		heard = func() { silence.Stop() }
 	}
@@ -298,12 +298,12 @@ func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.Move
 	if err != nil || !changed {
 		return err
 	}
-	d.tell(ctx, obj, records.Event{Warning: o == volume.MoveFailed, Reason: event, Action: eventAction, Note: note(obj)})
+	d.notify(ctx, obj, records.Event{Warning: o == volume.MoveFailed, Reason: event, Action: eventAction, Note: eventMessage(obj)})
 	return nil
 }
 
-// tell sends an event, if the volume is still there.
-func (d *Destination) tell(ctx context.Context, obj *v1alpha1.CacheMigration, e records.Event) {
+// notify sends an event, if the volume is still there.
+func (d *Destination) notify(ctx context.Context, obj *v1alpha1.CacheMigration, e records.Event) {
 	v, err := records.Load(ctx, d.client, volume.ID(obj.Spec.VolumeName))
 	if err != nil || string(v.UID) != obj.Spec.VolumeUID {
 		klog.FromContext(ctx).V(1).Info("No event about a volume that cannot be read", "move", obj.Name, "err", err)
@@ -326,8 +326,8 @@ func (d *Destination) Ended(ctx context.Context, r volume.MoveRequest) (bool, er
 	return obj.Spec.VolumeUID == r.Fence.UID && obj.Spec.PrewarmRequest == r.Request && obj.Status.Outcome != "", nil
 }
 
-// note is the text of the event at the end of a move.
-func note(obj *v1alpha1.CacheMigration) string {
+// eventMessage is the text of the event at the end of a move.
+func eventMessage(obj *v1alpha1.CacheMigration) string {
 	from := "the origin"
 	if obj.Spec.SourceNode != "" {
 		from = "node " + obj.Spec.SourceNode

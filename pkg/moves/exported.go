@@ -129,7 +129,7 @@ func (d *Destination) Exported(ctx context.Context, m volume.MoveID) (bool, erro
 	return serves(obj.Status.Source.State), nil
 }
 
-// serves tells whether a source that says so may still be read from. One that has not
+// serves reports whether a source that says so may still be read from. One that has not
 // answered yet has given nothing up; its answer may only not have arrived here.
 func serves(s v1alpha1.ExportState) bool {
 	return s != v1alpha1.ExportStateRefused && s != v1alpha1.ExportStateReleased

@@ -38,8 +38,8 @@ type handing struct {
 	object *v1alpha1.CacheMigration
 }
 
-// tells whether the destination reads from this node, so that it has to be told.
-func (h handing) tells() bool {
+// notifies whether the destination reads from this node, so that it has to be told.
+func (h handing) notifies() bool {
 	return h.object != nil && h.object.Status.Outcome == "" && h.object.DeletionTimestamp == nil &&
 		h.object.Status.Progress.ServedFrom != v1alpha1.ServedFromOrigin
 }
@@ -90,8 +90,8 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(leases))
 	for i, h := range leases {
-		if h.tells() {
-			errs[i] = s.giveUp(ctx, h.move, reason)
+		if h.notifies() {
+			errs[i] = s.abandonExport(ctx, h.move, reason)
 		}
 		if errs[i] == nil {
 			wg.Go(func() { errs[i] = s.handOver(ctx, h) })
@@ -107,9 +107,9 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 	return errors.Join(errs...)
 }
 
-// giveUp tells the destination of a move. Nobody else writes the source's part, so
+// abandonExport tells the destination of a move. Nobody else writes the source's part, so
 // that one request is enough; time is short, and there may be many moves.
-func (s *Source) giveUp(ctx context.Context, m volume.MoveID, reason string) error {
+func (s *Source) abandonExport(ctx context.Context, m volume.MoveID, reason string) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": m.UID}, // of no later move of that name
 		"status":   map[string]any{"source": map[string]any{"state": v1alpha1.ExportStateReleased, "message": message(reason)}},
@@ -172,7 +172,7 @@ func (s *Source) handOver(ctx context.Context, h handing) error {
 }
 
 // awaitLeft waits until the other node has no session with a lease any more, and
-// tells whether that is so.
+// notifies whether that is so.
 func (s *Source) awaitLeft(ctx context.Context, id volume.ID) (left bool, err error) {
 	_ = apiwait.PollUntilContextTimeout(ctx, leavePoll, leaveTimeout, true, func(ctx context.Context) (bool, error) {
 		var used bool

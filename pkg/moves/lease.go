@@ -137,7 +137,7 @@ func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) 
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
 			PublicKey: key.text, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
-			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.UnitID,
+			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, WWID: lease.WWID,
 		}
 		answerTracked(a, lease.Tracked)
 	})
@@ -257,7 +257,7 @@ func (s *Source) forgotten(ctx context.Context, id volume.ID, asked []v1alpha1.C
 	return 0, s.release(ctx, id, m)
 }
 
-// missingFor tells for how long this process has known that a lease has no object.
+// missingFor reports for how long this process has known that a lease has no object.
 func (s *Source) missingFor(id volume.ID, m volume.MoveID) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -129,13 +129,13 @@ func testSourceReboots(t *testing.T, f *fixture) {
 // testFinishedIsNotExported: the destination gave up while the source node was at work.
 func testFinishedIsNotExported(t *testing.T, f *fixture) {
 	ctx := expiring{Context: t.Context(), done: make(chan struct{})}
-	expire, gaveUp := sync.OnceFunc(func() { close(ctx.done) }), make(chan struct{})
-	f.lessor.atWork = func() { expire(); <-gaveUp }
+	expire, abandoned := sync.OnceFunc(func() { close(ctx.done) }), make(chan struct{})
+	f.lessor.atWork = func() { expire(); <-abandoned }
 	defer time.AfterFunc(time.Minute, expire).Stop()
 	f.source()
 	m, _, err := f.b.Begin(ctx, f.request())
 	exported := f.lessor.calls()
-	close(gaveUp)
+	close(abandoned)
 	if !errors.Is(err, volume.ErrUnavailable) || exported > 0 {
 		t.Fatalf("got %v, after %d answers", err, exported)
 	}

@@ -82,21 +82,21 @@ func operations(prev *deviceState, raw devmapper.Stats, chunkSectors uint64) uin
 // mostAccesses bounds the accesses since the last pass by the operations of the
 // volume's device. The cache counts an access when it begins and is read first,
 // the device counts it when it ends: what is under way must be added, and what
-// the device had counted already at the pass before (credit).
-func mostAccesses(done, underWay, credit uint64) uint64 {
+// the device had counted already at the pass before (carried).
+func mostAccesses(done, underWay, carried uint64) uint64 {
 	if done == unknown {
 		return unknown
 	}
-	return done + underWay + credit
+	return done + underWay + carried
 }
 
-// leftCredit is what of done belongs to accesses that the next pass will see
+// carriedAccesses is what of done belongs to accesses that the next pass will see
 // first: not more than was done since the pass before.
-func leftCredit(done, credit, accesses uint64) uint64 {
+func carriedAccesses(done, carried, accesses uint64) uint64 {
 	if done == unknown {
 		return 0
 	}
-	return min(done, done+credit-min(accesses, done+credit))
+	return min(done, done+carried-min(accesses, done+carried))
 }
 
 // plausible is how many accesses can have happened in a time. A clock that was

@@ -104,24 +104,24 @@ func TestAccumulateAllCounters(t *testing.T) {
 
 func (c Counts) accesses() uint64 { return c.ReadHits + c.ReadMisses + c.WriteHits + c.WriteMisses }
 
-// The cache is read before the device: operations in between are on credit, and
+// The cache is read before the device: operations in between are carried, and
 // what never was an access gives none.
-func TestCredit(t *testing.T) {
-	credit := uint64(0)
-	for i, step := range []struct{ done, underWay, accesses, wantMost, wantCredit uint64 }{
-		{done: unknown, accesses: 50, wantMost: unknown, wantCredit: 0},
-		{done: 110, underWay: 2, accesses: 100, wantMost: 112, wantCredit: 10},
-		{done: 0, accesses: 10, wantMost: 10, wantCredit: 0},
-		{done: 1000, accesses: 0, wantMost: 1000, wantCredit: 1000}, // discards
-		{done: 3, accesses: 0, wantMost: 1003, wantCredit: 3},
-		{done: 0, accesses: 0, wantMost: 3, wantCredit: 0},
-		{done: 5, underWay: 8, accesses: 9, wantMost: 13, wantCredit: 0},
+func TestTokens(t *testing.T) {
+	carried := uint64(0)
+	for i, step := range []struct{ done, underWay, accesses, wantMost, wantCarried uint64 }{
+		{done: unknown, accesses: 50, wantMost: unknown, wantCarried: 0},
+		{done: 110, underWay: 2, accesses: 100, wantMost: 112, wantCarried: 10},
+		{done: 0, accesses: 10, wantMost: 10, wantCarried: 0},
+		{done: 1000, accesses: 0, wantMost: 1000, wantCarried: 1000}, // discards
+		{done: 3, accesses: 0, wantMost: 1003, wantCarried: 3},
+		{done: 0, accesses: 0, wantMost: 3, wantCarried: 0},
+		{done: 5, underWay: 8, accesses: 9, wantMost: 13, wantCarried: 0},
 	} {
-		if got := mostAccesses(step.done, step.underWay, credit); got != step.wantMost {
+		if got := mostAccesses(step.done, step.underWay, carried); got != step.wantMost {
 			t.Errorf("step %d: at most %d, want %d", i, got, step.wantMost)
 		}
-		if credit = leftCredit(step.done, credit, step.accesses); credit != step.wantCredit {
-			t.Errorf("step %d: credit %d, want %d", i, credit, step.wantCredit)
+		if carried = carriedAccesses(step.done, carried, step.accesses); carried != step.wantCarried {
+			t.Errorf("step %d: credit %d, want %d", i, carried, step.wantCarried)
 		}
 	}
 }

@@ -83,8 +83,8 @@ func (s *Sampler) count(vs *volumeState, v Volume, status *devmapper.CacheStatus
 	if status == nil || status.Fail {
 		return false
 	}
-	next, accesses := accumulateCache(vs.Cache, v, status.Counters(), now, mostAccesses(done, underWay, vs.Credit))
-	vs.Credit = leftCredit(done, vs.Credit, accesses)
+	next, accesses := accumulateCache(vs.Cache, v, status.Counters(), now, mostAccesses(done, underWay, vs.Carried))
+	vs.Carried = carriedAccesses(done, vs.Carried, accesses)
 	changed = next.Activation != vs.Cache.Activation || next.Last != vs.Cache.Last || next.Total != vs.Cache.Total
 	vs.Cache = next
 	// A table that is just being swapped in has not read its map yet, and says that

@@ -22,8 +22,8 @@ type state struct {
 // volumeState is what is remembered of a volume.
 type volumeState struct {
 	Cache cacheState `json:"cache"`
-	// Credit is of mostAccesses.
-	Credit  uint64                  `json:"credit,omitempty"`
+	// Carried is of mostAccesses.
+	Carried uint64                  `json:"carried,omitempty"`
 	Devices map[Device]*deviceState `json:"devices,omitempty"`
 	// Clean is when the cache was last seen without a dirty block. What is saved
 	// of it may be older, which errs on the safe side.

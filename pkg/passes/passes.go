@@ -29,7 +29,7 @@ func Repeat(ctx context.Context, every time.Duration, act func(context.Context) 
 	}
 }
 
-// News tells whether err is an error with another text than that of the pass before, which
+// News reports whether err is an error with another text than that of the pass before, which
 // said has; said receives the text of this one.
 func News(err error, said *string) bool {
 	before := *said

@@ -26,7 +26,7 @@ const (
 // does not answer holds up no other one, and has one worker. The zero value is ready.
 type Workers struct{ busy keylock.Set }
 
-// Working tells whether the work of a volume that an earlier pass began is not done.
+// Working reports whether the work of a volume that an earlier pass began is not done.
 func (w *Workers) Working(id volume.ID) bool { return w.busy.Held(string(id)) }
 
 // Begin starts the work of a volume, unless it is being worked on; done receives its end.

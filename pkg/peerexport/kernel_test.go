@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	exportedName = "nf-pvc-1.lent"
+	exportedName = "nf-pvc-1.exported"
 	exported     = "pvc-1"
 	port         = 13260
 	size         = 8 << 20
@@ -73,7 +73,7 @@ func newRig(t *testing.T) *rig {
 	if err := unix.Stat(disk, &st); err != nil {
 		t.Fatal(err)
 	}
-	info, err := r.dm.Create(t.Context(), exportedName, "NEARFLASH-test-lent", devmapper.Table{{Length: size / 512, Target: devmapper.LinearTarget{
+	info, err := r.dm.Create(t.Context(), exportedName, "NEARFLASH-test-exported", devmapper.Table{{Length: size / 512, Target: devmapper.LinearTarget{
 		Device: fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)),
 	}}})
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package peerexport exports devices of a node to another node: read-only, over
 // iSCSI, with the kernel's target (package lio).
 //
-// Each device is a target of its own with one logical unit, one initiator and one
+// Each device is a target of its own with one LUN, one initiator and one
 // CHAP account. The names contain the node's, because two nodes may share a kernel,
 // and none of them can be one of nearflash-target, which may run on the same
 // machine. The kernel keeps no export over a restart, and this package keeps no
@@ -85,7 +85,7 @@ func (e *Exporter) Unexport(ctx context.Context, name string) error {
 	return nil
 }
 
-// InUse tells whether an initiator has a session with an export now; one that is not
+// InUse reports whether an initiator has a session with an export now; one that is not
 // there has none.
 func (e *Exporter) InUse(_ context.Context, name string) (bool, error) {
 	in, err := e.Tree.InUse(e.target(name).IQN)

@@ -39,7 +39,7 @@ func TestExport(t *testing.T) {
 	login := func(who, password string) error {
 		dev, err := k.Login(got.IQN, got.Portals[0], who, "pvc-1-3", password)
 		if err == nil && dev != device {
-			t.Errorf("the unit is %s", dev)
+			t.Errorf("the LUN is %s", dev)
 		}
 		return err
 	}

@@ -35,7 +35,7 @@ type plan struct {
 	// Create or Extend list the blank devices that make or join the volume
 	// group.
 	Create, Extend []string
-	// Ready tells whether the pool can hold caches once that is done.
+	// Ready reports whether the pool can hold caches once that is done.
 	Ready           bool
 	Reason, Message string
 }

@@ -60,7 +60,7 @@ func (m *Manager) reportCaches(ctx context.Context, obj *v1alpha1.CachePool) {
 			SizeBytes: ptr.To(k.SizeBytes), Message: k.Why[:min(len(k.Why), maxMessage)],
 		})
 	}
-	m.tellKept(obj, before)
+	m.notifyKept(obj, before)
 	switch n := len(kept); {
 	case n > 0:
 		setCondition(obj, v1alpha1.ConditionWritesKept, true, v1alpha1.ReasonUndecided,
@@ -70,8 +70,8 @@ func (m *Manager) reportCaches(ctx context.Context, obj *v1alpha1.CachePool) {
 	}
 }
 
-// tellKept tells by an event of what was not kept before.
-func (m *Manager) tellKept(obj *v1alpha1.CachePool, before []v1alpha1.KeptCache) {
+// notifyKept tells by an event of what was not kept before.
+func (m *Manager) notifyKept(obj *v1alpha1.CachePool, before []v1alpha1.KeptCache) {
 	for _, k := range obj.Status.Kept {
 		same := func(b v1alpha1.KeptCache) bool { return b.VolumeName == k.VolumeName && b.VolumeUID == k.VolumeUID }
 		if m.Events == nil || slices.ContainsFunc(before, same) {

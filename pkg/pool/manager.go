@@ -76,7 +76,7 @@ type Config struct {
 
 // Caches is what the node has of volumes.
 type Caches interface {
-	// Holds tells whether anything is left here of a volume that was deleted.
+	// Holds reports whether anything is left here of a volume that was deleted.
 	Holds(ctx context.Context, d volume.Deletion) (bool, error)
 	// Kept are the caches that wait for an administrator; known is false while the node
 	// has not looked at all of them.

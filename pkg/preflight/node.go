@@ -100,17 +100,17 @@ type Findings struct{ Essential, Cache, WarmMove error }
 // Examine makes all checks, with one look at the kernel's targets.
 func (n Node) Examine(ctx context.Context) Findings {
 	dm := n.DM
-	n.DM = oneLook{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
+	n.DM = oneQuery{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
 	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx)}
 }
 
-// oneLook is a client that asks for the targets once.
-type oneLook struct {
+// oneQuery is a client that asks for the targets once.
+type oneQuery struct {
 	devmapper.Client
 	targets func() (map[string]devmapper.Version, error)
 }
 
-func (o oneLook) Targets(context.Context) (map[string]devmapper.Version, error) { return o.targets() }
+func (o oneQuery) Targets(context.Context) (map[string]devmapper.Version, error) { return o.targets() }
 
 // Essential checks what every volume needs, cached or not. Each error names the
 // missing thing and the remedy.
@@ -203,7 +203,7 @@ func (n Node) lvm(ctx context.Context) error {
 }
 
 func (n Node) lvmVersion(ctx context.Context) error {
-	res, err := n.Run.Run(ctx, hostexec.Look("lvm", "version"))
+	res, err := n.Run.Run(ctx, hostexec.Query("lvm", "version"))
 	if err != nil {
 		return fmt.Errorf("lvm2 cannot be used: %w; remedy: use the driver's own image, it has it", err)
 	}
@@ -225,7 +225,7 @@ func (n Node) lvmVersion(ctx context.Context) error {
 
 func (n Node) tool(ctx context.Context, name string, args ...string) error {
 	return n.Programs.ask(name, func() error {
-		if _, err := n.Run.Run(ctx, hostexec.Look(name, args...)); err != nil {
+		if _, err := n.Run.Run(ctx, hostexec.Query(name, args...)); err != nil {
 			return fmt.Errorf("%s cannot be used: %w; remedy: use the driver's own image, it has it", name, err)
 		}
 		return nil

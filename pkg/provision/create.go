@@ -42,7 +42,7 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	return records.Volume(obj)
 }
 
-// intentIsVoid tells whether the server has certainly made no volume for this
+// intentIsVoid reports whether the server has certainly made no volume for this
 // record. "No space" is answered only when the volume does not exist; the other
 // refusals say so only if no earlier call may have made it.
 func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {

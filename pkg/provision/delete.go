@@ -37,7 +37,7 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 // admissions that there were before the record was read; with another one, which a
 // controller has granted meanwhile, the server refuses to delete.
 func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
-	access, err := s.look(ctx, id)
+	access, err := s.inspect(ctx, id)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
 	if s.backend == nil {
 		return nil
 	}
-	access, err := s.look(ctx, id)
+	access, err := s.inspect(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}

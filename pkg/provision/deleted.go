@@ -31,7 +31,7 @@ func (s *Service) sayDeleted(ctx context.Context, obj *v1alpha1.CachedVolume) er
 }
 
 // holders are the nodes that may have something of a volume on their SSDs: the owner, whom
-// it keeps caches on, and where writes were given up.
+// it keeps caches on, and where writes were abandoned.
 func holders(obj *v1alpha1.CachedVolume) []string {
 	var nodes []string
 	dirty := obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty

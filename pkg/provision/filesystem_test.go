@@ -69,7 +69,7 @@ func testFilesystemOutdated(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantFilesystem(t, volume.FormatDone)
 }
 
-// testFilesystemStatic: nobody knows what a unit of somebody else's holds, but who wrote
+// testFilesystemStatic: nobody knows what a LUN of somebody else's holds, but who wrote
 // the PersistentVolume, and only when it is published for the first time.
 func testFilesystemStatic(t *testing.T, _ *rest.Config, f *fixture) {
 	static := staticSpec()

@@ -85,7 +85,7 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 			return f.step("change record", func() error { return c.Patch(ctx, obj, patch, opts...) })
 		},
 	})
-	f.storage.Step = f.note
+	f.storage.Step = f.recordStep
 	f.svc = New(Config{
 		Client: f.client, Backend: f.storage, Events: f.events,
 		TakenOver: func(context.Context) (string, error) { return f.taken, nil },
@@ -95,17 +95,17 @@ func newFixture(t *testing.T, cfg *rest.Config, id volume.ID) *fixture {
 
 // step runs one write of the record between its two failure points.
 func (f *fixture) step(name string, act func() error) error {
-	if err := f.note(name, false); err != nil {
+	if err := f.recordStep(name, false); err != nil {
 		return err
 	}
 	if err := act(); err != nil {
 		return err
 	}
-	return f.note(name, true)
+	return f.recordStep(name, true)
 }
 
-// note records a step that took effect and fails it if the test says so.
-func (f *fixture) note(name string, done bool) error {
+// recordStep records a step that took effect and fails it if the test says so.
+func (f *fixture) recordStep(name string, done bool) error {
 	if name == "access" {
 		return nil
 	}

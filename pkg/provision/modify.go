@@ -64,7 +64,7 @@ func setMutable(spec *v1alpha1.CachedVolumeSpec, have, want volume.Spec) {
 	}
 }
 
-// inEffect tells whether a volume is as its record asks: nil if it is, or if no node
+// inEffect reports whether a volume is as its record asks: nil if it is, or if no node
 // has it attached and could follow. ErrBusy says that the node will follow.
 //
 // ErrInvalid is for everything that the node cannot do now, be it for want of space
@@ -90,7 +90,7 @@ func inEffect(obj *v1alpha1.CachedVolume) error {
 	return fmt.Errorf("%w: node %s is at it: %s: %s", volume.ErrBusy, node, c.Reason, c.Message)
 }
 
-// attached tells whether a node has said that it has the volume, and has not said
+// attached reports whether a node has said that it has the volume, and has not said
 // since that it has not.
 func attached(obj *v1alpha1.CachedVolume) bool {
 	if obj.Status.Publication != v1alpha1.PublicationPublished {

@@ -27,7 +27,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	var access sight
 	var accessErr error
 	if spec == nil || spec.Static == nil {
-		access, accessErr = s.look(ctx, id)
+		access, accessErr = s.inspect(ctx, id)
 	}
 	obj, err := s.publishable(ctx, id, spec, access, accessErr)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	var stale *backend.StaleGenerationError
 	if errors.As(err, &stale) {
 		// Somebody was admitted after we had asked. The second try knows of it.
-		if access, err = s.look(ctx, id); err != nil {
+		if access, err = s.inspect(ctx, id); err != nil {
 			return volume.Publication{}, err
 		}
 		if obj, err = records.Load(ctx, s.client, id); err != nil {
@@ -58,11 +58,11 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	return pub, err
 }
 
-// look asks the storage server whom it admits to a volume. It comes before the record
+// inspect asks the storage server whom it admits to a volume. It comes before the record
 // is read: whoever is in the answer was in the record before that, so that the record
 // tells who must go. What another controller admits later is another admission, also of
 // the same node: it is not in the answer, and is left alone.
-func (s *Service) look(ctx context.Context, id volume.ID) (sight, error) {
+func (s *Service) inspect(ctx context.Context, id volume.ID) (sight, error) {
 	storage, err := s.storage(volume.ErrUnavailable)
 	if err != nil {
 		return sight{}, err
@@ -114,7 +114,7 @@ func (s *Service) adopt(ctx context.Context, id volume.ID, spec volume.Spec, acc
 	return obj, err
 }
 
-// publishStatic publishes a logical unit whose server nearflash does not
+// publishStatic publishes a LUN whose server nearflash does not
 // control: the record alone is the fence.
 func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume, node string, formatBlank bool) (volume.Publication, error) {
 	v, err := records.Volume(obj)
@@ -251,7 +251,7 @@ func forgetBlank(status *v1alpha1.CachedVolumeStatus) {
 	}
 }
 
-// neverPublished tells whether the record is of a volume that it has never shown to
+// neverPublished reports whether the record is of a volume that it has never shown to
 // anybody. That the storage server has not either is for the caller to know.
 func neverPublished(obj *v1alpha1.CachedVolume) bool {
 	s := &obj.Status

@@ -308,7 +308,7 @@ func testUnpublishDirty(t *testing.T, _ *rest.Config, f *fixture) {
 	f.mark(t, true)
 	f.storage.Step = func(string, bool) error { return errInjected }
 	f.unpublish(t, nodeA)
-	f.storage.Step = f.note
+	f.storage.Step = f.recordStep
 	f.wantOwner(t, nodeA, 1, false)
 	f.wantExports(t, iqnA)
 }

@@ -77,13 +77,13 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	if err != nil {
 		return false, err
 	}
-	note := fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
+	record := fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
 		before.Generation, before.Node, node, e.Generation)
 	if again {
-		note = fmt.Sprintf("The record is of before the last takeover of the storage server, and shows that node %s has released the volume, but the server admits it under that generation %d: it may have had the volume again since, and may hold unflushed writes.",
+		record = fmt.Sprintf("The record is of before the last takeover of the storage server, and shows that node %s has released the volume, but the server admits it under that generation %d: it may have had the volume again since, and may hold unflushed writes.",
 			node, e.Generation)
 	}
-	records.Emit(ctx, s.client, s.events, obj, records.Event{Warning: true, Reason: ReasonRecordRestored, Action: actionRestore, Note: note})
+	records.Emit(ctx, s.client, s.events, obj, records.Event{Warning: true, Reason: ReasonRecordRestored, Action: actionRestore, Note: record})
 	return true, nil
 }
 
@@ -101,7 +101,7 @@ func unknownExport(v volume.Volume, access backend.Access, old bool) (e backend.
 	return e, unknown
 }
 
-// keeps tells whether a node says that it has unflushed writes of a volume, whatever the
+// keeps reports whether a node says that it has unflushed writes of a volume, whatever the
 // record asks for by now.
 func keeps(pool *v1alpha1.CachePool, id volume.ID) bool {
 	return pool != nil && slices.ContainsFunc(pool.Status.Kept, func(k v1alpha1.KeptCache) bool { return k.VolumeName == string(id) })

@@ -15,7 +15,7 @@ func (f *fixture) second(t *testing.T, cfg *rest.Config) *fixture {
 	other := newFixture(t, cfg, f.id)
 	other.storage = f.storage
 	other.svc = New(Config{Client: other.client, Backend: f.storage, Events: other.events})
-	f.storage.Step = f.note
+	f.storage.Step = f.recordStep
 	return other
 }
 
@@ -29,7 +29,7 @@ func (f *fixture) stall(meanwhile func()) {
 		f.fail = nil
 		f.storage.Step = nil // f is busy in this very step
 		meanwhile()
-		f.storage.Step = f.note
+		f.storage.Step = f.recordStep
 		return nil
 	}
 }

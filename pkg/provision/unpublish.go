@@ -79,7 +79,7 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 		return nil
 	}
 	// Mostly nobody is admitted, and then the record need not be asked.
-	access, err := s.look(ctx, id)
+	access, err := s.inspect(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && len(access.Exports) == 0 {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) e
 	if err != nil || initiator == "" || s.backend == nil {
 		return err
 	}
-	access, err := s.look(ctx, id)
+	access, err := s.inspect(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 	return nil
 }
 
-// Retirable tells whether nothing but its PersistentVolume needs a record: a
+// Retirable reports whether nothing but its PersistentVolume needs a record: a
 // static volume, not published, and clean.
 func Retirable(obj *v1alpha1.CachedVolume) bool {
 	return obj.Spec.Static != nil &&

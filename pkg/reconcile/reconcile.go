@@ -73,8 +73,8 @@ type Config struct {
 // "Many nodes, many volumes").
 type Reconciler struct {
 	Config
-	informed client.Reader
-	census   census
+	informed     client.Reader
+	volumeLookup volumeLookup
 }
 
 // Reconcile implements reconcile.Reconciler for the CachedVolume of req.
@@ -123,7 +123,7 @@ func (d due) nothing() bool {
 	return !d.writes() && d.claim == nil && !d.settle && !d.retire
 }
 
-// writes tells whether the status of the record is to be written.
+// writes reports whether the status of the record is to be written.
 func (d due) writes() bool { return d.detach || d.rename || len(d.gone) > 0 }
 
 // due looks at a volume as informers show it. With an error, it is what is known to
@@ -165,12 +165,12 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 	return d, errors.Join(errs...)
 }
 
-// begun tells whether the deletion of a static volume's record has begun.
+// begun reports whether the deletion of a static volume's record has begun.
 func begun(obj *v1alpha1.CachedVolume) bool {
 	return obj.Spec.Static != nil && obj.DeletionTimestamp != nil
 }
 
-// mayRetire tells whether a record might be one that nothing but a PersistentVolume
+// mayRetire reports whether a record might be one that nothing but a PersistentVolume
 // needs.
 func mayRetire(obj *v1alpha1.CachedVolume) bool {
 	switch {
@@ -196,7 +196,7 @@ func (r *Reconciler) act(ctx context.Context, id volume.ID, d due) (again time.D
 	return again, err
 }
 
-// released tells whether the volume had an owner who is not entitled any more.
+// released reports whether the volume had an owner who is not entitled any more.
 func released(obj *v1alpha1.CachedVolume) bool {
 	return obj.Status.Publication == v1alpha1.PublicationReleased
 }
@@ -248,19 +248,19 @@ func (r *Reconciler) detach(now *v1alpha1.CachedVolume) {
 	now.Status.Cache = v1alpha1.CacheStatus{}
 }
 
-// lastSeen tells whether what the node said of its cache is still wanted: whoever gives
+// lastSeen reports whether what the node said of its cache is still wanted: whoever gives
 // its unflushed writes up is told, and writes down, how many they were and since when.
 func lastSeen(obj *v1alpha1.CachedVolume) bool {
 	return obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty
 }
 
-// leftBehind tells whether a volume that no node is entitled to looks attached.
+// leftBehind reports whether a volume that no node is entitled to looks attached.
 func leftBehind(obj *v1alpha1.CachedVolume) bool {
 	return released(obj) && (obj.Status.Cache.Mode != "" && !lastSeen(obj) || saysApplied(obj) ||
 		meta.IsStatusConditionTrue(obj.Status.Conditions, v1alpha1.ConditionCached))
 }
 
-// saysApplied tells whether a node says how far it is with the spec.
+// saysApplied reports whether a node says how far it is with the spec.
 func saysApplied(obj *v1alpha1.CachedVolume) bool {
 	c := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionApplied)
 	return c != nil && c.Status != metav1.ConditionUnknown
@@ -338,7 +338,7 @@ func (r *Reconciler) retire(ctx context.Context, id volume.ID, asSeen bool) (aga
 		}
 	}
 	// The informer may lag behind; a record must not be forgotten for that.
-	used, again, err := r.census.uses(ctx, time.Now(), string(id), r.handles)
+	used, again, err := r.volumeLookup.uses(ctx, time.Now(), string(id), r.handles)
 	if used || again > 0 || err != nil {
 		return again, err
 	}

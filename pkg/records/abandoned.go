@@ -50,7 +50,7 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 		return nil
 	}
 	for _, a := range losses {
-		r.tell(ctx, obj, LossNote(a), pod)
+		r.notify(ctx, obj, LossMessage(a), pod)
 	}
 	if pod == nil {
 		return nil
@@ -69,22 +69,22 @@ func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fe
 	})
 }
 
-// tell sends the events of one loss. Before there is a pod they are on what there is;
+// notify sends the events of one loss. Before there is a pod they are on what there is;
 // the pod's own says the same.
-func (r *Records) tell(ctx context.Context, obj *v1alpha1.CachedVolume, note string, pod *volume.Pod) {
+func (r *Records) notify(ctx context.Context, obj *v1alpha1.CachedVolume, message string, pod *volume.Pod) {
 	if pod == nil || pod.Name == "" {
-		Emit(ctx, r.client, r.events, obj, Event{Warning: true, Reason: ReasonWritesAbandoned, Action: actionAbandon, Note: note})
+		Emit(ctx, r.client, r.events, obj, Event{Warning: true, Reason: ReasonWritesAbandoned, Action: actionAbandon, Note: message})
 		return
 	}
 	self := &corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "CachedVolume", Name: obj.Name, UID: obj.UID}
 	ref := &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: types.UID(pod.UID)}
-	r.events.Eventf(ref, self, corev1.EventTypeWarning, ReasonWritesAbandoned, actionAbandon, "%s", truncate(note, maxEventNote))
+	r.events.Eventf(ref, self, corev1.EventTypeWarning, ReasonWritesAbandoned, actionAbandon, "%s", truncate(message, maxEventNote))
 }
 
-// LossNote says for people what was given up.
-func LossNote(a v1alpha1.AbandonedWrites) string {
+// LossMessage says for people what was given up.
+func LossMessage(a v1alpha1.AbandonedWrites) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "The writes that node %s had not flushed (generation %d) were given up at %s", a.NodeName, a.Generation, stamp(a.Consent.Time))
+	fmt.Fprintf(&b, "The writes that node %s had not flushed (generation %d) were abandoned at %s", a.NodeName, a.Generation, stamp(a.Consent.Time))
 	if a.Consent.By != "" {
 		fmt.Fprintf(&b, " by %s", a.Consent.By)
 	}

@@ -42,7 +42,7 @@ func testAbandoned(t *testing.T, f *fixture) {
 		LastSeen: v1alpha1.LastSeenWrites{ObservedTime: metav1.NewTime(start.Add(-time.Minute)), DirtyBytes: ptr.To(int64(4096)), SinceTime: metav1.NewTime(start.Add(-time.Hour))},
 	})
 	wantUntold(true)
-	note := "Warning WritesAbandoned The writes that node node-z had not flushed (generation 3) were given up at 2026-11-01T12:00:00Z by admin (--accept-data-loss): " +
+	note := "Warning WritesAbandoned The writes that node node-z had not flushed (generation 3) were abandoned at 2026-11-01T12:00:00Z by admin (--accept-data-loss): " +
 		"acknowledged writes may be lost, none of them from before 2026-11-01T11:00:00Z; 4096 bytes were unflushed when the node was last heard of, at 2026-11-01T11:59:00Z. " +
 		"The volume goes on with what the storage server had: check the data before you trust them."
 
@@ -78,7 +78,7 @@ func testAbandoned(t *testing.T, f *fixture) {
 	// A second loss is told by itself; without a pod's name on volume and claim.
 	f.abandon(t, v1alpha1.AbandonedWrites{Generation: 5, NodeName: "node-y", Consent: v1alpha1.LossConsent{Time: metav1.NewTime(start)}})
 	must(t, f.rec.ReportAbandoned(ctx, f.id, f.fence, &volume.Pod{}))
-	f.wantEvents(t, "Warning WritesAbandoned The writes that node node-y had not flushed (generation 5) were given up at 2026-11-01T12:00:00Z: "+
+	f.wantEvents(t, "Warning WritesAbandoned The writes that node node-y had not flushed (generation 5) were abandoned at 2026-11-01T12:00:00Z: "+
 		"acknowledged writes may be lost. The volume goes on with what the storage server had: check the data before you trust them.")
 	wantUntold(false)
 	if err := f.rec.ReportAbandoned(ctx, "no-such-volume", f.fence, pod); !errors.Is(err, volume.ErrNotFound) {

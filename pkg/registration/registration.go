@@ -40,7 +40,7 @@ func New(driver, endpoint string, failed func(error)) *Server {
 	return &Server{driver: driver, endpoint: endpoint, failed: failed}
 }
 
-// Registered tells whether kubelet has accepted the driver.
+// Registered reports whether kubelet has accepted the driver.
 func (s *Server) Registered() bool { return s.registered.Load() }
 
 // Serve serves the socket in dir until ctx ends. The socket goes with it, which

@@ -110,7 +110,7 @@ func (c Cache) is(s State, format string, args ...any) Cache {
 	return c
 }
 
-// active tells whether somebody uses the cache.
+// active reports whether somebody uses the cache.
 func (r *Rescuer) active(ctx context.Context, f layout.Cache) (bool, error) {
 	if f.Data.Open || f.Meta.Open {
 		return true, nil

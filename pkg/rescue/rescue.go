@@ -52,8 +52,8 @@ type Rescuer struct {
 	VG string
 	// Records are the cluster's; nil if it is not to be asked.
 	Records Records
-	// Units speaks to the origin about its reservation; nil if that is not asked for.
-	Units attach.Reserver
+	// LUNs speaks to the origin about its reservation; nil if that is not asked for.
+	LUNs attach.Reserver
 	// Dir is where maps are put while they are read.
 	Dir string
 	Now func() time.Time
@@ -108,14 +108,14 @@ func (r *Rescuer) Rescue(ctx context.Context, req Request) (Result, error) {
 		return res, err
 	}
 	if !static {
-		if err := refuseUnit(c, req.Origin); err != nil {
+		if err := refuseLUN(c, req.Origin); err != nil {
 			return res, err
 		}
 	}
 	if req.DryRun {
 		return res, nil
 	}
-	if err := admit(ctx, r.Units, c, req.Origin); err != nil {
+	if err := admit(ctx, r.LUNs, c, req.Origin); err != nil {
 		return res, err
 	}
 	if c.DirtyBlocks > 0 {
@@ -179,7 +179,7 @@ func (r *Rescuer) refuseRecord(ctx context.Context, c Cache) (static bool, err e
 	case rec.Identify(c.Activation) == volume.IdentityPast:
 		return false, fmt.Errorf("%w: volume %s was attached or flushed on node %s after these SSDs were as they are: they are an image, or were in another machine of that name", ErrRefused, c.ID, c.Fence.Node)
 	case !rec.PossiblyDirty:
-		return false, fmt.Errorf("%w: the record of volume %s says that its writes were flushed or given up: what the storage server has may have been used since", ErrRefused, c.ID)
+		return false, fmt.Errorf("%w: the record of volume %s says that its writes were flushed or abandoned: what the storage server has may have been used since", ErrRefused, c.ID)
 	}
 	return rec.Spec.Static != nil, nil
 }
@@ -197,9 +197,9 @@ func refuseOrigin(c Cache, req Request, size int64) error {
 	return nil
 }
 
-// refuseUnit asks the storage server's disk, which says for which generation it was
+// refuseLUN asks the storage server's disk, which says for which generation it was
 // exported last, whether the cache is still the newest (I3). No record is needed for that.
-func refuseUnit(c Cache, path string) error {
+func refuseLUN(c Cache, path string) error {
 	devno, err := blockdev.DevNo(path)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func (r *Rescuer) report(ctx context.Context, c Cache, res *Result) error {
 		return nil
 	}
 	if err := r.Records.MarkClean(ctx, c.ID, c.Fence); err != nil {
-		return fmt.Errorf("the writes of volume %s are on the origin, but the record does not say so: kubectl nearflash abandon does it, and gives up nothing: %w", c.ID, err)
+		return fmt.Errorf("the writes of volume %s are on the origin, but the record does not say so: kubectl nearflash abandon does it, and abandons nothing: %w", c.ID, err)
 	}
 	res.Reported = true
 	return nil

@@ -59,17 +59,17 @@ func TestRefuseCache(t *testing.T) {
 	}
 }
 
-// TestRefuseGeneration: the unit of nearflash-target tells of a later owner, without a
+// TestRefuseGeneration: the LUN of nearflash-target tells of a later owner, without a
 // record. found is of generation 3.
 func TestRefuseGeneration(t *testing.T) {
 	for name, c := range map[string]struct {
 		models []string
 		want   string
 	}{
-		"its own":                {models: []string{volume.UnitProduct(3)}},
-		"an earlier one":         {models: []string{volume.UnitProduct(2)}},
-		"a later one":            {models: []string{volume.UnitProduct(40)}, want: "generation 40"},
-		"a later one, by a path": {models: []string{volume.UnitProduct(3), volume.UnitProduct(4)}, want: "generation 4"},
+		"its own":                {models: []string{volume.LUNProduct(3)}},
+		"an earlier one":         {models: []string{volume.LUNProduct(2)}},
+		"a later one":            {models: []string{volume.LUNProduct(40)}, want: "generation 40"},
+		"a later one, by a path": {models: []string{volume.LUNProduct(3), volume.LUNProduct(4)}, want: "generation 4"},
 		"of another server":      {models: []string{"LUN"}},
 		"of no SCSI disk":        {},
 	} {
@@ -118,7 +118,7 @@ func TestRefuseRecord(t *testing.T) {
 		want string
 	}{
 		"the same":           {rec: rec(volume.Fence{UID: "u", Generation: 3, Node: "a"}, true)},
-		"flushed":            {rec: rec(volume.Fence{UID: "u", Generation: 3, Node: "a"}, false), want: "flushed or given up"},
+		"flushed":            {rec: rec(volume.Fence{UID: "u", Generation: 3, Node: "a"}, false), want: "flushed or abandoned"},
 		"newer":              {rec: rec(volume.Fence{UID: "u", Generation: 4, Node: "b"}, true), want: "newer data"},
 		"older, of a backup": {rec: rec(volume.Fence{UID: "u", Generation: 2, Node: "b"}, true), want: "newer data"},
 		"another volume":     {rec: rec(volume.Fence{UID: "x", Generation: 3, Node: "a"}, true), want: "another one of the same name"},

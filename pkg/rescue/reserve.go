@@ -9,17 +9,17 @@ import (
 	"github.com/nearflash/nearflash/pkg/reservation"
 )
 
-// admit makes the unit of a static volume take this machine's writes: it is reserved for
+// admit makes the LUN of a static volume take this machine's writes: it is reserved for
 // the lost node, under the key of the ownership that the SSD names. With any other key
-// the unit tells of a later owner (I3). It stays reserved, since an earlier owner may go on
+// the LUN tells of a later owner (I3). It stays reserved, since an earlier owner may go on
 // writing as soon as it is free; the next owner takes it over.
-func admit(ctx context.Context, units attach.Reserver, c Cache, origin string) error {
-	if units == nil {
+func admit(ctx context.Context, luns attach.Reserver, c Cache, origin string) error {
+	if luns == nil {
 		return nil
 	}
 	key := reservation.KeyOf(c.Fence.UID, c.Fence.Generation)
-	paths := []reservation.Path{{Name: origin, Unit: units.Unit(origin)}}
-	f, _, err := reservation.Look(ctx, paths, key)
+	paths := []reservation.Path{{Name: origin, LUN: luns.LUN(origin)}}
+	f, _, err := reservation.Inspect(ctx, paths, key)
 	switch {
 	case errors.Is(err, reservation.ErrUnsupported):
 		return nil

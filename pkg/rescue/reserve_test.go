@@ -9,11 +9,11 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-type oneUnit struct{ path reservation.Unit }
+type oneLUN struct{ path reservation.LUN }
 
-func (u oneUnit) Unit(string) reservation.Unit { return u.path }
+func (u oneLUN) LUN(string) reservation.LUN { return u.path }
 
-// TestAdmit: a unit that is still reserved for the lost node takes the rescuer's writes,
+// TestAdmit: a LUN that is still reserved for the lost node takes the rescuer's writes,
 // and nobody else's, also afterwards; of a later owner's nothing is written.
 func TestAdmit(t *testing.T) {
 	var c Cache
@@ -22,14 +22,14 @@ func TestAdmit(t *testing.T) {
 		var target reservationtest.Target
 		lost, here := target.Nexus("lost"), target.Nexus("here")
 		if held > 0 {
-			if _, err := reservation.Take(t.Context(), []reservation.Path{{Unit: lost}}, reservation.KeyOf("u", held)); err != nil {
+			if _, err := reservation.Take(t.Context(), []reservation.Path{{LUN: lost}}, reservation.KeyOf("u", held)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := admit(t.Context(), oneUnit{here}, c, "/dev/sda")
+		err := admit(t.Context(), oneLUN{here}, c, "/dev/sda")
 		if held == 4 {
 			if !errors.Is(err, ErrRefused) || here.Write(t.Context()) == nil {
-				t.Errorf("a later owner's unit: %v", err)
+				t.Errorf("a later owner's LUN: %v", err)
 			}
 			continue
 		}
@@ -41,7 +41,7 @@ func TestAdmit(t *testing.T) {
 		}
 	}
 	bare := reservationtest.Target{Unsupported: true}
-	if err := admit(t.Context(), oneUnit{bare.Nexus("here")}, c, "/dev/sda"); err != nil {
+	if err := admit(t.Context(), oneLUN{bare.Nexus("here")}, c, "/dev/sda"); err != nil {
 		t.Error(err)
 	}
 }

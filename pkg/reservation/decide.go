@@ -2,7 +2,7 @@ package reservation
 
 import "slices"
 
-// Facts are what a unit shows, and what is known of its volume.
+// Facts are what a LUN shows, and what is known of its volume.
 type Facts struct {
 	// Own is the key of the ownership that asks.
 	Own Key
@@ -37,7 +37,7 @@ func (f Facts) others() []Key {
 	return out
 }
 
-// holder tells whether the own key holds the reservation that is wanted.
+// holder reports whether the own key holds the reservation that is wanted.
 func (f Facts) holder() bool {
 	return f.Found && f.Held == Held{Key: f.Own, Type: WriteExclusiveRegistrantsOnly}
 }
@@ -57,9 +57,9 @@ const (
 	StepRegister Step = "Register"
 	// StepPurge: end the registrations of earlier owners.
 	StepPurge Step = "Purge"
-	// StepForeign: refuse, somebody else's host uses the unit.
+	// StepForeign: refuse, somebody else's host uses the LUN.
 	StepForeign Step = "Foreign"
-	// StepLater: refuse, the unit belongs to a later owner.
+	// StepLater: refuse, the LUN belongs to a later owner.
 	StepLater Step = "Later"
 	// StepLost: somebody else holds the reservation that was ours.
 	StepLost Step = "Lost"
@@ -103,16 +103,16 @@ const (
 	EntitledNo Entitled = "No"
 )
 
-// Before is who has the unit, or had it and has not left.
+// Before is who has the LUN, or had it and has not left.
 func (f Facts) Before() Before {
 	return Before{Others: f.Found && f.Held.Key != f.Own || len(f.others()) > 0, Own: f.holder()}
 }
 
-// Registered tells whether the own key holds the reservation, and every path that answers
+// Registered reports whether the own key holds the reservation, and every path that answers
 // has it.
 func (f Facts) Registered() bool { return f.holder() && f.registered() >= f.Paths }
 
-// Unregistered tells whether the own key holds the reservation, but not every path has
+// Unregistered reports whether the own key holds the reservation, but not every path has
 // it. Another machine under this node's name leaves the same behind: it has the same key.
 func (f Facts) Unregistered() bool { return f.holder() && f.registered() < f.Paths }
 

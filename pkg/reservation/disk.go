@@ -20,12 +20,12 @@ const (
 	firstAnswer = 512
 	// commandTimeout is the kernel's for one command, once the path has taken it.
 	commandTimeout = 5 * time.Second
-	// tries is how often a command is sent whose unit had something else to say first:
+	// tries is how often a command is sent whose LUN had something else to say first:
 	// each path is told of each change of another one.
 	tries = 8
 )
 
-// Disks makes Units of SCSI disks. A command to a path that is lost waits in the kernel
+// Disks makes LUNs of SCSI disks. A command to a path that is lost waits in the kernel
 // for as long as its session does, and cannot be ended: each path has at most one such
 // command, and is not asked again before it has answered.
 type Disks struct {
@@ -33,15 +33,15 @@ type Disks struct {
 	busy map[string]bool
 }
 
-// Unit is the path of a disk, "/dev/sda".
-func (d *Disks) Unit(path string) Unit { return disk{d, path} }
+// LUN is the path of a disk, "/dev/sda".
+func (d *Disks) LUN(path string) LUN { return disk{d, path} }
 
 type disk struct {
 	all  *Disks
 	path string
 }
 
-// Supported implements Unit.
+// Supported implements LUN.
 func (d disk) Supported(ctx context.Context) error {
 	b, err := d.in(ctx, inCapabilities, 8)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d disk) Supported(ctx context.Context) error {
 	return err
 }
 
-// Keys implements Unit.
+// Keys implements LUN.
 func (d disk) Keys(ctx context.Context) ([]Key, error) {
 	for room := firstAnswer; ; {
 		b, err := d.in(ctx, inKeys, room)
@@ -69,7 +69,7 @@ func (d disk) Keys(ctx context.Context) ([]Key, error) {
 	}
 }
 
-// Reservation implements Unit.
+// Reservation implements LUN.
 func (d disk) Reservation(ctx context.Context) (Held, bool, error) {
 	b, err := d.in(ctx, inReservation, 24)
 	if err != nil {
@@ -78,11 +78,11 @@ func (d disk) Reservation(ctx context.Context) (Held, bool, error) {
 	return parseReservation(b)
 }
 
-// Register implements Unit.
+// Register implements LUN.
 func (d disk) Register(ctx context.Context, key Key) error {
 	o := d.out(ctx, outRegisterIgnore, 0, 0, key, true)
 	if o.sense.key != 0 {
-		// The unit cannot keep it, or cannot just now: a target without a place for that.
+		// The LUN cannot keep it, or cannot just now: a target without a place for that.
 		o = d.out(ctx, outRegisterIgnore, 0, 0, key, false)
 	}
 	if o.sense.key == senseNotReady && key != 0 {
@@ -95,17 +95,17 @@ func (d disk) Register(ctx context.Context, key Key) error {
 	return o.err
 }
 
-// Reserve implements Unit.
+// Reserve implements LUN.
 func (d disk) Reserve(ctx context.Context, key Key) error {
 	return d.out(ctx, outReserve, WriteExclusiveRegistrantsOnly, key, 0, false).err
 }
 
-// Preempt implements Unit.
+// Preempt implements LUN.
 func (d disk) Preempt(ctx context.Context, key, victim Key) error {
 	return d.out(ctx, outPreemptAbort, WriteExclusiveRegistrantsOnly, key, victim, false).err
 }
 
-// Honoured implements Unit. A release of another type than the reservation's ends
+// Honoured implements LUN. A release of another type than the reservation's ends
 // nothing: a registrant that is not the holder is answered that all is well, and a holder
 // that the type is wrong (SPC-4, 5.13.11.2).
 func (d disk) Honoured(ctx context.Context, key Key) (bool, error) {
@@ -227,7 +227,7 @@ type sgHeader struct {
 const (
 	sgIOCommand = 0x2285
 	sgToDevice  = -2
-	sgFromUnit  = -3
+	sgFromLUN   = -3
 )
 
 // sgIO sends one command.
@@ -239,7 +239,7 @@ func sgIO(f *os.File, cdb, parameters []byte, room int) ([]byte, outcome) {
 	}
 	b := parameters
 	if room > 0 {
-		b, h.direction = make([]byte, room), sgFromUnit
+		b, h.direction = make([]byte, room), sgFromLUN
 	}
 	h.data, h.transferLength = unsafe.Pointer(&b[0]), uint32(len(b))
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), sgIOCommand, uintptr(unsafe.Pointer(&h))); errno != 0 {

@@ -10,7 +10,7 @@ import (
 // one that does not answer only while a command is under way.
 func TestOneAfterTheOther(t *testing.T) {
 	var disks Disks
-	u := disks.Unit(filepath.Join(t.TempDir(), "none"))
+	u := disks.LUN(filepath.Join(t.TempDir(), "none"))
 	for range 20_000 {
 		if _, err := u.Keys(t.Context()); err == nil || strings.Contains(err.Error(), "the command before") {
 			t.Fatalf("a disk that does not exist: %v", err)

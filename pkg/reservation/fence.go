@@ -9,27 +9,27 @@ import (
 
 // Errors of Take.
 var (
-	// ErrForeign: a host that is not one of nearflash's uses the unit.
-	ErrForeign = errors.New("the unit is reserved for, or used by, a host outside of nearflash")
-	// ErrLater: a later owner of the volume has the unit.
-	ErrLater = errors.New("the unit is reserved for a later owner of the volume")
+	// ErrForeign: a host that is not one of nearflash's uses the LUN.
+	ErrForeign = errors.New("the LUN is reserved for, or used by, a host outside of nearflash")
+	// ErrLater: a later owner of the volume has the LUN.
+	ErrLater = errors.New("the LUN is reserved for a later owner of the volume")
 )
 
-// Path is a path of this node to the unit.
+// Path is a path of this node to the LUN.
 type Path struct {
 	Name string
-	Unit Unit
+	LUN  LUN
 }
 
-// Look gathers what the unit shows, and returns the paths that answer. Errors: those of
-// Unit, if none does.
-func Look(ctx context.Context, paths []Path, own Key) (f Facts, answer []Path, err error) {
+// Inspect gathers what the LUN shows, and returns the paths that answer. Errors: those of
+// LUN, if none does.
+func Inspect(ctx context.Context, paths []Path, own Key) (f Facts, answer []Path, err error) {
 	f.Own = own
 	var problems []error
 	for _, p := range paths {
-		keys, err := p.Unit.Keys(ctx)
+		keys, err := p.LUN.Keys(ctx)
 		if err == nil {
-			f.Held, f.Found, err = p.Unit.Reservation(ctx)
+			f.Held, f.Found, err = p.LUN.Reservation(ctx)
 		}
 		if err != nil {
 			problems = append(problems, err)
@@ -44,7 +44,7 @@ func Look(ctx context.Context, paths []Path, own Key) (f Facts, answer []Path, e
 	return f, answer, nil
 }
 
-// Before is who had a unit when it was taken.
+// Before is who had a LUN when it was taken.
 type Before struct {
 	// Others: somebody else, who may go on writing as soon as nothing keeps him from that.
 	Others bool
@@ -52,17 +52,17 @@ type Before struct {
 	Own bool
 }
 
-// Inherited is the table "What stage finds before it takes the unit" of states.md, The fence
+// Inherited is the table "What stage finds before it takes the LUN" of states.md, The fence
 // of a static volume. own says that the asking node made a reservation of its key, where
-// nobody had the unit.
+// nobody had the LUN.
 func (b Before) Inherited(own bool) bool { return b.Others || b.Own && !own }
 
-// Take makes the unit this node's alone, under key, and tells who had it. The record names
+// Take makes the LUN this node's alone, under key, and tells who had it. The record names
 // the node as published owner. On error no path is registered any more with key, as far as
-// they answer. Errors: ErrForeign, ErrLater, and those of Unit; ErrUnsupported also if the
-// unit does not take every path for a registrant.
+// they answer. Errors: ErrForeign, ErrLater, and those of LUN; ErrUnsupported also if the
+// LUN does not take every path for a registrant.
 func Take(ctx context.Context, paths []Path, key Key) (Before, error) {
-	first := paths[0].Unit
+	first := paths[0].LUN
 	if err := first.Supported(ctx); err != nil {
 		if errors.Is(err, ErrConflict) {
 			err = fmt.Errorf("%w: %w", ErrForeign, err)
@@ -91,8 +91,8 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // examine looks by one path and refuses what must not be taken.
-func examine(ctx context.Context, u Unit, key Key) (f Facts, step Step, who Key, err error) {
-	if f, _, err = Look(ctx, []Path{{Unit: u}}, key); err != nil {
+func examine(ctx context.Context, u LUN, key Key) (f Facts, step Step, who Key, err error) {
+	if f, _, err = Inspect(ctx, []Path{{LUN: u}}, key); err != nil {
 		return f, "", 0, err
 	}
 	step, who = DecideTake(f)
@@ -109,7 +109,7 @@ func examine(ctx context.Context, u Unit, key Key) (f Facts, step Step, who Key,
 // those that earlier sessions of this node have left, and registers the other paths. It returns
 // what the first path saw once it was registered.
 func take(ctx context.Context, paths []Path, key Key) (Facts, error) {
-	first := paths[0].Unit
+	first := paths[0].LUN
 	if err := first.Register(ctx, key); err != nil {
 		return Facts{}, err
 	}
@@ -133,10 +133,10 @@ func take(ctx context.Context, paths []Path, key Key) (Facts, error) {
 		}
 	}
 	for _, p := range paths[1:] {
-		if err := p.Unit.Register(ctx, key); err != nil {
+		if err := p.LUN.Register(ctx, key); err != nil {
 			return f, err
 		}
-		honoured, err := p.Unit.Honoured(ctx, key)
+		honoured, err := p.LUN.Honoured(ctx, key)
 		if err == nil && !honoured {
 			err = fmt.Errorf("%w for several paths of a node: it refuses %s", ErrUnsupported, p.Name)
 		}
@@ -148,8 +148,8 @@ func take(ctx context.Context, paths []Path, key Key) (Facts, error) {
 }
 
 // confirm looks once more: between two steps another node may have come.
-func confirm(ctx context.Context, u Unit, key Key) error {
-	f, _, err := Look(ctx, []Path{{Unit: u}}, key)
+func confirm(ctx context.Context, u LUN, key Key) error {
+	f, _, err := Inspect(ctx, []Path{{LUN: u}}, key)
 	if err != nil {
 		return err
 	}
@@ -160,27 +160,27 @@ func confirm(ctx context.Context, u Unit, key Key) error {
 }
 
 // Restore carries out a step of DecideWatch, StepReserve, StepRegister or StepPurge, on
-// paths that answer. If somebody has taken the unit since the look that the step rests on,
-// nothing stays registered. Errors: ErrConflict then, and those of Unit.
+// paths that answer. If somebody has taken the LUN since the look that the step rests on,
+// nothing stays registered. Errors: ErrConflict then, and those of LUN.
 func Restore(ctx context.Context, paths []Path, key Key, step Step, who Key) error {
 	if step == StepPurge {
-		return onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, who) })
+		return onAny(paths, func(p Path) error { return p.LUN.Preempt(ctx, key, who) })
 	}
 	var err error
 	for _, p := range paths {
-		if err = p.Unit.Register(ctx, key); err != nil {
+		if err = p.LUN.Register(ctx, key); err != nil {
 			break
 		}
 	}
 	if err == nil && step == StepReserve {
-		if err = paths[0].Unit.Reserve(ctx, key); err == nil {
+		if err = paths[0].LUN.Reserve(ctx, key); err == nil {
 			return nil
 		}
 	}
 	// Somebody may have been quicker, and must not have this node as registrant beside it.
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
-	f, _, lookErr := Look(ctx, paths, key)
+	f, _, lookErr := Inspect(ctx, paths, key)
 	if lookErr != nil || f.holder() {
 		return errors.Join(err, lookErr)
 	}
@@ -204,14 +204,14 @@ func onAny(paths []Path, do func(Path) error) error {
 }
 
 // Give ends the node's registrations and with them its reservation. What earlier
-// sessions of the node have left under the same key goes too. Errors: those of Unit.
+// sessions of the node have left under the same key goes too. Errors: those of LUN.
 func Give(ctx context.Context, paths []Path, key Key) error {
-	f, paths, err := Look(ctx, paths, key)
+	f, paths, err := Inspect(ctx, paths, key)
 	if err != nil {
 		return err
 	}
 	if f.holder() && f.registered() > f.Paths {
-		err := onAny(paths, func(p Path) error { return p.Unit.Preempt(ctx, key, key) })
+		err := onAny(paths, func(p Path) error { return p.LUN.Preempt(ctx, key, key) })
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}
@@ -227,7 +227,7 @@ func Give(ctx context.Context, paths []Path, key Key) error {
 func unregister(ctx context.Context, paths []Path) error {
 	var problems []error
 	for _, p := range slices.Backward(paths) {
-		problems = append(problems, p.Unit.Register(ctx, 0))
+		problems = append(problems, p.LUN.Register(ctx, 0))
 	}
 	return errors.Join(problems...)
 }

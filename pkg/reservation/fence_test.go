@@ -17,7 +17,7 @@ func TestFake(t *testing.T) {
 func paths(n ...*reservationtest.Nexus) []reservation.Path {
 	var out []reservation.Path
 	for _, u := range n {
-		out = append(out, reservation.Path{Name: "path", Unit: u})
+		out = append(out, reservation.Path{Name: "path", LUN: u})
 	}
 	return out
 }
@@ -44,7 +44,7 @@ func wantKeys(t *testing.T, n *reservationtest.Nexus, want ...reservation.Key) {
 	}
 }
 
-// TestTakeUnsupported: a unit without reservations says so.
+// TestTakeUnsupported: a LUN without reservations says so.
 func TestTakeUnsupported(t *testing.T) {
 	target := reservationtest.Target{Unsupported: true}
 	if _, err := reservation.Take(t.Context(), paths(target.Nexus("a")), reservation.KeyOf("v", 1)); !errors.Is(err, reservation.ErrUnsupported) {
@@ -66,7 +66,7 @@ func TestTakeForeign(t *testing.T) {
 	wantKeys(t, node, theirs)
 }
 
-// TestTakeOnePath: a unit that forgets that a host has several paths fences none of them,
+// TestTakeOnePath: a LUN that forgets that a host has several paths fences none of them,
 // and nothing is left registered.
 func TestTakeOnePath(t *testing.T) {
 	target := reservationtest.Target{OnePathPerHost: true}
@@ -79,7 +79,7 @@ func TestTakeOnePath(t *testing.T) {
 	mustTake(t, key, one)
 }
 
-// TestTakeRace: of two nodes that take a unit at the same time the later owner has it,
+// TestTakeRace: of two nodes that take a LUN at the same time the later owner has it,
 // and the earlier one is no registrant beside it; wherever the other one comes between.
 func TestTakeRace(t *testing.T) {
 	for _, beforeOwner := range []bool{true, false} {
@@ -112,7 +112,7 @@ func TestRestore(t *testing.T) {
 	}
 	wantKeys(t, one, key, key)
 	if other.Write(context.Background()) == nil {
-		t.Error("a stranger may write")
+		t.Error("a foreign host may write")
 	}
 	target.Restart()
 	mustTake(t, reservation.KeyOf("v", 2), other)
@@ -122,7 +122,7 @@ func TestRestore(t *testing.T) {
 	wantKeys(t, one, reservation.KeyOf("v", 2))
 }
 
-// TestRestoreTaken: between the look and the step another node takes the unit. Whatever the
+// TestRestoreTaken: between the look and the step another node takes the LUN. Whatever the
 // step was, this one is no registrant beside it afterwards.
 func TestRestoreTaken(t *testing.T) {
 	for _, step := range []reservation.Step{reservation.StepRegister, reservation.StepReserve} {
@@ -136,7 +136,7 @@ func TestRestoreTaken(t *testing.T) {
 		}
 		wantKeys(t, other, next)
 		if one.Write(t.Context()) == nil || two.Write(t.Context()) == nil || other.Write(t.Context()) != nil {
-			t.Errorf("%s: the node that the unit was taken from may write, or the new one may not", step)
+			t.Errorf("%s: the node that the LUN was taken from may write, or the new one may not", step)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestTimeIsUp(t *testing.T) {
 		var target reservationtest.Target
 		ctx, cancel := context.WithCancel(t.Context())
 		n := target.Nexus("a")
-		if err := step(ctx, []reservation.Path{{Name: "path", Unit: bounded{n, cancel}}}); !errors.Is(err, context.Canceled) {
+		if err := step(ctx, []reservation.Path{{Name: "path", LUN: bounded{n, cancel}}}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want that its time is up", name, err)
 		}
 		wantKeys(t, n)
@@ -207,11 +207,11 @@ func TestLook(t *testing.T) {
 	key := reservation.KeyOf("v", 1)
 	mustTake(t, key, one, two)
 	target.Down(one, true)
-	if f, answer, err := reservation.Look(t.Context(), paths(one, two), key); err != nil || len(answer) != 1 || !f.Found || f.Paths != 1 {
+	if f, answer, err := reservation.Inspect(t.Context(), paths(one, two), key); err != nil || len(answer) != 1 || !f.Found || f.Paths != 1 {
 		t.Errorf("%+v, %v, %v", f, answer, err)
 	}
 	target.Down(two, true)
-	if f, _, err := reservation.Look(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrPath) {
+	if f, _, err := reservation.Inspect(t.Context(), paths(one, two), key); !errors.Is(err, reservation.ErrPath) {
 		t.Errorf("%+v, %v", f, err)
 	}
 }

@@ -1,8 +1,8 @@
 // Package reservation speaks SCSI persistent reservations (SPC-4, 5.13 and 6.15 to 6.16)
-// to the paths of a logical unit: they fence a static volume, whose server knows nothing
+// to the paths of a LUN: they fence a static volume, whose server knows nothing
 // of generations (states.md, The fence of a static volume).
 //
-// A reservation is one of the unit, a registration one of a path: of the nexus of an
+// A reservation is one of the LUN, a registration one of a path: of the nexus of an
 // initiator port and a target port. Everything here acts on a path, which is a SCSI disk.
 // Through a device above, a cache, a reservation would reach the SSD.
 //
@@ -18,16 +18,16 @@ import (
 	"fmt"
 )
 
-// Errors of a Unit; test with errors.Is.
+// Errors of a LUN; test with errors.Is.
 var (
-	// ErrUnsupported: the unit has no persistent reservations, or none of the type.
-	ErrUnsupported = errors.New("the unit has no SCSI persistent reservations")
-	// ErrConflict: the unit refused a command because of another's reservation, or because
+	// ErrUnsupported: the LUN has no persistent reservations, or none of the type.
+	ErrUnsupported = errors.New("the LUN has no SCSI persistent reservations")
+	// ErrConflict: the LUN refused a command because of another's reservation, or because
 	// the path is not registered with the key.
 	ErrConflict = errors.New("SCSI reservation conflict")
 	// ErrPath: the path does not answer, or not yet.
 	ErrPath = errors.New("the path does not answer")
-	// ErrMalformed: the unit's answer makes no sense.
+	// ErrMalformed: the LUN's answer makes no sense.
 	ErrMalformed = errors.New("malformed answer")
 )
 
@@ -38,7 +38,7 @@ var (
 //	bits 23..0   generation
 //
 // So a key tells a later owner of the same record from an earlier one, and a node of
-// nearflash from somebody else's host. 24 bits suffice for either part: a unit has the
+// nearflash from somebody else's host. 24 bits suffice for either part: a LUN has the
 // keys of one volume, and a generation is one change of owner.
 type Key uint64
 
@@ -56,13 +56,13 @@ func KeyOf(uid string, generation int64) Key {
 	return Key(keyMark<<markShift | part<<uidShift | uint64(generation)&generationMax)
 }
 
-// Ours tells whether the key is one of nearflash's nodes.
+// Ours reports whether the key is one of nearflash's nodes.
 func (k Key) Ours() bool { return k>>markShift == keyMark }
 
-// SameVolume tells whether both keys are of one record.
+// SameVolume reports whether both keys are of one record.
 func (k Key) SameVolume(o Key) bool { return k.Ours() && k>>uidShift == o>>uidShift }
 
-// Later tells whether k is of a later owner of the record that o is of.
+// Later reports whether k is of a later owner of the record that o is of.
 func (k Key) Later(o Key) bool { return k.SameVolume(o) && k.Generation() > o.Generation() }
 
 // Generation is that of a key of nearflash's.
@@ -75,22 +75,22 @@ func (k Key) String() string { return fmt.Sprintf("0x%016x", uint64(k)) }
 type Type uint8
 
 // WriteExclusiveRegistrantsOnly: who is registered may write, everybody may read. The one
-// that is used: a unit whose node has several paths has one holder, and its other paths
+// that is used: a LUN whose node has several paths has one holder, and its other paths
 // are registrants. It stays when a path is lost.
 const WriteExclusiveRegistrantsOnly Type = 5
 
-// Held is a unit's reservation.
+// Held is a LUN's reservation.
 type Held struct {
 	// Key is the holder's; 0 for a type in which every registrant is one.
 	Key  Key
 	Type Type
 }
 
-// Unit is one path to a logical unit. A unit attention, which every change by another
+// LUN is one path to a logical unit. A unit attention, which every change by another
 // path or host leaves behind, is no error: the command is repeated.
 // Errors of each method: ErrPath, ErrUnsupported.
-type Unit interface {
-	// Supported fails with ErrUnsupported if the unit cannot be reserved, and with
+type LUN interface {
+	// Supported fails with ErrUnsupported if the LUN cannot be reserved, and with
 	// ErrConflict if it has a reservation of SCSI-2. Errors: ErrMalformed.
 	Supported(ctx context.Context) error
 	// Keys returns one key for each registration, of all paths and hosts. Errors:
@@ -100,7 +100,7 @@ type Unit interface {
 	Reservation(ctx context.Context) (h Held, found bool, err error)
 	// Register registers the path with a key, whatever it was registered with; with 0
 	// the registration ends, and with the holder's its reservation. Registrations and
-	// reservation survive a loss of the unit's power if it can do that. Errors:
+	// reservation survive a loss of the LUN's power if it can do that. Errors:
 	// ErrConflict if it has a reservation of SCSI-2.
 	Register(ctx context.Context, key Key) error
 	// Reserve makes the path, which is registered with key, the holder. It is success if
@@ -111,7 +111,7 @@ type Unit interface {
 	// key, holds it on return. Errors: ErrConflict, also if nobody is registered with
 	// victim.
 	Preempt(ctx context.Context, key, victim Key) error
-	// Honoured tells whether the unit takes the path for a registrant, and changes
+	// Honoured reports whether the LUN takes the path for a registrant, and changes
 	// nothing. The path is registered with key and does not hold the reservation. Some
 	// targets forget that an initiator has several paths.
 	Honoured(ctx context.Context, key Key) (bool, error)
@@ -141,7 +141,7 @@ func cdbIn(action byte, length int) []byte {
 	return cdb
 }
 
-// cdbOut is PERSISTENT RESERVE OUT with the scope of a unit, and its parameters.
+// cdbOut is PERSISTENT RESERVE OUT with the scope of a LUN, and its parameters.
 func cdbOut(action byte, t Type, key, other Key, persist bool) (cdb, parameters []byte) {
 	cdb = make([]byte, 10)
 	cdb[0], cdb[1], cdb[2] = opReserveOut, action, byte(t)
@@ -189,7 +189,7 @@ func parseReservation(b []byte) (h Held, found bool, err error) {
 	return Held{Key: Key(binary.BigEndian.Uint64(b[8:])), Type: Type(b[21] & 0x0f)}, true, nil
 }
 
-// parseCapabilities reads the parameters of REPORT CAPABILITIES. A unit need not say which
+// parseCapabilities reads the parameters of REPORT CAPABILITIES. A LUN need not say which
 // types it has.
 func parseCapabilities(b []byte) (supported bool, err error) {
 	const size = 8
@@ -239,7 +239,7 @@ const (
 
 	codeOpcode          = 0x20
 	codeInvalidInCDB    = 0x24
-	codeUnitMissing     = 0x25
+	codeLUNMissing      = 0x25
 	codeParameter       = 0x26
 	qualifierBadRelease = 0x04 // of codeParameter: invalid release of a persistent reservation
 )

@@ -81,7 +81,7 @@ func TestJudge(t *testing.T) {
 		"unit attention, descriptor": {2, []byte{0x72, 6, 0x29, 0}, ErrPath, true},
 		"no such command":            {2, fixed(5, 0x20, 0), ErrUnsupported, false},
 		"no such action":             {2, fixed(5, 0x24, 0), ErrUnsupported, false},
-		"no such unit":               {2, fixed(5, 0x25, 0), ErrPath, false},
+		"no such LUN":                {2, fixed(5, 0x25, 0), ErrPath, false},
 		"bad parameter":              {2, fixed(5, 0x26, 0), ErrMalformed, false},
 		"not ready":                  {2, fixed(2, 4, 1), ErrPath, false},
 		"no sense":                   {2, nil, ErrPath, false},
@@ -94,7 +94,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// FuzzParse: no answer of a unit makes a parser fail otherwise than by its error.
+// FuzzParse: no answer of a LUN makes a parser fail otherwise than by its error.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 7, 1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add([]byte{0x72, 6, 0x29, 0})

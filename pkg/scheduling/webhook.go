@@ -101,7 +101,7 @@ func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// informer tells whether its first list has arrived.
+// informer reports whether its first list has arrived.
 type informer interface{ HasSynced() bool }
 
 // handler answers admission reviews of pods.

@@ -55,7 +55,7 @@ const (
 // Health without an error. An error means that smartctl was ended by ctx or said
 // something that is not understood.
 func Read(ctx context.Context, run hostexec.Runner, device string) (Health, error) {
-	res, err := run.Run(ctx, hostexec.Look("smartctl", "--json", "--all", disk("/sys", device)))
+	res, err := run.Run(ctx, hostexec.Query("smartctl", "--json", "--all", disk("/sys", device)))
 	var exit *hostexec.ExitError
 	switch {
 	case errors.Is(err, hostexec.ErrNotInstalled):

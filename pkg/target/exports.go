@@ -191,7 +191,7 @@ func (s *Service) apply(ctx context.Context, v lvol.Volume, rec exportstate.Reco
 	v = active
 	want := lio.Target{
 		IQN: iqn, Backstore: s.cfg.backstore(v.Name), Device: v.Path, Serial: v.Serial(),
-		Product: volume.UnitProduct(rec.Generation()),
+		Product: volume.LUNProduct(rec.Generation()),
 		// Only a thin volume: there it gives room back and reads as zeros after.
 		Unmap:   v.Thin,
 		Portals: s.cfg.Portals,

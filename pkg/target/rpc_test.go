@@ -145,12 +145,12 @@ func connect(t *testing.T, c targetclient.Config) *targetclient.Client {
 
 func TestMutualTLS(t *testing.T) {
 	svc, _ := started(t)
-	ca, stranger := newAuthority(t, "ca"), newAuthority(t, "stranger")
+	ca, foreign := newAuthority(t, "ca"), newAuthority(t, "foreign")
 	ca.issue("controller")
 	ca.issue("somebody")
-	stranger.issue("controller")
+	foreign.issue("controller")
 	address := serve(t, svc, ca, logr.Discard(), "controller")
-	mixed := stranger.client(address, "controller")
+	mixed := foreign.client(address, "controller")
 	mixed.CAFile = ca.file("ca.pem")
 	otherName := ca.client(address, "controller")
 	otherName.ServerName = "another.example"
@@ -166,7 +166,7 @@ func TestMutualTLS(t *testing.T) {
 		"certificate of another CA":            {mixed, targetclient.ErrUnavailable},
 		"name that is not allowed":             {ca.client(address, "somebody"), targetclient.ErrDenied},
 		"server is not who it should be":       {otherName, targetclient.ErrUnavailable},
-		"server's CA is not the one we expect": {stranger.client(address, "controller"), targetclient.ErrUnavailable},
+		"server's CA is not the one we expect": {foreign.client(address, "controller"), targetclient.ErrUnavailable},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

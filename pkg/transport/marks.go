@@ -22,7 +22,7 @@ type PathMark struct {
 // Marks are those of the paths of an attached device, by portal.
 type Marks map[string]PathMark
 
-// Failed tells whether a device has failed requests.
+// Failed reports whether a device has failed requests.
 type Failed string
 
 // Answers to that question. Unknown is the word where a path is gone or its connection was
@@ -33,7 +33,7 @@ const (
 	FailedUnknown Failed = "Unknown"
 )
 
-// Since tells whether requests have failed between two moments; why says so in words. Of
+// Since reports whether requests have failed between two moments; why says so in words. Of
 // those that failed during rescans, price are harmless for each rescan, by portal. Paths
 // that have come since do not count.
 func (m Marks) Since(base Marks, price map[string]uint64) (f Failed, why string) {

@@ -16,8 +16,8 @@ var (
 	ErrUnreachable = errors.New("storage target is unreachable")
 	// ErrNoTarget: the portal answers and has no such target.
 	ErrNoTarget = errors.New("storage target does not exist")
-	// ErrNoLUN: the session works, but the unit is missing, empty or no disk.
-	ErrNoLUN = errors.New("logical unit does not exist")
+	// ErrNoLUN: the session works, but the LUN is missing, empty or no disk.
+	ErrNoLUN = errors.New("LUN does not exist")
 	// ErrNoDaemon: a helper of the protocol does not run on this node. The
 	// error names the remedy.
 	ErrNoDaemon = errors.New("storage protocol daemon is not running")

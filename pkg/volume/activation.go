@@ -24,7 +24,7 @@ const (
 	IdentityPast Identity = "Past"
 )
 
-// LastStage tells whether what is known is of the record's last stage, and no other one of
+// LastStage reports whether what is known is of the record's last stage, and no other one of
 // that ownership is about to be.
 func (v Volume) LastStage(known Activation) bool {
 	anew := v.Pending.ID != "" && v.Pending.Generation == known.Generation && v.Pending.ID != known.ID

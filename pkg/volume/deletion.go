@@ -8,7 +8,7 @@ type Deletion struct {
 	Generation int64
 }
 
-// Covers tells whether what was written under a fence is meant.
+// Covers reports whether what was written under a fence is meant.
 func (d Deletion) Covers(id ID, f Fence) bool {
 	return d.ID == id && d.UID == f.UID && f.Generation <= d.Generation
 }

@@ -40,7 +40,7 @@ const (
 	ModeWriteback    CacheMode = "writeback"
 )
 
-// ISCSI is the address of an iSCSI logical unit.
+// ISCSI is the address of an iSCSI LUN.
 type ISCSI struct {
 	// Portals are "address:port"; more than one gives multipath.
 	Portals []string `json:"portals"`
@@ -71,7 +71,7 @@ type Claim struct {
 type Spec struct {
 	// CapacityBytes is the origin's size; 0 when only the target knows.
 	CapacityBytes int64
-	// Static is set for a logical unit that nearflash did not make.
+	// Static is set for a LUN that nearflash did not make.
 	Static *ISCSI
 	// Provisioning is "thin", "thick" or "" for the server's default.
 	Provisioning string
@@ -123,7 +123,7 @@ type Volume struct {
 	FlushRequest, FlushDone string
 	// Prewarm asks a node to copy the cache beforehand; nil if none is asked.
 	Prewarm *Prewarm
-	// Abandoned says that unflushed writes were given up, and that no pod has been
+	// Abandoned says that unflushed writes were abandoned, and that no pod has been
 	// told of it yet.
 	Abandoned bool
 	// Filesystem says whether the volume may be formatted.
@@ -139,7 +139,7 @@ type Prewarm struct {
 	Node, Request string
 }
 
-// FlushPending tells whether a flush was asked for that has not been reported.
+// FlushPending reports whether a flush was asked for that has not been reported.
 func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequest != v.FlushDone }
 
 // Publication is what a node needs to attach a published volume.
@@ -198,7 +198,7 @@ type StageRequest struct {
 	MountOptions []string
 	Credentials  *Credentials
 	ReadOnly     bool
-	// AcceptTwoWriters is the consent of a static volume to a unit that cannot be fenced.
+	// AcceptTwoWriters is the consent of a static volume to a LUN that cannot be fenced.
 	AcceptTwoWriters bool
 }
 
@@ -339,7 +339,7 @@ type Records interface {
 	// ReportApplied records how far node is with what is asked for. It does
 	// nothing if another node owns the volume by now.
 	ReportApplied(ctx context.Context, id ID, node string, r AppliedReport) error
-	// ReportAbandoned tells of unflushed writes that were given up (I2) and of which no
+	// ReportAbandoned tells of unflushed writes that were abandoned (I2) and of which no
 	// pod was told: by events on the volume and its claim, and once there is a pod also
 	// on the pod, after which the record says that it was told. Repeating it does no
 	// harm. pod is nil before the volume is shown to one. Errors: ErrFenced if the

@@ -85,7 +85,7 @@ type MoveRequest struct {
 }
 
 // Lease is a retained cache that its node serves over iSCSI: the cache's metadata,
-// followed by its data, as one read-only unit.
+// followed by its data, as one read-only LUN.
 type Lease struct {
 	Move        MoveID
 	Source      ISCSI
@@ -93,8 +93,8 @@ type Lease struct {
 	// ChunkSectors, MetaBytes and DataBytes are the geometry of the exported cache.
 	ChunkSectors         uint64
 	MetaBytes, DataBytes int64
-	// UnitID is the identity of the unit that the cache is of; "" is not known.
-	UnitID string
+	// WWID is the identity of the LUN that the cache is of; "" is not known.
+	WWID string
 	// Tracked names the record of writes that goes with a prewarming, and in a move
 	// says what it has become; nil if there is none.
 	Tracked *Tracked
@@ -144,11 +144,11 @@ type Moves interface {
 	// Finish reports the end, which lets the source go; repeating it or a missing
 	// object is success.
 	Finish(ctx context.Context, id MoveID, o MoveOutcome, message string) error
-	// Exported tells whether the source still serves the move: false when its node has
+	// Exported reports whether the source still serves the move: false when its node has
 	// said that it does not, or the object is gone. It is cheap, and is asked again and
 	// again; what is not known counts as exported. Errors: ErrUnavailable.
 	Exported(ctx context.Context, id MoveID) (bool, error)
-	// Ended tells whether a prewarming of that request was begun and has ended.
+	// Ended reports whether a prewarming of that request was begun and has ended.
 	Ended(ctx context.Context, r MoveRequest) (bool, error)
 }
 
@@ -181,7 +181,7 @@ type Lessor interface {
 	// Lease returns the move that this node serves with one volume, whatever the number
 	// of others.
 	Lease(ctx context.Context, id ID) (m MoveID, served bool, err error)
-	// InUse tells whether the other node has a session with the lease of a volume now.
+	// InUse reports whether the other node has a session with the lease of a volume now.
 	InUse(ctx context.Context, id ID) (bool, error)
 	// EndLease ends the lease of a move, and leaves the retained cache to a later repair.
 	// Absent is success. Errors: ErrBusy.

@@ -63,7 +63,7 @@ func Kernel() string { return os.Getenv(KernelEnv) }
 // Lacking returns the targets that this kernel does not have.
 func Lacking() []string { return lacking[Kernel()] }
 
-// Lacks tells whether this kernel does not have a target.
+// Lacks reports whether this kernel does not have a target.
 func Lacks(target string) bool { return slices.Contains(Lacking(), target) }
 
 // Targets returns all targets that some kernel lacks.

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// checkPause is the pause between two looks; lookLimit is how long one may take.
-	checkPause, lookLimit = 2 * time.Second, 30 * time.Second
+	// checkPause is the pause between two looks; pollLimit is how long one may take.
+	checkPause, pollLimit = 2 * time.Second, 30 * time.Second
 	// leaseSlack is by how much the clocks of a leader and of the check may differ.
 	leaseSlack = 30 * time.Second
 )
@@ -37,7 +37,7 @@ func checkedLeases() []string {
 	return []string{leaseName, name, "external-attacher-leader-" + name, "external-resizer-" + name}
 }
 
-// Check is the command behind `helm test`: it tells whether the parts of an
+// Check is the command behind `helm test`: it reports whether the parts of an
 // installation have found each other. It changes nothing.
 type Check struct {
 	// Out is where its findings go.
@@ -92,12 +92,12 @@ func (c *Check) Run(ctx context.Context) error {
 
 // wait looks at the installation again and again.
 func (c *Check) wait(ctx context.Context, api client.Reader) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout+lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout+pollLimit)
 	defer cancel()
 	deadline := time.Now().Add(c.timeout)
 	for {
 		found := &findings{}
-		c.look(ctx, api, found)
+		c.inspect(ctx, api, found)
 		if len(found.wrong) == 0 || !time.Now().Before(deadline) {
 			return c.report(found)
 		}
@@ -123,7 +123,7 @@ func (f *findings) ok(format string, args ...any) {
 	f.well = append(f.well, fmt.Sprintf(format, args...))
 }
 
-func (f *findings) note(format string, args ...any) {
+func (f *findings) add(format string, args ...any) {
 	f.notes = append(f.notes, fmt.Sprintf(format, args...))
 }
 
@@ -147,8 +147,8 @@ func (c *Check) report(f *findings) error {
 	return nil
 }
 
-// look asks the API server for everything once.
-func (c *Check) look(ctx context.Context, api client.Reader, f *findings) {
+// inspect asks the API server for everything once.
+func (c *Check) inspect(ctx context.Context, api client.Reader, f *findings) {
 	checkDriver(ctx, api, f)
 	checkDefinitions(ctx, api, f)
 	for _, name := range checkedLeases() {
@@ -284,7 +284,7 @@ func checkPool(node string, pools []v1alpha1.CachePool, f *findings) {
 	for _, kind := range []string{v1alpha1.ConditionPreflight, v1alpha1.ConditionReady} {
 		condition := meta.FindStatusCondition(pools[i].Status.Conditions, kind)
 		if condition != nil && condition.Status != metav1.ConditionTrue {
-			f.note("CachePool %s: %s is %s (%s): %s", node, kind, condition.Status, condition.Reason, condition.Message)
+			f.add("CachePool %s: %s is %s (%s): %s", node, kind, condition.Status, condition.Reason, condition.Message)
 		}
 	}
 }

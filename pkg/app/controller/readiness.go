@@ -13,7 +13,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
-// readiness tells whether what the controller needs can be reached.
+// readiness reports whether what the controller needs can be reached.
 type readiness struct {
 	api     *rest.Config
 	storage backend.Backend

@@ -44,7 +44,7 @@ func TestServe(t *testing.T) {
 		}{
 			"permitted":          {"https://" + addr + "/metrics", accounts.reader, http.StatusOK},
 			"no token":           {"https://" + addr + "/metrics", "", http.StatusUnauthorized},
-			"without permission": {"https://" + addr + "/metrics", accounts.stranger, http.StatusForbidden},
+			"without permission": {"https://" + addr + "/metrics", accounts.foreign, http.StatusForbidden},
 			// The answer of the filter of controller-runtime.
 			"not a token":  {"https://" + addr + "/metrics", "nonsense", http.StatusInternalServerError},
 			"another path": {"https://" + addr + "/metrics/x", accounts.reader, http.StatusNotFound},
@@ -191,8 +191,8 @@ func get(t *testing.T, url, token string, conf *tls.Config) (code int, body stri
 	return resp.StatusCode, string(text)
 }
 
-// accounts are tokens: reader may get /metrics, stranger may not.
-type accounts struct{ reader, stranger string }
+// accounts are tokens: reader may get /metrics, foreign may not.
+type accounts struct{ reader, foreign string }
 
 // newAccounts also makes the account that the plugin judges clients with.
 func newAccounts(t *testing.T, admin *rest.Config) accounts {
@@ -230,7 +230,7 @@ func newAccounts(t *testing.T, admin *rest.Config) accounts {
 		}
 		return answer.Status.Token
 	}
-	return accounts{reader: token("reader"), stranger: token("stranger")}
+	return accounts{reader: token("reader"), foreign: token("foreign")}
 }
 
 // writeCertificate makes a certificate for 127.0.0.1 in dir and returns what

@@ -57,7 +57,7 @@ func (c *Rescue) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.origin, "origin", "", "`path` of the origin's block device")
 	fs.StringVar(&c.portal, "portal", "", "instead of --origin: `host:port` of the storage server")
 	fs.StringVar(&c.iqn, "iqn", "", "iSCSI `name` of the origin's target")
-	fs.IntVar(&c.lun, "lun", 0, "`number` of the origin's logical unit")
+	fs.IntVar(&c.lun, "lun", 0, "`number` of the origin's LUN")
 	fs.StringVar(&c.chapFile, "chap-file", "", "`file` with the CHAP user in its first line and the password in its second")
 	fs.Int64Var(&c.generation, "generation", 0, "refuse a cache of another `generation`; 0 takes any")
 	fs.BoolVar(&c.grown, "origin-grew", false, "the volume was expanded since the SSD noted its size")
@@ -111,7 +111,7 @@ func (c *Rescue) Run(ctx context.Context) error {
 		return fmt.Errorf("--temp-dir %q: %w", c.temp, err)
 	}
 	run := hostexec.New()
-	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, Units: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
+	r := &rescue.Rescuer{DM: devmapper.New(run), LVM: lvm.New(run, links), Tools: cachetools.Tools{Run: run}, LUNs: &reservation.Disks{}, Dir: c.temp, Now: time.Now}
 	if err := c.findPool(ctx, r); err != nil {
 		return err
 	}

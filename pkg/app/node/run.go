@@ -249,6 +249,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	volumes := records.New(api, recorder, time.Now)
 	p.reporter = observe.NewReporter(volumes, cfg.NodeName, time.Now)
 	warm := attach.WarmConfig{
+		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
 		RetainedCacheTTL: cfg.RetainedCacheTTL,
 	}

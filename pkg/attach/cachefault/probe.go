@@ -63,7 +63,7 @@ func (m *memory) keep(entries []*state.Entry) {
 	maps.DeleteFunc(m.risks, func(id volume.ID, _ bool) bool { return !known[id] })
 }
 
-func (m *memory) note(id volume.ID, why string) {
+func (m *memory) record(id volume.ID, why string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if why == "" {

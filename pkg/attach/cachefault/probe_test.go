@@ -36,7 +36,7 @@ func sysfsWith(t *testing.T, names map[string]string, lower map[string][]string)
 func TestCacheDevices(t *testing.T) {
 	names := map[string]string{
 		"dm-0": "nf-v", "dm-1": "nf-v.data", "dm-2": "nf-v.origin", "dm-3": "nf-v.source", "dm-4": "nf-v.path",
-		"dm-5": "nearflash--x-v.meta", "dm-6": "nearflash--x-v.data", "dm-7": "nearflash--x-v.fill",
+		"dm-5": "nearflash--x-v.meta", "dm-6": "nearflash--x-v.data", "dm-7": "nearflash--x-v.hydration",
 	}
 	cases := map[string]struct {
 		lower map[string][]string
@@ -63,13 +63,13 @@ func TestCacheDevices(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	m := &memory{}
-	m.note("a", "broken")
+	m.record("a", "broken")
 	m.setAtRisk("a", true)
-	m.note("b", "broken too")
+	m.record("b", "broken too")
 	if m.keep([]*state.Entry{{ID: "b"}}); m.why("a") != "" || m.atRisk("a") || m.why("b") != "broken too" {
 		t.Errorf("after a has left: %+v", m)
 	}
-	if m.note("b", ""); m.why("b") != "" {
+	if m.record("b", ""); m.why("b") != "" {
 		t.Error("b is still broken")
 	}
 	end, ok := m.begin("b")

@@ -103,7 +103,7 @@ func (w *Watch) Pass(ctx context.Context) error {
 		if !f.LiveCache {
 			why = ""
 		}
-		w.memory.note(e.ID, why)
+		w.memory.record(e.ID, why)
 		if decide(f) != stepNothing {
 			due = append(due, e.ID)
 		}
@@ -116,19 +116,19 @@ func (w *Watch) Pass(ctx context.Context) error {
 	}))...)
 }
 
-// look is what one look at the kernel shows of all caches.
-type look struct {
+// poll is what one look at the kernel shows of all caches.
+type poll struct {
 	status map[string]devmapper.CacheStatus
 	clones map[string]devmapper.CloneStatus
 	infos  map[string]devmapper.Info
 }
 
 // silent tells a volume whose cache, or whose copy into the cache, does not answer.
-func (l look) silent(e *state.Entry) bool {
+func (l poll) silent(e *state.Entry) bool {
 	return l.status[layout.Device(e.ID, layout.Top)].Silent || e.Hydration != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
 }
 
-func (w *Watch) examine(ctx context.Context, hydration bool) (l look, err error) {
+func (w *Watch) examine(ctx context.Context, hydration bool) (l poll, err error) {
 	if l.status, err = w.Devices.StatusAll(ctx); err != nil {
 		return l, err
 	}
@@ -139,7 +139,7 @@ func (w *Watch) examine(ctx context.Context, hydration bool) (l look, err error)
 	return l, err
 }
 
-func (w *Watch) gather(e *state.Entry, l look, unreadable string) facts {
+func (w *Watch) gather(e *state.Entry, l poll, unreadable string) facts {
 	f := facts{Entry: e, Unreadable: unreadable, AtRiskTold: w.memory.atRisk(e.ID)}
 	if l.silent(e) {
 		return f
@@ -170,7 +170,7 @@ func (w *Watch) step(ctx context.Context, id volume.ID, unreadable string, hydra
 	case stepDetach:
 		err := w.Host.Detach(ctx, e, f.broken())
 		if err == nil {
-			w.memory.note(id, "")
+			w.memory.record(id, "")
 		}
 		return err
 	case stepReport:

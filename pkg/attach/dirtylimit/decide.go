@@ -27,9 +27,9 @@ const (
 	// and rest the least time at a level before one that lets more become dirty.
 	patience, rest = 3 * time.Second, 3 * time.Second
 
-	// lookLeast is the pause between two looks at a volume that may be near its limit,
-	// lookMost at any volume with one.
-	lookLeast, lookMost = 100 * time.Millisecond, time.Second
+	// pollLeast is the pause between two looks at a volume that may be near its limit,
+	// pollMost at any volume with one.
+	pollLeast, pollMost = 100 * time.Millisecond, time.Second
 	// fastestDirty is how fast, in bytes per second, a volume of which nothing is known
 	// may become dirty: it decides how early it is looked at again.
 	fastestDirty = 2 << 30
@@ -80,12 +80,12 @@ func lowMark(limit int64) int64  { return limit / 100 * lowPercent }
 // foreseen is what becomes dirty before a decision is in effect.
 func foreseen(growth int64) int64 { return growth / 1000 * reaction.Milliseconds() }
 
-// lookAfter is when a volume of which so much may be dirty must be looked at again, so
+// pollAfter is when a volume of which so much may be dirty must be looked at again, so
 // that it is still below the high mark then.
-func lookAfter(limit, dirty int64) time.Duration {
+func pollAfter(limit, dirty int64) time.Duration {
 	if limit == 0 {
-		return lookMost
+		return pollMost
 	}
 	free := max(highMark(limit)-dirty, 0)
-	return min(max(time.Duration(float64(free)/fastestDirty*float64(time.Second)), lookLeast), lookMost)
+	return min(max(time.Duration(float64(free)/fastestDirty*float64(time.Second)), pollLeast), pollMost)
 }

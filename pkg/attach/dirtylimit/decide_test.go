@@ -50,7 +50,7 @@ func TestSettles(t *testing.T) {
 	for _, rate := range []int64{1 << 20, 100 << 20, 400 << 20, 800 << 20} { // bytes made dirty per second
 		const limit = int64(1 << 30)
 		var dirty, most, before, swaps int64
-		level, since, look := Writeback, time.Duration(0), time.Duration(0)
+		level, since, poll := Writeback, time.Duration(0), time.Duration(0)
 		var pending Level
 		var effect time.Duration
 		for at := time.Duration(0); at < 5*time.Minute; at += step {
@@ -65,14 +65,14 @@ func TestSettles(t *testing.T) {
 				level, since, pending = pending, at, ""
 				swaps++
 			}
-			if at < look || pending != "" {
+			if at < poll || pending != "" {
 				continue
 			}
-			f := facts{Bytes: limit, Level: level, Since: at - since, Dirty: dirty, Growth: (dirty - before) * int64(time.Second) / int64(lookLeast)}
+			f := facts{Bytes: limit, Level: level, Since: at - since, Dirty: dirty, Growth: (dirty - before) * int64(time.Second) / int64(pollLeast)}
 			if want := decide(f); want != level {
 				pending, effect = want, at+100*time.Millisecond
 			}
-			before, look = dirty, at+min(lookAfter(limit, dirty), lookLeast)
+			before, poll = dirty, at+min(pollAfter(limit, dirty), pollLeast)
 		}
 		if allowed := limit * highPercent / 100; most > allowed+rate*2/10+rate*int64(step)/int64(time.Second) {
 			t.Errorf("at %d bytes per second %d were dirty", rate, most)
@@ -83,21 +83,21 @@ func TestSettles(t *testing.T) {
 	}
 }
 
-func TestLookAfter(t *testing.T) {
+func TestPollAfter(t *testing.T) {
 	const gib = 1 << 30
 	cases := map[string]struct {
 		limit, dirty int64
 		want         time.Duration
 	}{
-		"no limit of bytes": {0, gib, lookMost},
-		"far below":         {100 * gib, gib, lookMost},
+		"no limit of bytes": {0, gib, pollMost},
+		"far below":         {100 * gib, gib, pollMost},
 		"near":              {2 * gib, gib, 250 * time.Millisecond},
-		"at the mark":       {2 * gib, 3 * gib / 2, lookLeast},
-		"beyond":            {2 * gib, 3 * gib, lookLeast},
-		"small":             {64 << 20, 0, lookLeast},
+		"at the mark":       {2 * gib, 3 * gib / 2, pollLeast},
+		"beyond":            {2 * gib, 3 * gib, pollLeast},
+		"small":             {64 << 20, 0, pollLeast},
 	}
 	for name, tc := range cases {
-		if got := lookAfter(tc.limit, tc.dirty); got.Round(10*time.Millisecond) != tc.want {
+		if got := pollAfter(tc.limit, tc.dirty); got.Round(10*time.Millisecond) != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

@@ -24,8 +24,8 @@ const (
 	// retryAfter is the pause after a swap that failed. Until then the limit does not
 	// hold, so that it is short.
 	retryAfter = time.Second
-	// swapTimeout bounds one swap, lookTimeout one look.
-	swapTimeout, lookTimeout = 15 * time.Second, 5 * time.Second
+	// swapTimeout bounds one swap, pollTimeout one look.
+	swapTimeout, pollTimeout = 15 * time.Second, 5 * time.Second
 
 	sectorSize = devmapper.SectorSize
 )
@@ -115,7 +115,7 @@ type limit struct {
 	swapping, flushing bool
 }
 
-// idle tells whether nobody else is at the table.
+// idle reports whether nobody else is at the table.
 func (l *limit) idle() bool { return !l.swapping && !l.flushing }
 
 // Run keeps volumes within their limits (states.md, I7) until ctx ends.
@@ -157,7 +157,7 @@ func (k *Keeper) pass(ctx context.Context) (pause time.Duration, err error) {
 		k.listed = k.Now()
 	}
 	if k.due() {
-		lctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		lctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		defer cancel()
 		status, err := k.Devices.StatusAll(lctx)
 		if err != nil {
@@ -227,20 +227,20 @@ func (k *Keeper) known(ctx context.Context, v Volume) *limit {
 	return l
 }
 
-// isTop tells whether a device number is still that of the volume's top device.
+// isTop reports whether a device number is still that of the volume's top device.
 func (k *Keeper) isTop(devno string, id volume.ID) bool {
 	name, err := os.ReadFile(filepath.Join(k.Sysfs, "dev/block", devno, "dm/name"))
 	return err == nil && strings.TrimSpace(string(name)) == layout.Device(id, layout.Top)
 }
 
-// due tells whether the status of a volume is needed, and puts the others off.
+// due reports whether the status of a volume is needed, and puts the others off.
 func (k *Keeper) due() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now, due := k.Now(), false
 	for _, l := range k.limits {
 		if !l.idle() {
-			l.next, l.looked = now.Add(lookLeast), time.Time{}
+			l.next, l.looked = now.Add(pollLeast), time.Time{}
 			if l.flushing {
 				l.counted = time.Time{}
 			}
@@ -263,11 +263,11 @@ func (k *Keeper) due() bool {
 		switch {
 		case quiet:
 			l.clean = now
-		case l.seen.Bytes > 0 && dirty >= highMark(l.seen.Bytes), l.seen.Age > 0 && now.Sub(l.looked) >= lookMost:
+		case l.seen.Bytes > 0 && dirty >= highMark(l.seen.Bytes), l.seen.Age > 0 && now.Sub(l.looked) >= pollMost:
 			due = true
 			continue
 		}
-		l.next = now.Add(lookAfter(l.seen.Bytes, dirty))
+		l.next = now.Add(pollAfter(l.seen.Bytes, dirty))
 	}
 	return due
 }
@@ -283,13 +283,13 @@ func (k *Keeper) judge(ctx context.Context, status map[string]devmapper.CacheSta
 		}
 		st, live := status[layout.Device(id, layout.Top)]
 		if !live || st.Silent || st.Fail || st.Unparsed != "" {
-			l.next = k.Now().Add(lookMost)
+			l.next = k.Now().Add(pollMost)
 			continue
 		}
 		if st.CacheUsed == 0 && l.dirty > 0 {
 			// Somebody swaps the table, and the kernel has not read the map again yet:
 			// until then it says that nothing is dirty.
-			l.next = k.Now().Add(lookLeast)
+			l.next = k.Now().Add(pollLeast)
 			continue
 		}
 		l.take(k.Now(), st)
@@ -318,7 +318,7 @@ func (l *limit) take(now time.Time, st devmapper.CacheStatus) {
 		l.clean = now
 	}
 	l.dirty, l.looked, l.chunkSectors, l.written = dirty, now, st.ChunkSectors, l.before
-	l.next = now.Add(lookAfter(l.seen.Bytes, dirty))
+	l.next = now.Add(pollAfter(l.seen.Bytes, dirty))
 	if level != Writeback {
 		l.next = now.Add(lookAbove)
 	}
@@ -372,7 +372,7 @@ func (k *Keeper) swap(ctx context.Context, id volume.ID, l *limit, want Level) {
 	began := k.Now()
 	done, err := k.Host.SwapTo(sctx, id, l.fence, want)
 	now := k.Now()
-	next := now.Add(lookLeast)
+	next := now.Add(pollLeast)
 	switch {
 	case err != nil:
 		log.Error(err, "Dirty limit could not be kept, it is tried again")

@@ -18,11 +18,12 @@ func TestScan(t *testing.T) {
 		{Name: "two.data", Tags: tags}, {Name: "two.meta", Tags: append([]string{"nearflash.rescued=now"}, tags...)},
 		{Name: "one.data", Tags: tags}, {Name: "three.meta", Tags: tags}, {Name: "three.data"}, {Name: "root"}, {Name: "x.y"},
 		{Name: "four.data", Tags: tags}, {Name: "four.meta", Tags: tags}, {Name: "four.fill", Tags: tags},
+		{Name: "five.data", Tags: tags}, {Name: "five.meta", Tags: tags}, {Name: "five.hydration", Tags: tags},
 	}
 	want := map[volume.ID]struct {
 		whole, hydrating bool
 		rescued          string
-	}{"one": {}, "two": {whole: true, rescued: "now"}, "three": {}, "four": {whole: true, hydrating: true}}
+	}{"one": {}, "two": {whole: true, rescued: "now"}, "three": {}, "four": {whole: true, hydrating: true}, "five": {whole: true, hydrating: true}}
 	got := Scan(lvs)
 	if len(got) != len(want) {
 		t.Fatalf("got %+v", got)
@@ -75,13 +76,16 @@ func TestRenames(t *testing.T) {
 		"nf-db-data-origin": info("2", Origin),
 		"nf-db.origin":      info("1", Origin),
 		"nf-db-lent":        info("1", Exported),
+		"nf-y.lent":         info("4", Exported),
+		"nf-z.lent":         info("5", Top),
 		"nf-x-path":         info("3-data", Path), // a record's UID may be anything
 		"nf-alien-data":     {UUID: "LVM-data"},
 		"nf-alien-origin":   {},
 	}
 	want := map[volume.ID][]Rename{
 		"db-data": {{Data, "nf-db-data-data", "nf-db-data.data"}, {Origin, "nf-db-data-origin", "nf-db-data.origin"}},
-		"db":      {{Exported, "nf-db-lent", "nf-db.lent"}},
+		"db":      {{Exported, "nf-db-lent", "nf-db.exported"}},
+		"y":       {{Exported, "nf-y.lent", "nf-y.exported"}},
 		"x":       {{Path, "nf-x-path", "nf-x.path"}},
 	}
 	got := Renames(infos)

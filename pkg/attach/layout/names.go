@@ -27,7 +27,7 @@ const (
 	Source Part = "source"
 	Path   Part = "path"
 	// Exported is what another node reads the cache's data through.
-	Exported Part = "lent" // as on hosts since the first version
+	Exported Part = "exported"
 )
 
 // lower are the parts below a volume's own device.
@@ -56,21 +56,51 @@ func Devices(id volume.ID) []string {
 }
 
 // EarlierDevices are the names that versions before gave the same devices: joined by a
-// dash, which IDs contain. The top's has not changed.
+// dash, which IDs contain, or with another word. The top's has not changed.
 func EarlierDevices(id volume.ID) []string {
 	var names []string
 	for _, p := range lower {
-		names = append(names, earlierDevice(id, p))
+		for _, suffix := range earlierSuffixes(p) {
+			names = append(names, DevicePrefix+string(id)+suffix)
+		}
 	}
 	return names
 }
 
-func earlierDevice(id volume.ID, p Part) string { return DevicePrefix + string(id) + "-" + string(p) }
+// EarlierName is what a version before called a device that has its name of now; "" if it
+// was the same.
+func EarlierName(id volume.ID, now string) string {
+	for _, p := range lower {
+		if now == Device(id, p) {
+			suffixes := earlierSuffixes(p)
+			return DevicePrefix + string(id) + suffixes[len(suffixes)-1]
+		}
+	}
+	return ""
+}
+
+// earlierSuffixes are what versions before joined to the name of a top.
+func earlierSuffixes(p Part) []string {
+	out := []string{"-" + earlierWord(p)}
+	if p == Exported {
+		out = append(out, separator+earlierWord(p))
+	}
+	return out
+}
+
+// earlierWord is the first version's word for a part. It stays in UUIDs, which a device
+// keeps for life (DM_DEV_RENAME sets one only where there is none).
+func earlierWord(p Part) string {
+	if p == Exported {
+		return "lent"
+	}
+	return string(p)
+}
 
 const uuidPrefix = "NEARFLASH-"
 
 // UUID is the device-mapper UUID of a part's device, under any generation of one record.
-func UUID(f volume.Fence, p Part) string { return uuidPrefix + f.UID + "-" + string(p) }
+func UUID(f volume.Fence, p Part) string { return uuidPrefix + f.UID + "-" + earlierWord(p) }
 
 // Parts are those of a volume among the devices, which are by name. A version before gave
 // the name of a top to other parts of other volumes too, and one of which nothing is known
@@ -87,7 +117,7 @@ func Parts(infos map[string]devmapper.Info, id volume.ID) map[Part]devmapper.Inf
 
 // otherPart tells a device that is another part of a volume than p.
 func otherPart(info devmapper.Info, p Part) bool {
-	return strings.HasPrefix(info.UUID, uuidPrefix) && !strings.HasSuffix(info.UUID, "-"+string(p))
+	return strings.HasPrefix(info.UUID, uuidPrefix) && !strings.HasSuffix(info.UUID, "-"+earlierWord(p))
 }
 
 // Rename is a device that has the name which a version before gave it.
@@ -102,15 +132,25 @@ func Renames(infos map[string]devmapper.Info) map[volume.ID][]Rename {
 	out := map[volume.ID][]Rename{}
 	for name, info := range infos {
 		for _, p := range lower {
-			top, was := strings.CutSuffix(name, "-"+string(p))
-			if !was || !strings.HasPrefix(info.UUID, uuidPrefix) || otherPart(info, p) {
-				continue
+			if id, was := earlierOf(name, info, p); was {
+				out[id] = append(out[id], Rename{Part: p, From: name, To: Device(id, p)})
 			}
-			id := volume.ID(strings.TrimPrefix(top, DevicePrefix))
-			out[id] = append(out[id], Rename{Part: p, From: name, To: Device(id, p)})
 		}
 	}
 	return out
+}
+
+// earlierOf is the volume whose part p has a name of a version before.
+func earlierOf(name string, info devmapper.Info, p Part) (volume.ID, bool) {
+	if !strings.HasPrefix(info.UUID, uuidPrefix) || otherPart(info, p) {
+		return "", false
+	}
+	for _, suffix := range earlierSuffixes(p) {
+		if top, was := strings.CutSuffix(name, suffix); was {
+			return volume.ID(strings.TrimPrefix(top, DevicePrefix)), true
+		}
+	}
+	return "", false
 }
 
 // DataLV is the logical volume of a cache's data.
@@ -119,6 +159,8 @@ func DataLV(id volume.ID) string { return string(id) + ".data" }
 // MetaLV is that of its map.
 func MetaLV(id volume.ID) string { return string(id) + ".meta" }
 
-// HydrationLV is that of the metadata of an unfinished warm start, named as on SSDs since the
-// first version.
-func HydrationLV(id volume.ID) string { return string(id) + ".fill" }
+// HydrationLV is that of the metadata of an unfinished warm start.
+func HydrationLV(id volume.ID) string { return string(id) + ".hydration" }
+
+// HydrationLVs are the names that it may have: a version before called it a fill.
+func HydrationLVs(id volume.ID) []string { return []string{HydrationLV(id), string(id) + ".fill"} }

@@ -63,12 +63,12 @@ func (c Cache) Active() bool {
 func Find(lvs []lvm.LV, id volume.ID) Cache {
 	c := Cache{ID: id}
 	for _, lv := range lvs {
-		switch lv.Name {
-		case DataLV(id):
+		switch {
+		case lv.Name == DataLV(id):
 			c.Data = lv
-		case MetaLV(id):
+		case lv.Name == MetaLV(id):
 			c.Meta = lv
-		case HydrationLV(id):
+		case slices.Contains(HydrationLVs(id), lv.Name):
 			c.Hydration = lv
 		}
 	}
@@ -110,7 +110,7 @@ func volumeOf(name string) (volume.ID, bool) {
 		return "", false
 	}
 	id, err := volume.ParseID(name[:dot])
-	return id, err == nil && slices.Contains([]string{DataLV(id), MetaLV(id), HydrationLV(id)}, name)
+	return id, err == nil && slices.Contains(append(HydrationLVs(id), DataLV(id), MetaLV(id)), name)
 }
 
 // Scan returns the caches among the logical volumes of a pool, in the order of their

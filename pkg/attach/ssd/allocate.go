@@ -3,6 +3,7 @@ package ssd
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -27,7 +28,7 @@ func (g *Group) Lock(ctx context.Context) (unlock func(), err error) {
 // from end to end, because a lease shows all of them. meta is false for those that were
 // made blank before.
 func (g *Group) Blank(ctx context.Context, vg string, id volume.ID, meta bool) (Cache, error) {
-	c, err := g.Look(ctx, vg, id)
+	c, err := g.Inspect(ctx, vg, id)
 	if err != nil {
 		return Cache{}, err
 	}
@@ -68,5 +69,5 @@ func (g *Group) Remove(ctx context.Context, id volume.ID) error {
 	if view.VG == "" {
 		return nil
 	}
-	return g.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
+	return g.LVM.RemoveLVs(ctx, view.VG, slices.Concat([]string{layout.MetaLV(id)}, layout.HydrationLVs(id), []string{layout.DataLV(id)})...)
 }

@@ -54,7 +54,7 @@ func (g *Group) Find(ctx context.Context, id volume.ID) (Cache, error) {
 	if view.VG == "" {
 		return Cache{}, nil
 	}
-	c, err := g.Look(ctx, view.VG, id)
+	c, err := g.Inspect(ctx, view.VG, id)
 	if err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
@@ -86,7 +86,7 @@ func (g *Group) Activate(ctx context.Context, vg string, id volume.ID, names ...
 	if err := g.LVM.Activate(ctx, vg, names...); err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
-	c, err := g.Look(ctx, vg, id)
+	c, err := g.Inspect(ctx, vg, id)
 	if err != nil {
 		return Cache{}, fmt.Errorf("cache of volume %s: %w", id, err)
 	}
@@ -96,9 +96,9 @@ func (g *Group) Activate(ctx context.Context, vg string, id volume.ID, names ...
 	return c, nil
 }
 
-// Look returns the logical volumes of id as LVM has them, and activates nothing: what the
+// Inspect returns the logical volumes of id as LVM has them, and activates nothing: what the
 // superblock says, and whether data and map are apart, is not known.
-func (g *Group) Look(ctx context.Context, vg string, id volume.ID) (Cache, error) {
+func (g *Group) Inspect(ctx context.Context, vg string, id volume.ID) (Cache, error) {
 	lvs, err := g.LVM.LVs(ctx, vg)
 	if err != nil {
 		return Cache{}, err

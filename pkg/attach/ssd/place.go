@@ -127,7 +127,7 @@ func hasLower(dir string) bool {
 	return err == nil && len(lower) > 0
 }
 
-// Apart tells whether active logical volumes have data where their map is not.
+// Apart reports whether active logical volumes have data where their map is not.
 func (g *Group) Apart(c Cache) bool {
 	v := g.Pool.View()
 	if len(v.Devices) < 2 {
@@ -137,7 +137,7 @@ func (g *Group) Apart(c Cache) bool {
 	return slices.ContainsFunc(g.DevicesBelow(c.Data.DevNo(), v), func(d string) bool { return !slices.Contains(withMap, d) })
 }
 
-// GrowsOn tells whether a logical volume on these SSDs can grow by so many bytes there.
+// GrowsOn reports whether a logical volume on these SSDs can grow by so many bytes there.
 func GrowsOn(v pool.View, free map[string]int64, on []string, bytes int64) bool {
 	if !v.Mirror && len(on) > 0 {
 		stripes := int64(len(on))

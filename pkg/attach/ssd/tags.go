@@ -42,7 +42,7 @@ func (g *Group) changeCount(ctx context.Context, e *state.Entry, tags []string) 
 	if err := g.LVM.ChangeTags(ctx, vg, tags, []string{layout.CountTag(e.ActivationCount - 1)}, layout.DataLV(e.ID), layout.MetaLV(e.ID)); err != nil {
 		return err
 	}
-	c, err := g.Look(ctx, vg, e.ID)
+	c, err := g.Inspect(ctx, vg, e.ID)
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ type Flushes struct {
 	m  map[volume.ID]chan struct{}
 }
 
-// Run flushes, and tells whether that has ended before ctx. A flush that waits for lost paths,
+// Run flushes, and reports whether that has ended before ctx. A flush that waits for lost paths,
 // or for an SSD that does not answer, cannot be ended, and proves nothing of what was written
 // after its beginning.
 func (f *Flushes) Run(ctx context.Context, id volume.ID, flush func() error) (done bool, err error) {

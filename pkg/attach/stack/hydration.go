@@ -9,7 +9,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
-// HydrationIsWhole tells whether the hydration of an attached volume has copied everything:
+// HydrationIsWhole reports whether the hydration of an attached volume has copied everything:
 // the cache is whole then, whatever is still to be cleared away.
 func (s *Stack) HydrationIsWhole(ctx context.Context, e *state.Entry) (bool, error) {
 	if e.Hydration.Whole {
@@ -26,7 +26,7 @@ func (s *Stack) HydrationIsWhole(ctx context.Context, e *state.Entry) (bool, err
 	return err == nil && (!isClone || st.Complete()), err
 }
 
-// OnOrigin tells whether the path leads to the origin remap table. It looks for the devices if
+// OnOrigin reports whether the path leads to the origin remap table. It looks for the devices if
 // infos is nil.
 func (s *Stack) OnOrigin(ctx context.Context, e *state.Entry, infos map[string]devmapper.Info) (_ bool, err error) {
 	if infos == nil {

@@ -19,7 +19,7 @@ type Origin struct {
 	Sectors     uint64
 	// LogicalBlock is the size of its logical blocks in bytes.
 	LogicalBlock int
-	// WWID is what the unit says of its identity, "" if it has none.
+	// WWID is what the LUN says of its identity, "" if it has none.
 	WWID string
 }
 

@@ -79,20 +79,20 @@ func (s *Stack) FailPaths(ctx context.Context, id volume.ID) error {
 	if !wait {
 		return nil
 	}
-	return s.tellPaths(ctx, id, false)
+	return s.setQueueing(ctx, id, false)
 }
 
 // QueuePaths takes that back, for a volume that goes on.
 func (s *Stack) QueuePaths(ctx context.Context, id volume.ID) error {
-	return s.tellPaths(ctx, id, true)
+	return s.setQueueing(ctx, id, true)
 }
 
 // PathParts are the devices that may wait for paths.
 var PathParts = []layout.Part{layout.Origin, layout.Source}
 
-// tellPaths tells each device over paths what to do with I/O while it has none. One at a time
+// setQueueing tells each device over paths what to do with I/O while it has none. One at a time
 // does that for a volume: what is remembered is what was said last.
-func (s *Stack) tellPaths(ctx context.Context, id volume.ID, queue bool) error {
+func (s *Stack) setQueueing(ctx context.Context, id volume.ID, queue bool) error {
 	end, free := s.telling.TryLock(string(id))
 	if !free {
 		return fmt.Errorf("%w: the devices over the paths of volume %s are being changed", volume.ErrBusy, id)
@@ -116,7 +116,7 @@ func (s *Stack) tellPaths(ctx context.Context, id volume.ID, queue bool) error {
 	return nil
 }
 
-// WaitsForPaths tells whether a device is a multipath device without any path.
+// WaitsForPaths reports whether a device is a multipath device without any path.
 func (s *Stack) WaitsForPaths(ctx context.Context, name string) (bool, error) {
 	multipath, err := s.isMultipath(ctx, name)
 	if err != nil || !multipath {
@@ -156,9 +156,9 @@ func (s *Stack) LostPaths(ctx context.Context, e *state.Entry) (lost []string, w
 	return lost, waits, nil
 }
 
-// PathsTold is what was last said of what waits for a volume's paths: to go on waiting, or to
+// Queueing is what was last said of what waits for a volume's paths: to go on waiting, or to
 // fail. Nothing is known if this process has said neither.
-func (s *Stack) PathsTold(id volume.ID) (queue, known bool) {
+func (s *Stack) Queueing(id volume.ID) (queue, known bool) {
 	told, known := s.queueing.Load(id)
 	return known && told.(bool), known
 }

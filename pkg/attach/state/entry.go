@@ -59,15 +59,15 @@ type Entry struct {
 	// fence until the mark has been taken back.
 	Marked bool         `json:"marked,omitempty"`
 	Source volume.ISCSI `json:"source"`
-	// Static is true of a unit whose server keeps no generation.
+	// Static is true of a LUN whose server keeps no generation.
 	Static bool `json:"static,omitempty"`
-	// Reserved is true from before the unit of a static volume is reserved for this node.
+	// Reserved is true from before the LUN of a static volume is reserved for this node.
 	// Unfenced says that it had no reservations under this fence, and that the volume accepts
 	// it. With Reserved, a stage was about to ask it again.
 	Reserved bool `json:"reserved,omitempty"`
 	Unfenced bool `json:"unfenced,omitempty"`
 	// Inherited says that the reservation stays when the volume leaves: an earlier owner
-	// had the unit, who may go on writing. It is true from before the unit is reserved.
+	// had the LUN, who may go on writing. It is true from before the LUN is reserved.
 	Inherited bool `json:"inherited,omitempty"`
 	// Lost is set once another node or host was seen to have the reservation.
 	Lost *Lost `json:"lost,omitempty"`
@@ -80,9 +80,9 @@ type Entry struct {
 	Full bool `json:"full,omitempty"`
 	// Raw is true if pods have the volume as a block device, and no filesystem between.
 	Raw bool `json:"raw,omitempty"`
-	// UnitID is the identity of the attached unit, as it says itself; "" if it has none, or
+	// WWID is the identity of the attached LUN, as it says itself; "" if it has none, or
 	// of a version before.
-	UnitID string `json:"unitID,omitempty"`
+	WWID string `json:"wwid,omitempty"`
 	// OriginMarks are the origin's paths when the cache became active, with what rescans
 	// have failed since; nil of one that a version before activated, empty if they could
 	// not be told. Doubt says why the cache, flushed, may hold blocks that the origin has
@@ -92,10 +92,10 @@ type Entry struct {
 	// OriginBytes is the size of the attached volume.
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Hydration is what the cache is being filled from; nil for a cache that is whole.
-	Hydration *Hydration `json:"fill,omitempty"`
+	Hydration *Hydration `json:"hydration,omitempty"`
 	// Exported is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is warmed beforehand.
-	Exported *volume.MoveID `json:"lent,omitempty"`
+	Exported *volume.MoveID `json:"exported,omitempty"`
 	// Track is the record of writes that goes on for such a node, and Tracked what it
 	// had come to when the volume left.
 	Track   *Track          `json:"track,omitempty"`
@@ -121,7 +121,7 @@ type Entry struct {
 	NoCacheBefore time.Time `json:"noCacheBefore,omitzero"`
 	// FailoverCause is why the cache was denied below the running pod, until that has been
 	// reported.
-	FailoverCause string `json:"bypass,omitempty"`
+	FailoverCause string `json:"failoverCause,omitempty"`
 	// Names are what people know the volume by, as last seen in its record: metrics
 	// must not change their labels because a plugin has just started.
 	Names Names `json:"names,omitzero"`
@@ -136,20 +136,17 @@ type Entry struct {
 	RetainedAt time.Time `json:"retainedAt,omitzero"`
 }
 
-// UnmarshalJSON implements json.Unmarshaler. A version before had another word for a retained
-// cache, under which no record lists one any more.
+// UnmarshalJSON implements json.Unmarshaler. Versions before had other words.
 func (e *Entry) UnmarshalJSON(b []byte) error {
 	type plain Entry
-	earlier := struct {
-		*plain
-		ResidentAt time.Time `json:"residentAt"`
-	}{plain: (*plain)(e)}
-	if err := json.Unmarshal(b, &earlier); err != nil {
+	if err := json.Unmarshal(b, (*plain)(e)); err != nil {
 		return err
 	}
-	if e.State == "Resident" {
-		e.State, e.RetainedAt, e.RetainedCacheDue = Retained, earlier.ResidentAt, true
+	var was earlierEntry
+	if err := json.Unmarshal(b, &was); err != nil {
+		return err
 	}
+	was.translate(e)
 	return nil
 }
 
@@ -194,7 +191,7 @@ func (e *Entry) Validate() error {
 		{e.State == Retained && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
 		{e.Exported != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
 		{e.Track != nil && (e.State == Staging || e.State == Retained || e.State == Prewarmed), "writes to a cache that is not in use are recorded"},
-		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a unit whose server keeps generations is reserved"},
+		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a LUN whose server keeps generations is reserved"},
 		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
 	} {
 		if rule.broken {
@@ -231,7 +228,7 @@ type Lost struct {
 	Told bool `json:"told,omitempty"`
 }
 
-// Foreign tells whether a host outside of nearflash has it.
+// Foreign reports whether a host outside of nearflash has it.
 func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 
 // Hydration is a cache whose map is whole and whose data are still being copied
@@ -307,7 +304,7 @@ type Prewarm struct {
 	Tracking string `json:"tracking,omitempty"`
 	// ChunkSectors and ExportedBytes are the geometry of the owner's cache.
 	ChunkSectors  uint64 `json:"chunkSectors,omitempty"`
-	ExportedBytes int64  `json:"lentBytes,omitempty"`
+	ExportedBytes int64  `json:"exportedBytes,omitempty"`
 	// Peer is the owner's export while a session with it may exist, and PeerOffset where
 	// its data begin, in sectors.
 	Peer       *volume.ISCSI `json:"peer,omitempty"`
@@ -356,13 +353,13 @@ func (e *Entry) Activation() volume.Activation {
 	return volume.Activation{ID: e.ActivationID, Generation: e.Fence.Generation, Count: e.ActivationCount}
 }
 
-// Evictable tells whether the space of an entry may be given to another volume: that
+// Evictable reports whether the space of an entry may be given to another volume: that
 // of a retained cache which nobody reads, or of data that were copied beforehand.
 func (e *Entry) Evictable() bool {
 	return e.State == Retained && e.Exported == nil || e.State == Prewarmed
 }
 
-// MayHave tells whether a device of that part may be this node's, which has the entry or
+// MayHave reports whether a device of that part may be this node's, which has the entry or
 // none. Nodes that share a kernel (kind) see each other's: one may export the cache to the
 // other.
 func (e *Entry) MayHave(p layout.Part) bool {

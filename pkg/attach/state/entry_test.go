@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -25,18 +27,18 @@ func TestValidate(t *testing.T) {
 		"copied beforehand":   {Entry{State: Prewarmed, Mode: volume.ModeWritethrough, Prewarm: &Prewarm{}}, func(*Entry) {}, ""},
 		"given up":            {kept, func(e *Entry) { e.State = Wiping }, ""},
 
-		"active without a cache":         {staged, func(e *Entry) { e.Mode = volume.ModeNone }, "active or clean"},
-		"clean without a cache":          {Entry{State: Flushed, Mode: volume.ModeNone, Clean: true}, func(*Entry) {}, "active or clean"},
-		"clean in use":                   {staged, func(e *Entry) { e.Clean = true }, "a cache in use is clean"},
-		"copied, nobody knows what":      {Entry{State: Prewarmed, Mode: volume.ModeWritethrough}, func(*Entry) {}, "what was copied"},
-		"a copy in use":                  {Entry{State: Staging, Mode: volume.ModeWriteback, Activated: true, Prewarm: &Prewarm{}}, func(*Entry) {}, "still a copy"},
-		"a copy that nobody wants":       {Entry{State: Releasing, Mode: volume.ModeWriteback, Prewarm: &Prewarm{}}, func(*Entry) {}, "outlived"},
-		"kept dirty":                     {kept, func(e *Entry) { e.Clean = false }, "not proven"},
-		"kept in doubt":                  {kept, func(e *Entry) { e.Doubt = "the origin refused writes" }, "not proven"},
-		"exported while it is flushed":   {staged, func(e *Entry) { e.State, e.Exported = Flushing, &volume.MoveID{} }, "exported"},
-		"recorded, and not in use":       {staged, func(e *Entry) { e.State, e.Clean, e.Track = Retained, true, &Track{ID: "t"} }, "not in use"},
-		"a reserved unit that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
-		"inherited nothing":              {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},
+		"active without a cache":        {staged, func(e *Entry) { e.Mode = volume.ModeNone }, "active or clean"},
+		"clean without a cache":         {Entry{State: Flushed, Mode: volume.ModeNone, Clean: true}, func(*Entry) {}, "active or clean"},
+		"clean in use":                  {staged, func(e *Entry) { e.Clean = true }, "a cache in use is clean"},
+		"copied, nobody knows what":     {Entry{State: Prewarmed, Mode: volume.ModeWritethrough}, func(*Entry) {}, "what was copied"},
+		"a copy in use":                 {Entry{State: Staging, Mode: volume.ModeWriteback, Activated: true, Prewarm: &Prewarm{}}, func(*Entry) {}, "still a copy"},
+		"a copy that nobody wants":      {Entry{State: Releasing, Mode: volume.ModeWriteback, Prewarm: &Prewarm{}}, func(*Entry) {}, "outlived"},
+		"kept dirty":                    {kept, func(e *Entry) { e.Clean = false }, "not proven"},
+		"kept in doubt":                 {kept, func(e *Entry) { e.Doubt = "the origin refused writes" }, "not proven"},
+		"exported while it is flushed":  {staged, func(e *Entry) { e.State, e.Exported = Flushing, &volume.MoveID{} }, "exported"},
+		"recorded, and not in use":      {staged, func(e *Entry) { e.State, e.Clean, e.Track = Retained, true, &Track{ID: "t"} }, "not in use"},
+		"a reserved LUN that is fenced": {staged, func(e *Entry) { e.Reserved = true }, "generations"},
+		"inherited nothing":             {staged, func(e *Entry) { e.Static, e.Inherited = true, true }, "that there is not"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := c.e
@@ -78,8 +80,23 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// TestEarlierWord: a journal of a version before is read.
-func TestEarlierWord(t *testing.T) {
+// TestEarlierWords: journals of versions before are read.
+func TestEarlierWords(t *testing.T) {
+	text := `{"id":"v","state":"Staged","mode":"writethrough","unitID":"naa.1","fill":{"deadline":"2026-01-02T03:04:05Z"},` +
+		`"lent":{"name":"m"},"bypass":"broken","prewarm":{"request":"r","lentBytes":4096}}`
+	var was Entry
+	if err := json.Unmarshal([]byte(text), &was); err != nil || was.WWID != "naa.1" || was.Hydration == nil || was.Hydration.Deadline.Year() != 2026 ||
+		was.Exported == nil || was.Exported.Name != "m" || was.FailoverCause != "broken" || was.Prewarm.ExportedBytes != 4096 {
+		t.Errorf("got %+v, %v", was, err)
+	}
+	written, err := json.Marshal(was)
+	var now Entry
+	if err != nil || json.Unmarshal(written, &now) != nil || strings.Contains(string(written), "lent") {
+		t.Errorf("written as %s, %v", written, err)
+	}
+	if diff := cmp.Diff(was, now); diff != "" {
+		t.Errorf("(-read +written and read again):\n%s", diff)
+	}
 	var e Entry
 	if err := json.Unmarshal([]byte(`{"id":"v","state":"Resident","mode":"writethrough","clean":true,"residentAt":"2026-01-02T03:04:05Z"}`), &e); err != nil || e.State != Retained || e.Check() != nil ||
 		e.ID != "v" || !e.Clean || !e.RetainedCacheDue || e.RetainedAt.Year() != 2026 {

@@ -17,7 +17,7 @@ const (
 )
 
 // decide is the table of states.md, "Two clusters and one storage server". server is the
-// epoch that the server has, "" for none; drawn tells whether this process has recorded
+// epoch that the server has, "" for none; drawn reports whether this process has recorded
 // one of its own.
 //
 // A recorded one that is not on the server yet is put there before another is drawn: a

@@ -340,7 +340,7 @@ func TestLeader(t *testing.T) {
 			if is(c.record(t)) {
 				return looks
 			}
-			c.clock.Step(lookInterval)
+			c.clock.Step(pollInterval)
 			looks++
 		}
 		t.Fatalf("%s: record %+v", what, c.record(t))
@@ -349,7 +349,7 @@ func TestLeader(t *testing.T) {
 	until("first swap", func(r Record) bool { return r.Current != "" && r.Pending == "" })
 	first := c.record(t)
 	looks := until("next swap", func(r Record) bool { return r != first })
-	if want := int(swapInterval / lookInterval); looks != want {
+	if want := int(swapInterval / pollInterval); looks != want {
 		t.Errorf("swapped again after %d looks, want %d", looks, want)
 	}
 	c.setBack(t, nil)

@@ -26,9 +26,9 @@ const (
 	// swapInterval is how old an epoch becomes while a controller leads: a copy of etcd
 	// that is older than that is refused.
 	swapInterval = 10 * time.Minute
-	// lookInterval is how often who leads compares the record with what it left there: it
+	// pollInterval is how often who leads compares the record with what it left there: it
 	// may have been set back, or a consent may be there.
-	lookInterval = 10 * time.Second
+	pollInterval = 10 * time.Second
 	// maxSteps bounds one swap: with its own steps and those of some others it takes a dozen.
 	maxSteps = 40
 )
@@ -99,20 +99,20 @@ func (k *Keeper) Start(ctx context.Context) error {
 	for {
 		switch err := k.exclusively(ctx, act); {
 		case err == nil:
-			act = k.look
+			act = k.poll
 		case ctx.Err() == nil:
-			klog.FromContext(ctx).Error(err, "The epoch of the storage server was not swapped", "again", lookInterval.String())
+			klog.FromContext(ctx).Error(err, "The epoch of the storage server was not swapped", "again", pollInterval.String())
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-k.clock.After(lookInterval):
+		case <-k.clock.After(pollInterval):
 		}
 	}
 }
 
-// look swaps if it is time, or if the record is not as this process has left it.
-func (k *Keeper) look(ctx context.Context) error {
+// poll swaps if it is time, or if the record is not as this process has left it.
+func (k *Keeper) poll(ctx context.Context) error {
 	if k.server == "" || k.clock.Since(k.swapped) >= swapInterval {
 		return k.swap(ctx)
 	}
@@ -204,7 +204,7 @@ func (k *Keeper) swap(ctx context.Context) error {
 			klog.FromContext(ctx).V(2).Info("Swapped the epoch of the storage server", "server", e.Server)
 			return nil
 		case stepRefused:
-			return errors.Join(&RefusedError{Server: e.Server}, k.note(ctx, obj, e, rec))
+			return errors.Join(&RefusedError{Server: e.Server}, k.record(ctx, obj, e, rec))
 		case stepSwap:
 			// That another one is there meanwhile shows in the next round.
 			var other *backend.EpochError
@@ -231,8 +231,8 @@ func errRace() error {
 	return fmt.Errorf("%w: others swap the epoch of the storage server all the time", volume.ErrBusy)
 }
 
-// note records that the server has another epoch, once for each, and says so.
-func (k *Keeper) note(ctx context.Context, obj *corev1.ConfigMap, e backend.Epoch, rec Record) error {
+// record records that the server has another epoch, once for each, and says so.
+func (k *Keeper) record(ctx context.Context, obj *corev1.ConfigMap, e backend.Epoch, rec Record) error {
 	if rec.Refused != nil && rec.Refused.Epoch == e.Value && rec.Takeover == nil {
 		return nil
 	}

@@ -60,7 +60,7 @@ type Takeover struct {
 	By string `json:"by,omitempty"`
 }
 
-// knows tells whether an epoch is one of the cluster's.
+// knows reports whether an epoch is one of the cluster's.
 func (r Record) knows(epoch string) bool {
 	return epoch != "" && (epoch == r.Current || epoch == r.Pending)
 }

@@ -149,7 +149,7 @@ func (b *Backend) Check(ctx context.Context) error {
 	return nil
 }
 
-// isCertificate tells whether TLS is why the server could not be reached. gRPC
+// isCertificate reports whether TLS is why the server could not be reached. gRPC
 // keeps of the handshake's error nothing but the text; crypto/tls and crypto/x509
 // begin theirs with the package's name.
 func isCertificate(err error) bool {

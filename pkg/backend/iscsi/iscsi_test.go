@@ -79,7 +79,7 @@ func TestCheck(t *testing.T) {
 		wantRemedy string
 	}{
 		"right":               {config: s.config("controller")},
-		"client not allowed":  {config: s.config("stranger"), want: volume.ErrAuth, wantRemedy: "tls.allowedClientNames"},
+		"client not allowed":  {config: s.config("foreign"), want: volume.ErrAuth, wantRemedy: "tls.allowedClientNames"},
 		"server's other name": {config: otherName, want: volume.ErrAuth, wantRemedy: "--target-server-name"},
 		"nobody there":        {config: away, want: volume.ErrUnavailable, wantRemedy: "--target-address"},
 	}
@@ -133,7 +133,7 @@ type server struct {
 func startServer(t *testing.T) *server {
 	t.Helper()
 	s := &server{dir: t.TempDir()}
-	s.issueAll(t, "server", "controller", "stranger")
+	s.issueAll(t, "server", "controller", "foreign")
 	store, err := exportstate.Open(filepath.Join(s.dir, "state"))
 	if err != nil {
 		t.Fatal(err)

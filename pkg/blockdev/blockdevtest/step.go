@@ -19,8 +19,8 @@ func (s Step) Change(ctx context.Context, what string, do func() error) error {
 	return err
 }
 
-// Look tells of a look, and returns the error of ctx.
-func (s Step) Look(ctx context.Context, what string) error {
+// Query tells of a look, and returns the error of ctx.
+func (s Step) Query(ctx context.Context, what string) error {
 	s.tell("look at " + what)
 	return ctx.Err()
 }

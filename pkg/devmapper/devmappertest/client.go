@@ -87,9 +87,9 @@ func (c *client) on(name string, do func(*device) error) error {
 	return do(d)
 }
 
-// look is on for what changes nothing.
-func (c *client) look(ctx context.Context, what, name string, do func(*device) error) error {
-	if err := c.step.Look(ctx, what+" of "+name); err != nil {
+// query is on for what changes nothing.
+func (c *client) query(ctx context.Context, what, name string, do func(*device) error) error {
+	if err := c.step.Query(ctx, what+" of "+name); err != nil {
 		return err
 	}
 	return c.on(name, do)
@@ -97,7 +97,7 @@ func (c *client) look(ctx context.Context, what, name string, do func(*device) e
 
 // Table implements devmapper.Client.
 func (c *client) Table(ctx context.Context, name string) (t devmapper.Table, err error) {
-	err = c.look(ctx, "table", name, func(d *device) error {
+	err = c.query(ctx, "table", name, func(d *device) error {
 		t = slices.Clone(d.lines())
 		return nil
 	})
@@ -106,7 +106,7 @@ func (c *client) Table(ctx context.Context, name string) (t devmapper.Table, err
 
 // Deps implements devmapper.Client.
 func (c *client) Deps(ctx context.Context, name string) (deps []string, err error) {
-	err = c.look(ctx, "deps", name, func(d *device) error {
+	err = c.query(ctx, "deps", name, func(d *device) error {
 		if d.live != nil {
 			deps = slices.Clone(d.live.deps)
 		}
@@ -117,7 +117,7 @@ func (c *client) Deps(ctx context.Context, name string) (deps []string, err erro
 
 // StatusAll implements devmapper.Client.
 func (c *client) StatusAll(ctx context.Context) (map[string]devmapper.CacheStatus, error) {
-	if err := c.step.Look(ctx, "status of all"); err != nil {
+	if err := c.step.Query(ctx, "status of all"); err != nil {
 		return nil, err
 	}
 	c.k.mu.Lock()
@@ -133,7 +133,7 @@ func (c *client) StatusAll(ctx context.Context) (map[string]devmapper.CacheStatu
 
 // Status implements devmapper.Client.
 func (c *client) Status(ctx context.Context, name string) (s devmapper.CacheStatus, found bool, err error) {
-	err = c.look(ctx, "status", name, func(d *device) error {
+	err = c.query(ctx, "status", name, func(d *device) error {
 		t := d.cache()
 		if found = t != nil; found {
 			s = t.status()
@@ -174,7 +174,7 @@ func (d *device) commit() {
 
 // CloneStatusAll implements devmapper.Client.
 func (c *client) CloneStatusAll(ctx context.Context) (map[string]devmapper.CloneStatus, error) {
-	if err := c.step.Look(ctx, "status of clones"); err != nil {
+	if err := c.step.Query(ctx, "status of clones"); err != nil {
 		return nil, err
 	}
 	c.k.mu.Lock()
@@ -190,7 +190,7 @@ func (c *client) CloneStatusAll(ctx context.Context) (map[string]devmapper.Clone
 
 // CloneStatus implements devmapper.Client.
 func (c *client) CloneStatus(ctx context.Context, name string) (s devmapper.CloneStatus, found bool, err error) {
-	err = c.look(ctx, "status", name, func(d *device) error {
+	err = c.query(ctx, "status", name, func(d *device) error {
 		t, ok := d.only().(*clone)
 		if found = ok; found {
 			s = t.status()
@@ -202,7 +202,7 @@ func (c *client) CloneStatus(ctx context.Context, name string) (s devmapper.Clon
 
 // MultipathStatus implements devmapper.Client.
 func (c *client) MultipathStatus(ctx context.Context, name string) (s devmapper.MultipathStatus, err error) {
-	err = c.look(ctx, "status", name, func(d *device) error {
+	err = c.query(ctx, "status", name, func(d *device) error {
 		t, ok := d.only().(*multipath)
 		if !ok {
 			return fmt.Errorf("%w: %s is no multipath device", devmapper.ErrParse, name)
@@ -228,7 +228,7 @@ func (c *client) StatsCreate(ctx context.Context, name string) error {
 
 // StatsAll implements devmapper.Client. It counts nothing.
 func (c *client) StatsAll(ctx context.Context, prefix string) (map[string]devmapper.Stats, error) {
-	if err := c.step.Look(ctx, "statistics of all"); err != nil {
+	if err := c.step.Query(ctx, "statistics of all"); err != nil {
 		return nil, err
 	}
 	c.k.mu.Lock()
@@ -255,7 +255,7 @@ func (c *client) TrackWrites(ctx context.Context, name, tag string, areaSectors 
 
 // WrittenAreas implements devmapper.Client.
 func (c *client) WrittenAreas(ctx context.Context, name, tag string) (w devmapper.Written, err error) {
-	err = c.look(ctx, "writes", name, func(d *device) error {
+	err = c.query(ctx, "writes", name, func(d *device) error {
 		if d.tracked == nil || d.tracked.tag != tag {
 			return fmt.Errorf("%w: nothing was tracked as %q", devmapper.ErrNotExist, tag)
 		}
@@ -277,7 +277,7 @@ func (c *client) UntrackWrites(ctx context.Context, name string) error {
 
 // Info implements devmapper.Client.
 func (c *client) Info(ctx context.Context, prefix string) (map[string]devmapper.Info, error) {
-	if err := c.step.Look(ctx, "info of "+prefix); err != nil {
+	if err := c.step.Query(ctx, "info of "+prefix); err != nil {
 		return nil, err
 	}
 	return c.k.infos(prefix), nil

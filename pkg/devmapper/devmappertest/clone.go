@@ -24,8 +24,8 @@ type clone struct {
 // cloneMagic begins metadata that are not blank. Behind it are a byte for each region.
 const cloneMagic = 0x8af27f64
 
-// regionsAtALook is what a clone copies between two looks at it.
-const regionsAtALook = 3
+// regionsPerPoll is what a clone copies between two looks at it.
+const regionsPerPoll = 3
 
 func (k *Kernel) clone(t *table, l devmapper.Line, v devmapper.CloneTarget) (target, error) {
 	if err := v.Validate(); err != nil {
@@ -192,7 +192,7 @@ func (c *clone) status() devmapper.CloneStatus {
 }
 
 func (c *clone) copySome() {
-	left := regionsAtALook
+	left := regionsPerPoll
 	for i := range uint64(len(c.hydrated)) {
 		if left == 0 {
 			return

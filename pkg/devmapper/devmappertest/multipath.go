@@ -76,7 +76,7 @@ func (m *multipath) discard(off, n int64) error {
 	return m.over(func(l lower) error { return l.discard(off, n) })
 }
 
-// waits tells whether I/O would wait. It tries a path first, as a request does.
+// waits reports whether I/O would wait. It tries a path first, as a request does.
 func (m *multipath) waits() bool {
 	buf := make([]byte, devmapper.SectorSize)
 	for _, p := range m.paths {
@@ -88,7 +88,7 @@ func (m *multipath) waits() bool {
 	return m.queue && !slices.ContainsFunc(m.paths, func(p *path) bool { return !p.lost })
 }
 
-// waits tells whether a read of the device would wait.
+// waits reports whether a read of the device would wait.
 func (d *device) waits() bool {
 	m, ok := d.only().(*multipath)
 	return ok && m.waits()

@@ -26,7 +26,7 @@ var errTool = errors.New("cache metadata refused")
 
 // Dump writes the XML of a map to a file.
 func (t Tools) Dump(ctx context.Context, device, file string) error {
-	if err := t.Step.Look(ctx, "the map in "+device); err != nil {
+	if err := t.Step.Query(ctx, "the map in "+device); err != nil {
 		return err
 	}
 	d, err := t.Machine.Device(device)

@@ -26,9 +26,9 @@ type Call struct {
 	Args  []string
 	Stdin string
 	Env   []string
-	// Looks, Changes and Device are those of the command.
-	Looks, Changes bool
-	Device         string
+	// ReadOnly, Changes and Device are those of the command.
+	ReadOnly, Changes bool
+	Device            string
 }
 
 // Line is name and arguments joined by blanks, not redacted.
@@ -110,7 +110,7 @@ func (r *Rule) Once() *Rule {
 // Run implements hostexec.Runner.
 func (f *Fake) Run(ctx context.Context, cmd hostexec.Cmd) (hostexec.Result, error) {
 	f.t.Helper()
-	call := Call{Name: cmd.Name, Args: slices.Clone(cmd.Args), Env: slices.Clone(cmd.Env), Looks: cmd.Looks, Changes: cmd.Changes, Device: cmd.Device}
+	call := Call{Name: cmd.Name, Args: slices.Clone(cmd.Args), Env: slices.Clone(cmd.Env), ReadOnly: cmd.ReadOnly, Changes: cmd.Changes, Device: cmd.Device}
 	if cmd.Stdin != nil {
 		in, err := io.ReadAll(cmd.Stdin)
 		if err != nil {

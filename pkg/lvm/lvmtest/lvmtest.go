@@ -133,8 +133,8 @@ func (c *client) change(ctx context.Context, what string, do func() error) error
 	})
 }
 
-func (c *client) look(ctx context.Context, what string, do func() error) error {
-	if err := c.step.Look(ctx, what); err != nil {
+func (c *client) query(ctx context.Context, what string, do func() error) error {
+	if err := c.step.Query(ctx, what); err != nil {
 		return err
 	}
 	c.l.mu.Lock()
@@ -194,7 +194,7 @@ func (l *LVM) newUUID(kind string) string {
 
 // PVs implements lvm.Client.
 func (c *client) PVs(ctx context.Context, devices []string) (out []lvm.PV, err error) {
-	err = c.look(ctx, "pvs", func() error {
+	err = c.query(ctx, "pvs", func() error {
 		for _, device := range devices {
 			if p := c.l.pvs[device]; p != nil {
 				out = append(out, lvm.PV{Device: device, UUID: p.uuid, VG: p.vg, SizeBytes: p.size, FreeBytes: p.size - p.taken})
@@ -207,7 +207,7 @@ func (c *client) PVs(ctx context.Context, devices []string) (out []lvm.PV, err e
 
 // Blank implements lvm.Client.
 func (c *client) Blank(ctx context.Context, device string) (blank bool, why string, err error) {
-	err = c.look(ctx, "blank "+device, func() error {
+	err = c.query(ctx, "blank "+device, func() error {
 		if c.l.pvs[device] != nil {
 			why = "it is a physical volume"
 			return nil
@@ -267,7 +267,7 @@ func (l *LVM) join(name string, devices []string) error {
 
 // VG implements lvm.Client.
 func (c *client) VG(ctx context.Context, name string) (g lvm.VG, err error) {
-	err = c.look(ctx, "vgs "+name, func() error {
+	err = c.query(ctx, "vgs "+name, func() error {
 		devices, err := c.group(name)
 		if err != nil {
 			return err
@@ -284,7 +284,7 @@ func (c *client) VG(ctx context.Context, name string) (g lvm.VG, err error) {
 
 // LVs implements lvm.Client.
 func (c *client) LVs(ctx context.Context, vg string) (out []lvm.LV, err error) {
-	err = c.look(ctx, "lvs "+vg, func() error {
+	err = c.query(ctx, "lvs "+vg, func() error {
 		if _, err := c.group(vg); err != nil {
 			return err
 		}

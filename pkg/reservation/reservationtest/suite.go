@@ -11,12 +11,12 @@ import (
 
 // Writer is a path that can also be written by.
 type Writer interface {
-	reservation.Unit
-	// Write writes something. Any error says that the unit refused it.
+	reservation.LUN
+	// Write writes something. Any error says that the LUN refused it.
 	Write(ctx context.Context) error
 }
 
-// Run holds the paths of a unit that nobody has reserved to what Unit promises: one of
+// Run holds the paths of a LUN that nobody has reserved to what LUN promises: one of
 // host a, and two of host b. Nothing is registered when it returns.
 func Run(t *testing.T, a, b, b2 Writer) {
 	r := rig{t: t, a: a, b: b, b2: b2}
@@ -93,24 +93,24 @@ func (r *rig) state(holder reservation.Key, keys []reservation.Key) {
 func (r *rig) plain(old, next reservation.Key) {
 	ctx := r.t.Context()
 	r.pass("supported", r.a.Supported(ctx))
-	r.pass("write to a free unit", r.a.Write(ctx))
+	r.pass("write to a free LUN", r.a.Write(ctx))
 	r.refused("a reservation before the registration", r.a.Reserve(ctx, old))
 	for range 2 {
 		r.pass("register", r.a.Register(ctx, old))
 		r.state(0, []reservation.Key{old})
 	}
-	r.pass("write to a unit that is not reserved", r.b.Write(ctx))
+	r.pass("write to a LUN that is not reserved", r.b.Write(ctx))
 	for range 2 {
 		r.pass("reserve", r.a.Reserve(ctx, old))
 		r.state(old, []reservation.Key{old})
 	}
 	r.pass("write by the holder", r.a.Write(ctx))
-	r.refused("a write by a stranger", r.b.Write(ctx))
-	r.conflict("reserve by a stranger", r.b.Reserve(ctx, next))
+	r.refused("a write by a foreign host", r.b.Write(ctx))
+	r.conflict("reserve by a foreign host", r.b.Reserve(ctx, next))
 	r.pass("end a registration that is not", r.b.Register(ctx, 0))
 	r.pass("unregister", r.a.Register(ctx, 0))
 	r.state(0, nil)
-	r.pass("write to a unit that is free again", r.b.Write(ctx))
+	r.pass("write to a LUN that is free again", r.b.Write(ctx))
 }
 
 func (r *rig) preempt(old, next reservation.Key) {
@@ -167,8 +167,8 @@ func (r *rig) paths(_, next reservation.Key) {
 
 func (r *rig) take(old, next reservation.Key) {
 	ctx := r.t.Context()
-	first := []reservation.Path{{Name: "a", Unit: r.a}}
-	second := []reservation.Path{{Name: "b", Unit: r.b}, {Name: "b2", Unit: r.b2}}
+	first := []reservation.Path{{Name: "a", LUN: r.a}}
+	second := []reservation.Path{{Name: "b", LUN: r.b}, {Name: "b2", LUN: r.b2}}
 	r.takes("take", first, reservation.KeyOf("another record", 7))
 	r.takes("take by the path that has it under another key", first, old)
 	r.state(old, []reservation.Key{old})

@@ -1,4 +1,4 @@
-// Package reservationtest has a unit in memory with persistent reservations, and the suite
+// Package reservationtest has a LUN in memory with persistent reservations, and the suite
 // that holds it to a real one.
 package reservationtest
 
@@ -11,9 +11,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/reservation"
 )
 
-// Target is a logical unit in memory.
+// Target is a LUN in memory.
 type Target struct {
-	// Unsupported makes it a unit without persistent reservations.
+	// Unsupported makes it a LUN without persistent reservations.
 	Unsupported bool
 	// OnePathPerHost makes it forget, as Linux's own target does of sessions within one
 	// portal group, that a host may have several paths: the holder's host has no
@@ -38,7 +38,7 @@ type Nexus struct {
 	host   string
 }
 
-var _ reservation.Unit = (*Nexus)(nil)
+var _ reservation.LUN = (*Nexus)(nil)
 
 // Nexus makes a path of a host.
 func (t *Target) Nexus(host string) *Nexus { return &Nexus{target: t, host: host} }
@@ -95,7 +95,7 @@ func (t *Target) key(n *Nexus) reservation.Key {
 	return 0
 }
 
-// registrant tells whether the target takes the path for one.
+// registrant reports whether the target takes the path for one.
 func (t *Target) registrant(n *Nexus) bool {
 	if t.OnePathPerHost && t.holder != nil && t.holder != n && t.holder.host == n.host {
 		return false
@@ -113,7 +113,7 @@ func (t *Target) remove(gone func(registration) bool) (removed int) {
 	return before - len(t.registrations)
 }
 
-// Write tells whether the target takes a write by the path.
+// Write reports whether the target takes a write by the path.
 func (n *Nexus) Write(context.Context) error {
 	unlock, err := n.lock()
 	if err != nil {
@@ -126,7 +126,7 @@ func (n *Nexus) Write(context.Context) error {
 	return nil
 }
 
-// Supported implements reservation.Unit.
+// Supported implements reservation.LUN.
 func (n *Nexus) Supported(context.Context) error {
 	unlock, err := n.lock()
 	if err == nil {
@@ -135,7 +135,7 @@ func (n *Nexus) Supported(context.Context) error {
 	return err
 }
 
-// Keys implements reservation.Unit.
+// Keys implements reservation.LUN.
 func (n *Nexus) Keys(context.Context) ([]reservation.Key, error) {
 	unlock, err := n.lock()
 	if err != nil {
@@ -149,7 +149,7 @@ func (n *Nexus) Keys(context.Context) ([]reservation.Key, error) {
 	return out, nil
 }
 
-// Reservation implements reservation.Unit.
+// Reservation implements reservation.LUN.
 func (n *Nexus) Reservation(context.Context) (reservation.Held, bool, error) {
 	unlock, err := n.lock()
 	if err != nil {
@@ -162,7 +162,7 @@ func (n *Nexus) Reservation(context.Context) (reservation.Held, bool, error) {
 	return reservation.Held{Key: n.target.key(n.target.holder), Type: reservation.WriteExclusiveRegistrantsOnly}, true, nil
 }
 
-// Register implements reservation.Unit.
+// Register implements reservation.LUN.
 func (n *Nexus) Register(_ context.Context, key reservation.Key) error {
 	unlock, err := n.change()
 	if err != nil {
@@ -184,7 +184,7 @@ func (n *Nexus) Register(_ context.Context, key reservation.Key) error {
 	return nil
 }
 
-// Reserve implements reservation.Unit.
+// Reserve implements reservation.LUN.
 func (n *Nexus) Reserve(_ context.Context, key reservation.Key) error {
 	unlock, err := n.change()
 	if err != nil {
@@ -199,7 +199,7 @@ func (n *Nexus) Reserve(_ context.Context, key reservation.Key) error {
 	return nil
 }
 
-// Preempt implements reservation.Unit.
+// Preempt implements reservation.LUN.
 func (n *Nexus) Preempt(_ context.Context, key, victim reservation.Key) error {
 	unlock, err := n.change()
 	if err != nil {
@@ -222,7 +222,7 @@ func (n *Nexus) Preempt(_ context.Context, key, victim reservation.Key) error {
 	return nil
 }
 
-// Honoured implements reservation.Unit.
+// Honoured implements reservation.LUN.
 func (n *Nexus) Honoured(_ context.Context, key reservation.Key) (bool, error) {
 	unlock, err := n.lock()
 	if err != nil {

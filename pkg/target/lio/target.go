@@ -42,7 +42,7 @@ type Target struct {
 	Device string
 	// Serial is the unit serial: at least 25 lower-case hexadecimal digits.
 	Serial string
-	// Product is what the unit names as its product, at most 16 characters; empty
+	// Product is what the LUN names as its product, at most 16 characters; empty
 	// leaves the kernel's own. Kernels before 5.0 cannot be told.
 	Product string
 	// Unmap offers discard to initiators.

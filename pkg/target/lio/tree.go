@@ -99,7 +99,7 @@ func (t *Tree) otherProduct(dir string, want Target) (bool, error) {
 }
 
 // setProduct names the product. The kernel takes it as long as nobody can see the
-// unit.
+// LUN.
 func (t *Tree) setProduct(dir string, want Target) error {
 	if want.Product == "" {
 		return nil

@@ -76,7 +76,7 @@ func wantEmpty(t *testing.T, tree *lio.Tree) {
 // product is the attribute of the target's backstore.
 const product = "core/iblock_26110/v1/wwn/product_id"
 
-// TestProduct: a unit that is in use keeps the product that it has, unless that is
+// TestProduct: a LUN that is in use keeps the product that it has, unless that is
 // one of ours for something else.
 func TestProduct(t *testing.T) {
 	k := liotest.New()
@@ -91,7 +91,7 @@ func TestProduct(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{}, k.Changes()[before:]); diff != "" {
-		t.Errorf("a unit in use was changed (-want +got):\n%s", diff)
+		t.Errorf("a LUN in use was changed (-want +got):\n%s", diff)
 	}
 	if err := tree.Remove(t.Context(), iqn, "v1"); err != nil {
 		t.Fatal(err)

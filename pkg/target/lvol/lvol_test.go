@@ -114,7 +114,7 @@ func TestErrors(t *testing.T) {
 		"thin beyond limit":  {func() error { _, err := m.Create(t.Context(), "v2", 3<<30, true); return err }, lvol.ErrNoSpace},
 		"expand beyond room": {func() error { _, err := m.Expand(t.Context(), v, 1<<30); return err }, lvol.ErrNoSpace},
 		"name taken":         {func() error { _, err := m.Create(t.Context(), "v1", 4*mib, false); return err }, lvol.ErrExists},
-		"name of a stranger": {func() error { _, err := m.Get(t.Context(), "alien"); return err }, lvol.ErrForeign},
+		"foreign name":       {func() error { _, err := m.Get(t.Context(), "alien"); return err }, lvol.ErrForeign},
 		"name too long":      {func() error { _, err := m.Create(t.Context(), long, 4*mib, true); return err }, lvol.ErrNameTooLong},
 		"in use":             {func() error { return m.Delete(t.Context(), v) }, lvol.ErrBusy},
 		"not there":          {func() error { _, err := m.Get(t.Context(), "none"); return err }, lvol.ErrNotFound},

@@ -1,11 +1,11 @@
-// Package iscsi attaches iSCSI logical units through the host's iscsid.
+// Package iscsi attaches iSCSI LUNs through the host's iscsid.
 //
 // Sessions are set up with iscsiadm(8). What the kernel then has is read from
-// sysfs, not from iscsiadm's text: session, connection and unit are files there.
+// sysfs, not from iscsiadm's text: session, connection and LUN are files there.
 // A session is told to scan nothing by itself (node.session.scan = manual), and
-// only the wanted unit is added to it: an array's other units, which may belong
+// only the wanted LUN is added to it: an array's other LUNs, which may belong
 // to other nodes, never appear on this one, and the session is logged out when
-// its last unit has been taken away.
+// its last LUN has been taken away.
 //
 // CHAP secrets are written into the initiator's record of the node, a file of
 // mode 0600 that iscsid keeps them in anyway. They are never arguments of a

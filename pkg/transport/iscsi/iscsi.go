@@ -27,10 +27,10 @@ const (
 	replacementMulti  = 15 * time.Second
 )
 
-// unitTimeout is how long the disk driver may take with a unit that the session
+// lunTimeout is how long the disk driver may take with a LUN that the session
 // has found; pollInterval is the time between two looks for it.
 const (
-	unitTimeout  = 30 * time.Second
+	lunTimeout   = 30 * time.Second
 	pollInterval = 50 * time.Millisecond
 )
 
@@ -80,7 +80,7 @@ func New(run hostexec.Runner, c Config) *Initiator {
 	return &Initiator{run: run, sysfs: sysfs{root: c.Sysfs}, dev: c.Dev, records: c.Records, lockDir: c.LockDir, name: c.InitiatorName}
 }
 
-// lock serialises the work on one target: units of several volumes may share its
+// lock serialises the work on one target: LUNs of several volumes may share its
 // sessions.
 func (i *Initiator) lock(iqn string) func() {
 	unlock, _ := i.locks.Lock(context.Background(), iqn) // which never ends
@@ -141,7 +141,7 @@ func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *trans
 	return o, nil
 }
 
-// connectPortal brings up one path: record, session, unit.
+// connectPortal brings up one path: record, session, LUN.
 func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
 	s, up, err := i.sysfs.session(t.IQN, portal)
 	if err != nil {
@@ -165,7 +165,7 @@ func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, porta
 			return fmt.Errorf("%w: no session after the login", transport.ErrUnreachable)
 		}
 	}
-	return i.addUnit(ctx, s, t.LUN)
+	return i.addLUN(ctx, s, t.LUN)
 }
 
 // login writes the record of one portal and logs in.
@@ -223,12 +223,12 @@ func (i *Initiator) recordPath(iqn, portal string) (string, error) {
 	return found[0], nil
 }
 
-// addUnit makes the kernel add one unit to a session, and waits for its device.
-func (i *Initiator) addUnit(ctx context.Context, s session, lun int) error {
-	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+// addLUN makes the kernel add one LUN to a session, and waits for its device.
+func (i *Initiator) addLUN(ctx context.Context, s session, lun int) error {
+	ctx, cancel := context.WithTimeout(ctx, lunTimeout)
 	defer cancel()
 	for first := true; ; first = false {
-		u, found, err := s.unit(lun)
+		u, found, err := s.lunDevice(lun)
 		if err != nil {
 			return err
 		}
@@ -274,7 +274,7 @@ func (i *Initiator) disconnectPortal(ctx context.Context, t transport.Target, po
 		return err
 	}
 	if up {
-		u, found, err := s.unit(t.LUN)
+		u, found, err := s.lunDevice(t.LUN)
 		if err != nil {
 			return err
 		}
@@ -283,7 +283,7 @@ func (i *Initiator) disconnectPortal(ctx context.Context, t transport.Target, po
 				return err
 			}
 		}
-		others, err := s.units()
+		others, err := s.lunDirs()
 		if err != nil || len(others) > 0 {
 			return err // another volume uses the session
 		}
@@ -323,7 +323,7 @@ func (i *Initiator) Rescan(_ context.Context, t transport.Target) error {
 		if !up {
 			continue
 		}
-		u, found, err := s.unit(t.LUN)
+		u, found, err := s.lunDevice(t.LUN)
 		if err != nil {
 			return err
 		}

@@ -64,8 +64,8 @@ func (h *host) session(n, address, port string) {
 	h.write("sys/class/scsi_host/host"+n+"/scan", "")
 }
 
-// unit adds a disk to a session.
-func (h *host) unit(n, lun, name, wwid string, sectors string) {
+// lunDevice adds a disk to a session.
+func (h *host) lunDevice(n, lun, name, wwid string, sectors string) {
 	h.t.Helper()
 	dir := "sys/devices/platform/host" + n + "/session" + n + "/target" + n + ":0:0/" + n + ":0:0:" + lun
 	h.write(dir+"/wwid", wwid+"\n")
@@ -105,7 +105,7 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 	h.run.On("iscsiadm --mode node --targetname " + iqn + " --portal 192.0.2.1:3260 --login").Do(
 		func(context.Context, hostexectest.Call) (string, error) {
 			h.session("3", "192.0.2.1", "3260")
-			h.unit("3", "0", "sda", "naa.1", "2048")
+			h.lunDevice("3", "0", "sda", "naa.1", "2048")
 			return "", nil
 		}).Once()
 	cred := &transport.Credentials{Username: "u", Password: "top-secret"}
@@ -255,7 +255,7 @@ func TestLoginBesideOthersThatLeave(t *testing.T) {
 	h.run.On("iscsiadm").Fail(errDatabase, "iscsiadm: iface iter could not stat").Times(3)
 	h.run.On("iscsiadm").Do(func(context.Context, hostexectest.Call) (string, error) {
 		h.session("1", "192.0.2.1", "3260")
-		h.unit("1", "0", "sda", "naa.1", "2048")
+		h.lunDevice("1", "0", "sda", "naa.1", "2048")
 		return "", nil
 	}).Once()
 	if o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), nil); err != nil || len(o.Paths) != 1 {
@@ -277,7 +277,7 @@ func TestOnePathOfTwoIsEnough(t *testing.T) {
 	h := newHost(t)
 	h.write("nodes/"+iqn+"/192.0.2.2,3260", "# END RECORD\n")
 	h.session("1", "192.0.2.1", "3260")
-	h.unit("1", "0", "sda", "naa.1", "2048")
+	h.lunDevice("1", "0", "sda", "naa.1", "2048")
 	h.run.On("iscsiadm").Fail(errTransTimeout, "timed out")
 	o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260", "192.0.2.2:3260"), nil)
 	if err != nil || len(o.Paths) != 1 {
@@ -290,9 +290,9 @@ func TestPathsMustLeadToOneDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
 			h.session("1", "192.0.2.1", "3260")
-			h.unit("1", "0", "sda", "naa.1", "2048")
+			h.lunDevice("1", "0", "sda", "naa.1", "2048")
 			h.session("2", "192.0.2.2", "3260")
-			h.unit("2", "0", "sdb", wwid, "2048")
+			h.lunDevice("2", "0", "sdb", wwid, "2048")
 			if _, _, err := h.i.Lookup(t.Context(), at("192.0.2.1:3260", "192.0.2.2:3260")); !errors.Is(err, transport.ErrMismatch) {
 				t.Errorf("got %v, want ErrMismatch", err)
 			}
@@ -300,22 +300,22 @@ func TestPathsMustLeadToOneDevice(t *testing.T) {
 	}
 }
 
-// Two volumes may be units of one target: the session must stay for the other.
+// Two volumes may be LUNs of one target: the session must stay for the other.
 func TestDisconnectLeavesASharedSession(t *testing.T) {
 	h := newHost(t)
 	h.session("1", "192.0.2.1", "3260")
-	h.unit("1", "0", "sda", "naa.1", "2048")
-	h.unit("1", "1", "sdb", "naa.2", "2048")
+	h.lunDevice("1", "0", "sda", "naa.1", "2048")
+	h.lunDevice("1", "1", "sdb", "naa.2", "2048")
 	if err := h.i.Disconnect(t.Context(), at("192.0.2.1:3260")); err != nil {
 		t.Fatal(err)
 	}
 	deleted, err := os.ReadFile(filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/delete"))
 	if err != nil || string(deleted) != "1" {
-		t.Errorf("the unit was not taken away: %q, %v", deleted, err)
+		t.Errorf("the LUN was not taken away: %q, %v", deleted, err)
 	}
 	other, err := os.ReadFile(filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:1/delete"))
 	if err != nil || string(other) != "" {
-		t.Errorf("the other volume's unit was taken away: %q, %v", other, err)
+		t.Errorf("the other volume's LUN was taken away: %q, %v", other, err)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestSecretWithLineBreakIsRefusedUnseen(t *testing.T) {
 func TestHalfMadeDiskIsNotAnOrigin(t *testing.T) {
 	h := newHost(t)
 	h.session("1", "192.0.2.1", "3260")
-	h.unit("1", "0", "sda", "naa.1", "2048")
+	h.lunDevice("1", "0", "sda", "naa.1", "2048")
 	late := filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/block/sda/queue/logical_block_size")
 	if err := os.Remove(late); err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func TestHalfMadeDiskIsNotAnOrigin(t *testing.T) {
 func TestClosedDiskIsNotAnOrigin(t *testing.T) {
 	h := newHost(t)
 	h.session("1", "192.0.2.1", "3260")
-	h.unit("1", "0", "sda", "naa.1", "2048")
+	h.lunDevice("1", "0", "sda", "naa.1", "2048")
 	late := filepath.Join(h.dir, "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0/block/sda/queue/logical_block_size")
 	node := filepath.Join(h.dir, "dev/sda")
 	if err := errors.Join(os.Remove(late), os.Remove(node)); err != nil {
@@ -422,7 +422,7 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 	}
 }
 
-// TestMarks: an error, a new connection, and a unit that was found anew are seen.
+// TestMarks: an error, a new connection, and a LUN that was found anew are seen.
 func TestMarks(t *testing.T) {
 	h := newHost(t)
 	target := transport.Target{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}
@@ -430,10 +430,10 @@ func TestMarks(t *testing.T) {
 		t.Errorf("not attached: %v, %v", m, err)
 	}
 	h.session("1", "10.0.0.1", "3260")
-	h.unit("1", "0", "sda", "naa.1", "2048")
-	unit := "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0"
+	h.lunDevice("1", "0", "sda", "naa.1", "2048")
+	lunDevice := "sys/devices/platform/host1/session1/target1:0:0/1:0:0:0"
 	port := "sys/class/iscsi_connection/connection1:0/local_port"
-	for _, missing := range []string{unit + "/ioerr_cnt", port} {
+	for _, missing := range []string{lunDevice + "/ioerr_cnt", port} {
 		if m, err := h.i.Marks(t.Context(), target); err == nil {
 			t.Errorf("without %s: %v", missing, m)
 		}
@@ -451,14 +451,14 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	want("nothing", transport.FailedNo)
-	h.write(unit+"/ioerr_cnt", "0x20\n")
+	h.write(lunDevice+"/ioerr_cnt", "0x20\n")
 	want("an error", transport.FailedYes)
-	h.write(unit+"/ioerr_cnt", "0x1f\n")
-	h.write(unit+"/iotmo_cnt", "0x0\n")
+	h.write(lunDevice+"/ioerr_cnt", "0x1f\n")
+	h.write(lunDevice+"/iotmo_cnt", "0x0\n")
 	want("no timeout", transport.FailedNo)
-	h.write(unit+"/iotmo_cnt", "0x1\n")
+	h.write(lunDevice+"/iotmo_cnt", "0x1\n")
 	want("a timeout", transport.FailedYes)
-	h.write(unit+"/iotmo_cnt", "0x0\n")
+	h.write(lunDevice+"/iotmo_cnt", "0x0\n")
 	h.write(port, "51000\n")
 	want("a new connection", transport.FailedUnknown)
 }

@@ -26,7 +26,7 @@ func (i *Initiator) Marks(_ context.Context, t transport.Target) (transport.Mark
 		if !up {
 			continue
 		}
-		u, found, err := s.unit(t.LUN)
+		u, found, err := s.lunDevice(t.LUN)
 		if err != nil {
 			return nil, err
 		}
@@ -44,9 +44,9 @@ func (i *Initiator) Marks(_ context.Context, t transport.Target) (transport.Mark
 // but success, also if it is repeated then (scsi_complete in drivers/scsi/scsi_lib.c). It
 // does not count what it refuses to send: as long as the session is lost for longer than
 // its replacement timeout, it fails requests by itself. So the connection is part of the
-// name: after a new login it has another port. The unit's number in sysfs is another one
-// after the unit was removed and found again.
-func (s session) mark(u unit) (transport.PathMark, error) {
+// name: after a new login it has another port. The LUN's number in sysfs is another one
+// after the LUN was removed and found again.
+func (s session) mark(u lunDevice) (transport.PathMark, error) {
 	errors, err := strconv.ParseUint(readLine(u.dir, "ioerr_cnt"), 0, 64)
 	if err != nil {
 		return transport.PathMark{}, fmt.Errorf("count of errors: %w", err)
@@ -61,7 +61,7 @@ func (s session) mark(u unit) (transport.PathMark, error) {
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(u.dir, &st); err != nil {
-		return transport.PathMark{}, fmt.Errorf("unit: %w", err)
+		return transport.PathMark{}, fmt.Errorf("LUN: %w", err)
 	}
 	port := readLine(filepath.Join(s.root, "class/iscsi_connection", "connection"+strings.TrimPrefix(s.name, "session")+":0"), "local_port")
 	if port == "" {

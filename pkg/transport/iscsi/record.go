@@ -24,7 +24,7 @@ type patience struct {
 	logins                     int
 	// interval is the time between two questions whether the portal is there,
 	// answer how long it may take to answer, reset how long to a reset of a
-	// command, a unit or the target. 0 is open-iscsi's default.
+	// command, a LUN or the target. 0 is open-iscsi's default.
 	interval, answer, reset time.Duration
 }
 

@@ -30,8 +30,8 @@ type session struct {
 	root         string
 }
 
-// unit is one logical unit of a session: a SCSI device that is a disk.
-type unit struct {
+// lunDevice is one LUN of a session: a SCSI device that is a disk.
+type lunDevice struct {
 	dir   string
 	block string // "sda"; "" while sd has not attached
 	root  string
@@ -65,7 +65,7 @@ func (s sysfs) session(iqn, portal string) (session, bool, error) {
 	return session{}, false, nil
 }
 
-// lost tells whether the kernel knows that the portal does not answer.
+// lost reports whether the kernel knows that the portal does not answer.
 func (s session) lost() bool { return s.state == "FAILED" || s.state == "FREE" }
 
 // usesPortal compares with the address that was asked for at login, which is
@@ -78,44 +78,44 @@ func (s sysfs) usesPortal(name, portal string) bool {
 	})
 }
 
-// units returns all SCSI devices of the session.
-func (s session) units() ([]string, error) {
+// lunDirs returns all SCSI devices of the session.
+func (s session) lunDirs() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.device, "target*", "*:*:*:*"))
 }
 
-// unit finds one logical unit.
-func (s session) unit(lun int) (unit, bool, error) {
-	dirs, err := s.units()
+// lunDevice finds one LUN.
+func (s session) lunDevice(lun int) (lunDevice, bool, error) {
+	dirs, err := s.lunDirs()
 	if err != nil {
-		return unit{}, false, err
+		return lunDevice{}, false, err
 	}
 	for _, dir := range dirs {
 		if !strings.HasSuffix(dir, ":"+strconv.Itoa(lun)) {
 			continue
 		}
-		u := unit{dir: dir, root: s.root}
+		u := lunDevice{dir: dir, root: s.root}
 		blocks, err := filepath.Glob(filepath.Join(dir, "block", "*"))
 		if err != nil {
-			return unit{}, false, err
+			return lunDevice{}, false, err
 		}
 		if len(blocks) > 0 {
 			u.block = filepath.Base(blocks[0])
 		}
 		return u, true, nil
 	}
-	return unit{}, false, nil
+	return lunDevice{}, false, nil
 }
 
-// scan asks the kernel for one unit, synchronously. Channel and target are
+// scan asks the kernel for one LUN, synchronously. Channel and target are
 // always 0 in software iSCSI.
 func (s session) scan(lun int) error {
 	path := filepath.Join(s.root, "class/scsi_host", s.host, "scan")
 	return writeFile(path, fmt.Sprintf("0 0 %d", lun))
 }
 
-// ready tells whether the disk driver has the unit and shows all of it: the
+// ready reports whether the disk driver has the LUN and shows all of it: the
 // kernel adds the disk's attributes one after the other.
-func (u unit) ready() bool {
+func (u lunDevice) ready() bool {
 	if u.block == "" {
 		return false
 	}
@@ -127,9 +127,9 @@ func (u unit) ready() bool {
 	return true
 }
 
-// opens tells whether the disk can be opened. For a moment after it has shown
+// opens reports whether the disk can be opened. For a moment after it has shown
 // everything in sysfs it cannot (device_add_disk in block/genhd.c).
-func (u unit) opens(dev string) bool {
+func (u lunDevice) opens(dev string) bool {
 	f, err := os.Open(filepath.Join(dev, u.block))
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, fs.ErrNotExist) {
 		return false
@@ -140,7 +140,7 @@ func (u unit) opens(dev string) bool {
 	return true
 }
 
-func (u unit) remove() error {
+func (u lunDevice) remove() error {
 	err := writeFile(filepath.Join(u.dir, "delete"), "1")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -148,7 +148,7 @@ func (u unit) remove() error {
 	return err
 }
 
-func (u unit) rescan() error { return writeFile(filepath.Join(u.dir, "rescan"), "1") }
+func (u lunDevice) rescan() error { return writeFile(filepath.Join(u.dir, "rescan"), "1") }
 
 // lookup finds the paths of a target.
 func (s sysfs) lookup(t transport.Target) (transport.Origin, bool, error) {
@@ -161,7 +161,7 @@ func (s sysfs) lookup(t transport.Target) (transport.Origin, bool, error) {
 		if !up {
 			continue
 		}
-		u, found, err := sess.unit(t.LUN)
+		u, found, err := sess.lunDevice(t.LUN)
 		if err != nil {
 			return transport.Origin{}, false, err
 		}
@@ -176,7 +176,7 @@ func (s sysfs) lookup(t transport.Target) (transport.Origin, bool, error) {
 }
 
 // addPath adds a path to an origin, or refuses one that leads elsewhere.
-func addPath(o *transport.Origin, u unit) error {
+func addPath(o *transport.Origin, u lunDevice) error {
 	block := filepath.Join(u.dir, "block", u.block)
 	sectors, err := strconv.ParseInt(readLine(block, "size"), 10, 64)
 	if err != nil {

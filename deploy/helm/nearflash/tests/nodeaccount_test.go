@@ -241,7 +241,7 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"own retained cache with its size": {nodeA, func(s *v1alpha1.CachedVolumeStatus) {
 			s.RetainedCaches = append(s.RetainedCaches, v1alpha1.RetainedCache{NodeName: "node-a", Generation: 3, SizeBytes: new(int64(1))})
 		}, true},
-		"stranger claims a retained cache": {c.as(t, c.podToken(t, "nearflash-node", "node-e")), func(s *v1alpha1.CachedVolumeStatus) {
+		"foreign node claims a retained cache": {c.as(t, c.podToken(t, "nearflash-node", "node-e")), func(s *v1alpha1.CachedVolumeStatus) {
 			s.RetainedCaches = append(s.RetainedCaches, retainedCache("node-e", 3))
 		}, false},
 		"retained cache of another removed": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.RetainedCaches = s.RetainedCaches[:1] }, false},

@@ -71,12 +71,12 @@ func TestNodePolicies(t *testing.T) {
 // testNodeEveryField: whoever has nothing to do with a volume or a move writes no
 // field of its status. A field without a value here fails the test.
 func (c *cluster) testNodeEveryField(t *testing.T, nodeA client.Client) {
-	stranger := c.as(t, c.podToken(t, "nearflash-node", "node-s"))
-	t.Run("volume", func(t *testing.T) { c.testEveryVolumeField(t, stranger) })
-	t.Run("move", func(t *testing.T) { c.testEveryMoveField(t, stranger, nodeA) })
+	foreign := c.as(t, c.podToken(t, "nearflash-node", "node-s"))
+	t.Run("volume", func(t *testing.T) { c.testEveryVolumeField(t, foreign) })
+	t.Run("move", func(t *testing.T) { c.testEveryMoveField(t, foreign, nodeA) })
 }
 
-func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
+func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 	volumes := map[string]v1alpha1.CachedVolumeStatus{
 		"Generation":           {Generation: new(int64(9))},
 		"OwnerNode":            {OwnerNode: "node-s"},
@@ -105,11 +105,11 @@ func (c *cluster) testEveryVolumeField(t *testing.T, stranger client.Client) {
 		}
 		changed := volume.DeepCopy()
 		setField(&changed.Status, &value, field)
-		forbidden(t, "write "+field+" of another's volume", stranger.Status().Update(t.Context(), changed, client.DryRunAll))
+		forbidden(t, "write "+field+" of another's volume", foreign.Status().Update(t.Context(), changed, client.DryRunAll))
 	}
 }
 
-func (c *cluster) testEveryMoveField(t *testing.T, stranger, source client.Client) {
+func (c *cluster) testEveryMoveField(t *testing.T, foreign, source client.Client) {
 	now := metav1.Now()
 	moves := map[string]v1alpha1.CacheMigrationStatus{
 		"Source":         {Source: v1alpha1.MigrationSource{State: "Exported"}},
@@ -132,7 +132,7 @@ func (c *cluster) testEveryMoveField(t *testing.T, stranger, source client.Clien
 		}
 		changed := migration.DeepCopy()
 		setField(&changed.Status, &value, field)
-		for name, node := range map[string]client.Client{"a stranger": stranger, "the source": source} {
+		for name, node := range map[string]client.Client{"a foreign host": foreign, "the source": source} {
 			if name == "the source" && field == "Source" {
 				continue
 			}

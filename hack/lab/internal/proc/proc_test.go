@@ -163,7 +163,7 @@ func TestStopFreesThePort(t *testing.T) {
 	}
 }
 
-func TestStopSparesAStranger(t *testing.T) {
+func TestStopSparesForeign(t *testing.T) {
 	dir := t.TempDir()
 	table := NewTable(dir)
 	rec, err := table.Start(here, Spec{Name: "s", Path: "/bin/sleep", Args: []string{"300"}, Log: filepath.Join(dir, "log")})

@@ -41,7 +41,7 @@ func markersOf(groups ...*ast.CommentGroup) markers {
 	return out
 }
 
-// has tells whether one of the keys is there.
+// has reports whether one of the keys is there.
 func (m markers) has(keys ...string) bool {
 	_, ok := m.get(keys...)
 	return ok
@@ -99,7 +99,7 @@ type structure struct {
 	fields  []field
 }
 
-// list tells whether the struct is the list of a kind.
+// list reports whether the struct is the list of a kind.
 func (s *structure) list() bool {
 	for _, f := range s.fields {
 		if f.embedded && f.name == "ListMeta" {
@@ -211,7 +211,7 @@ func (d *declarations) local(t types.Type) *structure {
 	return nil
 }
 
-// external tells whether a type is declared elsewhere: its author chose it.
+// external reports whether a type is declared elsewhere: its author chose it.
 func (d *declarations) external(t types.Type) bool {
 	n, ok := deref(t).(*types.Named)
 	if !ok || n.Obj().Pkg() == nil {

@@ -19,7 +19,7 @@ func Analyzers() []*analysis.Analyzer {
 	return []*analysis.Analyzer{Kinds, Presence, Bounds, Status, Rules}
 }
 
-// isAPI tells whether a package holds API types: those below api/ of a module.
+// isAPI reports whether a package holds API types: those below api/ of a module.
 func isAPI(pass *analysis.Pass) bool {
 	path, _, _ := strings.Cut(pass.Pkg.Path(), " ")
 	return strings.Contains(path, "/api/") && !strings.HasSuffix(path, "_test")

@@ -276,7 +276,7 @@ func (k *Kernel) Write(p, value string) error {
 	return nil
 }
 
-// readOnly tells whether the backstore was told to open its device for reading.
+// readOnly reports whether the backstore was told to open its device for reading.
 func readOnly(store *node) bool {
 	return strings.Contains(store.children["control"].value, "readonly=1")
 }
@@ -357,7 +357,7 @@ func (k *Kernel) Login(iqn, portal, initiator, user, password string) (device st
 	return "", fmt.Errorf("%w: empty LUN", ErrRefused)
 }
 
-// Writable tells whether an initiator that is let in may write to the LUN.
+// Writable reports whether an initiator that is let in may write to the LUN.
 func (k *Kernel) Writable(iqn, initiator string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// giveUp is what `kubectl nearflash abandon` does to the record.
-func (w *world) giveUp() {
+// abandon is what `kubectl nearflash abandon` does to the record.
+func (w *world) abandon() {
 	w.t.Helper()
 	obj := w.record()
 	obj.Status.DirtyState = v1alpha1.DirtyStateClean
@@ -31,9 +31,9 @@ func (h *host) spoil() {
 	h.w.must("spoil", err)
 }
 
-// TestGivenUp: writes that were given up and cannot be flushed keep the volume from
+// TestAbandoned: writes that were abandoned and cannot be flushed keep the volume from
 // nothing, on the node that has them either.
-func TestGivenUp(t *testing.T) {
+func TestAbandoned(t *testing.T) {
 	begin := func(t *testing.T) (l *life, before map[int64]uint64) {
 		l = newLife(t, volume.ModeWriteback)
 		l.stay(l.a, 1, 0, 1)
@@ -72,14 +72,14 @@ func TestGivenUp(t *testing.T) {
 		l, before := begin(t)
 		l.a.spoil()
 		l.unpublish(l.a.name)
-		l.giveUp()
+		l.abandon()
 		l.req, l.written = l.publish(l.a.name), before
 		goesOn(l)
 	})
 	t.Run("staged, with what can be read", func(t *testing.T) {
 		l, _ := begin(t)
 		l.unpublish(l.a.name)
-		l.giveUp()
+		l.abandon()
 		l.req = l.publish(l.a.name)
 		goesOn(l)
 	})
@@ -87,13 +87,13 @@ func TestGivenUp(t *testing.T) {
 		l, before := begin(t)
 		l.a.spoil()
 		l.unpublish(l.a.name)
-		l.giveUp()
+		l.abandon()
 		l.written = before
 		l.persist(l.a, "repair", func(p *plugin) error { return p.Repair(l.ctx) })
 		if e := l.a.entry(); e != nil {
 			t.Errorf("the journal says %+v", e)
 		}
-		l.compare("the storage server", l.unit)
+		l.compare("the storage server", l.lun)
 		l.stay(l.b, 3, 4)
 	})
 }

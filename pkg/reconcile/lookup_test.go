@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestCensus: however many volumes are asked about at the same time, the
+// TestVolumeLookup: however many volumes are asked about at the same time, the
 // PersistentVolumes are listed once, and after the questions.
-func TestCensus(t *testing.T) {
-	var c census
+func TestVolumeLookup(t *testing.T) {
+	var c volumeLookup
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	lists, have := 0, map[string]bool{}
 	list := func(context.Context) (map[string]bool, error) { lists++; return have, nil }
@@ -66,9 +66,9 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// TestCensusError: what cannot be listed is not taken for unused.
-func TestCensusError(t *testing.T) {
-	var c census
+// TestVolumeLookupError: what cannot be listed is not taken for unused.
+func TestVolumeLookupError(t *testing.T) {
+	var c volumeLookup
 	now, broken := time.Now(), errors.New("no answer")
 	list := func(context.Context) (map[string]bool, error) { return nil, broken }
 	if _, again, err := c.uses(t.Context(), now, "vol", list); err != nil || again == 0 {

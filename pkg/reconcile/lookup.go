@@ -20,11 +20,11 @@ const (
 	gather, lasting, forgotten = time.Second, 10 * time.Second, time.Minute
 )
 
-// census knows the volumes that PersistentVolumes name, by a list of all of them. A
+// volumeLookup knows the volumes that PersistentVolumes name, by a list of all of them. A
 // list answers what was asked before it began: whoever asks alone waits a second for
 // it, and a thousand who ask in that second have one list together. It is safe for
 // concurrent use.
-type census struct {
+type volumeLookup struct {
 	mu sync.Mutex
 	// asked is when a volume was first asked about, if that has not been answered.
 	asked map[string]time.Time
@@ -33,9 +33,9 @@ type census struct {
 	handles map[string]bool
 }
 
-// uses tells whether a PersistentVolume has the handle. If again is not 0, that is
+// uses reports whether a PersistentVolume has the handle. If again is not 0, that is
 // to be asked again after it.
-func (c *census) uses(ctx context.Context, now time.Time, handle string, list func(context.Context) (map[string]bool, error)) (used bool, again time.Duration, err error) {
+func (c *volumeLookup) uses(ctx context.Context, now time.Time, handle string, list func(context.Context) (map[string]bool, error)) (used bool, again time.Duration, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now.Sub(c.began) > lasting {

@@ -14,9 +14,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// replaceUnit has another unit at the volume's address, with nothing on it. back brings
+// replaceLUN has another LUN at the volume's address, with nothing on it. back brings
 // the first one back.
-func (d *disk) replaceUnit() (back func()) {
+func (d *disk) replaceLUN() (back func()) {
 	m, name := d.m, string(d.req.ID)
 	m.t.Helper()
 	ctx, gen := m.t.Context(), d.req.Publication.Fence.Generation
@@ -42,9 +42,9 @@ func (d *disk) replaceUnit() (back func()) {
 	}
 }
 
-// TestKernelUnitReplaced: another unit at the volume's address. Nothing of the old one is
+// TestKernelLUNReplaced: another LUN at the volume's address. Nothing of the old one is
 // read, and what only the old one lacks is not written to the new one.
-func TestKernelUnitReplaced(t *testing.T) {
+func TestKernelLUNReplaced(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
 	d := m.volume(n, "replaced", 64*mib, cached(volume.ModeWritethrough, 32*mib))
@@ -53,7 +53,7 @@ func TestKernelUnitReplaced(t *testing.T) {
 	write(t, d.device(), pattern(1, 4*mib), 0, true)
 	d.heat(4 * mib)
 	d.unstage()
-	back := d.replaceUnit()
+	back := d.replaceLUN()
 	d.stage()
 	rec, err := d.rec.load(d.req.ID)
 	mustPass(t, "record", err)
@@ -80,7 +80,7 @@ func TestKernelUnitReplaced(t *testing.T) {
 	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
-	back = d.replaceUnit()
+	back = d.replaceLUN()
 	n, err = openNode(t.Context(), n.dir, onOneSSD(), fileRecords{filepath.Join(n.dir, "records")})
 	mustPass(t, "node", err)
 	d.n = n
@@ -104,15 +104,15 @@ func TestKernelUnitReplaced(t *testing.T) {
 	d.remove()
 }
 
-// TestKernelUnitExported: the old node exports a cache of another unit than the one that the new
+// TestKernelLUNExported: the old node exports a cache of another LUN than the one that the new
 // node finds at the volume's address.
-func TestKernelUnitExported(t *testing.T) {
+func TestKernelLUNExported(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "lentunit", cached(volume.ModeWritethrough, 64*mib))
 	v.stage()
 	v.warmUp(1)
 	v.unstage()
-	back := v.replaceUnit()
+	back := v.replaceLUN()
 	v.publishTo(v.b, otherName)
 	v.stage()
 	if e, err := v.b.Journal.Load(string(v.req.ID)); err != nil || e.Hydration != nil || !e.Cached() {

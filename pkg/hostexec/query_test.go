@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestLooksDoNotPileUp: while a look is stuck, the same one is not begun again.
-func TestLooksDoNotPileUp(t *testing.T) {
-	var l looks
+// TestQueriesDoNotPileUp: while a look is stuck, the same one is not begun again.
+func TestQueriesDoNotPileUp(t *testing.T) {
+	var l queries
 	first, err := l.begin(t.Context(), "disk")
 	if err != nil {
 		t.Fatal(err)
@@ -19,18 +19,18 @@ func TestLooksDoNotPileUp(t *testing.T) {
 	if _, err := l.begin(t.Context(), "disk"); err != nil {
 		t.Errorf("beside a look that has just begun: %v", err)
 	}
-	first.since = time.Now().Add(-2 * slowLook)
+	first.since = time.Now().Add(-2 * slowQuery)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := l.begin(ctx, "disk"); !errors.Is(err, ErrStuck) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beside a slow look: %v", err)
 	}
-	first.since = time.Now().Add(-2 * stuckLook)
+	first.since = time.Now().Add(-2 * stuckQuery)
 	if _, err := l.begin(t.Context(), "disk"); !errors.Is(err, ErrStuck) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beside one that takes very long: %v", err)
 	}
 	first.since = time.Now()
-	close(first.givenUp)
+	close(first.abandoned)
 	if _, err := l.begin(t.Context(), "disk"); !errors.Is(err, ErrStuck) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("beside one that was given up: %v", err)
 	}
