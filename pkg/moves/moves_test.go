@@ -29,6 +29,7 @@ func TestMoves(t *testing.T) {
 		"nobody answers":          testNobodyAnswers,
 		"cancelled":               testCancelled,
 		"busy":                    testBusy,
+		"takes long":              testTakesLong,
 		"begin again":             testBeginAgain,
 		"release on finish":       testReleaseOnFinish,
 		"release on deletion":     testReleaseOnDeletion,
@@ -174,6 +175,33 @@ func testBusy(t *testing.T, f *fixture) {
 	if len(passwords) != 1 {
 		t.Error("each try had another password")
 	}
+}
+
+// testTakesLong: the destination is told that its lease is being prepared, or it would
+// give up waiting for a sign.
+func testTakesLong(t *testing.T, f *fixture) {
+	asked, told := make(chan struct{}), make(chan struct{})
+	f.lessor.atWork = func() { close(asked); <-told }
+	f.source()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		defer close(told)
+		<-asked
+		began, obj := time.Now(), &v1alpha1.CacheMigration{}
+		for obj.Status.Source.State != v1alpha1.ExportStatePreparing {
+			if err := f.api.Get(t.Context(), types.NamespacedName{Name: moves.Name(f.id, 2)}, obj); err != nil || time.Since(began) > time.Minute {
+				t.Errorf("the source says %q: %v", obj.Status.Source.State, err)
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if took := time.Since(began); took < 500*time.Millisecond {
+			t.Errorf("told after %s, which is a write that most moves do not need", took)
+		}
+	})
+	m, _ := f.mustBegin()
+	f.wantState(m, v1alpha1.ExportStateExported)
 }
 
 // testBeginAgain: the process was killed after the answer, and its key is lost.
