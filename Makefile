@@ -44,7 +44,7 @@ vulncheck: ## Look for known vulnerabilities; asks a database on the network (NE
 .PHONY: test-unit
 test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
-		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./...
+		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... ./hack/...
 
 .PHONY: model-deep
 model-deep: ## The model of the decisions, 30 times as many states as in ring 1; a few minutes.
@@ -54,7 +54,7 @@ model-deep: ## The model of the decisions, 30 times as many states as in ring 1;
 test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is supported, and of the newest.
 	for assets in envtest-oldest envtest-newest; do \
 		KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir $$assets)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
-			PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... || exit 1; \
+			PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... ./hack/... || exit 1; \
 	done
 
 .PHONY: test-kernel
@@ -116,7 +116,7 @@ lab-down: ## End everything that lab-up started.
 .PHONY: build
 build: ## Build all commands into _output/bin.
 	mkdir -p $(OUT)/bin
-	CGO_ENABLED=0 go build -o $(OUT)/bin/ ./cmd/...
+	CGO_ENABLED=0 GOWORK=off go build -o $(OUT)/bin/ ./cmd/...
 
 .PHONY: images
 images: ## Build the container images as archives, without a registry.

@@ -23,7 +23,7 @@ import (
 const (
 	ownLab   = "the suite runs in a lab already"
 	ownRing  = "it is a test ring itself, or a part of one"
-	checked  = "commands of documents are checked by go test ./hack/verify/doccommands"
+	checked  = "commands of documents are checked by go test ./e2e/doccommands"
 	ofServer = "the lab's storage server was set up by the same steps, with its own disks and names"
 )
 

@@ -20,7 +20,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
-	"github.com/nearflash/nearflash/hack/verify/doccommands"
+	"github.com/nearflash/nearflash/e2e/doccommands"
 )
 
 // watching is how long a command is let run that ends with Ctrl-C.

@@ -22,7 +22,7 @@ mkdir -p "$out/docs/reference"
 go run ./hack/crddoc "$out/$CHART/crds" >"$out/docs/reference/crds.md"
 
 mapfile -t protos < <(find pkg -name '*.proto' | sort)
-go -C hack/tools/proto run . --root "$PWD" --out "$out" "${protos[@]}"
+GOWORK=off go -C hack/tools/proto run . --root "$PWD" --out "$out" "${protos[@]}"
 
 # Snapshots are what helm renders from the templates in the tree.
 HELM=${HELM:-$(go run ./hack/lab artifacts --print-dir helm)/helm}

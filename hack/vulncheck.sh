@@ -22,10 +22,10 @@ if ! answer=$(curl --fail --silent --show-error --location --max-time 20 --outpu
 fi
 
 mkdir -p "$tools"
-go build -C hack/tools/vuln -trimpath -buildvcs=false -o "$tools/govulncheck" golang.org/x/vuln/cmd/govulncheck || exit 2
+GOWORK=off go build -C hack/tools/vuln -trimpath -buildvcs=false -o "$tools/govulncheck" golang.org/x/vuln/cmd/govulncheck || exit 2
 
 packages=("$@")
-((${#packages[@]})) || packages=(./...)
+((${#packages[@]})) || packages=(./... ./hack/...)
 "$tools/govulncheck" -db "$db" "${packages[@]}"
 rc=$?
 case $rc in

@@ -77,7 +77,8 @@ func (r *release) program(ctx context.Context, p program, on platform) error {
 	}
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", binary, "./cmd/"+p.name)
 	build.Dir = r.root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+on.os, "GOARCH="+on.arch)
+	// Of the versions that the driver's own go.mod has, whatever it is joined with.
+	build.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS="+on.os, "GOARCH="+on.arch)
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}

@@ -5,12 +5,13 @@
 #   hack/verify/all.sh               all checks
 #   hack/verify/all.sh lint links    only these
 #
-# NEARFLASH_VERIFY_PACKAGES limits vet and lint to some packages, default ./...
+# NEARFLASH_VERIFY_PACKAGES limits vet and lint to some packages, default all of both
+# modules.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 # Packages as words; patterns of Go have no blanks.
-read -ra PACKAGES <<<"${NEARFLASH_VERIFY_PACKAGES:-./...}"
+read -ra PACKAGES <<<"${NEARFLASH_VERIFY_PACKAGES:-./... ./hack/...}"
 TOOLS=${NEARFLASH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nearflash}/tools
 # Tags under which more code is built; each check of code runs without and with them.
 TAGS=kernel,faultpoints
@@ -33,7 +34,7 @@ check_vet() {
 check_lint() {
   local lint=$TOOLS/lint found rc=0
   # The same binary for every commit: its cache is keyed by its content.
-  go build -C hack/tools/lint -trimpath -buildvcs=false -o "$lint" . || return 1
+  GOWORK=off go build -C hack/tools/lint -trimpath -buildvcs=false -o "$lint" . || return 1
   # Without package comments in every package (ST1000), and with comments of
   # variables that speak of a group (ST1022). Most findings come twice.
   found=$("$lint" -checks all,-ST1000,-ST1022 "${PACKAGES[@]}" 2>&1) || rc=1
@@ -42,20 +43,37 @@ check_lint() {
   return $rc
 }
 
-# The tools are modules of their own, which ./... does not reach.
+# The tools are modules of their own, which neither pattern reaches nor go.work joins.
 check_tools() {
   local dir
   for dir in hack/tools/lint hack/tools/proto; do
-    (cd "$dir" && go vet ./... && go test ./...) || return 1
+    (cd "$dir" && export GOWORK=off && go vet ./... && go test ./...) || return 1
   done
 }
 
 check_tidy() {
   local dir rc=0
-  for dir in . hack/tools/lint hack/tools/proto hack/tools/vuln; do
+  for dir in . hack hack/tools/lint hack/tools/proto hack/tools/vuln; do
     (cd "$dir" && go mod tidy -diff 2>&1 | grep -v '^go: downloading'; exit "${PIPESTATUS[0]}") || { echo "in $dir"; rc=1; }
   done
   return $rc
+}
+
+# What is built and tested here is joined by go.work, which takes the higher version and
+# the replacements of both modules. The driver is released from its own go.mod alone: that
+# has to be the same.
+check_workspace() {
+  local dir alone rc=0
+  for dir in . hack; do
+    alone=$(cd "$dir" && export GOWORK=off && used) && [[ -n $alone ]] || return 1
+    diff <(echo "$alone") <(cd "$dir" && used) || { echo "in $dir: < is its go.mod alone, > what go.work makes of it"; rc=1; }
+  done
+  return $rc
+}
+
+# used lists the modules that packages and tests of the current one are built from.
+used() {
+  go list -deps -test -tags "$TAGS,e2e" -f '{{with .Module}}{{.}}{{end}}' ./... | grep -v '^github.com/nearflash/nearflash' | sort -u
 }
 
 check_generated() {
@@ -107,6 +125,7 @@ remedy() {
     lint) echo "correct the code; if it is right as it is, put //lint:ignore CHECK REASON before the line" ;;
     tools) echo "correct the tool below hack/tools that is named" ;;
     tidy) echo "run in the folder that is named: go mod tidy" ;;
+    workspace) echo "require the same versions in go.mod and hack/go.mod" ;;
     generated) echo "run: make generate, and review the difference" ;;
     links) echo "correct the link, or the heading that it points to" ;;
     shell) echo "correct the script" ;;
@@ -116,7 +135,7 @@ remedy() {
   esac
 }
 
-all=(format shell paths directives map links vet lint tools tidy generated)
+all=(format shell paths directives map links vet lint tools tidy workspace generated)
 selected=("$@")
 ((${#selected[@]})) || selected=("${all[@]}")
 for name in "${selected[@]}"; do

@@ -150,7 +150,7 @@ func (b *builder) stableImages(ctx context.Context, work string, parts nodeBaseP
 
 // buildPause builds the program of every pod's sandbox.
 func (b *builder) buildPause(ctx context.Context, to string) error {
-	_, err := run(ctx, GoCommand(ctx, b.checkout, "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", to, "./"+filepath.Dir(pauseSource)))
+	_, err := run(ctx, GoCommand(ctx, filepath.Join(b.checkout, filepath.Dir(pauseSource)), "build", "-trimpath", "-ldflags", linkerFlags(nil), "-o", to))
 	return err
 }
 

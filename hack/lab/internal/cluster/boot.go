@@ -13,10 +13,10 @@ import (
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 )
 
-// Packages of this project that the lab builds for its guests.
+// Packages of this checkout that the lab builds for its guests.
 const (
-	agentPackage  = "./hack/lab/agent"
-	targetPackage = "./cmd/nearflash-target"
+	agentPackage  = "hack/lab/agent"
+	targetPackage = "cmd/nearflash-target"
 )
 
 // makeBoot makes the folder that a guest's kernel takes as its first root.
@@ -45,8 +45,9 @@ func (l *Lab) install(ctx context.Context, pkg, file string) (changed bool, err 
 	}
 	defer unlock()
 	out := filepath.Join(dir, filepath.Base(pkg))
-	// As the artifacts, so that what these share with it is not compiled again.
-	cmd := artifact.GoCommand(ctx, l.Checkout, "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out, pkg)
+	// As the artifacts, so that what these share with it is not compiled again; in its own
+	// folder, because of the module that it belongs to.
+	cmd := artifact.GoCommand(ctx, filepath.Join(l.Checkout, pkg), "build", "-trimpath", "-tags=faultpoints", "-ldflags=-s -w", "-o", out)
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return false, fmt.Errorf("build %s: %w: %s", pkg, err, msg)
 	}

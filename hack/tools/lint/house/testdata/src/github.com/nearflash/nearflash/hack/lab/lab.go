@@ -4,4 +4,6 @@ import (
 	_ "os/exec"
 
 	_ "github.com/google/licensecheck"
+	_ "github.com/nearflash/nearflash/hack/images"
+	_ "github.com/nearflash/nearflash/pkg/hostexec"
 )

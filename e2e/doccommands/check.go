@@ -150,7 +150,7 @@ func (c *Checker) command(cmd command) {
 		// Built by a command before it.
 	case slices.Contains(system, program):
 	default:
-		c.problem("program %q is not known: is it misspelt? If not, add it to the list in hack/verify/doccommands", program)
+		c.problem("program %q is not known: is it misspelt? If not, add it to the list in e2e/doccommands", program)
 	}
 	if program == "make" || strings.HasPrefix(program, "hack/") {
 		c.variables(cmd)

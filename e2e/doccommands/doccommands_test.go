@@ -13,7 +13,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-const root = "../../.."
+const root = "../.."
 
 // newChecker builds the lab's program and finds the others where `make test-unit`
 // says that they are. Nothing is skipped without them.
