@@ -71,7 +71,7 @@ var _ = Describe("A node that loses power", Label("crash", "lab"), func() {
 		Expect(g.Wait()).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("is the only one that may attach its unflushed volume", func(ctx SpecContext) {
+	It("is the only one that may attach its unflushed volume", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "fenced", mode: v1alpha1.CacheModeWriteback, kind: ext4})
 		Expect(err).NotTo(HaveOccurred())

@@ -106,7 +106,7 @@ var _ = DescribeTable("A warm move whose source is lost in the middle", Label("w
 		Expect(v.expectWhole(ctx)).To(Succeed())
 		Expect(v.verify(ctx, 0, largeSet, sum)).To(Succeed())
 	},
-	Entry("its node dies", func(ctx context.Context) error { return powerOff(ctx, nodeA) }, func(ctx context.Context) error {
+	Entry("its node dies", Label("slow"), func(ctx context.Context) error { return powerOff(ctx, nodeA) }, func(ctx context.Context) error {
 		if err := k.Lab.Start(ctx, nodeA); err != nil {
 			return err
 		}

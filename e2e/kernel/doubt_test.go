@@ -87,7 +87,7 @@ func (d *disk) forgetReasons() {
 func TestKernelOriginErrors(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+	for _, mode := range cachingModes() {
 		d := m.volume(n, "refused-"+string(mode), 64*mib, cached(mode, 32*mib))
 		d.req.Block = true
 		d.stage()
@@ -186,7 +186,7 @@ func TestKernelOriginGrows(t *testing.T) {
 	d.returns()
 	d.unstage()
 	d.remove()
-	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+	for _, mode := range cachingModes() {
 		d := m.volume(n, "grows-"+string(mode), 64*mib, cached(mode, 32*mib))
 		// With two, a device that has no path that works waits for one.
 		d.req.Publication.Source.Portals = []string{portal}

@@ -211,7 +211,7 @@ func (v *movers) wantHydrated() {
 // TestKernelMove: the cache follows the volume from node to node.
 func TestKernelMove(t *testing.T) {
 	m := newMachine(t)
-	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+	for _, mode := range cachingModes() {
 		v := newMovers(t, m, "move-"+string(mode), cached(mode, 64*mib))
 		v.stage()
 		data := v.warmUp(1)

@@ -35,7 +35,7 @@ var codeActs = map[string]map[string]string{
 		"admit":           "Get keepMark",
 		"connect":         "Connect reserve",
 		"reserve":         "save Take save",
-		"reserveAgain":    "Look save Take",
+		"reserveAgain":    "Inspect save Take",
 		"disconnect":      "giveReservation Disconnect",
 	},
 	"../../pkg/provision": {

@@ -63,7 +63,7 @@ func (c cleanOwner) Get(_ context.Context, id volume.ID) (volume.Volume, error) 
 func TestEntryOfANewerVersion(t *testing.T) {
 	const id = volume.ID("pvc-1")
 	for name, text := range map[string]string{
-		"format":     `{"version":4,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
+		"format":     `{"version":5,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback","activated":true}}`,
 		"state":      `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Rebalancing","mode":"writeback","activated":true}}`,
 		"cache mode": `{"version":1,"key":"pvc-1","record":{"id":"pvc-1","state":"Staged","mode":"writeback-mirrored","activated":true}}`,
 	} {
@@ -95,7 +95,7 @@ func TestEntryOfANewerVersion(t *testing.T) {
 					t.Errorf("%s: %v, want ErrNewer with the volume's name", doing, err)
 				}
 			}
-			if got := strings.Join(ssd.removed, " "); got != "orphan.meta orphan.hydration orphan.data" {
+			if got := strings.Join(ssd.removed, " "); got != "orphan.meta orphan.hydration orphan.fill orphan.data" {
 				t.Errorf("removed from the SSD: %q, want what has no entry alone", got)
 			}
 			if b, err := os.ReadFile(file); err != nil || string(b) != text {
