@@ -23,7 +23,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{
-			name: "ahead", mode: mode, kind: block, size: "128Mi", cacheSize: "100%",
+			name: "prewarmed", mode: mode, kind: block, size: "128Mi", cacheSize: "100%",
 			// So that some of the progress can be seen.
 			parameters: map[string]string{"warmStart": "peer", "warmStartBandwidth": "2Mi"},
 		})
@@ -43,7 +43,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(writes).To(BeNumerically(">", 0), "writes during the copy")
 		Expect(out).To(And(MatchRegexp(`(?m)^%s: \d+%% copied, \S+/\S+, \S+/s, `, v.claim), ContainSubstring("node %s has a copy of", nodeB),
 			ContainSubstring("next: `kubectl cordon %s`", nodeA)))
-		cm, err := v.copyAhead(ctx, 1)
+		cm, err := v.prewarm(ctx, 1)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(cm.Spec.Purpose).To(Equal(v1alpha1.MigrationPrewarm))
 		Expect(cm.Spec.SourceNode + " " + cm.Spec.DestinationNode).To(Equal(nodeA + " " + nodeB))
@@ -52,7 +52,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		copied, err := v.ssdWritten(ctx, nodeB)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(copied.bytes).To(BeNumerically(">=", workingSet<<20*9/10), "bytes that were copied beforehand")
+		Expect(copied.bytes).To(BeNumerically(">=", workingSet<<20*9/10), "bytes that were prewarmed")
 
 		By("writing some more, and moving it")
 		_, err = v.write(ctx, 3, 1)
@@ -72,7 +72,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(err).NotTo(HaveOccurred())
 		Expect(all.device).To(Equal(copied.device), "the copy must have become the cache")
 		moved := all.bytes - copied.bytes
-		GinkgoWriter.Printf("copied beforehand: %d KiB, by the move: %d KiB\n", copied.bytes>>10, moved>>10)
+		GinkgoWriter.Printf("prewarmed: %d KiB, by the move: %d KiB\n", copied.bytes>>10, moved>>10)
 		Expect(moved).To(And(BeNumerically(">=", 1<<20), BeNumerically("<=", workingSet<<20/2)), "bytes that the move copied, of which %d KiB were written since", 1<<10)
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 		Expect(v.expectLikeOrigin(ctx, nodeA, 0, sum)).To(Succeed())
@@ -99,7 +99,7 @@ var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migr
 		Expect(shown(ctx, "migrate", "-n", s.name, v.claim, "--cancel")).To(ContainSubstring("the copy to node %s is not asked for any more", nodeB))
 		Expect(v.awaitNothingOn(ctx, nodeB)).To(Succeed())
 		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
-		cm, err := v.copyAhead(ctx, 1)
+		cm, err := v.prewarm(ctx, 1)
 		Expect(client.IgnoreNotFound(err)).NotTo(HaveOccurred())
 		if err == nil {
 			Expect(cm.Status.Outcome).To(Equal(v1alpha1.MigrationEnded), cm.Status.OutcomeMessage)
@@ -180,8 +180,8 @@ func (v *vol) checksum(ctx context.Context, offset, mib int) (string, error) {
 	return v.run(ctx, fmt.Sprintf("dd if=%s bs=1M skip=%d count=%d iflag=direct status=none | sha256sum", v.path(), offset, mib))
 }
 
-// copyAhead returns the CacheMigration of a copy that is made beforehand.
-func (v *vol) copyAhead(ctx context.Context, generation int64) (*v1alpha1.CacheMigration, error) {
+// prewarm returns the CacheMigration of a prewarm.
+func (v *vol) prewarm(ctx context.Context, generation int64) (*v1alpha1.CacheMigration, error) {
 	cm := &v1alpha1.CacheMigration{}
 	return cm, k.API.Get(ctx, client.ObjectKey{Name: moves.PrewarmName(volume.ID(v.Handle), generation)}, cm)
 }

@@ -203,7 +203,7 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	FlushRequest string `json:"flushRequest,omitempty"`
 
-	// prewarmNode is a node to which the cache is copied beforehand, while the volume
+	// prewarmNode is a node to which the cache is copied, while the volume
 	// stays attached where it is: a move to that node then begins with it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1

@@ -100,13 +100,13 @@ func (m *machine) writeAs(initiator string, d *disk, generation int64, data []by
 	t.Helper()
 	c, err := m.svc.ExportVolume(ctx, string(d.req.ID), initiator, target.Account{Username: chapUser, Password: chapWord}, generation)
 	mustPass(t, "export", err)
-	at := transport.Target{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}
+	at := transport.Target{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
 	i := iscsi.New(hostexec.New(), iscsi.Config{InitiatorName: initiator})
 	if c.IQN == d.target().IQN {
 		// One initiator has one session with a target: the other node's is elsewhere.
 		write(t, "/dev/"+storageVG+"/nf-"+string(d.req.ID), data, 0, true)
 	} else {
-		o, err := i.Connect(ctx, at, &transport.Credentials{Username: chapUser, Password: chapWord})
+		o, err := i.Connect(ctx, at, &volume.Credentials{Username: chapUser, Password: chapWord})
 		mustPass(t, "connect", err)
 		write(t, o.Paths[0], data, 0, true)
 		mustPass(t, "disconnect", i.Disconnect(ctx, at))

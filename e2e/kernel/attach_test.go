@@ -13,7 +13,6 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/pool"
-	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -183,7 +182,7 @@ func (d *disk) writeElsewhere(data []byte) {
 	d.m.t.Helper()
 	ctx := d.m.t.Context()
 	at := d.target()
-	o, err := d.n.Transport.Connect(ctx, at, &transport.Credentials{Username: chapUser, Password: chapWord})
+	o, err := d.n.Transport.Connect(ctx, at, &volume.Credentials{Username: chapUser, Password: chapWord})
 	mustPass(d.m.t, "connect", err)
 	write(d.m.t, o.Paths[0], data, 0, true)
 	mustPass(d.m.t, "disconnect", d.n.Transport.Disconnect(ctx, at))

@@ -132,7 +132,7 @@ func child() int {
 			n.later(time.Hour)
 			err = n.CountUp(ctx)
 		case o.Prewarm:
-			err = n.copyAhead(ctx, o.Req.ID)
+			err = n.prewarm(ctx, o.Req.ID)
 		case o.Hydration:
 			err = n.hydrateAll(ctx, o.Req.ID)
 		case o.Repair:

@@ -408,7 +408,7 @@ func (d *disk) awaitMode(mode volume.CacheMode) {
 	t.Fatalf("the cache is %+v", st)
 }
 
-// TestKernelFailoverExported: a cache that is exported to a node which is warmed beforehand
+// TestKernelFailoverExported: a cache that is exported to a node which is prewarmed
 // fails: the lease ends with it.
 func TestKernelFailoverExported(t *testing.T) {
 	m := newMachine(t)
@@ -417,7 +417,7 @@ func TestKernelFailoverExported(t *testing.T) {
 	data := v.warmUp(6)
 	v.askFor(otherName)
 	fence := v.req.Publication.Fence
-	_, err := v.a.Export(t.Context(), volume.LeaseRequest{
+	_, err := v.a.Lessor().Export(t.Context(), volume.LeaseRequest{
 		Move: volume.MoveID{Name: "failoverexp-1-prewarm", UID: "one"}, Volume: v.req.ID, UID: fence.UID, Generation: fence.Generation,
 		Purpose: volume.PurposePrewarm, Request: fmt.Sprintf("request-%d", v.gen), To: otherName, Initiator: guestInitiator(),
 		Credentials: volume.Credentials{Username: "lease", Password: chapWord},
@@ -427,7 +427,7 @@ func TestKernelFailoverExported(t *testing.T) {
 	v.awaitFailedOver()
 	v.wantFailedOver()
 	check(t, v.device(), data, 0)
-	leases, err := v.a.Leases(t.Context())
+	leases, err := v.a.Lessor().Leases(t.Context())
 	mustPass(t, "leases", err)
 	if len(leases) > 0 {
 		t.Errorf("leases are left: %v", leases)

@@ -94,14 +94,14 @@ func (v *movers) awaitLeft() time.Duration {
 	t := v.m.t
 	t.Helper()
 	began := time.Now()
-	used, err := v.a.InUse(t.Context(), v.req.ID)
+	used, err := v.a.Lessor().InUse(t.Context(), v.req.ID)
 	mustPass(t, "session", err)
 	if !used {
 		t.Error("nobody used the lease")
 	}
 	for used && time.Since(began) < 3*time.Minute {
 		time.Sleep(20 * time.Millisecond)
-		used, err = v.a.InUse(t.Context(), v.req.ID)
+		used, err = v.a.Lessor().InUse(t.Context(), v.req.ID)
 		mustPass(t, "session", err)
 	}
 	if used {
@@ -114,16 +114,16 @@ func (v *movers) awaitLeft() time.Duration {
 func (v *movers) endLease() {
 	t := v.m.t
 	t.Helper()
-	leases, err := v.a.Leases(t.Context())
+	leases, err := v.a.Lessor().Leases(t.Context())
 	mustPass(t, "leases", err)
 	move, exported := leases[v.req.ID]
 	if !exported || len(leases) != 1 {
 		t.Fatalf("leases %v", leases)
 	}
 	for range 2 { // repeating it is no error
-		mustPass(t, "release", v.a.EndLease(t.Context(), v.req.ID, move))
+		mustPass(t, "release", v.a.Lessor().EndLease(t.Context(), v.req.ID, move))
 	}
-	if leases, err = v.a.Leases(t.Context()); err != nil || len(leases) > 0 {
+	if leases, err = v.a.Lessor().Leases(t.Context()); err != nil || len(leases) > 0 {
 		t.Errorf("leases %v, %v", leases, err)
 	}
 	if e, err := v.a.Journal.Load(string(v.req.ID)); err != nil || e.State != state.Retained || e.Exported != nil {

@@ -122,7 +122,7 @@ func openPairOn(ctx context.Context, lessor, dir string, onA, onB v1alpha1.Cache
 	if b, err = openNodeAs(ctx, otherName, dir, onB, rec, fromA); err != nil {
 		return nil, nil, err
 	}
-	fromA.lessor, fromB.lessor = func() volume.Lessor { return a }, func() volume.Lessor { return b }
+	fromA.lessor, fromB.lessor = func() volume.Lessor { return a.Lessor() }, func() volume.Lessor { return b.Lessor() }
 	return a, b, nil
 }
 
@@ -398,12 +398,12 @@ func TestKernelHotSet(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "hot", cached(volume.ModeWritethrough, 64*mib))
 	sets := &hotSets{}
-	v.a.HotSets, v.b.HotSets = sets, sets
+	v.a.HotSet().Store, v.b.HotSet().Store = sets, sets
 	v.stage()
 	data := v.warmUp(5)
 	// While it is attached, and the kernel has written no hints yet.
 	v.a.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	v.a.RecordHotSets(t.Context())
+	v.a.HotSet().Pass(t.Context())
 	if len(sets.set.Blocks) == 0 {
 		t.Error("no hot set of the attached volume was stored")
 	}
@@ -411,7 +411,7 @@ func TestKernelHotSet(t *testing.T) {
 	v.unstage()
 	later := func() time.Time { return time.Now().Add(time.Minute) }
 	v.a.Now = later
-	v.a.RecordHotSets(t.Context())
+	v.a.HotSet().Pass(t.Context())
 	if len(sets.set.Blocks) == 0 {
 		t.Fatal("no hot set was stored")
 	}

@@ -106,7 +106,7 @@ func (v *movers) gone() {
 	if v.hasOrigin() {
 		t.Error("the origin is still connected")
 	}
-	leases, err := v.a.Leases(t.Context())
+	leases, err := v.a.Lessor().Leases(t.Context())
 	mustPass(t, "leases", err)
 	if len(leases) > 0 {
 		t.Errorf("A still exports %v", leases)

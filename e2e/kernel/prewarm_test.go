@@ -20,8 +20,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// copyAhead carries out a request to be warmed beforehand.
-func (n *node) copyAhead(ctx context.Context, id volume.ID) error {
+// prewarm carries out a request to be prewarmed.
+func (n *node) prewarm(ctx context.Context, id volume.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	ended := make(chan struct{})
@@ -83,7 +83,7 @@ func (v *movers) warmedMove() []byte {
 	data := v.warmUp(11)
 	v.askFor(otherName)
 	done := make(chan error, 1)
-	go func() { done <- v.b.copyAhead(t.Context(), v.req.ID) }()
+	go func() { done <- v.b.prewarm(t.Context(), v.req.ID) }()
 	put := func(seed uint64, at, n int64) {
 		late := pattern(seed, n)
 		write(t, v.device(), late, at, true)
@@ -108,12 +108,12 @@ func (v *movers) warmedMove() []byte {
 	return data
 }
 
-// TestKernelPrewarm: what was copied beforehand is there at once after the move, and
+// TestKernelPrewarm: what was prewarmed is there at once after the move, and
 // what was written since is not taken from it.
 func TestKernelPrewarm(t *testing.T) {
 	m := newMachine(t)
 	for _, mode := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
-		v := newMovers(t, m, "ahead-"+string(mode), cached(mode, 64*mib))
+		v := newMovers(t, m, "prewarm-"+string(mode), cached(mode, 64*mib))
 		data := v.warmedMove()
 		left := v.left()
 		t.Logf("%s: %d KiB are left to copy", mode, left/1024)
@@ -156,7 +156,7 @@ func TestKernelPrewarmUnused(t *testing.T) {
 	v.stage()
 	data := v.warmUp(12)
 	v.askFor(otherName)
-	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	mustPass(t, "copy", v.b.prewarm(t.Context(), v.req.ID))
 	// The volume is attached anew: the record of writes ends with the device.
 	v.unstage()
 	v.stage()
@@ -179,7 +179,7 @@ func TestKernelPrewarmUnused(t *testing.T) {
 	v.stage()
 	v.wantHydrated()
 	v.askFor(otherName)
-	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	mustPass(t, "copy", v.b.prewarm(t.Context(), v.req.ID))
 	v.unstage()
 	v.gen++
 	v.publishTo(v.a, nodeName)
@@ -250,14 +250,14 @@ func TestKernelPrewarmCutShort(t *testing.T) {
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 }
 
-// TestKernelKillPrewarm kills the plugins at every step of a copy beforehand and of the
+// TestKernelKillPrewarm kills the plugins at every step of a prewarm and of the
 // move after it: what follows converges, and no byte is wrong (I3, I8).
 func TestKernelKillPrewarm(t *testing.T) {
 	m := newMachine(t)
 	v := newMovers(t, m, "killahead", cached(volume.ModeWriteback, 32*mib))
 	points := slices.DeleteFunc(faultpoint.List(), func(p string) bool { return !strings.HasPrefix(p, "prewarm.") })
 	if len(points) < 14 {
-		t.Errorf("a copy beforehand has %d steps only: %v", len(points), points)
+		t.Errorf("a prewarm has %d steps only: %v", len(points), points)
 	}
 	for _, point := range killedAt(t, points, "prewarm.exported", "prewarm.journaled", "prewarm.synced", "prewarm.taken") {
 		v.killedPrewarm(point)
@@ -282,7 +282,7 @@ func (v *movers) killedPrewarm(point string) {
 	v.n = v.b
 	killed := v.killAt(point, order{Lessor: v.a.dir, Prewarm: true})
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
-	mustPass(t, "copy", v.b.copyAhead(t.Context(), v.req.ID))
+	mustPass(t, "copy", v.b.prewarm(t.Context(), v.req.ID))
 	v.n = v.a
 	late := pattern(uint64(v.gen)+1000, mib/2)
 	write(t, v.device(), late, mib, true)

@@ -73,6 +73,6 @@ func (n *node) Repair(ctx context.Context) error {
 func (n *node) runHydrations(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { n.RunHydrations(ctx); close(ended) }()
+	go func() { n.Hydrations().Run(ctx); close(ended) }()
 	return func() { cancel(); <-ended }
 }

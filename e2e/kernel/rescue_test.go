@@ -83,7 +83,7 @@ func (d *disk) powerCut() {
 
 func (d *disk) target() transport.Target {
 	s := d.req.Publication.Source
-	return transport.Target{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}
+	return transport.Target{ISCSI: volume.ISCSI{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}}
 }
 
 // connected attaches the volume's origin for a moment.
@@ -91,7 +91,7 @@ func (d *disk) connected(use func(path string)) {
 	t := d.m.t
 	t.Helper()
 	i := iscsi.New(d.m.run, iscsi.Config{})
-	o, err := i.Connect(t.Context(), d.target(), &transport.Credentials{Username: chapUser, Password: chapWord})
+	o, err := i.Connect(t.Context(), d.target(), &volume.Credentials{Username: chapUser, Password: chapWord})
 	mustPass(t, "connect", err)
 	use(o.Paths[0])
 	mustPass(t, "disconnect", i.Disconnect(t.Context(), d.target()))

@@ -15,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/reservation/reservationtest"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // path is a path to a LUN that is also written by.
@@ -36,7 +37,7 @@ func (p path) Write(context.Context) error {
 // paths connects an initiator with a LUN, and returns a path for each portal.
 func (l *lun) paths(i *iscsi.Initiator, portals ...string) []path {
 	l.m.t.Helper()
-	at := transport.Target{Portals: portals, IQN: l.iqn}
+	at := transport.Target{ISCSI: volume.ISCSI{Portals: portals, IQN: l.iqn}}
 	o, err := i.Connect(l.m.t.Context(), at, nil)
 	mustPass(l.m.t, "connect", err)
 	l.m.t.Cleanup(func() {

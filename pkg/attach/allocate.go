@@ -26,7 +26,7 @@ type cacheSpec struct {
 	originBytes int64
 	// hydration tells that the cache begins with a hydration, which has metadata of its own.
 	hydration bool
-	// keep tells that the data volume is there, with what was copied beforehand.
+	// keep tells that the data volume is there, with what was prewarmed.
 	keep bool
 }
 
@@ -127,7 +127,7 @@ func (a *Attacher) newVolumes(ctx context.Context, s *staging, keep bool) (ssd.C
 		return a.allocateHydration(ctx, want)
 	case preallocDropHydration:
 		got.cache.Hydration, got.cache.Facts.Hydration = lvm.LV{}, false
-		return got.cache, a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLVs(want.id)...)
+		return got.cache, a.ssd.RemoveHydration(ctx, want.id)
 	case preallocAnew:
 		klog.FromContext(ctx).V(2).Info("Logical volumes are made anew", "volume", want.id, "error", got.err)
 		if err := a.ssd.Remove(ctx, want.id); err != nil {

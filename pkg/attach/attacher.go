@@ -12,7 +12,10 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/hotset"
+	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -77,16 +80,6 @@ type Meter interface {
 	// DirtySince is when the cache was last seen without a dirty block; zero if that
 	// is not known.
 	DirtySince(ctx context.Context, id volume.ID) time.Time
-}
-
-// Exporter exports block devices of this node, read-only, to one initiator.
-type Exporter interface {
-	// Export is idempotent; a new password replaces the old one.
-	Export(ctx context.Context, name, device, initiator string, cred volume.Credentials) (volume.ISCSI, error)
-	// Unexport ends the export and its sessions; absent is success.
-	Unexport(ctx context.Context, name string) error
-	// InUse reports whether the initiator has a session now.
-	InUse(ctx context.Context, name string) (bool, error)
 }
 
 // MetadataTools read and write the metadata of caches that are not active.
@@ -179,14 +172,14 @@ type Deps struct {
 	Locks    Locker
 	// Owned are the records of the volumes that this node owns.
 	Owned OwnedRecords
-	// Requested are the records that ask for their cache on this node beforehand; nil
+	// Requested are the records that ask to prewarm this node; nil
 	// if nobody can ask.
 	Requested OwnedRecords
 	// Moves, HotSets, Exporter and Tools serve warm moves; without them caches start
 	// cold.
 	Moves    volume.Moves
 	HotSets  volume.HotSets
-	Exporter Exporter
+	Exporter lease.Exporter
 	Tools    MetadataTools
 	// MoveEnded is told of every end of a move, and where the move was to begin; nil
 	// if nobody counts.
@@ -215,18 +208,21 @@ type Attacher struct {
 	// holds no more.
 	changing map[volume.ID]*changing
 	detached sync.Map
-	// hydrations is RunHydrations' memory, and prestages that of RunPrestages.
-	hydrations *hydrationMemory
+	// hydrations leads copies to their end. prestages is RunPrestages' memory.
+	hydrations *hydration.Runner
 	prestages  prestages
 	// prewarms are the copies under way.
 	prewarms prewarms
+	// leases has the caches that this node exports, and hotSets records what volumes read most.
+	leases  *lease.Lessor
+	hotSets *hotset.Recorder
 	// dirtyLimits keeps volumes within theirs.
 	dirtyLimits *dirtylimit.Keeper
 	// cacheFaults has volumes go on without caches that fail.
 	cacheFaults *cachefault.Watch
-	// repairs, changers, counting, hotSetting and hydrating are who works on what the
+	// repairs, changers and counting are who works on what the
 	// passes find.
-	repairs, changers, counting, hotSetting, hydrating passes.Workers
+	repairs, changers, counting passes.Workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	trying  keylock.Set
 	tending passes.Workers
@@ -268,9 +264,23 @@ func New(c Config, d Deps) *Attacher {
 	a := &Attacher{
 		Config: c, Deps: d, stack: devices,
 		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout}),
-		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{}, hydrations: newHydrationMemory(),
+		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{},
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
+	}
+	a.leases = &lease.Lessor{
+		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
+		Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
+	}
+	a.hydrations = hydration.New(hydration.Config{
+		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, Settle: c.Warm.Settle,
+		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, Now: func() time.Time { return a.Now() },
+	})
+	a.hotSets = &hotset.Recorder{
+		Host: warmHost{a}, SSD: a.ssd, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: func() time.Time { return a.Now() },
+	}
+	if d.Tools != nil {
+		a.leases.Dump, a.hotSets.Dump = d.Tools.Dump, d.Tools.Dump
 	}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
 	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: func() time.Time { return a.Now() }}
@@ -382,9 +392,4 @@ func (a *Attacher) forget(id volume.ID) error {
 	}
 	a.keeps.drop(id)
 	return nil
-}
-
-// target is the transport's form of a source.
-func target(s volume.ISCSI) transport.Target {
-	return transport.Target{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}
 }

@@ -16,14 +16,14 @@ import (
 func TestEarlierBoot(t *testing.T) {
 	move := volume.MoveID{UID: "m"}
 	for name, update := range map[string]func(context.Context, *fencedNode, *state.Entry){
-		"a hot set": func(ctx context.Context, n *fencedNode, _ *state.Entry) { n.RecordHotSets(ctx) },
+		"a hot set": func(ctx context.Context, n *fencedNode, _ *state.Entry) { n.hotSets.Pass(ctx) },
 		"names": func(ctx context.Context, n *fencedNode, _ *state.Entry) {
 			n.keepNames(ctx, volume.Volume{ID: "v", PV: "pv"})
 		},
 		"the end of a lease": func(ctx context.Context, n *fencedNode, e *state.Entry) {
 			n.UseDM(noDevices{})
 			e.Exported = &move
-			if err := n.endLease(ctx, e); err != nil {
+			if err := n.leases.End(ctx, e); err != nil {
 				t.Error(err)
 			}
 		},
@@ -45,7 +45,7 @@ func TestEarlierBoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newFencedNode(t)
 			n.UsePool(withoutPool{})
-			n.Locks, n.HotSets, n.Tools, n.Warm.Dir = &keylock.Set{}, noHotSets{}, noTools{}, t.TempDir()
+			n.Locks, n.hotSets.Store, n.hotSets.Dump, n.hotSets.Dir = &keylock.Set{}, noHotSets{}, noTools{}.Dump, t.TempDir()
 			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
 			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)

@@ -11,9 +11,6 @@ var (
 	bugAnyGeneration = faultpoint.NewBug("any-generation")
 	// bugCrashedCache activates a writethrough cache after an unclean stop (I4).
 	bugCrashedCache = faultpoint.NewBug("crashed-cache")
-	// bugTrustNodeName takes the disks of whatever machine has the node's name for those
-	// that the volume was last attached with (states.md, Whose disks these are).
-	bugTrustNodeName = faultpoint.NewBug("trust-node-name")
 	// bugFormatUnread takes what cannot be read for blank, and formats it whatever the
 	// record says (The filesystem).
 	bugFormatUnread = faultpoint.NewBug("format-unread")

@@ -97,7 +97,7 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	}
 	s.cache, err = a.newVolumes(ctx, s, keep)
 	if err != nil && keep {
-		klog.FromContext(ctx).Error(err, "Copy made beforehand cannot be taken over", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "Prewarm cannot be taken over", "volume", e.ID)
 		have = nil
 		if err = a.forgetPrewarm(ctx, e); err == nil {
 			s.cache, err = a.newVolumes(ctx, s, false)
@@ -209,7 +209,7 @@ func (a *Attacher) evict(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	if current.State == state.Prewarmed {
-		klog.FromContext(ctx).Info("Data copied beforehand are evicted", "volume", e.ID, "bytes", e.DataBytes)
+		klog.FromContext(ctx).Info("Prewarmed data are evicted", "volume", e.ID, "bytes", e.DataBytes)
 		return a.wipe(ctx, e.ID, current)
 	}
 	klog.FromContext(ctx).Info("Retained cache evicted", "volume", e.ID, "lastUsed", e.LastUsed(), "bytes", e.DataBytes)

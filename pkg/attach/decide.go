@@ -66,7 +66,7 @@ type stagePlan struct {
 	Wipe  bool
 	Cache cachePlan
 	Mode  volume.CacheMode
-	// Keep is true if data that were copied beforehand are not wiped yet.
+	// Keep is true if prewarmed data are not wiped yet.
 	Keep bool
 	// Warm is set for planCreate when the cache is to begin from somewhere.
 	Warm *warmPlan
@@ -147,8 +147,8 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 
 // reusable reports whether the cache found is a clean retained cache of this fence (I3, I4).
 func reusable(f stageFacts, sameFence bool) bool {
-	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || bugTrustNodeName.On())
-	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && stopProven(f.Entry, f.Cache)
+	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || state.BugTrustNodeName.On())
+	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && f.Cache.StopProven(f.Entry)
 	switch {
 	case f.Entry == nil || !f.Cache.Whole || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false
@@ -156,13 +156,6 @@ func reusable(f stageFacts, sameFence bool) bool {
 		return true
 	}
 	return current && clean
-}
-
-// stopProven reports whether the SSD agrees that the cache was stopped cleanly (I4). A
-// version before wrote no tags; of its entries those are believed that it wrote when the
-// volume had left.
-func stopProven(e *state.Entry, c ssd.Facts) bool {
-	return c.Stopped || e.ActivationID == "" && e.State != state.Flushed
 }
 
 // decideWarm says where a new cache begins. A retained cache is believed only before
@@ -213,7 +206,7 @@ func recoverable(f stageFacts, sameFence bool) bool {
 // record that says Clean all the same is an administrator's word that they are
 // given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
-	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !bugTrustNodeName.On() {
+	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !state.BugTrustNodeName.On() {
 		// What is not of the stage that made the writes says nothing of them.
 		return f.Record.PossiblyDirty
 	}

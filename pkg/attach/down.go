@@ -10,7 +10,6 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
-	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -105,9 +104,9 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, ssd
 
 func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action downAction) error {
 	e := f.Entry
-	// The node that is warmed beforehand has what it has. From here on a lease is one of
+	// The node that is prewarmed has what it has. From here on a lease is one of
 	// a retained cache.
-	if err := a.endLease(ctx, e); err != nil {
+	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
 	switch action {
@@ -175,7 +174,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 	}
 	if decideLUN(planRecover, false, e.WWID, o.WWID) == lunRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, target(e.Source)))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, transport.Target{ISCSI: e.Source}))
 	}
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
@@ -206,7 +205,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	if err := a.recordWhole(ctx, e); err != nil {
 		return err
 	}
-	if err := a.recordWrites(ctx, e); err != nil {
+	if err := a.leases.RecordWrites(ctx, e); err != nil {
 		return err
 	}
 	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
@@ -270,7 +269,7 @@ func (a *Attacher) recordWhole(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	a.dropHydration(ctx, e, volume.MoveCompleted, "everything was copied")
-	if err := a.LVM.RemoveLVs(ctx, a.Pool.View().VG, layout.HydrationLVs(e.ID)...); err != nil {
+	if err := a.ssd.RemoveHydration(ctx, e.ID); err != nil {
 		return err
 	}
 	return a.save(ctx, e, e.State)
@@ -384,7 +383,7 @@ func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 		return nil // never attached here
 	}
 	a.giveReservation(ctx, e)
-	if err := a.Transport.Disconnect(ctx, target(e.Source)); err != nil {
+	if err := a.Transport.Disconnect(ctx, transport.Target{ISCSI: e.Source}); err != nil {
 		return transportError(err)
 	}
 	return nil

@@ -70,7 +70,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	a.stack.FinalCount(ctx, e.ID)
 	if e.Hydration != nil {
 		// A peer that is lost just now must not hold up the swap.
-		a.hydrations.begin(e.ID, time.Time{})
+		a.hydrations.Begin(e.ID, time.Time{})
 	}
 	// The journal must deny the cache before the pod can write past it (I3).
 	e.Deny()

@@ -57,7 +57,6 @@ func FuzzEntry(f *testing.F) {
 		}
 		decideDown(down)
 		decideChange(changeFacts{Entry: &e, Record: s.f.Record})
-		decideHydration(hydrationFacts{Entry: &e})
 		decidePrewarm(prewarmFacts{Entry: &e, Node: "a"})
 		prewarmKept(&e, s.f.Fence)
 		prewarmWanted(&e, s.f.Record, "a", time.Unix(0, 0), time.Hour)

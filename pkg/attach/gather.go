@@ -52,7 +52,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		if !e.MayBeDirty() {
 			e = nil // it does not speak of these writes
 		}
-		q := lunQuestion{at: req.Publication.Source, cred: credentials(req.Credentials)}
+		q := lunQuestion{at: req.Publication.Source, cred: req.Credentials}
 		if f.Proof, err = a.prove(ctx, req.ID, known, e, &rec, q); err != nil {
 			return f, c, err
 		}

@@ -68,7 +68,7 @@ func (i initiator) lun(devno string) func() transport.Origin {
 }
 
 // Connect implements transport.Transport.
-func (i initiator) Connect(ctx context.Context, t transport.Target, _ *transport.Credentials) (o transport.Origin, err error) {
+func (i initiator) Connect(ctx context.Context, t transport.Target, _ *volume.Credentials) (o transport.Origin, err error) {
 	err = i.step.Change(ctx, "login to "+t.IQN, func() error {
 		o, err = i.login(t)
 		return err

@@ -11,11 +11,13 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -53,21 +55,11 @@ func (a *Attacher) mapFile(id volume.ID) string {
 }
 
 func (a *Attacher) readMap(id volume.ID) (*cachemap.Map, error) {
-	m, err := readMapFile(a.mapFile(id))
+	m, err := cachetools.ReadFile(a.mapFile(id))
 	if err != nil {
 		return nil, fmt.Errorf("map of volume %s: %w", id, err)
 	}
 	return m, nil
-}
-
-func readMapFile(path string) (*cachemap.Map, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	m, err := cachemap.Read(f)
-	return &m, err
 }
 
 // writeMap replaces the map file. A hydration under way needs it after any crash of the
@@ -138,7 +130,7 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 		a.dropHydration(ctx, s.entry, volume.MoveFailed, err.Error())
 		s.own.Unlock()
 	}
-	h, err := a.loadHotSet(ctx, s.req)
+	h, err := a.hotSets.Load(ctx, s.req)
 	switch {
 	case errors.Is(err, volume.ErrNotFound):
 	case err != nil:
@@ -169,7 +161,7 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 		return nil, err
 	}
 	faultHydrationExported.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(e.Hydration.Peer), credentials(&lease.Credentials))
+	o, err := a.Transport.Connect(ctx, peerTarget(e.Hydration.Peer), &lease.Credentials)
 	if err != nil {
 		return nil, transportError(err)
 	}
@@ -206,9 +198,7 @@ func (a *Attacher) warmLimits(w volume.WarmStart) (bandwidth int64, deadline tim
 // peerTarget is the transport's form of a lease. A dead peer must fail soon: the
 // origin remap table is waiting.
 func peerTarget(peer *volume.ISCSI) transport.Target {
-	t := target(*peer)
-	t.FailFast = true
-	return t
+	return transport.Target{ISCSI: *peer, FailFast: true}
 }
 
 // seedGeometry turns a seed into a map and a geometry for the new cache. It returns
@@ -287,8 +277,8 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c ssd.Cache,
 	if e.Hydration.Peer != nil {
 		// Whoever reads the devices from here on may wait for the peer. What is remembered
 		// is of devices of before.
-		a.hydrations.forget(e.ID)
-		a.hydrations.begin(e.ID, time.Time{})
+		a.hydrations.Forget(e.ID)
+		a.hydrations.Begin(e.ID, time.Time{})
 		waits := devmapper.MultipathTarget{QueueIfNoPath: true, Bio: true, Paths: []string{path.DevNo()}}
 		source, err = a.stack.EnsureReadOnly(ctx, layout.Device(e.ID, layout.Source), layout.UUID(e.Fence, layout.Source), devmapper.Table{{Length: sectors, Target: waits}})
 		if err != nil {
@@ -298,7 +288,7 @@ func (a *Attacher) createClone(ctx context.Context, e *state.Entry, c ssd.Cache,
 	faultHydrationSource.Hit()
 	clone := devmapper.CloneTarget{
 		Metadata: c.Hydration.DevNo(), Destination: c.Data.DevNo(), Source: source.DevNo(), RegionSectors: e.Hydration.RegionSectors,
-		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Hydration.Regions(copyBeside), HydrationBatch: e.Hydration.Regions(copyUnit),
+		NoHydration: true, NoDiscardPassdown: true, HydrationThreshold: e.Hydration.Regions(hydration.CopyBeside), HydrationBatch: e.Hydration.Regions(hydration.CopyUnit),
 	}
 	dev, err := a.stack.EnsureDevice(ctx, layout.Device(e.ID, layout.Data), layout.UUID(e.Fence, layout.Data), devmapper.Table{{Length: sectors, Target: clone}})
 	if err != nil {
@@ -375,7 +365,7 @@ func (a *Attacher) endHydration(ctx context.Context, e *state.Entry, o volume.Mo
 	if err := os.Remove(a.mapFile(e.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		log.Error(err, "Map of a hydration was not removed")
 	}
-	a.hydrations.forget(e.ID)
+	a.hydrations.Forget(e.ID)
 	if e.Hydration.Move.Name == "" || a.Moves == nil {
 		return
 	}

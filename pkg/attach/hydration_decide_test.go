@@ -1,14 +1,11 @@
 package attach
 
 import (
-	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -132,123 +129,5 @@ func TestForgottenRetainedCache(t *testing.T) {
 	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Hydration: exported}}
 	if got := s.began(); got == "" {
 		t.Error("the stage says nothing of how it began")
-	}
-}
-
-func TestDecideHydration(t *testing.T) {
-	peer := &volume.ISCSI{IQN: "iqn.x"}
-	hydrating := func(change func(*hydrationFacts)) hydrationFacts {
-		f := hydrationFacts{
-			Entry: &state.Entry{State: state.Staged, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{Peer: peer}},
-			Clone: true, Status: devmapper.CloneStatus{Hydrated: 3, Regions: 10},
-		}
-		change(&f)
-		return f
-	}
-	cases := map[string]struct {
-		change func(*hydrationFacts)
-		want   hydrationStep
-	}{
-		"under way":                     {func(*hydrationFacts) {}, hydrationNothing},
-		"begins":                        {func(f *hydrationFacts) { f.Status.Features = []string{"no_hydration"} }, hydrationEnable},
-		"ahead":                         {func(f *hydrationFacts) { f.OverBudget = true }, hydrationRest},
-		"ahead and resting":             {func(f *hydrationFacts) { f.OverBudget, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
-		"the pod is being started":      {func(f *hydrationFacts) { f.Settling, f.Status.Features = true, []string{"no_hydration"} }, hydrationNothing},
-		"complete before it could":      {func(f *hydrationFacts) { f.Settling, f.Status.Hydrated = true, f.Status.Regions }, hydrationSwap},
-		"path lost":                     {func(f *hydrationFacts) { f.PathFailed = true }, hydrationRemap},
-		"path lost during a stage":      {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Staging }, hydrationRemap},
-		"path lost during an unstage":   {func(f *hydrationFacts) { f.PathFailed, f.Entry.State = true, state.Flushing }, hydrationRemap},
-		"path lost, nothing to copy":    {func(f *hydrationFacts) { f.PathFailed, f.Status.Hydrated = true, 10 }, hydrationRemap},
-		"deadline":                      {func(f *hydrationFacts) { f.Expired = true }, hydrationRemap},
-		"source stopped":                {func(f *hydrationFacts) { f.SourceStopped = true }, hydrationRemap},
-		"source stopped during a stage": {func(f *hydrationFacts) { f.SourceStopped, f.Entry.State = true, state.Staging }, hydrationRemap},
-		"source stopped, remapped":      {func(f *hydrationFacts) { f.SourceStopped, f.OnOrigin = true, true }, hydrationLeave},
-		"source stopped, left":          {func(f *hydrationFacts) { f.SourceStopped, f.OnOrigin, f.Entry.Hydration.Peer = true, true, nil }, hydrationNothing},
-		"source stopped, swapped":       {func(f *hydrationFacts) { f.SourceStopped, f.Clone, f.Linear = true, false, true }, hydrationSweep},
-		"remapped":                      {func(f *hydrationFacts) { f.OnOrigin, f.Expired = true, true }, hydrationLeave},
-		"remapped, an origin's error":   {func(f *hydrationFacts) { f.OnOrigin, f.PathFailed = true, true }, hydrationRevive},
-		"remapped, session ended":       {func(f *hydrationFacts) { f.OnOrigin, f.Entry.Hydration.Peer = true, nil }, hydrationNothing},
-		"everything copied":             {func(f *hydrationFacts) { f.Status.Hydrated = 10 }, hydrationSwap},
-		"everything copied, flushing":   {func(f *hydrationFacts) { f.Status.Hydrated, f.Entry.State = 10, state.Flushing }, hydrationNothing},
-		"swapped":                       {func(f *hydrationFacts) { f.Clone, f.Linear = false, true }, hydrationSweep},
-		"swapped, being unstaged":       {func(f *hydrationFacts) { f.Clone, f.Linear, f.Entry.State = false, true, state.Flushed }, hydrationNothing},
-		"the clone has failed":          {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Fail: true} }, hydrationNothing},
-		"no answer":                     {func(f *hydrationFacts) { f.Status = devmapper.CloneStatus{Silent: true} }, hydrationNothing},
-		"no answer, path lost":          {func(f *hydrationFacts) { f.Status, f.PathFailed = devmapper.CloneStatus{Silent: true}, true }, hydrationRemap},
-		"no device":                     {func(f *hydrationFacts) { f.Clone = false }, hydrationNothing},
-		"no hydration":                  {func(f *hydrationFacts) { f.Entry.Hydration = nil }, hydrationNothing},
-		"no entry":                      {func(f *hydrationFacts) { f.Entry = nil }, hydrationNothing},
-		"cache given up":                {func(f *hydrationFacts) { f.Entry.Mode = volume.ModeNone }, hydrationNothing},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			f := hydrating(func(f *hydrationFacts) {
-				hydration := *f.Entry.Hydration
-				f.Entry.Hydration = &hydration
-				tc.change(f)
-			})
-			if got := decideHydration(f); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-		})
-	}
-}
-
-func TestExportable(t *testing.T) {
-	move := volume.MoveID{Name: "v-5", UID: "m1"}
-	request := volume.LeaseRequest{Move: move, Volume: "v", UID: "u1", Generation: 4, To: "b"}
-	good := func() (*state.Entry, volume.Volume) {
-		return &state.Entry{Fence: fence4, State: state.Retained, Mode: volume.ModeWritethrough, Activated: true, Clean: true, Boot: "boot"},
-			volume.Volume{Fence: volume.Fence{UID: "u1", Generation: 5, Node: "b"}, Published: true}
-	}
-	cases := map[string]struct {
-		change func(*state.Entry, *volume.Volume)
-		want   error
-	}{
-		"a clean retained cache": {func(*state.Entry, *volume.Volume) {}, nil},
-		"asked again":            {func(e *state.Entry, _ *volume.Volume) { e.Exported = &move }, nil},
-		"asked anew":             {func(e *state.Entry, _ *volume.Volume) { e.Exported, e.Boot = &volume.MoveID{UID: "m0"}, "earlier" }, nil},
-		"lost by a restart":      {func(e *state.Entry, _ *volume.Volume) { e.Exported, e.Boot = &move, "earlier" }, volume.ErrUnavailable},
-		"attached":               {func(e *state.Entry, _ *volume.Volume) { e.State = state.Staged }, volume.ErrNotFound},
-		"not whole (I5)":         {func(e *state.Entry, _ *volume.Volume) { e.Hydration = &state.Hydration{} }, volume.ErrNotFound},
-		"not clean (I4)":         {func(e *state.Entry, _ *volume.Volume) { e.Clean = false }, volume.ErrNotFound},
-		"older generation":       {func(e *state.Entry, _ *volume.Volume) { e.Fence.Generation = 3 }, volume.ErrNotFound},
-		"another volume":         {func(e *state.Entry, _ *volume.Volume) { e.Fence.UID = "u2" }, volume.ErrNotFound},
-		"owner moved on":         {func(_ *state.Entry, v *volume.Volume) { v.Fence.Generation = 6 }, volume.ErrFenced},
-		"another node owns it":   {func(_ *state.Entry, v *volume.Volume) { v.Fence.Node = "c" }, volume.ErrFenced},
-		"nobody is entitled now": {func(_ *state.Entry, v *volume.Volume) { v.Published = false }, volume.ErrFenced},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			e, rec := good()
-			tc.change(e, &rec)
-			if err := exportable(e, rec, request, "boot"); !errors.Is(err, tc.want) {
-				t.Errorf("got %v, want %v", err, tc.want)
-			}
-		})
-	}
-	if err := exportable(nil, volume.Volume{}, request, "boot"); !errors.Is(err, volume.ErrNotFound) {
-		t.Errorf("no entry: got %v", err)
-	}
-}
-
-func TestPulse(t *testing.T) {
-	cases := map[string]struct {
-		tokens int64
-		speed  float64
-		want   time.Duration
-	}{
-		"speed unknown":       {1 << 30, 0, minOnTime},
-		"slower than allowed": {64 << 20, 50 << 20, 0},
-		"much faster":         {1 << 20, 100 << 20, 10 * time.Millisecond},
-		"nothing left":        {0, 100 << 20, minOnTime},
-		"overdrawn":           {-5, 100 << 20, minOnTime},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			if got := onTime(tc.tokens, tc.speed, minOnTime); got != tc.want {
-				t.Errorf("got %s, want %s", got, tc.want)
-			}
-		})
 	}
 }

@@ -23,7 +23,7 @@ func (h *host) hydrationBeside() (end func()) {
 	h.w.t.Helper()
 	e := state.Entry{ID: otherHydration, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Hydration: &state.Hydration{RegionSectors: 64}}
 	h.w.must("journal", h.Journal.Save(string(otherHydration), e))
-	h.BeginHydration(otherHydration)
+	h.Hydrations().Begin(otherHydration, time.Time{})
 	return func() { h.w.must("journal", h.Journal.Delete(string(otherHydration))) }
 }
 
@@ -94,7 +94,7 @@ func (l *life) denied() {
 	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 	ran := make(chan struct{})
 	go func() {
-		l.b.RunHydrations(ctx)
+		l.b.Hydrations().Run(ctx)
 		close(ran)
 	}()
 	changed := make(chan error, 1)
@@ -209,7 +209,7 @@ func TestDeniedHydrationRests(t *testing.T) {
 	dm := &counting{Client: l.a.DM}
 	l.a.UseDM(dm)
 	for range 100 {
-		l.a.StepHydrations(l.ctx)
+		l.a.Hydrations().Turn(l.ctx)
 		l.pass(time.Second)
 	}
 	if n := dm.looks.Load(); n == 0 || n > 7 {

@@ -33,7 +33,7 @@ func TestHydrationLookTooOld(t *testing.T) {
 
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ended := make(chan struct{})
-			go func() { l.a.RunHydrations(ctx); close(ended) }()
+			go func() { l.a.Hydrations().Run(ctx); close(ended) }()
 			select {
 			case <-dm.looked:
 			case <-ctx.Done():

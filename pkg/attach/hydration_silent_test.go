@@ -38,7 +38,7 @@ func TestRemapBesideSilence(t *testing.T) {
 			ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 			ran := make(chan struct{})
 			go func() {
-				l.b.RunHydrations(ctx)
+				l.b.Hydrations().Run(ctx)
 				close(ran)
 			}()
 			select {

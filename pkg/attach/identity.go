@@ -50,7 +50,7 @@ func cacheIdentity(c ssd.Facts, rec volume.Volume) volume.Identity {
 // While the record says that writes may be unflushed, nobody knows whether these are
 // among them.
 func pastWrites(e *state.Entry, c ssd.Facts, rec volume.Volume) bool {
-	if identityOf(e, c, rec) != volume.IdentityPast || bugTrustNodeName.On() {
+	if identityOf(e, c, rec) != volume.IdentityPast || state.BugTrustNodeName.On() {
 		return false
 	}
 	if e != nil && e.Fence == rec.Fence && e.Cached() {
@@ -62,7 +62,7 @@ func pastWrites(e *state.Entry, c ssd.Facts, rec volume.Volume) bool {
 // believed is the journal as far as it may be believed beside the SSD: one that comes out
 // of an image says nothing of an SSD that does not.
 func believed(e *state.Entry, c ssd.Facts, rec *volume.Volume) *state.Entry {
-	if outlived(e, c, rec) && !bugTrustNodeName.On() {
+	if outlived(e, c, rec) && !state.BugTrustNodeName.On() {
 		return nil
 	}
 	return e
@@ -85,11 +85,6 @@ func outlived(e *state.Entry, c ssd.Facts, rec *volume.Volume) bool {
 	return journalIdentity(e, *rec) == volume.IdentityPast && c.Fence == rec.Fence && cacheIdentity(c, *rec) != volume.IdentityPast
 }
 
-// sameCache reports whether the SSD holds the cache that the journal speaks of.
-func sameCache(e *state.Entry, c ssd.Facts) bool {
-	return c.Fence == e.Fence && c.Activation() == e.Activation()
-}
-
 // ssdAgrees reports whether the SSD holds the cache that the journal speaks of, or none: a
 // state directory that was restored from an image alone says nothing of what is there. The
 // journal is forgotten then, and the cache is judged as one that lost its own.
@@ -103,7 +98,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 		return false, fmt.Errorf("cache of volume %s: %w", e.ID, err)
 	}
 	c := found.Facts
-	if !c.Whole || sameCache(e, c) {
+	if !c.Whole || c.Of(e) {
 		return true, nil
 	}
 	klog.FromContext(ctx).Info("Journal speaks of another cache than is on the SSD, and is forgotten", "volume", e.ID, "activation", e.ActivationID, "ssd", c.ActivationID)
@@ -114,7 +109,7 @@ func (a *Attacher) ssdAgrees(ctx context.Context, e *state.Entry) (bool, error) 
 // one that lost its own (states.md, Whose disks these are). The record is read only if it
 // may tell.
 func (a *Attacher) forgetOld(ctx context.Context, e *state.Entry, c ssd.Facts) (old bool, err error) {
-	if !c.Whole || sameCache(e, c) {
+	if !c.Whole || c.Of(e) {
 		return false, nil
 	}
 	rec, err := a.findRecord(ctx, e.ID)

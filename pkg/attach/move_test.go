@@ -142,7 +142,7 @@ func (l *life) step(h *host) {
 	// The kernel commits the map of a cache once a second.
 	l.must("commit", h.kernel.Client(nil).CommitAll(l.ctx))
 	l.pass(10 * time.Second)
-	l.once(h, func(p *plugin) { p.StepHydrations(l.ctx) })
+	l.once(h, func(p *plugin) { p.Hydrations().Turn(l.ctx) })
 }
 
 // once calls a plugin; one that ends by that is followed by another, which repairs.

@@ -65,7 +65,7 @@ func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 			return err
 		}
 	}
-	if err := a.endLease(ctx, e); err != nil {
+	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
 	if err := a.stack.Remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {

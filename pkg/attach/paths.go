@@ -16,6 +16,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -127,7 +128,7 @@ func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	if !e.Static || !e.Reserved {
 		return nil
 	}
-	o, _, err := a.Transport.Lookup(ctx, target(e.Source))
+	o, _, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
 	if err != nil {
 		return err
 	}

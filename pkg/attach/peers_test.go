@@ -194,7 +194,7 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 	for {
 		p := from.plugin
 		ended, err := p.run(func() (err error) {
-			lease, err = p.Export(ctx, ask)
+			lease, err = p.Lessor().Export(ctx, ask)
 			return err
 		})
 		if ended == "" {
@@ -238,13 +238,13 @@ func (m moves) Exported(_ context.Context, id volume.MoveID) (bool, error) {
 	return m.h.w.object(id).served, nil
 }
 
-// Ended implements volume.Moves: nobody warms a node beforehand here.
+// Ended implements volume.Moves: nobody prewarms a node here.
 func (moves) Ended(context.Context, volume.MoveRequest) (bool, error) { return false, nil }
 
 // serve is what the source does about what it exports: it takes back what is not needed any
 // more, and says so of what it has lost.
 func (w *world) serve(ctx context.Context, h *host, p *plugin) error {
-	leases, err := p.Leases(ctx)
+	leases, err := p.Lessor().Leases(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,5 +262,5 @@ func (w *world) serve(ctx context.Context, h *host, p *plugin) error {
 	if !due {
 		return nil
 	}
-	return p.Release(ctx, volumeID, id)
+	return p.Lessor().Release(ctx, volumeID, id)
 }

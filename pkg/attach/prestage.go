@@ -11,6 +11,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -239,7 +240,7 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 			}
 			if err := a.connectEarly(ctx, s, req); err != nil {
 				// The stage meets the same, and says so.
-				klog.FromContext(ctx).V(2).Info("Origin is not connected beforehand", "volume", req.ID, "reason", err.Error())
+				klog.FromContext(ctx).V(2).Info("Origin is not prestaged", "volume", req.ID, "reason", err.Error())
 			}
 		}
 	}()
@@ -258,7 +259,7 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 		return err
 	}
 	faultPrestageAnnounced.Hit()
-	_, err := a.Transport.Connect(ctx, target(req.Publication.Source), credentials(req.Credentials))
+	_, err := a.Transport.Connect(ctx, transport.Target{ISCSI: req.Publication.Source}, req.Credentials)
 	if err == nil {
 		faultPrestageConnected.Hit()
 	}

@@ -35,7 +35,7 @@ func TestMayPrestage(t *testing.T) {
 		"begun":                                 {entry(fence5, state.Staging), record(nil), false},
 		"attached":                              {entry(fence5, state.Staged), record(nil), false},
 		"not flushed":                           {entry(fence4, state.Flushing), record(nil), false},
-		"copied beforehand":                     {entry(fence4, state.Prewarmed), record(nil), false},
+		"prewarmed":                             {entry(fence4, state.Prewarmed), record(nil), false},
 		"released":                              {nil, record(func(v *volume.Volume) { v.Published = false }), false},
 		"being deleted":                         {nil, record(func(v *volume.Volume) { v.Deleting = true }), false},
 		"of another node":                       {nil, record(func(v *volume.Volume) { v.Fence.Node = "c" }), false},
@@ -56,14 +56,14 @@ func TestWorthPrestaging(t *testing.T) {
 		plan stagePlan
 		want bool
 	}{
-		"from a peer":       {stagePlan{Cache: planCreate, Warm: peer}, true},
-		"what is old goes":  {stagePlan{Cache: planCreate, Warm: peer, Wipe: true}, true},
-		"from the hot set":  {stagePlan{Cache: planCreate, Warm: &warmPlan{}}, false},
-		"cold":              {stagePlan{Cache: planCreate}, false},
-		"copied beforehand": {stagePlan{Cache: planCreate, Warm: peer, Keep: true}, false},
-		"refused":           {stagePlan{Cache: planCreate, Warm: peer, Refuse: volume.ErrFenced}, false},
-		"uncached":          {stagePlan{Cache: planUncached, Warm: peer}, false},
-		"reused":            {stagePlan{Cache: planReuse}, false},
+		"from a peer":      {stagePlan{Cache: planCreate, Warm: peer}, true},
+		"what is old goes": {stagePlan{Cache: planCreate, Warm: peer, Wipe: true}, true},
+		"from the hot set": {stagePlan{Cache: planCreate, Warm: &warmPlan{}}, false},
+		"cold":             {stagePlan{Cache: planCreate}, false},
+		"prewarmed":        {stagePlan{Cache: planCreate, Warm: peer, Keep: true}, false},
+		"refused":          {stagePlan{Cache: planCreate, Warm: peer, Refuse: volume.ErrFenced}, false},
+		"uncached":         {stagePlan{Cache: planUncached, Warm: peer}, false},
+		"reused":           {stagePlan{Cache: planReuse}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.plan.worthPrestaging(); got != tc.want {

@@ -15,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -60,7 +61,7 @@ func (p *prewarms) count() int {
 	return len(p.m)
 }
 
-// RunPrewarms carries out the requests to warm this node beforehand until ctx ends.
+// RunPrewarms carries out the requests to prewarm this node until ctx ends.
 func (a *Attacher) RunPrewarms(ctx context.Context) {
 	if a.Requested == nil || a.warmProblemConfigured() != "" {
 		return
@@ -87,7 +88,7 @@ func (a *Attacher) stepPrewarms(ctx context.Context) {
 	}
 	entries, err := a.Journal.List()
 	if err != nil {
-		log.Error(err, "Copies made beforehand are not known")
+		log.Error(err, "Prewarms are not known")
 	}
 	ids := map[volume.ID]bool{}
 	for i := range recs {
@@ -129,7 +130,7 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 	case prewarmNothing:
 	}
 	if e != nil && e.State == state.Prewarmed && e.Prewarm.Copying && prewarmCancelled(e, rec, a.Node) {
-		klog.FromContext(ctx).Info("Copy beforehand is not wanted any more", "volume", id)
+		klog.FromContext(ctx).Info("Prewarm is not wanted any more", "volume", id)
 		return a.wipe(ctx, id, e)
 	}
 	return nil
@@ -176,7 +177,7 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 		err = a.startCopy(ctx, e, source, *m)
 	}
 	if err != nil && ctx.Err() == nil {
-		log.Error(err, "Nothing is copied beforehand", "from", rec.Fence.Node)
+		log.Error(err, "Nothing is prewarmed", "from", rec.Fence.Node)
 		a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
 		return a.wipe(ctx, rec.ID, e)
 	}
@@ -215,7 +216,7 @@ func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.Mo
 		return "", nil, err
 	}
 	faultPrewarmExported.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(p.Peer), credentials(&lease.Credentials))
+	o, err := a.Transport.Connect(ctx, peerTarget(p.Peer), &lease.Credentials)
 	if err != nil {
 		return "", nil, transportError(err)
 	}
@@ -234,9 +235,9 @@ func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.Mo
 // liveMap reads the map of a cache in use. It tells what is worth copying, and nothing
 // else rests on it: what is right is decided by the record of writes.
 func (a *Attacher) liveMap(ctx context.Context, e *state.Entry, device string) (m *cachemap.Map, err error) {
-	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".ahead.raw")
-	text := filepath.Join(a.Warm.Dir, string(e.ID)+".ahead.xml")
-	defer func() { err = errors.Join(err, removeFiles(raw, text)) }()
+	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".prewarm.raw")
+	text := filepath.Join(a.Warm.Dir, string(e.ID)+".prewarm.xml")
+	defer func() { err = errors.Join(err, cachetools.RemoveFiles(raw, text)) }()
 	for try := 0; ; try++ {
 		m, err = a.readLiveMap(ctx, e, device, raw, text)
 		if err == nil || try >= mapTries || ctx.Err() != nil {
@@ -251,7 +252,7 @@ func (a *Attacher) liveMap(ctx context.Context, e *state.Entry, device string) (
 }
 
 func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw, text string) (*cachemap.Map, error) {
-	if err := copyHead(ctx, device, raw, int64(e.Prewarm.PeerOffset)*sectorSize); err != nil {
+	if err := cachetools.CopyHead(ctx, device, raw, int64(e.Prewarm.PeerOffset)*sectorSize); err != nil {
 		return nil, err
 	}
 	if err := devmapper.AddHints(raw); err != nil {
@@ -260,7 +261,7 @@ func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw,
 	if err := a.Tools.Dump(ctx, raw, text); err != nil {
 		return nil, err
 	}
-	m, err := readMapFile(text)
+	m, err := cachetools.ReadFile(text)
 	if err == nil && int64(m.End())*sectorSize > e.Prewarm.ExportedBytes {
 		err = fmt.Errorf("%w: the exported map has chunks up to sector %d, the lease has %d bytes of data", volume.ErrUnavailable, m.End(), e.Prewarm.ExportedBytes)
 	}
@@ -279,7 +280,7 @@ func (a *Attacher) allocatePrewarm(ctx context.Context, e *state.Entry) error {
 	}
 	defer unlock()
 	view := a.Pool.View()
-	if err := removeFiles(a.copiedFile(e.ID)); err != nil {
+	if err := cachetools.RemoveFiles(a.copiedFile(e.ID)); err != nil {
 		return err
 	}
 	if err := a.ssd.Remove(ctx, e.ID); err != nil {
@@ -319,7 +320,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 		}
 	}
 	a.prewarms.set(e.ID, p)
-	klog.FromContext(ctx).Info("Cache is copied beforehand", "volume", e.ID, "move", e.Prewarm.Move.Name,
+	klog.FromContext(ctx).Info("Cache is prewarmed", "volume", e.ID, "move", e.Prewarm.Move.Name,
 		"mapped", len(m.Entries), "runs", len(j.runs), "done", j.done)
 	go func() {
 		err := a.copyPrewarm(cctx, p, j)
@@ -331,7 +332,7 @@ func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string,
 // prewarmLimit is the bandwidth of one copy in bytes per second: its own, and its
 // share of the node's. 0 is no limit.
 func (a *Attacher) prewarmLimit(e *state.Entry) int64 {
-	return a.copyLimit(e.Prewarm.Bandwidth, len(a.hydrations.ids())+a.prewarms.count())
+	return a.hydrations.Limit(e.Prewarm.Bandwidth, a.hydrations.Count()+a.prewarms.count())
 }
 
 // copyEnded journals the end of a copy. A process that ends leaves it to the next.
@@ -360,7 +361,7 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 	}
 	outcome, message := volume.MoveCompleted, "everything was copied; what the pod writes until the move is copied then"
 	if err != nil {
-		log.Error(err, "Copy beforehand ended early")
+		log.Error(err, "Prewarm ended early")
 		outcome, message = volume.MoveEnded, "a part was copied: "+err.Error()
 	}
 	a.endPrewarm(ctx, e, outcome, message)
@@ -440,7 +441,7 @@ func (a *Attacher) endPrewarm(ctx context.Context, e *state.Entry, o volume.Move
 		log.Error(err, "End of a copy could not be reported")
 	}
 	faultPrewarmReported.Hit()
-	log.Info("Copy beforehand ended", "outcome", o, "message", message)
+	log.Info("Prewarm ended", "outcome", o, "message", message)
 }
 
 // dropPrewarm ends a copy whose data are about to be wiped.
@@ -449,7 +450,7 @@ func (a *Attacher) dropPrewarm(ctx context.Context, e *state.Entry) {
 		return
 	}
 	a.endPrewarm(ctx, e, volume.MoveEnded, "the copy was given up")
-	if err := removeFiles(a.copiedFile(e.ID)); err != nil {
+	if err := cachetools.RemoveFiles(a.copiedFile(e.ID)); err != nil {
 		klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", e.ID)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -36,7 +37,7 @@ const (
 // errStopped: the copy may not write any more.
 var errStopped = errors.New("the copy was stopped")
 
-// copiedFile holds which chunks were copied beforehand.
+// copiedFile holds which chunks were prewarmed.
 func (a *Attacher) copiedFile(id volume.ID) string {
 	return filepath.Join(a.Warm.Dir, string(id)+".copied")
 }
@@ -238,7 +239,7 @@ func (m *meter) copied(ctx context.Context, n int64) error {
 // report writes progress that is news; nobody's data wait for it.
 func (m *meter) report(ctx context.Context) {
 	now := m.a.Now()
-	if now.Sub(m.reported) < hydrationReport && m.done < m.total {
+	if now.Sub(m.reported) < hydration.ReportEvery && m.done < m.total {
 		return
 	}
 	m.reported = now
@@ -258,7 +259,7 @@ func (m *meter) report(ctx context.Context) {
 func openTarget(path string) (*os.File, error) {
 	f, err := blockdev.Open(path, unix.O_RDWR|unix.O_DIRECT)
 	if err != nil {
-		return nil, fmt.Errorf("copy beforehand: %w", err)
+		return nil, fmt.Errorf("prewarm: %w", err)
 	}
 	return f, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// prewarmStep is what a node does about a request to be warmed beforehand.
+// prewarmStep is what a node does about a request to be prewarmed.
 type prewarmStep string
 
 const (
@@ -31,7 +31,7 @@ type prewarmFacts struct {
 	Running bool
 }
 
-// decidePrewarm is the table of states.md, A node that is warmed beforehand, in its
+// decidePrewarm is the table of states.md, A prewarmed node, in its
 // order.
 func decidePrewarm(f prewarmFacts) prewarmStep {
 	e, r := f.Entry, f.Record
@@ -83,7 +83,7 @@ func prewarmWanted(e *state.Entry, rec volume.Volume, node string, now time.Time
 	return f.Generation == e.Fence.Generation || f == volume.Fence{UID: e.Fence.UID, Generation: e.Fence.Generation + 1, Node: node}
 }
 
-// prewarmKept reports whether stage may keep data that were copied beforehand, until the
+// prewarmKept reports whether stage may keep prewarmed data, until the
 // lease shows what they are worth. Once anything was activated they are the cache's.
 func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	if e == nil || e.Prewarm == nil || e.Activated || e.Fence.UID != f.UID {
@@ -92,7 +92,7 @@ func prewarmKept(e *state.Entry, f volume.Fence) bool {
 	return e.State == state.Prewarmed && e.Fence.Generation == f.Generation-1 || e.State == state.Staging && e.Fence == f
 }
 
-// unfit says why data that were copied beforehand are of no use for a lease, or "".
+// unfit says why prewarmed data are of no use for a lease, or "".
 // What it lets pass is right as far as chunks were copied and not changed since.
 func unfit(p *state.Prewarm, l volume.Lease) string {
 	chunk := int64(l.ChunkSectors) * sectorSize

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -180,43 +181,6 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 	}
 }
 
-func TestExportableLive(t *testing.T) {
-	staged := func(opts ...func(*state.Entry)) *state.Entry {
-		e := &state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Fence: volume.Fence{UID: "u", Generation: 5, Node: "a"}}
-		for _, o := range opts {
-			o(e)
-		}
-		return e
-	}
-	cases := map[string]struct {
-		entry  *state.Entry
-		record volume.Volume
-		want   string
-	}{
-		"asked":            {entry: staged(), record: requested()},
-		"not here":         {record: requested(), want: "in use here"},
-		"retained":         {entry: staged(func(e *state.Entry) { e.State = state.Retained }), record: requested(), want: "in use here"},
-		"flushing":         {entry: staged(func(e *state.Entry) { e.State = state.Flushing }), record: requested(), want: "in use here"},
-		"uncached":         {entry: staged(func(e *state.Entry) { e.Mode = volume.ModeNone }), record: requested(), want: "in use here"},
-		"other generation": {entry: staged(func(e *state.Entry) { e.Fence.Generation = 4 }), record: requested(), want: "in use here"},
-		"filling":          {entry: staged(func(e *state.Entry) { e.Hydration = &state.Hydration{} }), record: requested(), want: "itself being filled"},
-		"moved on":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), want: "at generation 6"},
-		"released":         {entry: staged(), record: requested(func(v *volume.Volume) { v.Published = false }), want: "at generation 5"},
-		"nobody asks":      {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm = nil }), want: "nobody has asked"},
-		"another node":     {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm.Node = "c" }), want: "nobody has asked"},
-		"another request":  {entry: staged(), record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), want: "nobody has asked"},
-	}
-	for name, tc := range cases {
-		t.Run(name, func(t *testing.T) {
-			r := volume.LeaseRequest{Volume: "v", UID: "u", Generation: 5, To: "b", Request: "r1", Purpose: volume.PurposePrewarm}
-			err := exportableLive(tc.entry, tc.record, r, "a")
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("error %v, want %q", err, tc.want)
-			}
-		})
-	}
-}
-
 // leased is a lease of 32 chunks, whose writes are told apart in pairs of chunks.
 func leased(opts ...func(*volume.Lease)) volume.Lease {
 	l := volume.Lease{ChunkSectors: 64, DataBytes: 1 << 20, Tracked: &volume.Tracked{ID: "t1", AreaBytes: 64 << 10, Changed: make([]byte, 2)}}
@@ -288,7 +252,7 @@ func TestTrackedWritesSurviveTheWay(t *testing.T) {
 	for _, i := range []int{0, 7, 8, 15} {
 		w.Areas[i] = true
 	}
-	tracked := trackedWrites("t1", w)
+	tracked := lease.Tracked("t1", w)
 	kept := unchanged(bitmap{0xff, 0xff, 0xff, 0xff}, leased(func(l *volume.Lease) { l.Tracked = tracked }))
 	for area, written := range w.Areas {
 		has := slices.ContainsFunc(kept, func(r cachemap.Range) bool {

@@ -17,7 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// takePrewarm judges what was copied beforehand, now that the lease is known: keep tells
+// takePrewarm judges what was prewarmed, now that the lease is known: keep tells
 // to take the logical volume over, and have which runs of it are right. What is of no
 // use is removed.
 func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
@@ -45,14 +45,14 @@ func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map)
 		for _, r := range have {
 			bytes += r.Length * sectorSize
 		}
-		log.Info("Copy made beforehand is used", "bytes", bytes)
+		log.Info("Prewarm is used", "bytes", bytes)
 		return have, true, nil
 	}
-	log.Info("Copy made beforehand is of no use", "reason", why)
+	log.Info("Prewarm is of no use", "reason", why)
 	return nil, false, a.forgetPrewarm(ctx, e)
 }
 
-// forgetPrewarm removes what was copied beforehand, and has the journal forget it before
+// forgetPrewarm removes what was prewarmed, and has the journal forget it before
 // another logical volume has its name: that would be taken for the copy by a stage that is
 // repeated.
 func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
@@ -123,6 +123,6 @@ func (a *Attacher) checkPrewarm(ctx context.Context, e *state.Entry) error {
 	if agrees, err := a.ssdAgrees(ctx, e); err != nil || !agrees {
 		return err
 	}
-	klog.FromContext(ctx).Info("Data copied beforehand are stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
+	klog.FromContext(ctx).Info("Prewarmed data are stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "current", rec.Fence.Generation)
 	return a.wipe(ctx, e.ID, e)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// A logical volume that takes the place of what was copied beforehand is never taken for the
+// A logical volume that takes the place of what was prewarmed is never taken for the
 // copy: the journal forgets that before the new one is made, so that a stage that ends there
 // and is repeated does not either.
 func TestPrewarmReplaced(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -188,7 +189,7 @@ func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry) error {
 // growOrigin gives the device over the paths its new length; the paths have it
 // after the rescan.
 func (a *Attacher) growOrigin(ctx context.Context, e *state.Entry) (stack.Origin, error) {
-	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}

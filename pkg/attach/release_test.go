@@ -32,7 +32,7 @@ func TestReleaseForgetsFirst(t *testing.T) {
 		return e.State
 	}}
 	l.a.UseBlocks(d)
-	l.must("release", l.a.Release(l.ctx, volumeID, move))
+	l.must("release", l.a.Lessor().Release(l.ctx, volumeID, move))
 	if want := []state.State{state.Wiping}; !slices.Equal(d.states, want) {
 		t.Errorf("discarded while the journal said %v, want %v", d.states, want)
 	}
@@ -109,9 +109,9 @@ func TestExportLive(t *testing.T) {
 				Move: volume.MoveID{Name: "m", UID: "1"}, Volume: volumeID, UID: req.Publication.Fence.UID, Generation: req.Publication.Fence.Generation,
 				Purpose: volume.PurposePrewarm, To: l.b.name, Request: "r", Initiator: iqnOf(l.b.name), Credentials: account,
 			}
-			lease, err := l.a.Export(l.ctx, ask)
+			lease, err := l.a.Lessor().Export(l.ctx, ask)
 			l.must("export", err)
-			l.must("end of the copy", l.a.EndLease(l.ctx, volumeID, ask.Move))
+			l.must("end of the copy", l.a.Lessor().EndLease(l.ctx, volumeID, ask.Move))
 			if e := l.a.entry(); e.Exported != nil || e.Track == nil || lease.Tracked == nil || e.Track.ID != lease.Tracked.ID {
 				t.Errorf("after the copy: exported %v, record %v, told %v", e.Exported, e.Track, lease.Tracked)
 			}

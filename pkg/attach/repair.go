@@ -165,7 +165,7 @@ func (a *Attacher) checkRetainedCache(ctx context.Context, e *state.Entry, delet
 		return err
 	}
 	klog.FromContext(ctx).Info("Retained cache is stale or too old", "volume", e.ID, "generation", e.Fence.Generation, "lastUsed", e.LastUsed())
-	if err := a.endLease(ctx, e); err != nil {
+	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
 	if err := a.wipe(ctx, e.ID, e); err != nil {
@@ -209,7 +209,7 @@ func (a *Attacher) wanted(e *state.Entry, rec *volume.Volume, deleted func() []v
 	if e.Exported != nil && e.Boot == a.Boot && rec != nil && rec.Fence.UID == e.Fence.UID {
 		return true // the move says when it ends
 	}
-	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.Activation()) == volume.IdentityPast && !bugTrustNodeName.On() {
+	if rec != nil && rec.Fence.UID == e.Fence.UID && rec.Identify(e.Activation()) == volume.IdentityPast && !state.BugTrustNodeName.On() {
 		return false
 	}
 	if ttl := a.Warm.RetainedCacheTTL; ttl > 0 && a.Now().Sub(e.LastUsed()) > ttl {
@@ -343,7 +343,7 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 		if err := a.CountUp(ctx); err != nil && ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "Counts of some volumes are behind")
 		}
-		a.RecordHotSets(ctx)
+		a.hotSets.Pass(ctx)
 		select {
 		case <-ctx.Done():
 			return

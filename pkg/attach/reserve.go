@@ -77,13 +77,13 @@ func (a *Attacher) reserve(ctx context.Context, s *staging, o transport.Origin) 
 		})
 	case errors.Is(err, reservation.ErrUnsupported):
 		return fmt.Errorf("%w: volumeAttribute withoutReservations is not set, and %s cannot be fenced (%w): after a force detach a pod that goes on would write beside the next one; accepted is %q, which consents to that",
-			volume.ErrInvalid, target(e.Source), err, volume.AcceptTwoWriters)
+			volume.ErrInvalid, e.Source, err, volume.AcceptTwoWriters)
 	case errors.Is(err, reservation.ErrForeign):
-		return fmt.Errorf("%w: %s: %w: end its use there, then remove the key, for example with sg_persist --clear", volume.ErrInUse, target(e.Source), err)
+		return fmt.Errorf("%w: %s: %w: end its use there, then remove the key, for example with sg_persist --clear", volume.ErrInUse, e.Source, err)
 	case errors.Is(err, reservation.ErrLater):
-		return fmt.Errorf("%w: %s: %w (was the record restored from a backup?)", volume.ErrFenced, target(e.Source), err)
+		return fmt.Errorf("%w: %s: %w (was the record restored from a backup?)", volume.ErrFenced, e.Source, err)
 	}
-	return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
+	return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, e.Source, err)
 }
 
 // reserveAgain fences a static volume that repair is about to flush, and no pod has.
@@ -99,7 +99,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 		return a.unreserve(ctx, e)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: reservation of %s: %w", volume.ErrUnavailable, target(e.Source), err)
+		return fmt.Errorf("%w: reservation of %s: %w", volume.ErrUnavailable, e.Source, err)
 	}
 	entitled := reservation.EntitledUnknown
 	if !f.Found {
@@ -109,11 +109,11 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 	switch step {
 	case reservation.StepLost:
 		e.Lost = &state.Lost{To: who}
-		return errors.Join(fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who), a.save(ctx, e, e.State))
+		return errors.Join(fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, e.Source, who), a.save(ctx, e, e.State))
 	case reservation.StepLater:
-		return fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, target(e.Source), who)
+		return fmt.Errorf("%w: %s is reserved for %s", volume.ErrFenced, e.Source, who)
 	case reservation.StepNothing:
-		return fmt.Errorf("%w: nothing reports whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, target(e.Source), a.Node, e.ID)
+		return fmt.Errorf("%w: nothing shows whether %s has had another owner since node %s; unflushed writes of volume %s are kept", volume.ErrUnavailable, e.Source, a.Node, e.ID)
 	}
 	// A journal that does not know who made the reservation does not end it.
 	e.Inherited = e.Inherited || f.Before().Inherited(e.Reserved)
@@ -126,7 +126,7 @@ func (a *Attacher) reserveAgain(ctx context.Context, e *state.Entry, o transport
 		return a.unreserve(ctx, e)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, target(e.Source), err)
+		return fmt.Errorf("%w: reserve %s: %w", volume.ErrUnavailable, e.Source, err)
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (a *Attacher) giveReservation(ctx context.Context, e *state.Entry) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)
 	defer cancel()
-	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
 	if err != nil || !found {
 		return
 	}
@@ -253,7 +253,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 
 // inspectReservation gathers and decides. Paths that do not answer prove nothing.
 func (a *Attacher) inspectReservation(ctx context.Context, e *state.Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
-	o, found, err := a.Transport.Lookup(ctx, target(e.Source))
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
 	if err != nil || !found {
 		return reservation.StepNothing, 0, nil, err
 	}
@@ -334,5 +334,5 @@ func (a *Attacher) reportLost(ctx context.Context, e *state.Entry) error {
 // lostForeign refuses to abandon unflushed writes for a host that is none of nearflash's.
 func (a *Attacher) lostForeign(e *state.Entry) error {
 	return fmt.Errorf("%w: %s is reserved for %s, a host outside of nearflash: unflushed writes of volume %s are kept on node %s until they are abandoned",
-		volume.ErrUnavailable, target(e.Source), e.Lost.To, e.ID, a.Node)
+		volume.ErrUnavailable, e.Source, e.Lost.To, e.ID, a.Node)
 }

@@ -28,7 +28,7 @@ type lostPeer struct{ transport.Transport }
 
 var errNoPeer = errors.New("no peer")
 
-func (lostPeer) Connect(context.Context, transport.Target, *transport.Credentials) (transport.Origin, error) {
+func (lostPeer) Connect(context.Context, transport.Target, *volume.Credentials) (transport.Origin, error) {
 	return transport.Origin{}, errNoPeer
 }
 

@@ -9,12 +9,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/hotset"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -175,8 +176,8 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 		return err
 	}
 	if s.entry.Hydration != nil {
-		a.hydrations.begin(id, a.Now())
-		if err := removeFiles(a.copiedFile(id)); err != nil {
+		a.hydrations.Begin(id, a.Now())
+		if err := cachetools.RemoveFiles(a.copiedFile(id)); err != nil {
 			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
 		}
 	}
@@ -227,7 +228,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
-	if err := a.endLease(ctx, e); err != nil {
+	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
 	a.endPrewarm(ctx, e, volume.MoveEnded, "the volume came to this node before everything was copied")
@@ -270,7 +271,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	if prior != nil {
 		e.Names, e.Unfenced = prior.Names, prior.Unfenced && prior.Fence == e.Fence
 	}
-	e.Names, e.HotSetAt = state.NamesOf(s.rec, e.Names), a.Now().Add(hotSetFirst-a.Warm.HotSetEvery).UTC()
+	e.Names, e.HotSetAt = state.NamesOf(s.rec, e.Names), a.Now().Add(hotset.First-a.Warm.HotSetEvery).UTC()
 	if s.plan.Reason == v1alpha1.ReasonCacheDeviceError {
 		e.NoCacheBefore = a.Now().Add(deviceRest)
 	}
@@ -319,7 +320,7 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 		e.WWID = s.origin.WWID // attached by an earlier version
 	}
 	if e.Hydration != nil {
-		a.hydrations.begin(e.ID, time.Time{})
+		a.hydrations.Begin(e.ID, time.Time{})
 	}
 	if e.Counting == "" {
 		a.stack.BeginCounting(ctx, e)
@@ -375,12 +376,4 @@ func checkMounted(path, devno string, want devmapper.Info, err error) error {
 		return fmt.Errorf("%w: %s has device %s mounted, expected %s", volume.ErrInUse, path, devno, want.DevNo())
 	}
 	return nil
-}
-
-// credentials is the transport's form of a request's credentials.
-func credentials(c *volume.Credentials) *transport.Credentials {
-	if c == nil {
-		return nil
-	}
-	return &transport.Credentials{Username: c.Username, Password: c.Password}
 }

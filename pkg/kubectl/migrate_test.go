@@ -24,8 +24,8 @@ func readyPool(node string) *v1alpha1.CachePool {
 	}
 }
 
-// ahead is the copy of a cache to node-b that carries out a request.
-func ahead(request string, opts ...func(*v1alpha1.CacheMigration)) *v1alpha1.CacheMigration {
+// prewarm is the copy of a cache to node-b that carries out a request.
+func prewarm(request string, opts ...func(*v1alpha1.CacheMigration)) *v1alpha1.CacheMigration {
 	return move("pvc-1", "node-a", 3, append([]func(*v1alpha1.CacheMigration){func(m *v1alpha1.CacheMigration) {
 		m.Name += "-prewarm"
 		m.Spec.SourceGeneration, m.Spec.Purpose, m.Spec.PrewarmRequest = 3, v1alpha1.MigrationPrewarm, request
@@ -55,7 +55,7 @@ func (r *rig) goesOn(changes ...func(*v1alpha1.CacheMigration)) {
 			if change == nil {
 				return
 			}
-			m := ahead(requestAtStart)
+			m := prewarm(requestAtStart)
 			if err := r.client.Get(r.t.Context(), client.ObjectKeyFromObject(m), m); err != nil {
 				if err := r.client.Create(r.t.Context(), m); err != nil {
 					r.t.Fatal(err)
@@ -136,7 +136,7 @@ data: next: ` + "`kubectl cordon node-a`" + `, then delete the pod that uses the
 		},
 		"an earlier copy": {
 			args:     []string{"migrate", "data", "--to", "node-b", "--timeout", "2s"},
-			objs:     append(attached, readyPool("node-b"), ahead("earlier", outcome(v1alpha1.MigrationCompleted, "everything was copied"))),
+			objs:     append(attached, readyPool("node-b"), prewarm("earlier", outcome(v1alpha1.MigrationCompleted, "everything was copied"))),
 			goesOn:   []func(*v1alpha1.CacheMigration){nil, nil},
 			wantOut:  "data: waiting for node node-b\n",
 			wantErr:  "error: data: timed out after 2s: the copy goes on, `kubectl nearflash migrations -n default data` shows it and --cancel ends it\n",

@@ -35,9 +35,9 @@ func TestInOrder(t *testing.T) {
 		"most left first":                {[]handing{copying("nearly", 100, 99), copying("half", 100, 50), copying("begun", 100, 1)}, []volume.ID{"begun", "half", "nearly"}},
 		"bytes and not parts":            {[]handing{copying("small", 10, 0), copying("large", 1000, 900)}, []volume.ID{"large", "small"}},
 		"unknown before all":             {[]handing{copying("begun", 1<<40, 0), copying("unknown", 0, 0)}, []volume.ID{"unknown", "begun"}},
-		"a copy beforehand after all":    {[]handing{copying("ahead", 0, 0, prewarm), copying("nearly", 100, 100)}, []volume.ID{"nearly", "ahead"}},
+		"a prewarm after all":            {[]handing{copying("ahead", 0, 0, prewarm), copying("nearly", 100, 100)}, []volume.ID{"nearly", "ahead"}},
 		"nobody's lease after all":       {[]handing{{id: "orphan"}, copying("nearly", 100, 100)}, []volume.ID{"nearly", "orphan"}},
-		"copies beforehand, most first":  {[]handing{copying("b", 100, 90, prewarm), copying("a", 100, 10, prewarm)}, []volume.ID{"a", "b"}},
+		"prewarms, most first":           {[]handing{copying("b", 100, 90, prewarm), copying("a", 100, 10, prewarm)}, []volume.ID{"a", "b"}},
 		"by name, to be the same always": {[]handing{copying("c", 5, 0), copying("a", 5, 0), copying("b", 5, 0)}, []volume.ID{"a", "b", "c"}},
 	}
 	for name, tc := range cases {
@@ -59,13 +59,13 @@ func TestTells(t *testing.T) {
 		handing
 		want bool
 	}{
-		"reads from here":   {copying("v", 100, 1), true},
-		"has just begun":    {copying("v", 0, 0), true},
-		"copies beforehand": {copying("v", 100, 1, prewarm), true},
-		"has ended":         {copying("v", 100, 100, func(m *v1alpha1.CacheMigration) { m.Status.Outcome = v1alpha1.MigrationCompleted }), false},
-		"reads the origin":  {copying("v", 100, 1, func(m *v1alpha1.CacheMigration) { m.Status.Progress.ServedFrom = v1alpha1.ServedFromOrigin }), false},
-		"is being deleted":  {copying("v", 100, 1, func(m *v1alpha1.CacheMigration) { m.DeletionTimestamp = ptr.To(metav1.Now()) }), false},
-		"is gone":           {handing{id: "v"}, false},
+		"reads from here":  {copying("v", 100, 1), true},
+		"has just begun":   {copying("v", 0, 0), true},
+		"prewarms":         {copying("v", 100, 1, prewarm), true},
+		"has ended":        {copying("v", 100, 100, func(m *v1alpha1.CacheMigration) { m.Status.Outcome = v1alpha1.MigrationCompleted }), false},
+		"reads the origin": {copying("v", 100, 1, func(m *v1alpha1.CacheMigration) { m.Status.Progress.ServedFrom = v1alpha1.ServedFromOrigin }), false},
+		"is being deleted": {copying("v", 100, 1, func(m *v1alpha1.CacheMigration) { m.DeletionTimestamp = ptr.To(metav1.Now()) }), false},
+		"is gone":          {handing{id: "v"}, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/target/lio"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 const (
@@ -108,12 +109,12 @@ func (r *rig) export(password string) transport.Target {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return transport.Target{Portals: at.Portals, IQN: at.IQN, LUN: at.LUN, FailFast: true}
+	return transport.Target{ISCSI: volume.ISCSI{Portals: at.Portals, IQN: at.IQN, LUN: at.LUN}, FailFast: true}
 }
 
 func (r *rig) connect(t transport.Target, password string) (string, error) {
 	r.t.Helper()
-	o, err := r.i.Connect(r.t.Context(), t, &transport.Credentials{Username: "pvc-1-3", Password: password})
+	o, err := r.i.Connect(r.t.Context(), t, &volume.Credentials{Username: "pvc-1-3", Password: password})
 	if err != nil {
 		return "", err
 	}

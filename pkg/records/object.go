@@ -256,7 +256,7 @@ func objectActivation(a volume.Activation) v1alpha1.Activation {
 	return v1alpha1.Activation{ID: a.ID, Generation: a.Generation, Count: ptr.To(a.Count)}
 }
 
-// prewarmOf is the request to copy the cache beforehand, nil if there is none.
+// prewarmOf is the request to prewarm the cache, nil if there is none.
 func prewarmOf(s v1alpha1.CachedVolumeSpec) *volume.Prewarm {
 	if s.PrewarmNode == "" {
 		return nil

@@ -22,8 +22,8 @@ import (
 // alone: a cluster may have many more.
 const ownerField = "status.ownerNode"
 
-// prewarmField is the selectable field by which a node watches the requests to warm
-// it beforehand.
+// prewarmField is the selectable field by which a node watches the requests to
+// prewarm it.
 const prewarmField = "spec.prewarmNode"
 
 // Owned are the records of the volumes that one node owns, or is to be warmed for,

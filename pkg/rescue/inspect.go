@@ -9,10 +9,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -191,7 +191,7 @@ func superblock(path string) (devmapper.Superblock, error) {
 
 // readMap reads the map of a cache that is not active.
 func (r *Rescuer) readMap(ctx context.Context, meta string, id volume.ID) (cachemap.Map, error) {
-	return attach.ReadMap(ctx, r.Tools.Dump, meta, filepath.Join(r.Dir, "rescue-"+string(id)))
+	return cachetools.ReadMap(ctx, r.Tools.Dump, meta, filepath.Join(r.Dir, "rescue-"+string(id)))
 }
 
 // originSize is the size of a device that nobody uses: O_EXCL is refused for what is

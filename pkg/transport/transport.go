@@ -5,7 +5,8 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Errors of a Transport; test with errors.Is.
@@ -27,40 +28,13 @@ var (
 	ErrInvalid = errors.New("invalid storage target")
 )
 
-// Target is the address of one remote block device.
+// Target is one remote block device, and how it is attached.
 type Target struct {
-	// Portals are "host:port"; the first is as good as any other.
-	Portals []string
-	IQN     string
-	LUN     int
+	volume.ISCSI
 	// FailFast is for a device that something else can replace: I/O fails some two
 	// seconds after its portal has died, and nothing waits for longer.
 	FailFast bool
 }
-
-// String is for logs and errors.
-func (t Target) String() string { return fmt.Sprintf("%s lun %d at %v", t.IQN, t.LUN, t.Portals) }
-
-// Credentials are CHAP credentials. They never print, in no format.
-type Credentials struct {
-	// Username and Password prove the initiator to the target.
-	Username, Password string
-	// MutualUsername and MutualPassword, if set, prove the target to the
-	// initiator.
-	MutualUsername, MutualPassword string
-}
-
-// Format implements fmt.Formatter for every verb.
-func (Credentials) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[redacted]")) }
-
-// String implements fmt.Stringer.
-func (Credentials) String() string { return "[redacted]" }
-
-// GoString implements fmt.GoStringer.
-func (Credentials) GoString() string { return "[redacted]" }
-
-// MarshalJSON keeps credentials out of structured logs and records.
-func (Credentials) MarshalJSON() ([]byte, error) { return []byte(`"[redacted]"`), nil }
 
 // Origin is an attached device. Paths, DevNos and Products have the same order and
 // at least one element.
@@ -87,7 +61,7 @@ type Transport interface {
 	// that one answers; the paths found are returned.
 	// Errors: ErrAuth, ErrUnreachable, ErrNoTarget, ErrNoLUN, ErrNoDaemon,
 	// ErrMismatch, ErrInvalid.
-	Connect(ctx context.Context, t Target, cred *Credentials) (Origin, error)
+	Connect(ctx context.Context, t Target, cred *volume.Credentials) (Origin, error)
 	// Disconnect detaches the device and forgets the credentials. What was
 	// never attached is success. The caller has flushed the device.
 	// Errors: ErrNoDaemon.

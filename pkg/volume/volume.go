@@ -50,17 +50,26 @@ type ISCSI struct {
 	LUN int `json:"lun"`
 }
 
-// Credentials are CHAP credentials. They print as nothing.
+// String is for logs and errors.
+func (i ISCSI) String() string { return fmt.Sprintf("%s lun %d at %v", i.IQN, i.LUN, i.Portals) }
+
+// Credentials are CHAP credentials, which prove the initiator to the target. They never print,
+// in no format.
 type Credentials struct {
-	Username string
-	Password string
+	Username, Password string
 }
 
-// String keeps the password out of every formatted output.
+// Format implements fmt.Formatter for every verb.
+func (Credentials) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[redacted]")) }
+
+// String implements fmt.Stringer.
 func (Credentials) String() string { return "[redacted]" }
 
-// GoString keeps the password out of %#v.
+// GoString implements fmt.GoStringer.
 func (Credentials) GoString() string { return "[redacted]" }
+
+// MarshalJSON keeps credentials out of structured logs and records.
+func (Credentials) MarshalJSON() ([]byte, error) { return []byte(`"[redacted]"`), nil }
 
 // Claim names the PersistentVolumeClaim that a volume was made for.
 type Claim struct {
@@ -121,7 +130,7 @@ type Volume struct {
 	// FlushRequest is the last flush that was asked for, FlushDone the last that
 	// was reported done; either may be "".
 	FlushRequest, FlushDone string
-	// Prewarm asks a node to copy the cache beforehand; nil if none is asked.
+	// Prewarm asks a node to prewarm the cache; nil if none is asked.
 	Prewarm *Prewarm
 	// Abandoned says that unflushed writes were abandoned, and that no pod has been
 	// told of it yet.

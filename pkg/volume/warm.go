@@ -53,7 +53,7 @@ const (
 )
 
 // Tracked tells which parts of a cache's data were written to since its node began to
-// note that (states.md, A node that is warmed beforehand).
+// note that (states.md, A prewarmed node).
 type Tracked struct {
 	// ID names the record: another one began at another time.
 	ID string `json:"id"`

@@ -86,7 +86,7 @@ func nameVolumes(volumes []observe.Volume, objects []v1alpha1.CachedVolume) {
 func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()
 	c := metrics.NewCollector(p.cfg.NodeName, p.sampler.Scrape, p.poolMetrics, time.Now)
-	c.Hydrations, c.Leases, c.Moves, c.Failovers = p.hydrationMetrics, p.attacher.Leases, p.moveCounts, p.failovers.Load
+	c.Hydrations, c.Leases, c.Moves, c.Failovers = p.hydrationMetrics, p.attacher.Lessor().Leases, p.moveCounts, p.failovers.Load
 	c.DirtyLimits = p.attacher.DirtyLimits().Uses
 	registry.MustRegister(metrics.BuildInfo("node"), c,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -96,7 +96,7 @@ func (p *plugin) metrics(calls rpc.CallMetrics) prometheus.Gatherer {
 // hydrationMetrics are the caches that are being filled.
 func (p *plugin) hydrationMetrics() []metrics.Hydration {
 	var out []metrics.Hydration
-	for _, f := range p.attacher.Hydrations() {
+	for _, f := range p.attacher.Hydrations().States() {
 		out = append(out, metrics.Hydration{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
 	}
 	return out

@@ -199,13 +199,13 @@ func (c *Rescue) connect(ctx context.Context, t transport.Transport) (disconnect
 	if c.origin != "" {
 		return func() {}, nil
 	}
-	var cred *transport.Credentials
+	var cred *volume.Credentials
 	if c.chapFile != "" {
 		if cred, err = readCHAP(c.chapFile); err != nil {
 			return nil, err
 		}
 	}
-	at := transport.Target{Portals: []string{c.portal}, IQN: c.iqn, LUN: c.lun}
+	at := transport.Target{ISCSI: volume.ISCSI{Portals: []string{c.portal}, IQN: c.iqn, LUN: c.lun}}
 	if _, found, err := t.Lookup(ctx, at); err != nil || found {
 		if err == nil {
 			err = fmt.Errorf("%s is attached to this machine already: something may use it", at)
@@ -227,7 +227,7 @@ func (c *Rescue) connect(ctx context.Context, t transport.Transport) (disconnect
 }
 
 // readCHAP reads a user and a password.
-func readCHAP(file string) (*transport.Credentials, error) {
+func readCHAP(file string) (*volume.Credentials, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("--chap-file: %w", err)
@@ -242,7 +242,7 @@ func readCHAP(file string) (*transport.Credentials, error) {
 	if len(lines) != 2 {
 		return nil, fmt.Errorf("--chap-file %s: %d lines; accepted are two, user and password", file, len(lines))
 	}
-	return &transport.Credentials{Username: lines[0], Password: lines[1]}, nil
+	return &volume.Credentials{Username: lines[0], Password: lines[1]}, nil
 }
 
 // print is the list of caches.

@@ -170,7 +170,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
-	group.Go(func() error { p.attacher.RunHydrations(ctx); return nil })
+	group.Go(func() error { p.attacher.Hydrations().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
 	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
@@ -269,7 +269,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool.Serve(p.attacher)
 	if cfg.NodeIP != "" {
 		p.leases, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{
-			Node: cfg.NodeName, Lessor: p.attacher, Client: api, Now: time.Now,
+			Node: cfg.NodeName, Lessor: p.attacher.Lessor(), Client: api, Now: time.Now,
 		})
 	}
 	return p, err

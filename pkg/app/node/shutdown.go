@@ -68,7 +68,7 @@ func (p *plugin) handOver(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handOverTimeout)
 	defer cancel()
 	log := klog.FromContext(ctx)
-	leases, err := p.attacher.Leases(ctx)
+	leases, err := p.attacher.Lessor().Leases(ctx)
 	if err != nil || len(leases) == 0 {
 		return // nobody reads from here; who exports and cannot say so serves on
 	}

@@ -71,3 +71,8 @@ func (g *Group) Remove(ctx context.Context, id volume.ID) error {
 	}
 	return g.LVM.RemoveLVs(ctx, view.VG, slices.Concat([]string{layout.MetaLV(id)}, layout.HydrationLVs(id), []string{layout.DataLV(id)})...)
 }
+
+// RemoveHydration removes what a hydration has on the SSD besides the cache.
+func (g *Group) RemoveHydration(ctx context.Context, id volume.ID) error {
+	return g.LVM.RemoveLVs(ctx, g.Pool.View().VG, layout.HydrationLVs(id)...)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -37,13 +38,25 @@ type Facts struct {
 // Exists reports whether anything of the cache occupies the pool.
 func (c Facts) Exists() bool { return c.Whole || c.Partial }
 
+// Of reports whether the SSD holds the cache that the journal speaks of.
+func (c Facts) Of(e *state.Entry) bool {
+	return c.Fence == e.Fence && c.Activation() == e.Activation()
+}
+
+// StopProven reports whether the SSD agrees that the cache was stopped cleanly (I4). A
+// version before wrote no tags; of its entries those are believed that it wrote when the
+// volume had left.
+func (c Facts) StopProven(e *state.Entry) bool {
+	return c.Stopped || e.ActivationID == "" && e.State != state.Flushed
+}
+
 // Cache is a volume's logical volumes as found.
 type Cache struct {
 	layout.Cache
 	Facts Facts
 	// HydrationMap is the map of a hydration that begins; nil for one that goes on.
 	HydrationMap *cachemap.Map
-	// HydrationHave are the runs of its data that were copied beforehand and are right.
+	// HydrationHave are the runs of its prewarmed data and are right.
 	HydrationHave []cachemap.Range
 }
 

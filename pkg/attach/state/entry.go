@@ -94,7 +94,7 @@ type Entry struct {
 	// Hydration is what the cache is being filled from; nil for a cache that is whole.
 	Hydration *Hydration `json:"hydration,omitempty"`
 	// Exported is the move that the cache is exported to: a Retained one, or a Staged one
-	// to a node that is warmed beforehand.
+	// to a node that is prewarmed.
 	Exported *volume.MoveID `json:"exported,omitempty"`
 	// Track is the record of writes that goes on for such a node, and Tracked what it
 	// had come to when the volume left.
@@ -150,7 +150,7 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// LastUsed is when a retained cache was left behind, or when data copied beforehand were
+// LastUsed is when a retained cache was left behind, or when prewarmed data were
 // last written. What is done to a retained cache later, as recording its hot set, is no use
 // of it.
 func (e *Entry) LastUsed() time.Time {
@@ -201,7 +201,7 @@ func (e *Entry) Validate() error {
 	return nil
 }
 
-// Activate is said before the kernel may write to the cache. What was copied beforehand is
+// Activate is said before the kernel may write to the cache. What was prewarmed is
 // the cache's own from then on.
 func (e *Entry) Activate(mode volume.CacheMode) {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = mode, true, false, nil
@@ -294,7 +294,7 @@ type Track struct {
 }
 
 // Prewarm is what a node has copied, or copies, of the cache of a volume that it does
-// not own (states.md, A node that is warmed beforehand).
+// not own (states.md, A prewarmed node).
 type Prewarm struct {
 	// Request is the one that is carried out, Move the object that shows it.
 	Request string        `json:"request"`
@@ -354,7 +354,7 @@ func (e *Entry) Activation() volume.Activation {
 }
 
 // Evictable reports whether the space of an entry may be given to another volume: that
-// of a retained cache which nobody reads, or of data that were copied beforehand.
+// of a retained cache which nobody reads, or of prewarmed data.
 func (e *Entry) Evictable() bool {
 	return e.State == Retained && e.Exported == nil || e.State == Prewarmed
 }

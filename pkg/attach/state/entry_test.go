@@ -24,7 +24,7 @@ func TestValidate(t *testing.T) {
 		"kept":                {kept, func(*Entry) {}, ""},
 		"being exported":      {kept, func(e *Entry) { e.Exported = &volume.MoveID{Name: "m"} }, ""},
 		"recorded for a node": {staged, func(e *Entry) { e.Exported, e.Track = &volume.MoveID{Name: "m"}, &Track{ID: "t"} }, ""},
-		"copied beforehand":   {Entry{State: Prewarmed, Mode: volume.ModeWritethrough, Prewarm: &Prewarm{}}, func(*Entry) {}, ""},
+		"prewarmed":           {Entry{State: Prewarmed, Mode: volume.ModeWritethrough, Prewarm: &Prewarm{}}, func(*Entry) {}, ""},
 		"given up":            {kept, func(e *Entry) { e.State = Wiping }, ""},
 
 		"active without a cache":        {staged, func(e *Entry) { e.Mode = volume.ModeNone }, "active or clean"},

@@ -17,6 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Replacement timeouts: how long the kernel holds I/O back while a session is
@@ -114,7 +115,7 @@ func check(t transport.Target) error {
 }
 
 // Connect implements transport.Transport.
-func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *transport.Credentials) (transport.Origin, error) {
+func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *volume.Credentials) (transport.Origin, error) {
 	if err := check(t); err != nil {
 		return transport.Origin{}, err
 	}
@@ -142,7 +143,7 @@ func (i *Initiator) Connect(ctx context.Context, t transport.Target, cred *trans
 }
 
 // connectPortal brings up one path: record, session, LUN.
-func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
 	s, up, err := i.sysfs.session(t.IQN, portal)
 	if err != nil {
 		return err
@@ -169,7 +170,7 @@ func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, porta
 }
 
 // login writes the record of one portal and logs in.
-func (i *Initiator) login(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+func (i *Initiator) login(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
 	if err := i.prepareRecord(ctx, t, portal, cred); err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (i *Initiator) login(ctx context.Context, t transport.Target, portal string
 	return err
 }
 
-func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, portal string, cred *transport.Credentials) error {
+func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
 	path, err := i.recordPath(t.IQN, portal)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/hostexec/hostexectest"
 	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 const iqn = "iqn.2026-11.io.nearflash:s1:pvc-1"
@@ -79,7 +80,7 @@ func (h *host) lunDevice(n, lun, name, wwid string, sectors string) {
 }
 
 func at(portals ...string) transport.Target {
-	return transport.Target{Portals: portals, IQN: iqn, LUN: 0}
+	return transport.Target{ISCSI: volume.ISCSI{Portals: portals, IQN: iqn, LUN: 0}}
 }
 
 func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
@@ -108,7 +109,7 @@ func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
 			h.lunDevice("3", "0", "sda", "naa.1", "2048")
 			return "", nil
 		}).Once()
-	cred := &transport.Credentials{Username: "u", Password: "top-secret"}
+	cred := &volume.Credentials{Username: "u", Password: "top-secret"}
 	o, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), cred)
 	if err != nil {
 		t.Fatal(err)
@@ -185,7 +186,7 @@ func TestPatience(t *testing.T) {
 			want: map[string]string{"node.session.timeo.replacement_timeout": "15", "node.session.initial_login_retry_max": "2"},
 		},
 		"fail fast": {
-			target: transport.Target{Portals: portals[:1], IQN: iqn, FailFast: true},
+			target: transport.Target{ISCSI: volume.ISCSI{Portals: portals[:1], IQN: iqn}, FailFast: true},
 			want: map[string]string{
 				"node.session.timeo.replacement_timeout": "1", "node.session.initial_login_retry_max": "1", "node.conn[0].timeo.login_timeout": "5",
 				"node.conn[0].timeo.logout_timeout": "1", "node.conn[0].timeo.noop_out_interval": "1", "node.conn[0].timeo.noop_out_timeout": "1",
@@ -320,7 +321,7 @@ func TestDisconnectLeavesASharedSession(t *testing.T) {
 }
 
 func TestInvalidTargets(t *testing.T) {
-	cases := map[string]transport.Target{
+	cases := map[string]volume.ISCSI{
 		"no portal":       {IQN: iqn},
 		"no port":         {IQN: iqn, Portals: []string{"192.0.2.1"}},
 		"port 0":          {IQN: iqn, Portals: []string{"192.0.2.1:0"}},
@@ -331,10 +332,10 @@ func TestInvalidTargets(t *testing.T) {
 	for name, target := range cases {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
-			if _, err := h.i.Connect(t.Context(), target, nil); !errors.Is(err, transport.ErrInvalid) {
+			if _, err := h.i.Connect(t.Context(), transport.Target{ISCSI: target}, nil); !errors.Is(err, transport.ErrInvalid) {
 				t.Errorf("Connect: %v, want ErrInvalid", err)
 			}
-			if err := h.i.Disconnect(t.Context(), target); !errors.Is(err, transport.ErrInvalid) {
+			if err := h.i.Disconnect(t.Context(), transport.Target{ISCSI: target}); !errors.Is(err, transport.ErrInvalid) {
 				t.Errorf("Disconnect: %v, want ErrInvalid", err)
 			}
 		})
@@ -344,7 +345,7 @@ func TestInvalidTargets(t *testing.T) {
 func TestSecretWithLineBreakIsRefusedUnseen(t *testing.T) {
 	h := newHost(t)
 	h.write("nodes/"+iqn+"/192.0.2.1,3260", "# END RECORD\n")
-	_, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), &transport.Credentials{Username: "u", Password: "a\nnode.startup = automatic"})
+	_, err := h.i.Connect(t.Context(), at("192.0.2.1:3260"), &volume.Credentials{Username: "u", Password: "a\nnode.startup = automatic"})
 	if !errors.Is(err, transport.ErrInvalid) || strings.Contains(err.Error(), "automatic") {
 		t.Errorf("got %v", err)
 	}
@@ -425,7 +426,7 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 // TestMarks: an error, a new connection, and a LUN that was found anew are seen.
 func TestMarks(t *testing.T) {
 	h := newHost(t)
-	target := transport.Target{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}
+	target := transport.Target{ISCSI: volume.ISCSI{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}}
 	if m, err := h.i.Marks(t.Context(), target); err != nil || len(m) != 0 {
 		t.Errorf("not attached: %v, %v", m, err)
 	}

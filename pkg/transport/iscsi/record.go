@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // setting is one line of an initiator's record.
@@ -70,7 +71,7 @@ func (p patience) settings() []setting {
 
 // recordSettings are the settings of a path. Without credentials what the record
 // has stays.
-func (i *Initiator) recordSettings(t transport.Target, cred *transport.Credentials) []setting {
+func (i *Initiator) recordSettings(t transport.Target, cred *volume.Credentials) []setting {
 	out := append([]setting{
 		// Sessions are this driver's to make; after a reboot nothing may log in
 		// before its volume has been looked at.
@@ -85,9 +86,6 @@ func (i *Initiator) recordSettings(t transport.Target, cred *transport.Credentia
 	}
 	out = append(out, setting{"node.session.auth.authmethod", "CHAP"},
 		setting{"node.session.auth.username", cred.Username}, setting{"node.session.auth.password", cred.Password})
-	if cred.MutualUsername != "" {
-		out = append(out, setting{"node.session.auth.username_in", cred.MutualUsername}, setting{"node.session.auth.password_in", cred.MutualPassword})
-	}
 	return out
 }
 

@@ -55,13 +55,13 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "delete what another asked for", nodeA.Delete(ctx, stored))
 	allowed(t, "withdraw what it asked for", nodeB.Delete(ctx, stored))
 
-	ahead := newMigration("moved", 2, "node-a", "node-b")
-	ahead.Name += "-prewarm"
-	ahead.Spec.Purpose, ahead.Spec.PrewarmRequest, ahead.Spec.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", ahead.Spec.Generation
-	allowed(t, "ask for a copy beforehand", nodeB.Create(ctx, ahead))
-	forbidden(t, "clear away another's copy that goes on", nodeC.Delete(ctx, ahead))
-	allowed(t, "end it", nodeB.Status().Patch(ctx, ahead.DeepCopy(), mergePatch(`{"status":{"outcome":"Ended"}}`)))
-	allowed(t, "clear away another's copy that has ended", nodeC.Delete(ctx, ahead))
+	prewarm := newMigration("moved", 2, "node-a", "node-b")
+	prewarm.Name += "-prewarm"
+	prewarm.Spec.Purpose, prewarm.Spec.PrewarmRequest, prewarm.Spec.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", prewarm.Spec.Generation
+	allowed(t, "ask for a prewarm", nodeB.Create(ctx, prewarm))
+	forbidden(t, "clear away another's copy that goes on", nodeC.Delete(ctx, prewarm))
+	allowed(t, "end it", nodeB.Status().Patch(ctx, prewarm.DeepCopy(), mergePatch(`{"status":{"outcome":"Ended"}}`)))
+	allowed(t, "clear away another's copy that has ended", nodeC.Delete(ctx, prewarm))
 	testMigrationMetadata(t, nodeB)
 }
 

@@ -51,6 +51,13 @@ var fences = []fence{
 		why:     "other layers return errors of their own, and the outermost one translates",
 	},
 	{
+		imports: []string{
+			module + "pkg/attach/cachefault", module + "pkg/attach/dirtylimit", module + "pkg/attach/hotset", module + "pkg/attach/hydration", module + "pkg/attach/lease",
+		},
+		inside: []string{"pkg/attach", "pkg/app/", "e2e/"},
+		why:    "the node's loops know nothing of each other: pkg/attach composes them",
+	},
+	{
 		imports: []string{"k8s.io/", "sigs.k8s.io/", "github.com/container-storage-interface/", "google.golang.org/grpc/"},
 		outside: []string{"pkg/volume"},
 		why:     "the domain knows neither Kubernetes nor CSI",

@@ -12,7 +12,7 @@ import (
 func TestFences(t *testing.T) {
 	const module = "github.com/nearflash/nearflash/"
 	analysistest.Run(t, analysistest.TestData(), house.Fences,
-		module+"pkg/attach", module+"pkg/smart", module+"pkg/volume", module+"pkg/hostexec", module+"hack/lab")
+		module+"pkg/attach", module+"pkg/attach/hydration", module+"pkg/smart", module+"pkg/volume", module+"pkg/hostexec", module+"hack/lab")
 }
 
 func TestCommandContext(t *testing.T) {

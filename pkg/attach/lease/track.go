@@ -1,4 +1,4 @@
-package attach
+package lease
 
 import (
 	"context"
@@ -35,85 +35,85 @@ func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, no
 
 // exportLive exports a cache in use, after the kernel has begun to note what is written
 // to its data: what the destination reads is never older than the record.
-func (a *Attacher) exportLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
+func (l *Lessor) exportLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
 	again := e.Exported != nil
-	if err := a.track(ctx, e, r.Move); err != nil {
+	if err := l.track(ctx, e, r.Move); err != nil {
 		return volume.Lease{}, err
 	}
-	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
+	c, err := l.SSD.Inspect(ctx, l.SSD.Pool.View().VG, e.ID)
 	if err != nil {
 		return volume.Lease{}, err
 	}
 	if !c.Facts.Whole || c.Facts.Fence != e.Fence {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}
-	if err := a.stack.CommitMap(ctx, e.ID); err != nil {
+	if err := l.Stack.CommitMap(ctx, e.ID); err != nil {
 		klog.FromContext(ctx).Error(err, "The map that is exported may lack what was cached last", "volume", e.ID)
 	}
-	lease, err := a.export(ctx, e, c, r, again, true)
+	lease, err := l.export(ctx, e, c, r, again, true)
 	if err != nil {
 		return lease, err
 	}
-	lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * sectorSize}
+	lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize}
 	klog.FromContext(ctx).Info("Cache in use exported", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
 	return lease, nil
 }
 
 // track begins the record of writes; that of the same lease goes on.
-func (a *Attacher) track(ctx context.Context, e *state.Entry, m volume.MoveID) error {
+func (l *Lessor) track(ctx context.Context, e *state.Entry, m volume.MoveID) error {
 	if e.Exported != nil && *e.Exported == m && e.Track != nil {
-		if _, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
+		if _, err := l.Devices.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
 			return nil
 		}
 	}
-	t, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Data))
+	t, err := l.Devices.Table(ctx, layout.Device(e.ID, layout.Data))
 	if err != nil {
 		return err
 	}
 	e.Exported = &m
 	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
-	if err := a.save(ctx, e, e.State); err != nil {
+	if err := l.Host.Save(ctx, e, e.State); err != nil {
 		return err
 	}
 	faultPrewarmAsked.Hit()
-	if err := a.DM.TrackWrites(ctx, layout.Device(e.ID, layout.Data), e.Track.ID, e.Track.AreaSectors); err != nil {
+	if err := l.Devices.TrackWrites(ctx, layout.Device(e.ID, layout.Data), e.Track.ID, e.Track.AreaSectors); err != nil {
 		return fmt.Errorf("%w: writes to the cache of volume %s cannot be noted: %w", volume.ErrUnavailable, e.ID, err)
 	}
 	faultPrewarmTracked.Hit()
 	return nil
 }
 
-// recordWrites journals which parts of the data were written to, when nobody can write
+// RecordWrites journals which parts of the data were written to, when nobody can write
 // any more and before the record goes with the data device. Without a record there
 // is nothing to note: everything counts as changed.
-func (a *Attacher) recordWrites(ctx context.Context, e *state.Entry) error {
+func (l *Lessor) RecordWrites(ctx context.Context, e *state.Entry) error {
 	if e.Track == nil {
 		return nil
 	}
-	if err := a.stack.Remove(ctx, e.ID, layout.Top); err != nil {
+	if err := l.Stack.Remove(ctx, e.ID, layout.Top); err != nil {
 		return err
 	}
 	faultPrewarmQuiet.Hit()
-	w, err := a.DM.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID)
+	w, err := l.Devices.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID)
 	switch {
 	case err == nil && w.AreaSectors == e.Track.AreaSectors:
-		e.Tracked = trackedWrites(e.Track.ID, w)
+		e.Tracked = Tracked(e.Track.ID, w)
 	case errors.Is(err, devmapper.ErrNotExist):
 		klog.FromContext(ctx).Info("The record of writes is gone", "volume", e.ID)
 	default:
 		klog.FromContext(ctx).Error(err, "The record of writes cannot be read", "volume", e.ID)
 	}
 	e.Track = nil
-	if err := a.save(ctx, e, e.State); err != nil {
+	if err := l.Host.Save(ctx, e, e.State); err != nil {
 		return err
 	}
 	faultPrewarmNoted.Hit()
 	return nil
 }
 
-// trackedWrites is the journal's form of what the kernel has noted.
-func trackedWrites(id string, w devmapper.Written) *volume.Tracked {
-	t := &volume.Tracked{ID: id, AreaBytes: int64(w.AreaSectors) * sectorSize, Changed: make([]byte, (len(w.Areas)+7)/8)}
+// Tracked is the journal's form of what the kernel has noted.
+func Tracked(id string, w devmapper.Written) *volume.Tracked {
+	t := &volume.Tracked{ID: id, AreaBytes: int64(w.AreaSectors) * devmapper.SectorSize, Changed: make([]byte, (len(w.Areas)+7)/8)}
 	for i, written := range w.Areas {
 		if written {
 			t.Changed[i/8] |= 1 << (i % 8)

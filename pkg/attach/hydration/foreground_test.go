@@ -1,4 +1,4 @@
-package attach
+package hydration
 
 import (
 	"testing"
@@ -16,15 +16,15 @@ func TestCopyAtATime(t *testing.T) {
 		bandwidth int64
 		want      int64
 	}{
-		"nothing":            {ios: 0, elapsed: hydrationTick, want: copyAlone},
-		"now and then":       {ios: 4, elapsed: hydrationTick, want: copyAlone},
-		"a pod at work":      {ios: 5, elapsed: hydrationTick, want: copyBeside},
+		"nothing":            {ios: 0, elapsed: tick, want: copyAlone},
+		"now and then":       {ios: 4, elapsed: tick, want: copyAlone},
+		"a pod at work":      {ios: 5, elapsed: tick, want: CopyBeside},
 		"a long look":        {ios: 20, elapsed: 2 * time.Second, want: copyAlone},
-		"a look at once":     {ios: 1, elapsed: time.Millisecond, want: copyBeside},
-		"no time has passed": {ios: 0, elapsed: 0, want: copyBeside},
-		"the default limit":  {elapsed: hydrationTick, bandwidth: 64 << 20, want: copyAlone},
-		"a low limit":        {elapsed: hydrationTick, bandwidth: 1 << 20, want: 419430},
-		"a lower one":        {elapsed: hydrationTick, bandwidth: 1 << 10, want: copyBeside},
+		"a look at once":     {ios: 1, elapsed: time.Millisecond, want: CopyBeside},
+		"no time has passed": {ios: 0, elapsed: 0, want: CopyBeside},
+		"the default limit":  {elapsed: tick, bandwidth: 64 << 20, want: copyAlone},
+		"a low limit":        {elapsed: tick, bandwidth: 1 << 20, want: 419430},
+		"a lower one":        {elapsed: tick, bandwidth: 1 << 10, want: CopyBeside},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := copyAtATime(tc.ios, tc.elapsed, tc.bandwidth); got != tc.want {
@@ -32,10 +32,10 @@ func TestCopyAtATime(t *testing.T) {
 			}
 		})
 	}
-	if got := (&state.Hydration{RegionSectors: 64}).Regions(copyBeside); got != 4 {
+	if got := (&state.Hydration{RegionSectors: 64}).Regions(CopyBeside); got != 4 {
 		t.Errorf("%d regions of 32 KiB", got)
 	}
-	if got := (&state.Hydration{RegionSectors: 2048}).Regions(copyBeside); got != 1 {
+	if got := (&state.Hydration{RegionSectors: 2048}).Regions(CopyBeside); got != 1 {
 		t.Errorf("%d regions of 1 MiB: without one there is no copy", got)
 	}
 }
@@ -44,8 +44,8 @@ func TestCopyAtATime(t *testing.T) {
 // or has just begun, and in time if none is.
 func TestHydrationsRemembered(t *testing.T) {
 	now := time.Now()
-	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
-	f := a.hydrations
+	r := newRunner(func() time.Time { return now })
+	f := r.memory
 	f.begin("v", now)
 	if f.remembered(now) != nil {
 		t.Error("a hydration that has just begun was not looked at")
@@ -54,8 +54,8 @@ func TestHydrationsRemembered(t *testing.T) {
 	e := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64, Bandwidth: 64 << 20}}
 	memo := f.memo("v")
 	poll := func(hydrated uint64) bool {
-		now = now.Add(hydrationTick)
-		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: 1 << 20}, 1)
+		now = now.Add(tick)
+		r.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: 1 << 20}, 1)
 		return f.remembered(now) != nil
 	}
 	const mib = 32 // regions
@@ -65,7 +65,7 @@ func TestHydrationsRemembered(t *testing.T) {
 	if !poll(6 * mib) {
 		t.Error("a copy far below its bandwidth is looked at again and again")
 	}
-	if now = now.Add(2*hydrationIdlePoll + hydrationTick); f.remembered(now) != nil {
+	if now = now.Add(2*idlePoll + tick); f.remembered(now) != nil {
 		t.Error("it was not looked at for too long")
 	}
 	if poll(1000 * mib) {
@@ -93,11 +93,12 @@ func TestHydrationsSettle(t *testing.T) {
 		"begun long ago, and again by a new pod's": {begins: []time.Time{now.Add(-time.Hour), now}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := New(Config{Warm: WarmConfig{Settle: time.Second}}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+			r := newRunner(func() time.Time { return now })
+			r.Settle = time.Second
 			for _, since := range tc.begins {
-				a.hydrations.begin("v", since)
+				r.memory.begin("v", since)
 			}
-			if got := a.settling(a.hydrations.memo("v")); got != tc.want {
+			if got := r.settling(r.memory.memo("v")); got != tc.want {
 				t.Errorf("settling: %t, want %t", got, tc.want)
 			}
 		})
@@ -107,27 +108,31 @@ func TestHydrationsSettle(t *testing.T) {
 // TestHydrationsNearTheEnd: the end of a copy is not noticed seconds later.
 func TestHydrationsNearTheEnd(t *testing.T) {
 	now := time.Now()
-	a := New(Config{}, Deps{Now: func() time.Time { return now }, Pool: withoutPool{}})
+	r := newRunner(func() time.Time { return now })
 	const perPoll, total = 100, 1200 // regions
-	e, memo := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64}}, &hydrationMemo{}
+	e, memo := &state.Entry{ID: "v", Hydration: &state.Hydration{RegionSectors: 64}}, &account{}
 	for hydrated := uint64(0); hydrated < total; hydrated += perPoll {
-		a.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
+		r.reckon(e, memo, devmapper.CloneStatus{Hydrated: hydrated, Regions: total}, 1)
 		looks := float64(total-hydrated) / perPoll
-		if near := looks*hydrationTick.Seconds() < hydrationIdlePoll.Seconds(); hydrated > 0 && memo.idle == near {
-			t.Errorf("%.0f looks before the end: calm %t", looks, memo.idle)
+		if near := looks*tick.Seconds() < idlePoll.Seconds(); hydrated > 0 && memo.idle == near {
+			t.Errorf("%.0f looks before the end: idle %t", looks, memo.idle)
 		}
-		now = now.Add(hydrationTick)
+		now = now.Add(tick)
 	}
 }
 
 // TestHydrationWithoutShape: what was seen of a volume whose stage has just begun anew is the
 // clone of the stage before.
 func TestHydrationWithoutShape(t *testing.T) {
-	a := New(Config{}, Deps{Pool: withoutPool{}})
+	r := newRunner(time.Now)
 	e := &state.Entry{ID: "v", State: state.Staging, Mode: volume.ModeWritethrough, Hydration: &state.Hydration{From: &volume.WarmSource{Node: "b"}}}
-	poll := hydrationPoll{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
-	f, err := a.hydrationFacts(t.Context(), e, &hydrationMemo{known: true}, poll)
-	if err != nil || f.Clone || decideHydration(f) != hydrationNothing {
+	poll := snapshot{clones: map[string]devmapper.CloneStatus{"nf-v.data": {Regions: 8}}, infos: map[string]devmapper.Info{"nf-v.data": {HasLive: true}}}
+	f, err := r.gather(t.Context(), e, &account{known: true}, poll)
+	if err != nil || f.Clone || decide(f) != stepNothing {
 		t.Errorf("facts %+v, %v", f, err)
 	}
+}
+
+func newRunner(now func() time.Time) *Runner {
+	return New(Config{Now: now, NodeBandwidth: func() int64 { return 0 }})
 }

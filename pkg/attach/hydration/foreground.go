@@ -1,4 +1,4 @@
-package attach
+package hydration
 
 import (
 	"context"
@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// copyBeside is how much a clone copies at a time beside the pod's I/O, which waits
+	// CopyBeside is how much a clone copies at a time beside the pod's I/O, which waits
 	// behind it: the clone begins nothing while any I/O is under way, but finishes what
 	// it has begun (dm-clone-target.c, do_hydration).
-	copyBeside = 128 << 10
+	CopyBeside = 128 << 10
 	// copyAlone is how much while there is none: several copies under way hide the time
 	// that each takes on the network.
 	copyAlone = 2 << 20
-	// copyUnit is the most that one of them copies, as large as kcopyd reads at once.
-	copyUnit = 512 << 10
+	// CopyUnit is the most that one of them copies, as large as kcopyd reads at once.
+	CopyUnit = 512 << 10
 	// quietRate is how many I/Os per second of the pod still count as none.
 	quietRate = 10
 )
@@ -32,35 +32,35 @@ const (
 // limit), which one look must not exceed by much.
 func copyAtATime(ios uint64, elapsed time.Duration, bandwidth int64) int64 {
 	if elapsed <= 0 || float64(ios) > quietRate*elapsed.Seconds() {
-		return copyBeside
+		return CopyBeside
 	}
 	if bandwidth > 0 {
-		return min(copyAlone, max(copyBeside, int64(float64(bandwidth)*hydrationTick.Seconds())))
+		return min(copyAlone, max(CopyBeside, int64(float64(bandwidth)*tick.Seconds())))
 	}
 	return copyAlone
 }
 
-// yield makes the copy give way to the pod's I/O. A clone begins with copyBeside; when
+// yield makes the copy give way to the pod's I/O. A clone begins with CopyBeside; when
 // the I/O is not measured, it stays so. What fails here must not keep a lost peer from
 // being replaced, so that it is logged.
-func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *hydrationMemo, active int) {
+func (r *Runner) yield(ctx context.Context, e *state.Entry, memo *account, active int) {
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
-	st, err := a.DM.StatsAll(ctx, layout.Device(e.ID, layout.Top))
+	st, err := r.Devices.StatsAll(ctx, layout.Device(e.ID, layout.Top))
 	top, measured := st[layout.Device(e.ID, layout.Top)]
 	if err != nil || !measured {
 		log.V(4).Info("The pod's I/O is not known", "err", err)
 		return
 	}
-	now, ios := a.Now(), top.Read.Operations+top.Write.Operations
-	want := int64(copyBeside)
+	now, ios := r.Now(), top.Read.Operations+top.Write.Operations
+	want := int64(CopyBeside)
 	if !memo.iosAt.IsZero() && ios >= memo.ios {
-		want = copyAtATime(ios-memo.ios, now.Sub(memo.iosAt), a.copyLimit(e.Hydration.Bandwidth, active))
+		want = copyAtATime(ios-memo.ios, now.Sub(memo.iosAt), r.Limit(e.Hydration.Bandwidth, active))
 	}
 	memo.ios, memo.iosAt = ios, now
 	if want == memo.atATime {
 		return
 	}
-	err = a.DM.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Hydration.Regions(want), 10))
+	err = r.Devices.Message(ctx, layout.Device(e.ID, layout.Data), 0, "hydration_threshold", strconv.FormatUint(e.Hydration.Regions(want), 10))
 	switch {
 	case err == nil:
 		memo.atATime = want
@@ -71,18 +71,18 @@ func (a *Attacher) yield(ctx context.Context, e *state.Entry, memo *hydrationMem
 
 // forgetDevice is called when the devices of a hydration may not be those that were looked
 // at last.
-func (m *hydrationMemo) forgetDevice() { m.known, m.atATime, m.idle = false, 0, false }
+func (m *account) forgetDevice() { m.known, m.atATime, m.idle = false, 0, false }
 
-// hydrationIdlePoll is the pause between two looks at copies that need not be held back: each is
+// idlePoll is the pause between two looks at copies that need not be held back: each is
 // a process, which takes processor time that the pods have a use for.
-const hydrationIdlePoll = 2 * time.Second
+const idlePoll = 2 * time.Second
 
 // remembered returns the clones as they were seen last, nil if it is time to look again.
-func (f *hydrationMemory) remembered(now time.Time) map[string]devmapper.CloneStatus {
+func (f *memory) remembered(now time.Time) map[string]devmapper.CloneStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, m := range f.m {
-		if !m.idle || now.Sub(m.at) > hydrationIdlePoll {
+		if !m.idle || now.Sub(m.at) > idlePoll {
 			return nil
 		}
 	}
@@ -90,7 +90,7 @@ func (f *hydrationMemory) remembered(now time.Time) map[string]devmapper.CloneSt
 }
 
 // remember keeps what was seen.
-func (f *hydrationMemory) remember(clones map[string]devmapper.CloneStatus) {
+func (f *memory) remember(clones map[string]devmapper.CloneStatus) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clones = clones

@@ -1,12 +1,12 @@
-package attach
+package hydration
 
 import (
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
-// hydrationFacts are what decideHydration rests on.
-type hydrationFacts struct {
+// facts are what decide rests on.
+type facts struct {
 	Entry *state.Entry
 	// Clone is true while the data device is the clone, and Status its state, or may be one
 	// that does not answer; Linear when it is linear.
@@ -22,50 +22,50 @@ type hydrationFacts struct {
 	Settling bool
 }
 
-// hydrationStep is one step of the hydration in states.md, The warm move.
-type hydrationStep string
+// stepKind is one step of the hydration in states.md, The warm move.
+type stepKind string
 
 const (
-	hydrationNothing hydrationStep = "Nothing"
-	hydrationRemap   hydrationStep = "Remap"
-	hydrationRevive  hydrationStep = "Revive"
-	hydrationSweep   hydrationStep = "Sweep"
-	hydrationLeave   hydrationStep = "Leave"
-	hydrationSwap    hydrationStep = "Swap"
-	hydrationRest    hydrationStep = "Rest"
-	hydrationEnable  hydrationStep = "Hydrate"
+	stepNothing stepKind = "Nothing"
+	stepRemap   stepKind = "Remap"
+	stepRevive  stepKind = "Revive"
+	stepSweep   stepKind = "Sweep"
+	stepLeave   stepKind = "Leave"
+	stepSwap    stepKind = "Swap"
+	stepRest    stepKind = "Rest"
+	stepEnable  stepKind = "Hydrate"
 )
 
-// decideHydration is that table, in its order.
-func decideHydration(f hydrationFacts) hydrationStep {
+// decide is that table, in its order.
+func decide(f facts) stepKind {
 	e := f.Entry
 	switch {
 	case e == nil || e.Hydration == nil:
-		return hydrationNothing
+		return stepNothing
 	case f.Clone && !f.OnOrigin && (f.PathFailed || f.Expired || f.SourceStopped):
 		// In every state of the journal: whoever works on the volume may be waiting
 		// for the lost peer.
-		return hydrationRemap
+		return stepRemap
 	case f.Clone && f.OnOrigin && f.PathFailed:
 		// An error of the origin itself; a path that stays down would hold the pod
 		// up for ever.
-		return hydrationRevive
+		return stepRevive
 	case e.State != state.Staged || !e.Cached():
-		return hydrationNothing
+		return stepNothing
 	case f.Linear:
-		return hydrationSweep
+		return stepSweep
 	case !f.Clone || f.Status.Fail || f.Status.Silent:
-		return hydrationNothing
+		return stepNothing
 	case f.OnOrigin && e.Hydration.Peer != nil:
-		return hydrationLeave
+		return stepLeave
 	case f.Status.Complete():
-		return hydrationSwap
+		return stepSwap
 	case f.OverBudget && f.Status.HydrationEnabled():
-		return hydrationRest
+		return stepRest
 	case f.OverBudget, f.Settling:
-		return hydrationNothing
+		return stepNothing
 	case !f.Status.HydrationEnabled():
-		return hydrationEnable
+		return stepEnable
 	}
-	return hydrationNothing
+	return stepNothing
 }

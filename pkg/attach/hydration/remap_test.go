@@ -1,16 +1,18 @@
-package attach
+package hydration
 
 import (
 	"context"
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
-	"github.com/nearflash/nearflash/pkg/keylock"
+	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -32,11 +34,11 @@ func TestRemapOfBefore(t *testing.T) {
 		"another origin":          {func(_ *state.Entry, d *remapDevices) { d.origin++ }, volume.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			entries := newJournal(t)
+			entries := openJournal(t)
 			e := state.Entry{ID: "v", State: state.Staged, ActivationID: "1", Fence: volume.Fence{UID: "u", Generation: 2}, Hydration: &state.Hydration{Move: volume.MoveID{UID: "m"}, Peer: peer}}
 			dm := &remapDevices{origin: 1}
-			a := New(Config{Warm: WarmConfig{Dir: t.TempDir()}}, Deps{Pool: withoutPool{}, DM: dm, Journal: entries})
-			if err := errors.Join(entries.Save("v", e), a.writeMap("v", cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4})); err != nil {
+			r := runnerOn(entries, dm)
+			if err := entries.Save("v", e); err != nil {
 				t.Fatal(err)
 			}
 			infos, _ := dm.Info(t.Context(), "")
@@ -49,7 +51,7 @@ func TestRemapOfBefore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			err := a.remapPath(t.Context(), &e, infos)
+			err := r.remapPath(t.Context(), &e, infos)
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -113,17 +115,62 @@ func (d *remapDevices) Message(_ context.Context, _ string, _ uint64, args ...st
 
 // The session with a peer is not ended because the hydration before did without its own.
 func TestLeaveLooksAgain(t *testing.T) {
-	entries := newJournal(t)
+	entries := openJournal(t)
 	e := state.Entry{ID: "v", State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Hydration: &state.Hydration{Peer: &volume.ISCSI{IQN: "iqn.x:a"}}}
 	if err := entries.Save("v", e); err != nil {
 		t.Fatal(err)
 	}
-	a := New(Config{}, Deps{Pool: withoutPool{}, DM: &remapDevices{origin: 1, below: []string{"8:0"}}, Journal: entries, Locks: &keylock.Set{}})
-	memo := &hydrationMemo{known: true, onOrigin: true}
-	if err := a.lockedHydrationStep(t.Context(), "v", hydrationLeave, memo); err != nil {
+	r := runnerOn(entries, &remapDevices{origin: 1, below: []string{"8:0"}})
+	memo := &account{known: true, onOrigin: true}
+	if err := r.lockedStep(t.Context(), "v", stepLeave, memo); err != nil {
 		t.Fatal(err)
 	}
 	if now, err := entries.Load("v"); err != nil || now.Hydration.Peer == nil || memo.known {
 		t.Errorf("the path leads to the peer: journal %+v, %v, remembered %t", now.Hydration, err, memo.known)
 	}
+}
+
+func openJournal(t *testing.T) *journal.Store[state.Entry] {
+	t.Helper()
+	entries, err := journal.Open[state.Entry](t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func runnerOn(entries *journal.Store[state.Entry], dm devmapper.Client) *Runner {
+	r := newRunner(time.Now)
+	r.Host, r.Devices, r.Stack = host{entries}, dm, stack.New(stack.Config{DM: dm})
+	return r
+}
+
+// host is a node whose journal is read and written, and where nobody else is at work.
+type host struct{ entries *journal.Store[state.Entry] }
+
+func (h host) Entries() ([]state.Entry, error) { return h.entries.List() }
+
+func (h host) Entry(id volume.ID) (*state.Entry, error) {
+	e, err := h.entries.Load(string(id))
+	return &e, err
+}
+
+func (h host) Lock(_ context.Context, id volume.ID) (*state.Entry, func(), error) {
+	e, err := h.Entry(id)
+	return e, func() {}, err
+}
+
+func (h host) Save(_ context.Context, e *state.Entry, s state.State) error {
+	e.State = s
+	return h.entries.Save(string(e.ID), *e)
+}
+
+func (host) ReadMap(volume.ID) (*cachemap.Map, error) {
+	return &cachemap.Map{ChunkSectors: 64, CacheBlocks: 8, Policy: "smq", HintWidth: 4}, nil
+}
+
+func (host) LeavePeer(_ context.Context, e *state.Entry) { e.Hydration.Peer = nil }
+
+func (host) Drop(_ context.Context, e *state.Entry, _ volume.MoveOutcome, _ string) {
+	e.Hydration = nil
 }

@@ -1,4 +1,4 @@
-package attach
+package hydration
 
 import (
 	"sync"
@@ -8,8 +8,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// HydrationState is what is known of a hydration under way.
-type HydrationState struct {
+// State is what is known of a hydration under way.
+type State struct {
 	ID                        volume.ID
 	TotalBytes, HydratedBytes int64
 	// Rate is the mean since the hydration began on this process, in bytes per second.
@@ -18,11 +18,11 @@ type HydrationState struct {
 	Began time.Time
 }
 
-// hydrationMemory is what is remembered of hydrations between two looks. It is lost with the
+// memory is what is remembered of hydrations between two looks. It is lost with the
 // process, which costs a look at their devices.
-type hydrationMemory struct {
+type memory struct {
 	mu sync.Mutex
-	m  map[volume.ID]*hydrationMemo
+	m  map[volume.ID]*account
 	// clones are as they were at the last look.
 	clones map[string]devmapper.CloneStatus
 	// foundAt is when the journal was last searched for hydrations.
@@ -31,10 +31,10 @@ type hydrationMemory struct {
 	wake chan struct{}
 }
 
-type hydrationMemo struct {
-	state HydrationState
+type account struct {
+	state State
 	// since is when the pod's start began; zero if that is long ago. The mutex of
-	// hydrationMemory guards it.
+	// memory guards it.
 	since time.Time
 	// known is true when onOrigin is.
 	known, onOrigin bool
@@ -60,24 +60,24 @@ type hydrationMemo struct {
 	retryAt  time.Time
 }
 
-func newHydrationMemory() *hydrationMemory {
-	return &hydrationMemory{m: map[volume.ID]*hydrationMemo{}, wake: make(chan struct{}, 1)}
+func newMemory() *memory {
+	return &memory{m: map[volume.ID]*account{}, wake: make(chan struct{}, 1)}
 }
 
-func (f *hydrationMemory) forget(id volume.ID) {
+func (f *memory) forget(id volume.ID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.m, id)
 }
 
-// begin makes RunHydrations look at a volume, whose pod is being started since then; zero if
+// begin makes Run look at a volume, whose pod is being started since then; zero if
 // it is not, or if that is not known. The journal names a hydration long before its pod is
-// started, so that RunHydrations may have found it already.
-func (f *hydrationMemory) begin(id volume.ID, since time.Time) {
+// started, so that Run may have found it already.
+func (f *memory) begin(id volume.ID, since time.Time) {
 	f.mu.Lock()
 	memo := f.m[id]
 	if memo == nil {
-		memo = &hydrationMemo{state: HydrationState{ID: id}}
+		memo = &account{state: State{ID: id}}
 		f.m[id] = memo
 	}
 	if !since.IsZero() {
@@ -89,25 +89,25 @@ func (f *hydrationMemory) begin(id volume.ID, since time.Time) {
 
 // findDue reports whether the journal is to be searched for hydrations, at the start and every now
 // and then.
-func (f *hydrationMemory) findDue(now time.Time) bool {
+func (f *memory) findDue(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.foundAt.IsZero() && now.Sub(f.foundAt) < hydrationIdle {
+	if !f.foundAt.IsZero() && now.Sub(f.foundAt) < idlePause {
 		return false
 	}
 	f.foundAt = now
 	return true
 }
 
-// poke makes RunHydrations look at once.
-func (f *hydrationMemory) poke() {
+// poke makes Run look at once.
+func (f *memory) poke() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (f *hydrationMemory) ids() []volume.ID {
+func (f *memory) ids() []volume.ID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := make([]volume.ID, 0, len(f.m))
@@ -117,18 +117,18 @@ func (f *hydrationMemory) ids() []volume.ID {
 	return out
 }
 
-func (f *hydrationMemory) memo(id volume.ID) *hydrationMemo {
+func (f *memory) memo(id volume.ID) *account {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.m[id]
 }
 
-// Hydrations returns the hydrations under way.
-func (a *Attacher) Hydrations() []HydrationState {
-	a.hydrations.mu.Lock()
-	defer a.hydrations.mu.Unlock()
-	var out []HydrationState
-	for _, m := range a.hydrations.m {
+// States returns the hydrations under way.
+func (r *Runner) States() []State {
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	var out []State
+	for _, m := range r.memory.m {
 		if m.state.TotalBytes > 0 {
 			out = append(out, m.state)
 		}

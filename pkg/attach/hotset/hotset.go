@@ -1,0 +1,153 @@
+// Package hotset stores the lists of the blocks that volumes read most, from which a cache
+// is filled where no other node exports one (states.md, The warm move).
+package hotset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/cachetools"
+	"github.com/nearflash/nearflash/pkg/passes"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// maxBytes bounds one volume's hot set.
+const maxBytes = 64 << 10
+
+const (
+	// rest is how long a volume has left the node when its hot set is taken.
+	rest = 20 * time.Second
+	// First is how long it has been attached when its first one is.
+	First = 2 * time.Minute
+)
+
+// Host is the node whose volumes are listed. Its journal is written under a volume's lock.
+type Host interface {
+	// TryLock takes a volume's lock, unless somebody works on it.
+	TryLock(id volume.ID) (unlock func(), ok bool)
+	// Entries are those of all its volumes; on error those that can be read. Entry is one of
+	// them, nil if there is none.
+	Entries() ([]state.Entry, error)
+	Entry(id volume.ID) (*state.Entry, error)
+	// Save journals an entry with a state.
+	Save(ctx context.Context, e *state.Entry, s state.State) error
+}
+
+// Recorder records the hot sets of a node's volumes.
+type Recorder struct {
+	Host Host
+	SSD  *ssd.Group
+	// Store keeps them, and Dump writes the map of a cache to a file. Without one of them, or
+	// without Dir, a folder for maps, nothing is recorded.
+	Store volume.HotSets
+	Dump  func(ctx context.Context, device, file string) error
+	Dir   string
+	// Boot is the kernel's boot id.
+	Boot string
+	// Every is the pause between two hot sets of an attached volume.
+	Every time.Duration
+	Now   func() time.Time
+
+	work passes.Workers
+}
+
+// Load returns the volume's hot set. Errors: ErrNotFound.
+func (r *Recorder) Load(ctx context.Context, req volume.StageRequest) (*cachemap.HotSet, error) {
+	if r.Store == nil {
+		return nil, volume.ErrNotFound
+	}
+	stored, err := r.Store.Load(ctx, req.ID, req.Publication.Fence.UID)
+	if err != nil {
+		return nil, err
+	}
+	h, err := cachemap.DecodeHotSet(stored.Blocks)
+	if err != nil {
+		return nil, fmt.Errorf("hot set of volume %s: %w", req.ID, err)
+	}
+	return &h, nil
+}
+
+// Pass stores the hot sets that are due: of volumes that have left the
+// node, and now and then of attached ones. One that cannot be stored is tried again
+// later; it is a hint.
+func (r *Recorder) Pass(ctx context.Context) {
+	if r.Store == nil || r.Dump == nil || r.Dir == "" {
+		return
+	}
+	entries, _ := r.Host.Entries() // Repair has said what cannot be read
+	var ids []volume.ID
+	for i := range entries {
+		if r.due(&entries[i]) {
+			ids = append(ids, entries[i].ID)
+		}
+	}
+	// What it took is logged by the volume.
+	_ = r.work.Each(ctx, passes.Slow, passes.Patience, ids, func(ctx context.Context, id volume.ID) error {
+		if err := r.record(ctx, id); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Hot set was not recorded", "volume", id)
+		}
+		return nil
+	})
+}
+
+// due reports whether a volume's hot set is to be taken now. That of an attached
+// volume is taken for the case that its node is lost; one of an earlier boot is repair's.
+func (r *Recorder) due(e *state.Entry) bool {
+	switch {
+	case !e.Cached() || e.Hydration != nil:
+		return false
+	case e.State == state.Retained:
+		// Not at once: the next owner may be asking for the retained cache just now.
+		return e.HotSetDue && e.Exported == nil && r.Now().Sub(e.UpdatedAt) > rest
+	}
+	return e.State == state.Staged && e.Boot == r.Boot && r.Now().Sub(e.HotSetAt) > r.Every
+}
+
+func (r *Recorder) record(ctx context.Context, id volume.ID) error {
+	unlock, ok := r.Host.TryLock(id)
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	e, err := r.Host.Entry(id)
+	if err != nil || e == nil || !r.due(e) {
+		return err
+	}
+	m, err := r.copyMap(ctx, e)
+	if err != nil {
+		// Of an attached volume the copy may be torn; the next one is as good later.
+		e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
+		return errors.Join(err, r.Host.Save(ctx, e, e.State))
+	}
+	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(m, maxBytes), Recorded: r.Now()})
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
+	if err := r.Host.Save(ctx, e, e.State); err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(2).Info("Hot set recorded", "volume", id, "chunks", len(m.Entries))
+	return nil
+}
+
+// copyMap reads the map from a copy of the metadata, which may be in use: then the
+// copy may be torn, and the tool says so or the list is a little wrong.
+func (r *Recorder) copyMap(ctx context.Context, e *state.Entry) (cachemap.Map, error) {
+	c, err := r.SSD.Find(ctx, e.ID)
+	if err != nil {
+		return cachemap.Map{}, err
+	}
+	if !c.Facts.Whole {
+		return cachemap.Map{}, fmt.Errorf("%w: cache of volume %s", volume.ErrNotFound, e.ID)
+	}
+	return cachetools.ReadMap(ctx, r.Dump, c.Meta.DevPath(), filepath.Join(r.Dir, string(e.ID)))
+}

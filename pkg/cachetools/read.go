@@ -1,0 +1,87 @@
+package cachetools
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+)
+
+// ReadMap reads the map of a cache from a copy of its metadata, for which it makes
+// files whose names begin with base. A cache that was never stopped cleanly is read
+// too.
+func ReadMap(ctx context.Context, dump func(ctx context.Context, device, file string) error, metadataDevice, base string) (m cachemap.Map, err error) {
+	raw, text := base+".raw", base+".hot"
+	defer func() { err = errors.Join(err, RemoveFiles(raw, text)) }()
+	if err := CopyHead(ctx, metadataDevice, raw, math.MaxInt64); err != nil {
+		return m, err
+	}
+	if err := devmapper.AddHints(raw); err != nil {
+		return m, err
+	}
+	if err := dump(ctx, raw, text); err != nil {
+		return m, err
+	}
+	read, err := ReadFile(text)
+	if err != nil {
+		return m, err
+	}
+	return *read, nil
+}
+
+// ReadFile reads a map that Dump has written.
+func ReadFile(path string) (*cachemap.Map, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	m, err := cachemap.Read(f)
+	return &m, err
+}
+
+// CopyHead copies the first n bytes of a device, a multiple of 4096, to a file: past the page
+// cache, in which the kernel's own writes do not show.
+func CopyHead(ctx context.Context, device, file string, n int64) error {
+	in, err := blockdev.OpenDirect(device)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = in.Close() }()
+	out, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	buf := blockdev.AlignedBuffer(1 << 20)
+	for err == nil && n > 0 && ctx.Err() == nil {
+		var got int
+		if got, err = in.Read(buf[:min(n, int64(len(buf)))]); got > 0 {
+			_, werr := out.Write(buf[:got])
+			err, n = errors.Join(err, werr), n-int64(got)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err = errors.Join(err, ctx.Err(), out.Close()); err != nil {
+		return fmt.Errorf("copy %s: %w", device, err)
+	}
+	return nil
+}
+
+// RemoveFiles removes what may be there.
+func RemoveFiles(paths ...string) error {
+	var errs []error
+	for _, p := range paths {
+		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
