@@ -20,6 +20,9 @@ const (
 	hintWidth = 4
 	// maxCacheBlocks is bounded by the kernel's number of a cache block (dm-cblock).
 	maxCacheBlocks = 1 << 32
+	// MaxBlocks bounds the mappings that are read: a cache of nearflash has a million blocks
+	// at most, and a little more where its size is rounded up.
+	MaxBlocks = 1 << 20
 )
 
 // Entry says that a block of the cache holds a block of the origin.

@@ -260,6 +260,9 @@ func (p *parser) mapping(a attributes) error {
 	case e.Origin >= maxSectors/p.m.ChunkSectors:
 		return fmt.Errorf("origin block %d is beyond any device", e.Origin)
 	}
+	if uint64(len(p.m.Entries)) >= min(p.m.CacheBlocks, MaxBlocks) {
+		return fmt.Errorf("more than %d mappings of %d cache blocks", len(p.m.Entries), p.m.CacheBlocks)
+	}
 	if dirty {
 		p.m.Dirty++
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -159,6 +160,25 @@ func TestReadRefuses(t *testing.T) {
 	if _, err := cachemap.Read(iotest.ErrReader(broken)); !errors.Is(err, broken) || errors.Is(err, cachemap.ErrFormat) {
 		t.Errorf("error of the reader: %v", err)
 	}
+}
+
+// TestReadEndless: a map that somebody else has written needs no more memory than it has blocks.
+func TestReadEndless(t *testing.T) {
+	head := `<superblock uuid="" block_size="64" nr_cache_blocks="9" policy="" hint_width="4"><mappings>`
+	if m, err := cachemap.Read(io.MultiReader(strings.NewReader(head), endless(mapping(1, 7, false)))); !errors.Is(err, cachemap.ErrFormat) {
+		t.Errorf("got %+v, %v, want ErrFormat", m, err)
+	}
+}
+
+// endless is a text without end.
+type endless string
+
+func (e endless) Read(p []byte) (int, error) {
+	n := 0
+	for n+len(e) <= len(p) {
+		n += copy(p[n:], e)
+	}
+	return n, nil
 }
 
 func encode(t testing.TB, m cachemap.Map) string {

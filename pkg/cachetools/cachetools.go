@@ -29,13 +29,19 @@ var (
 	ErrNoSpace = errors.New("no space for cache metadata")
 )
 
+// dumpBytes bounds the XML of a map: somebody else's metadata may say anything. A map of
+// cachemap.MaxBlocks has less than half of it.
+const dumpBytes = 384 << 20
+
 // Dump writes the map in metadata to a file, as XML (cache_dump(8)). On error there
-// is no file.
+// is no file. A map of more than dumpBytes is refused.
 //
 // The metadata must not be in use: those of a running cache change while they are
 // read. Errors: ErrRefused, ErrBusy, ErrNoSpace, ErrNoDirect.
 func Dump(ctx context.Context, run hostexec.Runner, metadataDevice, file string) error {
-	_, err := run.Run(ctx, hostexec.Query("cache_dump", "-o", file, metadataDevice))
+	cmd := hostexec.Query("cache_dump", "-o", file, metadataDevice)
+	cmd.FileBytes = dumpBytes
+	_, err := run.Run(ctx, cmd)
 	if err == nil {
 		return nil
 	}

@@ -21,7 +21,7 @@ var (
 )
 
 // Cmd is one program run. What its context does to it depends on what the program is:
-// see [Look], [Command] and [Change].
+// see [Query], [Command] and [Change].
 type Cmd struct {
 	// Name is the program, looked up in PATH unless it contains a slash.
 	Name string
@@ -40,6 +40,9 @@ type Cmd struct {
 	// time: a device of the device mapper, a volume group.
 	Changes bool
 	Device  string
+	// FileBytes bounds each file that the program writes; 0 is no bound. It is ended by
+	// SIGXFSZ at that (setrlimit(2), RLIMIT_FSIZE).
+	FileBytes uint64
 }
 
 // Query is a program that changes nothing. It is killed when its context ends, and not

@@ -3,6 +3,8 @@ package hostexec_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +41,19 @@ func TestRunExitError(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "exit status 5: no space") {
 		t.Errorf("error text %q", err)
+	}
+}
+
+// A program that writes somebody else's data to a file fills no disk.
+func TestRunBoundsFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "out")
+	cmd := hostexec.Query("sh", "-c", `while :; do echo 0123456789; done > "$0"`, file)
+	cmd.FileBytes = 1 << 16
+	if _, err := hostexec.New().Run(t.Context(), cmd); err == nil || t.Context().Err() != nil {
+		t.Errorf("a file without end: %v", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Size() == 0 || info.Size() > 1<<16 {
+		t.Errorf("the file: %+v, %v", info, err)
 	}
 }
 

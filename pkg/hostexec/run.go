@@ -140,12 +140,32 @@ func startAs(c *exec.Cmd, cmd Cmd) (*process, error) {
 		s.close()
 		return nil, missing(cmd, err)
 	}
+	limitErr := limitFiles(c.Process.Pid, cmd.FileBytes)
 	p := &process{cmd: c, streams: s, ended: make(chan struct{})}
 	go func() {
 		p.err = c.Wait()
 		close(p.ended)
 	}()
+	if limitErr != nil {
+		p.kill()
+		<-p.ended
+		s.close()
+		return nil, fmt.Errorf("%s: bound its files: %w", cmd, limitErr)
+	}
 	return p, nil
+}
+
+// limitFiles bounds the files of a process that has started. The bound holds for where a
+// write would end, so that what was written before it does not escape.
+func limitFiles(pid int, bytes uint64) error {
+	if bytes == 0 {
+		return nil
+	}
+	err := unix.Prlimit(pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: bytes, Max: bytes}, nil)
+	if errors.Is(err, unix.ESRCH) {
+		return nil // it has ended
+	}
+	return err
 }
 
 func missing(cmd Cmd, err error) error {

@@ -45,15 +45,18 @@ type Destination struct {
 	client client.WithWatch
 	events events.EventRecorder
 	now    func() time.Time
+	// port is where nodes export their caches.
+	port int
 	// known are the moves as a watch shows them; nil without one.
 	known *leaseStates
 }
 
 var _ volume.Moves = (*Destination)(nil)
 
-// NewDestination returns a Destination. c must read from the API server itself.
-func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func() time.Time) *Destination {
-	return &Destination{client: c, events: recorder, now: now}
+// NewDestination returns a Destination. c must read from the API server itself. port is where
+// nodes export their caches; 0 is for who reads none.
+func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func() time.Time, port int) *Destination {
+	return &Destination{client: c, events: recorder, now: now, port: port}
 }
 
 // Begin implements volume.Moves. A move whose source refuses or does not answer is
@@ -138,6 +141,9 @@ func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigrat
 		return nil, unavailable("node %s does not export its cache (%s): %s", node, answer.State, answer.Message)
 	}
 	lease, err := leaseOf(obj, answer, key)
+	if err == nil {
+		err = d.checkPeer(ctx, obj, answer)
+	}
 	if err != nil {
 		return nil, unavailable("the answer of node %s cannot be used: %v", node, err)
 	}
@@ -157,6 +163,9 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		return nil, errors.New("a size is no number of sectors")
 	case answer.ChunkSizeBytes > answer.DataBytes || answer.DataBytes > math.MaxInt64-answer.MetaBytes:
 		return nil, errors.New("the sizes do not go together")
+	case answer.DataBytes/answer.ChunkSizeBytes > volume.MaxExportedChunks || answer.MetaBytes > volume.MaxExportedMetaBytes:
+		return nil, fmt.Errorf("a cache of %d chunks with %d bytes of metadata; at most %d chunks and %d bytes are read",
+			answer.DataBytes/answer.ChunkSizeBytes, answer.MetaBytes, volume.MaxExportedChunks, volume.MaxExportedMetaBytes)
 	}
 	return &volume.Lease{
 		Move:         idOf(obj),

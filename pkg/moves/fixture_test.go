@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +28,9 @@ import (
 )
 
 const initiatorB = "iqn.1993-08.org.debian:01:b"
+
+// testPort is where the nodes of these tests export.
+const testPort = 3260
 
 // fixture is a volume that moves from node A to node B, over a real API server.
 type fixture struct {
@@ -48,8 +52,13 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 		t: t, cfg: cfg, api: apiserver.Client(t, cfg), events: events.NewFakeRecorder(100),
 		nodeA: name + "-a", nodeB: name + "-b",
 	}
-	f.b = moves.NewDestination(f.api, f.events, time.Now)
+	f.b = moves.NewDestination(f.api, f.events, time.Now, testPort)
 	f.lessor = newLessor(map[volume.ID]int64{})
+	f.lessor.node = f.nodeA
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.nodeA}}
+	must(t, f.api.Create(t.Context(), node))
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	must(t, f.api.Status().Update(t.Context(), node))
 	f.id, f.fence = f.volume(name)
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: f.nodeB}}
 	must(t, f.api.Create(t.Context(), pool))

@@ -33,6 +33,8 @@ func FuzzAnswer(f *testing.F) {
 		func(a *v1alpha1.MigrationSource) { a.DataBytes = 100 },
 		func(a *v1alpha1.MigrationSource) { a.DataBytes, a.MetaBytes = 1<<63-512, 1<<63-512 },
 		func(a *v1alpha1.MigrationSource) { a.MetaBytes = -512 },
+		func(a *v1alpha1.MigrationSource) { a.ChunkSizeBytes, a.DataBytes = 32<<10, 1<<40 },
+		func(a *v1alpha1.MigrationSource) { a.MetaBytes = 1 << 40 },
 		func(a *v1alpha1.MigrationSource) { a.Portals = nil },
 		func(a *v1alpha1.MigrationSource) { a.PublicKey = strings.Repeat("A", 43) + "=" },
 		func(a *v1alpha1.MigrationSource) { a.PublicKey = "AAAA" },
@@ -66,6 +68,9 @@ func FuzzAnswer(f *testing.F) {
 		if l.ChunkSectors == 0 || l.MetaBytes <= 0 || l.DataBytes < int64(l.ChunkSectors)*sectorSize || l.MetaBytes+l.DataBytes <= 0 ||
 			(l.MetaBytes|l.DataBytes)%sectorSize != 0 || len(l.Source.Portals) == 0 {
 			t.Errorf("accepted: %+v", *l)
+		}
+		if l.DataBytes/(int64(l.ChunkSectors)*sectorSize) > volume.MaxExportedChunks || l.MetaBytes > volume.MaxExportedMetaBytes {
+			t.Errorf("accepted a map of %+v", *l)
 		}
 		if l.Tracked != nil && (l.Tracked.ID == "" || l.Tracked.AreaBytes <= 0) {
 			t.Errorf("accepted record of writes: %+v", *l.Tracked)

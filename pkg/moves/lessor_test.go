@@ -1,6 +1,7 @@
 package moves_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,6 +14,9 @@ import (
 // lessor is a volume.Lessor that keeps the rules of the real one and exports nothing.
 type lessor struct {
 	mu sync.Mutex
+	// node is the name of the one whose caches these are; iqn is what it says that it
+	// exports, "" for the truth.
+	node, iqn string
 	// retained caches are the generations that this node has.
 	retainedCaches map[volume.ID]int64
 	leases         map[volume.ID]volume.LeaseRequest
@@ -67,7 +71,7 @@ func (l *lessor) Export(_ context.Context, r volume.LeaseRequest) (volume.Lease,
 		l.killed()
 	}
 	return volume.Lease{
-		Move: r.Move, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:lend.0." + string(r.Volume)},
+		Move: r.Move, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: cmp.Or(l.iqn, volume.ExportIQN(l.node, r.Volume))},
 		Credentials: r.Credentials, ChunkSectors: 512, MetaBytes: 8 << 20, DataBytes: 1 << 30, Tracked: l.tracked,
 	}, nil
 }

@@ -46,6 +46,7 @@ func TestMoves(t *testing.T) {
 		"drain of twenty":         testDrain,
 		"other nodes' moves":      testOtherNode,
 		"answer makes no sense":   testSenselessAnswer,
+		"answer leads elsewhere":  testLeadsElsewhere,
 		"late answer is no lease": testFinishedIsNotExported,
 		"handed over":             testHandOver,
 		"handed over to nobody":   testHandOverUnheard,
@@ -288,6 +289,19 @@ func testOtherNode(t *testing.T, f *fixture) {
 	}
 	if f.lessor.calls() > 0 {
 		t.Error("answered for another node")
+	}
+}
+
+// testLeadsElsewhere: a node that knows the secret, and names the target of another volume.
+func testLeadsElsewhere(t *testing.T, f *fixture) {
+	f.lessor.iqn = "iqn.2026-11.io.nearflash:s1:other:g4"
+	f.source()
+	m, lease, err := f.begin()
+	if !errors.Is(err, volume.ErrUnavailable) || lease != nil || !strings.Contains(err.Error(), f.lessor.iqn) {
+		t.Errorf("got %+v, %v", lease, err)
+	}
+	if o := f.load(m).Status.Outcome; o != v1alpha1.MigrationFailed {
+		t.Errorf("the move has the outcome %q", o)
 	}
 }
 

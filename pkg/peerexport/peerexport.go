@@ -27,10 +27,6 @@ import (
 // DefaultPort is IANA's port of iSCSI.
 const DefaultPort = 3260
 
-// nodeDigits are how many digits of the hash of a node's name are part of its
-// targets' names, as in the name of its volume group.
-const nodeDigits = 10
-
 // serialDigits is the length of a unit serial, of which the kernel uses 25.
 const serialDigits = 32
 
@@ -119,14 +115,13 @@ func (e *Exporter) List(context.Context) ([]string, error) {
 // nearflash-target names "iqn.2026-11.io.nearflash:<server>:<volume>:g<generation>" and
 // "<server>:<volume>"; a server's name never begins with an underscore.
 func (e *Exporter) target(name string) lio.Target {
-	node := digits(e.Node, nodeDigits)
 	port := e.Port
 	if port == 0 {
 		port = DefaultPort
 	}
 	return lio.Target{
-		IQN:       "iqn.2026-11.io.nearflash:lend." + node + "." + name,
-		Backstore: "_lend." + node + "." + name,
+		IQN:       volume.ExportIQN(e.Node, volume.ID(name)),
+		Backstore: "_" + volume.ExportName(e.Node) + name,
 		Serial:    digits(e.Node+"\x00"+name, serialDigits),
 		Portals:   []string{net.JoinHostPort(e.NodeIP, strconv.Itoa(port))},
 		ReadOnly:  true,

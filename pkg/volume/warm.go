@@ -2,6 +2,8 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 )
 
@@ -99,6 +101,31 @@ type Lease struct {
 	// says what it has become; nil if there is none.
 	Tracked *Tracked
 }
+
+// exportNodeDigits are how many digits of the hash of a node's name are part of the names of
+// its exports.
+const exportNodeDigits = 10
+
+// ExportName is what the exports of a node's caches are called by, before the volume's ID.
+// None of it can be a name of nearflash-target, which may run on the same machine: that names
+// "<server>:<volume>", and no server's name ends with a dot.
+func ExportName(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return "lend." + hex.EncodeToString(sum[:])[:exportNodeDigits] + "."
+}
+
+// ExportIQN is the iSCSI name of a volume's cache that a node exports. A node that reads it
+// takes no other (states.md, The warm move).
+func ExportIQN(node string, id ID) string { return exportIQNPrefix + ExportName(node) + string(id) }
+
+const exportIQNPrefix = "iqn.2026-11.io.nearflash:"
+
+// Bounds of what another node's cache may have. A cache of nearflash has at most a million
+// chunks, and a little more where its size is rounded up.
+const (
+	MaxExportedChunks    = 1 << 20
+	MaxExportedMetaBytes = 1 << 30
+)
 
 // ServedFrom says where a hydration reads at the moment.
 type ServedFrom string

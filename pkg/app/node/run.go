@@ -223,7 +223,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	destination := moves.NewDestination(api, recorder, time.Now)
+	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort)
 	watchMoves, err := destination.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
