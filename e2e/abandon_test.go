@@ -40,7 +40,7 @@ var _ = Describe("Unflushed writes of a node that is lost for good", Label("cras
 		Expect(status).To(Equal(1))
 		Expect(errOut).To(ContainSubstring("add --accept-data-loss"))
 		Expect(shown(ctx, "abandon", "-n", s.name, v.claim, "--accept-data-loss", "--force")).To(ContainSubstring("the writes are abandoned"))
-		Expect(shown(ctx, "describe", "-n", s.name, v.claim)).To(And(ContainSubstring("Given up:"), ContainSubstring("no pod was told yet")))
+		Expect(shown(ctx, "describe", "-n", s.name, v.claim)).To(And(ContainSubstring("Abandoned:"), ContainSubstring("no pod was told yet")))
 
 		By("going on elsewhere")
 		Expect(v.start(ctx, nodeB)).To(Succeed())

@@ -5,7 +5,8 @@
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too;
 # MATRIX=whole kills the plugin at each step and not only at one of each phase, and runs
 # the tests that make test leaves to make test-full.
-# SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md);
+# SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md); without
+# RUN and SEED the seed follows from the commit, so that each has other disasters;
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
 # KERNEL=debian-12 (debian-13, debian-newest) runs them in an emulated machine with that
@@ -86,11 +87,13 @@ if [[ -n ${KERNEL:-} ]]; then
   machine=(--kernel "$KERNEL" --cpus "${CPUS:-2}" --kvm="${KVM:-false}" --env "NEARFLASH_STOCK_KERNEL=$KERNEL")
   memory=2048
 fi
+seed=${SEED:-}
+[[ -n $seed || -n ${RUN:-} ]] || seed=$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1)
 start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
   "$out/lab" guest run "${machine[@]}" --timeout "${LIMIT:-30m}" --disk-size "${DISK:-1024}" --memory "${MEMORY:-$memory}" --env "RUN=$run" --env "SKIP=$skip" --env "SHORT=${SHORT:-true}" --env "VERBOSE=${VERBOSE:-false}" \
-    --env "LIMIT=${LIMIT:-25m}" --env "SEED=${SEED:-}" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" --env "MATRIX=${MATRIX:-}" "$out/$1" > "$out/$1/log" 2>&1 &
+    --env "LIMIT=${LIMIT:-25m}" --env "SEED=$seed" --env "DISASTERS=${DISASTERS:-}" --env "KINDS=${KINDS:-}" --env "MATRIX=${MATRIX:-}" "$out/$1" > "$out/$1/log" 2>&1 &
   running[$!]=$1
 }
 failed=()

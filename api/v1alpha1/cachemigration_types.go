@@ -171,7 +171,7 @@ type MigrationSource struct {
 	PublicKey string `json:"publicKey,omitempty"`
 
 	// portals lists where the retained cache is served, as "address:port". Its logical
-	// LUN has the number 0.
+	// unit has the number 0.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -205,13 +205,13 @@ type MigrationSource struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	DataBytes int64 `json:"dataBytes,omitempty"`
 
-	// wwid is what the storage server's LUN that the exported cache belongs to says of its
+	// unitID is what the storage server's LUN that the exported cache belongs to says of its
 	// own identity. Whoever has another LUN at the volume's address does not use the
 	// cache. Empty is not known.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	WWID string `json:"wwid,omitempty"`
+	UnitID string `json:"unitID,omitempty"`
 
 	// tracking names the record of writes that was begun for a Prewarm. A Move whose
 	// source still has such a record repeats it.

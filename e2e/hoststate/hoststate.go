@@ -142,7 +142,7 @@ func OfVolumes(items []Item) []Item {
 				continue
 			}
 		case "lv":
-			if !strings.HasSuffix(i.Name, ".data") && !strings.HasSuffix(i.Name, ".meta") && !strings.HasSuffix(i.Name, ".hydration") && !strings.Contains(i.Name, "/pvc-") {
+			if !strings.HasSuffix(i.Name, ".data") && !strings.HasSuffix(i.Name, ".meta") && !strings.HasSuffix(i.Name, ".fill") && !strings.Contains(i.Name, "/pvc-") {
 				continue
 			}
 		case "mount":

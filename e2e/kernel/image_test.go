@@ -18,8 +18,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// imageLUN is what an image keeps or leaves out.
-const imageLUN = 256 << 10
+// imagePiece is what an image keeps or leaves out.
+const imagePiece = 256 << 10
 
 // image is a backup of a node's disks: its SSD and what it keeps in its state directory.
 type image struct {
@@ -73,7 +73,7 @@ func scan(t *testing.T, path string, each func(at int64, b []byte)) (size int64)
 	t.Helper()
 	f := openDirect(t, path)
 	defer func() { _ = f.Close() }()
-	b := aligned(imageLUN)
+	b := aligned(imagePiece)
 	for {
 		n, err := f.ReadAt(b, size)
 		if n > 0 {
@@ -94,7 +94,7 @@ func (i *image) putBack(m *machine, n *node) {
 	m.must("vgchange", "--devices", i.ssd, "--activate", "n", pool.VolumeGroup(i.name))
 	f := openDirect(m.t, i.ssd)
 	defer func() { _ = f.Close() }()
-	zero, out := aligned(imageLUN), aligned(imageLUN)
+	zero, out := aligned(imagePiece), aligned(imagePiece)
 	scan(m.t, i.ssd, func(at int64, b []byte) {
 		want := zero[:len(b)]
 		if kept, ok := i.blocks[at]; ok {

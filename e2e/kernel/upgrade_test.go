@@ -13,26 +13,38 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// earlierNames makes of a volume's devices, and of the nodes' journals, what a version left
-// that joined names by a dash. It returns the devices as they were.
-func (d *disk) earlierNames(nodes ...*node) map[string]devmapper.Info {
+// before says how a version before named devices, and what it wrote to the journal.
+type before struct {
+	format string
+	name   func(now string) string
+}
+
+// lent is the version before this one, and dashed the one before that.
+var (
+	lent   = before{`"version":3`, func(now string) string { return strings.Replace(now, ".exported", ".lent", 1) }}
+	dashed = before{`"version":2`, func(now string) string { return strings.Replace(lent.name(now), ".", "-", 1) }}
+)
+
+// earlier makes of a volume's devices, and of the nodes' journals, what a version before left.
+// It returns the devices as they were.
+func (d *disk) earlier(v before, nodes ...*node) map[string]devmapper.Info {
 	t := d.m.t
 	t.Helper()
-	before, err := d.n.DM.Info(t.Context(), layout.DevicePrefix)
+	was, err := d.n.DM.Info(t.Context(), layout.DevicePrefix)
 	mustPass(t, "devices", err)
 	for _, now := range layout.Devices(d.req.ID)[1:] {
-		if before[now].UUID != "" {
-			d.m.must("dmsetup", "rename", now, layout.EarlierName(d.req.ID, now), "--noudevsync")
+		if was[now].UUID != "" && v.name(now) != now {
+			d.m.must("dmsetup", "rename", now, v.name(now), "--noudevsync")
 		}
 	}
+	keys := strings.NewReplacer(`"version":4`, v.format, `"hydration":`, `"fill":`, `"exported":`, `"lent":`, `"exportedBytes":`, `"lentBytes":`, `"wwid":`, `"unitID":`)
 	for _, n := range nodes {
 		path := filepath.Join(n.dir, "journal", string(d.req.ID)+".json")
 		text, err := os.ReadFile(path)
 		mustPass(t, "journal", err)
-		text = []byte(strings.NewReplacer(`"version":4`, `"version":2`, `"hydration":`, `"fill":`, `"exported":`, `"lent":`, `"wwid":`, `"unitID":`).Replace(string(text)))
-		mustPass(t, "journal", os.WriteFile(path, text, 0o600))
+		mustPass(t, "journal", os.WriteFile(path, []byte(keys.Replace(string(text))), 0o600))
 	}
-	return before
+	return was
 }
 
 // wantNames compares the devices with what they were before the upgrade. Who has one open
@@ -65,10 +77,10 @@ func TestKernelUpgrade(t *testing.T) {
 		d.stage()
 		l := startLoad(t, d.device(), 32*mib)
 		l.moving()
-		before := d.earlierNames(n)
+		was := d.earlier(dashed, n)
 		d.reopen()
 		d.n.AdoptNames(t.Context())
-		d.wantNames(before)
+		d.wantNames(was)
 		d.stage()
 		d.change()
 		l.moving()
@@ -90,13 +102,20 @@ func TestKernelUpgrade(t *testing.T) {
 // share a kernel here, and each renames its own devices alone.
 func TestKernelUpgradeMove(t *testing.T) {
 	m := newMachine(t)
-	v := newMovers(t, m, "upgrade", cached(volume.ModeWriteback, 64*mib))
+	upgradedMove(t, newMovers(t, m, "upgrade", cached(volume.ModeWriteback, 64*mib)), lent)
+	if every() {
+		upgradedMove(t, newMovers(t, m, "upgrade-far", cached(volume.ModeWriteback, 64*mib)), dashed)
+	}
+}
+
+func upgradedMove(t *testing.T, v *movers, from before) {
+	t.Helper()
 	l := v.movedWarm()
 	again := resumeLoad(l, v.device())
 	again.moving()
-	before := v.earlierNames(v.a, v.b)
+	was := v.earlier(from, v.a, v.b)
 	for _, part := range []layout.Part{layout.Data, layout.Origin, layout.Source, layout.Path, layout.Exported} {
-		if before[layout.Device(v.req.ID, part)].UUID == "" {
+		if was[layout.Device(v.req.ID, part)].UUID == "" {
 			t.Errorf("the volume has no device %s", layout.Device(v.req.ID, part))
 		}
 	}
@@ -110,7 +129,7 @@ func TestKernelUpgradeMove(t *testing.T) {
 		t.Errorf("the destination has renamed what the source node exports: %v", infos)
 	}
 	a.AdoptNames(t.Context())
-	v.wantNames(before)
+	v.wantNames(was)
 	again.moving()
 	v.wantHydrated()
 	again.end()

@@ -198,7 +198,7 @@ func (f *failed) Load(ctx context.Context, name string, t devmapper.Table) error
 }
 
 // TestDeniedHydrationRests: a hydration that is left in the journal of a volume without a cache costs a
-// poll now and then, and no more.
+// look now and then, and no more.
 func TestDeniedHydrationRests(t *testing.T) {
 	l := newWarmLife(t, volume.ModeNone, "")
 	l.req = l.publish(l.a.name)

@@ -95,7 +95,7 @@ func TestEntryOfANewerVersion(t *testing.T) {
 					t.Errorf("%s: %v, want ErrNewer with the volume's name", doing, err)
 				}
 			}
-			if got := strings.Join(ssd.removed, " "); got != "orphan.meta orphan.hydration orphan.fill orphan.data" {
+			if got := strings.Join(ssd.removed, " "); got != "orphan.meta orphan.fill orphan.data" {
 				t.Errorf("removed from the SSD: %q, want what has no entry alone", got)
 			}
 			if b, err := os.ReadFile(file); err != nil || string(b) != text {

@@ -87,7 +87,7 @@ func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, 
 func (a *Attacher) keepData(ctx context.Context, id volume.ID, tags []string) (lvm.LV, error) {
 	vg := a.Pool.View().VG
 	// Of a stage that was killed.
-	if err := a.LVM.RemoveLVs(ctx, vg, append(layout.HydrationLVs(id), layout.MetaLV(id))...); err != nil {
+	if err := a.LVM.RemoveLVs(ctx, vg, layout.MetaLV(id), layout.HydrationLV(id)); err != nil {
 		return lvm.LV{}, err
 	}
 	if err := a.LVM.Activate(ctx, vg, layout.DataLV(id)); err != nil {

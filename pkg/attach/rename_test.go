@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,25 +16,22 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// earlier makes of an attached volume what a version left that joined names by a dash.
+// earlier makes of an attached volume what a version left whose journal had format 2, and that
+// joined names by a dash.
 func (h *host) earlier() {
 	h.w.t.Helper()
 	dm := h.kernel.Client(nil)
 	for _, now := range layout.Devices(volumeID)[1:] {
-		err := dm.Rename(h.w.ctx, now, layout.EarlierName(volumeID, now))
+		was := strings.Replace(now, ".exported", ".lent", 1)
+		was = strings.Replace(was, ".", "-", 1)
+		err := dm.Rename(h.w.ctx, now, was)
 		if !errors.Is(err, devmapper.ErrNotExist) {
 			h.w.must("rename", err)
 		}
 	}
 	text, err := os.ReadFile(h.gate.journal)
 	h.w.must("journal", err)
-	h.w.must("journal", os.WriteFile(h.gate.journal, earlierJournal(text), 0o600))
-}
-
-// earlierJournal is an entry as that version wrote it.
-func earlierJournal(text []byte) []byte {
-	return []byte(strings.NewReplacer(`"version":4`, `"version":2`, `"hydration":`, `"fill":`, `"exported":`, `"lent":`,
-		`"exportedBytes":`, `"lentBytes":`, `"wwid":`, `"unitID":`).Replace(string(text)))
+	h.w.must("journal", os.WriteFile(h.gate.journal, bytes.Replace(text, []byte(`"version":4`), []byte(`"version":2`), 1), 0o600))
 }
 
 // devices are the names of the volume's devices, sorted.

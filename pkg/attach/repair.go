@@ -354,7 +354,7 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 
 // shutOut reports whether a flush that failed need not be waited for: no write is on the SSD
 // alone, and this ownership is over, so that the server may never let the node in again. A
-// poll that fails tells nothing.
+// look that fails tells nothing.
 func (a *Attacher) shutOut(ctx context.Context, e *state.Entry) bool {
 	if e.MayBeDirty() || e.Marked {
 		return false

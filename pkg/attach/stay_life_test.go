@@ -37,14 +37,14 @@ func TestRecordOutOfABackup(t *testing.T) {
 	l.podReads(l.b)
 	l.leave(l.b)
 	l.stay(l.a, 3, 4)
-	update := filepath.Join(l.b.files(), string(volumeID)+".stay")
-	if _, err := os.Stat(update); err != nil {
+	note := filepath.Join(l.b.files(), string(volumeID)+".stay")
+	if _, err := os.Stat(note); err != nil {
 		t.Fatalf("the note of the attachment: %v", err)
 	}
 	l.givenBack(l.b)
 	l.pass(2 * time.Hour)
 	l.must("repair", l.b.Repair(l.ctx))
-	if _, err := os.Stat(update); !os.IsNotExist(err) {
+	if _, err := os.Stat(note); !os.IsNotExist(err) {
 		t.Errorf("the note is still there under a later ownership: %v", err)
 	}
 }

@@ -21,27 +21,27 @@ func TestStay(t *testing.T) {
 			t.Errorf("%s: stayed before %t, want %t", what, got, want)
 		}
 	}
-	update := func(f volume.Fence) {
+	note := func(f volume.Fence) {
 		t.Helper()
 		if err := a.recordStay("v", f); err != nil {
 			t.Fatal(err)
 		}
 	}
-	update(at("u", 1))
+	note(at("u", 1))
 	want("the first ownership", at("u", 1), false)
-	update(at("u", 5))
-	update(at("u", 5))
+	note(at("u", 5))
+	note(at("u", 5))
 	want("the same", at("u", 5), true)
 	want("an earlier one", at("u", 4), true)
 	want("a later one", at("u", 6), false)
 	want("another volume", at("w", 5), false)
-	update(at("w", 2))
+	note(at("w", 2))
 	want("the volume that has the name now", at("w", 2), true)
 	if err := os.WriteFile(a.stayFile("v"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want("not known", at("w", 9), true)
-	update(at("w", 9))
+	note(at("w", 9))
 	want("known again", at("w", 10), false)
 }
 

@@ -174,7 +174,7 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		ChunkSectors: uint64(answer.ChunkSizeBytes) / sectorSize,
 		MetaBytes:    answer.MetaBytes,
 		DataBytes:    answer.DataBytes,
-		WWID:         answer.WWID,
+		WWID:         answer.UnitID,
 		Tracked:      trackedOf(answer),
 	}, nil
 }

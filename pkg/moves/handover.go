@@ -38,8 +38,8 @@ type handing struct {
 	object *v1alpha1.CacheMigration
 }
 
-// notifies whether the destination reads from this node, so that it has to be told.
-func (h handing) notifies() bool {
+// read reports whether the destination reads from this node, so that it has to be told.
+func (h handing) read() bool {
 	return h.object != nil && h.object.Status.Outcome == "" && h.object.DeletionTimestamp == nil &&
 		h.object.Status.Progress.ServedFrom != v1alpha1.ServedFromOrigin
 }
@@ -90,7 +90,7 @@ func (s *Source) HandOver(ctx context.Context, reason string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(leases))
 	for i, h := range leases {
-		if h.notifies() {
+		if h.read() {
 			errs[i] = s.abandonExport(ctx, h.move, reason)
 		}
 		if errs[i] == nil {
@@ -172,7 +172,7 @@ func (s *Source) handOver(ctx context.Context, h handing) error {
 }
 
 // awaitLeft waits until the other node has no session with a lease any more, and
-// notifies whether that is so.
+// reports whether that is so.
 func (s *Source) awaitLeft(ctx context.Context, id volume.ID) (left bool, err error) {
 	_ = apiwait.PollUntilContextTimeout(ctx, leavePoll, leaveTimeout, true, func(ctx context.Context) (bool, error) {
 		var used bool

@@ -69,7 +69,7 @@ func TestTells(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := tc.notifies(); got != tc.want {
+			if got := tc.read(); got != tc.want {
 				t.Errorf("told: %v, want %v", got, tc.want)
 			}
 		})

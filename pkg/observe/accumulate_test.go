@@ -106,7 +106,7 @@ func (c Counts) accesses() uint64 { return c.ReadHits + c.ReadMisses + c.WriteHi
 
 // The cache is read before the device: operations in between are carried, and
 // what never was an access gives none.
-func TestTokens(t *testing.T) {
+func TestCarried(t *testing.T) {
 	carried := uint64(0)
 	for i, step := range []struct{ done, underWay, accesses, wantMost, wantCarried uint64 }{
 		{done: unknown, accesses: 50, wantMost: unknown, wantCarried: 0},

@@ -23,7 +23,7 @@ type state struct {
 type volumeState struct {
 	Cache cacheState `json:"cache"`
 	// Carried is of mostAccesses.
-	Carried uint64                  `json:"carried,omitempty"`
+	Carried uint64                  `json:"credit,omitempty"`
 	Devices map[Device]*deviceState `json:"devices,omitempty"`
 	// Clean is when the cache was last seen without a dirty block. What is saved
 	// of it may be older, which errs on the safe side.

@@ -77,13 +77,13 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	if err != nil {
 		return false, err
 	}
-	record := fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
+	note := fmt.Sprintf("The record showed generation %d of node %q, but the storage server has given the volume to node %s under generation %d since (was the record restored from a backup, or made anew?). That node may hold unflushed writes.",
 		before.Generation, before.Node, node, e.Generation)
 	if again {
-		record = fmt.Sprintf("The record is of before the last takeover of the storage server, and shows that node %s has released the volume, but the server admits it under that generation %d: it may have had the volume again since, and may hold unflushed writes.",
+		note = fmt.Sprintf("The record is of before the last takeover of the storage server, and shows that node %s has released the volume, but the server admits it under that generation %d: it may have had the volume again since, and may hold unflushed writes.",
 			node, e.Generation)
 	}
-	records.Emit(ctx, s.client, s.events, obj, records.Event{Warning: true, Reason: ReasonRecordRestored, Action: actionRestore, Note: record})
+	records.Emit(ctx, s.client, s.events, obj, records.Event{Warning: true, Reason: ReasonRecordRestored, Action: actionRestore, Note: note})
 	return true, nil
 }
 

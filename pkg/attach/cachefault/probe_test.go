@@ -36,7 +36,7 @@ func sysfsWith(t *testing.T, names map[string]string, lower map[string][]string)
 func TestCacheDevices(t *testing.T) {
 	names := map[string]string{
 		"dm-0": "nf-v", "dm-1": "nf-v.data", "dm-2": "nf-v.origin", "dm-3": "nf-v.source", "dm-4": "nf-v.path",
-		"dm-5": "nearflash--x-v.meta", "dm-6": "nearflash--x-v.data", "dm-7": "nearflash--x-v.hydration",
+		"dm-5": "nearflash--x-v.meta", "dm-6": "nearflash--x-v.data", "dm-7": "nearflash--x-v.fill",
 	}
 	cases := map[string]struct {
 		lower map[string][]string

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// listEvery is how often the volumes with a limit are looked up, and lookAbove how
+	// listEvery is how often the volumes with a limit are looked up, and pollAbove how
 	// often one is looked at that is not at [Writeback].
-	listEvery, lookAbove = time.Second, 250 * time.Millisecond
+	listEvery, pollAbove = time.Second, 250 * time.Millisecond
 	// retryAfter is the pause after a swap that failed. Until then the limit does not
 	// hold, so that it is short.
 	retryAfter = time.Second
@@ -320,7 +320,7 @@ func (l *limit) take(now time.Time, st devmapper.CacheStatus) {
 	l.dirty, l.looked, l.chunkSectors, l.written = dirty, now, st.ChunkSectors, l.before
 	l.next = now.Add(pollAfter(l.seen.Bytes, dirty))
 	if level != Writeback {
-		l.next = now.Add(lookAbove)
+		l.next = now.Add(pollAbove)
 	}
 }
 

@@ -67,18 +67,6 @@ func EarlierDevices(id volume.ID) []string {
 	return names
 }
 
-// EarlierName is what a version before called a device that has its name of now; "" if it
-// was the same.
-func EarlierName(id volume.ID, now string) string {
-	for _, p := range lower {
-		if now == Device(id, p) {
-			suffixes := earlierSuffixes(p)
-			return DevicePrefix + string(id) + suffixes[len(suffixes)-1]
-		}
-	}
-	return ""
-}
-
 // earlierSuffixes are what versions before joined to the name of a top.
 func earlierSuffixes(p Part) []string {
 	out := []string{"-" + earlierWord(p)}
@@ -159,8 +147,7 @@ func DataLV(id volume.ID) string { return string(id) + ".data" }
 // MetaLV is that of its map.
 func MetaLV(id volume.ID) string { return string(id) + ".meta" }
 
-// HydrationLV is that of the metadata of an unfinished warm start.
-func HydrationLV(id volume.ID) string { return string(id) + ".hydration" }
-
-// HydrationLVs are the names that it may have: a version before called it a fill.
-func HydrationLVs(id volume.ID) []string { return []string{HydrationLV(id), string(id) + ".fill"} }
+// HydrationLV is that of the metadata of an unfinished warm start. It keeps the name that it
+// has had since the first version: an older program, to which the journal says nothing, as a
+// rescue, would take a cache beside another name for a whole one (I5).
+func HydrationLV(id volume.ID) string { return string(id) + ".fill" }

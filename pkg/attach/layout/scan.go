@@ -63,12 +63,12 @@ func (c Cache) Active() bool {
 func Find(lvs []lvm.LV, id volume.ID) Cache {
 	c := Cache{ID: id}
 	for _, lv := range lvs {
-		switch {
-		case lv.Name == DataLV(id):
+		switch lv.Name {
+		case DataLV(id):
 			c.Data = lv
-		case lv.Name == MetaLV(id):
+		case MetaLV(id):
 			c.Meta = lv
-		case slices.Contains(HydrationLVs(id), lv.Name):
+		case HydrationLV(id):
 			c.Hydration = lv
 		}
 	}
@@ -110,7 +110,7 @@ func volumeOf(name string) (volume.ID, bool) {
 		return "", false
 	}
 	id, err := volume.ParseID(name[:dot])
-	return id, err == nil && slices.Contains(append(HydrationLVs(id), DataLV(id), MetaLV(id)), name)
+	return id, err == nil && slices.Contains([]string{DataLV(id), MetaLV(id), HydrationLV(id)}, name)
 }
 
 // Scan returns the caches among the logical volumes of a pool, in the order of their

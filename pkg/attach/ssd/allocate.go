@@ -3,7 +3,6 @@ package ssd
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -69,10 +68,10 @@ func (g *Group) Remove(ctx context.Context, id volume.ID) error {
 	if view.VG == "" {
 		return nil
 	}
-	return g.LVM.RemoveLVs(ctx, view.VG, slices.Concat([]string{layout.MetaLV(id)}, layout.HydrationLVs(id), []string{layout.DataLV(id)})...)
+	return g.LVM.RemoveLVs(ctx, view.VG, layout.MetaLV(id), layout.HydrationLV(id), layout.DataLV(id))
 }
 
 // RemoveHydration removes what a hydration has on the SSD besides the cache.
 func (g *Group) RemoveHydration(ctx context.Context, id volume.ID) error {
-	return g.LVM.RemoveLVs(ctx, g.Pool.View().VG, layout.HydrationLVs(id)...)
+	return g.LVM.RemoveLVs(ctx, g.Pool.View().VG, layout.HydrationLV(id))
 }

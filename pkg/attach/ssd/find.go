@@ -56,7 +56,7 @@ type Cache struct {
 	Facts Facts
 	// HydrationMap is the map of a hydration that begins; nil for one that goes on.
 	HydrationMap *cachemap.Map
-	// HydrationHave are the runs of its prewarmed data and are right.
+	// HydrationHave are the runs of its prewarmed data that are right.
 	HydrationHave []cachemap.Range
 }
 

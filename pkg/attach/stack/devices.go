@@ -140,7 +140,7 @@ func (s *Stack) RemoveUpper(ctx context.Context, id volume.ID) error {
 }
 
 // Remove removes those of the volume's devices that exist, in the order given. One
-// poll finds them: most stages have nothing to remove.
+// look finds them: most stages have nothing to remove.
 func (s *Stack) Remove(ctx context.Context, id volume.ID, parts ...layout.Part) error {
 	found, err := s.Parts(ctx, id)
 	if err != nil {

@@ -132,7 +132,7 @@ func (c *cluster) testEveryMoveField(t *testing.T, foreign, source client.Client
 		}
 		changed := migration.DeepCopy()
 		setField(&changed.Status, &value, field)
-		for name, node := range map[string]client.Client{"a foreign host": foreign, "the source": source} {
+		for name, node := range map[string]client.Client{"a foreign node": foreign, "the source": source} {
 			if name == "the source" && field == "Source" {
 				continue
 			}

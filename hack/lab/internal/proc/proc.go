@@ -208,7 +208,7 @@ func (r Record) members() []int {
 
 // matches tells whether pid belongs to the recorded session. The number of a
 // session can be given away only after all its members are gone; the start time
-// and the namespace tell such a foreign host apart.
+// and the namespace tell such a foreign process apart.
 func (r Record) matches(pid int) bool {
 	st, err := readStat(pid)
 	if err != nil || st.session != r.PID || st.start < r.StartTime || st.over() {
