@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -45,7 +46,7 @@ func TestEarlierBoot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newFencedNode(t)
 			n.UsePool(withoutPool{})
-			n.Locks, n.hotSets.Store, n.hotSets.Dump, n.hotSets.Dir = &keylock.Set{}, noHotSets{}, noTools{}.Dump, t.TempDir()
+			n.Locks, n.hotSets.Store, n.hotSets.Dump, n.hotSets.Dir = &keylock.Set{}, noHotSets{}, noDump, t.TempDir()
 			e := &state.Entry{ID: "v", Fence: n.first, State: state.Staged, Mode: volume.ModeWriteback, Activated: true, Static: true, Reserved: true, Boot: "earlier"}
 			if err := n.write(t.Context(), e); err != nil {
 				t.Fatal(err)
@@ -61,4 +62,4 @@ func TestEarlierBoot(t *testing.T) {
 
 type noHotSets struct{ volume.HotSets }
 
-type noTools struct{ MetadataTools }
+func noDump(context.Context, string, string) error { return errors.New("no map") }
