@@ -21,7 +21,7 @@ import (
 const handoverSet = 64
 
 var _ = Describe("A node that is shut down while it exports a cache", Label("warmmove", "lost", "lab"), func() {
-	It("is left before it goes, and keeps its leases when only its plugin ends", func(ctx SpecContext) {
+	It("is left before it goes, and keeps its leases when only its plugin ends", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "orderly", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())

@@ -32,7 +32,7 @@ import (
 const recoverPath = "docs/how-to/recover-a-lost-cluster.md"
 
 var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", "lab"), Serial, func() {
-	It("has every write under records of a backup, which have new UIDs", func(ctx SpecContext) {
+	It("has every write under records of a backup, which have new UIDs", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		spec := volumeSpec{mode: v1alpha1.CacheModeWriteback, kind: ext4, size: "128Mi", cacheSize: "64Mi"}
 		spec.name = "old"

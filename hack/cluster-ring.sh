@@ -15,7 +15,7 @@ out=_output/cluster-ring
 rm -rf "$out" && mkdir -p "$out"
 labels="${LABELS:-!slow}"
 # The parts take about the same time.
-heavy='faults || crash || lost || migrate || storage || warm'
+heavy='faults || crash || lost || migrate || storage || warm || change'
 parts=("$heavy" "!($heavy)")
 checkout="$(pwd | cksum | cut -d' ' -f1)"
 

@@ -201,7 +201,8 @@ func TestKernelKillFailover(t *testing.T) {
 	if len(points) < 4 {
 		t.Fatalf("fault points: %v", points)
 	}
-	for _, point := range append(points, "reload.loaded", "change.data-removed") {
+	points = append(points, "reload.loaded", "change.data-removed")
+	for _, point := range killedAt(t, points, "failover.unmarked", "reload.loaded", "failover.swapped", "change.data-removed") {
 		l.moving()
 		d.failVolume(nodeName, "meta")
 		if !d.killAt(point, order{FailOver: true}) {

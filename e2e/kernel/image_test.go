@@ -301,7 +301,8 @@ func TestKernelKillCount(t *testing.T) {
 	n := m.node(t.TempDir(), onOneSSD())
 	d := m.volume(n, "count", 64*mib, cached(volume.ModeWriteback, 32*mib))
 	d.req.Block = true
-	for i, point := range []string{"count.journaled", "count.tagged", "stage.pending", "stage.untagged", "stage.activated", "stage.confirmed"} {
+	points := []string{"count.journaled", "count.tagged", "stage.pending", "stage.untagged", "stage.activated", "stage.confirmed"}
+	for i, point := range killedAt(t, points, "count.tagged", "stage.pending", "stage.activated") {
 		stage := strings.HasPrefix(point, "stage.")
 		if stage && !d.killAt(point, order{}) {
 			t.Fatalf("stage did not pass %s", point)

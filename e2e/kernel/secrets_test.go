@@ -116,7 +116,7 @@ func (v *movers) spill() {
 // node that imports the new cache.
 func TestKernelSecrets(t *testing.T) {
 	m := newMachine(t)
-	for _, kind := range []volume.CacheMode{volume.ModeWritethrough, volume.ModeWriteback} {
+	for _, kind := range cachingModes() {
 		v := newMovers(t, m, "heir-"+string(kind), cached(kind, 64*mib))
 		v.spill()
 		// A small cache before it, so that the map of the next one lies where the

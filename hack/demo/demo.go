@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +29,8 @@ const (
 	warmLimit = 3 * time.Minute
 	// warmRound is how long the cache is filled between two looks at it.
 	warmRound = 4 * time.Second
+	// deep is the queue depth at which throughput is measured.
+	deep = 16
 	// warmEnough is the hit rate at which the cache counts as warm.
 	warmEnough = 0.995
 )
@@ -74,8 +77,17 @@ func (d *demo) say(format string, args ...any) {
 
 // measure runs all cases.
 func (d *demo) measure(ctx context.Context) (table, error) {
-	t := table{title: fmt.Sprintf("4 KiB random I/O, queue depth 16, direct, working set %d MiB, %s per case.", d.workingSet, d.runtime)}
-	steps := []func(context.Context, *table) error{d.remoteOnly, d.writethrough, d.writeback}
+	t := table{title: fmt.Sprintf("4 KiB random I/O, direct, working set %d MiB: IOPS at queue depth %d, latency at queue depth 1.", d.workingSet, deep)}
+	remote, through, back, err := d.makeAll(ctx)
+	if err != nil {
+		return t, err
+	}
+	steps := []func(context.Context, *table) error{
+		func(ctx context.Context, t *table) error { return d.remoteOnly(ctx, t, remote) },
+		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through) },
+		func(ctx context.Context, t *table) error { return d.writeback(ctx, t, back) },
+		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through, back) },
+	}
 	for _, step := range steps {
 		if err := step(ctx, &t); err != nil {
 			return t, err
@@ -84,27 +96,36 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 	return t, nil
 }
 
-// remoteOnly measures a volume without a cache.
-func (d *demo) remoteOnly(ctx context.Context, t *table) error {
-	v, err := d.filled(ctx, v1alpha1.CacheModeNone)
-	if err != nil {
-		return err
+// makeAll makes a volume for each mode, each with its working set written and cold on the
+// measured node. That of writeback takes no cache along when it moves.
+func (d *demo) makeAll(ctx context.Context) (remote, through, back *volume, err error) {
+	if remote, err = d.make(ctx, v1alpha1.CacheModeNone, nil); err != nil {
+		return nil, nil, nil, err
 	}
+	if through, err = d.make(ctx, v1alpha1.CacheModeWritethrough, nil); err != nil {
+		return nil, nil, nil, err
+	}
+	if back, err = d.make(ctx, v1alpha1.CacheModeWriteback, map[string]string{"warmStart": "off"}); err != nil {
+		return nil, nil, nil, err
+	}
+	d.say("writing the working sets on %s, and moving them to %s", d.other, d.node)
+	return remote, through, back, each(d.volumes, func(v *volume) error { return d.fill(ctx, v) })
+}
+
+// remoteOnly measures a volume without a cache.
+func (d *demo) remoteOnly(ctx context.Context, t *table, v *volume) error {
+	var err error
 	if t.remote, err = d.run(ctx, v, "remote only, read", "randread"); err != nil {
 		return err
 	}
 	write, err := d.run(ctx, v, "remote only, write", "randwrite")
 	t.rows = append(t.rows, t.remote, write)
-	return errors.Join(err, d.stop(ctx, v))
+	return err
 }
 
 // writethrough measures a cold and a warm cache, the bare SSD before and after
 // the warm one, and writes.
-func (d *demo) writethrough(ctx context.Context, t *table) error {
-	v, err := d.filled(ctx, v1alpha1.CacheModeWritethrough)
-	if err != nil {
-		return err
-	}
+func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
 	cold, err := d.run(ctx, v, "cold cache, read", "randread")
 	if err != nil {
 		return err
@@ -126,37 +147,86 @@ func (d *demo) writethrough(ctx context.Context, t *table) error {
 	t.raw = mean("raw SSD, read", before, after)
 	write, err := d.run(ctx, v, "writethrough, write", "randwrite")
 	t.rows = append(t.rows, cold, t.warm, t.raw, write)
-	return errors.Join(err, d.stop(ctx, v))
+	return err
 }
 
 // mean is a row of two results of the same case.
-func mean(name string, a, b result) row {
-	return row{name: name, hits: math.NaN(), result: result{
-		IOPS: (a.IOPS + b.IOPS) / 2, Mean: (a.Mean + b.Mean) / 2, P50: (a.P50 + b.P50) / 2, P99: (a.P99 + b.P99) / 2,
-	}}
+func mean(name string, a, b row) row {
+	of := func(a, b result) result {
+		return result{IOPS: (a.IOPS + b.IOPS) / 2, Mean: (a.Mean + b.Mean) / 2, P50: (a.P50 + b.P50) / 2, P99: (a.P99 + b.P99) / 2}
+	}
+	return row{name: name, hits: math.NaN(), deep: of(a.deep, b.deep), single: of(a.single, b.single)}
 }
 
 // writeback measures writes that the SSD acknowledges.
-func (d *demo) writeback(ctx context.Context, t *table) error {
-	v, err := d.filled(ctx, v1alpha1.CacheModeWriteback)
-	if err != nil {
-		return err
-	}
+func (d *demo) writeback(ctx context.Context, t *table, v *volume) error {
 	if err := d.warmUp(ctx, v); err != nil {
 		return err
 	}
 	write, err := d.run(ctx, v, "writeback, write", "randwrite")
 	t.rows = append(t.rows, write)
-	return errors.Join(err, d.stop(ctx, v))
+	return err
 }
 
-// filled makes a volume, fills its working set on the other node and starts it,
-// cold, on the measured one. Blocks that were never written would not come from
-// the storage server's disks at all.
-func (d *demo) filled(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
+// moves moves two volumes with warm caches to the other node, with the cache and without.
+func (d *demo) moves(ctx context.Context, t *table, with, without *volume) error {
+	d.say("moving %s and %s to %s", with.claim, without.claim, d.other)
+	if err := each([]*volume{with, without}, func(v *volume) error { return d.stop(ctx, v) }); err != nil {
+		return err
+	}
+	var err error
+	if t.moved.with, err = d.firstSecond(ctx, with); err != nil {
+		return err
+	}
+	if t.moved.without, err = d.firstSecond(ctx, without); err != nil {
+		return err
+	}
+	t.moved.method, err = d.method(ctx, with)
+	return err
+}
+
+// firstSecond starts a volume on the other node and returns the hit rate of its first second.
+func (d *demo) firstSecond(ctx context.Context, v *volume) (float64, error) {
+	if err := d.start(ctx, v, d.other); err != nil {
+		return 0, err
+	}
+	before, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second)); err != nil {
+		return 0, err
+	}
+	after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+	if err != nil {
+		return 0, err
+	}
+	rate := after.Sub(before).ReadHitRate()
+	d.say("%s: hit rate of the first second on %s: %.1f %%", v.claim, d.other, 100*rate)
+	return rate, nil
+}
+
+// method says how a volume's cache has come to the node where it is now; "" if none has.
+func (d *demo) method(ctx context.Context, v *volume) (string, error) {
+	var moves v1alpha1.CacheMigrationList
+	if err := d.API.List(ctx, &moves); err != nil {
+		return "", fmt.Errorf("moves: %w", err)
+	}
+	for i := range moves.Items {
+		m := &moves.Items[i]
+		if m.Spec.VolumeName == v.Handle && m.Spec.DestinationNode == v.node && m.Spec.SourceNode != "" &&
+			(m.Status.Source.State == v1alpha1.ExportStateExported || m.Status.Source.State == v1alpha1.ExportStateReleased) {
+			return "dm-clone", nil
+		}
+	}
+	return "", nil
+}
+
+// make makes a volume.
+func (d *demo) make(ctx context.Context, mode v1alpha1.CacheMode, parameters map[string]string) (*volume, error) {
 	v := &volume{claim: string(mode), mode: mode}
 	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
-	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode}
+	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode, Parameters: parameters}
 	if mode != v1alpha1.CacheModeNone {
 		class.CacheSize = "100%"
 	}
@@ -174,17 +244,33 @@ func (d *demo) filled(ctx context.Context, mode v1alpha1.CacheMode) (*volume, er
 	}
 	d.volumes = append(d.volumes, v)
 	d.say("%s: volume %s of %s", v.claim, v.Handle, size)
+	return v, nil
+}
+
+// fill writes a volume's working set on the other node and starts it, cold, on the measured
+// one. Blocks that were never written would not come from the storage server's disks at all.
+func (d *demo) fill(ctx context.Context, v *volume) error {
 	if err := d.start(ctx, v, d.other); err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet, 0)); err != nil {
-		return nil, fmt.Errorf("fill volume %s: %w", v.claim, err)
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet, 0, 0)); err != nil {
+		return fmt.Errorf("fill volume %s: %w", v.claim, err)
 	}
 	if err := d.stop(ctx, v); err != nil {
-		return nil, err
+		return err
 	}
-	d.say("%s: filled on %s, moving to %s", v.claim, d.other, d.node)
-	return v, d.start(ctx, v, d.node)
+	return d.start(ctx, v, d.node)
+}
+
+// each does the same to several things at the same time.
+func each[T any](list []T, do func(T) error) error {
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i := range list {
+		wg.Go(func() { errs[i] = do(list[i]) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func (d *demo) start(ctx context.Context, v *volume, node string) error {
@@ -215,11 +301,7 @@ func (d *demo) run(ctx context.Context, v *volume, name, kind string) (row, erro
 			return r, err
 		}
 	}
-	out, err := d.Exec(ctx, d.name, v.pod, "", fioScript(kind, cluster.DevicePath, d.workingSet, d.runtime))
-	if err != nil {
-		return r, err
-	}
-	if r.result, err = parseFio([]byte(out)); err != nil {
+	if err = d.jobs(ctx, v.pod, kind, cluster.DevicePath, &r); err != nil {
 		return r, err
 	}
 	if cached {
@@ -228,8 +310,27 @@ func (d *demo) run(ctx context.Context, v *volume, name, kind string) (row, erro
 		}
 		r.hits = hitRate(kind, after.Sub(before))
 	}
-	d.say("%s: %.0f IOPS", name, r.IOPS)
+	d.say("%s: %.0f IOPS, p50 %s", name, r.deep.IOPS, micros(r.single.P50))
 	return r, nil
+}
+
+// jobs measures throughput, and then latency: with many I/Os under way their latency is that
+// of the queue.
+func (d *demo) jobs(ctx context.Context, pod, kind, device string, r *row) error {
+	for _, job := range []struct {
+		depth int
+		time  time.Duration
+		into  *result
+	}{{deep, d.runtime, &r.deep}, {1, max(d.runtime/2, time.Second), &r.single}} {
+		out, err := d.Exec(ctx, d.name, pod, "", fioScript(kind, device, d.workingSet, job.depth, job.time))
+		if err != nil {
+			return err
+		}
+		if *job.into, err = parseFio([]byte(out)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func hitRate(kind string, c hoststate.Counters) float64 {
@@ -247,7 +348,7 @@ func (d *demo) warmUp(ctx context.Context, v *volume) error {
 		if err != nil {
 			return "", err
 		}
-		if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, warmRound)); err != nil {
+		if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, warmRound)); err != nil {
 			return "", err
 		}
 		after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
@@ -267,14 +368,10 @@ func (d *demo) clean(ctx context.Context) error {
 	errs := []error{d.removeScratch(ctx)}
 	var pods corev1.PodList
 	errs = append(errs, d.API.List(ctx, &pods, client.InNamespace(d.name)))
-	for i := range pods.Items {
-		errs = append(errs, d.DeleteAndWait(ctx, &pods.Items[i], waitLimit))
-	}
+	errs = append(errs, each(pods.Items, func(p corev1.Pod) error { return d.DeleteAndWait(ctx, &p, waitLimit) }))
 	var claims corev1.PersistentVolumeClaimList
 	errs = append(errs, d.API.List(ctx, &claims, client.InNamespace(d.name)))
-	for i := range claims.Items {
-		errs = append(errs, d.DeleteAndWait(ctx, &claims.Items[i], waitLimit))
-	}
+	errs = append(errs, each(claims.Items, func(c corev1.PersistentVolumeClaim) error { return d.DeleteAndWait(ctx, &c, waitLimit) }))
 	for _, name := range d.classes {
 		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, waitLimit))
 	}

@@ -71,13 +71,13 @@ func parseFio(out []byte) (result, error) {
 	return result{IOPS: s.IOPS, Mean: time.Duration(s.Latency.Mean), P50: time.Duration(p50), P99: time.Duration(p99)}, nil
 }
 
-// fioScript runs one job on a device for a time, or writes the whole working set
+// fioScript runs one job on a device for a time, with so many I/Os under way, or writes the whole working set
 // once for the kind "write".
-func fioScript(kind, device string, workingSet int, runtime time.Duration) string {
+func fioScript(kind, device string, workingSet, depth int, runtime time.Duration) string {
 	common := fmt.Sprintf("fio --name=%s --filename=%s --size=%dm --rw=%s --direct=1 --ioengine=libaio --output-format=json",
 		kind, device, workingSet, kind)
 	if kind == "write" {
 		return common + " --bs=1m --iodepth=4 --end_fsync=1"
 	}
-	return common + fmt.Sprintf(" --bs=4k --iodepth=16 --norandommap --randrepeat=0 --time_based --runtime=%d", int(runtime.Seconds()))
+	return common + fmt.Sprintf(" --bs=4k --iodepth=%d --norandommap --randrepeat=0 --time_based --runtime=%d", depth, int(runtime.Seconds()))
 }

@@ -61,7 +61,7 @@ func TestFioScript(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := fioScript(tc.kind, "/dev/x", 64, 5*time.Second); got != tc.want {
+			if got := fioScript(tc.kind, "/dev/x", 64, 16, 5*time.Second); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 		})

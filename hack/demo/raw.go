@@ -21,19 +21,16 @@ var errNoPool = errors.New("the node has no cache pool")
 
 // rawSSD measures the SSD itself: a logical volume of the node's pool, in a pod
 // like those of the other cases but for its rights on the node's devices.
-func (d *demo) rawSSD(ctx context.Context) (result, error) {
+func (d *demo) rawSSD(ctx context.Context) (row, error) {
+	r := row{name: "raw SSD, read"}
 	if d.scratch == "" {
 		if err := d.makeScratch(ctx); err != nil {
-			return result{}, err
+			return r, err
 		}
 	}
-	out, err := d.Exec(ctx, d.name, rawPod, "", fioScript("randread", d.device(), d.workingSet, d.runtime))
-	if err != nil {
-		return result{}, err
-	}
-	r, err := parseFio([]byte(out))
+	err := d.jobs(ctx, rawPod, "randread", d.device(), &r)
 	if err == nil {
-		d.say("raw SSD, read: %.0f IOPS", r.IOPS)
+		d.say("%s: %.0f IOPS, p50 %s", r.name, r.deep.IOPS, micros(r.single.P50))
 	}
 	return r, err
 }
@@ -65,7 +62,7 @@ func (d *demo) makeScratch(ctx context.Context) error {
 	if err := d.AwaitPodReady(ctx, d.name, rawPod, waitLimit); err != nil {
 		return err
 	}
-	if _, err := d.Exec(ctx, d.name, rawPod, "", fioScript("write", d.device(), d.workingSet, 0)); err != nil {
+	if _, err := d.Exec(ctx, d.name, rawPod, "", fioScript("write", d.device(), d.workingSet, 0, 0)); err != nil {
 		return fmt.Errorf("fill the scratch volume: %w", err)
 	}
 	return nil

@@ -12,7 +12,8 @@ import (
 // row is one measured case.
 type row struct {
 	name string
-	result
+	// deep was measured with many I/Os under way, single with one.
+	deep, single result
 	// hits is the hit rate, a fraction of 1; NaN where there is no cache.
 	hits float64
 }
@@ -23,7 +24,7 @@ func (r row) cells() []string {
 	if !math.IsNaN(r.hits) {
 		hits = fmt.Sprintf("%.1f %%", 100*r.hits)
 	}
-	return []string{r.name, strconv.FormatFloat(r.IOPS, 'f', 0, 64), micros(r.P50), micros(r.P99), hits}
+	return []string{r.name, strconv.FormatFloat(r.deep.IOPS, 'f', 0, 64), micros(r.single.P50), micros(r.single.P99), hits}
 }
 
 func micros(d time.Duration) string { return fmt.Sprintf("%d us", d.Microseconds()) }
@@ -36,6 +37,23 @@ type table struct {
 	// raw is the SSD without a cache on it, warm the cache's hit path, remote
 	// the origin alone: 4 KiB random reads.
 	raw, warm, remote row
+	moved             moved
+}
+
+// moved are the hit rates of the first second after a move to another node.
+type moved struct {
+	// method says how the old node's cache was read; "" if it was not.
+	method        string
+	with, without float64
+}
+
+// text is a line for people.
+func (m moved) text() string {
+	how := "by " + m.method
+	if m.method == "" {
+		how = "which was not read: kubectl nearflash doctor says why"
+	}
+	return fmt.Sprintf("first second after a move: hit rate %.1f %% with the old node's cache (%s), %.1f %% without", 100*m.with, how, 100*m.without)
 }
 
 var header = [...]string{"case", "IOPS", "p50", "p99", "hit rate"}
@@ -59,7 +77,7 @@ func (t table) markdown() string {
 	for _, r := range t.rows {
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(r.cells(), " | "))
 	}
-	fmt.Fprintf(&b, "\n%s\n", t.verdict())
+	fmt.Fprintf(&b, "\n%s\n\n%s\n", t.verdict(), t.moved.text())
 	return b.String()
 }
 
@@ -69,8 +87,9 @@ const closeEnough = 0.9
 // verdict compares the hit path with the SSD, and says what makes the difference
 // if there is one.
 func (t table) verdict() string {
-	share := t.warm.IOPS / t.raw.IOPS
-	line := fmt.Sprintf("hit path: %.1f %% of the raw SSD", 100*share)
+	share := t.warm.deep.IOPS / t.raw.deep.IOPS
+	line := fmt.Sprintf("a read at depth 1: %s from the cache, %s from the raw SSD, %s from the storage server; hit path at depth %d: %.1f %% of the raw SSD",
+		micros(t.warm.single.P50), micros(t.raw.single.P50), micros(t.remote.single.P50), deep, 100*share)
 	if share >= closeEnough {
 		return line
 	}
@@ -80,11 +99,11 @@ func (t table) verdict() string {
 // reason divides the extra time of a warm read into what misses cost and what
 // every read costs. A miss takes about as long as a read of the remote volume.
 func (t table) reason() string {
-	extra := t.warm.Mean - t.raw.Mean
-	misses := time.Duration((1 - t.warm.hits) * float64(t.remote.Mean))
+	extra := t.warm.deep.Mean - t.raw.deep.Mean
+	misses := time.Duration((1 - t.warm.hits) * float64(t.remote.deep.Mean))
 	hits := extra - misses
 	if extra <= 0 {
-		return fmt.Sprintf("fewer reads were in flight: latency itself is no worse (mean %s, SSD %s)", micros(t.warm.Mean), micros(t.raw.Mean))
+		return fmt.Sprintf("fewer reads were in flight: latency itself is no worse (mean %s, SSD %s)", micros(t.warm.deep.Mean), micros(t.raw.deep.Mean))
 	}
 	if misses > hits {
 		return fmt.Sprintf("%.1f %% of the reads were misses, which cost %s of the %s that a read takes longer on average",

@@ -8,17 +8,18 @@ import (
 )
 
 func TestVerdict(t *testing.T) {
-	raw := row{result: result{IOPS: 1000, Mean: 100 * time.Microsecond}}
-	remote := row{result: result{Mean: 10 * time.Millisecond}}
+	raw := row{deep: result{IOPS: 1000, Mean: 100 * time.Microsecond}}
+	remote := row{deep: result{Mean: 10 * time.Millisecond}, single: result{P50: 2 * time.Millisecond}}
 	warm := func(iops float64, mean time.Duration, hits float64) row {
-		return row{result: result{IOPS: iops, Mean: mean}, hits: hits}
+		return row{deep: result{IOPS: iops, Mean: mean}, single: result{P50: 180 * time.Microsecond}, hits: hits}
 	}
 	cases := map[string]struct {
 		warm row
 		want string
 	}{
-		"within a tenth":      {warm(900, 110*time.Microsecond, 1), "hit path: 90.0 % of the raw SSD"},
-		"faster":              {warm(1010, 99*time.Microsecond, 1), "hit path: 101.0 % of the raw SSD"},
+		"within a tenth":      {warm(900, 110*time.Microsecond, 1), "hit path at depth 16: 90.0 % of the raw SSD"},
+		"faster":              {warm(1010, 99*time.Microsecond, 1), "hit path at depth 16: 101.0 % of the raw SSD"},
+		"latency":             {warm(900, 110*time.Microsecond, 1), "180 us from the cache, 0 us from the raw SSD, 2000 us from the storage server"},
 		"misses":              {warm(500, 200*time.Microsecond, 0.99), "1.0 % of the reads were misses, which cost 100 us of the 100 us"},
 		"every hit is slower": {warm(500, 200*time.Microsecond, 1), "takes 100 us longer"},
 		"fewer in flight":     {warm(500, 100*time.Microsecond, 1), "fewer reads were in flight"},
@@ -35,8 +36,8 @@ func TestVerdict(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	tab := table{title: "title", rows: []row{
-		{name: "raw SSD", result: result{IOPS: 50000.4, P50: 18 * time.Microsecond, P99: time.Millisecond}, hits: math.NaN()},
-		{name: "warm", result: result{IOPS: 7, P50: 1, P99: 2}, hits: 0.9912},
+		{name: "raw SSD", deep: result{IOPS: 50000.4}, single: result{P50: 18 * time.Microsecond, P99: time.Millisecond}, hits: math.NaN()},
+		{name: "warm", deep: result{IOPS: 7}, single: result{P50: 1, P99: 2}, hits: 0.9912},
 	}}
 	wantText := "title\n\n" +
 		"      case    IOPS     p50       p99   hit rate\n" +
@@ -48,6 +49,17 @@ func TestTable(t *testing.T) {
 	for _, want := range []string{"| case | IOPS | p50 | p99 | hit rate |\n|---|", "| warm | 7 | 0 us | 0 us | 99.1 % |\n"} {
 		if got := tab.markdown(); !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant in it\n%s", got, want)
+		}
+	}
+}
+
+func TestMoved(t *testing.T) {
+	for want, m := range map[string]moved{
+		"hit rate 99.8 % with the old node's cache (by dm-clone), 0.5 % without": {method: "dm-clone", with: 0.998, without: 0.005},
+		"kubectl nearflash doctor": {with: 0.005, without: 0.005},
+	} {
+		if got := m.text(); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q in it", got, want)
 		}
 	}
 }
