@@ -203,6 +203,9 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 			w.mu.Unlock()
 			return lease, err
 		}
+		if ended == replaced {
+			return lease, fmt.Errorf("node %s does not answer", r.Source.Node)
+		}
 		w.died(from, ended)
 	}
 }

@@ -196,6 +196,7 @@ func tempDir(t testing.TB) string {
 
 // powerLoss leaves what is on disks.
 func (h *host) powerLoss() {
+	h.gate.end()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.kernel.PowerLoss()
@@ -249,6 +250,20 @@ func (g *gate) step(what string) {
 	if ended {
 		select {}
 	}
+}
+
+// replaced is where a process ends whose node, or whose successor, does not wait for a step.
+const replaced = "anywhere"
+
+// end ends a process wherever it is, also one that answers another node just now.
+func (g *gate) end() {
+	g.mu.Lock()
+	if g.at == "" {
+		g.at = replaced
+		close(g.dead)
+	}
+	g.mu.Unlock()
+	g.settle()
 }
 
 // settle waits for what a process that ended had begun to change: the kernel does what it was
@@ -310,12 +325,12 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// start begins a process, which ends where the one before it would have. It never ends one:
-// that is for the gate.
+// start begins a process in place of the one before it, which ends where that would have.
 func (h *host) start() {
 	h.w.t.Helper()
 	left := 0
 	if h.plugin != nil {
+		h.gate.end()
 		h.blocks.Exit()
 		left = h.gate.left
 	}
