@@ -211,7 +211,7 @@ type CachePoolStatus struct {
 	Deleted []DeletedVolume `json:"deleted,omitempty"`
 
 	// kept lists caches with writes that may be on this node alone, and of which neither a
-	// record nor the storage server reports whether they are still wanted. They wait for an
+	// record nor the storage server tells whether they are still wanted. They wait for an
 	// administrator.
 	// +optional
 	// +listType=map

@@ -190,18 +190,14 @@ func (d *demo) firstSecond(ctx context.Context, v *volume) (float64, error) {
 	if err := d.start(ctx, v, d.other); err != nil {
 		return 0, err
 	}
-	before, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+	done, err := d.counted(ctx, v, func() error {
+		_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second))
+		return err
+	})
 	if err != nil {
 		return 0, err
 	}
-	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second)); err != nil {
-		return 0, err
-	}
-	after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
-	if err != nil {
-		return 0, err
-	}
-	rate := after.Sub(before).ReadHitRate()
+	rate := done.ReadHitRate()
 	d.say("%s: hit rate of the first second on %s: %.1f %%", v.claim, d.other, 100*rate)
 	return rate, nil
 }
@@ -293,25 +289,33 @@ func (d *demo) stop(ctx context.Context, v *volume) error {
 // run measures one case on a running volume.
 func (d *demo) run(ctx context.Context, v *volume, name, kind string) (row, error) {
 	r := row{name: name, hits: math.NaN()}
-	var before, after hoststate.Counters
-	var err error
-	cached := v.mode != v1alpha1.CacheModeNone
-	if cached {
-		if before, err = hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle); err != nil {
+	measure := func() error { return d.jobs(ctx, v.pod, kind, cluster.DevicePath, &r) }
+	if v.mode == v1alpha1.CacheModeNone {
+		if err := measure(); err != nil {
 			return r, err
 		}
-	}
-	if err = d.jobs(ctx, v.pod, kind, cluster.DevicePath, &r); err != nil {
-		return r, err
-	}
-	if cached {
-		if after, err = hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle); err != nil {
+	} else {
+		done, err := d.counted(ctx, v, measure)
+		if err != nil {
 			return r, err
 		}
-		r.hits = hitRate(kind, after.Sub(before))
+		r.hits = hitRate(kind, done)
 	}
 	d.say("%s: %.0f IOPS, p50 %s", name, r.deep.IOPS, micros(r.single.P50))
 	return r, nil
+}
+
+// counted does something and returns what the cache of a volume has counted meanwhile.
+func (d *demo) counted(ctx context.Context, v *volume, do func() error) (hoststate.Counters, error) {
+	before, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+	if err != nil {
+		return before, err
+	}
+	if err := do(); err != nil {
+		return before, err
+	}
+	after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+	return after.Sub(before), err
 }
 
 // jobs measures throughput, and then latency: with many I/Os under way their latency is that
@@ -344,18 +348,14 @@ func hitRate(kind string, c hoststate.Counters) float64 {
 func (d *demo) warmUp(ctx context.Context, v *volume) error {
 	d.say("%s: warming up", v.claim)
 	return cluster.AwaitEvery(ctx, time.Millisecond, warmLimit, func(ctx context.Context) (string, error) {
-		before, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
+		done, err := d.counted(ctx, v, func() error {
+			_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, warmRound))
+			return err
+		})
 		if err != nil {
 			return "", err
 		}
-		if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, warmRound)); err != nil {
-			return "", err
-		}
-		after, err := hoststate.ReadCounters(ctx, d.Host, v.node, v.Handle)
-		if err != nil {
-			return "", err
-		}
-		if rate := after.Sub(before).ReadHitRate(); rate < warmEnough {
+		if rate := done.ReadHitRate(); rate < warmEnough {
 			return fmt.Sprintf("the cache of volume %s has a hit rate of %.3f", v.Handle, rate), nil
 		}
 		return "", nil

@@ -268,22 +268,23 @@ func New(c Config, d Deps) *Attacher {
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
+	now := func() time.Time { return a.Now() }
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
 		Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
 	}
 	a.hydrations = hydration.New(hydration.Config{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, Settle: c.Warm.Settle,
-		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, Now: func() time.Time { return a.Now() },
+		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, Now: now,
 	})
 	a.hotSets = &hotset.Recorder{
-		Host: warmHost{a}, SSD: a.ssd, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: func() time.Time { return a.Now() },
+		Host: warmHost{a}, SSD: a.ssd, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: now,
 	}
 	if d.Tools != nil {
 		a.leases.Dump, a.hotSets.Dump = d.Tools.Dump, d.Tools.Dump
 	}
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
-	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: func() time.Time { return a.Now() }}
+	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: now}
 	return a
 }
 

@@ -250,7 +250,7 @@ type downFacts struct {
 	// nothing here is dirty and it was lost to anybody.
 	Taken bool
 	// Record is gathered for an entry that may be dirty, and nil if there is none; Proof
-	// is what else reports whether its writes are still wanted.
+	// is what else tells whether its writes are still wanted.
 	Record *volume.Volume
 	Proof  proof
 }

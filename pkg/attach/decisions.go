@@ -19,7 +19,7 @@ type (
 	DownFacts = downFacts
 	// DownAction is the decision.
 	DownAction = downAction
-	// Proof is what else reports whether unflushed writes are wanted.
+	// Proof is what else tells whether unflushed writes are wanted.
 	Proof = proof
 	// Ownership is what is known of unflushed writes.
 	Ownership = ownership

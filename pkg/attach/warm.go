@@ -26,10 +26,10 @@ type warmHost struct{ *Attacher }
 // TryLock implements lease.Host and hotset.Host.
 func (h warmHost) TryLock(id volume.ID) (unlock func(), ok bool) { return h.Locks.TryLock(string(id)) }
 
-// Entries implements the hosts of leases, hot sets and hydrations.
+// Entries implements state.Journal.
 func (h warmHost) Entries() ([]state.Entry, error) { return h.Journal.List() }
 
-// Entry implements the hosts of leases, hot sets and hydrations.
+// Entry implements state.Journal.
 func (h warmHost) Entry(id volume.ID) (*state.Entry, error) { return h.load(id) }
 
 // Settled implements lease.Host.
@@ -37,7 +37,7 @@ func (h warmHost) Settled(ctx context.Context, id volume.ID) (*state.Entry, erro
 	return h.loadSettled(ctx, id)
 }
 
-// Save implements the hosts of leases, hot sets and hydrations.
+// Save implements state.Journal.
 func (h warmHost) Save(ctx context.Context, e *state.Entry, s state.State) error {
 	return h.save(ctx, e, s)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +35,7 @@ func leadsTo(node *corev1.Node, port int, id volume.ID, answer *v1alpha1.Migrati
 	for _, portal := range answer.Portals {
 		at, err := netip.ParseAddrPort(portal)
 		if err != nil || !slices.Contains(own, at.Addr().Unmap()) || int(at.Port()) != port {
-			return fmt.Errorf("it names the portal %q, and node %s has the internal addresses %v, and exports at port %s", portal, node.Name, own, strconv.Itoa(port))
+			return fmt.Errorf("it names the portal %q, and node %s has the internal addresses %v, and exports at port %d", portal, node.Name, own, port)
 		}
 	}
 	return nil

@@ -2,8 +2,6 @@ package pool
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,10 +131,7 @@ const VolumeGroupPrefix = "nearflash-"
 
 // VolumeGroup is the name of a node's volume group. It carries the node, since
 // two nodes may share a kernel and SSDs may change machines.
-func VolumeGroup(node string) string {
-	sum := sha256.Sum256([]byte(node))
-	return VolumeGroupPrefix + hex.EncodeToString(sum[:5])
-}
+func VolumeGroup(node string) string { return VolumeGroupPrefix + volume.NodeDigits(node) }
 
 // Reconcile makes the pool what the node's CachePool says, and reports on it. An
 // unreachable API server does not keep a node from using the pool that it has;

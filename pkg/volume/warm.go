@@ -102,17 +102,17 @@ type Lease struct {
 	Tracked *Tracked
 }
 
-// exportNodeDigits are how many digits of the hash of a node's name are part of the names of
-// its exports.
-const exportNodeDigits = 10
+// NodeDigits stand for a node in names that two nodes of one kernel must not share: the first
+// ten hexadecimal digits of the hash of its name.
+func NodeDigits(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return hex.EncodeToString(sum[:5])
+}
 
 // ExportName is what the exports of a node's caches are called by, before the volume's ID.
 // None of it can be a name of nearflash-target, which may run on the same machine: that names
 // "<server>:<volume>", and no server's name ends with a dot.
-func ExportName(node string) string {
-	sum := sha256.Sum256([]byte(node))
-	return "lend." + hex.EncodeToString(sum[:])[:exportNodeDigits] + "."
-}
+func ExportName(node string) string { return "lend." + NodeDigits(node) + "." }
 
 // ExportIQN is the iSCSI name of a volume's cache that a node exports. A node that reads it
 // takes no other (states.md, The warm move).

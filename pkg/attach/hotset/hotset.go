@@ -29,16 +29,11 @@ const (
 	First = 2 * time.Minute
 )
 
-// Host is the node whose volumes are listed. Its journal is written under a volume's lock.
+// Host is the node whose volumes are listed.
 type Host interface {
+	state.Journal
 	// TryLock takes a volume's lock, unless somebody works on it.
 	TryLock(id volume.ID) (unlock func(), ok bool)
-	// Entries are those of all its volumes; on error those that can be read. Entry is one of
-	// them, nil if there is none.
-	Entries() ([]state.Entry, error)
-	Entry(id volume.ID) (*state.Entry, error)
-	// Save journals an entry with a state.
-	Save(ctx context.Context, e *state.Entry, s state.State) error
 }
 
 // Recorder records the hot sets of a node's volumes.

@@ -17,15 +17,10 @@ import (
 
 // Host is the node whose caches are being filled.
 type Host interface {
-	// Entries are those of all its volumes; on error those that can be read. Entry is one of
-	// them, nil if there is none.
-	Entries() ([]state.Entry, error)
-	Entry(id volume.ID) (*state.Entry, error)
+	state.Journal
 	// Lock returns a volume's entry under its lock, which is given back in every case. There
 	// is none while a request works on the volume.
 	Lock(ctx context.Context, id volume.ID) (e *state.Entry, unlock func(), err error)
-	// Save journals an entry with a state, under the volume's lock.
-	Save(ctx context.Context, e *state.Entry, s state.State) error
 	// ReadMap reads the map that a hydration began with.
 	ReadMap(id volume.ID) (*cachemap.Map, error)
 	// LeavePeer ends the session with the source node, and Drop what else a hydration has

@@ -18,19 +18,14 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// Host is the node whose caches are exported. Its journal is written under a volume's lock.
+// Host is the node whose caches are exported.
 type Host interface {
+	state.Journal
 	// TryLock takes a volume's lock, unless somebody works on it.
 	TryLock(id volume.ID) (unlock func(), ok bool)
-	// Entries are those of all its volumes; on error those that can be read. Entry is one of
-	// them, nil if there is none.
-	Entries() ([]state.Entry, error)
-	Entry(id volume.ID) (*state.Entry, error)
 	// Settled is Entry under the volume's lock, for a step that acts on what it finds. Errors:
 	// ErrUnavailable while a command of an earlier step goes on.
 	Settled(ctx context.Context, id volume.ID) (*state.Entry, error)
-	// Save journals an entry with a state.
-	Save(ctx context.Context, e *state.Entry, s state.State) error
 	// Record is a volume's record, from the API server itself.
 	Record(ctx context.Context, id volume.ID) (volume.Volume, error)
 	// Wipe removes a cache and its entry, and ReportWiped takes it off the record.

@@ -2,6 +2,7 @@ package state
 
 import (
 	"cmp"
+	"encoding/json"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -15,9 +16,6 @@ type earlierEntry struct {
 	Lent       *volume.MoveID `json:"lent"`
 	Bypass     string         `json:"bypass"`
 	ResidentAt time.Time      `json:"residentAt"`
-	Prewarm    *struct {
-		LentBytes int64 `json:"lentBytes"`
-	} `json:"prewarm"`
 }
 
 // translate adds it to an entry. No program writes both keys.
@@ -26,11 +24,22 @@ func (was earlierEntry) translate(e *Entry) {
 	e.Hydration = cmp.Or(e.Hydration, was.Fill)
 	e.Exported = cmp.Or(e.Exported, was.Lent)
 	e.FailoverCause = cmp.Or(e.FailoverCause, was.Bypass)
-	if was.Prewarm != nil {
-		e.Prewarm.ExportedBytes = cmp.Or(e.Prewarm.ExportedBytes, was.Prewarm.LentBytes)
-	}
 	if e.State == "Resident" {
 		// No record lists a retained cache under that word any more.
 		e.State, e.RetainedAt, e.RetainedCacheDue = Retained, was.ResidentAt, true
 	}
+}
+
+// UnmarshalJSON implements json.Unmarshaler, as that of an Entry.
+func (p *Prewarm) UnmarshalJSON(b []byte) error {
+	type plain Prewarm
+	both := struct {
+		*plain
+		LentBytes int64 `json:"lentBytes"`
+	}{plain: (*plain)(p)}
+	if err := json.Unmarshal(b, &both); err != nil {
+		return err
+	}
+	p.ExportedBytes = cmp.Or(p.ExportedBytes, both.LentBytes)
+	return nil
 }

@@ -139,14 +139,14 @@ type Entry struct {
 // UnmarshalJSON implements json.Unmarshaler. Versions before had other words.
 func (e *Entry) UnmarshalJSON(b []byte) error {
 	type plain Entry
-	if err := json.Unmarshal(b, (*plain)(e)); err != nil {
+	both := struct {
+		*plain
+		*earlierEntry
+	}{(*plain)(e), &earlierEntry{}}
+	if err := json.Unmarshal(b, &both); err != nil {
 		return err
 	}
-	var was earlierEntry
-	if err := json.Unmarshal(b, &was); err != nil {
-		return err
-	}
-	was.translate(e)
+	both.translate(e)
 	return nil
 }
 
