@@ -54,6 +54,21 @@ const (
 	PurposePrewarm MovePurpose = "Prewarm"
 )
 
+// MoveMethod is how a new owner's cache is filled (states.md, The warm move).
+type MoveMethod string
+
+// The methods.
+const (
+	// MethodClone reads through the old node's cache from the first I/O on: dm-clone over an
+	// iSCSI export of the old node.
+	MethodClone MoveMethod = "Clone"
+	// MethodStream has the old node's plugin send the chunks, hottest first, while the volume
+	// runs on its origin. It needs dm-cache alone.
+	MethodStream MoveMethod = "Stream"
+	// MethodHotSet reads the blocks of the volume's hot set from the origin.
+	MethodHotSet MoveMethod = "HotSet"
+)
+
 // Tracked tells which parts of a cache's data were written to since its node began to
 // note that (states.md, A prewarmed node).
 type Tracked struct {
@@ -78,6 +93,9 @@ type MoveRequest struct {
 	Fence Fence
 	// Source is the retained cache; nil for a hydration from the origin, which asks nobody.
 	Source *WarmSource
+	// Method is how the cache is filled, and Reason why by this method, for people.
+	Method MoveMethod
+	Reason string
 	// Patience is how long the source may be silent; 0 is as long as the request.
 	Patience time.Duration
 	// Bandwidth in bytes per second, and the moment after which the source need not
@@ -86,12 +104,22 @@ type MoveRequest struct {
 	Deadline  time.Time
 }
 
-// Lease is a retained cache that its node serves over iSCSI: the cache's metadata,
-// followed by its data, as one read-only LUN.
+// StreamSource is where a node's plugin sends the chunks of a cache from.
+type StreamSource struct {
+	// Addresses are the node's own, as "address:port".
+	Addresses []string
+	// PublicKey is what the node proves itself by: as its CachePool says it.
+	PublicKey string
+}
+
+// Lease is a retained cache that its node serves: over iSCSI the cache's metadata,
+// followed by its data, as one read-only LUN; or as a stream of chunks.
 type Lease struct {
 	Move        MoveID
 	Source      ISCSI
 	Credentials Credentials
+	// Stream is set instead of Source and Credentials; there is no metadata then.
+	Stream *StreamSource
 	// ChunkSectors, MetaBytes and DataBytes are the geometry of the exported cache.
 	ChunkSectors         uint64
 	MetaBytes, DataBytes int64
@@ -189,7 +217,9 @@ type LeaseRequest struct {
 	// Purpose and Request are those of the MoveRequest.
 	Purpose MovePurpose
 	Request string
-	// To is the node that asks, Initiator its name.
+	// Method is that of the MoveRequest; of one that does not say it, MethodClone.
+	Method MoveMethod
+	// To is the node that asks, Initiator its name; a stream has no initiator.
 	To, Initiator string
 	Credentials   Credentials
 }
