@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/pool"
@@ -24,15 +25,28 @@ type cacheSpec struct {
 	metaBytes, dataBytes int64
 	// originBytes is the size of the origin, which is only noted.
 	originBytes int64
-	// hydration tells that the cache begins with a hydration, which has metadata of its own.
-	hydration bool
+	// hydrationBytes is the room for the metadata that a hydration has of its own, 0 for a
+	// cache that begins without.
+	hydrationBytes int64
 	// keep tells that the data volume is there, with what was prewarmed.
 	keep bool
 }
 
 // cacheSpecOf is the spec of the cache that an entry speaks of.
 func cacheSpecOf(e *state.Entry, keep bool) cacheSpec {
-	return cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydration: e.Hydration != nil, keep: keep}
+	return cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: e.MetaBytes, dataBytes: e.DataBytes, originBytes: e.OriginBytes, hydrationBytes: hydrationBytes(e, e.DataBytes, e.ChunkSectors), keep: keep}
+}
+
+// hydrationBytes is the room for the metadata of an entry's hydration in a cache of that
+// geometry.
+func hydrationBytes(e *state.Entry, dataBytes int64, chunkSectors uint64) int64 {
+	switch {
+	case e.Hydration == nil:
+		return 0
+	case e.Streams():
+		return stack.LevelMetaBytes(uint64(dataBytes) / sectorSize / chunkSectors)
+	}
+	return hydrationMetaBytes
 }
 
 func (w cacheSpec) tags() []string {
@@ -64,7 +78,7 @@ func (a *Attacher) beginAllocate(ctx context.Context, s *staging) (wait func() *
 		return func() *preallocated { return nil } // the same error comes again
 	}
 	// The entry belongs to the hydration meanwhile.
-	out := &preallocated{cacheSpec: cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydration: e.Hydration != nil}}
+	out := &preallocated{cacheSpec: cacheSpec{id: e.ID, fence: e.Fence, activation: e.Activation(), mode: e.Mode, metaBytes: g.metaBytes, dataBytes: g.dataBytes, originBytes: s.rec.Spec.CapacityBytes, hydrationBytes: hydrationBytes(e, g.dataBytes, g.chunkSectors)}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -95,15 +109,18 @@ func (got *preallocated) use(want cacheSpec) preallocUse {
 		return preallocNone
 	}
 	made := got.cacheSpec
-	made.hydration, made.originBytes = want.hydration, want.originBytes
+	if made.hydrationBytes == 0 || want.hydrationBytes == 0 {
+		made.hydrationBytes = want.hydrationBytes
+	}
+	made.originBytes = want.originBytes
 	switch {
 	case errors.Is(got.err, context.DeadlineExceeded):
 		return preallocFail
 	case got.err != nil || made != want:
 		return preallocAnew
-	case want.hydration && !got.cacheSpec.hydration:
+	case want.hydrationBytes > 0 && got.cacheSpec.hydrationBytes == 0:
 		return preallocAddHydration
-	case !want.hydration && got.cacheSpec.hydration:
+	case want.hydrationBytes == 0 && got.cacheSpec.hydrationBytes > 0:
 		return preallocDropHydration
 	}
 	return preallocAsIs
@@ -195,8 +212,8 @@ func (w cacheSpec) specs(view pool.View, tags []string) []lvm.CreateSpec {
 	// The map on the same SSDs as the data: it counts after a flush of the devices
 	// that it is on, and of no others (states.md, Names on the host).
 	specs := []lvm.CreateSpec{{VG: view.VG, Name: layout.MetaLV(w.id), SizeBytes: w.metaBytes, Tags: tags, Mirror: view.Mirror, Stripes: view.Stripes}}
-	if w.hydration {
-		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.HydrationLV(w.id), SizeBytes: hydrationMetaBytes, Tags: tags, Mirror: view.Mirror})
+	if w.hydrationBytes > 0 {
+		specs = append(specs, lvm.CreateSpec{VG: view.VG, Name: layout.HydrationLV(w.id), SizeBytes: w.hydrationBytes, Tags: tags, Mirror: view.Mirror})
 	}
 	if w.keep {
 		return specs

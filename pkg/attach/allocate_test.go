@@ -12,7 +12,7 @@ import (
 func TestPreallocUse(t *testing.T) {
 	want := cacheSpec{id: "v", fence: volume.Fence{UID: "u", Generation: 2, Node: "b"}, mode: volume.ModeWritethrough, metaBytes: 8 << 20, dataBytes: 1 << 30}
 	hydrated := want
-	hydrated.hydration = true
+	hydrated.hydrationBytes = 4 << 20
 	other := want
 	other.dataBytes *= 2
 	kept := hydrated

@@ -19,7 +19,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/attach/stream"
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -125,6 +127,9 @@ type WarmConfig struct {
 	// Dir is a folder for the maps of hydrations under way; without one no cache is
 	// filled from elsewhere.
 	Dir string
+	// Method is how caches are filled whose volumes name no method; empty leaves it to what
+	// the kernel has.
+	Method volume.MoveMethod
 	// LeaseTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
 	LeaseTimeout, Patience time.Duration
@@ -137,6 +142,8 @@ type WarmConfig struct {
 	RetainedCacheTTL time.Duration
 	// Settle is how long a copy waits for the start of the pod.
 	Settle time.Duration
+	// PullPause is the pause before a node whose stream has failed is asked again.
+	PullPause time.Duration
 	// HotSetEvery is the pause between two hot sets of an attached volume.
 	HotSetEvery time.Duration
 }
@@ -152,6 +159,7 @@ func (c WarmConfig) withDefaults() WarmConfig {
 	set(&c.Patience, 10*time.Second)
 	set(&c.Deadline, 30*time.Minute)
 	set(&c.Settle, 5*time.Second)
+	set(&c.PullPause, time.Second)
 	set(&c.HotSetEvery, 30*time.Minute)
 	return c
 }
@@ -189,8 +197,14 @@ type Deps struct {
 	FailedOver func()
 	// Meter is told when counters begin and end; nil if nobody counts.
 	Meter Meter
-	// WarmProblem says why this node can neither export nor import, or ""; nil is "".
-	WarmProblem func(ctx context.Context) string
+	// Stream gets other nodes' caches chunk by chunk; nil if that is not configured.
+	Stream Puller
+	// WarmProblem says why this node can neither export caches nor import them by clone, or "";
+	// nil is "". StreamProblem says why it cannot fill a cache by a stream.
+	WarmProblem, StreamProblem func(ctx context.Context) string
+	// ReadLevel reads the map of a cache in use that does not change; nil is by a copy of its
+	// metadata.
+	ReadLevel func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
 	Now          func() time.Time
@@ -210,6 +224,7 @@ type Attacher struct {
 	detached sync.Map
 	// hydrations leads copies to their end. prestages is RunPrestages' memory.
 	hydrations *hydration.Runner
+	streams    *stream.Runner
 	prestages  prestages
 	// prewarms are the copies under way.
 	prewarms prewarms
@@ -271,12 +286,19 @@ func New(c Config, d Deps) *Attacher {
 	now := func() time.Time { return a.Now() }
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
-		Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
+		Open: d.Blocks.Open, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
 	}
 	a.hydrations = hydration.New(hydration.Config{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, Settle: c.Warm.Settle,
 		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, Now: now,
 	})
+	a.streams = stream.New(stream.Config{
+		Host: warmHost{a}, Stack: a.stack, SSD: a.ssd, Moves: d.Moves,
+		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, PullPause: c.Warm.PullPause, Now: now,
+	})
+	if d.Stream != nil {
+		a.streams.Puller = d.Stream
+	}
 	a.hotSets = &hotset.Recorder{
 		Host: warmHost{a}, SSD: a.ssd, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: now,
 	}

@@ -108,6 +108,9 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	}
 	s.cache.HydrationHave = have
 	s.cache.HydrationMap = m
+	if e.Streams() {
+		return a.restoreLevels(ctx, s, *m)
+	}
 	if err := a.Tools.Restore(ctx, a.mapFile(e.ID), s.cache.Meta.DevPath()); err != nil {
 		return fmt.Errorf("map of volume %s: %w", e.ID, err)
 	}
@@ -250,7 +253,7 @@ func (a *Attacher) empty(ctx context.Context, id volume.ID, e *state.Entry) erro
 // createDataDevice makes the device under the cache through which its SSD can
 // be swapped while the cache is live: linear, or the clone of a hydration.
 func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c ssd.Cache, o stack.Origin) (devno string, err error) {
-	if e.Hydration != nil && !e.Hydration.Whole {
+	if e.Hydration != nil && !e.Hydration.Whole && !e.Streams() {
 		return a.createClone(ctx, e, c, o)
 	}
 	lv := c.Data
@@ -273,6 +276,9 @@ type countFunc func(ctx context.Context, id volume.ID)
 
 // swapTo reloads a live cache in another mode or with another policy.
 func (a *Attacher) swapTo(ctx context.Context, e *state.Entry, mode devmapper.CacheMode, policy devmapper.CachePolicy, count countFunc) error {
+	if e.Streams() {
+		return fmt.Errorf("%w: the cache of volume %s still has two levels", volume.ErrUnavailable, e.ID)
+	}
 	name := layout.Device(e.ID, layout.Top)
 	lines, err := a.DM.Table(ctx, name)
 	if err != nil {

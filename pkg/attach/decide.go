@@ -26,8 +26,10 @@ type stageFacts struct {
 	Node string
 	// PoolProblem and KernelProblem say why no cache can be had, or are empty.
 	PoolProblem, KernelProblem string
-	// WarmProblem says why no cache can begin from elsewhere, or is empty.
-	WarmProblem string
+	// Method is how a cache that begins from elsewhere is filled, "" if it cannot be, and
+	// MethodReason why so.
+	Method       volume.MoveMethod
+	MethodReason string
 	// StayedBefore is true when the volume was attached here under this ownership before,
 	// whatever has become of its entry.
 	StayedBefore bool
@@ -79,6 +81,9 @@ type warmPlan struct {
 	// Peer is the retained cache to begin from; nil if there is none, and the hot set is
 	// asked.
 	Peer *volume.WarmSource
+	// Method is how the cache is filled, MethodClone or MethodStream, and Reason why so.
+	Method volume.MoveMethod
+	Reason string
 }
 
 // decideStage is the table "What stage decides" of states.md, in its order.
@@ -140,7 +145,13 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	}
 	plan.Cache = planCreate
 	plan.Warm = decideWarm(f, sameFence)
-	plan.Keep = plan.Warm != nil && plan.Warm.Peer != nil && prewarmKept(f.Entry, f.Fence)
+	peer := plan.Warm != nil && plan.Warm.Peer != nil
+	if peer && plan.Warm.Method == volume.MethodStream {
+		// Until there is one map, nothing may be dirty (The stream). What the record asks for
+		// comes after that.
+		plan.Mode = volume.ModeWritethrough
+	}
+	plan.Keep = peer && plan.Warm.Method == volume.MethodClone && prewarmKept(f.Entry, f.Fence)
 	plan.Wipe = f.Cache.Exists() && !plan.Keep
 	return plan
 }
@@ -150,7 +161,7 @@ func reusable(f stageFacts, sameFence bool) bool {
 	current := sameFence && f.Cache.Fence == f.Fence && !f.Cache.Apart && (identityOf(f.Entry, f.Cache, f.Record) == volume.IdentityCurrent || state.BugTrustNodeName.On())
 	clean := f.Entry.Cached() && f.Entry.Clean && f.Cache.SuperblockClean && retainedStates[f.Entry.State] && f.Cache.StopProven(f.Entry)
 	switch {
-	case f.Entry == nil || !f.Cache.Whole || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
+	case f.Entry == nil || !f.Cache.Whole || f.Entry.Streams() || f.Entry.Hydration != nil && !f.Entry.Hydration.Whole && !f.Cache.Hydration:
 		return false
 	case bugAnyGeneration.On() && clean, bugCrashedCache.On() && current && f.Entry.Cached():
 		return true
@@ -162,10 +173,10 @@ func reusable(f stageFacts, sameFence bool) bool {
 // anything was activated under this ownership (states.md, The warm move): while the
 // record still has it, or while a hydration that was intended was not activated.
 func decideWarm(f stageFacts, sameFence bool) *warmPlan {
-	if f.Record.Spec.WarmStart.From == volume.WarmOff || f.WarmProblem != "" {
+	if f.Record.Spec.WarmStart.From == volume.WarmOff || f.Method == "" {
 		return nil
 	}
-	plan := &warmPlan{}
+	plan := &warmPlan{Method: f.Method, Reason: f.MethodReason}
 	if f.Record.Spec.WarmStart.From == volume.WarmOrigin {
 		return plan
 	}

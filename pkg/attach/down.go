@@ -109,6 +109,12 @@ func (a *Attacher) down(ctx context.Context, f downFacts, c ssd.Cache, action do
 	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
+	if err := a.streams.Stop(ctx, e.ID); err != nil {
+		return err
+	}
+	if action == downFlush && e.Streams() {
+		return a.settleStream(ctx, e)
+	}
 	switch action {
 	case downFlush:
 		return a.orAbandon(ctx, f, a.flush(ctx, e))

@@ -60,7 +60,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 		return err
 	}
 	cache, ok := table.Cache()
-	if !ok || cache.Mode != devmapper.Writethrough {
+	if !ok || cache.Mode != devmapper.Writethrough && !e.Streams() {
 		return fmt.Errorf("%w: the cache that fails is in mode %q although the journal says %s: it is kept", volume.ErrUnavailable, cache.Mode, e.Mode)
 	}
 	if err := a.clearDirtyMark(ctx, e); err != nil {
@@ -68,7 +68,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	}
 	faultFailoverUnmarked.Hit()
 	a.stack.FinalCount(ctx, e.ID)
-	if e.Hydration != nil {
+	if e.Hydration != nil && !e.Streams() {
 		// A peer that is lost just now must not hold up the swap.
 		a.hydrations.Begin(e.ID, time.Time{})
 	}
@@ -79,8 +79,19 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 		return err
 	}
 	faultFailoverDenied.Hit()
-	// The origin by the table itself: nothing else needs to answer.
-	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), cache.Origin)); err != nil {
+	// The origin by the table itself: nothing else needs to answer. That of a stream is below
+	// its first level.
+	origin := cache.Origin
+	if e.Streams() {
+		l, err := a.stack.Levels(ctx, e)
+		if err != nil {
+			return err
+		}
+		if hot, split := l.Hot.Cache(); split {
+			origin = hot.Origin
+		}
+	}
+	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), origin)); err != nil {
 		return err
 	}
 	faultFailoverSwapped.Hit()

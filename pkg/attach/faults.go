@@ -74,6 +74,10 @@ var (
 	faultHydrationSource    = faultpoint.New("hydration.source")
 	faultHydrationClone     = faultpoint.New("hydration.clone")
 
+	faultStreamLeased   = faultpoint.New("stream.leased")
+	faultStreamRestored = faultpoint.New("stream.restored")
+	faultStreamDenied   = faultpoint.New("stream.denied")
+
 	faultPrewarmJournaled = faultpoint.New("prewarm.journaled")
 	faultPrewarmExported  = faultpoint.New("prewarm.exported")
 	faultPrewarmConnected = faultpoint.New("prewarm.connected")

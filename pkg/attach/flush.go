@@ -110,6 +110,9 @@ const freeTimeout = 5 * time.Second
 // removeEarlier removes the devices of an earlier stay. Who has one of them open may wait
 // for the paths of an ownership that is over, which nobody else would end.
 func (a *Attacher) removeEarlier(ctx context.Context, s *staging) error {
+	if err := a.streams.Stop(ctx, s.req.ID); err != nil {
+		return err
+	}
 	err := a.stack.RemoveDevices(ctx, s.req.ID)
 	if !errors.Is(err, volume.ErrInUse) || s.entry == nil || !laterOwner(s.req.Publication.Fence, s.entry.Fence) {
 		return err

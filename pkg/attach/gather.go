@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -34,7 +35,10 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		f.PoolProblem = view.Problem
 	}
 	f.KernelProblem = a.CacheProblem(ctx)
-	f.WarmProblem, f.StayedBefore = a.warmProblem(ctx), a.stayedBefore(req.ID, f.Fence)
+	f.StayedBefore = a.stayedBefore(req.ID, f.Fence)
+	f.Method, f.MethodReason = decideMethod(methodFacts{
+		Asked: cmp.Or(rec.Spec.WarmStart.Method, a.Warm.Method), CloneProblem: a.warmProblem(ctx), StreamProblem: a.streamProblem(ctx),
+	})
 	var c ssd.Cache
 	if f.PoolProblem == "" && !f.Prestaged {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

@@ -90,29 +90,42 @@ func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*c
 	return a.readMap(id)
 }
 
-// seed is where a new cache begins: the peer's map or the hot set; neither means
-// cold.
+// seed is where a new cache begins: the peer's map, the blocks that it streams, or the hot
+// set; none of them means cold.
 type seed struct {
-	peer *cachemap.Map
-	hot  *cachemap.HotSet
-	// lease is that of peer.
+	peer   *cachemap.Map
+	blocks []uint64
+	hot    *cachemap.HotSet
+	// lease is that of peer, or of blocks.
 	lease volume.Lease
 }
 
 // beginHydration asks for the beginning of a new cache while the origin is connected.
-// The returned function waits for it; until then the entry belongs to the hydration.
-func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func()) {
+// The returned function waits for it; until then the entry belongs to the hydration. A stream
+// is not waited for once the channel is closed: the pod starts no later than without it.
+func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(late <-chan struct{})) {
 	if s.plan.Cache != planCreate || s.plan.Warm == nil {
-		return func() {}
+		return func(<-chan struct{}) {}
 	}
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	streams := s.plan.Warm.Method == volume.MethodStream
+	bounded, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, late := context.WithCancelCause(bounded)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer cancel()
 		a.findSeed(ctx, s)
 	}()
-	return func() { <-done }
+	return func(over <-chan struct{}) {
+		if streams {
+			select {
+			case <-done:
+			case <-over:
+				late(errNotReady)
+			}
+		}
+		<-done
+	}
 }
 
 // findSeed tries the peer, then the hot set. What fails is logged: the cache then
@@ -120,10 +133,19 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func())
 func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	log := klog.FromContext(ctx).WithValues("volume", s.req.ID)
 	if s.plan.Warm.Peer != nil {
-		m, err := a.importCache(ctx, s)
+		var m *cachemap.Map
+		var err error
+		if s.plan.Warm.Method == volume.MethodStream {
+			err = a.importStream(ctx, s)
+		} else {
+			m, err = a.importCache(ctx, s)
+		}
 		if err == nil {
 			s.seed.peer = m
 			return
+		}
+		if cause := context.Cause(ctx); errors.Is(cause, errNotReady) {
+			err = cause
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
 		s.own.Lock()
@@ -145,7 +167,7 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 	e := s.entry
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
-	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm.Peer)
+	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm)
 	id, lease, err := a.Moves.Begin(lctx, req)
 	err = s.update(func(e *state.Entry) error {
 		e.Hydration.Move = id
@@ -183,9 +205,13 @@ func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, 
 	return m, nil
 }
 
-// moveRequest is what the volume's owner asks of a move.
-func (a *Attacher) moveRequest(rec volume.Volume, f volume.Fence, from *volume.WarmSource) volume.MoveRequest {
-	r := volume.MoveRequest{Volume: rec.ID, Fence: f, Source: from, Patience: a.Warm.Patience}
+// moveRequest is what the volume's owner asks of a move. Without a plan, or a source in it,
+// the cache is filled from the origin.
+func (a *Attacher) moveRequest(rec volume.Volume, f volume.Fence, w *warmPlan) volume.MoveRequest {
+	r := volume.MoveRequest{Volume: rec.ID, Fence: f, Patience: a.Warm.Patience, Method: volume.MethodHotSet}
+	if w != nil && w.Peer != nil {
+		r.Source, r.Method, r.Reason = w.Peer, w.Method, w.Reason
+	}
 	r.Bandwidth, r.Deadline = a.warmLimits(rec.Spec.WarmStart)
 	return r
 }
@@ -205,6 +231,15 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 // false if the cache begins cold.
 func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
+	if blocks := s.seed.blocks; blocks != nil {
+		m, err := a.streamGeometry(s, g, unit, blocks, s.seed.lease.ChunkSectors)
+		if err == nil {
+			return m, true
+		}
+		klog.FromContext(ctx).Error(err, "Cache begins without the other node's", "volume", e.ID)
+		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
+		s.seed.blocks = nil
+	}
 	if m := s.seed.peer; m != nil {
 		data := ssd.RoundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)
 		blocks := uint64(data) / (m.ChunkSectors * sectorSize)
@@ -219,7 +254,7 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 	if s.seed.hot == nil {
 		return nil, false
 	}
-	m, err := a.seedFromHotSet(ctx, s, *g)
+	m, err := a.seedFromHotSet(ctx, s, g, unit)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Cache begins cold", "volume", e.ID)
 		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
@@ -229,17 +264,25 @@ func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, un
 }
 
 // seedFromHotSet makes the map of a cache that is filled from the origin.
-func (a *Attacher) seedFromHotSet(ctx context.Context, s *staging, g geometry) (*cachemap.Map, error) {
+func (a *Attacher) seedFromHotSet(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, error) {
 	e := s.entry
 	m := s.seed.hot.Map(g.chunkSectors, uint64(g.dataBytes)/(g.chunkSectors*sectorSize), s.origin.Sectors)
 	if len(m.Entries) == 0 {
 		return nil, nil
 	}
-	if err := a.writeMap(e.ID, m); err != nil {
-		return nil, err
-	}
 	req := a.moveRequest(s.rec, e.Fence, nil)
 	e.Hydration = &state.Hydration{RegionSectors: cachemap.RegionSectors(m.ChunkSectors), Bandwidth: req.Bandwidth}
+	if s.plan.Warm.Method == volume.MethodStream {
+		blocks, _ := m.Hottest()
+		e.Hydration.RegionSectors, e.Hydration.Stream, e.Mode = 0, &state.Stream{}, volume.ModeWritethrough
+		ordered, err := a.streamGeometry(s, g, unit, blocks, m.ChunkSectors)
+		if err != nil {
+			return nil, err
+		}
+		m = *ordered
+	} else if err := a.writeMap(e.ID, m); err != nil {
+		return nil, err
+	}
 	id, _, err := a.Moves.Begin(ctx, req)
 	if err != nil {
 		// The object only shows what goes on.

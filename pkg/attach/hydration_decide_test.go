@@ -21,51 +21,51 @@ func TestDecideWarm(t *testing.T) {
 		return func(f *stageFacts) { f.Record.Spec.WarmStart.From = w }
 	}
 	stayed := func(f *stageFacts) { f.StayedBefore = true }
-	broken := func(f *stageFacts) { f.WarmProblem = "no clone target" }
+	broken := func(f *stageFacts) { f.Method = "" }
 	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
 	cases := map[string]struct {
 		s    *situation
 		want *warmPlan
 	}{
-		"offered":                     {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Peer: before}},
-		"offered, writeback":          {newSituation(wb).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Peer: before}},
-		"a record without the choice": {newSituation(wt).with(from("")).with(offered(before)), &warmPlan{Peer: before}},
-		"nothing offered":             {newSituation(wt).with(from(volume.WarmPeer)), &warmPlan{}},
-		"origin wanted":               {newSituation(wt).with(from(volume.WarmOrigin)).with(offered(before)), &warmPlan{}},
+		"offered":                     {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Method: volume.MethodClone, Peer: before}},
+		"offered, writeback":          {newSituation(wb).with(from(volume.WarmPeer)).with(offered(before)), &warmPlan{Method: volume.MethodClone, Peer: before}},
+		"a record without the choice": {newSituation(wt).with(from("")).with(offered(before)), &warmPlan{Method: volume.MethodClone, Peer: before}},
+		"nothing offered":             {newSituation(wt).with(from(volume.WarmPeer)), &warmPlan{Method: volume.MethodClone}},
+		"origin wanted":               {newSituation(wt).with(from(volume.WarmOrigin)).with(offered(before)), &warmPlan{Method: volume.MethodClone}},
 		"off":                         {newSituation(wt).with(offered(before)), nil},
 		"this node cannot":            {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(broken), nil},
 		"an older generation (I3)": {
-			newSituation(wt).with(from(volume.WarmPeer)).with(offered(&volume.WarmSource{Node: "b", Generation: 3})), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).with(offered(&volume.WarmSource{Node: "b", Generation: 3})), &warmPlan{Method: volume.MethodClone},
 		},
 		"killed before it was activated": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)), &warmPlan{Peer: before},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)), &warmPlan{Method: volume.MethodClone, Peer: before},
 		},
 		"killed when it may have been active (I5)": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, true, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, true, false).with(intended(before)), &warmPlan{Method: volume.MethodClone},
 		},
 		"active once, although the record still offers (I5)": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, wt, true, false).with(intended(before)).with(offered(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, wt, true, false).with(intended(before)).with(offered(before)).with(rebooted), &warmPlan{Method: volume.MethodClone},
 		},
 		"intended by another ownership": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, state.Staging, wt, false, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence4, state.Staging, wt, false, false).with(intended(before)), &warmPlan{Method: volume.MethodClone},
 		},
 		"attached under this ownership before, and the record is out of a backup": {
-			newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(stayed), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(stayed), &warmPlan{Method: volume.MethodClone},
 		},
 		"attached before, and the stage was repeated": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)).with(stayed), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, wt, false, false).with(intended(before)).with(stayed), &warmPlan{Method: volume.MethodClone},
 		},
 		"the cache was denied below a pod": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(intended(before)).with(rebooted), &warmPlan{Method: volume.MethodClone},
 		},
 		"the cache was denied, although the record still offers": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(offered(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staged, none, false, false).with(offered(before)).with(rebooted), &warmPlan{Method: volume.MethodClone},
 		},
 		"the volume was leaving without a cache": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Releasing, none, false, false).with(intended(before)).with(rebooted), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Releasing, none, false, false).with(intended(before)).with(rebooted), &warmPlan{Method: volume.MethodClone},
 		},
 		"the stage was to have no cache": {
-			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, none, false, false).with(intended(before)), &warmPlan{},
+			newSituation(wt).with(from(volume.WarmPeer)).entry(fence5, state.Staging, none, false, false).with(intended(before)), &warmPlan{Method: volume.MethodClone},
 		},
 	}
 	for name, tc := range cases {

@@ -24,7 +24,10 @@ func newWarmLife(t testing.TB, mode volume.CacheMode, victim string, d ...disast
 	if churn {
 		chunk = 256 << 10
 	}
-	w := newWorldOf(t, mode, chunk)
+	return newWarmLifeIn(newWorldOf(t, mode, chunk), mode, victim, churn, d...)
+}
+
+func newWarmLifeIn(w *world, mode volume.CacheMode, victim string, churn bool, d ...disaster) *life {
 	w.warm, w.churn = true, churn
 	l := newLifeIn(w, mode)
 	l.died = l.end
@@ -53,7 +56,7 @@ func (l *life) arrive(h *host) {
 	l.req = l.publish(h.name)
 	if l.prepared {
 		l.once(h, func(p *plugin) { p.Prestage(l.ctx) })
-		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Hydration == nil || e.Hydration.Peer == nil) {
+		if e := h.entry(); len(l.ended) == 0 && (e == nil || e.State != state.Staging || e.Hydration == nil || e.Hydration.Peer == nil && !e.Streams()) {
 			l.t.Fatalf("nothing was prepared: %+v", e)
 		}
 	}
@@ -143,6 +146,7 @@ func (l *life) step(h *host) {
 	l.must("commit", h.kernel.Client(nil).CommitAll(l.ctx))
 	l.pass(10 * time.Second)
 	l.once(h, func(p *plugin) { p.Hydrations().Turn(l.ctx) })
+	l.once(h, func(p *plugin) { l.streams(p) })
 }
 
 // once calls a plugin; one that ends by that is followed by another, which repairs.

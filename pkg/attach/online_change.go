@@ -160,7 +160,7 @@ func (a *Attacher) keepNames(ctx context.Context, rec volume.Volume) {
 // changeFacts gathers from what has been read for all volumes.
 func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.Volume, status map[string]devmapper.CacheStatus, infos map[string]devmapper.Info) changeFacts {
 	f := changeFacts{Entry: e, Record: rec}
-	f.Status, f.LiveCache = status[layout.Device(e.ID, layout.Top)]
+	f.Status, f.LiveCache = layout.CacheStatus(status, e.ID)
 	top := infos[layout.Device(e.ID, layout.Top)]
 	f.LiveOrigin = top.HasLive && !f.LiveCache
 	_, data := infos[layout.Device(e.ID, layout.Data)]
@@ -204,6 +204,9 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	if view.Degraded != "" && rec.Spec.Mode == volume.ModeWriteback {
 		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
+	}
+	if e.Streams() && rec.Spec.Mode == volume.ModeWriteback {
+		f.Problem, f.ProblemReason = "writes go through to the storage server until the cache of the node before is copied", v1alpha1.ReasonApplying
 	}
 	if f.waitsForHydration() {
 		f.Problem, f.ProblemReason = "the cache grows when its hydration is complete", v1alpha1.ReasonApplying
@@ -276,6 +279,15 @@ func (a *Attacher) changeOf(ctx context.Context, e *state.Entry, rec volume.Volu
 	}
 	if found {
 		status[layout.Device(e.ID, layout.Top)] = st
+	}
+	if found && e.Streams() {
+		hot, both, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Hot))
+		if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
+			return changeFacts{}, err
+		}
+		if both {
+			status[layout.Device(e.ID, layout.Hot)] = hot
+		}
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {

@@ -55,6 +55,11 @@ func (a *Attacher) takeStep(ctx context.Context, f changeFacts, step changeStep)
 
 // sweep removes what is left of a cache below a linear top device.
 func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
+	return a.sweepBecause(ctx, e, "the cache was taken away")
+}
+
+// sweepBecause is sweep with the reason for which a move that was under way ends.
+func (a *Attacher) sweepBecause(ctx context.Context, e *state.Entry, why string) error {
 	top, _, err := a.stack.Top(ctx, e.ID)
 	if err != nil {
 		return err
@@ -68,12 +73,15 @@ func (a *Attacher) sweep(ctx context.Context, e *state.Entry) error {
 	if err := a.leases.End(ctx, e); err != nil {
 		return err
 	}
-	if err := a.stack.Remove(ctx, e.ID, layout.Data, layout.Source, layout.Path); err != nil {
+	if err := a.streams.Stop(ctx, e.ID); err != nil {
+		return err
+	}
+	if err := a.stack.RemoveBelow(ctx, e.ID); err != nil {
 		return err
 	}
 	faultChangeDataRemoved.Hit()
 	if e.Hydration != nil {
-		outcome, why := volume.MoveEnded, "the cache was taken away"
+		outcome := volume.MoveEnded
 		if a.Now().Before(e.NoCacheBefore) {
 			outcome, why = volume.MoveFailed, "the SSD failed"
 		}
@@ -154,7 +162,7 @@ func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
 // and nothing is dirty: the caller has seen to that.
 func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	e := f.Entry
-	if f.Status.Mode() != devmapper.Writethrough || f.Status.Dirty > 0 {
+	if f.Status.Mode() != devmapper.Writethrough && !e.Streams() || f.Status.Dirty > 0 {
 		return fmt.Errorf("%w: the cache of volume %s is in mode %s with %d dirty blocks, it cannot be taken away",
 			volume.ErrUnavailable, e.ID, f.Status.Mode(), f.Status.Dirty)
 	}

@@ -115,6 +115,11 @@ func decideCached(f changeFacts) changeStep {
 		return changeUncache
 	}
 	switch {
+	case e.Streams() && f.Problem != "":
+		return flushedOr(f, changeImpossible)
+	case e.Streams():
+		// Until there is one map its tables are the stream's (The stream).
+		return flushedOr(f, changeDone)
 	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited():
 		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:

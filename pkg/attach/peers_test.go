@@ -189,7 +189,7 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 	w.mu.Unlock()
 	ask := volume.LeaseRequest{
 		Move: id, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose,
-		To: r.Fence.Node, Initiator: iqnOf(r.Fence.Node), Credentials: account,
+		Method: r.Method, To: r.Fence.Node, Initiator: iqnOf(r.Fence.Node), Credentials: account,
 	}
 	for {
 		p := from.plugin
@@ -201,6 +201,9 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 			w.mu.Lock()
 			w.object(id).served = err == nil
 			w.mu.Unlock()
+			if r.Method == volume.MethodStream {
+				lease.Stream = &volume.StreamSource{Addresses: []string{r.Source.Node}}
+			}
 			return lease, err
 		}
 		if ended == replaced {

@@ -207,9 +207,9 @@ func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-
 	if err != nil {
 		return err
 	}
-	connected := a.connectAnnounced(ctx, s, announced)
+	connected, late := a.connectAnnounced(ctx, s, announced)
 	defer connected()
-	wait()
+	wait(late)
 	if s.plan.Cache != planCreate {
 		return nil // the old cache could not be wiped
 	}
@@ -226,8 +226,9 @@ func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-
 // connectAnnounced connects the origin while the stage is prestaged, once the request is
 // announced that has its address and credentials: with a storage server that is not
 // next door that takes as long as all the rest. The returned function waits for a
-// connection that has begun, and lets none begin any more.
-func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <-chan volume.StageRequest) (wait func()) {
+// connection that has begun, and lets none begin any more; the channel is closed when there is
+// one, or none can be had: the stage waits.
+func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <-chan volume.StageRequest) (wait func(), connected <-chan struct{}) {
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -247,7 +248,7 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 	return sync.OnceFunc(func() {
 		close(over)
 		<-done
-	})
+	}), done
 }
 
 // connectEarly has the journal know the session before there is one.
@@ -269,7 +270,7 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 // prepareDevices makes the cache and its data device for an origin of the size that the
 // record says.
 func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
-	if s.seed.peer == nil || mayBeCoarse(a.Pool.View()) {
+	if s.seed.peer == nil && s.seed.blocks == nil || mayBeCoarse(a.Pool.View()) {
 		return nil // who else it begins from is the origin
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
@@ -280,7 +281,7 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 		if err := a.provideCache(ctx, s); err != nil {
 			return err
 		}
-		if e.Hydration == nil || e.Hydration.Peer == nil {
+		if e.Hydration == nil || e.Hydration.Peer == nil && !e.Streams() {
 			return nil
 		}
 		s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin)
@@ -296,7 +297,7 @@ func (s *staging) precedes(e *state.Entry, f volume.Fence) bool {
 
 // fits reports whether a prestaged stage is the one that is planned now.
 func (s *staging) fits(p stagePlan) bool {
-	return p.worthPrestaging() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Mode == s.plan.Mode
+	return p.worthPrestaging() && *p.Warm.Peer == *s.plan.Warm.Peer && p.Warm.Method == s.plan.Warm.Method && p.Mode == s.plan.Mode
 }
 
 // resume continues with a stage that was prestaged.

@@ -154,6 +154,11 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err != nil {
 		return 0, err
 	}
+	if e.Streams() {
+		if err := a.stack.GrowHot(ctx, e, o); err != nil {
+			return 0, err
+		}
+	}
 	if err := a.stack.GrowTop(ctx, e, o); err != nil {
 		return 0, err
 	}

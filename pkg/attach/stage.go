@@ -119,7 +119,7 @@ func (a *Attacher) gatherAndDecide(ctx context.Context, req volume.StageRequest)
 // build makes the top device according to the plan, from what was prestaged if that is
 // not nil.
 func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error) {
-	id, wait := s.req.ID, func() {}
+	id, wait := s.req.ID, func(<-chan struct{}) {}
 	if prestaged != nil {
 		err = a.resume(ctx, s, prestaged)
 	} else {
@@ -129,7 +129,9 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 		return err
 	}
 	s.origin, err = a.connect(ctx, s)
-	wait()
+	now := make(chan struct{})
+	close(now)
+	wait(now)
 	if err == nil {
 		err = a.checkPrestaged(ctx, s)
 	}
@@ -175,7 +177,9 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 	if err := a.save(ctx, s.entry, state.Staged); err != nil {
 		return err
 	}
-	if s.entry.Hydration != nil {
+	if s.entry.Streams() {
+		a.streams.Begin(id)
+	} else if s.entry.Hydration != nil {
 		a.hydrations.Begin(id, a.Now())
 		if err := cachetools.RemoveFiles(a.copiedFile(id)); err != nil {
 			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
@@ -187,8 +191,8 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 
 // begin ends what the volume left here, writes the journal, and begins to make the
 // logical volumes and to ask where the cache may begin from. The returned function waits
-// for both; until then the entry belongs to them.
-func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err error) {
+// for both, for a stream only until its channel is closed; until then the entry belongs to them.
+func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(late <-chan struct{}), err error) {
 	// What another fence left, or a call that was killed half way: the parts
 	// below a top device that is not there would keep the cache from its wipe.
 	if err := a.removeEarlier(ctx, s); err != nil {
@@ -209,9 +213,9 @@ func (a *Attacher) begin(ctx context.Context, s *staging) (wait func(), err erro
 	}
 	faultStageJournaled.Hit()
 	allocated, found := a.beginAllocate(ctx, s), a.beginHydration(ctx, s)
-	return func() {
-		found()
+	return func(late <-chan struct{}) {
 		s.preallocated = allocated()
+		found(late)
 	}, nil
 }
 
@@ -289,6 +293,9 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	default:
 		if s.plan.Warm != nil && s.plan.Warm.Peer != nil {
 			e.Hydration = &state.Hydration{From: s.plan.Warm.Peer}
+			if s.plan.Warm.Method == volume.MethodStream {
+				e.Hydration.Stream = &state.Stream{}
+			}
 			if s.plan.Keep {
 				e.Prewarm = prior.Prewarm
 			}
@@ -319,7 +326,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if e.WWID == "" {
 		e.WWID = s.origin.WWID // attached by an earlier version
 	}
-	if e.Hydration != nil {
+	if e.Streams() {
+		a.streams.Begin(e.ID)
+	} else if e.Hydration != nil {
 		a.hydrations.Begin(e.ID, time.Time{})
 	}
 	if e.Counting == "" {
@@ -338,6 +347,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	}
 	// Whoever made the device may have been killed before.
 	a.stack.RefuseDiscards(ctx, e)
+	if e.Streams() {
+		return nil // its tables are the stream's
+	}
 	return a.swapPolicy(ctx, e, false)
 }
 

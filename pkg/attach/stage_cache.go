@@ -142,6 +142,9 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 			return err
 		}
 	}
+	if e.Streams() {
+		return a.stack.CreateLevels(ctx, e, s.cache.Data, s.data, s.origin)
+	}
 	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.abandoned()))
 }
 

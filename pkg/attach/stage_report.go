@@ -37,6 +37,8 @@ func (s *staging) began() string {
 		return string(s.plan.Cache)
 	case e.Hydration.Peer != nil && e.Hydration.From != nil:
 		return "Warm move from node " + e.Hydration.From.Node
+	case e.Streams() && e.Hydration.Stream.Source != nil && e.Hydration.From != nil:
+		return "Warm move by stream from node " + e.Hydration.From.Node
 	}
 	return string(s.plan.Cache) + ", filled from the origin"
 }

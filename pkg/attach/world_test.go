@@ -63,6 +63,8 @@ type world struct {
 	// warm tells that caches follow the volume; peers are what that takes. Without churn, the
 	// pod reads nothing that would take another one's chunk.
 	warm, churn bool
+	// method is how caches are filled; empty is by clone.
+	method volume.MoveMethod
 	peers
 }
 
@@ -151,6 +153,10 @@ type host struct {
 	mounts   map[string]mount
 	sessions map[string]session
 	luns     int
+	// sends is what the node streams; meanwhile is called once, when it has got the first chunk
+	// of another node's stream.
+	sends     sending
+	meanwhile func()
 	*plugin
 }
 
@@ -351,8 +357,11 @@ func (h *host) start() {
 		config.Warm.Dir = h.files()
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
+		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
+		deps.Stream, deps.ReadLevel = puller{h, g.step}, readLevel(deps.Tools)
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}
+	h.Lessor().Streams = streams{h}
 }
 
 // stepping is the API server as a process sees it.

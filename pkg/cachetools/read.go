@@ -46,6 +46,15 @@ func ReadFile(path string) (*cachemap.Map, error) {
 	return &m, err
 }
 
+// WriteFile writes a map for Restore.
+func WriteFile(path string, m cachemap.Map) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.WriteXML(f), f.Close())
+}
+
 // CopyHead copies the first n bytes of a device, a multiple of 4096, to a file: past the page
 // cache, in which the kernel's own writes do not show.
 func CopyHead(ctx context.Context, device, file string, n int64) error {

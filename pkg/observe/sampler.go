@@ -259,7 +259,7 @@ func (s *Sampler) pass(ctx context.Context, fresh time.Duration) {
 	known := make(map[volume.ID]bool, len(volumes))
 	for _, v := range volumes {
 		known[v.ID] = true
-		st, active := status[deviceName(v.ID, DeviceVolume)]
+		st, active := layout.CacheStatus(status, v.ID)
 		if st.Unparsed != "" {
 			snap.Err = errors.Join(snap.Err, fmt.Errorf("status of volume %s cannot be read: %q", v.ID, st.Unparsed))
 		}

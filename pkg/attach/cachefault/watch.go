@@ -125,7 +125,8 @@ type poll struct {
 
 // silent tells a volume whose cache, or whose copy into the cache, does not answer.
 func (l poll) silent(e *state.Entry) bool {
-	return l.status[layout.Device(e.ID, layout.Top)].Silent || e.Hydration != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
+	st, _ := layout.CacheStatus(l.status, e.ID)
+	return st.Silent || e.Hydration != nil && l.clones[layout.Device(e.ID, layout.Data)].Silent
 }
 
 func (w *Watch) examine(ctx context.Context, hydration bool) (l poll, err error) {
@@ -144,7 +145,7 @@ func (w *Watch) gather(e *state.Entry, l poll, unreadable string) facts {
 	if l.silent(e) {
 		return f
 	}
-	f.Status, f.LiveCache = l.status[layout.Device(e.ID, layout.Top)]
+	f.Status, f.LiveCache = layout.CacheStatus(l.status, e.ID)
 	f.LiveOrigin = l.infos[layout.Device(e.ID, layout.Top)].HasLive && !f.LiveCache
 	if c, found := l.clones[layout.Device(e.ID, layout.Data)]; found {
 		f.Clone = &c

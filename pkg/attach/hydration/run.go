@@ -64,7 +64,7 @@ func (r *Runner) find(ctx context.Context) {
 		klog.FromContext(ctx).Error(err, "Not every hydration under way is known")
 	}
 	for i := range entries {
-		if e := &entries[i]; e.Hydration != nil && e.State != state.Retained {
+		if e := &entries[i]; e.Hydration != nil && !e.Streams() && e.State != state.Retained {
 			r.memory.begin(e.ID, time.Time{})
 		}
 	}
@@ -178,7 +178,7 @@ func (r *Runner) step(ctx context.Context, id volume.ID, poll snapshot) error {
 	if err != nil || memo == nil || r.Now().Before(memo.retryAt) {
 		return err
 	}
-	if e == nil || e.Hydration == nil || e.State == state.Retained {
+	if e == nil || e.Hydration == nil || e.Streams() || e.State == state.Retained {
 		r.memory.forget(id)
 		return nil
 	}

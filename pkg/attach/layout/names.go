@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -28,10 +29,22 @@ const (
 	Path   Part = "path"
 	// Exported is what another node reads the cache's data through.
 	Exported Part = "exported"
+	// Hot is the first level of a stream: a cache below the top, over HotData and HotMeta.
+	// RestMeta is the map of the level above it, which is the top (The stream).
+	Hot      Part = "hot"
+	HotData  Part = "hotdata"
+	HotMeta  Part = "hotmeta"
+	RestMeta Part = "restmeta"
 )
 
-// lower are the parts below a volume's own device.
-var lower = []Part{Data, Origin, Source, Path, Exported}
+var (
+	// Levels are the parts that a stream has besides the others, from the top down.
+	Levels = []Part{Hot, HotData, HotMeta, RestMeta}
+	// renamed are those below a volume's own device that versions before called otherwise.
+	renamed = []Part{Data, Origin, Source, Path, Exported}
+	// lower are all of them.
+	lower = slices.Concat(renamed, Levels)
+)
 
 // Device is the name of a part's device. No ID contains the separator.
 func Device(id volume.ID, p Part) string {
@@ -59,7 +72,7 @@ func Devices(id volume.ID) []string {
 // dash, which IDs contain, or with another word. The top's has not changed.
 func EarlierDevices(id volume.ID) []string {
 	var names []string
-	for _, p := range lower {
+	for _, p := range renamed {
 		for _, suffix := range earlierSuffixes(p) {
 			names = append(names, DevicePrefix+string(id)+suffix)
 		}
@@ -119,7 +132,7 @@ type Rename struct {
 func Renames(infos map[string]devmapper.Info) map[volume.ID][]Rename {
 	out := map[volume.ID][]Rename{}
 	for name, info := range infos {
-		for _, p := range lower {
+		for _, p := range renamed {
 			if id, was := earlierOf(name, info, p); was {
 				out[id] = append(out[id], Rename{Part: p, From: name, To: Device(id, p)})
 			}

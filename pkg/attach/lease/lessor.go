@@ -12,6 +12,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
@@ -59,13 +60,27 @@ type Lessor struct {
 	// Exporter may be nil: then nothing was ever exported. Dump writes the map of a cache that
 	// is not active to a file; nil if that cannot be done.
 	Exporter Exporter
-	Dump     func(ctx context.Context, device, file string) error
+	// Streams are told when the lease of a stream ends; nil if nothing is streamed.
+	Streams Streams
+	// Open opens a block device with flags of open(2).
+	Open func(path string, flags int) (blockdev.File, error)
+	Dump func(ctx context.Context, device, file string) error
 	// Discard discards ranges of a device, each with begin and length in bytes.
 	Discard func(ctx context.Context, path string, ranges [][2]uint64) error
 	// Node is what the records call this node, and Boot the kernel's boot id.
 	Node, Boot string
 	// Dir is a folder for maps.
 	Dir string
+
+	maps maps
+}
+
+// Streams sends the caches of this node to others.
+type Streams interface {
+	// End ends what is sent of a move. On return nothing of it is read any more.
+	End(m volume.MoveID)
+	// InUse reports whether something of it is being sent now.
+	InUse(m volume.MoveID) bool
 }
 
 var _ volume.Lessor = (*Lessor)(nil)
@@ -73,6 +88,14 @@ var _ volume.Lessor = (*Lessor)(nil)
 // Export implements volume.Lessor; it is the table "What the source node does" of
 // states.md.
 func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Lease, error) {
+	switch {
+	case r.Method != "" && r.Method != volume.MethodClone && r.Method != volume.MethodStream:
+		return volume.Lease{}, fmt.Errorf("%w: method %q is not known here", volume.ErrInvalid, r.Method)
+	case r.Method == volume.MethodStream && l.Streams == nil:
+		return volume.Lease{}, fmt.Errorf("%w: this node streams no caches", volume.ErrUnavailable)
+	case r.Method == volume.MethodStream && r.Purpose == volume.PurposePrewarm:
+		return volume.Lease{}, fmt.Errorf("%w: a cache in use is not streamed", volume.ErrInvalid)
+	}
 	unlock, ok := l.Host.TryLock(r.Volume)
 	if !ok {
 		return volume.Lease{}, fmt.Errorf("%w: volume %s", volume.ErrBusy, r.Volume)
@@ -127,7 +150,10 @@ func exportable(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, boot s
 // exportCache exports the cache: metadata, then data, as one device.
 func (l *Lessor) exportCache(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
 	again := e.Exported != nil
-	e.Exported = &r.Move
+	e.Exported, e.StreamedTo = &r.Move, ""
+	if r.Method == volume.MethodStream {
+		e.StreamedTo = r.To
+	}
 	if err := l.Host.Save(ctx, e, state.Retained); err != nil {
 		return volume.Lease{}, err
 	}
@@ -156,6 +182,12 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 		return volume.Lease{}, err
 	}
 	faultExportDevice.Hit()
+	if r.Method == volume.MethodStream {
+		return volume.Lease{Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID}, nil
+	}
+	if l.Exporter == nil {
+		return volume.Lease{}, fmt.Errorf("%w: this node exports no caches over iSCSI", volume.ErrUnavailable)
+	}
 	export, err := l.Exporter.Export(ctx, string(e.ID), dev.DevPath(), r.Initiator, r.Credentials)
 	if err != nil {
 		return volume.Lease{}, fmt.Errorf("%w: export of the cache of volume %s: %w", volume.ErrUnavailable, e.ID, err)
@@ -247,6 +279,9 @@ func (l *Lessor) endLeaseOf(ctx context.Context, id volume.ID, m volume.MoveID, 
 
 // InUse implements volume.Lessor.
 func (l *Lessor) InUse(ctx context.Context, id volume.ID) (bool, error) {
+	if e, err := l.Host.Entry(id); err != nil || e == nil || e.Exported != nil && e.StreamedTo != "" {
+		return err == nil && e != nil && l.Streams != nil && l.Streams.InUse(*e.Exported), err
+	}
 	if l.Exporter == nil {
 		return false, nil
 	}
@@ -258,7 +293,11 @@ func (l *Lessor) End(ctx context.Context, e *state.Entry) error {
 	if e == nil || e.Exported == nil {
 		return nil
 	}
-	if l.Exporter != nil {
+	m := *e.Exported
+	if e.StreamedTo != "" && l.Streams != nil {
+		l.Streams.End(m)
+	}
+	if e.StreamedTo == "" && l.Exporter != nil {
 		if err := l.Exporter.Unexport(ctx, string(e.ID)); err != nil {
 			return fmt.Errorf("end of the lease of volume %s: %w", e.ID, err)
 		}
@@ -268,11 +307,12 @@ func (l *Lessor) End(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultReleaseDevice.Hit()
-	e.Exported = nil
+	e.Exported, e.StreamedTo = nil, ""
 	if err := l.Host.Save(ctx, e, e.State); err != nil {
 		return err
 	}
 	faultReleaseJournal.Hit()
+	l.maps.drop(m)
 	return nil
 }
 

@@ -22,7 +22,7 @@ func (s *Stack) BeginCounting(ctx context.Context, e *state.Entry) {
 	e.Counting, e.Base = rand.Text(), devmapper.Counters{}
 	log := klog.FromContext(ctx)
 	if e.Cached() {
-		st, err := s.CacheStatus(ctx, e.ID)
+		st, err := s.LevelStatus(ctx, e)
 		if err != nil {
 			// Without a base nothing can be counted until the next table.
 			log.Error(err, "Counters of the cache could not be read", "volume", e.ID)

@@ -131,13 +131,21 @@ func (s *Stack) SwapIn(ctx context.Context, name string, resume func(ctx context
 
 // RemoveDevices removes the volume's device-mapper devices from the top down.
 func (s *Stack) RemoveDevices(ctx context.Context, id volume.ID) error {
-	return s.Remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path, layout.Origin)
+	return s.Remove(ctx, id, slices.Concat(upper, []layout.Part{layout.Origin})...)
 }
 
 // RemoveUpper removes the top and data devices and leaves the origin.
 func (s *Stack) RemoveUpper(ctx context.Context, id volume.ID) error {
-	return s.Remove(ctx, id, layout.Top, layout.Data, layout.Source, layout.Path)
+	return s.Remove(ctx, id, upper...)
 }
+
+// RemoveBelow removes what a cache has below a top device that does not use it any more.
+func (s *Stack) RemoveBelow(ctx context.Context, id volume.ID) error {
+	return s.Remove(ctx, id, upper[1:]...)
+}
+
+// upper are the devices above the origin, each before those that it is on.
+var upper = slices.Concat([]layout.Part{layout.Top}, layout.Levels, []layout.Part{layout.Data, layout.Source, layout.Path})
 
 // Remove removes those of the volume's devices that exist, in the order given. One
 // look finds them: most stages have nothing to remove.

@@ -96,6 +96,8 @@ type Entry struct {
 	// Exported is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is prewarmed.
 	Exported *volume.MoveID `json:"exported,omitempty"`
+	// StreamedTo is the node that may read it as a stream; empty of an export over iSCSI.
+	StreamedTo string `json:"streamedTo,omitempty"`
 	// Track is the record of writes that goes on for such a node, and Tracked what it
 	// had come to when the volume left.
 	Track   *Track          `json:"track,omitempty"`
@@ -190,8 +192,11 @@ func (e *Entry) Validate() error {
 		{e.Prewarm != nil && e.State != Prewarmed && e.State != Staging && e.State != Wiping, "a copy outlived the stage that it was for"},
 		{e.State == Retained && (!e.Cached() || !e.Clean || e.Doubt != ""), "a cache that is kept is not proven to be clean"},
 		{e.Exported != nil && e.State != Retained && e.State != Staged, "a cache that is neither kept nor in use is exported"},
+		{e.StreamedTo != "" && e.Exported == nil, "a cache is streamed without a move"},
 		{e.Track != nil && (e.State == Staging || e.State == Retained || e.State == Prewarmed), "writes to a cache that is not in use are recorded"},
 		{!e.Static && (e.Reserved || e.Inherited || e.Unfenced || e.Lost != nil), "a LUN whose server keeps generations is reserved"},
+		{e.Streams() && e.Mode == volume.ModeWriteback, "a cache that is filled by a stream takes writes that the origin has not"},
+		{e.Streams() && (e.State == Flushed || e.State == Retained), "a cache that was flushed still has the levels of a stream"},
 		{e.Inherited && !e.Reserved, "a reservation is inherited that there is not"},
 	} {
 		if rule.broken {
@@ -246,6 +251,8 @@ type Hydration struct {
 	PeerSectors uint64 `json:"peerSectors,omitempty"`
 	// RegionSectors is the unit of the copy.
 	RegionSectors uint64 `json:"regionSectors,omitempty"`
+	// Stream is set of a hydration by stream, which has no Peer and no regions.
+	Stream *Stream `json:"stream,omitempty"`
 	// Whole is true once everything is copied and the SSD itself is below the cache: what
 	// else there is of the hydration is about to be removed, and nothing may be made of it.
 	Whole bool `json:"whole,omitempty"`
@@ -255,9 +262,22 @@ type Hydration struct {
 	Deadline  time.Time `json:"deadline,omitzero"`
 }
 
+// Stream is a hydration whose chunks are copied beside the volume, and serve level by level
+// (states.md, The stream). Which level serves is told by the live tables.
+type Stream struct {
+	// Source sends the chunks; nil if they are read from the origin.
+	Source *volume.StreamSource `json:"source,omitempty"`
+	// Hot is how many chunks the first level has, Chunks how many both have.
+	Hot    uint64 `json:"hot,omitempty"`
+	Chunks uint64 `json:"chunks,omitempty"`
+}
+
+// Streams reports whether the cache is, or is to be, filled by a stream.
+func (e *Entry) Streams() bool { return e != nil && e.Hydration != nil && e.Hydration.Stream != nil }
+
 // Began tells where the hydration was to begin. The lease tells it when the retained cache is forgotten.
 func (f *Hydration) Began() volume.ServedFrom {
-	if f.From != nil || f.PeerSectors > 0 {
+	if f.From != nil || f.PeerSectors > 0 || f.Stream != nil && f.Stream.Source != nil {
 		return volume.FromPeer
 	}
 	return volume.FromOrigin

@@ -250,7 +250,14 @@ func (c *cache) write(p []byte, off int64) error {
 			c.stat.WriteMisses++
 		}
 		if c.mode == devmapper.Passthrough {
-			c.drop(block)
+			if hit {
+				// The map forgets the block before the origin has the write.
+				c.drop(block)
+				c.stat.Demotions++
+				if err := c.meta.commit(false); err != nil {
+					return err
+				}
+			}
 			return c.origin.write(p, int64(block)*c.chunkBytes+in)
 		}
 		cached := hit || c.promote(block)

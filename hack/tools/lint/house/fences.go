@@ -52,10 +52,10 @@ var fences = []fence{
 	},
 	{
 		imports: []string{
-			module + "pkg/attach/cachefault", module + "pkg/attach/dirtylimit", module + "pkg/attach/hotset", module + "pkg/attach/hydration", module + "pkg/attach/lease",
+			module + "pkg/attach/cachefault", module + "pkg/attach/dirtylimit", module + "pkg/attach/hotset", module + "pkg/attach/hydration", module + "pkg/attach/lease", module + "pkg/attach/stream",
 		},
 		outside: []string{
-			"pkg/attach/cachefault", "pkg/attach/dirtylimit", "pkg/attach/hotset", "pkg/attach/hydration", "pkg/attach/lease",
+			"pkg/attach/cachefault", "pkg/attach/dirtylimit", "pkg/attach/hotset", "pkg/attach/hydration", "pkg/attach/lease", "pkg/attach/stream",
 			"pkg/attach/layout", "pkg/attach/ssd", "pkg/attach/stack", "pkg/attach/state",
 		},
 		tests: true,

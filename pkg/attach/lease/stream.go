@@ -1,0 +1,116 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// maps are the lists of caches that are streamed, by their moves: reading one takes seconds,
+// and a retained cache does not change.
+type maps struct {
+	mu sync.Mutex
+	m  map[volume.MoveID]list
+}
+
+// list are the blocks of the origin that a cache holds, hottest first, and where.
+type list struct{ origin, cache []uint64 }
+
+func (s *maps) get(m volume.MoveID) (list, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := s.m[m]
+	return l, ok
+}
+
+func (s *maps) put(m volume.MoveID, l list) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.m == nil {
+		s.m = map[volume.MoveID]list{}
+	}
+	s.m[m] = l
+}
+
+func (s *maps) drop(m volume.MoveID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.m, m)
+}
+
+// Streamed is a cache as one other node may read it.
+type Streamed struct {
+	chunkSectors uint64
+	list         list
+	dev          blockdev.File
+	// offset is where the data begin in the exported device, in bytes.
+	offset int64
+}
+
+// ChunkSectors is the size of a chunk.
+func (s *Streamed) ChunkSectors() uint64 { return s.chunkSectors }
+
+// Blocks are the blocks of the origin that the cache holds, hottest first.
+func (s *Streamed) Blocks() []uint64 { return s.list.origin }
+
+// ReadChunk reads the chunk with a number of that list into an aligned buffer of its length.
+func (s *Streamed) ReadChunk(_ context.Context, i int, buf []byte) error {
+	if i < 0 || i >= len(s.list.cache) {
+		return fmt.Errorf("%w: chunk %d of %d", volume.ErrInvalid, i, len(s.list.cache))
+	}
+	_, err := s.dev.ReadAt(buf, s.offset+int64(s.list.cache[i]*s.chunkSectors)*devmapper.SectorSize)
+	return err
+}
+
+// Close lets the device go.
+func (s *Streamed) Close() error { return s.dev.Close() }
+
+// OpenStream opens the cache that this node streams to another one in a move. It is read
+// through the exported device, which shows nothing but mapped chunks.
+// Errors: ErrNotFound (no such lease), ErrFenced (it is another node's), ErrUnavailable.
+func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, to string) (*Streamed, error) {
+	e, err := l.Host.Entry(id)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case e == nil || e.Exported == nil || *e.Exported != m || e.Boot != l.Boot:
+		return nil, fmt.Errorf("%w: volume %s is not streamed in move %s", volume.ErrNotFound, id, m.Name)
+	case e.StreamedTo == "" || e.StreamedTo != to:
+		return nil, fmt.Errorf("%w: the cache of volume %s is not for node %q", volume.ErrFenced, id, to)
+	}
+	c, err := l.SSD.Find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !c.Facts.Whole {
+		return nil, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrUnavailable, id)
+	}
+	out := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}
+	var known bool
+	if out.list, known = l.maps.get(m); !known {
+		read, err := l.retainedMap(ctx, e, c)
+		if err != nil {
+			return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, id, err)
+		}
+		out.list.origin, out.list.cache = read.Hottest()
+		l.maps.put(m, out.list)
+	}
+	infos, err := l.Stack.Parts(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	dev, found := infos[layout.Exported]
+	if !found {
+		return nil, fmt.Errorf("%w: the lease of volume %s has ended", volume.ErrNotFound, id)
+	}
+	out.dev, err = l.Open(dev.DevPath(), unix.O_RDONLY|unix.O_DIRECT)
+	return out, err
+}

@@ -1,0 +1,154 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/lvm"
+)
+
+// HotMetaBytes is the room for the map of a stream's first level: at most a sixteenth of the
+// chunks that the cache has room for, and one.
+func HotMetaBytes(blocks uint64) int64 { return devmapper.MetadataBytes(blocks/16 + 1) }
+
+// LevelMetaBytes is the room for the maps of both levels.
+func LevelMetaBytes(blocks uint64) int64 {
+	return HotMetaBytes(blocks) + devmapper.MetadataBytes(blocks)
+}
+
+// LevelMaps makes the devices for the maps of both levels, in a logical volume of their own
+// (states.md, The stream).
+func (s *Stack) LevelMaps(ctx context.Context, e *state.Entry, lv lvm.LV) (hot, rest devmapper.Info, err error) {
+	first := uint64(HotMetaBytes(blocksOf(e))) / devmapper.SectorSize
+	all := uint64(lv.SizeBytes) / devmapper.SectorSize
+	if all <= first {
+		return hot, rest, fmt.Errorf("logical volume %s has %d bytes, too few for the maps of two levels", lv.Name, lv.SizeBytes)
+	}
+	if hot, err = s.slice(ctx, e, layout.HotMeta, lv.DevNo(), 0, first); err != nil {
+		return hot, rest, err
+	}
+	rest, err = s.slice(ctx, e, layout.RestMeta, lv.DevNo(), first, all-first)
+	return hot, rest, err
+}
+
+// blocksOf is how many chunks the entry's cache has room for.
+func blocksOf(e *state.Entry) uint64 {
+	return uint64(e.DataBytes) / devmapper.SectorSize / e.ChunkSectors
+}
+
+// slice makes a device of a part of another one.
+func (s *Stack) slice(ctx context.Context, e *state.Entry, p layout.Part, devno string, from, sectors uint64) (devmapper.Info, error) {
+	t := devmapper.Table{{Length: sectors, Target: devmapper.LinearTarget{Device: devno, Offset: from}}}
+	return s.EnsureDevice(ctx, layout.Device(e.ID, p), layout.UUID(e.Fence, p), t)
+}
+
+// CreateLevels makes the first level, which serves nothing yet, and the top above it, which
+// is the second. From here on the kernel takes what is written to out of their maps
+// (cache.rst, passthrough). data is the number of the data device.
+func (s *Stack) CreateLevels(ctx context.Context, e *state.Entry, lv lvm.LV, data string, o Origin) error {
+	parts, err := s.Parts(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	hotData, err := s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, e.Hydration.Stream.Hot*e.ChunkSectors)
+	if err != nil {
+		return err
+	}
+	table := func(meta, data, origin string) devmapper.Table {
+		return devmapper.Table{{Length: o.Sectors, Target: devmapper.CacheTarget{
+			Metadata: meta, Data: data, Origin: origin, ChunkSectors: e.ChunkSectors,
+			Mode: devmapper.Passthrough, Policy: devmapper.PolicyCleaner,
+		}}}
+	}
+	hot, err := s.EnsureDevice(ctx, layout.Device(e.ID, layout.Hot), layout.UUID(e.Fence, layout.Hot),
+		table(parts[layout.HotMeta].DevNo(), hotData.DevNo(), o.DevNo))
+	if err != nil {
+		return err
+	}
+	return s.CreateTop(ctx, e, table(parts[layout.RestMeta].DevNo(), data, hot.DevNo()))
+}
+
+// Levels is which table a volume that a stream fills has.
+type Levels struct {
+	// Split is true while the top is above the first level; Merged when it is an ordinary
+	// cache. Neither is a volume without a cache.
+	Split, Merged bool
+	// HotServes and RestServes tell which level is in use.
+	HotServes, RestServes bool
+	// Top and Hot are the tables of a Split volume.
+	Top, Hot devmapper.Table
+}
+
+// Levels reads the live tables.
+func (s *Stack) Levels(ctx context.Context, e *state.Entry) (l Levels, err error) {
+	if l.Top, err = s.DM.Table(ctx, layout.Device(e.ID, layout.Top)); err != nil {
+		return l, err
+	}
+	top, cached := l.Top.Cache()
+	if !cached {
+		return l, nil
+	}
+	parts, err := s.Parts(ctx, e.ID)
+	if err != nil {
+		return l, err
+	}
+	if hot, exists := parts[layout.Hot]; !exists || top.Origin != hot.DevNo() {
+		l.Merged = true
+		return l, nil
+	}
+	if l.Hot, err = s.DM.Table(ctx, layout.Device(e.ID, layout.Hot)); err != nil {
+		return l, err
+	}
+	hot, cached := l.Hot.Cache()
+	if !cached {
+		return l, fmt.Errorf("device %s is no cache", layout.Device(e.ID, layout.Hot))
+	}
+	l.Split, l.HotServes, l.RestServes = true, hot.Mode == devmapper.Writethrough, top.Mode == devmapper.Writethrough
+	return l, nil
+}
+
+// Serve has one level serve what its map names: all of that is on the SSD. The policy
+// promotes nothing (smq_create and cleaner_create in drivers/md/dm-cache-policy-smq.c), so
+// that neither level takes in what the other one has, and both maps stay as they are.
+func (s *Stack) Serve(ctx context.Context, e *state.Entry, p layout.Part, t devmapper.Table) error {
+	cache, ok := t.Cache()
+	if !ok {
+		return fmt.Errorf("device %s is no cache", layout.Device(e.ID, p))
+	}
+	cache.Mode, cache.Policy = devmapper.Writethrough, devmapper.PolicyCleaner
+	if err := s.Reload(ctx, layout.Device(e.ID, p), devmapper.Table{{Length: t[0].Length, Target: cache}}); err != nil {
+		return err
+	}
+	s.RefuseDiscards(ctx, e)
+	return nil
+}
+
+// GrowHot lengthens the first level, before the top above it.
+func (s *Stack) GrowHot(ctx context.Context, e *state.Entry, o Origin) error {
+	l, err := s.Levels(ctx, e)
+	if err != nil || !l.Split {
+		return err
+	}
+	return s.GrowDevice(ctx, layout.Device(e.ID, layout.Hot), o.Sectors, func(t devmapper.Table) devmapper.Table {
+		t[0].Length = o.Sectors
+		return t
+	})
+}
+
+// LevelStatus is the status of both levels together; of an ordinary cache its own.
+func (s *Stack) LevelStatus(ctx context.Context, e *state.Entry) (devmapper.CacheStatus, error) {
+	top, err := s.CacheStatus(ctx, e.ID)
+	if err != nil || !e.Streams() {
+		return top, err
+	}
+	all := map[string]devmapper.CacheStatus{layout.Device(e.ID, layout.Top): top}
+	name := layout.Device(e.ID, layout.Hot)
+	if hot, found, err := s.DM.Status(ctx, name); err == nil && found {
+		all[name] = hot
+	}
+	st, _ := layout.CacheStatus(all, e.ID)
+	return st, nil
+}

@@ -1,0 +1,184 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/attach/stream"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/cachetools"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Puller gets the cache of another node.
+type Puller interface {
+	stream.Puller
+	// Map returns the blocks of the origin that the other node's cache holds, hottest first.
+	// Errors: as those of Chunks, and whatever is wrong with the answer.
+	Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (chunkSectors uint64, blocks []uint64, err error)
+}
+
+// errNotReady: a stage without the stream would be over by now.
+var errNotReady = errors.New("the other node's map was not here when the cache was needed")
+
+// Streams leads the streams of this node to their end.
+func (a *Attacher) Streams() *stream.Runner { return a.streams }
+
+// streamProblem says why no cache can be filled by a stream, or "".
+func (a *Attacher) streamProblem(ctx context.Context) string {
+	if s := a.warmProblemConfigured(); s != "" {
+		return s
+	}
+	if a.StreamProblem != nil {
+		return a.StreamProblem(ctx)
+	}
+	return ""
+}
+
+// importStream gets the lease of the old node's retained cache, and the list of its blocks.
+func (a *Attacher) importStream(ctx context.Context, s *staging) error {
+	if a.Stream == nil {
+		return fmt.Errorf("%w: streams are not configured", volume.ErrUnavailable)
+	}
+	e := s.entry
+	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
+	defer cancel()
+	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm)
+	id, lease, err := a.Moves.Begin(lctx, req)
+	err = s.update(func(e *state.Entry) error {
+		e.Hydration.Move = id
+		if err != nil {
+			return err
+		}
+		if lease.Stream == nil {
+			return fmt.Errorf("%w: the other node's answer names no stream", volume.ErrUnavailable)
+		}
+		e.Hydration.Stream.Source = lease.Stream
+		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
+		s.seed.lease = *lease
+		return a.save(ctx, e, e.State)
+	})
+	if err != nil {
+		return err
+	}
+	faultStreamLeased.Hit()
+	chunk, blocks, err := a.Stream.Map(ctx, *lease.Stream, e.ID, id)
+	switch {
+	case err != nil:
+		return err
+	case chunk != lease.ChunkSectors:
+		return fmt.Errorf("%w: the other node sends chunks of %d sectors, it has said %d", volume.ErrUnavailable, chunk, lease.ChunkSectors)
+	case len(blocks) == 0:
+		return fmt.Errorf("%w: the other node's cache is empty", volume.ErrUnavailable)
+	}
+	s.seed.blocks = blocks
+	return nil
+}
+
+// streamGeometry is the map of a cache that is filled with the listed blocks, and its
+// geometry: chunks of the source's size, in as much room as the volume is to have.
+func (a *Attacher) streamGeometry(s *staging, g *geometry, unit int64, blocks []uint64, chunkSectors uint64) (*cachemap.Map, error) {
+	e := s.entry
+	room := uint64(g.dataBytes) / sectorSize / chunkSectors
+	if room == 0 || room > devmapper.MaxCacheBlocks {
+		return nil, fmt.Errorf("%w: a cache of %d bytes cannot have chunks of %d sectors", volume.ErrUnavailable, g.dataBytes, chunkSectors)
+	}
+	m, err := cachemap.Streamed(blocks, chunkSectors, room, s.origin.Sectors)
+	if err != nil {
+		return nil, err
+	}
+	if chunkSectors != g.chunkSectors {
+		g.chunkSectors, g.metaBytes = chunkSectors, ssd.RoundUp(devmapper.MetadataBytes(room), unit)
+	}
+	chunks := uint64(len(m.Entries))
+	e.Hydration.Stream.Chunks, e.Hydration.Stream.Hot = chunks, cachemap.HotChunks(chunks)
+	return &m, a.writeMap(e.ID, m)
+}
+
+// restoreLevels writes the maps of both levels, on devices of their own.
+func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map) error {
+	e := s.entry
+	hot, rest, err := a.stack.LevelMaps(ctx, e, s.cache.Hydration)
+	if err != nil {
+		return err
+	}
+	first, others := m.Split(e.Hydration.Stream.Hot)
+	var both errgroup.Group
+	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.HotMeta, first, hot.DevPath()) })
+	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.RestMeta, others, rest.DevPath()) })
+	if err := both.Wait(); err != nil {
+		return err
+	}
+	faultStreamRestored.Hit()
+	return nil
+}
+
+// restoreMap writes a map to metadata that are not in use.
+func (a *Attacher) restoreMap(ctx context.Context, id volume.ID, p layout.Part, m cachemap.Map, device string) (err error) {
+	file := filepath.Join(a.Warm.Dir, string(id)+"."+string(p)+".xml")
+	defer func() { err = errors.Join(err, cachetools.RemoveFiles(file)) }()
+	if err := cachetools.WriteFile(file, m); err != nil {
+		return err
+	}
+	return a.Tools.Restore(ctx, file, device)
+}
+
+// settleStream ends a stream under the volume's lock, so that there is one map, or none.
+func (a *Attacher) settleStream(ctx context.Context, e *state.Entry) error {
+	return a.streams.Settle(ctx, e, "the volume left the node before everything was copied")
+}
+
+// uncacheStream has a volume go on without the cache that a stream was filling. Nothing in
+// it is the only copy of anything.
+func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string) error {
+	klog.FromContext(ctx).Info("Stream ends, and with it the cache", "volume", e.ID, "reason", why)
+	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
+	if err != nil {
+		return err
+	}
+	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
+	if err != nil {
+		return err
+	}
+	a.stack.FinalCount(ctx, e.ID)
+	// The journal must deny the cache before the pod can write past it (I3).
+	e.Deny()
+	if err := a.save(ctx, e, e.State); err != nil {
+		return err
+	}
+	faultStreamDenied.Hit()
+	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), o.DevNo)); err != nil {
+		return err
+	}
+	return a.sweepBecause(ctx, e, why)
+}
+
+// ReadLevel implements stream.Host.
+func (h warmHost) ReadLevel(ctx context.Context, id volume.ID, device string) (*cachemap.Map, error) {
+	base := filepath.Join(h.Warm.Dir, string(id)+".level")
+	if h.Attacher.ReadLevel != nil {
+		m, err := h.Attacher.ReadLevel(ctx, device, base)
+		return &m, err
+	}
+	m, err := cachetools.ReadMap(ctx, h.Tools.Dump, device, base)
+	return &m, err
+}
+
+// RestoreMap implements stream.Host.
+func (h warmHost) RestoreMap(ctx context.Context, id volume.ID, m cachemap.Map, device string) error {
+	return h.restoreMap(ctx, id, layout.Top, m, device)
+}
+
+// Uncache implements stream.Host.
+func (h warmHost) Uncache(ctx context.Context, e *state.Entry, why string) error {
+	return h.uncacheStream(ctx, e, why)
+}

@@ -1,0 +1,297 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// pulls is how often the source node is asked before the origin takes its place.
+const pulls = 3
+
+// copying is a copy under way. It writes below the cache's levels, where nothing else does
+// while they serve nothing, and never after it was stopped.
+type copying struct {
+	r      *Runner
+	entry  state.Entry
+	m      *cachemap.Map
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu sync.Mutex
+	// next is the chunk that comes, synced how many of the first ones the SSD has for sure,
+	// seen what of it a step was decided by.
+	next, synced, seen int
+	from               volume.ServedFrom
+	began              time.Time
+	first              int
+	err                error
+}
+
+// begin begins to copy; the first level only if it does not serve yet.
+func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServes bool) error {
+	m, err := r.Host.ReadMap(e.ID)
+	if err != nil {
+		return err
+	}
+	c := &copying{r: r, entry: *e, m: m, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
+	if hotServes {
+		c.first = int(e.Hydration.Stream.Hot)
+	}
+	c.next, c.synced, c.seen = c.first, c.first, c.first
+	parts, err := r.Stack.Parts(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.cancel = cancel
+	r.mu.Lock()
+	a.copy, a.began = c, c.began
+	r.mu.Unlock()
+	go func() {
+		defer close(c.done)
+		defer cancel()
+		c.run(run, parts[layout.Data].DevPath(), parts[layout.Origin].DevPath())
+		r.poke()
+	}()
+	return nil
+}
+
+// stop ends the copy, and waits for it.
+func (c *copying) stop(ctx context.Context) error {
+	c.cancel()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// state is what a step is decided by.
+func (c *copying) state(s *state.Stream) (hot, all, failed, going bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen = c.synced
+	all, going = c.synced == len(c.m.Entries), c.going()
+	return c.synced >= int(s.Hot), all, !going && !all, going
+}
+
+// milestone reports whether something was copied, or has ended, that no step was decided by.
+func (c *copying) milestone() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.synced != c.seen || !c.going()
+}
+
+// going reports whether it goes on.
+func (c *copying) going() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// why says why the copy ended before it was complete.
+func (c *copying) why() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		return "the copy was stopped"
+	}
+	return c.err.Error()
+}
+
+func (c *copying) progress(now time.Time) volume.MoveProgress {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
+	p := volume.MoveProgress{TotalBytes: int64(len(c.m.Entries)) * chunk, HydratedBytes: int64(c.next) * chunk, From: c.from}
+	if took := now.Sub(c.began).Seconds(); took > 0 {
+		p.Rate = int64(float64(int64(c.next-c.first)*chunk) / took)
+	}
+	if p.Rate > 0 {
+		p.Remaining = time.Duration(float64(p.TotalBytes-p.HydratedBytes) / float64(p.Rate) * float64(time.Second))
+	}
+	return p
+}
+
+// run copies until everything is there, or ctx ends.
+func (c *copying) run(ctx context.Context, data, origin string) {
+	err := c.copyTo(ctx, data, origin)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err = err; err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Copy into a cache has ended", "volume", c.entry.ID, "chunks", c.next, "of", len(c.m.Entries))
+	}
+}
+
+func (c *copying) copyTo(ctx context.Context, data, origin string) (err error) {
+	dst, err := c.r.Stack.Blocks.Open(data, unix.O_RDWR|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	if err := c.pull(ctx, dst); err != nil {
+		return err
+	}
+	return c.fromOrigin(ctx, dst, origin)
+}
+
+// errWrite is a failure of the SSD here: no other source is of any help.
+var errWrite = errors.New("the SSD takes no writes")
+
+// pull copies from the source node, for as long as that serves. What it leaves is for the
+// origin.
+func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
+	src := c.entry.Hydration.Stream.Source
+	if src == nil || c.r.Puller == nil {
+		return nil
+	}
+	log := klog.FromContext(ctx).WithValues("volume", c.entry.ID)
+	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
+	for range pulls {
+		c.mu.Lock()
+		from := c.next
+		c.from = volume.FromPeer
+		c.mu.Unlock()
+		if from == len(c.m.Entries) {
+			return nil
+		}
+		pctx, cancel := c.untilDeadline(ctx)
+		err := c.r.Puller.Chunks(pctx, *src, c.entry.ID, c.entry.Hydration.Move, from, c.bandwidth(), chunk, func(i int, b []byte) error {
+			return c.put(ctx, dst, i, b)
+		})
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errWrite):
+			return err
+		case err == nil:
+			continue
+		}
+		log.Info("Chunks do not come from the other node", "reason", err.Error())
+		if errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrFenced) || c.expired() {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(c.r.PullPause):
+		}
+	}
+	log.Info("The origin takes the place of the other node")
+	c.mu.Lock()
+	c.from = volume.FromOrigin
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *copying) untilDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d := c.entry.Hydration.Deadline; !d.IsZero() {
+		return context.WithTimeout(ctx, d.Sub(c.r.Now()))
+	}
+	return context.WithCancel(ctx)
+}
+
+func (c *copying) expired() bool {
+	d := c.entry.Hydration.Deadline
+	return !d.IsZero() && c.r.Now().After(d)
+}
+
+// bandwidth is this copy's limit in bytes per second, 0 without one.
+func (c *copying) bandwidth() int64 {
+	limit := c.entry.Hydration.Bandwidth
+	if c.r.NodeBandwidth == nil {
+		return limit
+	}
+	node := c.r.NodeBandwidth() / int64(max(c.r.Count(), 1))
+	if limit == 0 || node > 0 && node < limit {
+		return node
+	}
+	return limit
+}
+
+// fromOrigin copies from the origin what has not been copied. A chunk that is written to
+// while it is read may be torn: the kernel has taken it out of its level's map before.
+func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin string) (err error) {
+	if c.next == len(c.m.Entries) {
+		return nil
+	}
+	src, err := c.r.Stack.Blocks.Open(origin, unix.O_RDONLY|unix.O_DIRECT)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
+	buf := blockdev.AlignedBuffer(int(chunk))
+	limit := c.limiter(int(chunk))
+	for c.next < len(c.m.Entries) {
+		if err := limit.WaitN(ctx, int(chunk)); err != nil {
+			return err
+		}
+		// The last chunk of the origin may be shorter.
+		n, err := src.ReadAt(buf, int64(c.m.Entries[c.next].Origin)*chunk)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		clear(buf[n:])
+		if err := c.put(ctx, dst, c.next, buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copying) limiter(chunk int) *rate.Limiter {
+	if b := c.bandwidth(); b > 0 {
+		return rate.NewLimiter(rate.Limit(b), chunk)
+	}
+	return rate.NewLimiter(rate.Inf, chunk)
+}
+
+// put writes the chunk that comes next.
+func (c *copying) put(ctx context.Context, dst blockdev.File, i int, b []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if i != c.next || i >= len(c.m.Entries) {
+		return fmt.Errorf("chunk %d came, %d was expected", i, c.next)
+	}
+	if _, err := dst.WriteAt(b, int64(i)*int64(len(b))); err != nil {
+		return fmt.Errorf("%w: %w", errWrite, err)
+	}
+	hot := int(c.entry.Hydration.Stream.Hot)
+	if end := i + 1; end == hot || end == len(c.m.Entries) {
+		// Before anything says that it may serve.
+		if err := dst.Sync(); err != nil {
+			return fmt.Errorf("%w: %w", errWrite, err)
+		}
+		faultStreamSynced.Hit()
+		c.mu.Lock()
+		c.synced = end
+		c.mu.Unlock()
+		defer c.r.poke()
+	}
+	c.mu.Lock()
+	c.next = i + 1
+	c.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,14 @@
+package stream
+
+import "github.com/nearflash/nearflash/pkg/faultpoint"
+
+// Fault points: the places between two steps where tests end the process.
+var (
+	faultStreamSynced   = faultpoint.New("stream.synced")
+	faultStreamServes   = faultpoint.New("stream.serves")
+	faultStreamMerged   = faultpoint.New("stream.merged")
+	faultStreamSwapped  = faultpoint.New("stream.swapped")
+	faultStreamSwept    = faultpoint.New("stream.swept")
+	faultStreamRemoved  = faultpoint.New("stream.removed")
+	faultStreamReported = faultpoint.New("stream.reported")
+)
