@@ -50,7 +50,7 @@ func (s *sending) over(m volume.MoveID) bool {
 // puller reads what another node streams.
 type puller struct {
 	h    *host
-	step blockdevtest.Step
+	gate *gate
 }
 
 func (p puller) open(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (c interface {
@@ -75,8 +75,12 @@ func (p puller) open(ctx context.Context, src volume.StreamSource, id volume.ID,
 
 // Map implements attach.Puller.
 func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (uint64, []uint64, error) {
-	if err := p.step.Query(ctx, "the other node's map"); err != nil {
+	if err := blockdevtest.Step(p.gate.step).Query(ctx, "the other node's map"); err != nil {
 		return 0, nil, err
+	}
+	if p.h.silent {
+		<-ctx.Done()
+		return 0, nil, ctx.Err()
 	}
 	c, _, err := p.open(ctx, src, id, m)
 	if err != nil {
@@ -100,8 +104,17 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 		if err := c.ReadChunk(ctx, i, buf); err != nil {
 			return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 		}
-		if err := each(i, buf); err != nil {
-			return err
+		// A process that ends leaves its connection, and the other node lets the device go.
+		got := make(chan error, 1)
+		go func() { got <- each(i, buf) }()
+		select {
+		case err := <-got:
+			if err != nil {
+				return err
+			}
+		case <-p.gate.dead:
+			_ = c.Close()
+			select {}
 		}
 		if do := p.h.meanwhile; do != nil {
 			p.h.meanwhile = nil
@@ -144,7 +157,9 @@ func (l *life) streams(p *plugin) {
 func newStreamLife(t testing.TB, mode volume.CacheMode, victim string, d ...disaster) *life {
 	w := newWorldOf(t, mode, 256<<10)
 	w.method = volume.MethodStream
-	return newWarmLifeIn(w, mode, victim, mode == volume.ModeWriteback, d...)
+	l := newWarmLifeIn(w, mode, victim, mode == volume.ModeWriteback, d...)
+	l.prepared = true // otherwise what comes first, the map or the end of the stage, is chance
+	return l
 }
 
 // streamed has a cache follow the volume by stream, with the pod writing at every step, and
@@ -219,5 +234,30 @@ func TestKillStream(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestStreamNotReady: a stage does not wait for a map that has not come by the time at which it
+// would be over without; the volume starts cold, and what it asks for comes after that.
+func TestStreamNotReady(t *testing.T) {
+	for _, mode := range cacheModes[1:] {
+		t.Run(string(mode), func(t *testing.T) {
+			l := newStreamLife(t, mode, "")
+			l.stay(l.a, 1, 0, 1, 2, 3)
+			l.prepared, l.b.silent = false, true
+			l.arrive(l.b)
+			if e := l.b.entry(); e.Hydration != nil || e.Mode != volume.ModeWritethrough {
+				t.Errorf("got %+v", e)
+			}
+			l.b.podWrites(2, 1)
+			l.podReads(l.b)
+			_, err := l.b.Change(l.ctx)
+			l.must("change", err)
+			if e := l.b.entry(); e.Mode != mode {
+				t.Errorf("mode %s, want %s", e.Mode, mode)
+			}
+			l.leave(l.b)
+			l.givenBack(l.a)
+		})
 	}
 }

@@ -157,6 +157,8 @@ type host struct {
 	// of another node's stream.
 	sends     sending
 	meanwhile func()
+	// silent is true if other nodes do not send their maps.
+	silent bool
 	*plugin
 }
 
@@ -358,7 +360,7 @@ func (h *host) start() {
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
-		deps.Stream, deps.ReadLevel = puller{h, g.step}, readLevel(deps.Tools)
+		deps.Stream, deps.ReadLevel = puller{h, g}, readLevel(deps.Tools)
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}
 	h.Lessor().Streams = streams{h}
