@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +49,10 @@ type Node struct {
 	// Exports prepares the kernel to export devices; for tests, nil means that of
 	// this machine.
 	Exports func(context.Context) error
+	// Kernel asks the kernel what it is; for tests, nil means that of this machine.
+	Kernel func() (Kernel, error)
+	// Without are names of [MoveTargets] that count as absent, though the kernel has them.
+	Without []string
 }
 
 // Programs remembers which programs could be used. They belong to the driver's image,
@@ -93,15 +98,20 @@ func (n Node) LoadModules(ctx context.Context) {
 	}
 }
 
-// Findings are what Node lacks, nil where it lacks nothing: for every volume, for
-// caches, and for warm moves.
-type Findings struct{ Essential, Cache, WarmMove error }
+// Findings are what Node lacks, nil where it lacks nothing.
+type Findings struct {
+	// Essential is for every volume, Cache for caches, WarmMove for moves by dm-clone.
+	Essential, Cache, WarmMove error
+	// WriteTracking says why dm-cache's passthrough mode may not be used on this kernel to
+	// learn which blocks are written. It says nothing of what else caches need.
+	WriteTracking error
+}
 
 // Examine makes all checks, with one look at the kernel's targets.
 func (n Node) Examine(ctx context.Context) Findings {
 	dm := n.DM
 	n.DM = oneQuery{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
-	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx)}
+	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking()}
 }
 
 // oneQuery is a client that asks for the targets once.
@@ -121,6 +131,19 @@ func (n Node) Essential(ctx context.Context) error {
 // Cache checks what only caches need; without it volumes are attached uncached.
 func (n Node) Cache(ctx context.Context) error {
 	return errors.Join(n.cacheTarget(ctx), n.outside(), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+}
+
+// WriteTracking asks the kernel what it is, and judges it by [Kernel.TracksWrites].
+func (n Node) WriteTracking() error {
+	ask := n.Kernel
+	if ask == nil {
+		ask = runningKernel
+	}
+	k, err := ask()
+	if err != nil {
+		return err
+	}
+	return k.TracksWrites()
 }
 
 // outside: the kernel may not survive that the command which makes a cache is killed
@@ -143,14 +166,42 @@ var moveTargets = []struct{ name, module, option string }{
 	{"zero", "dm-zero", "CONFIG_DM_ZERO"},
 }
 
+// iscsiTarget is the kernel's iSCSI target among [MoveTargets].
+const iscsiTarget = "iscsi"
+
+// MoveTargets are the kernel's targets that only warm moves need, sorted: those of the
+// device mapper, and iscsi. A node can be told to do without them ([Node].Without).
+func MoveTargets() []string {
+	names := []string{iscsiTarget}
+	for _, t := range moveTargets {
+		names = append(names, t.name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// withheld is a finding about a target that counts as absent, nil for others.
+func (n Node) withheld(target string) error {
+	if !slices.Contains(n.Without, target) {
+		return nil
+	}
+	return fmt.Errorf("the kernel's target %s counts as absent; remedy: take it out of --without-targets (node.withoutTargets of the chart)", target)
+}
+
 // WarmMove checks what only warm moves need, on either side of them; without it
 // caches start cold. It mounts configfs where it is missing.
 func (n Node) WarmMove(ctx context.Context) error {
-	exports := n.Exports
-	if exports == nil {
-		exports = lio.NewHost(n.Run).Prepare
+	return errors.Join(n.moveTargets(ctx), n.tool(ctx, "cache_dump", "-V"), n.tool(ctx, "cache_restore", "-V"), n.exports(ctx))
+}
+
+func (n Node) exports(ctx context.Context) error {
+	if err := n.withheld(iscsiTarget); err != nil {
+		return err
 	}
-	return errors.Join(n.moveTargets(ctx), n.tool(ctx, "cache_dump", "-V"), n.tool(ctx, "cache_restore", "-V"), exports(ctx))
+	if n.Exports != nil {
+		return n.Exports(ctx)
+	}
+	return lio.NewHost(n.Run).Prepare(ctx)
 }
 
 func (n Node) moveTargets(ctx context.Context) error {
@@ -160,7 +211,9 @@ func (n Node) moveTargets(ctx context.Context) error {
 	}
 	var errs []error
 	for _, t := range moveTargets {
-		if _, ok := have[t.name]; !ok {
+		if err := n.withheld(t.name); err != nil {
+			errs = append(errs, err)
+		} else if _, ok := have[t.name]; !ok {
 			errs = append(errs, fmt.Errorf("the kernel has no target %s; remedy: load the module %s on the node (%s)", t.name, t.module, t.option))
 		}
 	}

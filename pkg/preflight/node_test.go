@@ -97,6 +97,7 @@ func TestWarmMove(t *testing.T) {
 	const targets = "cache v2.4.0\nclone v1.0.0\nlinear v1.5.0\nmultipath v1.15.0\nzero v1.2.0\n"
 	cases := map[string]struct {
 		targets string
+		without []string
 		tools   func(run *hostexectest.Fake)
 		exports error
 		// want are words of the finding; none for a pass.
@@ -105,6 +106,10 @@ func TestWarmMove(t *testing.T) {
 		"all there": {targets: targets},
 		"old kernel": {targets: "cache v2.4.0\nlinear v1.5.0\n",
 			want: []string{"no target clone", "dm-clone", "no target multipath", "CONFIG_DM_MULTIPATH", "no target zero", "dm-zero"}},
+		"told to do without clone": {targets: targets, without: []string{"clone"},
+			want: []string{"target clone counts as absent", "--without-targets"}},
+		"told to do without exports": {targets: targets, without: []string{"iscsi"}, exports: errors.New("the kernel was asked"),
+			want: []string{"target iscsi counts as absent", "node.withoutTargets"}},
 		"no tools": {targets: targets, tools: func(run *hostexectest.Fake) {
 			run.On("cache_dump -V").Fail(127, "not found")
 			run.On("cache_restore -V").Fail(127, "not found")
@@ -123,6 +128,7 @@ func TestWarmMove(t *testing.T) {
 				tc.tools(run)
 			}
 			n.Exports = func(context.Context) error { return tc.exports }
+			n.Without = tc.without
 			err := n.WarmMove(t.Context())
 			if (err != nil) != (len(tc.want) > 0) {
 				t.Fatalf("got %v", err)
@@ -132,7 +138,16 @@ func TestWarmMove(t *testing.T) {
 					t.Errorf("%q lacks %q", err, w)
 				}
 			}
+			if tc.without != nil && strings.Contains(err.Error(), "was asked") {
+				t.Errorf("a target that counts as absent was made ready: %v", err)
+			}
 		})
+	}
+}
+
+func TestMoveTargets(t *testing.T) {
+	if got := strings.Join(MoveTargets(), ", "); got != "clone, iscsi, multipath, zero" {
+		t.Errorf("got %s", got)
 	}
 }
 

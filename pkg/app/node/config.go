@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
+	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/rpc"
 )
 
@@ -32,6 +34,8 @@ type Config struct {
 	// PoolDevices are paths or globs, PoolRedundancy none or mirror.
 	PoolDevices    stringList
 	PoolRedundancy string
+	// WithoutTargets are targets of the kernel that count as absent, for tests.
+	WithoutTargets commaList
 	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
 	InitiatorNameFile string
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
@@ -66,6 +70,21 @@ func (l *stringList) Set(s string) error {
 	return nil
 }
 
+// commaList is a flag whose value is a list with commas.
+type commaList []string
+
+// String implements flag.Value.
+func (l *commaList) String() string { return strings.Join(*l, ",") }
+
+// Set implements flag.Value.
+func (l *commaList) Set(s string) error {
+	*l = nil
+	if s != "" {
+		*l = strings.Split(s, ",")
+	}
+	return nil
+}
+
 // AddFlags defines the flags of nearflash-node.
 func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Endpoint, "endpoint", "", "`address` of the CSI services: unix:///absolute/path")
@@ -75,6 +94,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.StateDir, "state-dir", "/var/lib/nearflash", "`directory` of the journal; it must survive pods and reboots")
 	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
+	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves warm: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
@@ -113,6 +133,11 @@ func (c *Config) Validate() error {
 	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
 	default:
 		errs = append(errs, fmt.Errorf("--pool-redundancy %q: accepted are none, mirror", c.PoolRedundancy))
+	}
+	for _, target := range c.WithoutTargets {
+		if known := preflight.MoveTargets(); !slices.Contains(known, target) {
+			errs = append(errs, fmt.Errorf("--without-targets %q: accepted are %s", target, strings.Join(known, ", ")))
+		}
 	}
 	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
 		errs = append(errs, fmt.Errorf("--node-ip %q: accepted is an IP address", c.NodeIP))

@@ -14,13 +14,17 @@ func TestConfig(t *testing.T) {
 	}{
 		"least": {args: base},
 		"all": {args: append(base, "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration",
-			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--health-address=:9808")},
+			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--health-address=:9808",
+			"--without-targets=clone,iscsi")},
 		"nothing":          {wantErr: []string{"--endpoint", "--node-name"}},
 		"half registered":  {args: append(base, "--registration-dir=/registration"), wantErr: []string{"--kubelet-registration-path"}},
 		"relative state":   {args: append(base, "--state-dir=x"), wantErr: []string{"--state-dir", "absolute"}},
 		"not a device":     {args: append(base, "--pool-devices=/etc/passwd"), wantErr: []string{"/etc/passwd", "/dev"}},
 		"bad glob":         {args: append(base, "--pool-devices=/dev/["), wantErr: []string{"/dev/["}},
 		"bad redundancy":   {args: append(base, "--pool-redundancy=raid5"), wantErr: []string{"raid5", "none, mirror"}},
+		"without nothing":  {args: append(base, "--without-targets=")},
+		"unknown target":   {args: append(base, "--without-targets=clone,klone"), wantErr: []string{`--without-targets "klone"`, "clone, iscsi, multipath, zero"}},
+		"half a list":      {args: append(base, "--without-targets=clone,"), wantErr: []string{`--without-targets ""`, "clone, iscsi"}},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
 	}
 	for name, tc := range cases {

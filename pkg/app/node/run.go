@@ -229,7 +229,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
 	initiator, err := p.preflight.InitiatorName()
 	if err != nil {
 		// Nothing can be attached without it, and it is read only here.

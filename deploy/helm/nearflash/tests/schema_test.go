@@ -81,6 +81,8 @@ func TestBadValues(t *testing.T) {
 		"attribute warm start":           {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStart=disk"}, "'/volumeAttributesClasses/0/parameters/warmStart'"},
 		"attribute bandwidth":            {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartBandwidth=fast"}, "'/volumeAttributesClasses/0/parameters/warmStartBandwidth'"},
 		"attribute deadline":             {[]string{"--set", "volumeAttributesClasses[0].name=c", "--set", "volumeAttributesClasses[0].parameters.warmStartDeadline=1d"}, "'/volumeAttributesClasses/0/parameters/warmStartDeadline'"},
+		"unknown target":                 {[]string{"--set", "node.withoutTargets={klone}"}, "'/node/withoutTargets/0'"},
+		"target twice":                   {[]string{"--set", "node.withoutTargets={clone,clone}"}, "'/node/withoutTargets'"},
 		"negative volume limit":          {[]string{"--set", "node.maxVolumes=-1"}, "'/node/maxVolumes'"},
 		"optional as text":               {[]string{"--set-string", "target.optional=yes"}, "'/target/optional'"},
 		"update strategy":                {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
