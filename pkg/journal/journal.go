@@ -45,7 +45,9 @@ const (
 	// (states.md, Names on the host).
 	// 4: keys, the device of an export and the logical volume of a hydration have other
 	// names, which an older program would overlook.
-	version = 4
+	// 5: a cache may have two levels, which an older program would take for one
+	// (states.md, The stream).
+	version = 5
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)
