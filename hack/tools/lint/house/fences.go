@@ -52,7 +52,7 @@ var fences = []fence{
 			"pkg/driver", "pkg/target", "pkg/target/targetclient", "pkg/target/targetpb", "pkg/rpc", "pkg/cachestream", "pkg/cachestream/streampb",
 		},
 		tests: true,
-		why:     "other layers return errors of their own, and the outermost one translates",
+		why:   "other layers return errors of their own, and the outermost one translates",
 	},
 	{
 		imports: []string{
