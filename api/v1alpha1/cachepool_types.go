@@ -173,6 +173,15 @@ type CachePoolStatus struct {
 	// +kubebuilder:validation:MaxLength=223
 	InitiatorIQN string `json:"initiatorIQN,omitempty"`
 
+	// streamPublicKey is what the node's plugin proves itself by when it sends caches to
+	// other nodes: the SHA-256 of its public key (SubjectPublicKeyInfo), in base64. It
+	// changes whenever the plugin starts, and is absent if it sends none.
+	// +optional
+	// +kubebuilder:validation:MinLength=44
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
+	StreamPublicKey string `json:"streamPublicKey,omitempty"`
+
 	// volumeGroup is the LVM volume group on the pool's devices.
 	// +optional
 	// +kubebuilder:validation:MinLength=1

@@ -64,6 +64,9 @@ type Config struct {
 	Default v1alpha1.CachePoolSpec
 	// InitiatorIQN is the node's iSCSI initiator name.
 	InitiatorIQN string
+	// StreamPublicKey is what the plugin proves itself by when it sends caches, "" if it
+	// sends none; nil is "".
+	StreamPublicKey func() string
 	// Health asks a device for its health and wear; nil asks none.
 	Health func(ctx context.Context, device string) (smart.Health, error)
 	// Events tells of caches that wait for an administrator; nil tells nobody.

@@ -48,6 +48,9 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 	st := &obj.Status
 	st.InitiatorIQN, st.VolumeGroup = m.InitiatorIQN, o.view.VG
 	st.Capacity, st.Free, st.Retained = quantity(o.size), quantity(o.free), quantity(o.view.RetainedCacheBytes)
+	if st.StreamPublicKey = ""; m.StreamPublicKey != nil {
+		st.StreamPublicKey = m.StreamPublicKey()
+	}
 	st.Devices = nil
 	for _, d := range o.devices {
 		size := d.SizeBytes

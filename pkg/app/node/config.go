@@ -46,8 +46,11 @@ type Config struct {
 	NodeIP        string
 	WarmStartPort int
 	// WarmStartBandwidth bounds the hydration of a volume that names no bandwidth, and
-	// WarmStartNodeBandwidth all hydrations together, in bytes per second; 0 is no limit.
+	// WarmStartNodeBandwidth all hydrations together, and all streams to other nodes, in bytes
+	// per second; 0 is no limit.
 	WarmStartBandwidth, WarmStartNodeBandwidth int64
+	// Stream says how caches are sent to other nodes' plugins.
+	Stream StreamConfig
 	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.
 	RetainedCacheTTL time.Duration
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
@@ -101,14 +104,15 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
 	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are exported to other nodes")
 	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
-	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together; 0 is no limit")
+	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together, and at which its caches are sent to other nodes' plugins; 0 is no limit")
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
+	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
 }
 
 // Validate reports everything that is wrong with the flags at once.
 func (c *Config) Validate() error {
-	errs := []error{c.Metrics.Validate()}
+	errs := []error{c.Metrics.Validate(), c.Stream.Validate()}
 	if _, err := rpc.SocketPath(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
 	}

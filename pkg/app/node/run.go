@@ -26,6 +26,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachestream"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -85,6 +86,10 @@ type plugin struct {
 	locks     *keylock.Set
 	// leases answers the moves that ask for this node's caches; nil if it exports none.
 	leases *moves.Source
+	// stream sends caches to other nodes' plugins, and streamClient asks them for theirs; nil
+	// without addresses.
+	stream       *cachestream.Server
+	streamClient *cachestream.Client
 	// watchMoves knows what the source nodes of this node's caches say.
 	watchMoves func(context.Context) error
 	// api reads from the API server itself.
@@ -154,6 +159,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	log.Info("Starting", "version", cfg.Version, "node", cfg.NodeName, "endpoint", cfg.Endpoint)
 	p.preflight.LoadModules(ctx)
 	p.findings.update(ctx, p.preflight)
+	p.listenForStreams(ctx)
 	if err := p.pool.Reconcile(ctx); err != nil {
 		// The API server may be late; the loop comes back to it, and volumes
 		// that are here already must be repaired meanwhile.
@@ -177,6 +183,9 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
 	if p.leases != nil {
 		group.Go(func() error { return p.serveLeases(ctx, stopped) })
+	}
+	if caches := p.streamedCaches(); caches != nil {
+		group.Go(func() error { return p.stream.Run(ctx, caches) })
 	}
 	group.Go(func() error { return p.watchMoves(ctx) })
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
@@ -235,10 +244,13 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		// Nothing can be attached without it, and it is read only here.
 		return nil, err
 	}
+	if p.stream, p.streamClient, err = newStream(cfg, config); err != nil {
+		return nil, err
+	}
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
-		InitiatorIQN: initiator, Preflight: p.findings.all, Events: recorder,
+		InitiatorIQN: initiator, Preflight: p.findings.all, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{

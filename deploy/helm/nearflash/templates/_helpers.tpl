@@ -79,14 +79,23 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
+{{/* Where the token for other nodes' plugins is mounted. */}}
+{{- define "nearflash.streamTokenDir" -}}/var/run/secrets/nearflash/stream{{- end }}
+
 {{/*
 Rules of an account that asks the API server who a client of /metrics is
 (TokenReview) and what it may do (SubjectAccessReview).
 */}}
 {{- define "nearflash.metricsRules" -}}
+{{ include "nearflash.tokenReviewRule" . }}
+{{ include "nearflash.accessReviewRule" . }}
+{{- end }}
+{{- define "nearflash.tokenReviewRule" -}}
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
+{{- end }}
+{{- define "nearflash.accessReviewRule" -}}
 - apiGroups: [authorization.k8s.io]
   resources: [subjectaccessreviews]
   verbs: [create]

@@ -42,7 +42,7 @@ func TestFlags(t *testing.T) {
 				klog.InitFlags(flags)
 				cfg.AddFlags(flags)
 				// What kubelet does with the variables of the environment.
-				args := strings.NewReplacer("$(NODE_NAME)", "node-a", "$(NODE_IP)", "192.0.2.1", "$(NAMESPACE)", namespace).Replace(strings.Join(c.Args, "\n"))
+				args := strings.NewReplacer("$(NODE_NAME)", "node-a", "$(NODE_IP)", "192.0.2.1", "$(NODE_IPS)", "192.0.2.1,2001:db8::1", "$(NAMESPACE)", namespace).Replace(strings.Join(c.Args, "\n"))
 				if err := flags.Parse(strings.Split(args, "\n")); err != nil {
 					t.Errorf("%s: %v", c.Name, err)
 				} else if err := cfg.Validate(); err != nil {

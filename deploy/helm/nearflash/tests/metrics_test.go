@@ -380,7 +380,7 @@ func TestMetricsOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		unwanted := []string{"tokenreviews", "metrics-reader", "metrics-cert", "Clients of /metrics"}
+		unwanted := []string{"subjectaccessreviews", "metrics-reader", "metrics-cert", "Clients of /metrics"}
 		if name == "off" {
 			unwanted = append(unwanted, "metrics", "monitoring.coreos.com")
 		} else if !bytes.Contains(out, []byte("--metrics-secure=false")) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,6 +88,13 @@ func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "report another node's pool", nodeA.Status().Update(ctx, poolB))
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"initiatorIQN":"iqn.2026-11.io.example:evil"}}`))
 	forbidden(t, "patch another node's pool", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
+
+	poolA.Status.StreamPublicKey = strings.Repeat("A", 43) + "="
+	allowed(t, "say by what it proves itself", nodeA.Status().Update(ctx, poolA))
+	poolB.Status = v1alpha1.CachePoolStatus{StreamPublicKey: strings.Repeat("B", 43) + "="}
+	forbidden(t, "play another node", nodeA.Status().Update(ctx, poolB))
+	patch = client.RawPatch("application/merge-patch+json", []byte(`{"status":{"streamPublicKey":"`+poolB.Status.StreamPublicKey+`"}}`))
+	forbidden(t, "play another node by a patch", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
 
 	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
 	c.testNodeDeleted(t, nodeA)

@@ -104,7 +104,7 @@ func wantGrants() map[string][]grant {
 			{"/nodes", "get", "whether its own node is shut down, so that it gives up what it exports"},
 			{"/persistentvolumeclaims", "get", "UID of the claim that an event is about"},
 			{"events.k8s.io/events", "create patch", "what it does, for people; limited by admission policy"},
-			{"authentication.k8s.io/tokenreviews", "create", "who a client of /metrics is"},
+			{"authentication.k8s.io/tokenreviews", "create", "which node's plugin asks for a cache, and who a client of /metrics is"},
 			{"authorization.k8s.io/subjectaccessreviews", "create", "whether it may get /metrics"},
 		},
 	}

@@ -73,6 +73,7 @@ func TestBadValues(t *testing.T) {
 		"kubelet directory with a /":     {[]string{"--set", "node.kubeletDir=/var/lib/kubelet/"}, "'/node/kubeletDir'"},
 		"no state directory":             {[]string{"--set", "node.stateDir="}, "'/node/stateDir'"},
 		"privileged port":                {[]string{"--set", "node.healthPort=80"}, "'/node/healthPort'"},
+		"sending at a privileged port":   {[]string{"--set", "node.warmStart.streamPort=860"}, "'/node/warmStart/streamPort'"},
 		"exporting at a privileged port": {[]string{"--set", "node.warmStart.port=860"}, "'/node/warmStart/port'"},
 		"bandwidth as a quantity":        {[]string{"--set", "node.warmStart.bandwidth=64Mi"}, "'/node/warmStart/bandwidth'"},
 		"negative bandwidth":             {[]string{"--set", "node.warmStart.nodeBandwidth=-1"}, "'/node/warmStart/nodeBandwidth'"},

@@ -1,0 +1,145 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/cachestream"
+)
+
+// StreamConfig says how this node's plugin sends caches to other nodes' plugins, and asks them
+// for theirs. Without addresses it does neither.
+type StreamConfig struct {
+	// Addresses are the node's own, and Port the TCP port at which it sends.
+	Addresses addressList
+	Port      int
+	// TokenFile has the token by which this plugin proves itself to others, and Account is the
+	// service account that all of them have.
+	TokenFile, Account string
+	// Caches are what is sent; nil are those that the node keeps.
+	Caches cachestream.Caches
+}
+
+// addressList is a flag with IP addresses, separated by commas.
+type addressList []netip.Addr
+
+// String implements flag.Value.
+func (l *addressList) String() string {
+	var out []string
+	for _, a := range *l {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// Set implements flag.Value.
+func (l *addressList) Set(s string) error {
+	*l = nil
+	for text := range strings.SplitSeq(s, ",") {
+		if text == "" {
+			continue
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		*l = append(*l, a)
+	}
+	return nil
+}
+
+// AddFlags defines the flags.
+func (c *StreamConfig) AddFlags(fs *flag.FlagSet) {
+	fs.Var(&c.Addresses, "stream-address", "the node's IP `addresses`, separated by commas, at which its caches are sent to other nodes' plugins; empty: they are not")
+	fs.IntVar(&c.Port, "stream-port", 3263, "`port` at which caches are sent to other nodes' plugins")
+	fs.StringVar(&c.TokenFile, "stream-token-file", "", "`file` with a token of the plugin's service account for the audience "+cachestream.Audience)
+	fs.StringVar(&c.Account, "stream-account", "", "the plugins' service `account`: system:serviceaccount:NAMESPACE:NAME")
+}
+
+// Validate reports everything that is wrong with the flags at once.
+func (c *StreamConfig) Validate() error {
+	var errs []error
+	for _, a := range c.Addresses {
+		if a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
+			errs = append(errs, fmt.Errorf("--stream-address %s: accepted are addresses of this node, without a zone", a))
+		}
+	}
+	if c.Port < 1 || c.Port > 65535 {
+		errs = append(errs, fmt.Errorf("--stream-port %d: accepted are 1 to 65535", c.Port))
+	}
+	if c.TokenFile != "" && !filepath.IsAbs(c.TokenFile) {
+		errs = append(errs, fmt.Errorf("--stream-token-file %q: accepted is an absolute path", c.TokenFile))
+	}
+	if len(c.Addresses) > 0 && (c.TokenFile == "" || c.Account == "") {
+		errs = append(errs, errors.New("--stream-address needs --stream-token-file and --stream-account"))
+	}
+	if parts := strings.Split(c.Account, ":"); c.Account != "" && (len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" || slices.Contains(parts, "")) {
+		errs = append(errs, fmt.Errorf("--stream-account %q: accepted is system:serviceaccount:NAMESPACE:NAME", c.Account))
+	}
+	return errors.Join(errs...)
+}
+
+// newStream returns what sends this node's caches and what asks others for theirs; both are nil
+// if nobody is to do that.
+func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestream.Client, error) {
+	if len(cfg.Stream.Addresses) == 0 {
+		return nil, nil, nil
+	}
+	// With limits of its own: strangers who show tokens hold up nothing else.
+	config = rest.CopyConfig(config)
+	config.RateLimiter = nil
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of the API server: %w", err)
+	}
+	sc := cachestream.ServerConfig{Reviewer: api.AuthenticationV1().TokenReviews(), Account: cfg.Stream.Account, Bandwidth: cfg.WarmStartNodeBandwidth}
+	for _, a := range cfg.Stream.Addresses {
+		sc.Addresses = append(sc.Addresses, netip.AddrPortFrom(a.Unmap(), uint16(cfg.Stream.Port)))
+	}
+	s, err := cachestream.NewServer(sc)
+	if err != nil {
+		return nil, nil, err
+	}
+	return s, cachestream.NewClient(cfg.Stream.TokenFile), nil
+}
+
+// streamedCaches are what is sent; nil if this node can send nothing.
+func (p *plugin) streamedCaches() cachestream.Caches {
+	if p.stream == nil || p.leases == nil {
+		return nil
+	}
+	if p.cfg.Stream.Caches != nil {
+		return p.cfg.Stream.Caches
+	}
+	caches, _ := any(p.attacher.Lessor()).(cachestream.Caches)
+	return caches
+}
+
+// listenForStreams has other nodes' plugins find this one from the first report of the pool on,
+// which has the key. An address that cannot be listened at is tried again.
+func (p *plugin) listenForStreams(ctx context.Context) {
+	if p.streamedCaches() == nil {
+		return
+	}
+	if err := p.stream.Listen(ctx); err != nil {
+		klog.FromContext(ctx).Info("Caches cannot be sent from every address yet", "reason", err.Error())
+	}
+}
+
+// streamPublicKey is the key of the server of streams, "" while there is none.
+func (p *plugin) streamPublicKey() string {
+	if p.stream == nil {
+		return ""
+	}
+	return p.stream.PublicKey()
+}

@@ -1,0 +1,226 @@
+package cachestream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+const (
+	// connectTimeout is how long one address may take to answer.
+	connectTimeout = 5 * time.Second
+	// Silence is how long a source node may send nothing. It is longer than what the node's
+	// bandwidth, shared by all its streams, makes one of them wait.
+	Silence = time.Minute
+)
+
+// errSilent is why a stream is given up that brings nothing.
+var errSilent = fmt.Errorf("%w: the source node has sent nothing for too long", volume.ErrUnavailable)
+
+// Client receives the chunks of other nodes' caches. It is safe for concurrent use; each call
+// has a connection of its own.
+type Client struct {
+	token   tokenFile
+	silence time.Duration
+}
+
+// NewClient returns a Client whose token, for Audience, is in a file. The file is read for each
+// call.
+func NewClient(tokenFilePath string) *Client {
+	return &Client{token: tokenFile(tokenFilePath), silence: Silence}
+}
+
+// Map returns what a source node has to send: the size of a chunk in sectors of 512 bytes, and
+// the origin's blocks in units of a chunk, hottest first. No block is there twice, and there are
+// at most volume.MaxExportedChunks. Whether they are of the volume at all is for the caller to
+// say.
+//
+// Errors: volume.ErrNotFound, volume.ErrFenced, volume.ErrUnavailable (with ErrKey, if another
+// key answers), ErrBroken.
+func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (chunkSectors uint64, blocks []uint64, err error) {
+	var l *list
+	err = c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
+		l = &list{}
+		stream, err := api.Map(ctx, &streampb.MapRequest{Move: moveMessage(id, m)})
+		if err != nil {
+			return err
+		}
+		for {
+			r, err := stream.Recv()
+			switch {
+			case errors.Is(err, io.EOF):
+				return l.end()
+			case err != nil:
+				return err
+			}
+			s.heard()
+			if err := l.add(r); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("list of the cache of volume %s: %w", id, err)
+	}
+	return l.chunkSectors, l.blocks, nil
+}
+
+// Chunks receives chunks from one place of the list that Map returns on, in order, at most
+// bandwidth bytes per second (0 is no limit), and gives each to each, with its place, its block
+// of the origin as the source node has it now, and its content. The caller compares place and
+// block with the list that it began with: a source that begins anew could have another.
+// data is chunkBytes long and aligned for O_DIRECT, and belongs to Chunks again when each returns.
+//
+// nil means that the list has been received to its end. The addresses of the source are tried one
+// after another, each once; after an error the caller may go on at the place after the last that
+// each was given. Errors: that of each; those of Map; volume.ErrInvalid if there is no such place.
+func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int,
+	each func(i int, block uint64, data []byte) error,
+) error {
+	if err := checkGeometry(uint64(max(0, chunkBytes))/sectorSize, 0); err != nil || chunkBytes%sectorSize != 0 || from < 0 || from > volume.MaxExportedChunks || bandwidth < 0 {
+		return fmt.Errorf("%w: chunks of %d bytes from number %d on, at %d bytes per second", volume.ErrInvalid, chunkBytes, from, bandwidth)
+	}
+	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), next: from}
+	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
+		a.begin()
+		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth)})
+		if err != nil {
+			return err
+		}
+		for {
+			r, err := stream.Recv()
+			switch {
+			case errors.Is(err, io.EOF):
+				return a.end()
+			case err != nil:
+				return err
+			}
+			s.heard()
+			whole, err := a.add(r)
+			if err != nil {
+				return err
+			}
+			if !whole {
+				continue
+			}
+			s.pause() // the time that each takes is not the source's
+			if err := each(a.next, a.block, a.buf); err != nil {
+				return callerError{err}
+			}
+			a.taken()
+			s.heard()
+		}
+	})
+	var own callerError
+	if errors.As(err, &own) {
+		return own.error
+	}
+	if err != nil {
+		return fmt.Errorf("chunk %d of the cache of volume %s: %w", a.next, id, err)
+	}
+	return nil
+}
+
+// silence ends a call that hears nothing.
+type silence struct {
+	bound time.Duration
+	timer *time.Timer
+}
+
+func (s *silence) heard() { s.timer.Reset(s.bound) }
+func (s *silence) pause() { s.timer.Stop() }
+
+// callerError is an error of a caller's own function.
+type callerError struct{ error }
+
+// Unwrap returns it.
+func (e callerError) Unwrap() error { return e.error }
+
+func moveMessage(id volume.ID, m volume.MoveID) *streampb.Move {
+	return &streampb.Move{VolumeId: string(id), Name: m.Name, Uid: m.UID}
+}
+
+// try makes a call at one address after the other, as long as they cannot be reached.
+func (c *Client) try(ctx context.Context, src volume.StreamSource, call func(context.Context, streampb.CacheStreamClient, *silence) error) error {
+	if len(src.Addresses) == 0 {
+		return fmt.Errorf("%w: the source node has no address", volume.ErrUnavailable)
+	}
+	var errs []error
+	for _, at := range src.Addresses {
+		err := c.callAt(ctx, at, src.PublicKey, call)
+		var own callerError
+		switch {
+		case err == nil, errors.As(err, &own):
+			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", volume.ErrUnavailable, context.Cause(ctx))
+		}
+		errs = append(errs, fmt.Errorf("%.64s: %w", at, err))
+		if !errors.Is(err, volume.ErrUnavailable) {
+			return errs[len(errs)-1]
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// callAt makes a call at an address. The call is given up when it hears nothing for too long.
+func (c *Client) callAt(ctx context.Context, address, key string, call func(context.Context, streampb.CacheStreamClient, *silence) error) (err error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || at.Addr().Zone() != "" {
+		return fmt.Errorf("%w: %.64q is no address and port", ErrBroken, address)
+	}
+	if _, err := c.token.read(); err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	var refused atomic.Bool
+	conf, err := clientTLS(key, func() { refused.Store(true) })
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+at.String(), c.options(credentials.NewTLS(conf))...)
+	if err != nil {
+		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	defer func() { _ = conn.Close() }() // everything was said
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &silence{bound: c.silence, timer: time.AfterFunc(c.silence, func() { cancel(errSilent) })}
+	defer s.pause()
+	err = call(ctx, streampb.NewCacheStreamClient(conn), s)
+	var own callerError
+	switch {
+	case err == nil, errors.As(err, &own), errors.Is(err, ErrBroken):
+		return err
+	case errors.Is(context.Cause(ctx), errSilent):
+		return errSilent
+	case refused.Load():
+		return fmt.Errorf("%w: %w", volume.ErrUnavailable, ErrKey)
+	}
+	return errorOf(err)
+}
+
+func (c *Client) options(tls credentials.TransportCredentials) []grpc.DialOption {
+	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(c.token),
+		// Nodes reach each other themselves, and nobody else says how.
+		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithConnectParams(connect),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientAliveEvery, Timeout: aliveTimeout}),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window), grpc.WithMaxHeaderListSize(maxHeader),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(maxRequest)),
+	}
+}

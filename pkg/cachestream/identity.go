@@ -1,0 +1,83 @@
+package cachestream
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/big"
+	"time"
+)
+
+// validity is that of a server's certificate, which nobody looks at: the key ends with the
+// process.
+const validity = 20 * 365 * 24 * time.Hour
+
+// keyLength is that of the text of a hash; base64 may have line feeds in it.
+var keyLength = base64.StdEncoding.EncodedLen(sha256.Size)
+
+// newIdentity makes a key, and a certificate around it, as TLS wants one.
+func newIdentity() (tls.Certificate, string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, "", fmt.Errorf("key of the stream: %w", err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: Audience},
+		NotBefore:    now.Add(-time.Hour), NotAfter: now.Add(validity),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return tls.Certificate{}, "", fmt.Errorf("certificate of the stream: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return tls.Certificate{}, "", fmt.Errorf("certificate of the stream: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, keyOf(leaf), nil
+}
+
+// keyOf names a certificate's public key: the SHA-256 of its SubjectPublicKeyInfo, in base64.
+func keyOf(c *x509.Certificate) string {
+	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func serverTLS(cert tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		Certificates:           []tls.Certificate{cert},
+		SessionTicketsDisabled: true,
+	}
+}
+
+// clientTLS accepts the server that has a key, and no other. TLS itself makes the server prove
+// that it has the key, also where the certificate is not verified. refused is called for a
+// server with another key.
+func clientTLS(key string, refused func()) (*tls.Config, error) {
+	if sum, err := base64.StdEncoding.Strict().DecodeString(key); err != nil || len(sum) != sha256.Size || len(key) != keyLength {
+		return nil, fmt.Errorf("the public key %.64q of the source node is no SHA-256 in base64", key)
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		// No authority and no name: the key alone counts.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if len(cs.PeerCertificates) == 0 || subtle.ConstantTimeCompare([]byte(keyOf(cs.PeerCertificates[0])), []byte(key)) != 1 {
+				refused()
+				return errors.New("the server's key is not that of the source node")
+			}
+			return nil
+		},
+	}, nil
+}

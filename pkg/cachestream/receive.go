@@ -1,0 +1,119 @@
+package cachestream
+
+import (
+	"fmt"
+	"hash/crc32"
+	"math"
+	"slices"
+
+	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
+)
+
+// list is a list of blocks while it is received.
+type list struct {
+	chunkSectors uint64
+	// count is how many blocks are announced.
+	count  int
+	blocks []uint64
+}
+
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
+}
+
+// add takes the next part.
+func (l *list) add(r *streampb.MapReply) error {
+	if g := r.GetGeometry(); l.chunkSectors == 0 {
+		if err := checkGeometry(g.GetChunkSectors(), uint64(g.GetChunks())); err != nil {
+			return broken("%v", err)
+		}
+		l.chunkSectors, l.count = g.GetChunkSectors(), int(g.GetChunks())
+	} else if g != nil || len(r.GetBlocks()) == 0 {
+		return broken("a part of the list without blocks, or with a geometry")
+	}
+	if len(r.GetBlocks()) > l.count-len(l.blocks) {
+		return broken("more than the %d blocks that were announced", l.count)
+	}
+	for _, b := range r.GetBlocks() {
+		if b > math.MaxInt64/sectorSize/l.chunkSectors-1 {
+			return broken("block %d is beyond every device", b)
+		}
+	}
+	l.blocks = append(l.blocks, r.GetBlocks()...)
+	return nil
+}
+
+// end says what is wrong with the whole list.
+func (l *list) end() error {
+	if l.chunkSectors == 0 || len(l.blocks) != l.count {
+		return broken("%d blocks of the %d that were announced", len(l.blocks), l.count)
+	}
+	sorted := slices.Sorted(slices.Values(l.blocks))
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i] == sorted[i-1] {
+			return broken("block %d is listed twice", sorted[i])
+		}
+	}
+	return nil
+}
+
+// assembly puts one chunk after the other together.
+type assembly struct {
+	// buf is the chunk with the number next; filled bytes of it are there.
+	buf          []byte
+	next, filled int
+	block        uint64
+	// count is how many chunks are announced, -1 before.
+	count int
+}
+
+// begin forgets what a stream has sent of a chunk, and awaits another stream.
+func (a *assembly) begin() { a.filled, a.count = 0, -1 }
+
+// add takes the next message, and reports whether the chunk is whole.
+func (a *assembly) add(r *streampb.ChunksReply) (whole bool, err error) {
+	p := r.GetPiece()
+	if g := r.GetGeometry(); a.count < 0 {
+		return false, a.geometry(g, p)
+	} else if g != nil || p == nil {
+		return false, broken("a message without a piece, or with a geometry")
+	}
+	data := p.GetData()
+	switch {
+	case a.next >= a.count:
+		return false, broken("more than the %d chunks that were announced", a.count)
+	case int64(p.GetChunk()) != int64(a.next) || int64(p.GetOffset()) != int64(a.filled):
+		return false, broken("chunk %d at byte %d, where chunk %d at byte %d follows", p.GetChunk(), p.GetOffset(), a.next, a.filled)
+	case a.filled > 0 && p.GetBlock() != a.block:
+		return false, broken("a chunk of the blocks %d and %d", a.block, p.GetBlock())
+	case len(data) == 0 || len(data)%sectorSize != 0 || len(data) > MaxPieceBytes || len(data) > len(a.buf)-a.filled:
+		return false, broken("a piece of %d bytes", len(data))
+	case crc32.Checksum(data, castagnoli) != p.GetCrc32C():
+		return false, broken("the checksum of chunk %d at byte %d is wrong", a.next, a.filled)
+	}
+	a.block = p.GetBlock()
+	a.filled += copy(a.buf[a.filled:], data)
+	return a.filled == len(a.buf), nil
+}
+
+func (a *assembly) geometry(g *streampb.Geometry, p *streampb.Piece) error {
+	if err := checkGeometry(g.GetChunkSectors(), uint64(g.GetChunks())); err != nil {
+		return broken("%v", err)
+	}
+	if p != nil || g.GetChunkSectors()*sectorSize != uint64(len(a.buf)) || int64(g.GetChunks()) < int64(a.next) {
+		return broken("%d chunks of %d sectors, where chunk %d of %d bytes is expected", g.GetChunks(), g.GetChunkSectors(), a.next, len(a.buf))
+	}
+	a.count = int(g.GetChunks())
+	return nil
+}
+
+// taken goes on to the next chunk.
+func (a *assembly) taken() { a.next, a.filled = a.next+1, 0 }
+
+// end says what is missing.
+func (a *assembly) end() error {
+	if a.next != a.count {
+		return broken("it ends at chunk %d of %d", a.next, a.count)
+	}
+	return nil
+}

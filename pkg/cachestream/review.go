@@ -1,0 +1,138 @@
+package cachestream
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/metadata"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// errToken means that a caller has not proved to be a node's plugin.
+var errToken = errors.New("the caller is not known")
+
+const (
+	// nodeName is where the API server says of which node the pod is that a token is bound
+	// to (Kubernetes 1.32 and later).
+	nodeName = "authentication.kubernetes.io/node-name"
+	// remembered is how long a review holds, and maxRemembered of how many tokens.
+	remembered    = 10 * time.Second
+	maxRemembered = 256
+	// reviewsPerSecond and reviewsAtOnce bound what strangers can have this node ask the API
+	// server.
+	reviewsPerSecond, reviewsAtOnce = 10, 40
+	reviewTimeout                   = 10 * time.Second
+)
+
+// Reviewer asks the API server whose token it is. client-go's
+// AuthenticationV1().TokenReviews() is one.
+type Reviewer interface {
+	Create(ctx context.Context, r *authenticationv1.TokenReview, o metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
+// gate lets the plugins of nodes pass.
+type gate struct {
+	reviewer Reviewer
+	// account is the name of the plugins' service account.
+	account string
+	now     func() time.Time
+	limit   *rate.Limiter
+
+	mu sync.Mutex
+	// known are the tokens that were reviewed lately, by their hash.
+	known map[[sha256.Size]byte]known
+}
+
+type known struct {
+	node  string
+	until time.Time
+}
+
+func newGate(r Reviewer, account string, now func() time.Time) *gate {
+	return &gate{reviewer: r, account: account, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}}
+}
+
+// node returns the node whose plugin makes a call. Errors: errToken, volume.ErrUnavailable; none
+// has the token.
+func (g *gate) node(ctx context.Context) (string, error) {
+	values := metadata.ValueFromIncomingContext(ctx, authorization)
+	if len(values) != 1 {
+		return "", fmt.Errorf("%w: it sends no token", errToken)
+	}
+	token, found := strings.CutPrefix(values[0], bearer)
+	if !found || !plausible(token) {
+		return "", fmt.Errorf("%w: it sends no token", errToken)
+	}
+	hash := sha256.Sum256([]byte(token))
+	if node, ok := g.recall(hash); ok {
+		return node, nil
+	}
+	node, err := g.review(ctx, token)
+	if err != nil {
+		return "", err
+	}
+	g.remember(hash, node)
+	return node, nil
+}
+
+// review asks the API server. Text of the API server could have the token, which is why it is
+// looked through.
+func (g *gate) review(ctx context.Context, token string) (string, error) {
+	if !g.limit.Allow() {
+		return "", fmt.Errorf("%w: too many unknown callers", volume.ErrUnavailable)
+	}
+	// At a high level client-go logs the bodies of requests and answers.
+	ctx, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), reviewTimeout)
+	defer cancel()
+	r, err := g.reviewer.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("%w: TokenReview: %s", volume.ErrUnavailable, strings.ReplaceAll(err.Error(), token, "***"))
+	}
+	switch st := r.Status; {
+	case !st.Authenticated:
+		return "", fmt.Errorf("%w: the API server does not accept its token", errToken)
+	case !slices.Contains(st.Audiences, Audience):
+		return "", fmt.Errorf("%w: its token is for another audience", errToken)
+	case st.User.Username != g.account:
+		return "", fmt.Errorf("%w: its token is of another account", errToken)
+	case len(st.User.Extra[nodeName]) != 1 || st.User.Extra[nodeName][0] == "":
+		return "", fmt.Errorf("%w: its token is not bound to the pod of a node", errToken)
+	default:
+		return st.User.Extra[nodeName][0], nil
+	}
+}
+
+func (g *gate) recall(hash [sha256.Size]byte) (string, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k, ok := g.known[hash]
+	return k.node, ok && g.now().Before(k.until)
+}
+
+func (g *gate) remember(hash [sha256.Size]byte, node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	for h, k := range g.known {
+		if !now.Before(k.until) {
+			delete(g.known, h)
+		}
+	}
+	if len(g.known) < maxRemembered {
+		g.known[hash] = known{node: node, until: now.Add(remembered)}
+	}
+}

@@ -1,0 +1,225 @@
+package cachestream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"runtime/debug"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// blocksPerReply is how much of the list one message has.
+const blocksPerReply = 32 << 10
+
+// castagnoli is the polynomial of CRC-32C.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// service answers calls.
+type service struct {
+	streampb.UnimplementedCacheStreamServer
+	*Server
+
+	caches Caches
+	log    klog.Logger
+}
+
+var _ streampb.CacheStreamServer = (*service)(nil)
+
+// intercept turns errors and panics into answers, and logs the former once.
+func (s *Server) intercept(log logr.Logger) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				log.Error(nil, "Stream panicked", "panic", p, "stack", string(debug.Stack()))
+				err = statusFor(errors.New("panic"))
+			}
+		}()
+		err = handler(srv, ss)
+		switch {
+		case err == nil, errors.Is(err, errEnded), errors.Is(err, errToken), ss.Context().Err() != nil:
+			// Also of a stranger: nobody is to fill the log.
+			log.V(2).Info("Stream ended", "method", info.FullMethod, "reason", err)
+		default:
+			log.Error(err, "Stream failed", "method", info.FullMethod)
+		}
+		return statusFor(err)
+	}
+}
+
+// Map implements streampb.CacheStreamServer.
+func (s *service) Map(req *streampb.MapRequest, stream grpc.ServerStreamingServer[streampb.MapReply]) error {
+	return s.with(stream.Context(), req.GetMove(), func(_ context.Context, c Cache) error {
+		blocks := c.Blocks()
+		g, err := geometryOf(c)
+		for first := true; err == nil && (first || len(blocks) > 0); first = false {
+			n := min(len(blocks), blocksPerReply)
+			r := &streampb.MapReply{Blocks: blocks[:n]}
+			if first {
+				r.Geometry = g
+			}
+			blocks, err = blocks[n:], stream.Send(r)
+		}
+		return err
+	})
+}
+
+// Chunks implements streampb.CacheStreamServer.
+func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamingServer[streampb.ChunksReply]) error {
+	return s.with(stream.Context(), req.GetMove(), func(ctx context.Context, c Cache) error {
+		g, err := geometryOf(c)
+		if err != nil {
+			return err
+		}
+		from := req.GetFrom()
+		if from > g.GetChunks() {
+			return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
+		}
+		size := int(g.GetChunkSectors()) * sectorSize
+		if !s.buffers.TryAcquire(int64(size)) {
+			return fmt.Errorf("%w: this node has no memory for another stream", volume.ErrUnavailable)
+		}
+		defer s.buffers.Release(int64(size))
+		if err := stream.Send(&streampb.ChunksReply{Geometry: g}); err != nil {
+			return err
+		}
+		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
+		p := &sender{
+			stream: stream, cache: c, blocks: c.Blocks(), buf: blockdev.AlignedBuffer(size), piece: pieceBytes(bandwidth),
+		}
+		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
+		for i := int(from); i < len(p.blocks); i++ {
+			if err := p.chunk(ctx, i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// with opens the cache of a move for a call, and closes it. The context that use receives ends
+// with the call and with the lease.
+func (s *service) with(ctx context.Context, m *streampb.Move, use func(ctx context.Context, c Cache) error) (err error) {
+	id, move, err := moveOf(m)
+	if err != nil {
+		return err
+	}
+	ctx = klog.NewContext(ctx, s.log.WithValues("volume", id, "move", move.Name))
+	node, err := s.gate.node(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	st := &stream{move: move, node: node, end: end, done: make(chan struct{})}
+	// Before the lease is looked at: either that, or End, has the last word.
+	if err := s.streams.add(st); err != nil {
+		return err
+	}
+	defer s.streams.remove(st)
+	defer s.cutWhenStuck(ctx)()
+	c, err := s.caches.OpenLease(ctx, id, move, node)
+	if err != nil {
+		return fmt.Errorf("cache of volume %s for node %s: %w", id, node, ended(ctx, err))
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	s.streams.opened(st)
+	klog.FromContext(ctx).V(2).Info("Stream begins", "to", node)
+	if err := use(ctx, c); err != nil {
+		return fmt.Errorf("cache of volume %s for node %s: %w", id, node, ended(ctx, err))
+	}
+	return nil
+}
+
+// cutWhenStuck cuts the connection of a call that does not end by itself after ctx: who does not
+// read would keep it for ever. The result ends the watch.
+func (s *Server) cutWhenStuck(ctx context.Context) (stop func()) {
+	done := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			s.conns.cut(ctx)
+		}
+	})
+	return func() { close(done) }
+}
+
+// ended is the reason why ctx has ended, if it has, else err.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// geometryOf checks what a Cache says of itself.
+func geometryOf(c Cache) (*streampb.Geometry, error) {
+	sectors, n := c.ChunkSectors(), len(c.Blocks())
+	if err := checkGeometry(sectors, uint64(n)); err != nil {
+		return nil, fmt.Errorf("%w: %w", volume.ErrNotFound, err)
+	}
+	return &streampb.Geometry{ChunkSectors: sectors, Chunks: uint32(n)}, nil
+}
+
+// checkGeometry says why a cache cannot be sent, or received.
+func checkGeometry(chunkSectors, chunks uint64) error {
+	if chunkSectors == 0 || chunkSectors%chunkAlign != 0 || chunkSectors > MaxChunkBytes/sectorSize || chunks > volume.MaxExportedChunks {
+		return fmt.Errorf("a cache of %d chunks of %d sectors; sent are at most %d chunks of at most %d sectors",
+			chunks, chunkSectors, volume.MaxExportedChunks, MaxChunkBytes/sectorSize)
+	}
+	return nil
+}
+
+// pieceBytes is how much of a chunk is sent at once: less at a low rate, so that it is even.
+func pieceBytes(bandwidth int64) int {
+	const least = 32 << 10
+	if bandwidth <= 0 {
+		return MaxPieceBytes
+	}
+	return int(max(least, min(MaxPieceBytes, bandwidth/burstsPerSecond/least*least)))
+}
+
+// sender sends chunks.
+type sender struct {
+	stream grpc.ServerStreamingServer[streampb.ChunksReply]
+	cache  Cache
+	blocks []uint64
+	buf    []byte
+	piece  int
+	limits []*rate.Limiter
+}
+
+// chunk sends the chunk at a place of the list.
+func (s *sender) chunk(ctx context.Context, i int) error {
+	if err := s.cache.ReadChunk(ctx, i, s.buf); err != nil {
+		return err
+	}
+	for off := 0; off < len(s.buf); off += s.piece {
+		data := s.buf[off:min(off+s.piece, len(s.buf))]
+		for _, l := range s.limits {
+			if l.Limit() == rate.Inf {
+				continue
+			}
+			if err := l.WaitN(ctx, len(data)); err != nil {
+				return err
+			}
+		}
+		piece := &streampb.Piece{
+			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
+		}
+		if err := s.stream.Send(&streampb.ChunksReply{Piece: piece}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
