@@ -173,6 +173,14 @@ type CachePoolStatus struct {
 	// +kubebuilder:validation:MaxLength=223
 	InitiatorIQN string `json:"initiatorIQN,omitempty"`
 
+	// streamPublicKey is what the node's plugin proves itself by to the nodes that it sends
+	// its caches to, in base64.
+	// +optional
+	// +kubebuilder:validation:MinLength=44
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
+	StreamPublicKey string `json:"streamPublicKey,omitempty"`
+
 	// volumeGroup is the LVM volume group on the pool's devices.
 	// +optional
 	// +kubebuilder:validation:MinLength=1

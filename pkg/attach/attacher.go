@@ -131,6 +131,9 @@ type WarmConfig struct {
 	// Bandwidth is the limit of a hydration whose volume names none, and NodeBandwidth of
 	// all hydrations together, in bytes per second; 0 is no limit.
 	Bandwidth, NodeBandwidth int64
+	// Method is how the caches of other nodes are read whose volume leaves that to the
+	// node; "" is by what the node can do.
+	Method volume.MoveMethod
 	// Deadline is how long a peer serves a volume that names no deadline.
 	Deadline time.Duration
 	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.

@@ -23,6 +23,8 @@ const (
 // WarmStart is what the creator of a volume asked for about moves.
 type WarmStart struct {
 	From WarmFrom
+	// Method is how the old node's cache is read; "" leaves that to the node.
+	Method MoveMethod
 	// Bandwidth bounds the background copy in bytes per second; 0 is the node's
 	// default.
 	Bandwidth int64

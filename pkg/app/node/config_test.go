@@ -4,6 +4,8 @@ import (
 	"flag"
 	"strings"
 	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestConfig(t *testing.T) {
@@ -21,6 +23,10 @@ func TestConfig(t *testing.T) {
 		"not a device":     {args: append(base, "--pool-devices=/etc/passwd"), wantErr: []string{"/etc/passwd", "/dev"}},
 		"bad glob":         {args: append(base, "--pool-devices=/dev/["), wantErr: []string{"/dev/["}},
 		"bad redundancy":   {args: append(base, "--pool-redundancy=raid5"), wantErr: []string{"raid5", "none, mirror"}},
+		"method":           {args: append(base, "--warm-start-method=stream", "--warm-start-stream-port=4000")},
+		"bad method":       {args: append(base, "--warm-start-method=Clone"), wantErr: []string{`--warm-start-method "Clone"`, "auto, clone, stream"}},
+		"bad stream port":  {args: append(base, "--warm-start-stream-port=0"), wantErr: []string{"--warm-start-stream-port 0", "1 to 65535"}},
+		"one port for two": {args: append(base, "--warm-start-stream-port=3262"), wantErr: []string{"--warm-start-stream-port 3262", "--warm-start-port"}},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
 	}
 	for name, tc := range cases {
@@ -47,5 +53,20 @@ func TestConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMethod: what a flag says is what the node uses.
+func TestMethod(t *testing.T) {
+	for word, want := range map[string]volume.MoveMethod{"": "", "auto": "", "clone": volume.MethodClone, "stream": volume.MethodStream} {
+		c := Config{WarmStartMethod: word}
+		if got := c.Method(); got != want {
+			t.Errorf("%q is %q, want %q", word, got, want)
+		}
+	}
+	var c Config
+	c.AddFlags(flag.NewFlagSet("x", flag.ContinueOnError))
+	if c.WarmStartMethod != "auto" || c.Method() != "" || c.WarmStartStreamPort != 3263 {
+		t.Errorf("without flags: method %q, port %d", c.WarmStartMethod, c.WarmStartStreamPort)
 	}
 }
