@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,6 +88,11 @@ func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "report another node's pool", nodeA.Status().Update(ctx, poolB))
 	patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"initiatorIQN":"iqn.2026-11.io.example:evil"}}`))
 	forbidden(t, "patch another node's pool", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
+
+	// Whoever has the key of a node's CachePool sends caches in its name.
+	key := mergePatch(`{"status":{"streamPublicKey":"` + strings.Repeat("A", 43) + `="}}`)
+	forbidden(t, "send caches in another node's name", nodeA.Status().Patch(ctx, poolB.DeepCopy(), key))
+	allowed(t, "say its key", nodeA.Status().Patch(ctx, poolA.DeepCopy(), key))
 
 	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
 	c.testNodeDeleted(t, nodeA)
