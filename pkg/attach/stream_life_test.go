@@ -90,13 +90,13 @@ func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, 
 }
 
 // Chunks implements attach.Puller.
-func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, first int, _, chunkBytes int64, each func(i int, b []byte) error) error {
+func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, first int, _ int64, chunkBytes int, each func(i int, block uint64, b []byte) error) error {
 	c, from, err := p.open(ctx, src, id, m)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	buf := blockdev.AlignedBuffer(int(chunkBytes))
+	buf := blockdev.AlignedBuffer(chunkBytes)
 	for i := first; i < len(c.Blocks()); i++ {
 		if from.sends.over(m) {
 			return fmt.Errorf("%w: the lease has ended", volume.ErrNotFound)
@@ -106,7 +106,7 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 		}
 		// A process that ends leaves its connection, and the other node lets the device go.
 		got := make(chan error, 1)
-		go func() { got <- each(i, buf) }()
+		go func() { got <- each(i, c.Blocks()[i], buf) }()
 		select {
 		case err := <-got:
 			if err != nil {

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"strings"
 	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestConfig(t *testing.T) {
@@ -21,6 +23,7 @@ func TestConfig(t *testing.T) {
 		"half a stream":    {args: append(base, "--stream-address=192.0.2.1"), wantErr: []string{"--stream-token-file", "--stream-account"}},
 		"every address":    {args: append(base, "--stream-address=0.0.0.0"), wantErr: []string{"0.0.0.0", "this node"}},
 		"a zone":           {args: append(base, "--stream-address=fe80::1%eth0"), wantErr: []string{"fe80::1%eth0", "zone"}},
+		"one port for two": {args: append(base, "--stream-port=3262"), wantErr: []string{"--stream-port 3262", "--warm-start-port"}},
 		"no stream port":   {args: append(base, "--stream-port=0"), wantErr: []string{"--stream-port"}},
 		"relative token":   {args: append(base, "--stream-token-file=token"), wantErr: []string{"--stream-token-file", "absolute"}},
 		"not an account":   {args: append(base, "--stream-account=nearflash-node"), wantErr: []string{"--stream-account", "system:serviceaccount"}},
@@ -33,6 +36,8 @@ func TestConfig(t *testing.T) {
 		"without nothing":  {args: append(base, "--without-targets=")},
 		"unknown target":   {args: append(base, "--without-targets=clone,klone"), wantErr: []string{`--without-targets "klone"`, "clone, iscsi, multipath, zero"}},
 		"half a list":      {args: append(base, "--without-targets=clone,"), wantErr: []string{`--without-targets ""`, "clone, iscsi"}},
+		"method":           {args: append(base, "--warm-start-method=stream")},
+		"bad method":       {args: append(base, "--warm-start-method=Clone"), wantErr: []string{`--warm-start-method "Clone"`, "auto, clone, stream"}},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
 	}
 	for name, tc := range cases {
@@ -59,5 +64,20 @@ func TestConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMethod: what a flag says is what the node uses.
+func TestMethod(t *testing.T) {
+	for word, want := range map[string]volume.MoveMethod{"": "", "auto": "", "clone": volume.MethodClone, "stream": volume.MethodStream} {
+		c := Config{WarmStartMethod: word}
+		if got := c.Method(); got != want {
+			t.Errorf("%q is %q, want %q", word, got, want)
+		}
+	}
+	var c Config
+	c.AddFlags(flag.NewFlagSet("x", flag.ContinueOnError))
+	if c.WarmStartMethod != "auto" || c.Method() != "" || c.WarmStartStreamPort != 3263 {
+		t.Errorf("without flags: method %q, port %d", c.WarmStartMethod, c.WarmStartStreamPort)
 	}
 }

@@ -99,6 +99,9 @@ func (p *plugin) hydrationMetrics() []metrics.Hydration {
 	for _, f := range p.attacher.Hydrations().States() {
 		out = append(out, metrics.Hydration{Volume: f.ID, TotalBytes: f.TotalBytes, HydratedBytes: f.HydratedBytes, From: f.From})
 	}
+	for _, s := range p.attacher.Streams().States() {
+		out = append(out, metrics.Hydration{Volume: s.ID, TotalBytes: s.TotalBytes, HydratedBytes: s.HydratedBytes, From: s.From})
+	}
 	return out
 }
 

@@ -101,7 +101,7 @@ type plugin struct {
 }
 
 // findings are what the preflight said last.
-type findings struct{ essential, cache, warm atomic.Pointer[string] }
+type findings struct{ essential, cache, warm, tracking atomic.Pointer[string] }
 
 func (f *findings) update(ctx context.Context, n preflight.Node) {
 	set := func(p *atomic.Pointer[string], err error) {
@@ -117,6 +117,7 @@ func (f *findings) update(ctx context.Context, n preflight.Node) {
 	set(&f.essential, found.Essential)
 	set(&f.cache, found.Cache)
 	set(&f.warm, found.WarmMove)
+	set(&f.tracking, found.WriteTracking)
 }
 
 func read(p *atomic.Pointer[string]) string {
@@ -126,10 +127,14 @@ func read(p *atomic.Pointer[string]) string {
 	return "not examined yet"
 }
 
-// all is every finding in one line, "" when there is none.
+// all is every finding in one line, "" when there is none. One way to move warm is enough.
 func (f *findings) all() string {
+	due := []*atomic.Pointer[string]{&f.essential, &f.cache}
+	if read(&f.tracking) != "" {
+		due = append(due, &f.warm)
+	}
 	var out []string
-	for _, p := range []*atomic.Pointer[string]{&f.essential, &f.cache, &f.warm} {
+	for _, p := range due {
 		if s := read(p); s != "" {
 			out = append(out, s)
 		}
@@ -177,6 +182,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.Hydrations().Run(ctx); return nil })
+	group.Go(func() error { p.attacher.Streams().Run(ctx); return nil })
 	group.Go(func() error { p.attacher.RunPaths(ctx, pathsEvery); return nil })
 	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
@@ -232,7 +238,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort)
+	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort, cfg.Stream.Port)
 	watchMoves, err := destination.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
@@ -263,21 +269,34 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	warm := attach.WarmConfig{
 		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		RetainedCacheTTL: cfg.RetainedCacheTTL,
+		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
+	var puller attach.Puller
+	if p.streamClient != nil {
+		puller = p.streamClient
+	}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
 		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
-		Exporter: exporter, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
+		Exporter: exporter, Stream: puller, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
 		FailedOver:   func() { p.failovers.Add(1) },
 		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
+		StreamProblem: func(context.Context) string {
+			if p.streamClient == nil {
+				return "streams are not configured"
+			}
+			return read(&p.findings.tracking)
+		},
 	})
+	if p.stream != nil {
+		p.attacher.Lessor().Streams = p.stream
+	}
 	p.pool.Serve(p.attacher)
 	if cfg.NodeIP != "" {
 		p.leases, err = moves.NewSource(ctx, watching, scheme, moves.SourceConfig{

@@ -14,7 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/cachestream"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // StreamConfig says how this node's plugin sends caches to other nodes' plugins, and asks them
@@ -26,8 +28,6 @@ type StreamConfig struct {
 	// TokenFile has the token by which this plugin proves itself to others, and Account is the
 	// service account that all of them have.
 	TokenFile, Account string
-	// Caches are what is sent; nil are those that the node keeps.
-	Caches cachestream.Caches
 }
 
 // addressList is a flag with IP addresses, separated by commas.
@@ -113,16 +113,20 @@ func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestre
 	return s, cachestream.NewClient(cfg.Stream.TokenFile), nil
 }
 
+// leased are the caches that this node exports, as they are streamed.
+type leased struct{ *lease.Lessor }
+
+// OpenLease implements cachestream.Caches.
+func (l leased) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID, to string) (cachestream.Cache, error) {
+	return l.OpenStream(ctx, id, m, to)
+}
+
 // streamedCaches are what is sent; nil if this node can send nothing.
 func (p *plugin) streamedCaches() cachestream.Caches {
 	if p.stream == nil || p.leases == nil {
 		return nil
 	}
-	if p.cfg.Stream.Caches != nil {
-		return p.cfg.Stream.Caches
-	}
-	caches, _ := any(p.attacher.Lessor()).(cachestream.Caches)
-	return caches
+	return leased{p.attacher.Lessor()}
 }
 
 // listenForStreams has other nodes' plugins find this one from the first report of the pool on,

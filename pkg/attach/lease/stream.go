@@ -100,6 +100,9 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 		if err != nil {
 			return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, id, err)
 		}
+		if read.Dirty > 0 {
+			return nil, fmt.Errorf("%w: the map of volume %s has %d dirty chunks", volume.ErrUnavailable, id, read.Dirty)
+		}
 		out.list.origin, out.list.cache = read.Hottest()
 		l.maps.put(m, out.list)
 	}

@@ -157,6 +157,9 @@ func (c *copying) copyTo(ctx context.Context, data, origin string) (err error) {
 // errWrite is a failure of the SSD here: no other source is of any help.
 var errWrite = errors.New("the SSD takes no writes")
 
+// errRest: there is no room for what comes.
+var errRest = errors.New("the cache here is smaller")
+
 // pull copies from the source node, for as long as that serves. What it leaves is for the
 // origin.
 func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
@@ -175,7 +178,13 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 			return nil
 		}
 		pctx, cancel := c.untilDeadline(ctx)
-		err := c.r.Puller.Chunks(pctx, *src, c.entry.ID, c.entry.Hydration.Move, from, c.bandwidth(), chunk, func(i int, b []byte) error {
+		err := c.r.Puller.Chunks(pctx, *src, c.entry.ID, c.entry.Hydration.Move, from, c.bandwidth(), int(chunk), func(i int, block uint64, b []byte) error {
+			if i >= len(c.m.Entries) {
+				return errRest
+			}
+			if want := c.m.Entries[i].Origin; block != want {
+				return fmt.Errorf("%w: chunk %d is block %d, the map said %d", volume.ErrUnavailable, i, block, want)
+			}
 			return c.put(ctx, dst, i, b)
 		})
 		cancel()
@@ -184,7 +193,7 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 			return ctx.Err()
 		case errors.Is(err, errWrite):
 			return err
-		case err == nil:
+		case err == nil, errors.Is(err, errRest):
 			continue
 		}
 		log.Info("Chunks do not come from the other node", "reason", err.Error())

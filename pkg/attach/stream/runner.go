@@ -53,10 +53,11 @@ type Host interface {
 // Puller gets chunks from other nodes.
 type Puller interface {
 	// Chunks calls each with the chunks of a cache from a number on, hottest first, in the
-	// order of the map that the other node has given. The data are aligned, and valid until
+	// order of the map that the other node has given, and the block of the origin that each is
+	// a copy of. The data are aligned, and valid until
 	// each returns. bandwidth is in bytes per second, 0 is no limit. Errors: ErrNotFound,
 	// ErrFenced (the other node does not serve any more), ErrUnavailable.
-	Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth, chunkBytes int64, each func(i int, data []byte) error) error
+	Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int, each func(i int, block uint64, data []byte) error) error
 }
 
 // Config is what a Runner works with.
