@@ -250,6 +250,24 @@ func testPools(t *testing.T, c client.Client) {
 			wantMessage(t, c.Create(t.Context(), pool, client.DryRunAll), tc.want)
 		})
 	}
+	stored := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "stream"}}
+	if err := c.Create(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		strings.Repeat("A", 43) + "=": "",
+		strings.Repeat("A", 44):       `streamPublicKey in body should match '^[A-Za-z0-9+/]{43}=$'`,
+		"A=":                          "streamPublicKey in body should be at least 44 chars long",
+	} {
+		stored.Status.StreamPublicKey = key
+		err := c.Status().Update(t.Context(), stored.DeepCopy(), client.DryRunAll)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("key %q: got %v, want %q", key, err, want)
+		}
+	}
+	if err := c.Delete(t.Context(), stored); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func testPoolStatus(t *testing.T, c client.Client) {

@@ -318,6 +318,9 @@ func TestAPIServer(t *testing.T) {
 		t.Error("a cache was opened")
 	}
 	log := n.log.String()
+	if strings.Contains(log, "Request Body") || strings.Contains(log, "Response Body") {
+		t.Error("the log shows what was asked of the API server, with the token in it, if only as a dump")
+	}
 	for _, s := range secrets {
 		if len(s) > 1 && strings.Contains(log, s) {
 			t.Error("the log shows a token")
