@@ -59,9 +59,15 @@ func startStream(t *testing.T, path string, pages int64, blank bool) *streamLoad
 		t: t, path: path, pages: pages, blank: blank, versions: make([]uint64, pages), busy: make([]atomic.Bool, pages),
 		begun: make([]atomic.Bool, chunks), written: make([]atomic.Bool, chunks), done: make(chan error, streamWorkers),
 	}
+	var workers sync.WaitGroup
 	for w := range streamWorkers {
-		go func() { l.done <- l.work(uint64(w)) }()
+		workers.Go(func() { l.done <- l.work(uint64(w)) })
 	}
+	// A test that fails leaves the device free to be removed.
+	t.Cleanup(func() {
+		l.stop.Store(true)
+		workers.Wait()
+	})
 	return l
 }
 
@@ -217,11 +223,13 @@ func (l *streamLoad) verifyAll(below ...string) error {
 	return nil
 }
 
-// marked copies which chunks are marked by now.
-func marked(chunks []atomic.Bool) []bool {
-	out := make([]bool, len(chunks))
+// marked are the chunks that are marked by now.
+func marked(chunks []atomic.Bool) map[uint64]bool {
+	out := map[uint64]bool{}
 	for i := range chunks {
-		out[i] = chunks[i].Load()
+		if chunks[i].Load() {
+			out[uint64(i)] = true
+		}
 	}
 	return out
 }
