@@ -131,7 +131,7 @@ func (v *movers) movedWarm() *load {
 	l.end()
 	v.unstage()
 	v.publishTo(v.b, otherName)
-	v.stage()
+	v.arrive()
 	return l
 }
 

@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,6 +30,8 @@ const otherName = "other"
 type pair struct {
 	lessor    func() volume.Lessor
 	initiator string
+	// streams has the source node send its caches from then on.
+	streams func() (volume.StreamSource, error)
 
 	mu       sync.Mutex
 	requests map[string]volume.MoveRequest
@@ -51,7 +54,7 @@ func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, 
 	}
 	cred := volume.Credentials{Username: m.Name, Password: rand.Text()[:16]}
 	request := volume.LeaseRequest{
-		Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
+		Method: r.Method, Move: m, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
 		To: r.Fence.Node, Initiator: p.initiator, Credentials: cred,
 	}
 	if _, err := p.lessor().Export(ctx, request); err != nil {
@@ -64,6 +67,11 @@ func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, 
 	}
 	if p.unchanged && lease.Tracked != nil {
 		clear(lease.Tracked.Changed)
+	}
+	if r.Method == volume.MethodStream {
+		src, err := p.streams()
+		lease.Stream = &src
+		return m, &lease, err
 	}
 	lease.Credentials = cred
 	return m, &lease, nil
@@ -122,6 +130,8 @@ func openPairOn(ctx context.Context, lessor, dir string, onA, onB v1alpha1.Cache
 	if b, err = openNodeAs(ctx, otherName, dir, onB, rec, fromA); err != nil {
 		return nil, nil, err
 	}
+	fromA.streams = func() (volume.StreamSource, error) { return a.streams.serve(a.Lessor()) }
+	fromB.streams = func() (volume.StreamSource, error) { return b.streams.serve(b.Lessor()) }
 	fromA.lessor, fromB.lessor = func() volume.Lessor { return a.Lessor() }, func() volume.Lessor { return b.Lessor() }
 	return a, b, nil
 }
@@ -152,7 +162,7 @@ func newMoversOf(t *testing.T, m *machine, name string, size int64, spec volume.
 		m.try("vgremove", "--yes", "--force", pool.VolumeGroup(otherName))
 		m.try("pvremove", "--yes", ssdTwo)
 	})
-	spec.WarmStart = volume.WarmStart{From: volume.WarmPeer, Bandwidth: 4 * mib}
+	spec.WarmStart = volume.WarmStart{From: volume.WarmPeer, Method: cmp.Or(spec.WarmStart.Method, volume.MethodClone), Bandwidth: 4 * mib}
 	v := &movers{disk: m.volume(a, name, size, spec), a: a, b: b, gen: 1}
 	v.req.Block = true
 	return v

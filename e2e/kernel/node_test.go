@@ -21,6 +21,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachestream"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -44,6 +45,7 @@ type node struct {
 	dir  string
 	// objects has the node's CachePool.
 	objects client.Client
+	streams *streamServer
 }
 
 // scheme knows the types of nearflash.
@@ -92,13 +94,17 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if err := n.pool.Reconcile(ctx); err != nil {
 		return nil, err
 	}
+	if n.streams, err = newStreamServer(ctx, name, dir); err != nil {
+		return nil, err
+	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
-		Moves: moves, Tools: cachetools.Tools{Run: run},
+		Moves: moves, Stream: cachestream.NewClient(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
 		CacheProblem: func(context.Context) string { return "" },
 	})
+	n.Lessor().Streams = n.streams
 	n.pool.Serve(n.Attacher)
 	return n, nil
 }

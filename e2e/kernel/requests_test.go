@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -73,6 +74,12 @@ func (n *node) Repair(ctx context.Context) error {
 func (n *node) runHydrations(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { n.Hydrations().Run(ctx); close(ended) }()
+	go func() {
+		defer close(ended)
+		var both sync.WaitGroup
+		both.Go(func() { n.Hydrations().Run(ctx) })
+		both.Go(func() { n.Streams().Run(ctx) })
+		both.Wait()
+	}()
 	return func() { cancel(); <-ended }
 }

@@ -33,7 +33,10 @@ func TestDecideWarm(t *testing.T) {
 		"nothing offered":             {newSituation(wt).with(from(volume.WarmPeer)), &warmPlan{Method: volume.MethodClone}},
 		"origin wanted":               {newSituation(wt).with(from(volume.WarmOrigin)).with(offered(before)), &warmPlan{Method: volume.MethodClone}},
 		"off":                         {newSituation(wt).with(offered(before)), nil},
-		"this node cannot":            {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(broken), nil},
+		"by stream": {
+			newSituation(wb).with(from(volume.WarmPeer)).with(offered(before)).with(func(f *stageFacts) { f.Method = volume.MethodStream }), &warmPlan{Method: volume.MethodStream, Peer: before},
+		},
+		"this node cannot": {newSituation(wt).with(from(volume.WarmPeer)).with(offered(before)).with(broken), nil},
 		"an older generation (I3)": {
 			newSituation(wt).with(from(volume.WarmPeer)).with(offered(&volume.WarmSource{Node: "b", Generation: 3})), &warmPlan{Method: volume.MethodClone},
 		},
@@ -70,6 +73,9 @@ func TestDecideWarm(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
+			if tc.s.f.Method == "" && name != "this node cannot" {
+				tc.s.f.Method = volume.MethodClone
+			}
 			plan := decideStage(tc.s.f)
 			if plan.Cache != planCreate {
 				t.Fatalf("plan %+v, want a new cache", plan)

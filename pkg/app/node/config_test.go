@@ -77,7 +77,7 @@ func TestMethod(t *testing.T) {
 	}
 	var c Config
 	c.AddFlags(flag.NewFlagSet("x", flag.ContinueOnError))
-	if c.WarmStartMethod != "auto" || c.Method() != "" || c.WarmStartStreamPort != 3263 {
-		t.Errorf("without flags: method %q, port %d", c.WarmStartMethod, c.WarmStartStreamPort)
+	if c.WarmStartMethod != "auto" || c.Method() != "" || c.Stream.Port != 3263 {
+		t.Errorf("without flags: method %q, port %d", c.WarmStartMethod, c.Stream.Port)
 	}
 }
