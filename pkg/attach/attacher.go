@@ -202,9 +202,9 @@ type Deps struct {
 	// WarmProblem says why this node can neither export caches nor import them by clone, or "";
 	// nil is "". StreamProblem says why it cannot fill a cache by a stream.
 	WarmProblem, StreamProblem func(ctx context.Context) string
-	// ReadLevel reads the map of a cache in use that does not change; nil is by a copy of its
-	// metadata.
-	ReadLevel func(ctx context.Context, device, base string) (cachemap.Map, error)
+	// ReadInUse reads the map of metadata that are in use, and do not change; nil is by a copy
+	// of them.
+	ReadInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// CacheProblem says why this kernel cannot cache, or "".
 	CacheProblem func(ctx context.Context) string
 	Now          func() time.Time
@@ -286,7 +286,7 @@ func New(c Config, d Deps) *Attacher {
 	now := func() time.Time { return a.Now() }
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
-		Open: d.Blocks.Open, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
+		Open: d.Blocks.Open, ReadInUse: a.readInUse, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
 	}
 	a.hydrations = hydration.New(hydration.Config{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, Settle: c.Warm.Settle,

@@ -164,13 +164,16 @@ func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string
 
 // ReadLevel implements stream.Host.
 func (h warmHost) ReadLevel(ctx context.Context, id volume.ID, device string) (*cachemap.Map, error) {
-	base := filepath.Join(h.Warm.Dir, string(id)+".level")
-	if h.Attacher.ReadLevel != nil {
-		m, err := h.Attacher.ReadLevel(ctx, device, base)
-		return &m, err
-	}
-	m, err := cachetools.ReadMap(ctx, h.Tools.Dump, device, base)
+	m, err := h.readInUse(ctx, device, filepath.Join(h.Warm.Dir, string(id)+".level"))
 	return &m, err
+}
+
+// readInUse reads the map of metadata that are in use, and do not change.
+func (a *Attacher) readInUse(ctx context.Context, device, base string) (cachemap.Map, error) {
+	if a.ReadInUse != nil {
+		return a.ReadInUse(ctx, device, base)
+	}
+	return cachetools.ReadMap(ctx, a.Tools.Dump, device, base)
 }
 
 // RestoreMap implements stream.Host.

@@ -124,9 +124,9 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 	return nil
 }
 
-// readLevel reads the map of a level in use: there is no page cache here that a copy would have
+// readInUse reads the map of metadata in use: there is no page cache here that a copy would have
 // to get past.
-func readLevel(tools attach.MetadataTools) func(ctx context.Context, device, base string) (cachemap.Map, error) {
+func readInUse(tools attach.MetadataTools) func(ctx context.Context, device, base string) (cachemap.Map, error) {
 	return func(ctx context.Context, device, base string) (cachemap.Map, error) {
 		defer func() { _ = os.Remove(base) }()
 		if err := tools.Dump(ctx, device, base); err != nil {

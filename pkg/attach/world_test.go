@@ -360,7 +360,7 @@ func (h *host) start() {
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
-		deps.Stream, deps.ReadLevel = puller{h, g}, readLevel(deps.Tools)
+		deps.Stream, deps.ReadInUse = puller{h, g}, readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true})
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}
 	h.Lessor().Streams = streams{h}

@@ -65,6 +65,9 @@ type Lessor struct {
 	// Open opens a block device with flags of open(2).
 	Open func(path string, flags int) (blockdev.File, error)
 	Dump func(ctx context.Context, device, file string) error
+	// ReadInUse reads the map of metadata that a device has open, and that do not change, with
+	// files whose names begin with base.
+	ReadInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// Discard discards ranges of a device, each with begin and length in bytes.
 	Discard func(ctx context.Context, path string, ranges [][2]uint64) error
 	// Node is what the records call this node, and Boot the kernel's boot id.
@@ -295,6 +298,7 @@ func (l *Lessor) End(ctx context.Context, e *state.Entry) error {
 	}
 	m := *e.Exported
 	if e.StreamedTo != "" && l.Streams != nil {
+		l.maps.end(m)
 		l.Streams.End(m)
 	}
 	if e.StreamedTo == "" && l.Exporter != nil {

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -18,6 +19,23 @@ import (
 type maps struct {
 	mu sync.Mutex
 	m  map[volume.MoveID]list
+	// ended are those of leases that are about to end: nothing of them is opened any more.
+	ended map[volume.MoveID]bool
+}
+
+func (s *maps) end(m volume.MoveID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended == nil {
+		s.ended = map[volume.MoveID]bool{}
+	}
+	s.ended[m] = true
+}
+
+func (s *maps) over(m volume.MoveID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended[m]
 }
 
 // list are the blocks of the origin that a cache holds, hottest first, and where.
@@ -43,6 +61,7 @@ func (s *maps) drop(m volume.MoveID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.m, m)
+	delete(s.ended, m)
 }
 
 // Streamed is a cache as one other node may read it.
@@ -81,7 +100,7 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 		return nil, err
 	}
 	switch {
-	case e == nil || e.Exported == nil || *e.Exported != m || e.Boot != l.Boot:
+	case e == nil || e.Exported == nil || *e.Exported != m || e.Boot != l.Boot || l.maps.over(m):
 		return nil, fmt.Errorf("%w: volume %s is not streamed in move %s", volume.ErrNotFound, id, m.Name)
 	case e.StreamedTo == "" || e.StreamedTo != to:
 		return nil, fmt.Errorf("%w: the cache of volume %s is not for node %q", volume.ErrFenced, id, to)
@@ -96,12 +115,14 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 	out := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}
 	var known bool
 	if out.list, known = l.maps.get(m); !known {
-		read, err := l.retainedMap(ctx, e, c)
+		// The exported device has the metadata open.
+		read, err := l.ReadInUse(ctx, c.Meta.DevPath(), filepath.Join(l.Dir, string(e.ID)+".sent"))
 		if err != nil {
 			return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, id, err)
 		}
-		if read.Dirty > 0 {
-			return nil, fmt.Errorf("%w: the map of volume %s has %d dirty chunks", volume.ErrUnavailable, id, read.Dirty)
+		if read.ChunkSectors != e.ChunkSectors || read.Dirty > 0 {
+			return nil, fmt.Errorf("%w: the map of volume %s has %d dirty chunks of %d sectors, the journal says %d",
+				volume.ErrUnavailable, id, read.Dirty, read.ChunkSectors, e.ChunkSectors)
 		}
 		out.list.origin, out.list.cache = read.Hottest()
 		l.maps.put(m, out.list)

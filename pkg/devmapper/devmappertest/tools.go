@@ -19,6 +19,8 @@ import (
 type Tools struct {
 	Machine *blockdevtest.Machine
 	Step    blockdevtest.Step
+	// InUse has Dump read metadata that a device has open, which cache_dump itself refuses.
+	InUse bool
 }
 
 // errTool is a tool that makes no sense of what it reads.
@@ -28,6 +30,9 @@ var errTool = errors.New("cache metadata refused")
 func (t Tools) Dump(ctx context.Context, device, file string) error {
 	if err := t.Step.Query(ctx, "the map in "+device); err != nil {
 		return err
+	}
+	if n := t.Machine.Openers(device); n > 0 && !t.InUse {
+		return fmt.Errorf("%w: %s is open", errTool, device)
 	}
 	d, err := t.Machine.Device(device)
 	if err != nil {
