@@ -59,6 +59,21 @@ const (
 	MigrationPrewarm MigrationPurpose = "Prewarm"
 )
 
+// MigrationMethod is how the cache of the destination node is filled.
+//
+// +kubebuilder:validation:Enum=Clone;Stream;HotSet
+type MigrationMethod string
+
+const (
+	// MigrationClone reads through the cache of the source node from the first I/O on.
+	MigrationClone MigrationMethod = "Clone"
+	// MigrationStream has the source node send its cache, while the volume runs on its
+	// origin.
+	MigrationStream MigrationMethod = "Stream"
+	// MigrationHotSet reads from the origin the blocks that were hottest.
+	MigrationHotSet MigrationMethod = "HotSet"
+)
+
 // Condition types and reasons of a CacheMigration.
 const (
 	// ConditionCompleted is True when everything has been copied, False when it
@@ -75,7 +90,8 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="the spec of a CacheMigration cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.sourceGeneration)",message="sourceNode and sourceGeneration go together"
-// +kubebuilder:validation:XValidation:rule="has(self.sourceNode) == has(self.destinationPublicKey)",message="sourceNode and destinationPublicKey go together"
+// +kubebuilder:validation:XValidation:rule="has(self.destinationPublicKey) == (has(self.sourceNode) && !(has(self.method) && self.method == 'Stream'))",message="sourceNode and destinationPublicKey go together, and method Stream has no key"
+// +kubebuilder:validation:XValidation:rule="!has(self.method) || has(self.sourceNode) == (self.method != 'HotSet')",message="methods Clone and Stream need a sourceNode, and HotSet has none"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceNode) || self.sourceNode != self.destinationNode",message="sourceNode and destinationNode must differ"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceGeneration) || self.sourceGeneration < self.generation || self.purpose == 'Prewarm'",message="sourceGeneration must be below generation"
 // +kubebuilder:validation:XValidation:rule="self.purpose != 'Prewarm' || (has(self.sourceGeneration) && self.sourceGeneration == self.generation)",message="purpose Prewarm needs a sourceNode, and sourceGeneration must be generation"
@@ -104,6 +120,17 @@ type CacheMigrationSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	PrewarmRequest string `json:"prewarmRequest,omitempty"`
+
+	// method is how the cache is filled; absent is Clone if there is a sourceNode, else
+	// HotSet.
+	// +optional
+	Method MigrationMethod `json:"method,omitempty"`
+
+	// methodReason says why it is filled by this method.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	MethodReason string `json:"methodReason,omitempty"`
 
 	// generation is the ownership generation of the destination node; of a Prewarm, that
 	// of the source node.
@@ -143,7 +170,8 @@ type CacheMigrationSpec struct {
 	Deadline metav1.Time `json:"deadline,omitempty,omitzero"`
 
 	// destinationPublicKey is the destination's half of the X25519 key agreement
-	// from which both nodes derive the secret of this migration, in base64.
+	// from which both nodes derive the secret of this migration, in base64. Method Stream
+	// has none.
 	// +optional
 	// +kubebuilder:validation:MinLength=44
 	// +kubebuilder:validation:MaxLength=44
@@ -163,7 +191,8 @@ type MigrationSource struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
 
-	// publicKey is the source's half of the X25519 key agreement, in base64.
+	// publicKey is the source's half of the X25519 key agreement, in base64. Method Stream
+	// has neither this nor portals, iqn and metaBytes.
 	// +optional
 	// +kubebuilder:validation:MinLength=44
 	// +kubebuilder:validation:MaxLength=44
@@ -315,6 +344,7 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="Volume",type=string,JSONPath=`.spec.volumeName`
 // +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.sourceNode`
 // +kubebuilder:printcolumn:name="To",type=string,JSONPath=`.spec.destinationNode`
+// +kubebuilder:printcolumn:name="Method",type=string,JSONPath=`.spec.method`
 // +kubebuilder:printcolumn:name="Copied",type=integer,JSONPath=`.status.progress.hydratedBytes`
 // +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.progress.totalBytes`
 // +kubebuilder:printcolumn:name="Rate",type=integer,JSONPath=`.status.progress.bytesPerSecond`
@@ -322,6 +352,7 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="Outcome",type=string,JSONPath=`.status.outcome`
 // +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.spec.generation`
 // +kubebuilder:printcolumn:name="Export",type=string,priority=1,JSONPath=`.status.source.state`
+// +kubebuilder:printcolumn:name="Why",type=string,priority=1,JSONPath=`.spec.methodReason`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.outcomeMessage`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.startsWith(self.spec.volumeName + '-') && self.metadata.name.endsWith('-prewarm') == (self.spec.purpose == 'Prewarm') && int(self.metadata.name.substring(size(self.spec.volumeName) + 1, size(self.metadata.name) - (self.spec.purpose == 'Prewarm' ? 8 : 0))) == self.spec.generation",message="the name of a CacheMigration is volumeName, a hyphen, and generation, and of a Prewarm the suffix -prewarm"

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,9 @@ func testMigrations(t *testing.T, c client.Client) {
 	prewarm := func(s *v1alpha1.CacheMigrationSpec) {
 		s.Purpose, s.PrewarmRequest, s.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", s.Generation
 	}
+	stream := func(s *v1alpha1.CacheMigrationSpec) {
+		s.Method, s.MethodReason, s.DestinationPublicKey = v1alpha1.MigrationStream, "no dm-clone on node-a", ""
+	}
 	tests := map[string]struct {
 		name   string
 		change func(*v1alpha1.CacheMigrationSpec)
@@ -65,7 +69,41 @@ func testMigrations(t *testing.T, c client.Client) {
 		},
 		"no key": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.DestinationPublicKey = "" },
-			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together`,
+			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together, and method Stream has no key`,
+		},
+		"a clone": {change: func(s *v1alpha1.CacheMigrationSpec) {
+			s.Method, s.MethodReason = v1alpha1.MigrationClone, strings.Repeat("x", 1024)
+		}},
+		"a stream":            {change: stream},
+		"a stream, prewarmed": {name: "pvc-1-3-prewarm", change: func(s *v1alpha1.CacheMigrationSpec) { prewarm(s); stream(s) }},
+		"a hot set":           {change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationHotSet }},
+		"a stream with a key": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = v1alpha1.MigrationStream },
+			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together, and method Stream has no key`,
+		},
+		"a clone without a key": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { stream(s); s.Method = v1alpha1.MigrationClone },
+			want:   `spec: Invalid value: sourceNode and destinationPublicKey go together, and method Stream has no key`,
+		},
+		"a clone of nothing": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationClone },
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+		},
+		"a stream of nothing": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { fromOrigin(s); s.Method = v1alpha1.MigrationStream },
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+		},
+		"a hot set with a source": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = v1alpha1.MigrationHotSet },
+			want:   `spec: Invalid value: methods Clone and Stream need a sourceNode, and HotSet has none`,
+		},
+		"another method": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { s.Method = "Teleport" },
+			want:   `[spec.method: Unsupported value: "Teleport": supported values: "Clone", "Stream", "HotSet"` + unchecked,
+		},
+		"a long reason": {
+			change: func(s *v1alpha1.CacheMigrationSpec) { s.MethodReason = strings.Repeat("x", 1025) },
+			want:   `[spec.methodReason: Too long: may not be more than 1024 bytes` + unchecked,
 		},
 		"no key of that length": {
 			change: func(s *v1alpha1.CacheMigrationSpec) { s.DestinationPublicKey = publicKey()[1:] + "=" },
@@ -102,6 +140,7 @@ func testMigrations(t *testing.T, c client.Client) {
 func makeMigrationOf(t *testing.T, c client.Client, volume string) *v1alpha1.CacheMigration {
 	t.Helper()
 	obj := goodMigration(volume + "-3")
+	obj.Spec.Method, obj.Spec.MethodReason = v1alpha1.MigrationClone, "dm-clone is there"
 	if err := c.Create(t.Context(), obj); err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +175,9 @@ func testMigrationStatus(t *testing.T, c client.Client) {
 	}{
 		"refused": {change: func(s *v1alpha1.CacheMigrationStatus) {
 			s.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateRefused, Message: "no retained cache"}
+		}},
+		"a stream": {change: func(s *v1alpha1.CacheMigrationStatus) {
+			s.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateExported, ChunkSizeBytes: 128 << 10, DataBytes: 1 << 30, UnitID: "naa.600"}
 		}},
 		"nothing": {change: func(s *v1alpha1.CacheMigrationStatus) { *s = v1alpha1.CacheMigrationStatus{} }},
 		"another outcome": {

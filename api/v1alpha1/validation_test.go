@@ -32,6 +32,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("new objects", func(t *testing.T) { testCreate(t, c) })
 	t.Run("changed objects", func(t *testing.T) { testChange(t, c) })
 	t.Run("new pools", func(t *testing.T) { testPools(t, c) })
+	t.Run("what nodes say of their pools", func(t *testing.T) { testPoolStatus(t, c) })
 	t.Run("new migrations", func(t *testing.T) { testMigrations(t, c) })
 	t.Run("changed migrations", func(t *testing.T) { testMigrationStatus(t, c) })
 	t.Run("new hot sets", func(t *testing.T) { testHotSets(t, c) })
@@ -147,7 +148,7 @@ func testCreate(t *testing.T, c client.Client) {
 		"odd chunk":   {change: chunk(48 << 10), want: `spec.chunkSizeBytes: Invalid value: 49152: spec.chunkSizeBytes in body should be a multiple of 32768`},
 		"large chunk": {change: chunk(2 << 30), want: `spec.chunkSizeBytes: Invalid value: 2147483648: spec.chunkSizeBytes in body should be less than or equal to 1073741824`},
 		"warm start": {change: func(s *v1alpha1.CachedVolumeSpec) {
-			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOrigin, BandwidthBytesPerSecond: ptr.To[int64](1 << 20), DeadlineSeconds: ptr.To[int32](86400)}
+			s.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartOrigin, Method: v1alpha1.WarmStartStream, BandwidthBytesPerSecond: ptr.To[int64](1 << 20), DeadlineSeconds: ptr.To[int32](86400)}
 		}},
 		"warm start of the node": {change: func(s *v1alpha1.CachedVolumeSpec) {
 			s.WarmStart = v1alpha1.WarmStart{BandwidthBytesPerSecond: ptr.To[int64](0), DeadlineSeconds: ptr.To[int32](0)}
@@ -156,6 +157,11 @@ func testCreate(t *testing.T, c client.Client) {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = "cloud" },
 			want:   `[spec.warmStart.from: Unsupported value: "cloud": supported values: "peer", "origin", "off"` + unchecked,
 		},
+		"another method": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = "copy" },
+			want:   `[spec.warmStart.method: Unsupported value: "copy": supported values: "auto", "clone", "stream"` + unchecked,
+		},
+		"automatic method": {change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.Method = v1alpha1.WarmStartAuto }},
 		"slow warm start": {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.BandwidthBytesPerSecond = ptr.To[int64](1<<20 - 1) },
 			want:   `spec.warmStart.bandwidthBytesPerSecond: Invalid value: 1048575: bandwidthBytesPerSecond must be 0 or at least 1048576 (1Mi)`,
@@ -243,6 +249,29 @@ func testPools(t *testing.T, c client.Client) {
 			pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}, Spec: tc.spec}
 			wantMessage(t, c.Create(t.Context(), pool, client.DryRunAll), tc.want)
 		})
+	}
+}
+
+func testPoolStatus(t *testing.T, c client.Client) {
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "status"}}
+	if err := c.Create(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	key := publicKey()
+	for name, tc := range map[string]struct{ key, want string }{
+		"no key":    {},
+		"key":       {key: key},
+		"short key": {key: key[4:], want: `status.streamPublicKey: Invalid value: "` + key[4:] + `": streamPublicKey in body should be at least 44 chars long`},
+		"no base64": {key: "-" + key[1:], want: `status.streamPublicKey: Invalid value: "-` + key[1:] + `": streamPublicKey in body should match '^[A-Za-z0-9+/]{43}=$'`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			changed := pool.DeepCopy()
+			changed.Status.StreamPublicKey = tc.key
+			wantMessage(t, c.Status().Update(t.Context(), changed, client.DryRunAll), tc.want)
+		})
+	}
+	if err := c.Delete(t.Context(), pool); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -336,12 +365,12 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 		want     []string
 	}{
 		"migrations": {resource: "cachemigrations", want: []string{
-			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Age",
-			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|0s",
+			"Name|Volume|From|To|Method|Copied|Total|Rate|Served From|Outcome|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|Clone|131072|524288|65536|Peer|Ended|0s",
 		}},
 		"migrations wide": {resource: "cachemigrations", wide: true, want: []string{
-			"Name|Volume|From|To|Copied|Total|Rate|Served From|Outcome|Gen|Export|Message|Age",
-			"pvc-1-3|pvc-1|node-b|node-a|131072|524288|65536|Peer|Ended|3|Exported|it left|0s",
+			"Name|Volume|From|To|Method|Copied|Total|Rate|Served From|Outcome|Gen|Export|Why|Message|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|Clone|131072|524288|65536|Peer|Ended|3|Exported|dm-clone is there|it left|0s",
 		}},
 		"volumes": {resource: "cachedvolumes", want: []string{
 			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Age",

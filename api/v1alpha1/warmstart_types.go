@@ -15,12 +15,31 @@ const (
 	WarmStartOff WarmStartFrom = "off"
 )
 
+// WarmStartMethod selects how the cache of another node is read.
+//
+// +kubebuilder:validation:Enum=auto;clone;stream
+type WarmStartMethod string
+
+const (
+	// WarmStartAuto leaves the choice to the node.
+	WarmStartAuto WarmStartMethod = "auto"
+	// WarmStartClone reads through that cache from the first I/O on, by dm-clone.
+	WarmStartClone WarmStartMethod = "clone"
+	// WarmStartStream has the other node send its cache, while the volume runs on its origin.
+	WarmStartStream WarmStartMethod = "stream"
+)
+
 // WarmStart says how a cache is filled when the volume comes to a node that has
 // none of its own.
 type WarmStart struct {
 	// from selects where the cache is filled from; absent is peer.
 	// +optional
 	From WarmStartFrom `json:"from,omitempty"`
+
+	// method selects how the cache of another node is read, if from is peer; absent is
+	// auto, which leaves that to the node.
+	// +optional
+	Method WarmStartMethod `json:"method,omitempty"`
 
 	// bandwidthBytesPerSecond bounds the copy in the background, in bytes per
 	// second, at least 1048576; 0 or absent is the node's default.

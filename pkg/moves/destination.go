@@ -45,8 +45,8 @@ type Destination struct {
 	client client.WithWatch
 	events events.EventRecorder
 	now    func() time.Time
-	// port is where nodes export their caches.
-	port int
+	// port is where nodes export their caches, and streamPort where they send them from.
+	port, streamPort int
 	// known are the moves as a watch shows them; nil without one.
 	known *leaseStates
 }
@@ -54,18 +54,21 @@ type Destination struct {
 var _ volume.Moves = (*Destination)(nil)
 
 // NewDestination returns a Destination. c must read from the API server itself. port is where
-// nodes export their caches; 0 is for who reads none.
-func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func() time.Time, port int) *Destination {
-	return &Destination{client: c, events: recorder, now: now, port: port}
+// nodes export their caches, and streamPort where they send them from; 0 is for who reads none.
+func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func() time.Time, port, streamPort int) *Destination {
+	return &Destination{client: c, events: recorder, now: now, port: port, streamPort: streamPort}
 }
 
 // Begin implements volume.Moves. A move whose source refuses or does not answer is
 // reported as failed here, so that nobody serves it late; its ID is returned all
 // the same. One whose ctx was cancelled is not: it will be begun again.
 func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Lease, error) {
-	key, err := newKey()
-	if err != nil {
-		return volume.MoveID{}, nil, err
+	var key *ecdh.PrivateKey
+	if r.Source != nil && r.Method != volume.MethodStream {
+		var err error
+		if key, err = newKey(); err != nil {
+			return volume.MoveID{}, nil, err
+		}
 	}
 	obj := newObject(r, key)
 	if err := d.create(ctx, obj); err != nil {
@@ -140,14 +143,22 @@ func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigrat
 	if answer.State != v1alpha1.ExportStateExported {
 		return nil, unavailable("node %s does not export its cache (%s): %s", node, answer.State, answer.Message)
 	}
+	if obj.Spec.Method == v1alpha1.MigrationStream {
+		return d.streamOf(ctx, obj, answer)
+	}
 	lease, err := leaseOf(obj, answer, key)
 	if err == nil {
 		err = d.checkPeer(ctx, obj, answer)
 	}
 	if err != nil {
-		return nil, unavailable("the answer of node %s cannot be used: %v", node, err)
+		return nil, unusable(node, err)
 	}
 	return lease, nil
+}
+
+// unusable is the error of an answer that leads nowhere, or says what cannot be.
+func unusable(node string, cause error) error {
+	return unavailable("the answer of node %s cannot be used: %v", node, cause)
 }
 
 // leaseOf reads the answer of another node, which may say anything that the API lets it
@@ -157,15 +168,18 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 	switch {
 	case err != nil:
 		return nil, err
-	case len(answer.Portals) == 0 || answer.IQN == "" || answer.ChunkSizeBytes <= 0 || answer.MetaBytes <= 0 || answer.DataBytes <= 0:
-		return nil, errors.New("address or size is missing")
-	case answer.ChunkSizeBytes%sectorSize != 0 || answer.MetaBytes%sectorSize != 0 || answer.DataBytes%sectorSize != 0:
-		return nil, errors.New("a size is no number of sectors")
-	case answer.ChunkSizeBytes > answer.DataBytes || answer.DataBytes > math.MaxInt64-answer.MetaBytes:
+	case len(answer.Portals) == 0 || answer.IQN == "":
+		return nil, errors.New("the address is missing")
+	case answer.MetaBytes <= 0 || answer.MetaBytes%sectorSize != 0:
+		return nil, errors.New("the size of the metadata is missing, or no number of sectors")
+	case answer.MetaBytes > volume.MaxExportedMetaBytes:
+		return nil, fmt.Errorf("a cache with %d bytes of metadata; at most %d are read", answer.MetaBytes, volume.MaxExportedMetaBytes)
+	}
+	if err := checkData(answer); err != nil {
+		return nil, err
+	}
+	if answer.DataBytes > math.MaxInt64-answer.MetaBytes {
 		return nil, errors.New("the sizes do not go together")
-	case answer.DataBytes/answer.ChunkSizeBytes > volume.MaxExportedChunks || answer.MetaBytes > volume.MaxExportedMetaBytes:
-		return nil, fmt.Errorf("a cache of %d chunks with %d bytes of metadata; at most %d chunks and %d bytes are read",
-			answer.DataBytes/answer.ChunkSizeBytes, answer.MetaBytes, volume.MaxExportedChunks, volume.MaxExportedMetaBytes)
 	}
 	return &volume.Lease{
 		Move:         idOf(obj),
@@ -177,6 +191,21 @@ func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key
 		WWID:         answer.UnitID,
 		Tracked:      trackedOf(answer),
 	}, nil
+}
+
+// checkData refuses sizes of a cache's data that no cache has.
+func checkData(answer *v1alpha1.MigrationSource) error {
+	switch {
+	case answer.ChunkSizeBytes <= 0 || answer.DataBytes <= 0:
+		return errors.New("a size is missing")
+	case answer.ChunkSizeBytes%sectorSize != 0 || answer.DataBytes%sectorSize != 0:
+		return errors.New("a size is no number of sectors")
+	case answer.ChunkSizeBytes > answer.DataBytes:
+		return errors.New("the sizes do not go together")
+	case answer.DataBytes/answer.ChunkSizeBytes > volume.MaxExportedChunks:
+		return fmt.Errorf("a cache of %d chunks; at most %d are read", answer.DataBytes/answer.ChunkSizeBytes, volume.MaxExportedChunks)
+	}
+	return nil
 }
 
 // answer watches the object until its source has answered, ctx ends, or it has been
@@ -345,7 +374,7 @@ func eventMessage(obj *v1alpha1.CacheMigration) string {
 	if obj.Spec.Purpose == v1alpha1.MigrationPrewarm {
 		what = "Prewarming of"
 	}
-	text := fmt.Sprintf("%s node %s from %s: %s", what, obj.Spec.DestinationNode, from, obj.Status.Outcome)
+	text := fmt.Sprintf("%s node %s from %s%s: %s", what, obj.Spec.DestinationNode, from, methodWords(obj.Spec.Method), obj.Status.Outcome)
 	if total := ptr.Deref(obj.Status.Progress.TotalBytes, 0); total > 0 {
 		text += fmt.Sprintf(", %d of %d bytes copied", ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total)
 	}
@@ -353,4 +382,17 @@ func eventMessage(obj *v1alpha1.CacheMigration) string {
 		text += ": " + obj.Status.OutcomeMessage
 	}
 	return text
+}
+
+// methodWords name the method in a sentence; an object of an earlier version names none.
+func methodWords(m v1alpha1.MigrationMethod) string {
+	switch m {
+	case v1alpha1.MigrationClone:
+		return " by clone"
+	case v1alpha1.MigrationStream:
+		return " by stream"
+	case v1alpha1.MigrationHotSet:
+		return " by hot set"
+	}
+	return ""
 }

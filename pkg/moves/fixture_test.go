@@ -29,8 +29,11 @@ import (
 
 const initiatorB = "iqn.1993-08.org.debian:01:b"
 
-// testPort is where the nodes of these tests export.
-const testPort = 3260
+// testPort is where the nodes of these tests export, and testStreamPort where they send from.
+const (
+	testPort       = 3260
+	testStreamPort = 3263
+)
 
 // fixture is a volume that moves from node A to node B, over a real API server.
 type fixture struct {
@@ -52,7 +55,7 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 		t: t, cfg: cfg, api: apiserver.Client(t, cfg), events: events.NewFakeRecorder(100),
 		nodeA: name + "-a", nodeB: name + "-b",
 	}
-	f.b = moves.NewDestination(f.api, f.events, time.Now, testPort)
+	f.b = moves.NewDestination(f.api, f.events, time.Now, testPort, testStreamPort)
 	f.lessor = newLessor(map[volume.ID]int64{})
 	f.lessor.node = f.nodeA
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.nodeA}}
@@ -111,6 +114,25 @@ func (f *fixture) runSource() (s *moves.Source, stop func()) {
 	stop = func() { cancel(); wg.Wait() }
 	f.t.Cleanup(stop)
 	return s, stop
+}
+
+// answer answers the move of the fixture once, in the place of node A.
+func (f *fixture) answer(a v1alpha1.MigrationSource) {
+	f.t.Helper()
+	ctx := f.t.Context()
+	go func() {
+		key := types.NamespacedName{Name: moves.Name(f.id, 2)}
+		for ctx.Err() == nil {
+			obj := &v1alpha1.CacheMigration{}
+			if f.api.Get(ctx, key, obj) == nil {
+				obj.Status.Source = a
+				if f.api.Status().Update(ctx, obj) == nil {
+					return
+				}
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
 }
 
 func (f *fixture) begin() (volume.MoveID, *volume.Lease, error) {

@@ -78,6 +78,43 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
+// FuzzStreamAnswer is FuzzAnswer for a stream, whose answer is less.
+func FuzzStreamAnswer(f *testing.F) {
+	for _, a := range []v1alpha1.MigrationSource{
+		{ChunkSizeBytes: 128 << 10, DataBytes: 64 << 20, Tracking: "t", TrackedAreaBytes: 1 << 20},
+		{}, {ChunkSizeBytes: 128 << 10}, {DataBytes: 64 << 20}, {ChunkSizeBytes: 513, DataBytes: 1 << 20}, {ChunkSizeBytes: 512, DataBytes: 513},
+		{ChunkSizeBytes: 1 << 30, DataBytes: 1 << 20}, {ChunkSizeBytes: -512, DataBytes: -512}, {ChunkSizeBytes: 32 << 10, DataBytes: 1 << 40},
+		{ChunkSizeBytes: 1 << 62, DataBytes: 1<<63 - 512},
+	} {
+		text, err := json.Marshal(a)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	good := v1alpha1.MigrationSource{ChunkSizeBytes: 128 << 10, DataBytes: 64 << 20}
+	if l, err := streamLease(volume.MoveID{}, &good); err != nil || l.ChunkSectors != 256 {
+		f.Fatalf("a right answer is read as %+v, %v", l, err)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var a v1alpha1.MigrationSource
+		if json.Unmarshal(text, &a) != nil {
+			return
+		}
+		l, err := streamLease(volume.MoveID{}, &a)
+		if err != nil {
+			if l != nil {
+				t.Errorf("a lease with the error %v", err)
+			}
+			return
+		}
+		if l.ChunkSectors == 0 || l.DataBytes < int64(l.ChunkSectors)*sectorSize || l.DataBytes%sectorSize != 0 || l.MetaBytes != 0 ||
+			len(l.Source.Portals) > 0 || l.DataBytes/(int64(l.ChunkSectors)*sectorSize) > volume.MaxExportedChunks {
+			t.Errorf("accepted: %+v", *l)
+		}
+	})
+}
+
 // FuzzKey: a public half that is none is refused, and not with a panic.
 func FuzzKey(f *testing.F) {
 	own, err := newKey()

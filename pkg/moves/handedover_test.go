@@ -44,7 +44,7 @@ func (f *fixture) watched() (reads *atomic.Int64) {
 	})
 	scheme, err := kube.NewScheme()
 	must(f.t, err)
-	f.b = moves.NewDestination(counting, f.events, time.Now, testPort)
+	f.b = moves.NewDestination(counting, f.events, time.Now, testPort, testStreamPort)
 	ctx, cancel := context.WithCancel(f.t.Context())
 	run, err := f.b.Watch(ctx, f.cfg, scheme, f.nodeB)
 	must(f.t, err)
@@ -271,7 +271,7 @@ func testExportedByWatch(t *testing.T, f *fixture) {
 	f.eventually("not exported when it is gone", func() bool { return !exported() })
 
 	// Before the watch runs nothing is known, and nothing is given up.
-	early := moves.NewDestination(f.api, events.NewFakeRecorder(1), time.Now, testPort)
+	early := moves.NewDestination(f.api, events.NewFakeRecorder(1), time.Now, testPort, testStreamPort)
 	scheme, err := kube.NewScheme()
 	must(t, err)
 	if _, err := early.Watch(t.Context(), f.cfg, scheme, f.nodeB); err != nil {

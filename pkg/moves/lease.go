@@ -109,12 +109,8 @@ func (s *Source) facts(ctx context.Context, obj *v1alpha1.CacheMigration) (facts
 // is tried again; whatever else is wrong is the answer, because a pod waits for it.
 func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	id, m := volume.ID(obj.Spec.VolumeName), idOf(obj)
-	key, err := s.key(m)
-	if err != nil {
-		return err
-	}
 	done := s.announce(ctx, m)
-	lease, err := s.ask(ctx, obj, key)
+	lease, publicKey, err := s.ask(ctx, obj)
 	done()
 	switch {
 	case ctx.Err() != nil:
@@ -136,7 +132,7 @@ func (s *Source) exportCache(ctx context.Context, obj *v1alpha1.CacheMigration) 
 	klog.FromContext(ctx).Info("Retained cache is exported", "move", m.Name, "to", obj.Spec.DestinationNode, "generation", obj.Spec.SourceGeneration)
 	return s.answer(ctx, m, v1alpha1.ExportStateExported, func(a *v1alpha1.MigrationSource) {
 		*a = v1alpha1.MigrationSource{
-			PublicKey: key.text, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
+			PublicKey: publicKey, Portals: lease.Source.Portals, IQN: lease.Source.IQN,
 			ChunkSizeBytes: int64(lease.ChunkSectors) * sectorSize, MetaBytes: lease.MetaBytes, DataBytes: lease.DataBytes, UnitID: lease.WWID,
 		}
 		answerTracked(a, lease.Tracked)
@@ -161,22 +157,36 @@ func (s *Source) announce(ctx context.Context, m volume.MoveID) (done func()) {
 	}
 }
 
-// ask asks the Lessor, with the secret that the destination will derive too.
-func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration, key leaseKey) (volume.Lease, error) {
-	m := idOf(obj)
-	cred, err := agree(key.key, obj.Spec.DestinationPublicKey, m, obj.Spec.DestinationPublicKey, key.text)
+// ask asks the Lessor. publicKey is this node's half of the agreement; a stream has none, and
+// what only an export has is left out of its lease.
+func (s *Source) ask(ctx context.Context, obj *v1alpha1.CacheMigration) (lease volume.Lease, publicKey string, err error) {
+	method, err := methodOf(obj)
 	if err != nil {
-		return volume.Lease{}, err
+		return volume.Lease{}, "", err
 	}
-	initiator, err := s.initiator(ctx, obj.Spec.DestinationNode)
-	if err != nil {
-		return volume.Lease{}, err
-	}
-	return s.Lessor.Export(ctx, volume.LeaseRequest{
-		Move: m, Volume: volume.ID(obj.Spec.VolumeName), UID: obj.Spec.VolumeUID, Generation: obj.Spec.SourceGeneration,
+	r := volume.LeaseRequest{
+		Move: idOf(obj), Volume: volume.ID(obj.Spec.VolumeName), UID: obj.Spec.VolumeUID, Generation: obj.Spec.SourceGeneration,
 		Purpose: volume.MovePurpose(obj.Spec.Purpose), Request: obj.Spec.PrewarmRequest,
-		To: obj.Spec.DestinationNode, Initiator: initiator, Credentials: cred,
-	})
+		Method: method, To: obj.Spec.DestinationNode,
+	}
+	if method == volume.MethodStream {
+		lease, err = s.Lessor.Export(ctx, r)
+		lease.Source, lease.MetaBytes = volume.ISCSI{}, 0
+		return lease, "", err
+	}
+	key, err := s.key(r.Move)
+	if err != nil {
+		return volume.Lease{}, "", err
+	}
+	// The destination derives the same secret.
+	if r.Credentials, err = agree(key.key, obj.Spec.DestinationPublicKey, r.Move, obj.Spec.DestinationPublicKey, key.text); err != nil {
+		return volume.Lease{}, "", err
+	}
+	if r.Initiator, err = s.initiator(ctx, r.To); err != nil {
+		return volume.Lease{}, "", err
+	}
+	lease, err = s.Lessor.Export(ctx, r)
+	return lease, key.text, err
 }
 
 // initiator returns the iSCSI name of a node as the node itself reports it.

@@ -53,6 +53,14 @@ func TestMoves(t *testing.T) {
 		"handed over half":        testHandOverKilled,
 		"handed over, nothing":    testHandOverNothing,
 		"exported, by watch":      testExportedByWatch,
+		"stream":                  testStream,
+		"stream prewarms":         testStreamPrewarm,
+		"stream refused":          testStreamRefused,
+		"stream without a key":    testStreamWithoutKey,
+		"stream without a pool":   testStreamWithoutPool,
+		"stream without a node":   testStreamWithoutNode,
+		"stream leads elsewhere":  testStreamLeadsElsewhere,
+		"no method":               testNoMethod,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
@@ -307,19 +315,7 @@ func testLeadsElsewhere(t *testing.T, f *fixture) {
 
 // testSenselessAnswer: whoever answers without a key has not agreed on a secret.
 func testSenselessAnswer(t *testing.T, f *fixture) {
-	go func() {
-		key := types.NamespacedName{Name: moves.Name(f.id, 2)}
-		for t.Context().Err() == nil {
-			obj := &v1alpha1.CacheMigration{}
-			if f.api.Get(t.Context(), key, obj) == nil {
-				obj.Status.Source = v1alpha1.MigrationSource{State: v1alpha1.ExportStateExported, Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.x"}
-				if f.api.Status().Update(t.Context(), obj) == nil {
-					return
-				}
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-	}()
+	f.answer(v1alpha1.MigrationSource{State: v1alpha1.ExportStateExported, Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.x"})
 	if _, lease, err := f.begin(); !errors.Is(err, volume.ErrUnavailable) || lease != nil || !strings.Contains(err.Error(), "public key") {
 		t.Errorf("got %v, %v", lease, err)
 	}

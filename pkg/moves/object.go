@@ -39,7 +39,7 @@ func idOf(obj *v1alpha1.CacheMigration) volume.MoveID {
 }
 
 // newObject returns the object of a request, with the destination's half of the
-// agreement if there is somebody to agree with.
+// agreement if there is one: a stream needs none.
 func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigration {
 	obj := &v1alpha1.CacheMigration{
 		ObjectMeta: metav1.ObjectMeta{
@@ -50,6 +50,7 @@ func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigrat
 		},
 		Spec: v1alpha1.CacheMigrationSpec{
 			VolumeName: string(r.Volume), VolumeUID: r.Fence.UID, Generation: r.Fence.Generation, DestinationNode: r.Fence.Node,
+			Method: v1alpha1.MigrationMethod(r.Method), MethodReason: message(r.Reason),
 		},
 	}
 	if r.Purpose == volume.PurposePrewarm {
@@ -61,7 +62,9 @@ func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigrat
 	}
 	if r.Source != nil {
 		obj.Spec.SourceNode, obj.Spec.SourceGeneration = r.Source.Node, r.Source.Generation
-		obj.Spec.DestinationPublicKey = encodeKey(key.PublicKey())
+		if key != nil {
+			obj.Spec.DestinationPublicKey = encodeKey(key.PublicKey())
+		}
 		if !r.Deadline.IsZero() {
 			obj.Spec.Deadline = metav1.NewTime(r.Deadline)
 		}

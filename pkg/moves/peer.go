@@ -18,11 +18,20 @@ import (
 // volume: a node may say in it what it likes, and another target's session would be taken
 // for that of the move, and cut with it.
 func (d *Destination) checkPeer(ctx context.Context, obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource) error {
-	node := &corev1.Node{}
-	if err := d.client.Get(ctx, types.NamespacedName{Name: obj.Spec.SourceNode}, node); err != nil {
-		return records.Error("read Node "+obj.Spec.SourceNode, err)
+	node, err := d.node(ctx, obj.Spec.SourceNode)
+	if err != nil {
+		return err
 	}
 	return leadsTo(node, d.port, volume.ID(obj.Spec.VolumeName), answer)
+}
+
+// node reads a Node.
+func (d *Destination) node(ctx context.Context, name string) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := d.client.Get(ctx, types.NamespacedName{Name: name}, node); err != nil {
+		return nil, records.Error("read Node "+name, err)
+	}
+	return node, nil
 }
 
 // leadsTo is an error unless an answer names the export of a node for a volume, at addresses of

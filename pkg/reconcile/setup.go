@@ -62,7 +62,7 @@ func setupMigrations(mgr manager.Manager, cfg Config) error {
 	}
 	m := &migrations{
 		Config: cfg, informed: mgr.GetCache(),
-		moves: moves.NewDestination(api, mgr.GetEventRecorder("nearflash-controller"), time.Now, 0),
+		moves: moves.NewDestination(api, mgr.GetEventRecorder("nearflash-controller"), time.Now, 0, 0),
 	}
 	err = ctrl.NewControllerManagedBy(mgr).
 		Named("cachemigration").

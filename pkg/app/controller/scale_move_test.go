@@ -55,7 +55,7 @@ func (f *fleet) drain(a *app, nodes int) *drain {
 		fleet: f, csi: csi.NewControllerClient(a.conn), webhook: "https://" + a.webhook + scheduling.Path,
 		// As the API server does; that it trusts the certificate is tested elsewhere.
 		http:    &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: attacherThreads}},
-		moves:   moves.NewDestination(f.api, nobody{}, time.Now, 0),
+		moves:   moves.NewDestination(f.api, nobody{}, time.Now, 0, 0),
 		drained: map[int]bool{},
 	}
 	for i := range nodes {

@@ -17,6 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/rpc"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Config is what nearflash-node is started with.
@@ -45,6 +46,9 @@ type Config struct {
 	// to other nodes.
 	NodeIP        string
 	WarmStartPort int
+	// WarmStartMethod is how the caches of other nodes are read whose volume leaves that to
+	// the node: auto, clone or stream. Method reads it.
+	WarmStartMethod string
 	// WarmStartBandwidth bounds the hydration of a volume that names no bandwidth, and
 	// WarmStartNodeBandwidth all hydrations together, and all streams to other nodes, in bytes
 	// per second; 0 is no limit.
@@ -103,11 +107,18 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
 	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
 	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are exported to other nodes")
+	fs.StringVar(&c.WarmStartMethod, "warm-start-method", volume.WordAuto, "how another node's cache is read if the volume does not say it: auto, clone (dm-clone over iSCSI) or stream")
 	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
 	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together, and at which its caches are sent to other nodes' plugins; 0 is no limit")
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
+}
+
+// Method is WarmStartMethod as the node uses it: "" is auto.
+func (c *Config) Method() volume.MoveMethod {
+	m, _ := volume.MethodOf(c.WarmStartMethod)
+	return m
 }
 
 // Validate reports everything that is wrong with the flags at once.
@@ -146,14 +157,23 @@ func (c *Config) Validate() error {
 	if c.NodeIP != "" && net.ParseIP(c.NodeIP) == nil {
 		errs = append(errs, fmt.Errorf("--node-ip %q: accepted is an IP address", c.NodeIP))
 	}
-	if c.WarmStartPort < 1 || c.WarmStartPort > 65535 {
-		errs = append(errs, fmt.Errorf("--warm-start-port %d: accepted are 1 to 65535", c.WarmStartPort))
-	}
-	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.RetainedCacheTTL < 0 {
-		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --retained-cache-ttl: accepted are 0 (no limit) and positive values"))
-	}
+	errs = append(errs, c.validateWarmStart()...)
 	if c.MaxVolumes < 0 {
 		errs = append(errs, fmt.Errorf("--max-volumes %d: accepted are 0 (no limit) and positive numbers", c.MaxVolumes))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) validateWarmStart() []error {
+	var errs []error
+	if c.WarmStartPort < 1 || c.WarmStartPort > 65535 {
+		errs = append(errs, fmt.Errorf("--warm-start-port %d: accepted are 1 to 65535", c.WarmStartPort))
+	}
+	if _, known := volume.MethodOf(c.WarmStartMethod); !known {
+		errs = append(errs, fmt.Errorf("--warm-start-method %q: accepted are %s, %s, %s", c.WarmStartMethod, volume.WordAuto, volume.WordClone, volume.WordStream))
+	}
+	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.RetainedCacheTTL < 0 {
+		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --retained-cache-ttl: accepted are 0 (no limit) and positive values"))
+	}
+	return errs
 }

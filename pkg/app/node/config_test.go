@@ -4,6 +4,8 @@ import (
 	"flag"
 	"strings"
 	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 func TestConfig(t *testing.T) {
@@ -33,6 +35,8 @@ func TestConfig(t *testing.T) {
 		"without nothing":  {args: append(base, "--without-targets=")},
 		"unknown target":   {args: append(base, "--without-targets=clone,klone"), wantErr: []string{`--without-targets "klone"`, "clone, iscsi, multipath, zero"}},
 		"half a list":      {args: append(base, "--without-targets=clone,"), wantErr: []string{`--without-targets ""`, "clone, iscsi"}},
+		"method":           {args: append(base, "--warm-start-method=stream")},
+		"bad method":       {args: append(base, "--warm-start-method=Clone"), wantErr: []string{`--warm-start-method "Clone"`, "auto, clone, stream"}},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
 	}
 	for name, tc := range cases {
@@ -59,5 +63,20 @@ func TestConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMethod: what a flag says is what the node uses.
+func TestMethod(t *testing.T) {
+	for word, want := range map[string]volume.MoveMethod{"": "", "auto": "", "clone": volume.MethodClone, "stream": volume.MethodStream} {
+		c := Config{WarmStartMethod: word}
+		if got := c.Method(); got != want {
+			t.Errorf("%q is %q, want %q", word, got, want)
+		}
+	}
+	var c Config
+	c.AddFlags(flag.NewFlagSet("x", flag.ContinueOnError))
+	if c.WarmStartMethod != "auto" || c.Method() != "" {
+		t.Errorf("without flags: method %q", c.WarmStartMethod)
 	}
 }

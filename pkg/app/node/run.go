@@ -232,7 +232,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	dm, lv := devmapper.New(runner), lvm.New(runner, filepath.Join(cfg.StateDir, "devices"))
-	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort)
+	destination := moves.NewDestination(api, recorder, time.Now, cfg.WarmStartPort, cfg.Stream.Port)
 	watchMoves, err := destination.Watch(ctx, watching, scheme, cfg.NodeName)
 	if err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	warm := attach.WarmConfig{
 		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		RetainedCacheTTL: cfg.RetainedCacheTTL,
+		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
