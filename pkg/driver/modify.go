@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -13,7 +12,8 @@ import (
 
 // mutableParameters are the accepted keys of a VolumeAttributesClass.
 var mutableParameters = []string{
-	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge, keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline,
+	keyCacheMode, keyCacheSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline,
 }
 
 // change is what a VolumeAttributesClass asks for. What is empty stays as it is.
@@ -70,11 +70,7 @@ func (c change) apply(now volume.Spec) (volume.Spec, error) {
 		out.Cache = volume.Size{Percent: defaultCachePercent}
 	}
 	out.DirtyLimit = c.limit.over(out.DirtyLimit, c.DirtyLimit)
-	out.WarmStart = volume.WarmStart{
-		From:      cmp.Or(c.Warm.From, out.WarmStart.From),
-		Bandwidth: cmp.Or(c.Warm.Bandwidth, out.WarmStart.Bandwidth),
-		Deadline:  cmp.Or(c.Warm.Deadline, out.WarmStart.Deadline),
-	}
+	out.WarmStart = c.warm.over(out.WarmStart, c.Warm)
 	switch {
 	case c.Loss != "":
 		out.AcceptNodeLoss = c.Loss == dirtyLossNodeLoss

@@ -110,6 +110,29 @@ func TestModify(t *testing.T) {
 			wantErr: `invalid argument: mutable parameter maxDirtyBytes: "16Mi" is less than 16 chunks of chunkSize 2097152; accepted are at least 33554432 bytes, or a smaller chunkSize`},
 		"warm start without a cache": {now: uncached(), params: map[string]string{"warmStart": "peer"},
 			wantErr: `invalid argument: mutable parameter warmStart: "peer" contradicts cacheMode none, which has no cache; leave warmStart out`},
+		"method": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Bandwidth = 1 << 20 }),
+			params: map[string]string{"warmStartMethod": "clone"},
+			want: with(writethrough(), func(s *volume.Spec) {
+				s.WarmStart = volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodClone, Bandwidth: 1 << 20}
+			}),
+		},
+		"method stays": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Method = volume.MethodStream }),
+			params: map[string]string{"warmStartBandwidth": "1Mi"},
+			want: with(writethrough(), func(s *volume.Spec) {
+				s.WarmStart = volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodStream, Bandwidth: 1 << 20}
+			}),
+		},
+		"back to the node's method": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.WarmStart.Method = volume.MethodStream }),
+			params: map[string]string{"warmStartMethod": "auto"},
+			want:   writethrough(),
+		},
+		"method of nobody": {now: writethrough(), params: map[string]string{"warmStart": "off", "warmStartMethod": "clone"},
+			wantErr: `invalid argument: mutable parameter warmStartMethod: "clone" contradicts warmStart off, which reads no other node's cache; leave warmStartMethod out, or give a warmStart of peer`},
+		"another method": {now: writethrough(), params: map[string]string{"warmStartMethod": "hotset"},
+			wantErr: `invalid argument: mutable parameter warmStartMethod: "hotset" is not accepted; accepted are auto, clone, stream`},
 		"bandwidth of nothing": {now: with(writethrough(), func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff }), params: map[string]string{"warmStartBandwidth": "100Mi"},
 			wantErr: `invalid argument: mutable parameter warmStartBandwidth: "100Mi" contradicts warmStart off, which copies nothing; leave warmStartBandwidth out, or give a warmStart of peer or origin`},
 		"deadline of nobody": {now: writethrough(), params: map[string]string{"warmStart": "origin", "warmStartDeadline": "5m"},
@@ -121,9 +144,9 @@ func TestModify(t *testing.T) {
 		"hasty": {now: writethrough(), params: map[string]string{"warmStartDeadline": "1s"},
 			wantErr: `invalid argument: mutable parameter warmStartDeadline: "1s" is not accepted; accepted are 1m to 24h in whole seconds, such as 30m or 1h30m`},
 		"unknown": {now: writethrough(), params: map[string]string{"chunkSize": "64Ki"},
-			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartBandwidth, warmStartDeadline`},
+			wantErr: `invalid argument: unknown mutable parameter "chunkSize" (value "64Ki"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline`},
 		"mistyped": {now: writethrough(), params: map[string]string{"cacheMod": "none"},
-			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartBandwidth, warmStartDeadline`},
+			wantErr: `invalid argument: unknown mutable parameter "cacheMod" (value "none") (did you mean "cacheMode"?); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline`},
 		"mode": {now: writethrough(), params: map[string]string{"cacheMode": "writearound"},
 			wantErr: `invalid argument: mutable parameter cacheMode: "writearound" is not accepted; accepted are none, writethrough, writeback`},
 		"loss": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "yes"},

@@ -21,6 +21,7 @@ const (
 	keyMaxDirtyAge     = "maxDirtyAge"
 
 	keyWarmStart          = "warmStart"
+	keyWarmStartMethod    = "warmStartMethod"
 	keyWarmStartBandwidth = "warmStartBandwidth"
 	keyWarmStartDeadline  = "warmStartDeadline"
 )
@@ -55,7 +56,7 @@ const (
 // documentation.
 var classParameters = []string{
 	keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
 // class is a parsed StorageClass.

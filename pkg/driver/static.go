@@ -28,7 +28,7 @@ const (
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
 	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
-	keyWarmStart, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
+	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
 // Bounds of the API type ISCSISource and of RFC 7143.

@@ -49,12 +49,16 @@ func TestVolumeContextWarmStart(t *testing.T) {
 	}{
 		"nothing": {attributes: static(nil), want: volume.WarmStart{From: volume.WarmPeer}},
 		"all": {
-			attributes: static(map[string]string{"warmStart": "peer", "warmStartBandwidth": "1Gi", "warmStartDeadline": "24h"}),
-			want:       volume.WarmStart{From: volume.WarmPeer, Bandwidth: 1 << 30, Deadline: 24 * time.Hour},
+			attributes: static(map[string]string{"warmStart": "peer", "warmStartMethod": "clone", "warmStartBandwidth": "1Gi", "warmStartDeadline": "24h"}),
+			want:       volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodClone, Bandwidth: 1 << 30, Deadline: 24 * time.Hour},
 		},
 		"mistyped": {
 			attributes: static(map[string]string{"warmstart": "off"}),
 			wantErr:    `unknown volumeAttribute "warmstart" (value "off") (did you mean "warmStart"?)`,
+		},
+		"another method": {
+			attributes: static(map[string]string{"warmStartMethod": "copy"}),
+			wantErr:    `volumeAttribute warmStartMethod: "copy" is not accepted; accepted are auto, clone, stream`,
 		},
 		"without a cache": {
 			attributes: static(map[string]string{"cacheMode": "none", "warmStart": "origin"}),

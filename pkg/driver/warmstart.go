@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/quantity"
@@ -18,19 +19,35 @@ const (
 )
 
 // warmText is the warm start as its author wrote it.
-type warmText struct{ from, bandwidth, deadline string }
+type warmText struct{ from, method, bandwidth, deadline string }
 
 func warmTextOf(params map[string]string) warmText {
-	return warmText{params[keyWarmStart], params[keyWarmStartBandwidth], params[keyWarmStartDeadline]}
+	return warmText{params[keyWarmStart], params[keyWarmStartMethod], params[keyWarmStartBandwidth], params[keyWarmStartDeadline]}
 }
 
 // parse reads the parameters one by one. What is not given is the zero value.
 func (t warmText) parse(p *problems) volume.WarmStart {
+	method, _ := volume.MethodOf(p.oneOf(keyWarmStartMethod, t.method, "", volume.WordAuto, volume.WordClone, volume.WordStream))
 	return volume.WarmStart{
 		From: volume.WarmFrom(p.oneOf(keyWarmStart, t.from, "",
 			string(volume.WarmPeer), string(volume.WarmOrigin), string(volume.WarmOff))),
+		Method:    method,
 		Bandwidth: parseBandwidth(p, t.bandwidth),
 		Deadline:  parseDeadline(p, t.deadline),
+	}
+}
+
+// over returns what a volume has when what was given has replaced what it had. Auto is given, and is
+// no method.
+func (t warmText) over(had, given volume.WarmStart) volume.WarmStart {
+	if t.method == "" {
+		given.Method = had.Method
+	}
+	return volume.WarmStart{
+		From:      cmp.Or(given.From, had.From),
+		Method:    given.Method,
+		Bandwidth: cmp.Or(given.Bandwidth, had.Bandwidth),
+		Deadline:  cmp.Or(given.Deadline, had.Deadline),
 	}
 }
 
@@ -38,18 +55,25 @@ func (t warmText) parse(p *problems) volume.WarmStart {
 // the volume has then.
 func (t warmText) check(p *problems, mode volume.CacheMode, from volume.WarmFrom) {
 	if mode == volume.ModeNone {
-		for _, given := range [][2]string{{keyWarmStart, t.from}, {keyWarmStartBandwidth, t.bandwidth}, {keyWarmStartDeadline, t.deadline}} {
+		for _, given := range [][2]string{
+			{keyWarmStart, t.from}, {keyWarmStartMethod, t.method}, {keyWarmStartBandwidth, t.bandwidth}, {keyWarmStartDeadline, t.deadline},
+		} {
 			if key, value := given[0], given[1]; value != "" {
 				p.add(key, "%q contradicts cacheMode none, which has no cache; leave %s out", value, key)
 			}
 		}
 		return
 	}
+	asksNobody := from == volume.WarmOff || from == volume.WarmOrigin
+	if t.method != "" && asksNobody {
+		p.add(keyWarmStartMethod, "%q contradicts warmStart %s, which reads no other node's cache; leave warmStartMethod out, or give a warmStart of %s",
+			t.method, from, volume.WarmPeer)
+	}
 	if t.bandwidth != "" && from == volume.WarmOff {
 		p.add(keyWarmStartBandwidth, "%q contradicts warmStart off, which copies nothing; leave warmStartBandwidth out, or give a warmStart of %s or %s",
 			t.bandwidth, volume.WarmPeer, volume.WarmOrigin)
 	}
-	if t.deadline != "" && (from == volume.WarmOff || from == volume.WarmOrigin) {
+	if t.deadline != "" && asksNobody {
 		p.add(keyWarmStartDeadline, "%q contradicts warmStart %s, which asks no other node; leave warmStartDeadline out, or give a warmStart of %s",
 			t.deadline, from, volume.WarmPeer)
 	}

@@ -155,7 +155,7 @@ cvol/vol-b: flushed: the storage server has every write that was made before
 		expect(t, "output", out, "vol-m-3 Origin")
 		expect(t, "errors", errOut, "")
 		_, out, _ = r.run("describe", "cvol/vol-m")
-		for _, want := range []string{"Move:              origin to node-b: running, 3Gi/4Gi (75%), served from Origin, 50Mi/s, 20s left\n", "Hot set:           a list of 12Ki, recorded 25m ago\n"} {
+		for _, want := range []string{"Move:              origin to node-b by hot set: running, 3Gi/4Gi (75%), served from Origin, 50Mi/s, 20s left\n", "Hot set:           a list of 12Ki, recorded 25m ago\n"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("output has no %q:\n%s", want, out)
 			}

@@ -161,12 +161,12 @@ Events: none
 		"following its pod": {
 			args: []string{"describe", "-n", "shop", "data"},
 			objs: append(bound("shop", "data", "pvc-1", on("node-b"), func(v *v1alpha1.CachedVolume) {
-				v.Spec.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartPeer, BandwidthBytesPerSecond: ptr(64 * mib), DeadlineSeconds: ptr(int32(1800))}
+				v.Spec.WarmStart = v1alpha1.WarmStart{From: v1alpha1.WarmStartPeer, Method: v1alpha1.WarmStartStream, BandwidthBytesPerSecond: ptr(64 * mib), DeadlineSeconds: ptr(int32(1800))}
 				v.Status.Cache = v1alpha1.CacheStatus{}
 				v.Status.RetainedCaches = []v1alpha1.RetainedCache{{NodeName: "node-a", Generation: 2, SizeBytes: ptr(10 * gib), LastUsedTime: before(time.Minute)}}
 			}),
 				node("node-b", true), hotSet("pvc-1"),
-				move("pvc-1", "node-a", 3, exported),
+				move("pvc-1", "node-a", 3, exported, by(v1alpha1.MigrationStream, "no dm-clone on node-b")),
 				move("pvc-1", "node-c", 2, exported, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
 			),
 			wantOut: `
@@ -178,11 +178,11 @@ Origin:            iscsi, made by nearflash-target
 Node:              node-b (Ready)
 State:             Published, Clean, generation 3
 Asked for:         mode writethrough, size 10%
-Warm start:        peer, at most 64Mi/s, deadline 30m
+Warm start:        peer by stream, at most 64Mi/s, deadline 30m
 Cache:             none reported
 Kept on:           node-a: 10Gi, exported to node-b, generation 2, left 60s ago
-Move:              node-a to node-b: running, 3Gi/4Gi (75%), served from Peer, 50Mi/s, 20s left
-Move:              node-c to node-b: completed 20m ago, everything was copied, 1m0s
+Move:              node-a to node-b by stream (no dm-clone on node-b): running, 3Gi/4Gi (75%), served from Peer, 50Mi/s, 20s left
+Move:              node-c to node-b by clone: completed 20m ago, everything was copied, 1m0s
 Hot set:           a list of 12Ki, recorded 25m ago
 Used by:           no pod
 What this means:
@@ -253,8 +253,8 @@ func TestDescribeWarmth(t *testing.T) {
 		"origin":                    {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOrigin)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it begins with the blocks that were hottest, read"},
 		"off":                       {[]func(*v1alpha1.CachedVolume){released("node-a"), kept, from(v1alpha1.WarmStartOff)}, []client.Object{node("node-a", true), hotSet("pvc-1")}, "on any other node it starts cold."},
 		"a source":                  {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier, source}, nil, "Warm source:       node-a, generation 2\nKept on:           node-a: 1Gi, kept for node-b, generation 2"},
-		"asked for":                 {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3)}, "asked for by node-b, generation 2, left 60m ago\nMove:              node-a to node-b: waiting\n"},
-		"refused":                   {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3, refused)}, "stale, will be wiped, generation 2, left 60m ago\nMove:              node-a to node-b: refused, not found: no clean"},
+		"asked for":                 {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3)}, "asked for by node-b, generation 2, left 60m ago\nMove:              node-a to node-b by clone: waiting\n"},
+		"refused":                   {[]func(*v1alpha1.CachedVolume){on("node-b"), kept, earlier}, []client.Object{move("pvc-1", "node-a", 3, refused)}, "stale, will be wiped, generation 2, left 60m ago\nMove:              node-a to node-b by clone: refused, not found: no clean"},
 		"another volume's hot set":  {[]func(*v1alpha1.CachedVolume){on("node-b"), func(v *v1alpha1.CachedVolume) { v.UID = "uid-new" }}, []client.Object{hotSet("pvc-1")}, "Hot set:           none"},
 	} {
 		t.Run(tc, func(t *testing.T) {

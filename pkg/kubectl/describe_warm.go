@@ -58,6 +58,9 @@ func warmStart(w io.Writer, v *volume) {
 	}
 	s := v.Spec.WarmStart
 	text := string(warmFrom(v))
+	if m := s.Method; m != "" && m != v1alpha1.WarmStartAuto {
+		text += " by " + string(m)
+	}
 	if n := s.BandwidthBytesPerSecond; n != nil && *n > 0 {
 		text += ", at most " + perSecond(n)
 	}
@@ -87,7 +90,7 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 		line(w, "Kept on", "%s: %s, %s, generation %d, left %s ago", r.NodeName, optionalSize(r.SizeBytes), keptFor(v, r, f.moves), r.Generation, ago(now, r.LastUsedTime))
 	}
 	for _, m := range f.moves[:min(len(f.moves), maxMoves)] {
-		line(w, "Move", "%s to %s: %s", m.from(), m.Spec.DestinationNode, m.words(now))
+		line(w, "Move", "%s to %s by %s: %s", m.from(), m.Spec.DestinationNode, m.methodWords(), m.words(now))
 	}
 	switch {
 	case f.hot != nil:

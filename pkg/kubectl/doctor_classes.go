@@ -30,7 +30,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // values that are enumerated there.
 var classParameters = map[string][]string{
 	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
-	"warmStart": {"peer", "origin", "off"},
+	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"},
 	"cacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
 
@@ -87,7 +87,7 @@ func warmProblems(params map[string]string) []string {
 	}
 	switch {
 	case params["cacheMode"] == string(v1alpha1.CacheModeNone):
-		for _, key := range []string{"warmStart", "warmStartBandwidth", "warmStartDeadline"} {
+		for _, key := range []string{"warmStart", "warmStartMethod", "warmStartBandwidth", "warmStartDeadline"} {
 			if params[key] != "" {
 				out = append(out, "cacheMode none takes no "+key)
 			}
@@ -95,8 +95,12 @@ func warmProblems(params map[string]string) []string {
 	case from == "off" && bandwidth != "":
 		out = append(out, "warmStart off takes no warmStartBandwidth")
 	}
-	if (from == "off" || from == "origin") && deadline != "" && params["cacheMode"] != string(v1alpha1.CacheModeNone) {
-		out = append(out, "warmStart "+from+" takes no warmStartDeadline")
+	if (from == "off" || from == "origin") && params["cacheMode"] != string(v1alpha1.CacheModeNone) {
+		for _, key := range []string{"warmStartMethod", "warmStartDeadline"} {
+			if params[key] != "" {
+				out = append(out, "warmStart "+from+" takes no "+key)
+			}
+		}
 	}
 	return out
 }

@@ -36,7 +36,7 @@ var neededFields = map[string][]string{
 		"status.warmSource",
 	},
 	"cachehotsets." + v1alpha1.GroupName:    {"blocks", "recordedTime", "volumeUID"},
-	"cachemigrations." + v1alpha1.GroupName: {"spec.volumeUID", "status.outcome", "status.progress", "status.source"},
+	"cachemigrations." + v1alpha1.GroupName: {"spec.method", "spec.volumeUID", "status.outcome", "status.progress", "status.source"},
 	"cachepools." + v1alpha1.GroupName:      {"status.capacity", "status.conditions", "status.deleted", "status.devices", "status.kept", "status.retained"},
 }
 

@@ -28,7 +28,8 @@ func newMigrations(f *Factory) *cobra.Command {
 		Short:   "List warm moves: caches that follow their pods to other nodes",
 		Long: `List warm moves: caches that follow their pods to other nodes. Those that go on come first; ended ones are kept for an hour.
 
-FROM is the node whose cache the new one begins with, or origin. STATE is waiting (FROM has not answered yet), refused (it does not export its cache),
+FROM is the node whose cache the new one begins with, or origin. METHOD is Clone (the new node reads through that cache from the first I/O on), Stream (the
+old node sends it while the volume runs on the storage server) or HotSet (blocks that were hottest, from the storage server); WHY-METHOD, with -o wide, says why. STATE is waiting (FROM has not answered yet), refused (it does not export its cache),
 running, completed, ended (the volume left, or its cache was taken away, before everything was copied) or failed (the cache began colder than was asked for). SERVED-FROM is
 where blocks that were not copied yet are read. PROGRESS is what was copied and what there is to copy; blocks of the cache that hold nothing count
 as copied. RATE is the mean since the copy began, ETA when it ends at this rate. Nodes report every 5 seconds.`,
@@ -89,9 +90,9 @@ func (o *migrationsOptions) once(ctx context.Context, out io.Writer) error {
 	if len(moves) == 0 {
 		return o.noMoves(volumes)
 	}
-	head := []string{"CLAIM", "FROM", "TO", "STATE", "SERVED-FROM", "PROGRESS", "DONE%", "RATE", "ETA", "AGE"}
+	head := []string{"CLAIM", "FROM", "TO", "METHOD", "STATE", "SERVED-FROM", "PROGRESS", "DONE%", "RATE", "ETA", "AGE"}
 	if o.wide {
-		head = append(head, "MIGRATION", "GEN", "EXPORT", "LIMIT", "DEADLINE", "TOOK", "MESSAGE")
+		head = append(head, "MIGRATION", "GEN", "EXPORT", "LIMIT", "DEADLINE", "TOOK", "WHY-METHOD", "MESSAGE")
 	}
 	var rows [][]string
 	var shown []*volume
@@ -117,12 +118,12 @@ func (o *migrationsOptions) noMoves(volumes []*volume) error {
 func (o *migrationsOptions) row(m move) []string {
 	now := o.Clock.Now()
 	row := []string{
-		m.of.title(), m.from(), m.Spec.DestinationNode, m.state(), orNone(string(m.Status.Progress.ServedFrom)),
+		m.of.title(), m.from(), m.Spec.DestinationNode, m.method(), m.state(), orNone(string(m.Status.Progress.ServedFrom)),
 		m.copied(), m.percent(), m.rate(), m.left(now), ago(now, m.CreationTimestamp),
 	}
 	if !o.wide {
 		return row
 	}
 	return append(row, m.Name, fmt.Sprint(m.Spec.Generation), orNone(string(m.Status.Source.State)),
-		perSecond(m.Spec.BandwidthBytesPerSecond), m.deadline(now), m.took(), orNone(oneLine(m.message())))
+		perSecond(m.Spec.BandwidthBytesPerSecond), m.deadline(now), m.took(), orNone(oneLine(m.Spec.MethodReason)), orNone(oneLine(m.message())))
 }

@@ -29,6 +29,11 @@ func move(id, from string, generation int64, opts ...func(*v1alpha1.CacheMigrati
 	return m
 }
 
+// by lets a move say its method and why.
+func by(method v1alpha1.MigrationMethod, reason string) func(*v1alpha1.CacheMigration) {
+	return func(m *v1alpha1.CacheMigration) { m.Spec.Method, m.Spec.MethodReason = method, reason }
+}
+
 // exported lets the source have answered, and the copy go on.
 func exported(m *v1alpha1.CacheMigration) {
 	m.Status.Source.State = v1alpha1.ExportStateExported
@@ -62,9 +67,9 @@ func ended(outcome v1alpha1.MigrationOutcome, since time.Duration, message strin
 // moving is the fleet with a move in each state.
 func moving() []client.Object {
 	return append(fleet(),
-		move("pvc-1", "node-c", 3, exported),
+		move("pvc-1", "node-c", 3, exported, by(v1alpha1.MigrationStream, "no dm-clone\non node-b")),
 		move("pvc-2", "node-a", 3),
-		move("pvc-4", "", 3, onOrigin),
+		move("pvc-4", "", 3, onOrigin, by(v1alpha1.MigrationHotSet, "")),
 		move("pvc-5", "node-c", 3, refused),
 		move("pvc-1", "node-a", 2, exported, ended(v1alpha1.MigrationCompleted, 20*time.Minute, "everything was copied, 1m0s")),
 		move("pvc-2", "node-c", 2, ended(v1alpha1.MigrationFailed, 10*time.Minute, "node node-c has not said\nwhether it exports its cache")),
@@ -82,34 +87,34 @@ func TestMigrations(t *testing.T) {
 		"namespace": {
 			args: []string{"migrations", "-n", "shop"}, objs: moving(),
 			wantOut: `
-CLAIM   FROM     TO       STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE
-data    node-c   node-b   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s
-logs    node-a   node-b   waiting     -             -          -       -        -     30s
-small   origin   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s
-tune    node-c   node-b   refused     -             -          -       -        -     30s
-logs    node-c   node-b   failed      -             -          -       -        -     11m
-data    node-a   node-b   completed   Peer          4Gi/4Gi    100     -        -     21m
+CLAIM   FROM     TO       METHOD   STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE
+data    node-c   node-b   Stream   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s
+logs    node-a   node-b   Clone    waiting     -             -          -       -        -     30s
+small   origin   node-b   HotSet   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s
+tune    node-c   node-b   Clone    refused     -             -          -       -        -     30s
+logs    node-c   node-b   Clone    failed      -             -          -       -        -     11m
+data    node-a   node-b   Clone    completed   Peer          4Gi/4Gi    100     -        -     21m
 `,
 		},
 		"all namespaces, wide": {
 			args: []string{"moves", "-A", "-o", "wide"}, objs: moving(),
 			wantOut: `
-NAMESPACE   CLAIM       FROM     TO       STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE   MIGRATION   GEN   EXPORT     LIMIT    DEADLINE   TOOK   MESSAGE
--           cvol/gone   node-a   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   gone-7      7     Released   64Mi/s   -          -      -
-shop        data        node-c   node-b   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s   pvc-1-3     3     Exported   64Mi/s   29m        -      -
-shop        logs        node-a   node-b   waiting     -             -          -       -        -     30s   pvc-2-3     3     -          64Mi/s   29m        -      -
-shop        small       origin   node-b   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   pvc-4-3     3     Released   64Mi/s   -          -      -
-shop        tune        node-c   node-b   refused     -             -          -       -        -     30s   pvc-5-3     3     Refused    64Mi/s   -          -      not found: no clean cache is kept here
-web         site        node-a   node-b   ended       Peer          3Gi/4Gi    75      -        -     6m    pvc-6-3     3     Exported   64Mi/s   -          60s    the volume left the node before everything was copied
-shop        logs        node-c   node-b   failed      -             -          -       -        -     11m   pvc-2-2     2     -          64Mi/s   -          60s    node node-c has not said whether it exports its cache
-shop        data        node-a   node-b   completed   Peer          4Gi/4Gi    100     -        -     21m   pvc-1-2     2     Exported   64Mi/s   -          60s    everything was copied, 1m0s
+NAMESPACE   CLAIM       FROM     TO       METHOD   STATE       SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE   MIGRATION   GEN   EXPORT     LIMIT    DEADLINE   TOOK   WHY-METHOD              MESSAGE
+-           cvol/gone   node-a   node-b   Clone    running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   gone-7      7     Released   64Mi/s   -          -      -                       -
+shop        data        node-c   node-b   Stream   running     Peer          3Gi/4Gi    75      50Mi/s   20s   30s   pvc-1-3     3     Exported   64Mi/s   29m        -      no dm-clone on node-b   -
+shop        logs        node-a   node-b   Clone    waiting     -             -          -       -        -     30s   pvc-2-3     3     -          64Mi/s   29m        -      -                       -
+shop        small       origin   node-b   HotSet   running     Origin        3Gi/4Gi    75      50Mi/s   20s   30s   pvc-4-3     3     Released   64Mi/s   -          -      -                       -
+shop        tune        node-c   node-b   Clone    refused     -             -          -       -        -     30s   pvc-5-3     3     Refused    64Mi/s   -          -      -                       not found: no clean cache is kept here
+web         site        node-a   node-b   Clone    ended       Peer          3Gi/4Gi    75      -        -     6m    pvc-6-3     3     Exported   64Mi/s   -          60s    -                       the volume left the node before everything was copied
+shop        logs        node-c   node-b   Clone    failed      -             -          -       -        -     11m   pvc-2-2     2     -          64Mi/s   -          60s    -                       node node-c has not said whether it exports its cache
+shop        data        node-a   node-b   Clone    completed   Peer          4Gi/4Gi    100     -        -     21m   pvc-1-2     2     Exported   64Mi/s   -          60s    -                       everything was copied, 1m0s
 `,
 		},
 		"of a volume": {
 			args: []string{"migrations", "-n", "web", "site"}, objs: moving(),
 			wantOut: `
-CLAIM   FROM     TO       STATE   SERVED-FROM   PROGRESS   DONE%   RATE   ETA   AGE
-site    node-a   node-b   ended   Peer          3Gi/4Gi    75      -      -     6m
+CLAIM   FROM     TO       METHOD   STATE   SERVED-FROM   PROGRESS   DONE%   RATE   ETA   AGE
+site    node-a   node-b   Clone    ended   Peer          3Gi/4Gi    75      -      -     6m
 `,
 		},
 		"as objects":             {args: []string{"migrations", "-n", "web", "-o", "name"}, objs: moving(), wantOut: "cachemigration.nearflash.io/pvc-6-3\n"},
@@ -152,11 +157,11 @@ func TestMigrationsWatch(t *testing.T) {
 	code, out, errOut := r.runUntil(enough, "migrations", "-w")
 	expect(t, "output", out, ""+
 		"Every 5s: 12:00:00 UTC\n\n"+
-		"CLAIM   FROM     TO       STATE     SERVED-FROM   PROGRESS   DONE%   RATE   ETA   AGE\n"+
-		"data    node-a   node-b   waiting   -             -          -       -      -     30s\n\n"+
+		"CLAIM   FROM     TO       METHOD   STATE     SERVED-FROM   PROGRESS   DONE%   RATE   ETA   AGE\n"+
+		"data    node-a   node-b   Clone    waiting   -             -          -       -      -     30s\n\n"+
 		"Every 5s: 12:00:05 UTC\n\n"+
-		"CLAIM   FROM     TO       STATE     SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE\n"+
-		"data    node-a   node-b   running   Peer          3Gi/4Gi    75      50Mi/s   15s   35s\n\n")
+		"CLAIM   FROM     TO       METHOD   STATE     SERVED-FROM   PROGRESS   DONE%   RATE     ETA   AGE\n"+
+		"data    node-a   node-b   Clone    running   Peer          3Gi/4Gi    75      50Mi/s   15s   35s\n\n")
 	if code != 0 || errOut != "" {
 		t.Errorf("exit status %d, errors %q", code, errOut)
 	}

@@ -116,6 +116,29 @@ func (m move) from() string {
 	return m.Spec.SourceNode
 }
 
+// method is how the new node's cache is filled. Objects of an earlier version do not say it.
+func (m move) method() string {
+	switch method := m.Spec.Method; {
+	case method != "":
+		return string(method)
+	case m.Spec.SourceNode == "":
+		return string(v1alpha1.MigrationHotSet)
+	}
+	return string(v1alpha1.MigrationClone)
+}
+
+// methodWords is method in a sentence, with the reason if it has one.
+func (m move) methodWords() string {
+	words := strings.ToLower(m.method())
+	if m.method() == string(v1alpha1.MigrationHotSet) {
+		words = "hot set"
+	}
+	if m.Spec.MethodReason != "" {
+		words += " (" + oneLine(m.Spec.MethodReason) + ")"
+	}
+	return words
+}
+
 // bytes returns how much is copied and how much there is to copy; 0 of 0 if that is
 // not known.
 func (m move) bytes() (done, total int64) {

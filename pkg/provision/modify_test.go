@@ -112,7 +112,7 @@ func testModify(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Errorf("what the API server refuses: %v, want ErrInvalid", err)
 	}
 
-	warm := volume.WarmStart{From: volume.WarmOrigin, Bandwidth: 1 << 20, Deadline: time.Minute}
+	warm := volume.WarmStart{From: volume.WarmOrigin, Method: volume.MethodClone, Bandwidth: 1 << 20, Deadline: time.Minute}
 	must(f.svc.Modify(ctx, f.id, func(s volume.Spec) (volume.Spec, error) {
 		s.WarmStart = warm
 		return s, nil

@@ -94,12 +94,13 @@ func testCreate(t *testing.T, _ *rest.Config, f *fixture) {
 		t.Errorf("the same for another claim: %v", err)
 	}
 	for field, change := range map[string]func(*volume.Spec){
-		"capacityBytes":  func(s *volume.Spec) { s.CapacityBytes = 2 * gib },
-		"provisioning":   func(s *volume.Spec) { s.Provisioning = "thick" },
-		"cacheMode":      func(s *volume.Spec) { s.Mode = volume.ModeWritethrough },
-		"cacheSize":      func(s *volume.Spec) { s.Cache = volume.Size{Percent: 20} },
-		"chunkSizeBytes": func(s *volume.Spec) { s.ChunkBytes = 1 << 20 },
-		"warmStart.from": func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff },
+		"capacityBytes":    func(s *volume.Spec) { s.CapacityBytes = 2 * gib },
+		"provisioning":     func(s *volume.Spec) { s.Provisioning = "thick" },
+		"cacheMode":        func(s *volume.Spec) { s.Mode = volume.ModeWritethrough },
+		"cacheSize":        func(s *volume.Spec) { s.Cache = volume.Size{Percent: 20} },
+		"chunkSizeBytes":   func(s *volume.Spec) { s.ChunkBytes = 1 << 20 },
+		"warmStart.method": func(s *volume.Spec) { s.WarmStart.Method = volume.MethodStream },
+		"warmStart.from":   func(s *volume.Spec) { s.WarmStart.From = volume.WarmOff },
 	} {
 		other := spec()
 		change(&other)

@@ -22,7 +22,7 @@ func FuzzVolume(f *testing.F) {
 		`{"spec":{"cacheSize":"-1"}}`, `{"spec":{"cacheSize":"110%"}}`, `{"spec":{"cacheSize":"9223372036854775807Ti"}}`, `{"spec":{"cacheSize":"1e400"}}`,
 		`{"spec":{"maxDirtyBytes":"x"}}`, `{"spec":{"maxDirtyBytes":"5%","maxDirtyAgeSeconds":2147483647}}`, `{"spec":{"maxDirtyAgeSeconds":-5}}`,
 		`{"spec":{"static":{"portals":[],"lun":-1}}}`, `{"spec":{"static":{"portals":["a\nb"],"iqn":"","lun":2147483647}}}`,
-		`{"spec":{"warmStart":{"from":"nowhere","bandwidthBytesPerSecond":-1,"deadlineSeconds":-1}}}`,
+		`{"spec":{"warmStart":{"from":"nowhere","method":"somehow","bandwidthBytesPerSecond":-1,"deadlineSeconds":-1}}}`,
 		`{"status":{"generation":-1,"retainedCaches":[{"nodeName":"","generation":0}]}}`,
 		`{"metadata":{"deletionTimestamp":"2026-11-21T10:00:00Z"},"spec":{"claimRef":{},"prewarmNode":"b"}}`,
 	} {

@@ -114,7 +114,7 @@ func dirtyLimit(in v1alpha1.CachedVolumeSpec) (volume.DirtyLimit, error) {
 // ObjectWarmStart returns the form of a WarmStart in the API, in which zero is
 // absent.
 func ObjectWarmStart(w volume.WarmStart) v1alpha1.WarmStart {
-	out := v1alpha1.WarmStart{From: v1alpha1.WarmStartFrom(w.From)}
+	out := v1alpha1.WarmStart{From: v1alpha1.WarmStartFrom(w.From), Method: v1alpha1.WarmStartMethod(w.Method.Word())}
 	if w.Bandwidth != 0 {
 		out.BandwidthBytesPerSecond = ptr.To(w.Bandwidth)
 	}
@@ -125,10 +125,13 @@ func ObjectWarmStart(w volume.WarmStart) v1alpha1.WarmStart {
 }
 
 // warmStart reads what ObjectWarmStart writes. Volumes that were made before there
-// were warm starts name no source; theirs is the peer.
+// were warm starts name no source; theirs is the peer. A method that a later version
+// wrote is left to the node.
 func warmStart(in v1alpha1.WarmStart) volume.WarmStart {
+	method, _ := volume.MethodOf(string(in.Method))
 	return volume.WarmStart{
 		From:      orPeer(volume.WarmFrom(in.From)),
+		Method:    method,
 		Bandwidth: ptr.Deref(in.BandwidthBytesPerSecond, 0),
 		Deadline:  time.Duration(ptr.Deref(in.DeadlineSeconds, 0)) * time.Second,
 	}
@@ -209,6 +212,8 @@ func Difference(a, b volume.Spec) string {
 		return "maxDirtyAgeSeconds"
 	case orPeer(a.WarmStart.From) != orPeer(b.WarmStart.From):
 		return "warmStart.from"
+	case a.WarmStart.Method != b.WarmStart.Method:
+		return "warmStart.method"
 	case a.WarmStart.Bandwidth != b.WarmStart.Bandwidth:
 		return "warmStart.bandwidthBytesPerSecond"
 	case a.WarmStart.Deadline != b.WarmStart.Deadline:
