@@ -55,6 +55,15 @@ func (c *cluster) testNodeMigrations(t *testing.T, nodeA, nodeB client.Client) {
 	forbidden(t, "delete what another asked for", nodeA.Delete(ctx, stored))
 	allowed(t, "withdraw what it asked for", nodeB.Delete(ctx, stored))
 
+	stream := newMigration("moved", 2, "node-a", "node-b")
+	stream.Spec.Method, stream.Spec.MethodReason, stream.Spec.DestinationPublicKey = v1alpha1.MigrationStream, "as asked", ""
+	forbidden(t, "ask for a stream in another's name", nodeC.Create(ctx, stream.DeepCopy()))
+	forbidden(t, "ask for a stream of its own to another", nodeA.Create(ctx, stream.DeepCopy()))
+	allowed(t, "ask for a stream", nodeB.Create(ctx, stream))
+	forbidden(t, "answer it in the source's place", nodeB.Status().Patch(ctx, stream.DeepCopy(), mergePatch(exported)))
+	allowed(t, "answer it", nodeA.Status().Patch(ctx, stream.DeepCopy(), mergePatch(exported)))
+	allowed(t, "withdraw it", nodeB.Delete(ctx, stream))
+
 	prewarm := newMigration("moved", 2, "node-a", "node-b")
 	prewarm.Name += "-prewarm"
 	prewarm.Spec.Purpose, prewarm.Spec.PrewarmRequest, prewarm.Spec.SourceGeneration = v1alpha1.MigrationPrewarm, "r1", prewarm.Spec.Generation
