@@ -49,6 +49,10 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 		return err
 	}
 	c := &copying{r: r, entry: *e, m: m, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
+	if e.Hydration.Stream.Source != nil && r.Puller != nil {
+		// Not the origin before it is: the source node would end the lease.
+		c.from = volume.FromPeer
+	}
 	if hotServes {
 		c.first = int(e.Hydration.Stream.Hot)
 	}
