@@ -175,7 +175,8 @@ type CachePoolStatus struct {
 
 	// streamPublicKey is what the node's plugin proves itself by when it sends caches to
 	// other nodes: the SHA-256 of its public key (SubjectPublicKeyInfo), in base64. It
-	// changes whenever the plugin starts, and is absent if it sends none.
+	// stays the same for as long as the node has its state directory, and is absent if it
+	// sends none.
 	// +optional
 	// +kubebuilder:validation:MinLength=44
 	// +kubebuilder:validation:MaxLength=44

@@ -35,7 +35,7 @@ func (l *liar) Chunks(r *streampb.ChunksRequest, s grpc.ServerStreamingServer[st
 
 func (l *liar) start(t *testing.T) volume.StreamSource {
 	t.Helper()
-	cert, key, err := newIdentity()
+	cert, key, err := newIdentity("")
 	if err != nil {
 		t.Fatal(err)
 	}

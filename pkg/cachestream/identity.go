@@ -12,20 +12,47 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
+	"os"
 	"time"
+
+	"github.com/nearflash/nearflash/pkg/durable"
 )
 
-// validity is that of a server's certificate, which nobody looks at: the key ends with the
-// process.
+// validity is that of a server's certificate, which nobody looks at: the key is what counts.
 const validity = 20 * 365 * 24 * time.Hour
 
 // keyLength is that of the text of a hash; base64 may have line feeds in it.
 var keyLength = base64.StdEncoding.EncodedLen(sha256.Size)
 
-// newIdentity makes a key, and a certificate around it, as TLS wants one.
-func newIdentity() (tls.Certificate, string, error) {
+// loadKey reads the key of a server of before, and makes one in its place if there is none, or
+// none that can be read: who pulls knows the server by it, also after a restart. Without a file
+// it is that of this process.
+func loadKey(file string) (*ecdsa.PrivateKey, error) {
+	if file != "" {
+		if b, err := os.ReadFile(file); err == nil {
+			if key, err := x509.ParseECPrivateKey(b); err == nil && key.Curve == elliptic.P256() {
+				return key, nil
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil || file == "" {
+		return key, err
+	}
+	b, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, durable.WriteFile(file, b)
+}
+
+// newIdentity makes a certificate around a key, as TLS wants one.
+func newIdentity(file string) (tls.Certificate, string, error) {
+	key, err := loadKey(file)
 	if err != nil {
 		return tls.Certificate{}, "", fmt.Errorf("key of the stream: %w", err)
 	}

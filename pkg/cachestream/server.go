@@ -58,6 +58,9 @@ type ServerConfig struct {
 	Account  string
 	// Bandwidth bounds all streams together, in bytes per second; 0 is no limit.
 	Bandwidth int64
+	// KeyFile keeps the server's key from one process to the next; empty is a key of its own for
+	// each.
+	KeyFile string
 }
 
 // Server sends the chunks of this node's leased caches.
@@ -77,12 +80,12 @@ type Server struct {
 	served    map[net.Listener]bool
 }
 
-// NewServer returns a Server with a new key, which neither listens nor serves yet.
+// NewServer returns a Server, which neither listens nor serves yet.
 func NewServer(c ServerConfig) (*Server, error) {
 	if c.Reviewer == nil || c.Account == "" {
 		return nil, errors.New("a stream needs to know whose tokens it takes")
 	}
-	cert, key, err := newIdentity()
+	cert, key, err := newIdentity(c.KeyFile)
 	if err != nil {
 		return nil, err
 	}

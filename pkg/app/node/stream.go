@@ -102,7 +102,7 @@ func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestre
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	sc := cachestream.ServerConfig{Reviewer: api.AuthenticationV1().TokenReviews(), Account: cfg.Stream.Account, Bandwidth: cfg.WarmStartNodeBandwidth}
+	sc := cachestream.ServerConfig{Reviewer: api.AuthenticationV1().TokenReviews(), Account: cfg.Stream.Account, Bandwidth: cfg.WarmStartNodeBandwidth, KeyFile: cfg.streamKeyFile()}
 	for _, a := range cfg.Stream.Addresses {
 		sc.Addresses = append(sc.Addresses, netip.AddrPortFrom(a.Unmap(), uint16(cfg.Stream.Port)))
 	}
@@ -111,6 +111,14 @@ func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestre
 		return nil, nil, err
 	}
 	return s, cachestream.NewClient(cfg.Stream.TokenFile), nil
+}
+
+// streamKeyFile is where this node's key is kept, "" without a state directory.
+func (c *Config) streamKeyFile() string {
+	if c.StateDir == "" {
+		return ""
+	}
+	return filepath.Join(c.StateDir, "stream.key")
 }
 
 // leased are the caches that this node exports, as they are streamed.
