@@ -1,0 +1,78 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+)
+
+// byStream asks for a stream, whatever the nodes have.
+var byStream = map[string]string{"warmStart": "peer", "warmStartMethod": "stream"}
+
+// followByStream moves a volume to the other node and back, and wants its cache to follow it by
+// stream each time.
+func followByStream(ctx context.Context, mode v1alpha1.CacheMode, parameters map[string]string) {
+	GinkgoHelper()
+	s := newSpace(ctx)
+	v, err := s.volume(ctx, volumeSpec{name: "stream", mode: mode, kind: block, size: "128Mi", cacheSize: "100%", parameters: parameters})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.start(ctx, nodeA)).To(Succeed())
+	sum, err := v.write(ctx, 0, workingSet)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.warmUp(ctx)).To(Succeed())
+	before, err := v.hitRate(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	old, err := v.cacheUUID(ctx, nodeA)
+	Expect(err).NotTo(HaveOccurred())
+
+	By("moving it away, and writing there while the stream comes")
+	Expect(v.restart(ctx, nodeB)).To(Succeed())
+	late, err := v.write(ctx, workingSet, 4)
+	Expect(err).NotTo(HaveOccurred())
+	cm, err := v.awaitMoved(ctx, 2)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cm.Spec.SourceNode).To(Equal(nodeA))
+	Expect(cm.Spec.Method).To(Equal(v1alpha1.MigrationStream))
+	Expect(cm.Spec.MethodReason).NotTo(BeEmpty())
+	Expect(cm.Status.Source.Portals).To(BeEmpty(), "nothing is exported over iSCSI")
+	Expect(v.expectWhole(ctx)).To(Succeed())
+	after, err := v.hitRate(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(after).To(BeNumerically(">=", 0.9*before), "hit rate of %d reads after the stream; it was %.3f", firstReads, before)
+	Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+	Expect(v.verify(ctx, workingSet, 4, late)).To(Succeed())
+	Expect(v.awaitCacheGone(ctx, nodeA, old)).To(Succeed())
+	Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
+
+	By("writing there, and moving it back")
+	sum, err = v.write(ctx, 4, workingSet)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.restart(ctx, nodeA)).To(Succeed())
+	Expect(v.verify(ctx, 4, workingSet, sum)).To(Succeed())
+	_, err = v.awaitMoved(ctx, 3)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.verify(ctx, 4, workingSet, sum)).To(Succeed())
+	Expect(v.expectLikeOrigin(ctx, nodeB, 4, sum)).To(Succeed())
+}
+
+var _ = Describe("A cache follows its pod by stream", Label("warmmove", "stream"), func() {
+	It("where it is asked for", func(ctx SpecContext) {
+		followByStream(ctx, v1alpha1.CacheModeWriteback, byStream)
+	}, NodeTimeout(specLimit))
+
+	It("where the kernel has neither dm-clone nor an iSCSI target", Label("lab", "upgrade"), Serial, func(ctx SpecContext) {
+		r := newRelease(ctx)
+		DeferCleanup(func(ctx SpecContext) {
+			r.helm(ctx, "rollback", r.name, r.revision, "--wait", "--timeout", rolloutLimit)
+			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		}, NodeTimeout(2*late))
+		r.helm(ctx, "upgrade", r.name, chart(), "--values", r.values, "--set", "node.withoutTargets={clone,iscsi}", "--wait", "--timeout", rolloutLimit)
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		followByStream(ctx, v1alpha1.CacheModeWritethrough, nil)
+	}, NodeTimeout(2*specLimit))
+})
