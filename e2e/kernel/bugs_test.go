@@ -36,6 +36,8 @@ func TestKernelSeededBugs(t *testing.T) {
 		"bug.no-fence":       publishDirty,
 
 		"bug.trust-node-name": trustName,
+
+		"bug.stream-untracked": streamUntracked,
 	}
 	for bug, tell := range stories {
 		for _, present := range []bool{false, true} {

@@ -86,6 +86,11 @@ func (c *copying) stop(ctx context.Context) error {
 	}
 }
 
+// of reports whether it fills the cache that an entry speaks of.
+func (c *copying) of(e *state.Entry) bool {
+	return c.entry.Fence == e.Fence && c.entry.ActivationID == e.ActivationID && c.entry.Hydration.Move == e.Hydration.Move
+}
+
 // state is what a step is decided by.
 func (c *copying) state(s *state.Stream) (hot, all, failed, going bool) {
 	c.mu.Lock()

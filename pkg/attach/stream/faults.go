@@ -12,3 +12,7 @@ var (
 	faultStreamRemoved  = faultpoint.New("stream.removed")
 	faultStreamReported = faultpoint.New("stream.reported")
 )
+
+// bugUntracked is a defect for tests: the one map names chunks that were written since the stream
+// began.
+var bugUntracked = faultpoint.NewBug("stream-untracked")

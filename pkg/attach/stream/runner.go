@@ -124,7 +124,8 @@ func (r *Runner) poke() {
 	}
 }
 
-// Stop ends the copy of a volume. On return nothing is written any more.
+// Stop ends the copy of a volume. On return nothing is written any more, and what was copied
+// is forgotten: the devices that come next are others.
 // Errors: ErrUnavailable if that does not end in time, and the next call goes on.
 func (r *Runner) Stop(ctx context.Context, id volume.ID) error {
 	r.mu.Lock()
@@ -137,6 +138,9 @@ func (r *Runner) Stop(ctx context.Context, id volume.ID) error {
 		if err := c.stop(ctx); err != nil {
 			return fmt.Errorf("%w: the copy into the cache of volume %s does not end: %w", volume.ErrUnavailable, id, err)
 		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		a.copy = nil
 	}
 	return nil
 }
@@ -148,11 +152,13 @@ func (r *Runner) copying(a *account) *copying {
 	return a.copy
 }
 
-// forget forgets a volume that is not streamed any more, and whose copy has ended.
+// forget forgets a volume that is not streamed any more, and of which nothing is copied.
 func (r *Runner) forget(id volume.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.known, id)
+	if a := r.known[id]; a != nil && a.copy == nil {
+		delete(r.known, id)
+	}
 }
 
 // Run leads streams to their end until ctx ends.
@@ -300,7 +306,15 @@ func (r *Runner) lockedStep(ctx context.Context, id volume.ID, a *account) error
 
 func (r *Runner) gather(ctx context.Context, e *state.Entry, a *account) (facts, error) {
 	f := facts{Entry: e}
-	if c := r.copying(a); c != nil {
+	c := r.copying(a)
+	if c != nil && !c.of(e) {
+		// Whoever took those devices away has stopped it; its counts say nothing of these.
+		if err := r.Stop(ctx, e.ID); err != nil {
+			return f, err
+		}
+		c = nil
+	}
+	if c != nil {
 		f.HotCopied, f.Copied, f.Failed, f.Copying = c.state(e.Hydration.Stream)
 	}
 	l, err := r.Stack.Levels(ctx, e)

@@ -1,0 +1,110 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func init() {
+	disasters["move by stream"] = (*campaign).moveByStream
+	disasters["plugins killed during a stream"] = (*campaign).killStream
+	disasters["source node lost during a stream"] = (*campaign).loseStream
+	disasters["node stopped during a stream"] = (*campaign).stopStream
+}
+
+// by has a volume's cache follow it by a method.
+func by(m volume.MoveMethod) func(*volume.Volume) {
+	return func(r *volume.Volume) { r.Spec.WarmStart.Method = m }
+}
+
+// streamTo takes the volume, which is not staged, to the other node by stream. Whatever comes
+// next begins with the method that it had.
+func (c *campaign) streamTo() {
+	c.t.Helper()
+	_, other := c.here()
+	c.goTo(other)
+	c.ask(by(volume.MethodStream))
+	other.prepare(c.t.Context(), c.req, false)
+	c.use()
+	c.ask(by(volume.MethodClone))
+}
+
+func (c *campaign) moveByStream() {
+	c.leave()
+	c.streamTo()
+	c.must(checker.LossNothing)
+	end := c.begin(c.load(c.r))
+	c.wantHydrated()
+	end()
+	c.must(checker.LossNothing)
+	c.release()
+}
+
+func (c *campaign) killStream() {
+	c.toA()
+	c.leave()
+	c.goTo(c.b)
+	c.ask(by(volume.MethodStream))
+	point := c.point("stream.")
+	for point == "stream.denied" { // that is for an end without a level
+		point = c.point("stream.")
+	}
+	o := order{Lessor: c.a.dir, Prepare: true}
+	if !c.killAt(point, o) {
+		o.Hydration = true
+		c.killAt(point, o)
+	}
+	c.repair()
+	c.again(checker.LossNothing)
+	c.ask(by(volume.MethodClone))
+	c.write(c.load(c.r), 300*time.Millisecond)
+	c.wantHydrated()
+	c.must(checker.LossNothing)
+	c.release()
+}
+
+func (c *campaign) loseStream() {
+	c.leave()
+	source := c.n
+	c.streamTo()
+	end := c.begin(c.load(c.r))
+	source.releaseAll(c.t)
+	c.wantHydrated()
+	end()
+	c.must(checker.LossNothing)
+	c.release()
+	c.repair()
+}
+
+func (c *campaign) stopStream() {
+	c.leave()
+	c.streamTo()
+	c.stop(c.r.IntN(2) == 0, c.load(c.r))
+	c.repairSometimes()
+	c.again(checker.LossNode)
+	c.release()
+}
+
+// streamUntracked: what was written on the new node is served as the old one had it.
+func streamUntracked(t *testing.T, m *machine, name string) checker.Report {
+	w := newWatched(t, m, name, volume.ModeWritethrough)
+	w.ask(by(volume.MethodStream))
+	r := seeded()
+	w.use()
+	w.warm(w.load(r))
+	w.leave()
+	w.publishTo(w.b, otherName)
+	w.b.prepare(t.Context(), w.req, false)
+	w.use()
+	w.write(w.load(r), 500*time.Millisecond)
+	w.wantHydrated()
+	report := w.judge(checker.LossNothing)
+	w.leave()
+	w.end()
+	return report
+}
