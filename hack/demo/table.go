@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
 // row is one measured case.
@@ -42,18 +44,32 @@ type table struct {
 
 // moved are the hit rates of the first second after a move to another node.
 type moved struct {
-	// method says how the old node's cache was read; "" if it was not.
-	method        string
-	with, without float64
+	by      []arrival
+	without float64
+}
+
+// arrival is a move with the old node's cache: what that serves in the first second, and in one
+// when all of it has come.
+type arrival struct {
+	// method is "" if the old node's cache was not read.
+	method      v1alpha1.MigrationMethod
+	first, then float64
 }
 
 // text is a line for people.
 func (m moved) text() string {
-	how := "by " + m.method
-	if m.method == "" {
-		how = "which was not read: kubectl nearflash doctor says why"
+	var with []string
+	for _, a := range m.by {
+		switch a.method {
+		case "":
+			with = append(with, fmt.Sprintf("%.1f %% with the old node's cache (which was not read: kubectl nearflash doctor says why)", 100*a.first))
+		case v1alpha1.MigrationStream:
+			with = append(with, fmt.Sprintf("%.1f %% with it by stream, and %.1f %% when all has come", 100*a.first, 100*a.then))
+		default:
+			with = append(with, fmt.Sprintf("%.1f %% with the old node's cache by %s", 100*a.first, strings.ToLower(string(a.method))))
+		}
 	}
-	return fmt.Sprintf("first second after a move: hit rate %.1f %% with the old node's cache (%s), %.1f %% without", 100*m.with, how, 100*m.without)
+	return fmt.Sprintf("first second after a move: hit rate %s; %.1f %% without", strings.Join(with, ", "), 100*m.without)
 }
 
 var header = [...]string{"case", "IOPS", "p50", "p99", "hit rate"}
