@@ -72,6 +72,8 @@ type stagePlan struct {
 	Keep bool
 	// Warm is set for planCreate when the cache is to begin from somewhere.
 	Warm *warmPlan
+	// NotWarm says why the retained cache that the record names is not read, or is empty.
+	NotWarm string
 	// Reason and Message explain planUncached.
 	Reason, Message string
 }
@@ -145,6 +147,9 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 	}
 	plan.Cache = planCreate
 	plan.Warm = decideWarm(f, sameFence)
+	if from := f.Record.Spec.WarmStart.From; f.Method == "" && f.Record.WarmSource != nil && (from == volume.WarmPeer || from == "") {
+		plan.NotWarm = f.MethodReason
+	}
 	peer := plan.Warm != nil && plan.Warm.Peer != nil
 	if peer && plan.Warm.Method == volume.MethodStream {
 		// Until there is one map, nothing may be dirty (The stream). What the record asks for

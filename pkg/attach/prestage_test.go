@@ -102,7 +102,7 @@ func (r oneRecord) Get(context.Context, volume.ID) (volume.Volume, error) { retu
 // alone does without a look at the SSD.
 func TestPrestagedIsTaken(t *testing.T) {
 	peer := &volume.WarmSource{Node: "b", Generation: 4}
-	prestaged := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: peer}}
+	prestaged := stagePlan{Cache: planCreate, Mode: volume.ModeWritethrough, Warm: &warmPlan{Peer: peer, Method: volume.MethodClone}}
 	type world struct {
 		fence volume.Fence
 		rec   volume.Volume

@@ -173,7 +173,7 @@ func TestStageKeepsWhatWasCopied(t *testing.T) {
 			if tc.record != nil {
 				tc.record(&rec)
 			}
-			plan := decideStage(stageFacts{Entry: tc.entry, Fence: fence, Record: rec, Node: "b", SameBoot: true, Cache: ssd.Facts{Partial: true}})
+			plan := decideStage(stageFacts{Method: volume.MethodClone, Entry: tc.entry, Fence: fence, Record: rec, Node: "b", SameBoot: true, Cache: ssd.Facts{Partial: true}})
 			if plan.Refuse != nil || plan.Keep != tc.keep || plan.Wipe != tc.wipe {
 				t.Errorf("keep %t, wipe %t, refuse %v; want keep %t, wipe %t", plan.Keep, plan.Wipe, plan.Refuse, tc.keep, tc.wipe)
 			}

@@ -33,6 +33,8 @@ func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 // began says in a word how the cache began.
 func (s *staging) began() string {
 	switch e := s.entry; {
+	case e.Hydration == nil && s.plan.NotWarm != "" && s.rec.WarmSource != nil:
+		return fmt.Sprintf("%s, without the cache of node %s (%s),", s.plan.Cache, s.rec.WarmSource.Node, s.plan.NotWarm)
 	case e.Hydration == nil:
 		return string(s.plan.Cache)
 	case e.Hydration.Peer != nil && e.Hydration.From != nil:

@@ -16,7 +16,7 @@ var (
 	// ErrBroken means that the other node sends what it must not. To ask it again is of no use.
 	ErrBroken = errors.New("the stream of the source node is broken")
 	// ErrKey means that who answers has not the key that the source node's CachePool says;
-	// it comes with volume.ErrUnavailable, since a plugin that starts anew has a new key.
+	// it comes with volume.ErrUnavailable: a node that has lost its state directory has a new key.
 	ErrKey = errors.New("the key is not that of the source node")
 )
 

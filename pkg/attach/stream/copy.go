@@ -20,8 +20,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// pulls is how often the source node is asked before the origin takes its place.
-const pulls = 3
+// pulls is how often the source node is asked in vain before the origin takes its place: with a
+// pause of a second between, long enough for a plugin that is replaced.
+const pulls = 30
 
 // copying is a copy under way. It writes below the cache's levels, where nothing else does
 // while they serve nothing, and never after it was stopped.
@@ -178,11 +179,8 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 	}
 	log := klog.FromContext(ctx).WithValues("volume", c.entry.ID)
 	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
-	for range pulls {
-		c.mu.Lock()
+	for vain := 0; vain < pulls; vain++ {
 		from := c.next
-		c.from = volume.FromPeer
-		c.mu.Unlock()
 		if from == len(c.m.Entries) {
 			return nil
 		}
@@ -205,8 +203,14 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 		case err == nil, errors.Is(err, errRest):
 			continue
 		}
-		log.Info("Chunks do not come from the other node", "reason", err.Error())
-		if errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrFenced) || c.expired() {
+		if c.next > from {
+			vain = 0
+		}
+		if vain == 0 {
+			log.Info("Chunks do not come from the other node", "reason", err.Error())
+		}
+		if !errors.Is(err, volume.ErrUnavailable) || c.expired() {
+			// It serves no more, or is not to be believed.
 			break
 		}
 		select {
