@@ -293,29 +293,6 @@ func testPoolStatus(t *testing.T, c client.Client) {
 	}
 }
 
-func testPoolStatus(t *testing.T, c client.Client) {
-	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "status"}}
-	if err := c.Create(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	key := publicKey()
-	for name, tc := range map[string]struct{ key, want string }{
-		"no key":    {},
-		"key":       {key: key},
-		"short key": {key: key[4:], want: `status.streamPublicKey: Invalid value: "` + key[4:] + `": streamPublicKey in body should be at least 44 chars long`},
-		"no base64": {key: "-" + key[1:], want: `status.streamPublicKey: Invalid value: "-` + key[1:] + `": streamPublicKey in body should match '^[A-Za-z0-9+/]{43}=$'`},
-	} {
-		t.Run(name, func(t *testing.T) {
-			changed := pool.DeepCopy()
-			changed.Status.StreamPublicKey = tc.key
-			wantMessage(t, c.Status().Update(t.Context(), changed, client.DryRunAll), tc.want)
-		})
-	}
-	if err := c.Delete(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // testOwnerSelector: a node watches the volumes that it owns, and learns of one
 // that it gains or loses.
 func testOwnerSelector(t *testing.T, c client.WithWatch) {

@@ -492,13 +492,3 @@ func mustPass(t *testing.T, what string, err error) {
 		t.Fatalf("%s: %v", what, err)
 	}
 }
-
-// releaseAll ends what a node still exports, as its deadline or its owner would.
-func (n *node) releaseAll(t *testing.T) {
-	t.Helper()
-	leases, err := n.Lessor().Leases(t.Context())
-	mustPass(t, "leases", err)
-	for id, move := range leases {
-		mustPass(t, "release", n.Lessor().Release(t.Context(), id, move))
-	}
-}

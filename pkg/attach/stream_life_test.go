@@ -221,6 +221,9 @@ func TestStream(t *testing.T) {
 func TestKillStream(t *testing.T) {
 	for j, victim := range []string{"node-a", "node-b"} {
 		for k, power := range []bool{false, true} {
+			if os.Getenv("MATRIX") != "whole" && j == 0 && power {
+				continue
+			}
 			mode := cacheModes[1:][(j+k)%2]
 			t.Run(fmt.Sprintf("%s/%s/power=%t", mode, victim, power), func(t *testing.T) {
 				t.Parallel()

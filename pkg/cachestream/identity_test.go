@@ -31,7 +31,7 @@ func TestKeyFile(t *testing.T) {
 	if next := of(file); next == first || next != of(file) {
 		t.Errorf("in place of a broken file: %q", next)
 	}
-	if of("") == of("") {
+	if one, two := of(""), of(""); one == two {
 		t.Error("two processes without a file have one key")
 	}
 }
