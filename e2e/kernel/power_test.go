@@ -96,7 +96,7 @@ func (s stopping) vanish() {
 	ctx := t.Context()
 	found, err := s.n.DM.Info(ctx, "nf-"+string(s.id))
 	mustPass(t, "devices", err)
-	for _, part := range []string{"", ".data", ".source", ".path", ".origin"} {
+	for _, part := range []string{"", ".hot", ".hotdata", ".hotmeta", ".restmeta", ".data", ".source", ".path", ".origin"} {
 		name := "nf-" + string(s.id) + part
 		if _, ok := found[name]; !ok {
 			continue
