@@ -161,15 +161,38 @@ func TestDecideChange(t *testing.T) {
 			runs(wt).live(through, cleaner).with(bounded), changeRestore,
 		},
 
-		"larger":                          {runs(wt).wants(128 * mib), changeGrow},
-		"larger, writeback":               {runs(wb).wants(128 * mib), changeGrow},
-		"larger, cleaner still loaded":    {runs(wb).wants(128*mib).live(through, cleaner), changeRestore},
-		"smaller":                         {runs(wt).wants(32 * mib), changeUncache},
-		"smaller, writeback":              {runs(wb).wants(32 * mib), changeClean},
-		"smaller, cleaned, still marked":  {runs(wt).asks(wb).wants(32 * mib).with(marked), changeUncache},
-		"too large for the metadata":      {runs(wt).wants(128 * mib).with(tinyMeta), changeUncache},
-		"too large for them, writeback":   {runs(wb).wants(128 * mib).with(tinyMeta), changeClean},
-		"too many blocks":                 {runs(wt).wants(256 << 30), changeUncache},
+		"larger":                         {runs(wt).wants(128 * mib), changeGrow},
+		"larger, writeback":              {runs(wb).wants(128 * mib), changeGrow},
+		"larger, cleaner still loaded":   {runs(wb).wants(128*mib).live(through, cleaner), changeRestore},
+		"smaller":                        {runs(wt).wants(32 * mib), changeUncache},
+		"smaller, writeback":             {runs(wb).wants(32 * mib), changeClean},
+		"smaller, cleaned, still marked": {runs(wt).asks(wb).wants(32 * mib).with(marked), changeUncache},
+		"too large for the metadata":     {runs(wt).wants(128 * mib).with(tinyMeta), changeUncache},
+		"too large for them, writeback":  {runs(wb).wants(128 * mib).with(tinyMeta), changeClean},
+		"too many blocks":                {runs(wt).wants(256 << 30), changeUncache},
+
+		"streams":                              {runs(wt).with(streamed), changeDone},
+		"streams, writeback asked for":         {runs(wt).asks(wb).with(streamed), changeDone},
+		"streams, its first level serves":      {runs(wt).live(through, cleaner).with(streamed), changeDone},
+		"streams, an ordinary table is loaded": {runs(wt).live(through, smq).with(streamed), changeDone},
+		"streams, none asked for":              {runs(wt).asks(none).with(streamed), changeUncache},
+		"streams, none and a flush asked for":  {runs(wt).asks(none).with(streamed).with(flushAsked), changeUncache},
+		"streams, smaller":                     {runs(wt).wants(32 * mib).with(streamed), changeUncache},
+		"streams, smaller and writeback":       {runs(wt).asks(wb).wants(32 * mib).with(streamed), changeUncache},
+		"streams, larger":                      {runs(wt).wants(128 * mib).with(streamed), changeDone},
+		"streams, larger than its metadata":    {runs(wt).wants(128 * mib).with(tinyMeta).with(streamed), changeUncache},
+		"streams, blocks too large":            {runs(wt).with(tooCoarse).with(streamed), changeUncache},
+		"streams, a flush asked for":           {runs(wt).with(flushAsked).with(streamed), changeFlushed},
+		"streams, a flush and writeback":       {runs(wt).asks(wb).with(flushAsked).with(streamed), changeFlushed},
+		"streams, a degraded mirror":           {runs(wt).with(degraded).with(streamed), changeImpossible},
+		"streams, degraded, a flush asked for": {runs(wt).with(degraded).with(flushAsked).with(streamed), changeFlushed},
+		"streams, degraded, none asked for":    {runs(wt).asks(none).with(degraded).with(streamed), changeUncache},
+		"streams, broken":                      {runs(wt).asks(none).with(brokenSSD).with(streamed), changeImpossible},
+		"streams, a level has failed":          {runs(wt).asks(none).with(failedCache).with(streamed), changeImpossible},
+		"streams, denied by a killed step":     {runs(none).live(through, cleaner).with(sized).with(streamed), changeUncache},
+		"streams, taken from the pod":          {runs(none).with(streamed).with(leftover), changeSweep},
+		"streams, being unstaged":              {runs(wt).asks(none).with(streamed).with(func(f *changeFacts) { f.Entry.State = state.Flushing }), changeNothing},
+
 		"pool gone under a running cache": {runs(wt).with(poolGone).with(func(f *changeFacts) { f.Want = geometry{} }), changeDone},
 	}
 	for name, tc := range cases {
@@ -178,6 +201,15 @@ func TestDecideChange(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// streamed is a cache that is being filled by a stream: the top is in passthrough mode unless
+// something else was said to be live.
+func streamed(f *changeFacts) {
+	f.Entry.Hydration = &state.Hydration{Stream: &state.Stream{Hot: 1, Chunks: 9}}
+	if f.LiveCache && f.Status.Policy == devmapper.PolicySMQ && !f.Status.Fail && len(f.Status.Features) > 1 {
+		f.Status = devmapper.CacheStatus{Policy: devmapper.PolicyCleaner, Features: []string{"metadata2", string(devmapper.Passthrough)}}
 	}
 }
 
