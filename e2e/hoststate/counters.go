@@ -45,6 +45,39 @@ func ReadCounters(ctx context.Context, r Runner, machine, handle string) (Counte
 	return parseCounters(out)
 }
 
+// Reads are the reads of a volume's device since it was made, and those of the device over its
+// origin. While a stream fills its cache nothing is promoted: what the cache has not served is
+// what reached the origin, whichever tables were swapped meanwhile.
+type Reads struct{ Volume, Origin uint64 }
+
+// Sub is what was read between two looks.
+func (r Reads) Sub(before Reads) Reads {
+	return Reads{Volume: r.Volume - before.Volume, Origin: r.Origin - before.Origin}
+}
+
+// HitRate is the part that did not reach the origin.
+func (r Reads) HitRate() float64 {
+	if r.Volume == 0 {
+		return 0
+	}
+	return 1 - float64(min(r.Origin, r.Volume))/float64(r.Volume)
+}
+
+// CountReads reads the kernel's counts (Documentation/block/stat.rst).
+func CountReads(ctx context.Context, r Runner, machine, handle string) (Reads, error) {
+	top := TopDevice(handle)
+	out, err := r.Run(ctx, machine, fmt.Sprintf(
+		"for d in %[1]s %[1]s.origin; do n=$(basename $(readlink -f /dev/mapper/$d)) && read -r reads rest </sys/block/$n/stat && echo $reads; done", top))
+	if err != nil {
+		return Reads{}, err
+	}
+	var c Reads
+	if _, err := fmt.Sscan(out, &c.Volume, &c.Origin); err != nil {
+		return c, fmt.Errorf("reads of %s: %q: %w", top, out, err)
+	}
+	return c, nil
+}
+
 // parseCounters reads "<start> <length> cache <metadata block size> <used>/<total>
 // <cache block size> <used>/<total> <read hits> <read misses> <write hits>
 // <write misses> <demotions> <promotions> <dirty> ...".
