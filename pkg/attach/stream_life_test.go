@@ -38,9 +38,6 @@ func (s streams) End(m volume.MoveID) {
 	s.h.sends.mu.Unlock()
 }
 
-// InUse implements lease.Streams.
-func (streams) InUse(volume.MoveID) bool { return false }
-
 func (s *sending) over(m volume.MoveID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

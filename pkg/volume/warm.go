@@ -240,7 +240,8 @@ type Lessor interface {
 	// Lease returns the move that this node serves with one volume, whatever the number
 	// of others.
 	Lease(ctx context.Context, id ID) (m MoveID, served bool, err error)
-	// InUse reports whether the other node has a session with the lease of a volume now.
+	// InUse reports whether the other node has a session with the lease of a volume now. A
+	// stream has none: no pod waits for it.
 	InUse(ctx context.Context, id ID) (bool, error)
 	// EndLease ends the lease of a move, and leaves the retained cache to a later repair.
 	// Absent is success. Errors: ErrBusy.

@@ -82,8 +82,6 @@ type Lessor struct {
 type Streams interface {
 	// End ends what is sent of a move. On return nothing of it is read any more.
 	End(m volume.MoveID)
-	// InUse reports whether something of it is being sent now.
-	InUse(m volume.MoveID) bool
 }
 
 var _ volume.Lessor = (*Lessor)(nil)
@@ -282,11 +280,9 @@ func (l *Lessor) endLeaseOf(ctx context.Context, id volume.ID, m volume.MoveID, 
 
 // InUse implements volume.Lessor.
 func (l *Lessor) InUse(ctx context.Context, id volume.ID) (bool, error) {
-	if e, err := l.Host.Entry(id); err != nil || e == nil || e.Exported != nil && e.StreamedTo != "" {
-		return err == nil && e != nil && l.Streams != nil && l.Streams.InUse(*e.Exported), err
-	}
-	if l.Exporter == nil {
-		return false, nil
+	e, err := l.Host.Entry(id)
+	if err != nil || e == nil || e.StreamedTo != "" || l.Exporter == nil {
+		return false, err // no pod waits for a stream
 	}
 	return l.Exporter.InUse(ctx, string(id))
 }
