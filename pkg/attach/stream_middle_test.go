@@ -3,6 +3,7 @@ package attach_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -250,4 +251,67 @@ func (h *host) retainedMap() *cachemap.Map {
 	m, err := readInUse(devmappertest.Tools{Machine: h.machine})(h.w.ctx, layout.Find(lvs, volumeID).Meta.DevPath(), h.dir+"/retained")
 	h.w.must("map", err)
 	return &m
+}
+
+// TestKillStreamChanged ends the new node's plugin, or the node, before and after everything that it
+// changes while the volume is expanded, and loses its cache, in the middle of a stream.
+func TestKillStreamChanged(t *testing.T) {
+	for i, step := range []string{noneServes, hotServes} {
+		for _, power := range []bool{false, true} {
+			mode := cacheModes[1+i]
+			t.Run(fmt.Sprintf("%s/%s/power=%t", mode, step, power), func(t *testing.T) {
+				t.Parallel()
+				begin := func(d ...disaster) *life {
+					l := newStreamLife(t, mode, "node-b")
+					l.streamUntil(step)
+					l.next = d
+					l.arm()
+					return l
+				}
+				ended := killEachOf(t, begin, power, (*life).streamChanged, nil)
+				t.Logf("ended at %d steps", len(ended))
+				for _, want := range []string{"after load nf-pvc-1.hot", "after load nf-pvc-1", "after remove nf-pvc-1.hot"} {
+					if !slices.Contains(ended, want) {
+						t.Errorf("it was never ended %s", want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// streamChanged has a volume expanded and its cache taken away in the middle of a stream, with the
+// pod writing meanwhile.
+func (l *life) streamChanged() {
+	l.t.Helper()
+	const size = 2 * lunBytes
+	staged := func(do func(p *plugin) error) func(p *plugin) error {
+		return func(p *plugin) error {
+			if _, running := l.b.mounts[staging]; !running { // the node has lost its power
+				if err := p.Stage(l.ctx, l.req); err != nil {
+					return err
+				}
+			}
+			return do(p)
+		}
+	}
+	l.lun.Grow(size)
+	_, err := l.control.Expand(l.ctx, volumeID, size)
+	l.must("expand the LUN", err)
+	l.persist(l.b, "expand", staged(func(p *plugin) error {
+		_, err := p.Expand(l.ctx, volumeID, staging, false)
+		return err
+	}))
+	l.podReads(l.b)
+	l.b.podWrites(3, 2, 7)
+	l.ask(changes[4].change) // none
+	l.mode = volume.ModeNone
+	l.persist(l.b, "none", staged(l.apply))
+	if len(l.ended) == 0 {
+		l.wantUncached()
+	}
+	l.b.podWrites(4, 3, 8)
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
 }
