@@ -184,8 +184,11 @@ func (n *node) Entries() ([]state.Entry, error) {
 	return []state.Entry{n.entry}, nil
 }
 
-// Entry implements state.Journal.
-func (n *node) Entry(volume.ID) (*state.Entry, error) {
+// Entry implements state.Journal. Of other volumes nothing can be read.
+func (n *node) Entry(id volume.ID) (*state.Entry, error) {
+	if id != "v" {
+		return nil, errDisk
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.entry
