@@ -141,15 +141,6 @@ func (n *node) turns(what string, until func() bool) {
 	n.t.Fatalf("never: %s (%+v)", what, n.States())
 }
 
-// copied waits until what copies has come to its end.
-func (n *node) copied() {
-	n.t.Helper()
-	n.turns("the copy has ended", func() bool {
-		s := n.States()
-		return len(s) > 0 && !s[0].Copying
-	})
-}
-
 // levels are the tables.
 func (n *node) levels() stack.Levels {
 	n.t.Helper()
