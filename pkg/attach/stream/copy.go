@@ -32,6 +32,8 @@ type copying struct {
 	m      *cachemap.Map
 	cancel context.CancelFunc
 	done   chan struct{}
+	// limit is its share of the node's bandwidth, as of the last chunk.
+	limit *rate.Limiter
 
 	mu sync.Mutex
 	// next is the chunk that comes, synced how many of the first ones the SSD has for sure,
@@ -50,6 +52,7 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 		return err
 	}
 	c := &copying{r: r, entry: *e, m: m, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
+	c.limit = rate.NewLimiter(rate.Inf, int(m.ChunkSectors*devmapper.SectorSize))
 	if e.Hydration.Stream.Source != nil && r.Puller != nil {
 		// Not the origin before it is: the source node would end the lease.
 		c.from = volume.FromPeer
@@ -238,17 +241,35 @@ func (c *copying) expired() bool {
 	return !d.IsZero() && c.r.Now().After(d)
 }
 
-// bandwidth is this copy's limit in bytes per second, 0 without one.
+// bandwidth is this copy's limit now, in bytes per second, 0 without one. Copies share what the
+// node has.
 func (c *copying) bandwidth() int64 {
 	limit := c.entry.Hydration.Bandwidth
 	if c.r.NodeBandwidth == nil {
 		return limit
 	}
-	node := c.r.NodeBandwidth() / int64(max(c.r.Count(), 1))
-	if limit == 0 || node > 0 && node < limit {
-		return node
+	node := c.r.NodeBandwidth()
+	if node <= 0 {
+		return limit
 	}
-	return limit
+	share := max(node/int64(max(c.r.Count(), 1)), 1) // 0 would be no limit
+	if limit == 0 {
+		return share
+	}
+	return min(limit, share)
+}
+
+// pace waits until the next chunk may be written. Other streams may have begun, or ended, since
+// this one did.
+func (c *copying) pace(ctx context.Context, chunk int) error {
+	l := rate.Inf
+	if b := c.bandwidth(); b > 0 {
+		l = rate.Limit(b)
+	}
+	if c.limit.Limit() != l {
+		c.limit.SetLimit(l)
+	}
+	return c.limit.WaitN(ctx, chunk)
 }
 
 // fromOrigin copies from the origin what has not been copied. A chunk that is written to
@@ -264,11 +285,7 @@ func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin stri
 	defer func() { err = errors.Join(err, src.Close()) }()
 	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
 	buf := blockdev.AlignedBuffer(int(chunk))
-	limit := c.limiter(int(chunk))
 	for c.next < len(c.m.Entries) {
-		if err := limit.WaitN(ctx, int(chunk)); err != nil {
-			return err
-		}
 		// The last chunk of the origin may be shorter.
 		n, err := src.ReadAt(buf, int64(c.m.Entries[c.next].Origin)*chunk)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -282,13 +299,6 @@ func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin stri
 	return nil
 }
 
-func (c *copying) limiter(chunk int) *rate.Limiter {
-	if b := c.bandwidth(); b > 0 {
-		return rate.NewLimiter(rate.Limit(b), chunk)
-	}
-	return rate.NewLimiter(rate.Inf, chunk)
-}
-
 // put writes the chunk that comes next.
 func (c *copying) put(ctx context.Context, dst blockdev.File, i int, b []byte) error {
 	if err := ctx.Err(); err != nil {
@@ -296,6 +306,9 @@ func (c *copying) put(ctx context.Context, dst blockdev.File, i int, b []byte) e
 	}
 	if i != c.next || i >= len(c.m.Entries) {
 		return fmt.Errorf("chunk %d came, %d was expected", i, c.next)
+	}
+	if err := c.pace(ctx, len(b)); err != nil {
+		return err
 	}
 	if _, err := dst.WriteAt(b, int64(i)*int64(len(b))); err != nil {
 		return fmt.Errorf("%w: %w", errWrite, err)

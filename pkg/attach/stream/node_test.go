@@ -141,15 +141,6 @@ func (n *node) turns(what string, until func() bool) {
 	n.t.Fatalf("never: %s (%+v)", what, n.States())
 }
 
-// copied waits until what copies has come to its end.
-func (n *node) copied() {
-	n.t.Helper()
-	n.turns("the copy has ended", func() bool {
-		s := n.States()
-		return len(s) > 0 && !s[0].Copying
-	})
-}
-
 // levels are the tables.
 func (n *node) levels() stack.Levels {
 	n.t.Helper()
@@ -184,8 +175,11 @@ func (n *node) Entries() ([]state.Entry, error) {
 	return []state.Entry{n.entry}, nil
 }
 
-// Entry implements state.Journal.
-func (n *node) Entry(volume.ID) (*state.Entry, error) {
+// Entry implements state.Journal. Of other volumes nothing can be read.
+func (n *node) Entry(id volume.ID) (*state.Entry, error) {
+	if id != "v" {
+		return nil, errDisk
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.entry
