@@ -82,13 +82,16 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	// The origin by the table itself: nothing else needs to answer. That of a stream is below
 	// its first level.
 	origin := cache.Origin
-	if e.Streams() {
+	if e.Hydration != nil && e.Hydration.Stream != nil {
 		l, err := a.stack.Levels(ctx, e)
 		if err != nil {
 			return err
 		}
-		if hot, split := l.Hot.Cache(); split {
-			origin = hot.Origin
+		if below := l.OriginOf(); below != "" {
+			origin = below
+		}
+		if err := a.stack.FreeHot(ctx, e); err != nil {
+			return err
 		}
 	}
 	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), origin)); err != nil {

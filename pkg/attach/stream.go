@@ -134,20 +134,32 @@ func (a *Attacher) restoreMap(ctx context.Context, id volume.ID, p layout.Part, 
 
 // settleStream ends a stream under the volume's lock, so that there is one map, or none.
 func (a *Attacher) settleStream(ctx context.Context, e *state.Entry) error {
-	return a.streams.Settle(ctx, e, "the volume left the node before everything was copied")
+	err := a.streams.Settle(ctx, e, "the volume left the node before everything was copied")
+	if err == nil || !a.shutOut(ctx, e) {
+		return err
+	}
+	// The server may never let the node in again, and no write is on the SSD alone.
+	if failErr := a.stack.FailPaths(ctx, e.ID); failErr != nil {
+		return errors.Join(err, failErr)
+	}
+	return a.discard(ctx, e)
 }
 
 // uncacheStream has a volume go on without the cache that a stream was filling. Nothing in
 // it is the only copy of anything.
 func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string) error {
 	klog.FromContext(ctx).Info("Stream ends, and with it the cache", "volume", e.ID, "reason", why)
-	table, err := a.DM.Table(ctx, layout.Device(e.ID, layout.Top))
+	l, err := a.stack.Levels(ctx, e)
 	if err != nil {
 		return err
 	}
-	o, err := a.lookupOrigin(ctx, e.ID, e.Source)
-	if err != nil {
-		return err
+	if st, err := a.stack.LevelStatus(ctx, e); err == nil && !st.Fail && st.Dirty > 0 {
+		// A level whose map was loaded as dirty: its policy writes that to the origin.
+		return fmt.Errorf("%w: the cache of volume %s has %d dirty blocks, it cannot be taken away", volume.ErrUnavailable, e.ID, st.Dirty)
+	}
+	origin := l.OriginOf()
+	if origin == "" {
+		return fmt.Errorf("%w: the origin below the cache of volume %s is not known", volume.ErrUnavailable, e.ID)
 	}
 	a.stack.FinalCount(ctx, e.ID)
 	// The journal must deny the cache before the pod can write past it (I3).
@@ -156,7 +168,10 @@ func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string
 		return err
 	}
 	faultStreamDenied.Hit()
-	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), o.DevNo)); err != nil {
+	if err := a.stack.FreeHot(ctx, e); err != nil {
+		return err
+	}
+	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(l.Top.Sectors(), origin)); err != nil {
 		return err
 	}
 	return a.sweepBecause(ctx, e, why)

@@ -29,13 +29,14 @@ type sending struct {
 type streams struct{ h *host }
 
 // End implements lease.Streams.
-func (s streams) End(m volume.MoveID) {
+func (s streams) End(_ context.Context, m volume.MoveID) error {
 	s.h.sends.mu.Lock()
 	if s.h.sends.ended == nil {
 		s.h.sends.ended = map[volume.MoveID]bool{}
 	}
 	s.h.sends.ended[m] = true
 	s.h.sends.mu.Unlock()
+	return nil
 }
 
 func (s *sending) over(m volume.MoveID) bool {

@@ -12,13 +12,16 @@ const topLevel = 63
 
 // Streamed is the map of a cache of so many blocks that is filled by a stream: the blocks of the
 // origin, hottest first, lie in that order, as far as there is room. Chunk number i of the
-// source is block i of the cache. Errors: a block that lies behind the origin's end.
+// source is block i of the cache. Errors: a block that is not whole
+// before the origin's end.
 func Streamed(origin []uint64, chunkSectors, cacheBlocks, originSectors uint64) (Map, error) {
 	m := Map{ChunkSectors: chunkSectors, CacheBlocks: cacheBlocks}
 	if uint64(len(origin)) > cacheBlocks {
 		origin = origin[:cacheBlocks]
 	}
-	chunks := (originSectors + chunkSectors - 1) / chunkSectors
+	// The kernel caches no block that reaches over the end (cache_map in
+	// drivers/md/dm-cache-target.c), and takes none out of the map that is written to.
+	chunks := originSectors / chunkSectors
 	for i, block := range origin {
 		if block >= chunks {
 			return m, fmt.Errorf("%w: it names block %d of an origin of %d blocks", ErrFormat, block, chunks)

@@ -33,7 +33,7 @@ func TestStreamed(t *testing.T) {
 		"what has no room is not looked at": {
 			blocks: []uint64{9, 0, 500}, room: 2, sectors: 640, want: entries([2]uint64{9, 63}, [2]uint64{0, 32}),
 		},
-		"the last block, shorter":    {blocks: []uint64{9}, room: 8, sectors: 577, want: entries([2]uint64{9, 63})},
+		"the last block, shorter":    {blocks: []uint64{9}, room: 8, sectors: 639, wantErr: true},
 		"behind the end":             {blocks: []uint64{0, 9}, room: 8, sectors: 576, wantErr: true},
 		"far behind":                 {blocks: []uint64{1<<64 - 1}, room: 8, sectors: 576, wantErr: true},
 		"an origin without anything": {blocks: []uint64{0}, room: 8, wantErr: true},

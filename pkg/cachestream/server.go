@@ -214,15 +214,21 @@ func (s *Server) close() {
 }
 
 // End ends the streams of a move and waits until none of them uses the cache. Whoever calls it
-// has seen to it that OpenLease refuses the move from now on.
-func (s *Server) End(m volume.MoveID) {
+// has seen to it that OpenLease refuses the move from now on. Errors: volume.ErrUnavailable if
+// one of them has not let go when ctx ends: it reads from an SSD that does not answer.
+func (s *Server) End(ctx context.Context, m volume.MoveID) error {
 	list := s.streams.of(m)
 	for _, st := range list {
 		st.end(errEnded)
 	}
 	for _, st := range list {
-		<-st.done
+		select {
+		case <-st.done:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: the cache of move %s is still being read: %w", volume.ErrUnavailable, m.Name, ctx.Err())
+		}
 	}
+	return nil
 }
 
 // InUse reports whether another node is being sent the cache of a move now.

@@ -218,17 +218,23 @@ func TestEnd(t *testing.T) {
 			if !n.InUse(move) || n.InUse(volume.MoveID{Name: move.Name, UID: "other"}) {
 				t.Error("InUse is wrong")
 			}
-			n.End(volume.MoveID{Name: move.Name, UID: "other"})
+			if err := n.End(t.Context(), volume.MoveID{Name: move.Name, UID: "other"}); err != nil {
+				t.Error(err)
+			}
 			if c.closed.Load() != 0 {
 				t.Error("another move's end ended it")
 			}
-			n.End(move)
+			if err := n.End(t.Context(), move); err != nil {
+				t.Error(err)
+			}
 			if c.closed.Load() != 1 || n.InUse(move) {
 				t.Errorf("after End the cache was closed %d times", c.closed.Load())
 			}
 			close(goOn)
 			wantErr(t, <-result, volume.ErrUnavailable)
-			n.End(move)
+			if err := n.End(t.Context(), move); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -35,6 +35,8 @@ const (
 const (
 	// watchPause is the time between two tries; a pod waits.
 	watchPause = 100 * time.Millisecond
+	// createTimeout bounds the making of an object.
+	createTimeout = 2 * time.Second
 	// abandonTimeout bounds how long a move that cannot begin holds up the cold
 	// start.
 	abandonTimeout = 2 * time.Second
@@ -71,7 +73,10 @@ func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.M
 		}
 	}
 	obj := newObject(r, key)
-	if err := d.create(ctx, obj); err != nil {
+	// A create that is given up may have been carried out, and nobody would end the move.
+	cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), createTimeout)
+	defer cancel()
+	if err := d.create(cctx, obj); err != nil {
 		return volume.MoveID{}, nil, err
 	}
 	m := idOf(obj)

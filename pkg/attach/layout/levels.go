@@ -28,7 +28,7 @@ func joined(top, hot devmapper.CacheStatus) devmapper.CacheStatus {
 	} else {
 		out.ReadMisses, out.WriteMisses = out.ReadMisses+hot.ReadHits, out.WriteMisses+hot.WriteHits
 	}
-	out.CacheUsed += hot.CacheUsed
+	out.CacheUsed, out.Dirty = top.CacheUsed+hot.CacheUsed, top.Dirty+hot.Dirty
 	out.Fail, out.Silent = top.Fail || hot.Fail, top.Silent || hot.Silent
 	out.NeedsCheck, out.ReadOnly = top.NeedsCheck || hot.NeedsCheck, top.ReadOnly || hot.ReadOnly
 	return out

@@ -81,7 +81,8 @@ type Lessor struct {
 // Streams sends the caches of this node to others.
 type Streams interface {
 	// End ends what is sent of a move. On return nothing of it is read any more.
-	End(m volume.MoveID)
+	// Errors: ErrUnavailable if that takes longer than ctx.
+	End(ctx context.Context, m volume.MoveID) error
 }
 
 var _ volume.Lessor = (*Lessor)(nil)
@@ -295,7 +296,9 @@ func (l *Lessor) End(ctx context.Context, e *state.Entry) error {
 	m := *e.Exported
 	if e.StreamedTo != "" && l.Streams != nil {
 		l.maps.end(m)
-		l.Streams.End(m)
+		if err := l.Streams.End(ctx, m); err != nil {
+			return fmt.Errorf("end of the lease of volume %s: %w", e.ID, err)
+		}
 	}
 	if e.StreamedTo == "" && l.Exporter != nil {
 		if err := l.Exporter.Unexport(ctx, string(e.ID)); err != nil {

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -17,8 +20,10 @@ import (
 // maps are the lists of caches that are streamed, by their moves: reading one takes seconds,
 // and a retained cache does not change.
 type maps struct {
-	mu sync.Mutex
-	m  map[volume.MoveID]list
+	// reading is held while one is read: files are made for that.
+	reading sync.Mutex
+	mu      sync.Mutex
+	m       map[volume.MoveID]list
 	// ended are those of leases that are about to end: nothing of them is opened any more.
 	ended map[volume.MoveID]bool
 }
@@ -113,19 +118,8 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 		return nil, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrUnavailable, id)
 	}
 	out := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}
-	var known bool
-	if out.list, known = l.maps.get(m); !known {
-		// The exported device has the metadata open.
-		read, err := l.ReadInUse(ctx, c.Meta.DevPath(), filepath.Join(l.Dir, string(e.ID)+".sent"))
-		if err != nil {
-			return nil, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, id, err)
-		}
-		if read.ChunkSectors != e.ChunkSectors || read.Dirty > 0 {
-			return nil, fmt.Errorf("%w: the map of volume %s has %d dirty chunks of %d sectors, the journal says %d",
-				volume.ErrUnavailable, id, read.Dirty, read.ChunkSectors, e.ChunkSectors)
-		}
-		out.list.origin, out.list.cache = read.Hottest()
-		l.maps.put(m, out.list)
+	if out.list, err = l.listOf(ctx, e, c); err != nil {
+		return nil, err
 	}
 	infos, err := l.Stack.Parts(ctx, id)
 	if err != nil {
@@ -135,6 +129,35 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 	if !found {
 		return nil, fmt.Errorf("%w: the lease of volume %s has ended", volume.ErrNotFound, id)
 	}
-	out.dev, err = l.Open(dev.DevPath(), unix.O_RDONLY|unix.O_DIRECT)
-	return out, err
+	if out.dev, err = l.Open(dev.DevPath(), unix.O_RDONLY|unix.O_DIRECT); err != nil {
+		return nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	// What was opened may be the device of the next lease.
+	if now, err := l.Host.Entry(id); err != nil || now == nil || now.Exported == nil || *now.Exported != m || l.maps.over(m) {
+		return nil, errors.Join(fmt.Errorf("%w: the lease of volume %s has ended", volume.ErrNotFound, id), err, out.dev.Close())
+	}
+	return out, nil
+}
+
+// listOf is what a leased cache holds. It is read once: as long as the lease lasts it does not
+// change.
+func (l *Lessor) listOf(ctx context.Context, e *state.Entry, c ssd.Cache) (list, error) {
+	l.maps.reading.Lock()
+	defer l.maps.reading.Unlock()
+	if known, ok := l.maps.get(*e.Exported); ok {
+		return known, nil
+	}
+	// The exported device has the metadata open.
+	read, err := l.ReadInUse(ctx, c.Meta.DevPath(), filepath.Join(l.Dir, string(e.ID)+".sent"))
+	if err != nil {
+		return list{}, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
+	}
+	if read.ChunkSectors != e.ChunkSectors || read.Dirty > 0 {
+		return list{}, fmt.Errorf("%w: the map of volume %s has %d dirty chunks of %d sectors, the journal says %d",
+			volume.ErrUnavailable, e.ID, read.Dirty, read.ChunkSectors, e.ChunkSectors)
+	}
+	var out list
+	out.origin, out.cache = read.Hottest()
+	l.maps.put(*e.Exported, out)
+	return out, nil
 }

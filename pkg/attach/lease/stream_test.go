@@ -297,11 +297,12 @@ func TestStreamOfAnotherMove(t *testing.T) {
 type sends struct{ s *source }
 
 // End implements Streams. Nothing of the move may be opened from here on.
-func (x sends) End(m volume.MoveID) {
+func (x sends) End(_ context.Context, m volume.MoveID) error {
 	if c, err := x.s.OpenStream(x.s.t.Context(), "v", m, "b"); !errors.Is(err, volume.ErrNotFound) {
 		x.s.t.Errorf("while the lease ends: %+v, %v, want ErrNotFound", c, err)
 	}
 	x.s.ended = append(x.s.ended, m)
+	return nil
 }
 
 // View implements ssd.PoolView.

@@ -76,8 +76,9 @@ type Levels struct {
 	// Split is true while the top is above the first level; Merged when it is an ordinary
 	// cache. Neither is a volume without a cache.
 	Split, Merged bool
-	// HotServes and RestServes tell which level is in use.
-	HotServes, RestServes bool
+	// HotServes and RestServes tell which level is in use. HotFailed is a first level whose swap
+	// has failed: the kernel holds back what comes to it, and its map is not to be believed.
+	HotServes, RestServes, HotFailed bool
 	// Top and Hot are the tables of a Split volume.
 	Top, Hot devmapper.Table
 }
@@ -103,11 +104,36 @@ func (s *Stack) Levels(ctx context.Context, e *state.Entry) (l Levels, err error
 		return l, err
 	}
 	hot, cached := l.Hot.Cache()
-	if !cached {
-		return l, fmt.Errorf("device %s is no cache", layout.Device(e.ID, layout.Hot))
-	}
-	l.Split, l.HotServes, l.RestServes = true, hot.Mode == devmapper.Writethrough, top.Mode == devmapper.Writethrough
+	l.Split, l.RestServes = true, top.Mode == devmapper.Writethrough
+	l.HotFailed = !cached || parts[layout.Hot].Suspended
+	l.HotServes = !l.HotFailed && hot.Mode == devmapper.Writethrough
 	return l, nil
+}
+
+// OriginOf is the number of the origin below the levels, "" if there are none.
+func (l Levels) OriginOf() string {
+	if hot, cached := l.Hot.Cache(); cached {
+		return hot.Origin
+	}
+	if len(l.Hot) == 1 {
+		if linear, ok := l.Hot[0].Target.(devmapper.LinearTarget); ok {
+			return linear.Device
+		}
+	}
+	return ""
+}
+
+// FreeHot lets go what a first level holds back whose swap has failed, so that the top above
+// it can get another table. The journal has denied the cache by then.
+func (s *Stack) FreeHot(ctx context.Context, e *state.Entry) error {
+	l, err := s.Levels(ctx, e)
+	if err != nil || !l.HotFailed {
+		return err
+	}
+	if _, cached := l.Hot.Cache(); !cached {
+		return nil // it was let go
+	}
+	return s.Reload(ctx, layout.Device(e.ID, layout.Hot), devmapper.LinearTable(l.Hot.Sectors(), l.OriginOf()))
 }
 
 // Serve has one level serve what its map names: all of that is on the SSD. The policy

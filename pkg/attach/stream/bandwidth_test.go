@@ -88,11 +88,12 @@ func TestStopPaced(t *testing.T) {
 		all := n.States()
 		return len(all) == 1 && all[0].HydratedBytes > 0
 	})
+	c := n.copying(n.account("v"))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	n.must(n.Stop(ctx, "v"))
 	n.wantCopied(1)
-	if got := n.copying(n.account("v")).limit.Limit(); got != rate.Limit(1) {
+	if got := c.limit.Limit(); got != rate.Limit(1) {
 		t.Errorf("limit of %v", got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
@@ -65,6 +64,10 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 	if err != nil {
 		return err
 	}
+	data, origin := parts[layout.Data], parts[layout.Origin]
+	if !data.HasLive || !origin.HasLive {
+		return fmt.Errorf("%w: volume %s has no devices to copy to and from", volume.ErrUnavailable, e.ID)
+	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	r.mu.Lock()
@@ -73,7 +76,7 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 	go func() {
 		defer close(c.done)
 		defer cancel()
-		c.run(run, parts[layout.Data].DevPath(), parts[layout.Origin].DevPath())
+		c.run(run, data.DevPath(), origin.DevPath())
 		r.poke()
 	}()
 	return nil
@@ -203,8 +206,10 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 			return ctx.Err()
 		case errors.Is(err, errWrite):
 			return err
-		case err == nil, errors.Is(err, errRest):
-			continue
+		case c.next == len(c.m.Entries):
+			return nil
+		case err == nil:
+			err = errors.New("it sends less than it has said")
 		}
 		if c.next > from {
 			vain = 0
@@ -286,12 +291,9 @@ func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin stri
 	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
 	buf := blockdev.AlignedBuffer(int(chunk))
 	for c.next < len(c.m.Entries) {
-		// The last chunk of the origin may be shorter.
-		n, err := src.ReadAt(buf, int64(c.m.Entries[c.next].Origin)*chunk)
-		if err != nil && !errors.Is(err, io.EOF) {
+		if _, err := src.ReadAt(buf, int64(c.m.Entries[c.next].Origin)*chunk); err != nil {
 			return err
 		}
-		clear(buf[n:])
 		if err := c.put(ctx, dst, c.next, buf); err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ type facts struct {
 	Levels stack.Levels
 	// HotCopied and Copied tell that the chunks of the first level, and all, are on the SSD.
 	HotCopied, Copied bool
+	// GivenUp is true after steps that failed again and again.
+	GivenUp bool
 	// Failed is true if the copy ended before it was complete, and Copying while it goes on.
 	Failed, Copying bool
 }
@@ -38,6 +40,8 @@ func decide(f facts) step {
 		return stepSweep
 	case !f.Levels.Split:
 		return stepNothing
+	case f.GivenUp, f.Levels.HotFailed:
+		return stepEnd
 	case f.Levels.RestServes:
 		return stepMerge
 	case f.Failed:

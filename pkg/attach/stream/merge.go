@@ -43,8 +43,7 @@ func (r *Runner) merge(ctx context.Context, e *state.Entry, l stack.Levels) erro
 	if err := r.promotedNothing(ctx, e, l); err != nil {
 		return err
 	}
-	hot, _ := l.Hot.Cache()
-	origin := stack.Origin{Sectors: l.Top.Sectors(), DevNo: hot.Origin}
+	origin := stack.Origin{Sectors: l.Top.Sectors(), DevNo: l.OriginOf()}
 	r.Stack.FinalCount(ctx, e.ID)
 	if err := r.Stack.ReloadTop(ctx, e, r.Stack.CacheTable(e, c.Meta, parts[layout.Data].DevNo(), origin, false)); err != nil {
 		return err
@@ -90,6 +89,8 @@ func (r *Runner) promotedNothing(ctx context.Context, e *state.Entry, l stack.Le
 			return err
 		case st.Fail:
 			return fmt.Errorf("%w: a level of volume %s has failed", volume.ErrUnavailable, e.ID)
+		case st.Dirty > 0:
+			return fmt.Errorf("%w: a level of volume %s has %d dirty chunks", volume.ErrUnavailable, e.ID, st.Dirty)
 		case st.Promotions > 0 || st.Demotions > 0:
 			return fmt.Errorf("%w: the levels of volume %s have changed while they served: %d promotions, %d demotions",
 				volume.ErrUnavailable, e.ID, st.Promotions, st.Demotions)

@@ -29,6 +29,8 @@ const (
 	patience = 5 * time.Second
 	// reportEvery is the least time between two reports of one stream.
 	reportEvery = 5 * time.Second
+	// patientFor are so many failures of steps: what fails that often is no accident.
+	patientFor = 20
 )
 
 // Host is the node whose caches are being filled.
@@ -90,6 +92,9 @@ type Runner struct {
 
 // account is what this process knows of one stream.
 type account struct {
+	// failures are the steps that have failed since one has not, and failed says how.
+	failures          int
+	failed            error
 	retryAt, reported time.Time
 	// copy is what copies, nil if nothing does; began is when it did.
 	copy  *copying
@@ -296,8 +301,10 @@ func (r *Runner) lockedStep(ctx context.Context, id volume.ID, a *account) error
 	}
 	if err := r.take(ctx, e, a, f, next); err != nil {
 		a.retryAt = r.Now().Add(retryPause)
+		a.failures, a.failed = a.failures+1, err
 		return fmt.Errorf("step %s: %w", next, err)
 	}
+	a.failures = 0
 	if next != stepCopy {
 		r.poke() // for the next one
 	}
@@ -305,7 +312,7 @@ func (r *Runner) lockedStep(ctx context.Context, id volume.ID, a *account) error
 }
 
 func (r *Runner) gather(ctx context.Context, e *state.Entry, a *account) (facts, error) {
-	f := facts{Entry: e}
+	f := facts{Entry: e, GivenUp: a.failures >= patientFor}
 	c := r.copying(a)
 	if c != nil && !c.of(e) {
 		// Whoever took those devices away has stopped it; its counts say nothing of these.
@@ -333,12 +340,34 @@ func (r *Runner) take(ctx context.Context, e *state.Entry, a *account, f facts, 
 	case stepMerge:
 		return r.merge(ctx, e, f.Levels)
 	case stepSweep:
-		return r.sweep(ctx, e, volume.MoveCompleted, "everything was copied, "+r.Now().Sub(a.began).Round(time.Millisecond).String())
+		return r.sweep(ctx, e, volume.MoveCompleted, copiedIn(a.began, r.Now()))
 	case stepEnd:
-		return r.end(ctx, e, f.Levels, r.copying(a).why())
+		return r.end(ctx, e, f.Levels, r.why(a, f))
 	case stepNothing:
 	}
 	return nil
+}
+
+// copiedIn is the message of a stream that is complete; when it began may not be known.
+func copiedIn(began, now time.Time) string {
+	if began.IsZero() {
+		return "everything was copied"
+	}
+	return "everything was copied, " + now.Sub(began).Round(time.Millisecond).String()
+}
+
+// why says why a stream is ended before it is complete.
+func (r *Runner) why(a *account, f facts) string {
+	c := r.copying(a)
+	switch {
+	case f.Levels.HotFailed:
+		return "the first level could not be brought into use"
+	case f.GivenUp:
+		return a.failed.Error()
+	case c != nil:
+		return c.why()
+	}
+	return "the copy has ended"
 }
 
 // serve has a level serve whose chunks are on the SSD.
@@ -374,6 +403,9 @@ func (r *Runner) Settle(ctx context.Context, e *state.Entry, why string) error {
 
 // end is Settle for tables that are known.
 func (r *Runner) end(ctx context.Context, e *state.Entry, l stack.Levels, why string) error {
+	if err := r.Stop(ctx, e.ID); err != nil {
+		return err
+	}
 	if l.Split && l.HotServes {
 		err := r.merge(ctx, e, l)
 		if err == nil {

@@ -30,6 +30,8 @@ type Kernel struct {
 	// at the same time share them (dm-cache-metadata.c, lookup_or_open).
 	metadata map[blockdevtest.Device]*metadata
 	regions  uint64
+	// failSwap is the device whose next swap fails.
+	failSwap string
 }
 
 // New returns the device mapper of a machine, without devices.
@@ -62,6 +64,9 @@ type device struct {
 	major, minor   int
 	readOnly       bool
 	live, inactive *table
+	// suspended is true after a swap that has failed: the new table is there, and what comes
+	// waits (dm_swap_table and dm_resume in drivers/md/dm.c).
+	suspended bool
 	// region is that of its statistics, 0 without; tracked is what was written to.
 	region  uint64
 	tracked *tracked
@@ -179,6 +184,9 @@ func (d *device) flush() error {
 // each hands parts of a range to the targets that they belong to: in is where the part
 // begins in the range, at where it begins in the target.
 func (d *device) each(off, n int64, do func(t target, in, at, n int64) error) error {
+	for d.suspended {
+		d.k.changed.Wait()
+	}
 	if off < 0 || off+n > d.size() {
 		return fmt.Errorf("%d bytes at %d of %s, which has %d: %w", n, off, d.name, d.size(), unix.EIO)
 	}
@@ -352,13 +360,33 @@ func (k *Kernel) create(name, uuid string, lines devmapper.Table, readOnly bool)
 	return d.info(), nil
 }
 
+// FailSwap has the next swap of a device's tables fail after the new one is in place.
+func (k *Kernel) FailSwap(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.failSwap = name
+}
+
+// below reports whether something is so of a device that this one is on.
+func (d *device) below(is func(*device) bool) bool {
+	for _, other := range d.k.devices {
+		if slices.Contains(d.live.deps, blockdevtest.DMNo(other.minor)) && (is(other) || other.live != nil && other.below(is)) {
+			return true
+		}
+	}
+	return false
+}
+
 // swap makes the inactive table live, if there is one.
 func (d *device) swap() error {
 	if d.inactive == nil {
 		return nil
 	}
 	before := d.live
-	if c, ok := d.only().(stateful); ok {
+	if d.live != nil && !d.suspended && d.below(func(d *device) bool { return d.suspended }) {
+		return fmt.Errorf("suspend %s: what is below it holds I/O back: %w", d.name, unix.EBUSY)
+	}
+	if c, ok := d.only().(stateful); ok && !d.suspended {
 		if err := c.suspend(); err != nil {
 			return err
 		}
@@ -372,6 +400,12 @@ func (d *device) swap() error {
 	if before != nil {
 		before.close()
 	}
+	d.suspended = d.k.failSwap == d.name && before != nil
+	if d.suspended {
+		d.k.failSwap = ""
+		return fmt.Errorf("resume %s: %w", d.name, unix.EIO)
+	}
+	d.k.changed.Broadcast()
 	return nil
 }
 
@@ -457,7 +491,7 @@ func (d *device) info() devmapper.Info {
 	return devmapper.Info{
 		Name: d.name, UUID: d.uuid, Major: d.major, Minor: d.minor,
 		OpenCount: d.k.machine.Openers(blockdevtest.DMNo(d.minor)),
-		ReadOnly:  d.readOnly, HasLive: d.live != nil, HasInactive: d.inactive != nil,
+		Suspended: d.suspended, ReadOnly: d.readOnly, HasLive: d.live != nil, HasInactive: d.inactive != nil,
 	}
 }
 
