@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/e2e/hoststate"
+)
+
+// moves moves two volumes with warm caches to the other node, with the cache and without, and
+// the first one back by the method that it has not come by.
+func (d *demo) moves(ctx context.Context, t *table, with, without *volume) error {
+	d.say("moving %s and %s to %s", with.claim, without.claim, d.other)
+	if err := each([]*volume{with, without}, func(v *volume) error { return d.stop(ctx, v) }); err != nil {
+		return err
+	}
+	first, err := d.moved(ctx, with, d.other)
+	if err != nil {
+		return err
+	}
+	t.moved.by = append(t.moved.by, first)
+	if t.moved.without, err = d.firstSecond(ctx, without, d.other); err != nil {
+		return err
+	}
+	if first.method != v1alpha1.MigrationClone {
+		return nil // the kernel has no other
+	}
+	if err := d.askStream(ctx, with); err != nil {
+		return err
+	}
+	d.say("moving %s back by stream", with.claim)
+	if err := d.stop(ctx, with); err != nil {
+		return err
+	}
+	second, err := d.moved(ctx, with, d.node)
+	t.moved.by = append(t.moved.by, second)
+	return err
+}
+
+// moved starts a volume on a node, and returns what its cache serves in the first second, and
+// when it has come.
+func (d *demo) moved(ctx context.Context, v *volume, node string) (m arrival, err error) {
+	if m.first, err = d.firstSecond(ctx, v, node); err != nil {
+		return m, err
+	}
+	if m.method, err = d.arrived(ctx, v); err != nil || m.method == "" {
+		return m, err
+	}
+	m.then, err = d.second(ctx, v)
+	return m, err
+}
+
+// firstSecond starts a volume on a node and returns the hit rate of its first second.
+func (d *demo) firstSecond(ctx context.Context, v *volume, node string) (float64, error) {
+	if err := d.start(ctx, v, node); err != nil {
+		return 0, err
+	}
+	second := d.second
+	if v.streams {
+		second = d.secondOfStream
+	}
+	rate, err := second(ctx, v)
+	if err == nil {
+		d.say("%s: hit rate of the first second on %s: %.1f %%", v.claim, node, 100*rate)
+	}
+	return rate, err
+}
+
+// second reads for a second and returns the hit rate.
+func (d *demo) second(ctx context.Context, v *volume) (float64, error) {
+	done, err := d.counted(ctx, v, func() error {
+		_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second))
+		return err
+	})
+	return done.ReadHitRate(), err
+}
+
+// secondOfStream is second while levels begin to serve, and tables with their counters change.
+func (d *demo) secondOfStream(ctx context.Context, v *volume) (float64, error) {
+	before, err := hoststate.CountReads(ctx, d.Host, v.node, v.Handle)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second)); err != nil {
+		return 0, err
+	}
+	after, err := hoststate.CountReads(ctx, d.Host, v.node, v.Handle)
+	return after.Sub(before).HitRate(), err
+}
+
+// arrived waits until a volume's cache has come to the node where it is now, and says by which
+// method; "" if it does not come.
+func (d *demo) arrived(ctx context.Context, v *volume) (method v1alpha1.MigrationMethod, err error) {
+	err = cluster.Await(ctx, waitLimit, func(ctx context.Context) (string, error) {
+		var moves v1alpha1.CacheMigrationList
+		if err := d.API.List(ctx, &moves); err != nil {
+			return "", fmt.Errorf("moves: %w", err)
+		}
+		var newest *v1alpha1.CacheMigration
+		for i := range moves.Items {
+			m := &moves.Items[i]
+			if m.Spec.VolumeName == v.Handle && m.Spec.DestinationNode == v.node && (newest == nil || m.Spec.Generation > newest.Spec.Generation) {
+				newest = m
+			}
+		}
+		switch {
+		case newest == nil || newest.Spec.SourceNode == "":
+			return "", nil
+		case newest.Status.Outcome == "":
+			return "move " + newest.Name + " is under way", nil
+		case newest.Status.Outcome == v1alpha1.MigrationCompleted:
+			method = newest.Spec.Method
+		}
+		return "", nil
+	})
+	return method, err
+}
+
+// askStream has the next move of a volume be one by stream.
+func (d *demo) askStream(ctx context.Context, v *volume) error {
+	var record v1alpha1.CachedVolume
+	if err := d.API.Get(ctx, client.ObjectKey{Name: v.Handle}, &record); err != nil {
+		return fmt.Errorf("volume %s: %w", v.Handle, err)
+	}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"warmStart":{"method":"stream"}}}`))
+	if err := d.API.Patch(ctx, &record, patch); err != nil {
+		return fmt.Errorf("volume %s: %w", v.Handle, err)
+	}
+	v.streams = true
+	return nil
+}
