@@ -65,7 +65,7 @@ var _ = Describe("A cache follows its pod by stream", Label("warmmove", "stream"
 		followByStream(ctx, v1alpha1.CacheModeWriteback, byStream)
 	}, NodeTimeout(specLimit))
 
-	It("where the kernel has neither dm-clone nor an iSCSI target", Label("lab", "upgrade"), Serial, func(ctx SpecContext) {
+	It("where the kernel has neither dm-clone nor an iSCSI target", Label("slow", "lab", "upgrade"), Serial, func(ctx SpecContext) {
 		r := newRelease(ctx)
 		DeferCleanup(func(ctx SpecContext) {
 			r.helm(ctx, "rollback", r.name, r.revision, "--wait", "--timeout", rolloutLimit)

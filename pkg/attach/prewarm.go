@@ -190,6 +190,7 @@ func (a *Attacher) prewarmRequest(rec volume.Volume) volume.MoveRequest {
 		Volume: rec.ID, Purpose: volume.PurposePrewarm, Request: rec.Prewarm.Request,
 		Fence:  volume.Fence{UID: rec.Fence.UID, Generation: rec.Fence.Generation, Node: a.Node},
 		Source: &volume.WarmSource{Node: rec.Fence.Node, Generation: rec.Fence.Generation},
+		Method: volume.MethodClone, Reason: "a cache in use can be read over iSCSI alone",
 	}
 	r.Bandwidth, r.Deadline = a.warmLimits(rec.Spec.WarmStart)
 	return r
