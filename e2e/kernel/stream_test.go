@@ -179,9 +179,6 @@ func TestKernelStream(t *testing.T) {
 func TestKernelStreamLoad(t *testing.T) {
 	m := newMachine(t)
 	for _, lost := range []bool{false, true} {
-		if !lost && !every() {
-			continue
-		}
 		name := "load"
 		if lost {
 			name = "lost"
