@@ -14,21 +14,28 @@ import (
 // byStream asks for a stream, whatever the nodes have.
 var byStream = map[string]string{"warmStart": "peer", "warmStartMethod": "stream"}
 
+// startWarm starts a volume on node A with a warm working set, of which it returns the checksum,
+// the hit rate and the cache's own identity.
+func startWarm(ctx context.Context, spec volumeSpec) (v *vol, sum string, rate float64, cache string) {
+	GinkgoHelper()
+	v, err := newSpace(ctx).volume(ctx, spec)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.start(ctx, nodeA)).To(Succeed())
+	sum, err = v.write(ctx, 0, workingSet)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(v.warmUp(ctx)).To(Succeed())
+	rate, err = v.hitRate(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	cache, err = v.cacheUUID(ctx, nodeA)
+	Expect(err).NotTo(HaveOccurred())
+	return v, sum, rate, cache
+}
+
 // followByStream moves a volume to the other node and back, and wants its cache to follow it by
 // stream each time.
 func followByStream(ctx context.Context, mode v1alpha1.CacheMode, parameters map[string]string) {
 	GinkgoHelper()
-	s := newSpace(ctx)
-	v, err := s.volume(ctx, volumeSpec{name: "stream", mode: mode, kind: block, size: "128Mi", cacheSize: "100%", parameters: parameters})
-	Expect(err).NotTo(HaveOccurred())
-	Expect(v.start(ctx, nodeA)).To(Succeed())
-	sum, err := v.write(ctx, 0, workingSet)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(v.warmUp(ctx)).To(Succeed())
-	before, err := v.hitRate(ctx)
-	Expect(err).NotTo(HaveOccurred())
-	old, err := v.cacheUUID(ctx, nodeA)
-	Expect(err).NotTo(HaveOccurred())
+	v, sum, before, old := startWarm(ctx, volumeSpec{name: "stream", mode: mode, kind: block, size: "128Mi", cacheSize: "100%", parameters: parameters})
 
 	By("moving it away, and writing there while the stream comes")
 	Expect(v.restart(ctx, nodeB)).To(Succeed())

@@ -24,17 +24,7 @@ import (
 
 var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove"),
 	func(ctx SpecContext, mode v1alpha1.CacheMode) {
-		s := newSpace(ctx)
-		v, err := s.volume(ctx, volumeSpec{name: "follow", mode: mode, kind: block, size: "128Mi", cacheSize: "100%"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, workingSet)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(v.warmUp(ctx)).To(Succeed())
-		before, err := v.hitRate(ctx)
-		Expect(err).NotTo(HaveOccurred())
-		old, err := v.cacheUUID(ctx, nodeA)
-		Expect(err).NotTo(HaveOccurred())
+		v, sum, before, old := startWarm(ctx, volumeSpec{name: "follow", mode: mode, kind: block, size: "128Mi", cacheSize: "100%"})
 
 		By("moving it away")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())

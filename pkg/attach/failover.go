@@ -82,7 +82,7 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	// The origin by the table itself: nothing else needs to answer. That of a stream is below
 	// its first level.
 	origin := cache.Origin
-	if e.Hydration != nil && e.Hydration.Stream != nil {
+	if e.Streams() {
 		l, err := a.stack.Levels(ctx, e)
 		if err != nil {
 			return err
@@ -90,11 +90,8 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 		if below := l.OriginOf(); below != "" {
 			origin = below
 		}
-		if err := a.stack.FreeHot(ctx, e); err != nil {
-			return err
-		}
 	}
-	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(table.Sectors(), origin)); err != nil {
+	if err := a.stack.Bypass(ctx, e, table.Sectors(), origin); err != nil {
 		return err
 	}
 	faultFailoverSwapped.Hit()

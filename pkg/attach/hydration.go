@@ -64,17 +64,9 @@ func (a *Attacher) readMap(id volume.ID) (*cachemap.Map, error) {
 
 // writeMap replaces the map file. A hydration under way needs it after any crash of the
 // process, and none after one of the machine: then the SSD has the map.
-func (a *Attacher) writeMap(id volume.ID, m cachemap.Map) (err error) {
-	f, err := os.CreateTemp(a.Warm.Dir, "."+string(id)+"-*")
-	if err != nil {
+func (a *Attacher) writeMap(id volume.ID, m cachemap.Map) error {
+	if err := cachetools.WriteFile(a.mapFile(id), m); err != nil {
 		return fmt.Errorf("map of volume %s: %w", id, err)
-	}
-	err = m.WriteXML(f)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), a.mapFile(id))
-	}
-	if err != nil {
-		return fmt.Errorf("map of volume %s: %w", id, errors.Join(err, os.Remove(f.Name())))
 	}
 	return nil
 }
@@ -162,22 +154,33 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 	}
 }
 
-// importCache gets the lease of the old node's retained cache, connects it and reads its map.
-func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, error) {
-	e := s.entry
-	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
+// beginLease asks for the lease of the old node's retained cache, and journals what note takes of
+// its answer.
+func (a *Attacher) beginLease(ctx context.Context, s *staging, note func(h *state.Hydration, l *volume.Lease) error) (*volume.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
-	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm)
-	id, lease, err := a.Moves.Begin(lctx, req)
-	err = s.update(func(e *state.Entry) error {
+	req := a.moveRequest(s.rec, s.entry.Fence, s.plan.Warm)
+	id, lease, err := a.Moves.Begin(ctx, req)
+	return lease, s.update(func(e *state.Entry) error {
 		e.Hydration.Move = id
 		if err != nil {
 			return err
 		}
-		e.Hydration.Peer, e.Hydration.PeerOffset, e.Hydration.PeerSectors = &lease.Source, uint64(lease.MetaBytes)/sectorSize, uint64(lease.DataBytes)/sectorSize
+		if err := note(e.Hydration, lease); err != nil {
+			return err
+		}
 		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
 		s.seed.lease = *lease
 		return a.save(ctx, e, e.State)
+	})
+}
+
+// importCache gets the lease of the old node's retained cache, connects it and reads its map.
+func (a *Attacher) importCache(ctx context.Context, s *staging) (*cachemap.Map, error) {
+	e := s.entry
+	lease, err := a.beginLease(ctx, s, func(h *state.Hydration, l *volume.Lease) error {
+		h.Peer, h.PeerOffset, h.PeerSectors = &l.Source, uint64(l.MetaBytes)/sectorSize, uint64(l.DataBytes)/sectorSize
+		return nil
 	})
 	if err != nil {
 		return nil, err

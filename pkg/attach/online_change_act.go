@@ -184,12 +184,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 		return err
 	}
 	faultChangeDenied.Hit()
-	if e.Streams() {
-		if err := a.stack.FreeHot(ctx, e); err != nil {
-			return err
-		}
-	}
-	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(f.Status.OriginSectors, o.DevNo)); err != nil {
+	if err := a.stack.Bypass(ctx, e, f.Status.OriginSectors, o.DevNo); err != nil {
 		return err
 	}
 	faultChangeUncached.Hit()

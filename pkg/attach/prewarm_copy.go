@@ -247,9 +247,7 @@ func (m *meter) report(ctx context.Context) {
 	if d := now.Sub(m.began); d > 0 {
 		p.Rate = int64(float64(m.done-m.base) / d.Seconds())
 	}
-	if p.Rate > 0 {
-		p.Remaining = time.Duration(float64(m.total-m.done) / float64(p.Rate) * float64(time.Second))
-	}
+	p.Estimate()
 	if err := m.a.Moves.Progress(ctx, m.move, p); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Progress of a copy could not be reported", "move", m.move.Name)
 	}

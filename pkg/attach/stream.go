@@ -49,29 +49,18 @@ func (a *Attacher) importStream(ctx context.Context, s *staging) error {
 	if a.Stream == nil {
 		return fmt.Errorf("%w: streams are not configured", volume.ErrUnavailable)
 	}
-	e := s.entry
-	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
-	defer cancel()
-	req := a.moveRequest(s.rec, e.Fence, s.plan.Warm)
-	id, lease, err := a.Moves.Begin(lctx, req)
-	err = s.update(func(e *state.Entry) error {
-		e.Hydration.Move = id
-		if err != nil {
-			return err
-		}
-		if lease.Stream == nil {
+	lease, err := a.beginLease(ctx, s, func(h *state.Hydration, l *volume.Lease) error {
+		if l.Stream == nil {
 			return fmt.Errorf("%w: the other node's answer names no stream", volume.ErrUnavailable)
 		}
-		e.Hydration.Stream.Source = lease.Stream
-		e.Hydration.Bandwidth, e.Hydration.Deadline = req.Bandwidth, req.Deadline
-		s.seed.lease = *lease
-		return a.save(ctx, e, e.State)
+		h.Stream.Source = l.Stream
+		return nil
 	})
 	if err != nil {
 		return err
 	}
 	faultStreamLeased.Hit()
-	chunk, blocks, err := a.Stream.Map(ctx, *lease.Stream, e.ID, id)
+	chunk, blocks, err := a.Stream.Map(ctx, *lease.Stream, s.entry.ID, s.entry.Hydration.Move)
 	switch {
 	case err != nil:
 		return err
@@ -168,10 +157,7 @@ func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string
 		return err
 	}
 	faultStreamDenied.Hit()
-	if err := a.stack.FreeHot(ctx, e); err != nil {
-		return err
-	}
-	if err := a.stack.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(l.Top.Sectors(), origin)); err != nil {
+	if err := a.stack.Bypass(ctx, e, l.Top.Sectors(), origin); err != nil {
 		return err
 	}
 	return a.sweepBecause(ctx, e, why)

@@ -58,19 +58,10 @@ func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID,
 		if err != nil {
 			return err
 		}
-		for {
-			r, err := stream.Recv()
-			switch {
-			case errors.Is(err, io.EOF):
-				return l.end()
-			case err != nil:
-				return err
-			}
-			s.heard()
-			if err := l.add(r); err != nil {
-				return err
-			}
+		if err := receive(stream, s, l.add); err != nil {
+			return err
 		}
+		return l.end()
 	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("list of the cache of volume %s: %w", id, err)
@@ -100,21 +91,10 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 		if err != nil {
 			return err
 		}
-		for {
-			r, err := stream.Recv()
-			switch {
-			case errors.Is(err, io.EOF):
-				return a.end()
-			case err != nil:
-				return err
-			}
-			s.heard()
+		err = receive(stream, s, func(r *streampb.ChunksReply) error {
 			whole, err := a.add(r)
-			if err != nil {
+			if err != nil || !whole {
 				return err
-			}
-			if !whole {
-				continue
 			}
 			s.pause() // the time that each takes is not the source's
 			if err := each(a.next, a.block, a.buf); err != nil {
@@ -122,7 +102,12 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 			}
 			a.taken()
 			s.heard()
+			return nil
+		})
+		if err != nil {
+			return err
 		}
+		return a.end()
 	})
 	var own callerError
 	if errors.As(err, &own) {
@@ -142,6 +127,23 @@ type silence struct {
 
 func (s *silence) heard() { s.timer.Reset(s.bound) }
 func (s *silence) pause() { s.timer.Stop() }
+
+// receive gives each reply to add, until there are no more.
+func receive[R any](stream grpc.ServerStreamingClient[R], s *silence, add func(*R) error) error {
+	for {
+		r, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		s.heard()
+		if err := add(r); err != nil {
+			return err
+		}
+	}
+}
 
 // callerError is an error of a caller's own function.
 type callerError struct{ error }

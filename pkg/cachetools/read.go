@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -46,13 +47,20 @@ func ReadFile(path string) (*cachemap.Map, error) {
 	return &m, err
 }
 
-// WriteFile writes a map for Restore.
+// WriteFile replaces a file by a map for Restore. A process that ends leaves the old file or
+// the new one; after a loss of power either may be gone.
 func WriteFile(path string, m cachemap.Map) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
 	}
-	return errors.Join(m.WriteXML(f), f.Close())
+	if err = errors.Join(m.WriteXML(f), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
 }
 
 // CopyHead copies the first n bytes of a device, a multiple of 4096, to a file: past the page

@@ -176,6 +176,13 @@ type MoveProgress struct {
 	From      ServedFrom
 }
 
+// Estimate sets Remaining by what is left and the rate.
+func (p *MoveProgress) Estimate() {
+	if p.Rate > 0 {
+		p.Remaining = time.Duration(float64(p.TotalBytes-p.HydratedBytes) / float64(p.Rate) * float64(time.Second))
+	}
+}
+
 // MoveOutcome is how a move ended.
 type MoveOutcome string
 

@@ -449,9 +449,7 @@ func (r *Runner) report(ctx context.Context, e *state.Entry, f facts, memo *acco
 	s := memo.state
 	r.memory.mu.Unlock()
 	p := volume.MoveProgress{TotalBytes: s.TotalBytes, HydratedBytes: s.HydratedBytes, Rate: s.Rate, From: s.From}
-	if s.Rate > 0 {
-		p.Remaining = time.Duration(float64(s.TotalBytes-s.HydratedBytes) / float64(s.Rate) * float64(time.Second))
-	}
+	p.Estimate()
 	if err := r.Moves.Progress(ctx, e.Hydration.Move, p); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		klog.FromContext(ctx).Error(err, "Progress of a move could not be reported", "volume", e.ID)
 	}

@@ -123,9 +123,19 @@ func (l Levels) OriginOf() string {
 	return ""
 }
 
-// FreeHot lets go what a first level holds back whose swap has failed, so that the top above
-// it can get another table. The journal has denied the cache by then.
-func (s *Stack) FreeHot(ctx context.Context, e *state.Entry) error {
+// Bypass has a volume go on past its cache, which the journal has denied by then.
+func (s *Stack) Bypass(ctx context.Context, e *state.Entry, sectors uint64, origin string) error {
+	if e.Streams() {
+		if err := s.freeHot(ctx, e); err != nil {
+			return err
+		}
+	}
+	return s.Reload(ctx, layout.Device(e.ID, layout.Top), devmapper.LinearTable(sectors, origin))
+}
+
+// freeHot lets go what a first level holds back whose swap has failed, so that the top above
+// it can get another table.
+func (s *Stack) freeHot(ctx context.Context, e *state.Entry) error {
 	l, err := s.Levels(ctx, e)
 	if err != nil || !l.HotFailed {
 		return err

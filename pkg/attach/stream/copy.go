@@ -142,9 +142,7 @@ func (c *copying) progress(now time.Time) volume.MoveProgress {
 	if took := now.Sub(c.began).Seconds(); took > 0 {
 		p.Rate = int64(float64(int64(c.next-c.first)*chunk) / took)
 	}
-	if p.Rate > 0 {
-		p.Remaining = time.Duration(float64(p.TotalBytes-p.HydratedBytes) / float64(p.Rate) * float64(time.Second))
-	}
+	p.Estimate()
 	return p
 }
 
