@@ -54,7 +54,7 @@ type puller struct {
 func (p puller) open(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (c interface {
 	ChunkSectors() uint64
 	Blocks() []uint64
-	ReadChunk(ctx context.Context, i int, buf []byte) error
+	ReadChunks(ctx context.Context, i int, buf []byte) (int, error)
 	Close() error
 }, from *host, err error) {
 	p.h.w.mu.Lock()
@@ -99,7 +99,7 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 		if from.sends.over(m) {
 			return fmt.Errorf("%w: the lease has ended", volume.ErrNotFound)
 		}
-		if err := c.ReadChunk(ctx, i, buf); err != nil {
+		if _, err := c.ReadChunks(ctx, i, buf); err != nil {
 			return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 		}
 		// A process that ends leaves its connection, and the other node lets the device go.

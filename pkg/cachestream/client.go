@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
@@ -22,6 +21,8 @@ import (
 const (
 	// connectTimeout is how long one address may take to answer.
 	connectTimeout = 5 * time.Second
+	// goneAfter is how long a machine may not answer at all.
+	goneAfter = 15 * time.Second
 	// Silence is how long a source node may send nothing. It is longer than what the node's
 	// bandwidth, shared by all its streams, makes one of them wait.
 	Silence = time.Minute
@@ -121,12 +122,39 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 
 // silence ends a call that hears nothing.
 type silence struct {
-	bound time.Duration
-	timer *time.Timer
+	// heardOf counts what was heard; paused tells that nothing needs to be.
+	heardOf atomic.Uint64
+	paused  atomic.Bool
 }
 
-func (s *silence) heard() { s.timer.Reset(s.bound) }
-func (s *silence) pause() { s.timer.Stop() }
+// newSilence calls end when nothing has been heard for a bound, until ctx ends. It looks now and then,
+// so that what is heard costs nothing: end may be late by a part of the bound.
+func newSilence(ctx context.Context, bound time.Duration, end func()) *silence {
+	s := &silence{}
+	go func() {
+		const looks = 8
+		ticker := time.NewTicker(bound / looks)
+		defer ticker.Stop()
+		last, silent := uint64(0), 0
+		for silent <= looks {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if now := s.heardOf.Load(); now != last || s.paused.Load() {
+				last, silent = now, 0
+			} else {
+				silent++
+			}
+		}
+		end()
+	}()
+	return s
+}
+
+func (s *silence) heard() { s.heardOf.Add(1); s.paused.Store(false) }
+func (s *silence) pause() { s.paused.Store(true) }
 
 // receive gives each reply to add, until there are no more.
 func receive[R any](stream grpc.ServerStreamingClient[R], s *silence, add func(*R) error) error {
@@ -199,8 +227,7 @@ func (c *Client) callAt(ctx context.Context, address, key string, call func(cont
 	defer func() { _ = conn.Close() }() // everything was said
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &silence{bound: c.silence, timer: time.AfterFunc(c.silence, func() { cancel(errSilent) })}
-	defer s.pause()
+	s := newSilence(ctx, c.silence, func() { cancel(errSilent) })
 	err = call(ctx, streampb.NewCacheStreamClient(conn), s)
 	var own callerError
 	switch {
@@ -217,11 +244,11 @@ func (c *Client) callAt(ctx context.Context, address, key string, call func(cont
 func (c *Client) options(tls credentials.TransportCredentials) []grpc.DialOption {
 	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}
 	return []grpc.DialOption{
-		grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(c.token),
+		grpc.WithTransportCredentials(wired{tls}), grpc.WithPerRPCCredentials(c.token),
 		// Nodes reach each other themselves, and nobody else says how.
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithConnectParams(connect),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: clientAliveEvery, Timeout: aliveTimeout}),
+		grpc.WithContextDialer(dialer()), grpc.WithWriteBufferSize(wireBytes),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window), grpc.WithMaxHeaderListSize(maxHeader),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(maxRequest)),
 	}

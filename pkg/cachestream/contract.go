@@ -18,6 +18,9 @@ const (
 	MaxChunkBytes = 64 << 20
 	// MaxPieceBytes is the most of a chunk that one message has.
 	MaxPieceBytes = 1 << 20
+	// runBytes is how much of chunks that lie side by side is read at once, in bytes; a larger
+	// chunk is read by itself.
+	runBytes = 1 << 20
 )
 
 // Caches are the retained caches of this node.
@@ -36,8 +39,9 @@ type Cache interface {
 	// first, each once. As long as the lease lasts they are the same in each Cache that is
 	// opened of it: a stream that broke is resumed by the place in this list.
 	Blocks() []uint64
-	// ReadChunk reads the whole chunk of Blocks()[i] into buf, which is aligned for O_DIRECT.
-	ReadChunk(ctx context.Context, i int, buf []byte) error
+	// ReadChunks reads whole chunks from Blocks()[i] on into buf, which is aligned for O_DIRECT and
+	// has room for at least one: as many of them as lie side by side. It returns how many.
+	ReadChunks(ctx context.Context, i int, buf []byte) (int, error)
 	// Close ends the use of the cache.
 	Close() error
 }

@@ -37,8 +37,10 @@ type cache struct {
 	chunkBytes int
 	blocks     []uint64
 	// to is whom it is leased to, and read is called before each chunk is read.
-	to     string
-	read   func(ctx context.Context, i int) error
+	to   string
+	read func(ctx context.Context, i int) error
+	// run is how many chunks are read at once, 0 is one.
+	run    int
 	opened atomic.Int32
 	closed atomic.Int32
 }
@@ -65,14 +67,18 @@ func (c *cache) OpenLease(_ context.Context, of volume.ID, m volume.MoveID, to s
 func (c *cache) ChunkSectors() uint64 { return uint64(c.chunkBytes / sectorSize) }
 func (c *cache) Blocks() []uint64     { return c.blocks }
 
-func (c *cache) ReadChunk(ctx context.Context, i int, buf []byte) error {
-	if c.read != nil {
-		if err := c.read(ctx, i); err != nil {
-			return err
+func (c *cache) ReadChunks(ctx context.Context, i int, buf []byte) (int, error) {
+	n := 0
+	for off := 0; off+c.chunkBytes <= len(buf) && i+n < len(c.blocks) && n < max(c.run, 1); off += c.chunkBytes {
+		if c.read != nil {
+			if err := c.read(ctx, i+n); err != nil {
+				return n, err
+			}
 		}
+		copy(buf[off:], content(c.blocks[i+n], c.chunkBytes))
+		n++
 	}
-	copy(buf, content(c.blocks[i], len(buf)))
-	return nil
+	return n, nil
 }
 
 func (c *cache) Close() error {

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -85,24 +84,21 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 			return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
 		}
 		size := int(g.GetChunkSectors()) * sectorSize
-		if !s.buffers.TryAcquire(int64(size)) {
+		room := max(runBytes/size, 1) * size
+		if !s.buffers.TryAcquire(2 * int64(room)) {
 			return fmt.Errorf("%w: this node has no memory for another stream", volume.ErrUnavailable)
 		}
-		defer s.buffers.Release(int64(size))
+		defer s.buffers.Release(2 * int64(room))
 		if err := stream.Send(&streampb.ChunksReply{Geometry: g}); err != nil {
 			return err
 		}
 		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
-		p := &sender{
-			stream: stream, cache: c, blocks: c.Blocks(), buf: blockdev.AlignedBuffer(size), piece: pieceBytes(bandwidth),
-		}
+		p := &sender{stream: stream, blocks: c.Blocks(), size: size, piece: pieceBytes(bandwidth)}
 		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
-		for i := int(from); i < len(p.blocks); i++ {
-			if err := p.chunk(ctx, i); err != nil {
-				return err
-			}
-		}
-		return nil
+		r := newReader(c, int(from), size, room)
+		// Before the cache is closed.
+		defer r.end()
+		return p.send(ctx, r.begin(ctx))
 	})
 }
 
@@ -192,20 +188,35 @@ func pieceBytes(bandwidth int64) int {
 // sender sends chunks.
 type sender struct {
 	stream grpc.ServerStreamingServer[streampb.ChunksReply]
-	cache  Cache
 	blocks []uint64
-	buf    []byte
-	piece  int
-	limits []*rate.Limiter
+	// size is that of a chunk, and piece of the most of it that is sent at once, in bytes.
+	size, piece int
+	limits      []*rate.Limiter
+}
+
+// send sends what is read, until there is no more.
+func (s *sender) send(ctx context.Context, runs <-chan run) error {
+	for r := range runs {
+		if r.panicked != nil {
+			panic(r.panicked)
+		}
+		if r.err != nil {
+			return r.err
+		}
+		for i := range len(r.data) / s.size {
+			if err := s.chunk(ctx, r.first+i, r.data[i*s.size:(i+1)*s.size]); err != nil {
+				return err
+			}
+		}
+		r.sent()
+	}
+	return ctx.Err()
 }
 
 // chunk sends the chunk at a place of the list.
-func (s *sender) chunk(ctx context.Context, i int) error {
-	if err := s.cache.ReadChunk(ctx, i, s.buf); err != nil {
-		return err
-	}
-	for off := 0; off < len(s.buf); off += s.piece {
-		data := s.buf[off:min(off+s.piece, len(s.buf))]
+func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
+	for off := 0; off < len(chunk); off += s.piece {
+		data := chunk[off:min(off+s.piece, len(chunk))]
 		for _, l := range s.limits {
 			if l.Limit() == rate.Inf {
 				continue

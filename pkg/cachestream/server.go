@@ -147,7 +147,7 @@ func (s *Server) Listen(ctx context.Context) error {
 // trying the others. When it returns nobody uses a cache any more.
 func (s *Server) Run(ctx context.Context, caches Caches) error {
 	g := grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(serverTLS(s.cert))),
+		grpc.Creds(wired{credentials.NewTLS(serverTLS(s.cert))}), grpc.WriteBufferSize(wireBytes),
 		grpc.ConnectionTimeout(handshake),
 		grpc.MaxConcurrentStreams(callsPerConnection),
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxReply), grpc.MaxHeaderListSize(maxHeader),

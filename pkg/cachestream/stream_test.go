@@ -18,18 +18,21 @@ import (
 )
 
 func TestStream(t *testing.T) {
-	cases := map[string]struct{ chunkBytes, chunks int }{
-		"many":              {chunk, 100},
-		"one":               {chunk, 1},
-		"none":              {chunk, 0},
-		"smallest chunks":   {32 << 10, 3},
-		"several pieces":    {3<<20 + 32<<10, 3},
-		"the largest chunk": {MaxChunkBytes, 1},
-		"a list in parts":   {32 << 10, blocksPerReply*2 + 1},
+	cases := map[string]struct{ chunkBytes, chunks, run int }{
+		"many":               {chunk, 100, 1},
+		"many, side by side": {chunk, 100, 1000},
+		"some side by side":  {chunk, 100, 3},
+		"one":                {chunk, 1, 1},
+		"none":               {chunk, 0, 1},
+		"smallest chunks":    {32 << 10, 3, 1},
+		"several pieces":     {3<<20 + 32<<10, 3, 2},
+		"the largest chunk":  {MaxChunkBytes, 1, 1},
+		"a list in parts":    {32 << 10, blocksPerReply*2 + 1, 1},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			c := newCache(tc.chunkBytes, tc.chunks)
+			c.run = tc.run
 			n := startNode(t, c, nil)
 			cl := client(t, "node-b")
 			sectors, blocks, err := cl.Map(t.Context(), n.Source(), id, move)

@@ -84,13 +84,19 @@ func (s *Streamed) ChunkSectors() uint64 { return s.chunkSectors }
 // Blocks are the blocks of the origin that the cache holds, hottest first.
 func (s *Streamed) Blocks() []uint64 { return s.list.origin }
 
-// ReadChunk reads the chunk with a number of that list into an aligned buffer of its length.
-func (s *Streamed) ReadChunk(_ context.Context, i int, buf []byte) error {
-	if i < 0 || i >= len(s.list.cache) {
-		return fmt.Errorf("%w: chunk %d of %d", volume.ErrInvalid, i, len(s.list.cache))
+// ReadChunks reads chunks from a number of that list on into an aligned buffer: as many as it has room
+// for and the cache has side by side, at least one. It returns how many.
+func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error) {
+	chunk := int(s.chunkSectors) * devmapper.SectorSize
+	if i < 0 || i >= len(s.list.cache) || len(buf) < chunk {
+		return 0, fmt.Errorf("%w: chunk %d of %d into %d bytes", volume.ErrInvalid, i, len(s.list.cache), len(buf))
 	}
-	_, err := s.dev.ReadAt(buf, s.offset+int64(s.list.cache[i]*s.chunkSectors)*devmapper.SectorSize)
-	return err
+	n := 1
+	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.list.cache[i+n] == s.list.cache[i]+uint64(n) {
+		n++
+	}
+	_, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(s.list.cache[i]*s.chunkSectors)*devmapper.SectorSize)
+	return n, err
 }
 
 // Close lets the device go.

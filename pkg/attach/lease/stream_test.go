@@ -14,6 +14,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/blockdev/blockdevtest"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/cachetools"
@@ -136,12 +137,12 @@ func (s *source) wantStream() {
 	}
 	buf := make([]byte, chunkBytes)
 	for i, at := range []uint64{40, 9, 5, 2} {
-		if err := c.ReadChunk(s.t.Context(), i, buf); err != nil || !bytes.Equal(buf, held(at)) {
-			s.t.Errorf("chunk %d: %.20q (%v), want what is cached at %d", i, buf, err, at)
+		if n, err := c.ReadChunks(s.t.Context(), i, buf); err != nil || n != 1 || !bytes.Equal(buf, held(at)) {
+			s.t.Errorf("%d chunks from %d on: %.20q (%v), want what is cached at %d", n, i, buf, err, at)
 		}
 	}
 	for _, i := range []int{-1, 4} {
-		if err := c.ReadChunk(s.t.Context(), i, buf); !errors.Is(err, volume.ErrInvalid) {
+		if _, err := c.ReadChunks(s.t.Context(), i, buf); !errors.Is(err, volume.ErrInvalid) {
 			s.t.Errorf("chunk %d: %v, want ErrInvalid", i, err)
 		}
 	}
@@ -344,3 +345,41 @@ func (*source) Wipe(context.Context, volume.ID, *state.Entry) error { return nil
 
 // ReportWiped implements Host.
 func (*source) ReportWiped(context.Context, *state.Entry) error { return nil }
+
+// places is a device of which each chunk has its number.
+type places struct {
+	blockdev.File
+	reads int
+}
+
+func (p *places) ReadAt(b []byte, off int64) (int, error) {
+	p.reads++
+	for i := range b {
+		b[i] = byte((off + int64(i)) / chunkBytes)
+	}
+	return len(b), nil
+}
+
+// TestReadChunks: what lies side by side in the cache is read at once, as much as there is room for.
+func TestReadChunks(t *testing.T) {
+	dev := &places{}
+	s := &Streamed{chunkSectors: chunkBytes / 512, dev: dev, offset: 7 * chunkBytes, list: list{cache: []uint64{3, 4, 5, 6, 9, 8, 2, 3}}}
+	var got []int
+	for i := 0; i < len(s.list.cache); {
+		buf := make([]byte, 3*chunkBytes+1)
+		n, err := s.ReadChunks(t.Context(), i, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, n)
+		for k := range n {
+			if want := byte(7 + s.list.cache[i+k]); buf[k*chunkBytes] != want || buf[(k+1)*chunkBytes-1] != want {
+				t.Errorf("chunk %d is %d, want %d", i+k, buf[k*chunkBytes], want)
+			}
+		}
+		i += n
+	}
+	if want := []int{3, 1, 1, 1, 2}; !slices.Equal(got, want) || dev.reads != len(want) {
+		t.Errorf("read %v at a time, want %v", got, want)
+	}
+}

@@ -35,13 +35,14 @@ type copying struct {
 	limit *rate.Limiter
 
 	mu sync.Mutex
-	// next is the chunk that comes, synced how many of the first ones the SSD has for sure,
-	// seen what of it a step was decided by.
+	// next is the chunk that comes: those before it are written, or about to be. synced is how
+	// many of the first ones the SSD has for sure, seen what of it a step was decided by.
 	next, synced, seen int
 	from               volume.ServedFrom
-	began              time.Time
-	first              int
-	err                error
+	// began is when it did, ended when everything had been copied.
+	began, ended time.Time
+	first        int
+	err          error
 }
 
 // begin begins to copy; the first level only if it does not serve yet.
@@ -71,7 +72,7 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	r.mu.Lock()
-	a.copy, a.began = c, c.began
+	a.copy = c
 	r.mu.Unlock()
 	go func() {
 		defer close(c.done)
@@ -134,11 +135,24 @@ func (c *copying) why() string {
 	return c.err.Error()
 }
 
+// took is how long it took to copy everything, rounded; 0 while it is not known.
+func (c *copying) took() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended.IsZero() {
+		return 0
+	}
+	return c.ended.Sub(c.began).Round(time.Millisecond)
+}
+
 func (c *copying) progress(now time.Time) volume.MoveProgress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
 	p := volume.MoveProgress{TotalBytes: int64(len(c.m.Entries)) * chunk, HydratedBytes: int64(c.next) * chunk, From: c.from}
+	if !c.ended.IsZero() {
+		now = c.ended
+	}
 	if took := now.Sub(c.began).Seconds(); took > 0 {
 		p.Rate = int64(float64(int64(c.next-c.first)*chunk) / took)
 	}
@@ -162,10 +176,13 @@ func (c *copying) copyTo(ctx context.Context, data, origin string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dst.Close()) }()
-	if err := c.pull(ctx, dst); err != nil {
+	w := newWriter(dst, int(c.m.ChunkSectors*devmapper.SectorSize), c.r.WriteBytes)
+	// Once it has ended nothing is written any more.
+	defer func() { err = errors.Join(err, w.wait()) }()
+	if err := c.pull(ctx, w); err != nil {
 		return err
 	}
-	return c.fromOrigin(ctx, dst, origin)
+	return c.fromOrigin(ctx, w, origin)
 }
 
 // errWrite is a failure of the SSD here: no other source is of any help.
@@ -176,7 +193,7 @@ var errRest = errors.New("the cache here is smaller")
 
 // pull copies from the source node, for as long as that serves. What it leaves is for the
 // origin.
-func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
+func (c *copying) pull(ctx context.Context, w *writer) error {
 	src := c.entry.Hydration.Stream.Source
 	if src == nil || c.r.Puller == nil {
 		return nil
@@ -196,7 +213,7 @@ func (c *copying) pull(ctx context.Context, dst blockdev.File) error {
 			if want := c.m.Entries[i].Origin; block != want {
 				return fmt.Errorf("%w: chunk %d is block %d, the map said %d", volume.ErrUnavailable, i, block, want)
 			}
-			return c.put(ctx, dst, i, b)
+			return c.put(ctx, w, i, b)
 		})
 		cancel()
 		switch {
@@ -265,10 +282,11 @@ func (c *copying) bandwidth() int64 {
 // pace waits until the next chunk may be written. Other streams may have begun, or ended, since
 // this one did.
 func (c *copying) pace(ctx context.Context, chunk int) error {
-	l := rate.Inf
-	if b := c.bandwidth(); b > 0 {
-		l = rate.Limit(b)
+	b := c.bandwidth()
+	if b <= 0 {
+		return nil
 	}
+	l := rate.Limit(b)
 	if c.limit.Limit() != l {
 		c.limit.SetLimit(l)
 	}
@@ -277,7 +295,7 @@ func (c *copying) pace(ctx context.Context, chunk int) error {
 
 // fromOrigin copies from the origin what has not been copied. A chunk that is written to
 // while it is read may be torn: the kernel has taken it out of its level's map before.
-func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin string) (err error) {
+func (c *copying) fromOrigin(ctx context.Context, w *writer, origin string) (err error) {
 	if c.next == len(c.m.Entries) {
 		return nil
 	}
@@ -292,15 +310,15 @@ func (c *copying) fromOrigin(ctx context.Context, dst blockdev.File, origin stri
 		if _, err := src.ReadAt(buf, int64(c.m.Entries[c.next].Origin)*chunk); err != nil {
 			return err
 		}
-		if err := c.put(ctx, dst, c.next, buf); err != nil {
+		if err := c.put(ctx, w, c.next, buf); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// put writes the chunk that comes next.
-func (c *copying) put(ctx context.Context, dst blockdev.File, i int, b []byte) error {
+// put has the chunk that comes next written.
+func (c *copying) put(ctx context.Context, w *writer, i int, b []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -310,18 +328,20 @@ func (c *copying) put(ctx context.Context, dst blockdev.File, i int, b []byte) e
 	if err := c.pace(ctx, len(b)); err != nil {
 		return err
 	}
-	if _, err := dst.WriteAt(b, int64(i)*int64(len(b))); err != nil {
-		return fmt.Errorf("%w: %w", errWrite, err)
+	if err := w.add(ctx, int64(c.m.Entries[i].Cache)*int64(len(b)), b); err != nil {
+		return err
 	}
 	hot := int(c.entry.Hydration.Stream.Hot)
 	if end := i + 1; end == hot || end == len(c.m.Entries) {
 		// Before anything says that it may serve.
-		if err := dst.Sync(); err != nil {
-			return fmt.Errorf("%w: %w", errWrite, err)
+		if err := w.flush(ctx); err != nil {
+			return err
 		}
 		faultStreamSynced.Hit()
 		c.mu.Lock()
-		c.synced = end
+		if c.synced = end; end == len(c.m.Entries) {
+			c.ended = c.r.Now()
+		}
 		c.mu.Unlock()
 		defer c.r.poke()
 	}

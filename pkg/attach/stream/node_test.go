@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
@@ -19,6 +20,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
 	"github.com/nearflash/nearflash/pkg/lvm"
+	"github.com/nearflash/nearflash/pkg/lvm/lvmtest"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -78,10 +81,20 @@ func newNode(t testing.TB, p Puller) *node {
 		},
 	}
 	s := stack.New(stack.Config{DM: n.dm, Blocks: &n.file})
-	n.Runner = New(Config{Host: n, Stack: s, Puller: p, PullPause: time.Millisecond, Now: time.Now})
+	// It has no logical volumes: levels that serve cannot be merged here, and the volume goes on uncached.
+	vg := lvmtest.New(machine).Client(nil)
+	vg.SetDevices([]string{"/dev/ssd"})
+	n.must(vg.CreateVG(t.Context(), "vg", []string{"/dev/ssd"}))
+	group := ssd.New(ssd.Config{LVM: vg, Pool: ready{}, Blocks: &n.file, Stack: s})
+	n.Runner = New(Config{Host: n, Stack: s, SSD: group, Puller: p, PullPause: time.Millisecond, WriteBytes: chunkBytes, Now: time.Now})
 	n.makeLevels(machine, s)
 	return n
 }
+
+// ready is a pool that is there.
+type ready struct{}
+
+func (ready) View() pool.View { return pool.View{Ready: true, VG: "vg"} }
 
 func (n *node) makeLevels(machine *blockdevtest.Machine, s *stack.Stack) {
 	n.t.Helper()

@@ -76,7 +76,9 @@ type Config struct {
 	NodeBandwidth func() int64
 	// PullPause is the pause before a source node that has failed is asked again.
 	PullPause time.Duration
-	Now       func() time.Time
+	// WriteBytes is how much is written to the SSD at once, 0 is 1 MiB.
+	WriteBytes int
+	Now        func() time.Time
 }
 
 // Runner runs the streams of a node.
@@ -96,9 +98,8 @@ type account struct {
 	failures          int
 	failed            error
 	retryAt, reported time.Time
-	// copy is what copies, nil if nothing does; began is when it did.
-	copy  *copying
-	began time.Time
+	// copy is what copies, nil if nothing does.
+	copy *copying
 }
 
 // New returns a Runner that knows of no stream yet.
@@ -340,7 +341,7 @@ func (r *Runner) take(ctx context.Context, e *state.Entry, a *account, f facts, 
 	case stepMerge:
 		return r.merge(ctx, e, f.Levels)
 	case stepSweep:
-		return r.sweep(ctx, e, volume.MoveCompleted, copiedIn(a.began, r.Now()))
+		return r.sweep(ctx, e, volume.MoveCompleted, r.copiedIn(a))
 	case stepEnd:
 		return r.end(ctx, e, f.Levels, r.why(a, f))
 	case stepNothing:
@@ -348,12 +349,12 @@ func (r *Runner) take(ctx context.Context, e *state.Entry, a *account, f facts, 
 	return nil
 }
 
-// copiedIn is the message of a stream that is complete; when it began may not be known.
-func copiedIn(began, now time.Time) string {
-	if began.IsZero() {
-		return "everything was copied"
+// copiedIn is the message of a stream that is complete; how long its copy took may not be known.
+func (r *Runner) copiedIn(a *account) string {
+	if c := r.copying(a); c != nil && c.took() > 0 {
+		return "everything was copied, " + c.took().String()
 	}
-	return "everything was copied, " + now.Sub(began).Round(time.Millisecond).String()
+	return "everything was copied"
 }
 
 // why says why a stream is ended before it is complete.

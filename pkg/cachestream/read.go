@@ -1,0 +1,83 @@
+package cachestream
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
+)
+
+// reader reads a cache ahead of who sends it: the SSD and the network work at the same time.
+type reader struct {
+	cache Cache
+	// next is the place of the list that is read next, size the size of a chunk in bytes.
+	next, size int
+	// free are the buffers that nothing unsent is in.
+	free    chan []byte
+	cancel  context.CancelFunc
+	reading sync.WaitGroup
+}
+
+// run are chunks that follow one another in the list.
+type run struct {
+	first int
+	data  []byte
+	// sent gives the buffer back.
+	sent func()
+	err  error
+	// panicked is the panic that reading has ended with, for who sends.
+	panicked any
+}
+
+// newReader returns a reader with two buffers of so many bytes, from a place of the list on.
+func newReader(c Cache, from, size, room int) *reader {
+	r := &reader{cache: c, next: from, size: size, free: make(chan []byte, 2), cancel: func() {}}
+	for range cap(r.free) {
+		r.free <- blockdev.AlignedBuffer(room)
+	}
+	return r
+}
+
+// begin begins to read, until the list or ctx ends, or an error was returned.
+func (r *reader) begin(ctx context.Context) <-chan run {
+	ctx, r.cancel = context.WithCancel(ctx)
+	runs := make(chan run, cap(r.free))
+	r.reading.Go(func() {
+		defer close(runs)
+		for r.next < len(r.cache.Blocks()) {
+			select {
+			case buf := <-r.free:
+				// There is room: a run needs a buffer.
+				next := r.read(ctx, buf)
+				runs <- next
+				if next.err != nil || next.panicked != nil {
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return runs
+}
+
+// read reads the next run.
+func (r *reader) read(ctx context.Context, buf []byte) (next run) {
+	defer func() {
+		if p := recover(); p != nil {
+			next.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+		}
+	}()
+	n, err := r.cache.ReadChunks(ctx, r.next, buf)
+	next = run{first: r.next, data: buf[:n*r.size], sent: func() { r.free <- buf }, err: err}
+	r.next += n
+	return next
+}
+
+// end ends it, and waits until nothing is read any more.
+func (r *reader) end() {
+	r.cancel()
+	r.reading.Wait()
+}

@@ -1,0 +1,60 @@
+package cachestream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// pipe notes each write.
+type pipe struct {
+	net.Conn
+	writes [][]byte
+	fails  error
+}
+
+func (p *pipe) Write(b []byte) (int, error) {
+	p.writes = append(p.writes, bytes.Clone(b))
+	return len(b), p.fails
+}
+
+// pieces writes in pieces of 3 bytes, as TLS does with records.
+type pieces struct{ net.Conn }
+
+func (p pieces) Write(b []byte) (int, error) {
+	for off := 0; off < len(b); off += 3 {
+		if _, err := p.Conn.Write(b[off:min(off+3, len(b))]); err != nil {
+			return off, err
+		}
+	}
+	return len(b), nil
+}
+
+// TestWire: one write above TLS is one below, in order; what TLS says by itself goes at once; an error
+// reaches the writer.
+func TestWire(t *testing.T) {
+	p := &pipe{}
+	w := newWire(p)
+	tls := pieces{w}
+	conn := w.below(tls)
+	for _, s := range []string{"hello, world", "again"} {
+		if n, err := io.WriteString(conn, s); n != len(s) || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+	}
+	if _, err := w.Write([]byte("own")); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(bytes.Join(p.writes, []byte("|"))); got != "hello, world|again|own" {
+		t.Errorf("written %q", got)
+	}
+	p.fails = errors.New("gone")
+	if n, err := io.WriteString(conn, "more"); n != 0 || !errors.Is(err, p.fails) {
+		t.Errorf("%d, %v, want the error", n, err)
+	}
+	if w.below(nil) != nil {
+		t.Error("a connection of a handshake that failed")
+	}
+}
