@@ -272,22 +272,9 @@ func (a *Attacher) gatherChange(ctx context.Context, id volume.ID) (changeFacts,
 
 // changeOf gathers the rest, for a record that is known.
 func (a *Attacher) changeOf(ctx context.Context, e *state.Entry, rec volume.Volume) (changeFacts, error) {
-	status := map[string]devmapper.CacheStatus{}
-	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
-	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
+	status, err := a.stack.Statuses(ctx, e)
+	if err != nil {
 		return changeFacts{}, err
-	}
-	if found {
-		status[layout.Device(e.ID, layout.Top)] = st
-	}
-	if found && e.Streams() {
-		hot, both, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Hot))
-		if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
-			return changeFacts{}, err
-		}
-		if both {
-			status[layout.Device(e.ID, layout.Hot)] = hot
-		}
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {
