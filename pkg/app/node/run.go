@@ -187,12 +187,12 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
-	if p.leases != nil {
-		group.Go(func() error { return p.serveLeases(ctx, stopped) })
-	}
-	if caches := p.streamedCaches(); caches != nil {
-		group.Go(func() error { return p.stream.Run(ctx, caches) })
-	}
+	over := make(chan struct{})
+	group.Go(func() error {
+		defer close(over)
+		return p.serveLeases(ctx, stopped)
+	})
+	group.Go(func() error { return p.sendCaches(ctx, over) })
 	group.Go(func() error { return p.watchMoves(ctx) })
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
 	calls := rpc.NewCallMetrics(driver.Name)

@@ -127,6 +127,25 @@ func (p *plugin) streamedCaches() cachestream.Caches {
 	return cachestream.CachesOf(p.attacher.Lessor().OpenStream)
 }
 
+// sendCaches sends caches until over is closed, which may be after the end of ctx: whoever is sent
+// one is to hear that the lease has ended, and not that nobody answers.
+func (p *plugin) sendCaches(ctx context.Context, over <-chan struct{}) error {
+	caches := p.streamedCaches()
+	if caches == nil {
+		return nil
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		defer stop()
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+	}()
+	return p.stream.Run(ctx, caches)
+}
+
 // listenForStreams has other nodes' plugins find this one from the first report of the pool on,
 // which has the key. An address that cannot be listened at is tried again.
 func (p *plugin) listenForStreams(ctx context.Context) {
