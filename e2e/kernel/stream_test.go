@@ -59,7 +59,7 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 		s.ended = make(chan struct{})
 		go func() {
 			defer close(s.ended)
-			_ = s.Run(s.ctx, leased{l})
+			_ = s.Run(s.ctx, cachestream.CachesOf(l.OpenStream))
 		}()
 	}
 	return s.Source(), nil
@@ -69,13 +69,6 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 func (s *streamServer) lose() {
 	s.stop()
 	<-s.ended
-}
-
-// leased are the caches that a node exports, as they are streamed.
-type leased struct{ *lease.Lessor }
-
-func (l leased) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID, to string) (cachestream.Cache, error) {
-	return l.OpenStream(ctx, id, m, to)
 }
 
 // reviewer is an API server for which the name of a node is its token.

@@ -46,6 +46,7 @@ func Main(c Command) {
 }
 
 func (c Command) execute(ctx context.Context, args []string, out io.Writer) error {
+	klog.SetLogFilter(secretless{})
 	flags := flag.NewFlagSet(c.Name, flag.ContinueOnError)
 	klog.InitFlags(flags)
 	c.AddFlags(flags)

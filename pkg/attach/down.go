@@ -247,6 +247,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		// What this ownership has written, no retained cache of another one has.
 		e.Hydration.Move, e.Hydration.From = volume.MoveID{}, nil
 	}
+	a.tellEnded(ctx, e)
 	e.HotSetDue, e.RetainedCacheDue = e.Hydration == nil, true
 	if err := a.save(ctx, e, state.Retained); err != nil {
 		return err
@@ -301,6 +302,7 @@ func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
 	}
 	faultDetachDisconnected.Hit()
 	a.endHydration(ctx, e, volume.MoveEnded, "the volume left the node uncached")
+	a.tellEnded(ctx, e)
 	if err := a.forget(e.ID); err != nil {
 		return err
 	}
@@ -325,6 +327,7 @@ func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	a.endHydration(ctx, e, volume.MoveEnded, "the cache was given up")
+	a.tellEnded(ctx, e)
 	a.reportDoubt(ctx, e)
 	if err := a.wipe(ctx, e.ID, e); err != nil {
 		return err

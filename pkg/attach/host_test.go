@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -69,6 +70,12 @@ func (i initiator) lun(devno string) func() transport.Origin {
 
 // Connect implements transport.Transport.
 func (i initiator) Connect(ctx context.Context, t transport.Target, _ *volume.Credentials) (o transport.Origin, err error) {
+	if i.h.silent != nil {
+		select { // the map is late, and not the question
+		case <-i.h.silent:
+		case <-time.After(100 * time.Millisecond): // nobody asks
+		}
+	}
 	err = i.step.Change(ctx, "login to "+t.IQN, func() error {
 		o, err = i.login(t)
 		return err

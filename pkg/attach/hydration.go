@@ -136,12 +136,13 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 			s.seed.peer = m
 			return
 		}
+		end := a.dropHydration
 		if cause := context.Cause(ctx); errors.Is(cause, errNotReady) {
-			err = cause
+			err, end = cause, a.endLater
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
 		s.own.Lock()
-		a.dropHydration(ctx, s.entry, volume.MoveFailed, err.Error())
+		end(ctx, s.entry, volume.MoveFailed, err.Error())
 		s.own.Unlock()
 	}
 	h, err := a.hotSets.Load(ctx, s.req)

@@ -110,10 +110,11 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 		f := a.changeFacts(ctx, e, rec, status, infos)
 		step := decideChange(f)
 		resting := step == changeDone || step == changeImpossible
-		if step == changeNothing || resting && m.report == appliedReport(f, step) {
+		idle := step == changeNothing || resting && m.report == appliedReport(f, step)
+		if idle && e.EndedMove == nil {
 			continue
 		}
-		if !resting && m.failedSpec == rec.SpecGeneration && a.Now().Before(m.retryAt) {
+		if !idle && !resting && m.failedSpec == rec.SpecGeneration && a.Now().Before(m.retryAt) {
 			continue
 		}
 		due = append(due, rec.ID)
@@ -226,6 +227,9 @@ func (a *Attacher) changeOne(ctx context.Context, id volume.ID, m *changing) (bu
 	ctx = klog.NewContext(ctx, log)
 	for range changeSteps {
 		f, err := a.gatherChange(ctx, id)
+		if err == nil && f.Entry != nil {
+			err = a.reportEnded(ctx, f.Entry)
+		}
 		if err != nil {
 			log.Error(err, "Volume could not be compared with its record")
 			return false
@@ -272,22 +276,9 @@ func (a *Attacher) gatherChange(ctx context.Context, id volume.ID) (changeFacts,
 
 // changeOf gathers the rest, for a record that is known.
 func (a *Attacher) changeOf(ctx context.Context, e *state.Entry, rec volume.Volume) (changeFacts, error) {
-	status := map[string]devmapper.CacheStatus{}
-	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
-	if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
+	status, err := a.stack.Statuses(ctx, e)
+	if err != nil {
 		return changeFacts{}, err
-	}
-	if found {
-		status[layout.Device(e.ID, layout.Top)] = st
-	}
-	if found && e.Streams() {
-		hot, both, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Hot))
-		if err != nil && !errors.Is(err, devmapper.ErrNotExist) {
-			return changeFacts{}, err
-		}
-		if both {
-			status[layout.Device(e.ID, layout.Hot)] = hot
-		}
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(e.ID, layout.Top))
 	if err != nil {

@@ -77,6 +77,9 @@ func (a *Attacher) repairOne(ctx context.Context, id volume.ID, owned map[volume
 	if err != nil || e == nil {
 		return err
 	}
+	if err := a.reportEnded(ctx, e); err != nil {
+		return err
+	}
 	switch e.State {
 	case state.Retained:
 		if rec, known := owned[id]; known && a.wanted(e, &rec, deleted) && !unjustMark(e, rec) {

@@ -35,6 +35,8 @@ type staging struct {
 	reserved, inherited bool
 	// activation is that of this stage.
 	activation volume.Activation
+	// ended is the end of a move that an earlier stage here has not reported.
+	ended *state.EndedMove
 	// seed is where a new cache begins.
 	seed seed
 	// preallocated are the volumes of a new cache, nil if none were made yet.
@@ -227,6 +229,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 	if e == nil {
 		return nil
 	}
+	s.ended = e.EndedMove
 	if e.State != state.Retained && e.Source.IQN != s.req.Publication.Source.IQN {
 		if err := a.disconnect(ctx, e); err != nil {
 			return err
@@ -268,7 +271,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 	prior := s.entry
 	e := &state.Entry{
 		ID: s.req.ID, ActivationID: s.activation.ID, ActivationCount: s.activation.Count, CountedAt: a.Now().UTC(), Fence: s.req.Publication.Fence, Source: s.req.Publication.Source, Mode: s.plan.Mode,
-		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned,
+		Static: s.rec.Spec.Static != nil, Abandoned: s.rec.Abandoned, EndedMove: s.ended,
 		// A stage that ends before it reserves the LUN anew leaves what is known of it.
 		Reserved: s.reserved, Inherited: s.inherited,
 	}

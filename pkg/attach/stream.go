@@ -142,7 +142,11 @@ func (a *Attacher) uncacheStream(ctx context.Context, e *state.Entry, why string
 	if err != nil {
 		return err
 	}
-	if st, err := a.stack.LevelStatus(ctx, e); err == nil && !st.Fail && st.Dirty > 0 {
+	st, _, err := a.stack.LevelStatus(ctx, e)
+	if err != nil {
+		return err
+	}
+	if !st.Fail && st.Dirty > 0 {
 		// A level whose map was loaded as dirty: its policy writes that to the origin.
 		return fmt.Errorf("%w: the cache of volume %s has %d dirty blocks, it cannot be taken away", volume.ErrUnavailable, e.ID, st.Dirty)
 	}

@@ -157,8 +157,9 @@ type host struct {
 	// of another node's stream.
 	sends     sending
 	meanwhile func()
-	// silent is true if other nodes do not send their maps.
-	silent bool
+	// silent is told when this node asks for another one's map, which it does not get; nil if it
+	// gets them.
+	silent chan struct{}
 	*plugin
 }
 

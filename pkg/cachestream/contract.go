@@ -31,6 +31,22 @@ type Caches interface {
 	OpenLease(ctx context.Context, id volume.ID, m volume.MoveID, to string) (Cache, error)
 }
 
+// CachesOf are the caches that open opens; its errors are those of OpenLease.
+func CachesOf[C Cache](open func(ctx context.Context, id volume.ID, m volume.MoveID, to string) (C, error)) Caches {
+	return opener[C](open)
+}
+
+type opener[C Cache] func(ctx context.Context, id volume.ID, m volume.MoveID, to string) (C, error)
+
+// OpenLease implements Caches.
+func (o opener[C]) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID, to string) (Cache, error) {
+	c, err := o(ctx, id, m, to)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
 // Cache is a leased cache while it is read. Its methods are called one at a time.
 type Cache interface {
 	// ChunkSectors is the size of a chunk in sectors of 512 bytes.

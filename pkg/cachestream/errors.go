@@ -20,8 +20,9 @@ var (
 	ErrKey = errors.New("the key is not that of the source node")
 )
 
-// errEnded is why a stream is ended by its own side.
-var errEnded = fmt.Errorf("%w: the lease has ended", volume.ErrUnavailable)
+// errEnded is why a stream is ended by its own side. To ask for it again is of no use, all the
+// less as the node may be about to go.
+var errEnded = fmt.Errorf("%w: the lease has ended", volume.ErrNotFound)
 
 // maxText bounds how much of another node's text is repeated, in bytes.
 const maxText = 512

@@ -181,10 +181,12 @@ func TestEnd(t *testing.T) {
 		read func(context.Context, int) error
 		// hang has the client stop to read.
 		hang bool
+		// want is ErrNotFound if the client hears that to ask again is of no use.
+		want error
 	}{
-		"in the middle":          {},
-		"client does not read":   {hang: true},
-		"a chunk takes for ever": {read: waits},
+		"in the middle":          {want: volume.ErrNotFound},
+		"client does not read":   {hang: true, want: volume.ErrUnavailable},
+		"a chunk takes for ever": {read: waits, want: volume.ErrNotFound},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -234,7 +236,7 @@ func TestEnd(t *testing.T) {
 				t.Errorf("after End the cache was closed %d times", c.closed.Load())
 			}
 			close(goOn)
-			wantErr(t, <-result, volume.ErrUnavailable)
+			wantErr(t, <-result, tc.want)
 			if err := n.End(t.Context(), move); err != nil {
 				t.Error(err)
 			}

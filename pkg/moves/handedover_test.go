@@ -60,11 +60,14 @@ func (f *fixture) watched() (reads *atomic.Int64) {
 
 // imported is one more volume whose cache B has from A, of which some is copied. B
 // leaves when A says that it serves no more, unless it is deaf.
-func (f *fixture) imported(name string, p *volume.MoveProgress, deaf bool) volume.MoveID {
+func (f *fixture) imported(name string, p *volume.MoveProgress, deaf bool, change ...func(*volume.MoveRequest)) volume.MoveID {
 	f.t.Helper()
 	id, fence := f.volume(name)
 	r := f.request()
 	r.Volume, r.Fence = id, fence
+	for _, c := range change {
+		c(&r)
+	}
 	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
 	defer cancel()
 	m, _, err := f.b.Begin(ctx, r)
@@ -116,7 +119,11 @@ func (f *fixture) releases() (names func() []string) {
 	}
 }
 
+// byStream asks for a stream instead of an export.
+func byStream(r *volume.MoveRequest) { r.Method = volume.MethodStream }
+
 func testHandOver(t *testing.T, f *fixture) {
+	f.streaming()
 	f.watched()
 	s, stop := f.runSource()
 	progress := func(done int64) *volume.MoveProgress {
@@ -127,6 +134,9 @@ func testHandOver(t *testing.T, f *fixture) {
 		"ho-begun":   f.imported("ho-begun", progress(10), false),
 		"ho-half":    f.imported("ho-half", progress(500), false),
 		"ho-unknown": f.imported("ho-unknown", nil, false),
+		// Whoever reads a stream need not hear of it to be done with it.
+		"ho-stream":         f.imported("ho-stream", progress(20), true, byStream),
+		"ho-unknown-stream": f.imported("ho-unknown-stream", nil, true, byStream),
 	}
 	released := f.releases()
 	stop()
@@ -142,7 +152,8 @@ func testHandOver(t *testing.T, f *fixture) {
 		if obj.Status.Source.State != v1alpha1.ExportStateReleased || obj.Status.Source.Message != shutdownReason || obj.Status.Outcome != "" {
 			t.Errorf("%s: status %+v", name, obj.Status)
 		}
-		if obj.Status.Source.IQN == "" || name != "ho-unknown" && ptr.Deref(obj.Status.Progress.TotalBytes, 0) != 1000 {
+		streams := obj.Spec.Method == v1alpha1.MigrationStream
+		if obj.Status.Source.ChunkSizeBytes == 0 || (obj.Status.Source.IQN == "") != streams || !strings.Contains(name, "unknown") && ptr.Deref(obj.Status.Progress.TotalBytes, 0) != 1000 {
 			t.Errorf("%s: the rest of the status was lost: %+v", name, obj.Status)
 		}
 		if exported, err := f.b.Exported(t.Context(), m); exported || err != nil {
@@ -155,7 +166,7 @@ func testHandOver(t *testing.T, f *fixture) {
 	if leases, _ := f.lessor.Leases(t.Context()); len(leases) > 0 || len(f.lessor.early) > 0 {
 		t.Errorf("left %v; ended under a session: %v", leases, f.lessor.early)
 	}
-	want := []string{"ho-unknown", "ho-begun", "ho-half", "ho-nearly"}
+	want := []string{"ho-unknown", "ho-begun", "ho-half", "ho-nearly", "ho-unknown-stream", "ho-stream"}
 	f.eventually("all releases are seen", func() bool { return len(released()) == len(want) })
 	if got := released(); !slices.Equal(got, want) {
 		t.Errorf("released in the order %v, want %v", got, want)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -44,34 +45,39 @@ func (h handing) read() bool {
 		h.object.Status.Progress.ServedFrom != v1alpha1.ServedFromOrigin
 }
 
-// left is how much is still to be copied, and known whether that is known.
-func (h handing) left() (bytes int64, known bool) {
+// left is how many bytes are still to be copied; more than any number if that is not known.
+func (h handing) left() int64 {
 	if h.object == nil || h.object.Status.Progress.TotalBytes == nil {
-		return 0, false
+		return math.MaxInt64
 	}
 	p := h.object.Status.Progress
-	return *p.TotalBytes - ptr.Deref(p.HydratedBytes, 0), true
+	return *p.TotalBytes - ptr.Deref(p.HydratedBytes, 0)
 }
 
-// rank puts what no pod reads through behind everything else, and what has no
-// progress yet before it.
+// How leases are given up one after the other: those that pods read through, streams, and
+// those of volumes that have not come yet.
+const (
+	rankClone = iota
+	rankStream
+	rankNobody
+)
+
+// rank is when a lease is given up. No pod waits for a stream, and what has not been sent is
+// read from the origin, so that a stream goes on while clones are told.
 func (h handing) rank() int {
-	_, known := h.left()
 	switch {
 	case h.object == nil || h.object.Spec.Purpose == v1alpha1.MigrationPrewarm:
-		return 2
-	case known:
-		return 1
+		return rankNobody
+	case h.object.Spec.Method == v1alpha1.MigrationStream:
+		return rankStream
 	}
-	return 0
+	return rankClone
 }
 
 // inOrder sorts leases as they are given up (states.md, A node that is shut down).
 func inOrder(leases []handing) {
 	slices.SortFunc(leases, func(a, b handing) int {
-		leftA, _ := a.left()
-		leftB, _ := b.left()
-		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(leftB, leftA), cmp.Compare(a.id, b.id))
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(b.left(), a.left()), cmp.Compare(a.id, b.id))
 	})
 }
 

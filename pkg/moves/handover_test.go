@@ -25,6 +25,8 @@ func copying(id volume.ID, total, done int64, change ...func(*v1alpha1.CacheMigr
 
 func prewarm(m *v1alpha1.CacheMigration) { m.Spec.Purpose = v1alpha1.MigrationPrewarm }
 
+func stream(m *v1alpha1.CacheMigration) { m.Spec.Method = v1alpha1.MigrationStream }
+
 // TestInOrder: what has most left to copy is told first.
 func TestInOrder(t *testing.T) {
 	cases := map[string]struct {
@@ -37,6 +39,11 @@ func TestInOrder(t *testing.T) {
 		"unknown before all":             {[]handing{copying("begun", 1<<40, 0), copying("unknown", 0, 0)}, []volume.ID{"unknown", "begun"}},
 		"a prewarm after all":            {[]handing{copying("ahead", 0, 0, prewarm), copying("nearly", 100, 100)}, []volume.ID{"nearly", "ahead"}},
 		"nobody's lease after all":       {[]handing{{id: "orphan"}, copying("nearly", 100, 100)}, []volume.ID{"nearly", "orphan"}},
+		"a stream after clones":          {[]handing{copying("stream", 1000, 0, stream), copying("nearly", 100, 99)}, []volume.ID{"nearly", "stream"}},
+		"a stream before prewarms":       {[]handing{copying("ahead", 1000, 0, prewarm), copying("stream", 10, 9, stream), {id: "orphan"}}, []volume.ID{"stream", "orphan", "ahead"}},
+		"a prewarm by stream":            {[]handing{copying("ahead", 1000, 0, prewarm, stream), copying("stream", 10, 9, stream)}, []volume.ID{"stream", "ahead"}},
+		"streams, most first":            {[]handing{copying("nearly", 100, 90, stream), copying("unknown", 0, 0, stream), copying("begun", 100, 10, stream)}, []volume.ID{"unknown", "begun", "nearly"}},
+		"an unknown stream":              {[]handing{copying("unknown", 0, 0, stream), copying("nearly", 100, 99)}, []volume.ID{"nearly", "unknown"}},
 		"prewarms, most first":           {[]handing{copying("b", 100, 90, prewarm), copying("a", 100, 10, prewarm)}, []volume.ID{"a", "b"}},
 		"by name, to be the same always": {[]handing{copying("c", 5, 0), copying("a", 5, 0), copying("b", 5, 0)}, []volume.ID{"a", "b", "c"}},
 	}

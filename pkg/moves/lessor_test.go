@@ -117,8 +117,7 @@ func (l *lessor) Lease(_ context.Context, id volume.ID) (volume.MoveID, bool, er
 func (l *lessor) InUse(_ context.Context, id volume.ID) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, exported := l.leases[id]
-	return exported && !l.left[id], nil
+	return l.session(id), nil
 }
 
 func (l *lessor) EndLease(_ context.Context, id volume.ID, m volume.MoveID) error {
@@ -129,11 +128,18 @@ func (l *lessor) EndLease(_ context.Context, id volume.ID, m volume.MoveID) erro
 		return fmt.Errorf("%w: the volume's lock is held", volume.ErrBusy)
 	}
 	l.kept = append(l.kept, m)
-	if !l.left[id] {
+	if l.session(id) {
 		l.early = append(l.early, m)
 	}
 	delete(l.leases, id)
 	return nil
+}
+
+// session tells that the other node has one with an export. A stream has none. It is called with
+// the lock held.
+func (l *lessor) session(id volume.ID) bool {
+	r, exported := l.leases[id]
+	return exported && r.Method != volume.MethodStream && !l.left[id]
 }
 
 // leave ends the other node's session.

@@ -105,13 +105,15 @@ type Findings struct {
 	// WriteTracking says why dm-cache's passthrough mode may not be used on this kernel to
 	// learn which blocks are written. It says nothing of what else caches need.
 	WriteTracking error
+	// Sending says why no cache can leave this node by stream. WarmMove has the same of clones.
+	Sending error
 }
 
 // Examine makes all checks, with one look at the kernel's targets.
 func (n Node) Examine(ctx context.Context) Findings {
 	dm := n.DM
 	n.DM = oneQuery{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
-	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking()}
+	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking(), Sending: n.Sending(ctx)}
 }
 
 // oneQuery is a client that asks for the targets once.
@@ -131,6 +133,15 @@ func (n Node) Essential(ctx context.Context) error {
 // Cache checks what only caches need; without it volumes are attached uncached.
 func (n Node) Cache(ctx context.Context) error {
 	return errors.Join(n.cacheTarget(ctx), n.outside(), n.lvm(ctx), n.tool(ctx, "cache_check", "-V"))
+}
+
+// Sending checks what a node needs that sends a cache by stream: what its map does not name is
+// shown as zeroes (states.md, What a lease shows).
+func (n Node) Sending(ctx context.Context) error {
+	if err := n.targets(ctx, "zero"); err != nil {
+		return fmt.Errorf("caches that leave this node start cold elsewhere: %w", err)
+	}
+	return nil
 }
 
 // WriteTracking asks the kernel what it is, and judges it by [Kernel.TracksWrites].
@@ -191,7 +202,7 @@ func (n Node) withheld(target string) error {
 // WarmMove checks what only warm moves need, on either side of them; without it
 // caches start cold. It mounts configfs where it is missing.
 func (n Node) WarmMove(ctx context.Context) error {
-	return errors.Join(n.moveTargets(ctx), n.tool(ctx, "cache_dump", "-V"), n.tool(ctx, "cache_restore", "-V"), n.exports(ctx))
+	return errors.Join(n.targets(ctx, MoveTargets()...), n.tool(ctx, "cache_dump", "-V"), n.tool(ctx, "cache_restore", "-V"), n.exports(ctx))
 }
 
 func (n Node) exports(ctx context.Context) error {
@@ -204,13 +215,17 @@ func (n Node) exports(ctx context.Context) error {
 	return lio.NewHost(n.Run).Prepare(ctx)
 }
 
-func (n Node) moveTargets(ctx context.Context) error {
+// targets checks those of moveTargets that have one of the names.
+func (n Node) targets(ctx context.Context, names ...string) error {
 	have, err := n.DM.Targets(ctx)
 	if err != nil {
 		return fmt.Errorf("targets of the device mapper: %w", err)
 	}
 	var errs []error
 	for _, t := range moveTargets {
+		if !slices.Contains(names, t.name) {
+			continue
+		}
 		if err := n.withheld(t.name); err != nil {
 			errs = append(errs, err)
 		} else if _, ok := have[t.name]; !ok {

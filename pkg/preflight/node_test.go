@@ -145,6 +145,34 @@ func TestWarmMove(t *testing.T) {
 	}
 }
 
+// TestSending: a kernel without dm-clone sends caches all the same, and one without dm-zero does not.
+func TestSending(t *testing.T) {
+	for name, tc := range map[string]struct {
+		targets string
+		without []string
+		want    string
+	}{
+		"all there":             {targets: "cache v2.4.0\nclone v1.0.0\nlinear v1.5.0\nmultipath v1.15.0\nzero v1.2.0\n"},
+		"what a stream needs":   {targets: "cache v2.4.0\nlinear v1.5.0\nzero v1.2.0\n"},
+		"clone is withheld":     {targets: "cache v2.4.0\nzero v1.2.0\n", without: []string{"clone", "iscsi"}},
+		"no zero":               {targets: "cache v2.4.0\nclone v1.0.0\nmultipath v1.15.0\n", want: "no target zero; remedy: load the module dm-zero"},
+		"zero counts as absent": {targets: "zero v1.2.0\n", without: []string{"zero"}, want: "target zero counts as absent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, run, _ := goodNode(t)
+			run.On("dmsetup targets").Return(tc.targets)
+			n.Without = tc.without
+			err := n.Sending(t.Context())
+			if (err != nil) != (tc.want != "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "clone") {
+				t.Errorf("a stream needs no clone: %v", err)
+			}
+		})
+	}
+}
+
 func TestMoveTargets(t *testing.T) {
 	if got := strings.Join(MoveTargets(), ", "); got != "clone, iscsi, multipath, zero" {
 		t.Errorf("got %s", got)

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/rest"
@@ -118,7 +119,20 @@ func onlyPermitted(ctx context.Context, api *rest.Config, handler http.Handler) 
 	if err != nil {
 		return nil, err
 	}
-	return filter(klog.FromContext(ctx), handler)
+	log := klog.FromContext(ctx)
+	return filter(log.WithSink(refusals{log.GetSink()}), handler)
+}
+
+// refusals is the log of the filter. The API server's text about a token may repeat it: klog's
+// filter, which takes tokens out (pkg/app), is shown values, and no errors.
+type refusals struct{ logr.LogSink }
+
+// Error implements logr.LogSink.
+func (s refusals) Error(err error, msg string, keysAndValues ...any) {
+	if err != nil {
+		keysAndValues = append(keysAndValues, "reason", err.Error())
+	}
+	s.LogSink.Error(nil, msg, keysAndValues...)
 }
 
 // tlsConfig returns a configuration with the certificate in a directory, or with

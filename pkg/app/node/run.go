@@ -100,48 +100,6 @@ type plugin struct {
 	failovers atomic.Uint64
 }
 
-// findings are what the preflight said last.
-type findings struct{ essential, cache, warm, tracking atomic.Pointer[string] }
-
-func (f *findings) update(ctx context.Context, n preflight.Node) {
-	set := func(p *atomic.Pointer[string], err error) {
-		text := ""
-		if err != nil {
-			text = strings.ReplaceAll(err.Error(), "\n", "; ")
-		}
-		if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
-			klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
-		}
-	}
-	found := n.Examine(ctx)
-	set(&f.essential, found.Essential)
-	set(&f.cache, found.Cache)
-	set(&f.warm, found.WarmMove)
-	set(&f.tracking, found.WriteTracking)
-}
-
-func read(p *atomic.Pointer[string]) string {
-	if s := p.Load(); s != nil {
-		return *s
-	}
-	return "not examined yet"
-}
-
-// all is every finding in one line, "" when there is none. One way to move warm is enough.
-func (f *findings) all() string {
-	due := []*atomic.Pointer[string]{&f.essential, &f.cache}
-	if read(&f.tracking) != "" {
-		due = append(due, &f.warm)
-	}
-	var out []string
-	for _, p := range due {
-		if s := read(p); s != "" {
-			out = append(out, s)
-		}
-	}
-	return strings.Join(out, "; ")
-}
-
 // Run serves until ctx ends or something essential fails.
 func Run(ctx context.Context, cfg Config) error {
 	config, err := kube.Config()
@@ -187,12 +145,12 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.RunPrestages(ctx); return nil })
 	group.Go(func() error { return p.requested.Run(ctx) })
 	group.Go(func() error { p.attacher.RunPrewarms(ctx); return nil })
-	if p.leases != nil {
-		group.Go(func() error { return p.serveLeases(ctx, stopped) })
-	}
-	if caches := p.streamedCaches(); caches != nil {
-		group.Go(func() error { return p.stream.Run(ctx, caches) })
-	}
+	over := make(chan struct{})
+	group.Go(func() error {
+		defer close(over)
+		return p.serveLeases(ctx, stopped)
+	})
+	group.Go(func() error { return p.sendCaches(ctx, over) })
 	group.Go(func() error { return p.watchMoves(ctx) })
 	group.Go(func() error { p.sampler.Run(ctx, p.reporter.Report); return nil })
 	calls := rpc.NewCallMetrics(driver.Name)
@@ -256,7 +214,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
-		InitiatorIQN: initiator, Preflight: p.findings.all, Events: recorder, StreamPublicKey: p.streamPublicKey,
+		InitiatorIQN: initiator, Preflight: p.problems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
@@ -284,15 +242,10 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Stream: puller, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
-		FailedOver:   func() { p.failovers.Add(1) },
-		CacheProblem: func(context.Context) string { return read(&p.findings.cache) },
-		WarmProblem:  func(context.Context) string { return read(&p.findings.warm) },
-		StreamProblem: func(context.Context) string {
-			if p.streamClient == nil {
-				return "streams are not configured"
-			}
-			return read(&p.findings.tracking)
-		},
+		FailedOver:    func() { p.failovers.Add(1) },
+		CacheProblem:  func(context.Context) string { return read(&p.findings.cache) },
+		WarmProblem:   func(context.Context) string { return read(&p.findings.warm) },
+		StreamProblem: func(context.Context) string { return p.streamProblem() },
 	})
 	if p.stream != nil {
 		p.attacher.Lessor().Streams = p.stream

@@ -85,6 +85,9 @@ func (p *plugin) handOver(ctx context.Context) {
 // serveLeases answers moves until ctx ends. If that was by the signal, of which stopped
 // tells, and the node itself goes, the leases are given up then.
 func (p *plugin) serveLeases(ctx, stopped context.Context) error {
+	if p.leases == nil {
+		return nil
+	}
 	err := p.leases.Run(ctx)
 	if stopped.Err() != nil {
 		p.handOver(stopped)

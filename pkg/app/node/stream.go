@@ -14,9 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/nearflash/nearflash/pkg/attach/lease"
 	"github.com/nearflash/nearflash/pkg/cachestream"
-	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // StreamConfig says how this node's plugin sends caches to other nodes' plugins, and asks them
@@ -121,20 +119,31 @@ func (c *Config) streamKeyFile() string {
 	return filepath.Join(c.StateDir, "stream.key")
 }
 
-// leased are the caches that this node exports, as they are streamed.
-type leased struct{ *lease.Lessor }
-
-// OpenLease implements cachestream.Caches.
-func (l leased) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID, to string) (cachestream.Cache, error) {
-	return l.OpenStream(ctx, id, m, to)
-}
-
 // streamedCaches are what is sent; nil if this node can send nothing.
 func (p *plugin) streamedCaches() cachestream.Caches {
 	if p.stream == nil || p.leases == nil {
 		return nil
 	}
-	return leased{p.attacher.Lessor()}
+	return cachestream.CachesOf(p.attacher.Lessor().OpenStream)
+}
+
+// sendCaches sends caches until over is closed, which may be after the end of ctx: whoever is sent
+// one is to hear that the lease has ended, and not that nobody answers.
+func (p *plugin) sendCaches(ctx context.Context, over <-chan struct{}) error {
+	caches := p.streamedCaches()
+	if caches == nil {
+		return nil
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		defer stop()
+		select {
+		case <-over:
+		case <-ctx.Done():
+		}
+	}()
+	return p.stream.Run(ctx, caches)
 }
 
 // listenForStreams has other nodes' plugins find this one from the first report of the pool on,

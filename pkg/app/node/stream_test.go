@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -32,10 +33,25 @@ func TestStream(t *testing.T) {
 	if len(p.streamPublicKey()) != 44 || p.streamedCaches() == nil {
 		t.Errorf("key %q, caches %v", p.streamPublicKey(), p.streamedCaches())
 	}
+	// The signal has come, and leases are being handed over.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := server.Run(ctx, p.streamedCaches()); err != nil || p.streamPublicKey() != "" {
+	over, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- p.sendCaches(ctx, over) }()
+	select {
+	case err := <-ended:
+		t.Fatalf("it ended with the signal: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	if p.streamPublicKey() == "" {
+		t.Error("nobody listens while leases are handed over")
+	}
+	close(over)
+	if err := <-ended; err != nil || p.streamPublicKey() != "" {
 		t.Errorf("after the end: %v, key %q", err, p.streamPublicKey())
+	}
+	if err := (&plugin{}).sendCaches(t.Context(), nil); err != nil {
+		t.Errorf("with nothing to send: %v", err)
 	}
 	if none := (&plugin{}); none.streamPublicKey() != "" || none.streamedCaches() != nil {
 		t.Error("a node without addresses has a key")

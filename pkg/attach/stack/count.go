@@ -3,6 +3,7 @@ package stack
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -22,7 +23,10 @@ func (s *Stack) BeginCounting(ctx context.Context, e *state.Entry) {
 	e.Counting, e.Base = rand.Text(), devmapper.Counters{}
 	log := klog.FromContext(ctx)
 	if e.Cached() {
-		st, err := s.LevelStatus(ctx, e)
+		st, found, err := s.LevelStatus(ctx, e)
+		if err == nil && !found {
+			err = fmt.Errorf("device %s is not an active cache", layout.Device(e.ID, layout.Top))
+		}
 		if err != nil {
 			// Without a base nothing can be counted until the next table.
 			log.Error(err, "Counters of the cache could not be read", "volume", e.ID)

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -174,17 +175,36 @@ func (s *Stack) GrowHot(ctx context.Context, e *state.Entry, o Origin) error {
 	})
 }
 
-// LevelStatus is the status of both levels together; of an ordinary cache its own.
-func (s *Stack) LevelStatus(ctx context.Context, e *state.Entry) (devmapper.CacheStatus, error) {
-	top, err := s.CacheStatus(ctx, e.ID)
-	if err != nil || !e.Streams() {
-		return top, err
+// LevelStatus is the status of both levels together; of an ordinary cache its own. found is
+// false if the live table is no cache. What cannot be read of either level is an error: half a
+// status would say that nothing is dirty.
+func (s *Stack) LevelStatus(ctx context.Context, e *state.Entry) (st devmapper.CacheStatus, found bool, err error) {
+	all, err := s.Statuses(ctx, e)
+	if err != nil {
+		return st, false, err
 	}
-	all := map[string]devmapper.CacheStatus{layout.Device(e.ID, layout.Top): top}
-	name := layout.Device(e.ID, layout.Hot)
-	if hot, found, err := s.DM.Status(ctx, name); err == nil && found {
-		all[name] = hot
+	st, found = layout.CacheStatus(all, e.ID)
+	return st, found, nil
+}
+
+// Statuses are the statuses of a volume's cache by the names of its devices: while a stream
+// fills it, of both levels. A device that is gone, or is no cache, has none.
+func (s *Stack) Statuses(ctx context.Context, e *state.Entry) (map[string]devmapper.CacheStatus, error) {
+	parts := []layout.Part{layout.Top}
+	if e.Streams() {
+		parts = append(parts, layout.Hot)
 	}
-	st, _ := layout.CacheStatus(all, e.ID)
-	return st, nil
+	all := map[string]devmapper.CacheStatus{}
+	for _, p := range parts {
+		name := layout.Device(e.ID, p)
+		st, found, err := s.DM.Status(ctx, name)
+		switch {
+		case errors.Is(err, devmapper.ErrNotExist):
+		case err != nil:
+			return nil, err
+		case found:
+			all[name] = st
+		}
+	}
+	return all, nil
 }

@@ -93,6 +93,8 @@ type Entry struct {
 	OriginBytes int64 `json:"originBytes,omitempty"`
 	// Hydration is what the cache is being filled from; nil for a cache that is whole.
 	Hydration *Hydration `json:"hydration,omitempty"`
+	// EndedMove is a move that has ended, until that has been reported.
+	EndedMove *EndedMove `json:"endedMove,omitempty"`
 	// Exported is the move that the cache is exported to: a Retained one, or a Staged one
 	// to a node that is prewarmed.
 	Exported *volume.MoveID `json:"exported,omitempty"`
@@ -260,6 +262,13 @@ type Hydration struct {
 	// not serve any more.
 	Bandwidth int64     `json:"bandwidth,omitempty"`
 	Deadline  time.Time `json:"deadline,omitzero"`
+}
+
+// EndedMove is the end of a move that nobody has been told of yet.
+type EndedMove struct {
+	Move    volume.MoveID      `json:"move"`
+	Outcome volume.MoveOutcome `json:"outcome"`
+	Message string             `json:"message,omitempty"`
 }
 
 // Stream is a hydration whose chunks are copied beside the volume, and serve level by level

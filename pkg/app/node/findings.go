@@ -1,0 +1,87 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/preflight"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// findings are what the preflight said last.
+type findings struct{ essential, cache, warm, tracking, sending atomic.Pointer[string] }
+
+func (f *findings) update(ctx context.Context, n preflight.Node) {
+	set := func(p *atomic.Pointer[string], err error) {
+		text := ""
+		if err != nil {
+			text = strings.ReplaceAll(err.Error(), "\n", "; ")
+		}
+		if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
+			klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
+		}
+	}
+	found := n.Examine(ctx)
+	set(&f.essential, found.Essential)
+	set(&f.cache, found.Cache)
+	set(&f.warm, found.WarmMove)
+	set(&f.tracking, found.WriteTracking)
+	set(&f.sending, found.Sending)
+}
+
+func read(p *atomic.Pointer[string]) string {
+	if s := p.Load(); s != nil {
+		return *s
+	}
+	return "not examined yet"
+}
+
+// noStreams is why no cache comes by stream where nothing was configured for that.
+const noStreams = "streams are not configured"
+
+// streamProblem says why no cache can come to this node by stream, or "".
+func (p *plugin) streamProblem() string {
+	if p.streamClient == nil {
+		return noStreams
+	}
+	return read(&p.findings.tracking)
+}
+
+// problems is every finding that is an operator's concern, in one line; "" if there is none.
+func (p *plugin) problems() string {
+	out := append([]string{read(&p.findings.essential), read(&p.findings.cache)}, moveProblems(moveFacts{
+		Asked: p.cfg.Method(), Clone: read(&p.findings.warm), Stream: p.streamProblem(), Sending: read(&p.findings.sending),
+	})...)
+	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")
+}
+
+// moveFacts are what moveProblems rests on.
+type moveFacts struct {
+	// Asked is the method that the node asks for; empty leaves it open.
+	Asked volume.MoveMethod
+	// Clone and Stream say why no cache can come to this node by that method, and Sending why
+	// none can leave it by stream; or they are empty. Clone speaks of both directions.
+	Clone, Stream, Sending string
+}
+
+// moveProblems is what stands against caches that follow their pods to this node, and from it. One
+// method is enough, unless one is asked for.
+func moveProblems(f moveFacts) []string {
+	switch {
+	case f.Asked == volume.MethodClone:
+		return []string{f.Clone}
+	case f.Asked == volume.MethodStream:
+		return []string{f.Stream, f.Sending}
+	case f.Clone == "":
+		return nil
+	case f.Stream == "":
+		return []string{f.Sending}
+	case f.Stream == noStreams:
+		return []string{f.Clone}
+	}
+	return []string{f.Clone, f.Stream}
+}

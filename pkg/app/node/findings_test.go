@@ -1,0 +1,62 @@
+package node
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+func TestMoveProblems(t *testing.T) {
+	const clone, stream, zero = "no target clone", "defects in passthrough mode", "no target zero"
+	for name, tc := range map[string]struct {
+		moveFacts
+		want string
+	}{
+		"both can be used":              {moveFacts{}, ""},
+		"a clone is enough":             {moveFacts{Stream: stream}, ""},
+		"a stream is enough":            {moveFacts{Clone: clone}, ""},
+		"it receives, and cannot send":  {moveFacts{Clone: clone, Sending: zero}, zero},
+		"neither":                       {moveFacts{Clone: clone, Stream: stream}, clone + "; " + stream},
+		"neither, and no zero":          {moveFacts{Clone: clone + "; " + zero, Stream: stream, Sending: zero}, clone + "; " + zero + "; " + stream},
+		"no streams are wanted":         {moveFacts{Clone: clone, Stream: noStreams}, clone},
+		"asked for clone":               {moveFacts{Asked: volume.MethodClone}, ""},
+		"asked for clone, in vain":      {moveFacts{Asked: volume.MethodClone, Clone: clone}, clone},
+		"asked for stream":              {moveFacts{Asked: volume.MethodStream, Clone: clone}, ""},
+		"asked for stream, cannot send": {moveFacts{Asked: volume.MethodStream, Clone: clone, Sending: zero}, zero},
+		"asked for stream, in vain":     {moveFacts{Asked: volume.MethodStream, Stream: stream}, stream},
+		"asked for what is not set up":  {moveFacts{Asked: volume.MethodStream, Stream: noStreams}, noStreams},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, s := range moveProblems(tc.moveFacts) {
+				if s != "" {
+					got = append(got, s)
+				}
+			}
+			if got := strings.Join(got, "; "); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestProblems: before the first look nothing is said to be there, and each finding is told.
+func TestProblems(t *testing.T) {
+	p := &plugin{findings: &findings{}}
+	if got := p.problems(); !strings.Contains(got, "not examined yet") {
+		t.Errorf("got %q", got)
+	}
+	for _, f := range []*atomic.Pointer[string]{&p.findings.essential, &p.findings.cache, &p.findings.warm, &p.findings.tracking, &p.findings.sending} {
+		f.Store(new(string))
+	}
+	if got := p.problems(); got != "" {
+		t.Errorf("nothing is missing: %q", got)
+	}
+	p.findings.essential.Store(new("no iscsid"))
+	p.findings.warm.Store(new("no target clone"))
+	if got := p.problems(); got != "no iscsid; no target clone" {
+		t.Errorf("got %q", got)
+	}
+}
