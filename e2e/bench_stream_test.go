@@ -5,11 +5,12 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/e2e/cluster"
 	"github.com/nearflash/nearflash/e2e/hoststate"
@@ -17,17 +18,23 @@ import (
 
 // Measurements of streams beside clones, for docs/benchmarks.md: LABELS='bench && streams'.
 var _ = Describe("A move by each method, measured", Label("bench", "streams", "slow", "lab"), Serial, func() {
+	unlimited := func(method string) map[string]string {
+		return map[string]string{"warmStart": "peer", "warmStartMethod": method, "warmStartBandwidth": "100Gi"}
+	}
+
 	It("copies at the network's rate", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		for _, method := range []string{"clone", "stream"} {
+			v, err := warmed(ctx, s, "rate-"+method, 1024, unlimited(method))
+			Expect(err).NotTo(HaveOccurred())
 			network, err := networkRate(ctx)
 			Expect(err).NotTo(HaveOccurred())
-			v, err := warmed(ctx, s, "rate-"+method, 256, map[string]string{"warmStart": "peer", "warmStartMethod": method, "warmStartBandwidth": "100Gi"})
-			Expect(err).NotTo(HaveOccurred())
 			Expect(v.restart(ctx, nodeB)).To(Succeed())
+			steady, err := v.steadyRate(ctx)
+			Expect(err).NotTo(HaveOccurred())
 			cm, err := v.awaitMoved(ctx, 2)
 			Expect(err).NotTo(HaveOccurred())
-			say("network %.1f MiB/s; %s without a limit: %d bytes, %s", network, method, ptr.Deref(cm.Status.Progress.TotalBytes, 0), cm.Status.OutcomeMessage)
+			say("network %.1f MiB/s; %s of 1 GiB without a limit: %s; from the pod's start on %.1f MiB/s", network, method, cm.Status.OutcomeMessage, steady)
 			Expect(v.stop(ctx)).To(Succeed())
 		}
 	}, NodeTimeout(20*time.Minute))
@@ -35,50 +42,163 @@ var _ = Describe("A move by each method, measured", Label("bench", "streams", "s
 	It("has the hot part serve soon", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		for name, parameters := range map[string]map[string]string{
-			"clone":  {"warmStart": "peer", "warmStartMethod": "clone"},
-			"stream": {"warmStart": "peer", "warmStartMethod": "stream"},
-			"cold":   {"warmStart": "off"},
+			"clone":   {"warmStart": "peer", "warmStartMethod": "clone"},
+			"stream":  {"warmStart": "peer", "warmStartMethod": "stream"},
+			"hot-set": {"warmStart": "origin"},
+			"cold":    {"warmStart": "off"},
 		} {
-			curve, err := zipfianMove(ctx, s, name, parameters)
+			before, curve, err := zipfianMove(ctx, s, name, parameters)
 			Expect(err).NotTo(HaveOccurred())
-			say("zipfian reads (theta 1.1) of 256 MiB, %s: before %.3f, then second by second %v", name, curve[0], curve[1:])
+			say("zipfian reads (theta 1.1) of 1 GiB, %s: before %.3f, then at seconds %s", name, before, strings.Join(curve, " "))
 		}
-	}, NodeTimeout(20*time.Minute))
+	}, NodeTimeout(40*time.Minute))
+
+	It("does not keep the pod waiting", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		volumes, starts := map[string]*vol{}, map[string][]float64{}
+		for name, parameters := range map[string]map[string]string{
+			"stream": {"warmStart": "peer", "warmStartMethod": "stream"}, "cold": {"warmStart": "off"},
+		} {
+			v, err := warmed(ctx, s, "start-"+name, 64, parameters)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(v.stop(ctx)).To(Succeed())
+			volumes[name] = v
+		}
+		for i := range 20 {
+			for name, v := range volumes {
+				began := time.Now()
+				Expect(v.start(ctx, []string{nodeB, nodeA}[i%2])).To(Succeed())
+				starts[name] = append(starts[name], time.Since(began).Seconds())
+				if name == "stream" {
+					_, err := v.awaitMoved(ctx, int64(i)+2)
+					Expect(err).NotTo(HaveOccurred())
+				}
+				Expect(v.stop(ctx)).To(Succeed())
+			}
+		}
+		for name, all := range starts {
+			say("start of the pod after a move, %s: mean of %d %.2f s, median %.2f s", name, len(all), mean(all), middle(all))
+		}
+	}, NodeTimeout(40*time.Minute))
+
+	It("takes little from the foreground", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		beside, err := warmed(ctx, s, "beside", 1024, map[string]string{"warmStart": "peer", "warmStartMethod": "stream"})
+		Expect(err).NotTo(HaveOccurred())
+		cold, err := warmed(ctx, s, "apart", 1024, map[string]string{"warmStart": "off"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(beside.stop(ctx)).To(Succeed())
+		Expect(cold.stop(ctx)).To(Succeed())
+		var with, without []float64
+		for i := range 5 {
+			node := []string{nodeB, nodeA}[i%2]
+			Expect(cold.start(ctx, node)).To(Succeed())
+			p99, err := cold.p99(ctx, 6)
+			Expect(err).NotTo(HaveOccurred())
+			without = append(without, p99)
+			Expect(cold.stop(ctx)).To(Succeed())
+			Expect(beside.start(ctx, node)).To(Succeed())
+			from, err := beside.filled(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			p99, err = beside.p99(ctx, 6)
+			Expect(err).NotTo(HaveOccurred())
+			to, err := beside.filled(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			with = append(with, p99)
+			say("p99 of reads: cold volume beside nothing %.0f us; beside a stream %.0f us, of which %.0f MiB came at %.1f MiB/s",
+				without[i], with[i], to.mib-from.mib, (to.mib-from.mib)/(to.at-from.at))
+			_, err = beside.awaitMoved(ctx, int64(i)+2)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(beside.stop(ctx)).To(Succeed())
+		}
+		say("p99 of reads, medians: cold volume beside nothing %.0f us, beside a stream %.0f us", middle(without), middle(with))
+	}, NodeTimeout(40*time.Minute))
 })
 
-// zipfianMove moves a warm volume whose reads are zipfian, and returns the part of them that
-// did not reach the origin: before, and second by second after.
-func zipfianMove(ctx context.Context, s *space, name string, parameters map[string]string) ([]float64, error) {
-	v, err := warmed(ctx, s, "zipf-"+name, 256, parameters)
-	if err != nil {
-		return nil, err
+func mean(all []float64) float64 {
+	sum := 0.0
+	for _, f := range all {
+		sum += f
 	}
-	before, err := v.zipfian(ctx, 10)
-	if err != nil {
-		return nil, err
-	}
-	if err := v.restart(ctx, nodeB); err != nil {
-		return nil, err
-	}
-	curve := []float64{before}
-	for range 15 {
-		rate, err := v.zipfian(ctx, 1)
-		if err != nil {
-			return nil, err
-		}
-		curve = append(curve, float64(int(rate*1000))/1000)
-	}
-	return curve, v.stop(ctx)
+	return sum / float64(len(all))
 }
 
-// zipfian reads for some seconds and returns the part that did not reach the origin.
+func middle(all []float64) float64 { return slices.Sorted(slices.Values(all))[len(all)/2] }
+
+// filled is what was written to the SSD for a volume, at a time of its node in seconds.
+type filled struct{ at, mib float64 }
+
+// filled reads how much was written to the logical volume of a cache's data since it was made: by a
+// copy, as long as the cache takes in nothing itself.
+func (v *vol) filled(ctx context.Context) (f filled, err error) {
+	out, err := k.Host.Run(ctx, v.node, fmt.Sprintf(
+		`for d in /sys/block/dm-*; do read -r n <$d/dm/name; case $n in nf-*) ;; *-%s.data) read -r _ _ _ _ _ _ s _ <$d/stat; read -r t _ </proc/uptime; echo "$t $s";; esac; done`,
+		strings.ReplaceAll(v.Handle, "-", "--")))
+	if err != nil {
+		return f, err
+	}
+	if _, err := fmt.Sscan(out, &f.at, &f.mib); err != nil {
+		return f, fmt.Errorf("writes to the cache of volume %s: %q: %w", v.Handle, out, err)
+	}
+	f.mib /= 2048
+	return f, nil
+}
+
+// steadyRate is the rate of a copy under way from now on, in MiB/s, up to its last part.
+func (v *vol) steadyRate(ctx context.Context) (float64, error) {
+	first, err := v.filled(ctx)
+	last := first
+	for err == nil {
+		var now filled
+		if now, err = v.filled(ctx); err == nil && now.mib < last.mib+1 && last.mib > first.mib {
+			break
+		}
+		if err == nil && now.mib > 900 {
+			return (now.mib - first.mib) / (now.at - first.at), nil
+		}
+		last = now
+		time.Sleep(time.Second)
+	}
+	return (last.mib - first.mib) / max(last.at-first.at, 1), err
+}
+
+// zipfianMove moves a volume that zipfian reads have made warm, and returns the part of them that
+// did not reach the origin: before, and after, with the seconds since the pod's start.
+func zipfianMove(ctx context.Context, s *space, name string, parameters map[string]string) (before float64, curve []string, err error) {
+	v, err := warmed(ctx, s, "zipf-"+name, 1024, parameters)
+	if err != nil {
+		return 0, nil, err
+	}
+	// The cache learns which of its chunks are hot; a hot set is written after two minutes.
+	if _, err = v.zipfian(ctx, 130); err != nil {
+		return 0, nil, err
+	}
+	if before, err = v.zipfian(ctx, 10); err != nil {
+		return 0, nil, err
+	}
+	if err := v.restart(ctx, nodeB); err != nil {
+		return 0, nil, err
+	}
+	began := time.Now()
+	for time.Since(began) < 50*time.Second {
+		at := time.Since(began).Seconds()
+		rate, err := v.zipfian(ctx, 1)
+		if err != nil {
+			return 0, nil, err
+		}
+		curve = append(curve, fmt.Sprintf("%.0f-%.0f:%.3f", at, time.Since(began).Seconds(), rate))
+	}
+	return before, curve, v.stop(ctx)
+}
+
+// zipfian reads for some seconds, each time with the same blocks as the hottest, and returns the part that did not reach the origin.
 func (v *vol) zipfian(ctx context.Context, seconds int) (float64, error) {
 	before, err := hoststate.CountReads(ctx, k.Host, v.node, v.Handle)
 	if err != nil {
 		return 0, err
 	}
 	_, err = v.run(ctx, fmt.Sprintf("fio --name=zipf --filename=%s --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=4 "+
-		"--random_distribution=zipf:1.1 --norandommap --randrepeat=0 --time_based --runtime=%d --minimal >/dev/null", cluster.DevicePath, seconds))
+		"--random_distribution=zipf:1.1:0.3 --norandommap --randrepeat=0 --time_based --runtime=%d --minimal >/dev/null", cluster.DevicePath, seconds))
 	if err != nil {
 		return 0, err
 	}
