@@ -109,7 +109,7 @@ var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migr
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("is refused where it makes no sense", func(ctx SpecContext) {
+	It("is refused where it makes no sense", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "refused", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "100%"})
 		Expect(err).NotTo(HaveOccurred())

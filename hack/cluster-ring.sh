@@ -5,7 +5,7 @@
 #   LABELS   label filter of the specs (default: !slow)
 #   TIMEOUT  limit of one part (default: 60m)
 #   VERBOSE  false prints failures only
-#   UPSTREAM true also runs the fixed part of Kubernetes' own storage tests, in the lab
+#   UPSTREAM true also runs the smaller fixed part of Kubernetes' own storage tests, in the lab
 #            whose specs end first
 #   SMOKE    true also runs the smoke of ring 2 on a distribution's kernel, beside the labs,
 #            which wait for more than a quarter of their time
@@ -19,18 +19,23 @@ heavy='faults || crash || lost || migrate || storage || warm || change'
 parts=("$heavy" "!($heavy)")
 checkout="$(pwd | cksum | cut -d' ' -f1)"
 
-go build -o "$out/lab" ./hack/lab
-go test -tags e2e -c -o "$out/e2e.test" ./e2e
-CGO_ENABLED=0 go build -o "$out/kubectl-nearflash" ./cmd/kubectl-nearflash
+builds=()
+build() { "$@" & builds+=($!); }
+build go build -o "$out/lab" ./hack/lab
+build go test -tags e2e -c -o "$out/e2e.test" ./e2e
+build env CGO_ENABLED=0 go build -o "$out/kubectl-nearflash" ./cmd/kubectl-nearflash
+build env CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$out/checker-agent" ./e2e/checker/agent
+if [[ ${UPSTREAM:-} == true ]]; then
+  mkdir "$out/upstream"
+  build go build -o "$out/upstream/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
+fi
+for pid in "${builds[@]}"; do wait "$pid"; done
 export NEARFLASH_KUBECTL_PLUGIN="$PWD/$out/kubectl-nearflash"
-CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$out/checker-agent" ./e2e/checker/agent
 export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
 if [[ ${UPSTREAM:-} == true ]]; then
-  mkdir "$out/upstream"
-  go build -o "$out/upstream/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
   upstream_tests="$("$out/lab" artifacts --print-dir upstream)"
 fi
 
@@ -54,7 +59,7 @@ part() {
     -ginkgo.timeout="${TIMEOUT:-60m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
   if [[ ${UPSTREAM:-} == true ]] && mkdir "$out/upstream/taken" 2>/dev/null; then
     . hack/upstream-tests.sh
-    SUBSET=true LABELS='' FOCUS='' TIMEOUT=30m upstream "$PWD/$out/upstream" "$upstream_tests"
+    SUBSET=small LABELS='' FOCUS='' TIMEOUT=30m upstream "$PWD/$out/upstream" "$upstream_tests"
   fi
 }
 

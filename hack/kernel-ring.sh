@@ -25,7 +25,7 @@ go build -o "$out/lab" ./hack/lab
 # Left to make test-full: what ring 1 has at every step on fakes that are held to the kernel,
 # or the model in every order; that the tests find what they are for; and what takes minutes
 # and is the smaller half of another test.
-whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl)$'
+whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost)$'
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
@@ -36,7 +36,7 @@ for p in "${packages[@]}"; do
     continue
   fi
   # The longest have a guest each and begin first; the others, which wait most of the
-  # time, are dealt to guests for about six of them.
+  # time, are dealt to guests for about five of them: fewer guests, and the last one ends late.
   hands=()
   i=0
   for t in "${tests[@]}"; do
@@ -44,7 +44,7 @@ for p in "${packages[@]}"; do
     if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
       long+=("$p ^$t\$ ^\$")
     else
-      hand=$((i++ % ((${#tests[@]} + 7) / 8)))
+      hand=$((i++ % ((${#tests[@]} + 5) / 6)))
       hands[hand]+="${hands[hand]:+|}$t"
     fi
   done

@@ -3,7 +3,8 @@
 #   FOCUS    regular expression of the tests' names (default: all of the driver)
 #   LABELS   label filter of the tests (default: not features that are not claimed, and
 #            not what disturbs a whole cluster)
-#   SUBSET   true runs the fixed part that `make test` has, whatever FOCUS says
+#   SUBSET   true runs the fixed part that `make test-upstream` has, whatever FOCUS says, and small
+#            what `make test` has of it
 #   PROCS    tests at a time (default: 4)
 #   TIMEOUT  limit of the tests (default: 3h)
 # shellcheck shell=bash
@@ -22,6 +23,12 @@ upstream() {
 'provisioning should provision storage with mount options|read-write-once-pod|fsgroupchangepolicy \(OnRootMismatch\).*, new pod fsgroup applied|'\
 'subPath should support file as subpath|volume-modify .* should (modify volume with no VAC|recover from invalid)))'
     least=13
+  elif [[ ${SUBSET:-} == small ]]; then
+    # Without what the driver's own specs have: what a pod may wish for, and growing.
+    focus="$driver"'(Dynamic PV \((block volmode|xfs)\).* volumes should store data|Generic.*late-binding.* ephemeral should create read/write|'\
+'Dynamic PV \(default fs\)\(allowExpansion\).*while pod is using it|Dynamic PV \(default fs\)\] ('\
+'subPath should support file as subpath|volume-modify .* should modify volume with no VAC))'
+    least=6
   fi
   # The tests leave temporary files.
   run "${lab[@]}" run -- env TMPDIR="$dir/tmp" "$dir/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \
