@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,6 +160,8 @@ type host struct {
 	meanwhile func()
 	// silent is true if other nodes do not send their maps.
 	silent bool
+	// got counts the chunks that other nodes have sent.
+	got atomic.Int64
 	*plugin
 }
 
@@ -360,6 +363,7 @@ func (h *host) start() {
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
+		deps.Requested = requested{h}
 		deps.Stream, deps.ReadInUse = puller{h, g}, readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true})
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}

@@ -20,7 +20,7 @@ const (
 	MaxPieceBytes = 1 << 20
 )
 
-// Caches are the retained caches of this node.
+// Caches are the caches of this node that others may read.
 type Caches interface {
 	// OpenLease opens the cache that is leased to a node for a move. ctx ends with the
 	// stream. Errors: volume.ErrNotFound, volume.ErrFenced (the cache is for another node),
@@ -32,10 +32,12 @@ type Caches interface {
 type Cache interface {
 	// ChunkSectors is the size of a chunk in sectors of 512 bytes.
 	ChunkSectors() uint64
-	// Blocks are the origin's blocks that the cache has clean, in units of a chunk, hottest
+	// Blocks are the origin's blocks that the cache has, in units of a chunk, hottest
 	// first, each once. As long as the lease lasts they are the same in each Cache that is
 	// opened of it: a stream that broke is resumed by the place in this list.
 	Blocks() []uint64
+	// Places are where the cache has them, in units of a chunk: one for each, none twice.
+	Places() []uint32
 	// ReadChunk reads the whole chunk of Blocks()[i] into buf, which is aligned for O_DIRECT.
 	ReadChunk(ctx context.Context, i int, buf []byte) error
 	// Close ends the use of the cache.

@@ -59,15 +59,15 @@ func (s *Server) intercept(log logr.Logger) grpc.StreamServerInterceptor {
 // Map implements streampb.CacheStreamServer.
 func (s *service) Map(req *streampb.MapRequest, stream grpc.ServerStreamingServer[streampb.MapReply]) error {
 	return s.with(stream.Context(), req.GetMove(), func(_ context.Context, c Cache) error {
-		blocks := c.Blocks()
+		blocks, places := c.Blocks(), c.Places()
 		g, err := geometryOf(c)
 		for first := true; err == nil && (first || len(blocks) > 0); first = false {
 			n := min(len(blocks), blocksPerReply)
-			r := &streampb.MapReply{Blocks: blocks[:n]}
+			r := &streampb.MapReply{Blocks: blocks[:n], Places: places[:n]}
 			if first {
 				r.Geometry = g
 			}
-			blocks, err = blocks[n:], stream.Send(r)
+			blocks, places, err = blocks[n:], places[n:], stream.Send(r)
 		}
 		return err
 	})
@@ -84,6 +84,10 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 		if from > g.GetChunks() {
 			return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
 		}
+		skip := volume.Bits(req.GetSkip())
+		if len(skip) > len(volume.NewBits(uint64(g.GetChunks()))) {
+			return fmt.Errorf("%w: %d bytes of chunks that are not wanted, there are %d chunks", volume.ErrInvalid, len(skip), g.GetChunks())
+		}
 		size := int(g.GetChunkSectors()) * sectorSize
 		if !s.buffers.TryAcquire(int64(size)) {
 			return fmt.Errorf("%w: this node has no memory for another stream", volume.ErrUnavailable)
@@ -94,10 +98,10 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 		}
 		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
 		p := &sender{
-			stream: stream, cache: c, blocks: c.Blocks(), buf: blockdev.AlignedBuffer(size), piece: pieceBytes(bandwidth),
+			stream: stream, cache: c, blocks: c.Blocks(), places: c.Places(), buf: blockdev.AlignedBuffer(size), piece: pieceBytes(bandwidth),
 		}
 		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
-		for i := int(from); i < len(p.blocks); i++ {
+		for i := wantedFrom(skip, int(from)); i < len(p.blocks); i = wantedFrom(skip, i+1) {
 			if err := p.chunk(ctx, i); err != nil {
 				return err
 			}
@@ -165,6 +169,9 @@ func ended(ctx context.Context, err error) error {
 // geometryOf checks what a Cache says of itself.
 func geometryOf(c Cache) (*streampb.Geometry, error) {
 	sectors, n := c.ChunkSectors(), len(c.Blocks())
+	if n != len(c.Places()) {
+		return nil, fmt.Errorf("%w: %d blocks at %d places", volume.ErrNotFound, n, len(c.Places()))
+	}
 	if err := checkGeometry(sectors, uint64(n)); err != nil {
 		return nil, fmt.Errorf("%w: %w", volume.ErrNotFound, err)
 	}
@@ -194,6 +201,7 @@ type sender struct {
 	stream grpc.ServerStreamingServer[streampb.ChunksReply]
 	cache  Cache
 	blocks []uint64
+	places []uint32
 	buf    []byte
 	piece  int
 	limits []*rate.Limiter
@@ -216,6 +224,7 @@ func (s *sender) chunk(ctx context.Context, i int) error {
 		}
 		piece := &streampb.Piece{
 			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
+			CachePlace: s.places[i],
 		}
 		if err := s.stream.Send(&streampb.ChunksReply{Piece: piece}); err != nil {
 			return err

@@ -131,7 +131,7 @@ func (s *source) wantStream() {
 	s.t.Helper()
 	c, err := s.OpenStream(s.t.Context(), "v", moveToB, "b")
 	s.must(err)
-	if c.ChunkSectors() != chunkBytes/512 || !slices.Equal(c.Blocks(), []uint64{52, 11, 30, 70}) {
+	if c.ChunkSectors() != chunkBytes/512 || !slices.Equal(c.Blocks(), []uint64{52, 11, 30, 70}) || !slices.Equal(c.Places(), []uint32{40, 9, 5, 2}) {
 		s.t.Errorf("blocks %v in chunks of %d sectors, want the hottest first", c.Blocks(), c.ChunkSectors())
 	}
 	buf := make([]byte, chunkBytes)
@@ -251,7 +251,7 @@ func TestExportByStream(t *testing.T) {
 	}{
 		"an unknown method":      {func(_ *source, r *volume.LeaseRequest) { r.Method = "carrier pigeon" }, volume.ErrInvalid},
 		"from the hot set":       {func(_ *source, r *volume.LeaseRequest) { r.Method = volume.MethodHotSet }, volume.ErrInvalid},
-		"prewarm":                {func(_ *source, r *volume.LeaseRequest) { r.Purpose, r.Request = volume.PurposePrewarm, "r" }, volume.ErrInvalid},
+		"prewarm":                {func(_ *source, r *volume.LeaseRequest) { r.Purpose, r.Request = volume.PurposePrewarm, "r" }, volume.ErrNotFound},
 		"nothing is sent here":   {func(s *source, _ *volume.LeaseRequest) { s.Streams = nil }, volume.ErrUnavailable},
 		"to another node":        {func(_ *source, r *volume.LeaseRequest) { r.To = "c" }, volume.ErrFenced},
 		"of another generation":  {func(_ *source, r *volume.LeaseRequest) { r.Generation = 3 }, volume.ErrNotFound},
