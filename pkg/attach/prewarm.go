@@ -170,10 +170,16 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 		return err
 	}
 	faultPrewarmJournaled.Hit()
-	if err := a.leaseLive(ctx, e, req); err != nil {
-		return a.failPrewarm(ctx, e, err)
+	err = a.leaseLive(ctx, e, req)
+	if err == nil {
+		err = a.goOn(ctx, e)
 	}
-	return a.resumePrewarm(ctx, e)
+	if err == nil || ctx.Err() != nil {
+		return err // the next process goes on
+	}
+	klog.FromContext(ctx).Error(err, "Nothing is prewarmed", "volume", e.ID)
+	a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
+	return a.wipe(ctx, e.ID, e)
 }
 
 // refusePrewarm says in the CacheMigration why nothing is copied.
@@ -230,27 +236,27 @@ func (a *Attacher) leaseLive(ctx context.Context, e *state.Entry, req volume.Mov
 	return nil
 }
 
-// failPrewarm ends a prewarm that does not begin.
-func (a *Attacher) failPrewarm(ctx context.Context, e *state.Entry, err error) error {
-	if ctx.Err() != nil {
-		return err // the next process goes on
+// resumePrewarm goes on in the place of a process that has ended. If that cannot be, what there is
+// must do.
+func (a *Attacher) resumePrewarm(ctx context.Context, e *state.Entry) error {
+	err := a.goOn(ctx, e)
+	if err == nil || ctx.Err() != nil {
+		return err
 	}
-	klog.FromContext(ctx).Error(err, "Nothing is prewarmed", "volume", e.ID)
-	a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
-	return a.wipe(ctx, e.ID, e)
+	a.endPrewarm(ctx, e, volume.MoveEnded, "the node's plugin was restarted: "+err.Error())
+	return a.save(ctx, e, e.State)
 }
 
-// resumePrewarm copies what is not there yet, in the place of a process that may have begun.
-func (a *Attacher) resumePrewarm(ctx context.Context, e *state.Entry) error {
+// goOn copies what is not there yet.
+func (a *Attacher) goOn(ctx context.Context, e *state.Entry) error {
 	if problem := a.prewarmProblem(); problem != "" {
-		a.endPrewarm(ctx, e, volume.MoveEnded, problem)
-		return a.save(ctx, e, e.State)
+		return fmt.Errorf("%w: %s", volume.ErrUnavailable, problem)
 	}
 	bctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	dst, err := a.prewarmTarget(bctx, e)
 	if err != nil {
-		return a.failPrewarm(ctx, e, err)
+		return err
 	}
 	faultPrewarmAllocated.Hit()
 	a.startCopy(ctx, e, dst)

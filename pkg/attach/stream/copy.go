@@ -61,7 +61,7 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 		// Not the origin before it is: the source node would end the lease.
 		c.from = volume.FromPeer
 	}
-	if hotServes || e.Hydration.Stream.Prewarmed {
+	if hotServes {
 		c.first = int(e.Hydration.Stream.Hot)
 	}
 	c.next, c.synced, c.seen = c.first, c.first, c.first
