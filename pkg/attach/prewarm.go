@@ -354,6 +354,14 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 		return
 	}
 	outcome, message := volume.MoveCompleted, "everything was copied; what the pod writes until the move is copied then"
+	if err != nil && p.copied.Count() == 0 {
+		log.Error(err, "Nothing is prewarmed")
+		a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
+		if err := a.wipe(ctx, id, e); err != nil {
+			log.Error(err, "What was made for a copy could not be removed; it will be tried again")
+		}
+		return
+	}
 	if err != nil {
 		log.Error(err, "Prewarm ended early")
 		outcome, message = volume.MoveEnded, "a part was copied: "+err.Error()

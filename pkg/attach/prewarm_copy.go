@@ -188,8 +188,8 @@ func (p *prewarming) pull(ctx context.Context) (n int, err error) {
 	}
 	m.base = m.done
 	err = p.a.Stream.Chunks(ctx, *p.Source, p.id, p.Move, w, m.limit(), int(chunk), func(i int, block uint64, data []byte) error {
-		if block != l.Blocks[i] {
-			return fmt.Errorf("%w: chunk %d is block %d, the list said %d", volume.ErrUnavailable, i, block, l.Blocks[i])
+		if i >= len(l.Blocks) || block != l.Blocks[i] {
+			return fmt.Errorf("%w: chunk %d of block %d is not the list's", volume.ErrUnavailable, i, block)
 		}
 		if err := p.write(data, l.Places[i]); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -165,6 +166,8 @@ func TestPrewarmRefused(t *testing.T) {
 	for name, change := range map[string]func(l *life){
 		"here":      func(l *life) { l.b.Stream = nil },
 		"the owner": func(l *life) { l.a.Lessor().Streams = nil },
+		// What was copied of it is nothing.
+		"nothing comes": func(l *life) { l.b.Stream = nothingComes{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newPrewarmLife(t, volume.MethodStream, volume.ModeWritethrough, "")
@@ -176,12 +179,19 @@ func TestPrewarmRefused(t *testing.T) {
 			if e := l.b.entry(); e != nil || l.objects["move-1-prewarm"].Method != volume.MethodStream || l.begun != 1 {
 				t.Errorf("journal %+v, %d objects", e, l.begun)
 			}
-			if e := l.a.entry(); e.Exported != nil || e.Track != nil {
+			if e := l.a.entry(); e.Exported != nil || e.Track != nil && name != "nothing comes" {
 				t.Errorf("the owner has %+v", e)
 			}
 			l.leave(l.a)
 		})
 	}
+}
+
+// nothingComes is an owner that does not serve any more.
+type nothingComes struct{ attach.Puller }
+
+func (nothingComes) Map(context.Context, volume.StreamSource, volume.ID, volume.MoveID) (volume.ChunkList, error) {
+	return volume.ChunkList{}, volume.ErrNotFound
 }
 
 // TestPrewarmUnused: what was copied under a record of writes that has ended is not used.
