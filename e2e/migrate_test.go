@@ -48,7 +48,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(cm.Spec.Purpose).To(Equal(v1alpha1.MigrationPrewarm))
 		Expect(cm.Spec.SourceNode + " " + cm.Spec.DestinationNode).To(Equal(nodeA + " " + nodeB))
 		Expect(cm.Status.Outcome).To(Equal(v1alpha1.MigrationCompleted), cm.Status.OutcomeMessage)
-		Expect(shown(ctx, "migrations", "-n", s.name, v.claim)).To(MatchRegexp(`%s +%s +%s +Clone +completed`, v.claim, nodeA, nodeB))
+		Expect(shown(ctx, "migrations", "-n", s.name, v.claim)).To(MatchRegexp(`%s +%s +%s +Stream +completed`, v.claim, nodeA, nodeB))
 		Expect(v.expectNoLease(ctx, nodeA)).To(Succeed())
 		copied, err := v.ssdWritten(ctx, nodeB)
 		Expect(err).NotTo(HaveOccurred())

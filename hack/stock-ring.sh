@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # writeback; the order of flushes; a bound on dirty data under load; an SSD that fails; a mode
 # that changes; the rescue; several paths, their loss for a while and for good; the storage server and its crashes;
 # a stream between two nodes, and what it rests on.
-most='^TestKernel(Targets|OldXFS|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamLoad|StreamLevels|StreamLevelsControl)$'
+most='^TestKernel(Targets|OldXFS|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl)$'
 run=${RUN:-$most}
 [[ $run != all ]] || run=
 

@@ -409,7 +409,7 @@ func (d *disk) awaitMode(mode volume.CacheMode) {
 	t.Fatalf("the cache is %+v", st)
 }
 
-// TestKernelFailoverExported: a cache that is exported to a node which is prewarmed
+// TestKernelFailoverExported: a cache that is sent to a node which is prewarmed
 // fails: the lease ends with it.
 func TestKernelFailoverExported(t *testing.T) {
 	m := newMachine(t)
@@ -420,8 +420,7 @@ func TestKernelFailoverExported(t *testing.T) {
 	fence := v.req.Publication.Fence
 	_, err := v.a.Lessor().Export(t.Context(), volume.LeaseRequest{
 		Move: volume.MoveID{Name: "failoverexp-1-prewarm", UID: "one"}, Volume: v.req.ID, UID: fence.UID, Generation: fence.Generation,
-		Purpose: volume.PurposePrewarm, Request: fmt.Sprintf("request-%d", v.gen), To: otherName, Initiator: guestInitiator(),
-		Credentials: volume.Credentials{Username: "lease", Password: chapWord},
+		Purpose: volume.PurposePrewarm, Request: fmt.Sprintf("request-%d", v.gen), To: otherName, Method: volume.MethodStream,
 	})
 	mustPass(t, "export", err)
 	v.failVolume(nodeName, "meta")

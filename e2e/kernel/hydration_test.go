@@ -77,6 +77,10 @@ func (p *pair) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, 
 	return m, &lease, nil
 }
 
+func (p *pair) Refuse(_ context.Context, r volume.MoveRequest, why string) error {
+	return fmt.Errorf("the move of volume %s cannot be carried out here: %s", r.Volume, why)
+}
+
 func (p *pair) Progress(_ context.Context, _ volume.MoveID, s volume.MoveProgress) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

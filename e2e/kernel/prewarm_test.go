@@ -136,17 +136,63 @@ func TestKernelPrewarm(t *testing.T) {
 // not heeded.
 func TestKernelPrewarmForgotten(t *testing.T) {
 	m := newMachine(t)
-	v := newMovers(t, m, "forgotten", cached(volume.ModeWritethrough, 64*mib))
-	v.b.Moves.(*pair).unchanged = true
-	data := v.warmedMove()
-	if err := compare(v.device(), data, 0); err == nil {
-		t.Error("no stale byte was seen although the record of writes was cleared")
-	} else {
-		t.Logf("as expected: %v", err)
+	for name, spec := range map[string]volume.Spec{
+		"clone": cached(volume.ModeWritethrough, 64*mib), "stream": streaming(cached(volume.ModeWritethrough, 64*mib)),
+	} {
+		v := newMovers(t, m, "forgotten-"+name, spec)
+		v.b.Moves.(*pair).unchanged = true
+		data := v.warmedMove()
+		if spec.WarmStart.Method == volume.MethodStream {
+			v.wantHydrated()
+		}
+		if err := compare(v.device(), data, 0); err == nil {
+			t.Errorf("%s: no stale byte was seen although the record of writes was cleared", name)
+		} else {
+			t.Logf("%s, as expected: %v", name, err)
+		}
+		v.unstage()
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 	}
-	v.unstage()
-	v.remove()
-	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+}
+
+// TestKernelStreamPrewarmed: a stream goes on from what was prewarmed, without dm-clone and without
+// a target for iSCSI on either node: what is there is not sent again, and what was written
+// since is.
+func TestKernelStreamPrewarmed(t *testing.T) {
+	m := newMachine(t)
+	for _, mode := range cachingModes() {
+		v := newMovers(t, m, "ahead-"+string(mode), streaming(cached(mode, 64*mib)))
+		for _, n := range []*node{v.a, v.b} {
+			n.Lessor().Exporter = nil
+			n.WarmProblem = func(context.Context) string { return "this kernel has neither of them" }
+		}
+		data := v.warmedMove()
+		e, err := v.b.Journal.Load(string(v.req.ID))
+		mustPass(t, "journal", err)
+		if !e.Streams() || !e.Hydration.Stream.Prewarmed || e.Hydration.Stream.Hot >= e.Hydration.Stream.Chunks {
+			t.Fatalf("%s: what was prewarmed is not used, or all of it: %+v", mode, e.Hydration)
+		}
+		check(t, v.device(), data, 0)
+		check(t, v.device(), pattern(31, 4*mib), 64*mib)
+		late := pattern(32, 2*mib)
+		write(t, v.device(), late, 7*mib, true)
+		copy(data[7*mib:], late)
+		sent := v.a.streams.sent.Load()
+		v.wantStreamed()
+		sent = v.a.streams.sent.Load() - sent
+		s := e.Hydration.Stream
+		t.Logf("%s: %d of %d chunks were there, %d were sent", mode, s.Hot, s.Chunks, sent)
+		if uint64(sent) != s.Chunks-s.Hot || sent == 0 || sent*int64(e.ChunkSectors)*512 > 12*mib {
+			t.Errorf("%s: %d chunks were sent, want the %d that were not there, and few", mode, sent, s.Chunks-s.Hot)
+		}
+		check(t, v.device(), data, 0)
+		check(t, v.device(), pattern(31, 4*mib), 64*mib)
+		v.unstage()
+		v.checkUncached(data)
+		v.remove()
+		mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
+	}
 }
 
 // TestKernelPrewarmUnused: whatever does not fit makes the move an ordinary one.
@@ -280,7 +326,9 @@ func (v *movers) killedPrewarm(point string) {
 	v.heat(4 * mib)
 	v.askFor(otherName)
 	v.n = v.b
+	v.a.streams.lose()
 	killed := v.killAt(point, order{Lessor: v.a.dir, Prewarm: true})
+	mustPass(t, "sending", v.a.restartStreams(t.Context(), nodeName))
 	mustPass(t, "repair", errors.Join(v.a.Repair(t.Context()), v.b.Repair(t.Context())))
 	mustPass(t, "copy", v.b.prewarm(t.Context(), v.req.ID))
 	v.n = v.a

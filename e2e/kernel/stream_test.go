@@ -4,10 +4,12 @@ package kernel
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -28,6 +30,10 @@ type streamServer struct {
 	*cachestream.Server
 	ctx   context.Context
 	token string
+	// port is a file with the port at which it listens, as each process of the plugin does.
+	port string
+	// sent counts the chunks that were read for other nodes.
+	sent atomic.Int64
 	// stop cuts all connections, as the loss of the node.
 	stop context.CancelFunc
 
@@ -41,11 +47,27 @@ func newStreamServer(ctx context.Context, name, dir string) (*streamServer, erro
 	if err := os.WriteFile(token, []byte(name), 0o600); err != nil {
 		return nil, err
 	}
+	at, port := netip.MustParseAddrPort("127.0.0.1:0"), filepath.Join(dir, "port")
+	if text, err := os.ReadFile(port); err == nil {
+		if was, err := netip.ParseAddrPort(string(text)); err == nil && free(ctx, was) {
+			at = was
+		}
+	}
 	s, err := cachestream.NewServer(cachestream.ServerConfig{
-		Addresses: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:0")}, Reviewer: reviewer{}, Account: streamAccount,
+		Addresses: []netip.AddrPort{at}, Reviewer: reviewer{}, Account: streamAccount, KeyFile: filepath.Join(dir, "stream.key"),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	return &streamServer{Server: s, ctx: ctx, token: token, stop: cancel}, err
+	return &streamServer{Server: s, ctx: ctx, token: token, port: port, stop: cancel}, err
+}
+
+// free reports whether nobody listens at an address.
+func free(ctx context.Context, at netip.AddrPort) bool {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return false
+	}
+	_ = l.Close() // nobody has connected
+	return true
 }
 
 // serve begins to serve.
@@ -56,10 +78,19 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 		if err := s.Listen(s.ctx); err != nil {
 			return volume.StreamSource{}, err
 		}
+		if err := os.WriteFile(s.port, []byte(s.Source().Addresses[0]), 0o600); err != nil {
+			return volume.StreamSource{}, err
+		}
 		s.ended = make(chan struct{})
 		go func() {
 			defer close(s.ended)
-			_ = s.Run(s.ctx, cachestream.CachesOf(l.OpenStream))
+			_ = s.Run(s.ctx, cachestream.CachesOf(func(ctx context.Context, id volume.ID, m volume.MoveID, to string) (cachestream.Cache, error) {
+				c, err := l.OpenStream(ctx, id, m, to)
+				if err != nil {
+					return nil, err
+				}
+				return counted{c, &s.sent}, nil
+			}))
 		}()
 	}
 	return s.Source(), nil
@@ -68,7 +99,37 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 // lose ends the server.
 func (s *streamServer) lose() {
 	s.stop()
-	<-s.ended
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		<-s.ended
+	}
+}
+
+// restartStreams is what becomes of the sending of a node whose plugin is replaced: the next one
+// listens where it did.
+func (n *node) restartStreams(ctx context.Context, name string) error {
+	n.streams.lose()
+	s, err := newStreamServer(ctx, name, n.dir)
+	if err != nil {
+		return err
+	}
+	n.streams, n.Lessor().Streams = s, s
+	_, err = s.serve(n.Lessor())
+	return err
+}
+
+// counted counts the chunks that are read.
+type counted struct {
+	cachestream.Cache
+
+	sent *atomic.Int64
+}
+
+func (c counted) ReadChunks(ctx context.Context, i int, buf []byte) (int, error) {
+	n, err := c.Cache.ReadChunks(ctx, i, buf)
+	c.sent.Add(int64(n))
+	return n, err
 }
 
 // reviewer is an API server for which the name of a node is its token.

@@ -37,7 +37,7 @@ func (d *disk) earlier(v before, nodes ...*node) map[string]devmapper.Info {
 			d.m.must("dmsetup", "rename", now, v.name(now), "--noudevsync")
 		}
 	}
-	keys := strings.NewReplacer(`"version":5`, v.format, `"hydration":`, `"fill":`, `"exported":`, `"lent":`, `"exportedBytes":`, `"lentBytes":`, `"wwid":`, `"unitID":`)
+	keys := strings.NewReplacer(`"version":6`, v.format, `"hydration":`, `"fill":`, `"exported":`, `"lent":`, `"exportedBytes":`, `"lentBytes":`, `"wwid":`, `"unitID":`)
 	for _, n := range nodes {
 		path := filepath.Join(n.dir, "journal", string(d.req.ID)+".json")
 		text, err := os.ReadFile(path)

@@ -44,7 +44,7 @@ func hydrationBytes(e *state.Entry, dataBytes int64, chunkSectors uint64) int64 
 	case e.Hydration == nil:
 		return 0
 	case e.Streams():
-		return stack.LevelMetaBytes(uint64(dataBytes) / sectorSize / chunkSectors)
+		return stack.LevelMetaBytes(e.Hydration.Stream, uint64(dataBytes)/sectorSize/chunkSectors)
 	}
 	return hydrationMetaBytes
 }

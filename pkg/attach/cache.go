@@ -91,22 +91,9 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	if err := a.save(ctx, e, e.State); err != nil {
 		return err
 	}
-	have, keep, err := a.takePrewarm(ctx, s, m)
-	if err != nil {
+	if m, err = a.provideVolumes(ctx, s, m); err != nil || !warm {
 		return err
 	}
-	s.cache, err = a.newVolumes(ctx, s, keep)
-	if err != nil && keep {
-		klog.FromContext(ctx).Error(err, "Prewarm cannot be taken over", "volume", e.ID)
-		have = nil
-		if err = a.forgetPrewarm(ctx, e); err == nil {
-			s.cache, err = a.newVolumes(ctx, s, false)
-		}
-	}
-	if err != nil || !warm {
-		return err
-	}
-	s.cache.HydrationHave = have
 	s.cache.HydrationMap = m
 	if e.Streams() {
 		return a.restoreLevels(ctx, s, *m)
@@ -116,6 +103,36 @@ func (a *Attacher) prepareCache(ctx context.Context, s *staging) error {
 	}
 	faultHydrationRestored.Hit()
 	return nil
+}
+
+// provideVolumes provides the logical volumes of a new cache, among them what was prewarmed if that
+// is of use. It returns the map that the cache is to have, which may be another one for that.
+func (a *Attacher) provideVolumes(ctx context.Context, s *staging, m *cachemap.Map) (*cachemap.Map, error) {
+	e, ordinary := s.entry, m
+	have, keep, err := a.takePrewarm(ctx, s, m)
+	if err == nil && keep && e.Streams() {
+		m, err = a.layPrewarmed(s, m, have)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if s.cache, err = a.newVolumes(ctx, s, keep); err == nil && keep && !e.Streams() {
+		s.cache.HydrationHave = runsOf(have, e.ChunkSectors)
+	}
+	if err == nil || !keep {
+		return m, err
+	}
+	klog.FromContext(ctx).Error(err, "Prewarm cannot be taken over", "volume", e.ID)
+	if e.Streams() {
+		if err := a.streamOver(e, ordinary); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.forgetPrewarm(ctx, e); err != nil {
+		return nil, err
+	}
+	s.cache, err = a.newVolumes(ctx, s, false)
+	return ordinary, err
 }
 
 // geometryFromSSD completes the entry of a cache whose journal was lost with what the SSD

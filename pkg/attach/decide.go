@@ -156,7 +156,7 @@ func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
 		// comes after that.
 		plan.Mode = volume.ModeWritethrough
 	}
-	plan.Keep = peer && plan.Warm.Method == volume.MethodClone && prewarmKept(f.Entry, f.Fence)
+	plan.Keep = peer && prewarmKept(f.Entry, f.Fence)
 	plan.Wipe = f.Cache.Exists() && !plan.Keep
 	return plan
 }

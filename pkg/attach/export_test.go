@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"context"
+
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
@@ -16,3 +18,9 @@ func (a *Attacher) UseBlocks(b Blocks) {
 
 // UsePool has a process go on with another pool.
 func (a *Attacher) UsePool(p PoolView) { a.Pool, a.ssd.Pool = p, p }
+
+// StepPrewarms looks at the requests to prewarm once.
+func (a *Attacher) StepPrewarms(ctx context.Context) { a.stepPrewarms(ctx) }
+
+// Prewarming is how many copies are under way.
+func (a *Attacher) Prewarming() int { return a.prewarms.count() }

@@ -80,7 +80,6 @@ var (
 
 	faultPrewarmJournaled = faultpoint.New("prewarm.journaled")
 	faultPrewarmExported  = faultpoint.New("prewarm.exported")
-	faultPrewarmConnected = faultpoint.New("prewarm.connected")
 	faultPrewarmAllocated = faultpoint.New("prewarm.allocated")
 	faultPrewarmSynced    = faultpoint.New("prewarm.synced")
 	faultPrewarmCopied    = faultpoint.New("prewarm.copied")

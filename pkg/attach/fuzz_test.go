@@ -70,10 +70,10 @@ func FuzzEntry(f *testing.F) {
 // what was copied, no run of the data that counts as right lies outside of the data.
 func FuzzPrewarm(f *testing.F) {
 	f.Add([]byte(copiedMagic), "t", []byte{0xff}, uint64(256), int64(64<<20), int64(1<<20))
-	f.Add(encodeCopied("t", bitmap{0xff, 0x0f}), "t", []byte{0}, uint64(256), int64(2<<20), int64(256<<10))
-	f.Add(encodeCopied("t", bitmap{0xff}), "u", []byte{0}, uint64(64), int64(1<<20), int64(1))
+	f.Add(encodeCopied("t", volume.Bits{0xff, 0x0f}), "t", []byte{0}, uint64(256), int64(2<<20), int64(256<<10))
+	f.Add(encodeCopied("t", volume.Bits{0xff}), "u", []byte{0}, uint64(64), int64(1<<20), int64(1))
 	f.Add([]byte{}, "", []byte{}, uint64(0), int64(0), int64(0))
-	f.Add(encodeCopied("t", bitmap{0xff}), "t", []byte{0xff}, uint64(1), int64(513), int64(1<<62))
+	f.Add(encodeCopied("t", volume.Bits{0xff}), "t", []byte{0xff}, uint64(1), int64(513), int64(1<<62))
 	f.Fuzz(func(t *testing.T, file []byte, tracking string, changed []byte, chunkSectors uint64, dataBytes, areaBytes int64) {
 		copied := decodeCopied(file, tracking)
 		if chunkSectors > devmapper.MaxChunkSectors || dataBytes > 1<<30 {
@@ -84,12 +84,12 @@ func FuzzPrewarm(f *testing.F) {
 			return
 		}
 		end := uint64(0)
-		for _, r := range unchanged(copied, lease) {
+		for _, r := range runsOf(unchanged(copied, lease), chunkSectors) {
 			if r.Start < end || r.Length == 0 || (r.Start+r.Length)*sectorSize > uint64(dataBytes) {
 				t.Fatalf("run %+v of %d bytes", r, dataBytes)
 			}
 			for c := r.Start / chunkSectors; c < (r.Start+r.Length)/chunkSectors; c++ {
-				if !copied.has(c) || bitmap(changed).has(c*chunkSectors*sectorSize/uint64(areaBytes)) {
+				if !copied.Has(c) || volume.Bits(changed).Has(c*chunkSectors*sectorSize/uint64(areaBytes)) {
 					t.Fatalf("chunk %d counts as right", c)
 				}
 			}

@@ -82,24 +82,25 @@ func (a *Attacher) dumpMap(ctx context.Context, id volume.ID, device string) (*c
 	return a.readMap(id)
 }
 
-// seed is where a new cache begins: the peer's map, the blocks that it streams, or the hot
+// seed is where a new cache begins: the peer's map, the chunks that it streams, or the hot
 // set; none of them means cold.
 type seed struct {
-	peer   *cachemap.Map
-	blocks []uint64
-	hot    *cachemap.HotSet
-	// lease is that of peer, or of blocks.
+	peer *cachemap.Map
+	list *volume.ChunkList
+	hot  *cachemap.HotSet
+	// lease is that of peer, or of list.
 	lease volume.Lease
 }
 
 // beginHydration asks for the beginning of a new cache while the origin is connected.
 // The returned function waits for it; until then the entry belongs to the hydration. A stream
-// is not waited for once the channel is closed: the pod starts no later than without it.
+// is not waited for once the channel is closed: the pod starts no later than without it. Where
+// something was prewarmed there is no channel to heed.
 func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(late <-chan struct{})) {
 	if s.plan.Cache != planCreate || s.plan.Warm == nil {
 		return func(<-chan struct{}) {}
 	}
-	streams := s.plan.Warm.Method == volume.MethodStream
+	hurries := s.plan.Warm.Method == volume.MethodStream && !s.plan.Keep
 	bounded, cancel := context.WithTimeout(ctx, peerTimeout)
 	ctx, late := context.WithCancelCause(bounded)
 	done := make(chan struct{})
@@ -109,7 +110,7 @@ func (a *Attacher) beginHydration(ctx context.Context, s *staging) (wait func(la
 		a.findSeed(ctx, s)
 	}()
 	return func(over <-chan struct{}) {
-		if streams {
+		if hurries {
 			select {
 			case <-done:
 			case <-over:
@@ -235,14 +236,17 @@ func peerTarget(peer *volume.ISCSI) transport.Target {
 // false if the cache begins cold.
 func (a *Attacher) seedGeometry(ctx context.Context, s *staging, g *geometry, unit int64) (*cachemap.Map, bool) {
 	e := s.entry
-	if blocks := s.seed.blocks; blocks != nil {
-		m, err := a.streamGeometry(s, g, unit, blocks, s.seed.lease.ChunkSectors)
+	if l := s.seed.list; l != nil {
+		if data := ssd.RoundUp(s.seed.lease.DataBytes, unit); e.Prewarm != nil && g.fits(data) {
+			g.dataBytes, g.metaBytes = data, ssd.RoundUp(devmapper.MetadataBytes(uint64(data)/sectorSize/g.chunkSectors), unit)
+		}
+		m, err := a.streamGeometry(s, g, unit, l.Blocks, l.ChunkSectors)
 		if err == nil {
 			return m, true
 		}
 		klog.FromContext(ctx).Error(err, "Cache begins without the other node's", "volume", e.ID)
 		a.dropHydration(ctx, e, volume.MoveFailed, err.Error())
-		s.seed.blocks = nil
+		s.seed.list = nil
 	}
 	if m := s.seed.peer; m != nil {
 		data := ssd.RoundUp(int64(e.Hydration.PeerSectors)*sectorSize, unit)

@@ -61,7 +61,7 @@ func (a *Attacher) checkLUNIdentity(ctx context.Context, s *staging) error {
 	case lunSame:
 	}
 	e.WWID = now
-	if exported := s.seed.lease.WWID; (s.seed.peer != nil || s.seed.blocks != nil) && exported != "" && exported != now {
+	if exported := s.seed.lease.WWID; (s.seed.peer != nil || s.seed.list != nil) && exported != "" && exported != now {
 		return a.undoHydration(ctx, s, fmt.Errorf("%w: the exported cache is of the LUN %q, this one is %q", volume.ErrUnavailable, exported, now))
 	}
 	return nil

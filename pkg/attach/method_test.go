@@ -48,7 +48,7 @@ func TestDecideMethod(t *testing.T) {
 }
 
 // TestDecideStageByStream: a cache that a stream fills is written through until there is one map,
-// and begins over nothing that was prewarmed.
+// also over what was prewarmed.
 func TestDecideStageByStream(t *testing.T) {
 	const wt, wb = volume.ModeWritethrough, volume.ModeWriteback
 	before := &volume.WarmSource{Node: "b", Generation: 4}
@@ -64,15 +64,16 @@ func TestDecideStageByStream(t *testing.T) {
 		s        *situation
 		wantMode volume.CacheMode
 		wantPeer bool
+		wantKeep bool
 	}{
-		"writethrough":                           {newSituation(wt).with(warm(volume.MethodStream, before)), wt, true},
-		"writeback":                              {newSituation(wb).with(warm(volume.MethodStream, before)), wt, true},
-		"writeback, by clone":                    {newSituation(wb).with(warm(volume.MethodClone, before)), wb, true},
-		"writeback, nothing to begin from":       {newSituation(wb).with(warm(volume.MethodStream, nil)), wb, false},
-		"writeback, an older generation (I3)":    {newSituation(wb).with(warm(volume.MethodStream, &volume.WarmSource{Node: "b", Generation: 3})), wb, false},
-		"writeback, over data that were brought": {newSituation(wb).with(prewarmed).with(warm(volume.MethodStream, before)), wt, true},
+		"writethrough":                           {newSituation(wt).with(warm(volume.MethodStream, before)), wt, true, false},
+		"writeback":                              {newSituation(wb).with(warm(volume.MethodStream, before)), wt, true, false},
+		"writeback, by clone":                    {newSituation(wb).with(warm(volume.MethodClone, before)), wb, true, false},
+		"writeback, nothing to begin from":       {newSituation(wb).with(warm(volume.MethodStream, nil)), wb, false, false},
+		"writeback, an older generation (I3)":    {newSituation(wb).with(warm(volume.MethodStream, &volume.WarmSource{Node: "b", Generation: 3})), wb, false, false},
+		"writeback, over data that were brought": {newSituation(wb).with(prewarmed).with(warm(volume.MethodStream, before)), wt, true, true},
 		"writeback, attached before (I5)": {
-			newSituation(wb).with(warm(volume.MethodStream, before)).with(func(f *stageFacts) { f.StayedBefore = true }), wb, false,
+			newSituation(wb).with(warm(volume.MethodStream, before)).with(func(f *stageFacts) { f.StayedBefore = true }), wb, false, false,
 		},
 	}
 	for name, tc := range cases {
@@ -81,8 +82,8 @@ func TestDecideStageByStream(t *testing.T) {
 			if plan.Cache != planCreate || plan.Mode != tc.wantMode || plan.Warm == nil || (plan.Warm.Peer != nil) != tc.wantPeer {
 				t.Errorf("got %+v, %+v, want a new cache in mode %s, from a peer %t", plan, plan.Warm, tc.wantMode, tc.wantPeer)
 			}
-			if plan.Keep {
-				t.Error("prewarmed data are kept, over which a stream would be written")
+			if plan.Keep != tc.wantKeep || plan.Wipe && tc.wantKeep {
+				t.Errorf("what was prewarmed is kept: %t, want %t", plan.Keep, tc.wantKeep)
 			}
 		})
 	}

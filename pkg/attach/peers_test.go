@@ -165,7 +165,7 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.begun++
-		id = volume.MoveID{Name: fmt.Sprintf("move-%d", r.Fence.Generation), UID: fmt.Sprint(w.begun)}
+		id = moveID(r, w.begun)
 		w.objects[id.Name] = &move{MoveRequest: r, id: id}
 		return nil
 	})
@@ -182,13 +182,22 @@ func (m moves) Begin(ctx context.Context, r volume.MoveRequest) (id volume.MoveI
 	return id, &got, nil
 }
 
+// moveID is that of a new object.
+func moveID(r volume.MoveRequest, n int) volume.MoveID {
+	name := fmt.Sprintf("move-%d", r.Fence.Generation)
+	if r.Purpose == volume.PurposePrewarm {
+		name += "-prewarm"
+	}
+	return volume.MoveID{Name: name, UID: fmt.Sprint(n)}
+}
+
 // exportTo has the other node answer, by its next process if one ends.
 func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveRequest) (lease volume.Lease, err error) {
 	w.mu.Lock()
 	from := w.hosts[r.Source.Node]
 	w.mu.Unlock()
 	ask := volume.LeaseRequest{
-		Move: id, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose,
+		Move: id, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
 		Method: r.Method, To: r.Fence.Node, Initiator: iqnOf(r.Fence.Node), Credentials: account,
 	}
 	for {
@@ -211,6 +220,18 @@ func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveReq
 		}
 		w.died(from, ended)
 	}
+}
+
+// Refuse implements volume.Moves.
+func (m moves) Refuse(ctx context.Context, r volume.MoveRequest, _ string) error {
+	return m.step.Change(ctx, "a move that cannot be", func() error {
+		m.h.w.mu.Lock()
+		defer m.h.w.mu.Unlock()
+		m.h.w.begun++
+		id := moveID(r, m.h.w.begun)
+		m.h.w.objects[id.Name] = &move{MoveRequest: r, id: id, ended: true}
+		return nil
+	})
 }
 
 // Progress implements volume.Moves.
@@ -244,8 +265,13 @@ func (m moves) Exported(_ context.Context, id volume.MoveID) (bool, error) {
 	return m.h.w.object(id).served, nil
 }
 
-// Ended implements volume.Moves: nobody prewarms a node here.
-func (moves) Ended(context.Context, volume.MoveRequest) (bool, error) { return false, nil }
+// Ended implements volume.Moves.
+func (m moves) Ended(_ context.Context, r volume.MoveRequest) (bool, error) {
+	m.h.w.mu.Lock()
+	defer m.h.w.mu.Unlock()
+	obj := m.h.w.objects[moveID(r, 0).Name]
+	return obj != nil && obj.ended && obj.Fence.UID == r.Fence.UID && obj.Request == r.Request, nil
+}
 
 // serve is what the source does about what it exports: it takes back what is not needed any
 // more, and says so of what it has lost.

@@ -270,7 +270,7 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 // prepareDevices makes the cache and its data device for an origin of the size that the
 // record says.
 func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
-	if s.seed.peer == nil && s.seed.blocks == nil || mayBeCoarse(a.Pool.View()) {
+	if s.seed.peer == nil && s.seed.list == nil || mayBeCoarse(a.Pool.View()) {
 		return nil // who else it begins from is the origin
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)

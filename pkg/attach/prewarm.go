@@ -4,30 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/cachemap"
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachetools"
-	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-const (
-	// prewarmEvery is the pause between two looks at the requests.
-	prewarmEvery = 15 * time.Second
-	// mapTries is how often the map of a cache in use is read before it is given up: a
-	// copy of metadata that change meanwhile may be torn.
-	mapTries = 5
-)
+// prewarmEvery is the pause between two looks at the requests.
+const prewarmEvery = 15 * time.Second
 
 // prewarms are the copies of this process.
 type prewarms struct {
@@ -126,7 +119,7 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 	case prewarmBegin:
 		return a.beginPrewarm(ctx, rec, e)
 	case prewarmResume:
-		return a.resumePrewarm(ctx, rec, e)
+		return a.resumePrewarm(ctx, e)
 	case prewarmNothing:
 	}
 	if e != nil && e.State == state.Prewarmed && e.Prewarm.Copying && prewarmCancelled(e, rec, a.Node) {
@@ -136,16 +129,17 @@ func (a *Attacher) stepPrewarm(ctx context.Context, id volume.ID) error {
 	return nil
 }
 
+// prewarmProblem says why this node copies no caches in use, or "".
+func (a *Attacher) prewarmProblem() string {
+	if a.Stream == nil {
+		return "streams are not configured on this node"
+	}
+	return ""
+}
+
 // beginPrewarm asks the owner for its cache and begins to copy it. Failures end the
 // request; only what nobody has been told of is tried again.
 func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *state.Entry) error {
-	log := klog.FromContext(ctx).WithValues("volume", rec.ID)
-	if problem := a.warmProblem(ctx); problem != "" {
-		return fmt.Errorf("%w: %s", volume.ErrUnavailable, problem)
-	}
-	if view := a.Pool.View(); !view.Ready {
-		return fmt.Errorf("%w: pool: %s", volume.ErrUnavailable, view.Problem)
-	}
 	req := a.prewarmRequest(rec)
 	ended, err := a.Moves.Ended(ctx, req)
 	if err != nil {
@@ -154,6 +148,12 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 	lost := old != nil && old.State == state.Prewarmed
 	if ended && !lost {
 		return nil
+	}
+	if problem := a.prewarmProblem(); problem != "" {
+		return a.refusePrewarm(ctx, req, old, problem)
+	}
+	if view := a.Pool.View(); !view.Ready {
+		return fmt.Errorf("%w: pool: %s", volume.ErrUnavailable, view.Problem)
 	}
 	if old != nil {
 		if err := a.wipe(ctx, rec.ID, old); err != nil {
@@ -170,18 +170,31 @@ func (a *Attacher) beginPrewarm(ctx context.Context, rec volume.Volume, old *sta
 		return err
 	}
 	faultPrewarmJournaled.Hit()
-	bctx, cancel := context.WithTimeout(ctx, peerTimeout+a.CacheTimeout)
-	defer cancel()
-	source, m, err := a.importLive(bctx, e, req)
+	err = a.leaseLive(ctx, e, req)
 	if err == nil {
-		err = a.startCopy(ctx, e, source, *m)
+		err = a.goOn(ctx, e)
 	}
-	if err != nil && ctx.Err() == nil {
-		log.Error(err, "Nothing is prewarmed", "from", rec.Fence.Node)
-		a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
-		return a.wipe(ctx, rec.ID, e)
+	if err == nil || ctx.Err() != nil {
+		return err // the next process goes on
 	}
-	return err
+	klog.FromContext(ctx).Error(err, "Nothing is prewarmed", "volume", e.ID)
+	a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
+	return a.wipe(ctx, e.ID, e)
+}
+
+// refusePrewarm says in the CacheMigration why nothing is copied.
+func (a *Attacher) refusePrewarm(ctx context.Context, req volume.MoveRequest, old *state.Entry, problem string) error {
+	klog.FromContext(ctx).Info("Nothing is prewarmed", "volume", req.Volume, "from", req.Source.Node, "reason", problem)
+	if old != nil && old.State == state.Prewarmed {
+		if err := a.wipe(ctx, req.Volume, old); err != nil {
+			return err
+		}
+	}
+	ended, err := a.Moves.Ended(ctx, req)
+	if err != nil || ended {
+		return err
+	}
+	return a.Moves.Refuse(ctx, req, problem)
 }
 
 // prewarmRequest is what this node asks of the owner.
@@ -190,86 +203,89 @@ func (a *Attacher) prewarmRequest(rec volume.Volume) volume.MoveRequest {
 		Volume: rec.ID, Purpose: volume.PurposePrewarm, Request: rec.Prewarm.Request,
 		Fence:  volume.Fence{UID: rec.Fence.UID, Generation: rec.Fence.Generation, Node: a.Node},
 		Source: &volume.WarmSource{Node: rec.Fence.Node, Generation: rec.Fence.Generation},
-		Method: volume.MethodClone, Reason: "a cache in use can be read over iSCSI alone",
+		Method: volume.MethodStream, Reason: "a cache in use is sent as a stream",
 	}
 	r.Bandwidth, r.Deadline = a.warmLimits(rec.Spec.WarmStart)
 	return r
 }
 
-// importLive gets the lease of the owner's cache, connects it, reads its map and makes
-// room for it.
-func (a *Attacher) importLive(ctx context.Context, e *state.Entry, req volume.MoveRequest) (source string, m *cachemap.Map, err error) {
+// leaseLive gets the lease of the owner's cache, and journals it.
+func (a *Attacher) leaseLive(ctx context.Context, e *state.Entry, req volume.MoveRequest) error {
 	lctx, cancel := context.WithTimeout(ctx, a.Warm.LeaseTimeout)
 	defer cancel()
 	p := e.Prewarm
 	id, lease, err := a.Moves.Begin(lctx, req)
 	p.Move = id
-	if err != nil {
-		return "", nil, err
-	}
-	if lease.Tracked == nil || lease.Tracked.ID == "" {
-		return "", nil, fmt.Errorf("%w: the owner does not note what is written meanwhile", volume.ErrUnavailable)
+	switch {
+	case err != nil:
+		return err
+	case lease.Tracked == nil || lease.Tracked.ID == "":
+		return fmt.Errorf("%w: the owner does not note what is written meanwhile", volume.ErrUnavailable)
+	case lease.Stream == nil:
+		return fmt.Errorf("%w: the owner's answer names no stream", volume.ErrUnavailable)
+	case lease.ChunkSectors == 0:
+		return fmt.Errorf("%w: the owner's chunks have no size", volume.ErrUnavailable)
 	}
 	p.Tracking, p.ChunkSectors, p.ExportedBytes = lease.Tracked.ID, lease.ChunkSectors, lease.DataBytes
-	p.Peer, p.PeerOffset, p.Bandwidth, p.Deadline = &lease.Source, uint64(lease.MetaBytes)/sectorSize, req.Bandwidth, req.Deadline
+	p.Source, p.Bandwidth, p.Deadline = lease.Stream, req.Bandwidth, req.Deadline
 	e.ChunkSectors, e.DataBytes = lease.ChunkSectors, ssd.RoundUp(lease.DataBytes, allocationUnit(a.Pool.View()))
 	if err := a.save(ctx, e, e.State); err != nil {
-		return "", nil, err
+		return err
 	}
 	faultPrewarmExported.Hit()
-	o, err := a.Transport.Connect(ctx, peerTarget(p.Peer), &lease.Credentials)
+	return nil
+}
+
+// resumePrewarm goes on in the place of a process that has ended. If that cannot be, what there is
+// must do.
+func (a *Attacher) resumePrewarm(ctx context.Context, e *state.Entry) error {
+	err := a.goOn(ctx, e)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	a.endPrewarm(ctx, e, volume.MoveEnded, "the node's plugin was restarted: "+err.Error())
+	return a.save(ctx, e, e.State)
+}
+
+// goOn copies what is not there yet.
+func (a *Attacher) goOn(ctx context.Context, e *state.Entry) error {
+	if problem := a.prewarmProblem(); problem != "" {
+		return fmt.Errorf("%w: %s", volume.ErrUnavailable, problem)
+	}
+	bctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
+	defer cancel()
+	dst, err := a.prewarmTarget(bctx, e)
 	if err != nil {
-		return "", nil, transportError(err)
-	}
-	faultPrewarmConnected.Hit()
-	if o.SizeBytes < lease.MetaBytes+lease.DataBytes {
-		return "", nil, fmt.Errorf("%w: the lease has %d bytes, less than its node said", volume.ErrUnavailable, o.SizeBytes)
-	}
-	if err := a.allocatePrewarm(ctx, e); err != nil {
-		return "", nil, err
+		return err
 	}
 	faultPrewarmAllocated.Hit()
-	m, err = a.liveMap(ctx, e, o.Paths[0])
-	return o.Paths[0], m, err
+	a.startCopy(ctx, e, dst)
+	return nil
 }
 
-// liveMap reads the map of a cache in use. It tells what is worth copying, and nothing
-// else rests on it: what is right is decided by the record of writes.
-func (a *Attacher) liveMap(ctx context.Context, e *state.Entry, device string) (m *cachemap.Map, err error) {
-	raw := filepath.Join(a.Warm.Dir, string(e.ID)+".prewarm.raw")
-	text := filepath.Join(a.Warm.Dir, string(e.ID)+".prewarm.xml")
-	defer func() { err = errors.Join(err, cachetools.RemoveFiles(raw, text)) }()
-	for try := 0; ; try++ {
-		m, err = a.readLiveMap(ctx, e, device, raw, text)
-		if err == nil || try >= mapTries || ctx.Err() != nil {
-			return m, err
-		}
-		klog.FromContext(ctx).V(2).Info("Map of a cache in use is read again", "volume", e.ID, "reason", err.Error())
-		select {
-		case <-ctx.Done():
-		case <-time.After(a.PollInterval):
+// prewarmTarget opens the logical volume that the data are copied to, and makes it if there is
+// none.
+func (a *Attacher) prewarmTarget(ctx context.Context, e *state.Entry) (blockdev.File, error) {
+	view := a.Pool.View()
+	c, err := a.ssd.Inspect(ctx, view.VG, e.ID)
+	if err != nil {
+		return nil, err
+	}
+	if c.Data.Name == "" {
+		if err := a.allocatePrewarm(ctx, e); err != nil {
+			return nil, err
 		}
 	}
-}
-
-func (a *Attacher) readLiveMap(ctx context.Context, e *state.Entry, device, raw, text string) (*cachemap.Map, error) {
-	if err := cachetools.CopyHead(ctx, device, raw, int64(e.Prewarm.PeerOffset)*sectorSize); err != nil {
+	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
 		return nil, err
 	}
-	if err := devmapper.AddHints(raw); err != nil {
+	if c, err = a.ssd.Inspect(ctx, view.VG, e.ID); err != nil {
 		return nil, err
 	}
-	if err := a.Tools.Dump(ctx, raw, text); err != nil {
-		return nil, err
+	if c.Data.Name == "" || !c.Data.Active {
+		return nil, fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, layout.DataLV(e.ID))
 	}
-	m, err := cachetools.ReadFile(text)
-	if err == nil && int64(m.End())*sectorSize > e.Prewarm.ExportedBytes {
-		err = fmt.Errorf("%w: the exported map has chunks up to sector %d, the lease has %d bytes of data", volume.ErrUnavailable, m.End(), e.Prewarm.ExportedBytes)
-	}
-	if err == nil && m.ChunkSectors != e.Prewarm.ChunkSectors {
-		err = fmt.Errorf("%w: the exported map has chunks of %d sectors, its node said %d", volume.ErrUnavailable, m.ChunkSectors, e.Prewarm.ChunkSectors)
-	}
-	return m, err
+	return a.Blocks.Open(c.Data.DevPath(), unix.O_RDWR|unix.O_DIRECT)
 }
 
 // allocatePrewarm makes the logical volume that the data are copied to, which has none
@@ -291,49 +307,26 @@ func (a *Attacher) allocatePrewarm(ctx context.Context, e *state.Entry) error {
 }
 
 // startCopy lets the copy run beside whatever else this node does.
-func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, source string, m cachemap.Map) error {
-	view := a.Pool.View()
-	if err := a.LVM.Activate(ctx, view.VG, layout.DataLV(e.ID)); err != nil {
-		return err
-	}
-	c, err := a.ssd.Inspect(ctx, view.VG, e.ID)
-	if err != nil {
-		return err
-	}
-	if c.Data.Name == "" || !c.Data.Active {
-		return fmt.Errorf("%w: logical volume %s is not active", volume.ErrUnavailable, layout.DataLV(e.ID))
-	}
-	dst, err := openTarget(c.Data.DevPath())
-	if err != nil {
-		return err
-	}
-	blocks := uint64(e.Prewarm.ExportedBytes) / (e.Prewarm.ChunkSectors * sectorSize)
-	copied := newBitmap(blocks)
+func (a *Attacher) startCopy(ctx context.Context, e *state.Entry, dst blockdev.File) {
+	places := uint64(e.Prewarm.ExportedBytes) / (e.Prewarm.ChunkSectors * sectorSize)
+	copied := volume.NewBits(places)
 	copy(copied, a.readCopied(e.ID, e.Prewarm.Tracking))
 	cctx, cancel := context.WithCancel(ctx)
 	p := &prewarming{
-		request: e.Prewarm.Request, tracking: e.Prewarm.Tracking, file: a.copiedFile(e.ID), cancel: cancel, dst: dst, copied: copied,
-	}
-	j := copyJob{entry: e, source: source, runs: copyRuns(m, blocks, copied), limit: func() int64 { return a.prewarmLimit(e) }}
-	for _, entry := range m.Entries {
-		if entry.Cache < blocks && copied.has(entry.Cache) {
-			j.done += int64(m.ChunkSectors) * sectorSize
-		}
+		a: a, id: e.ID, Prewarm: *e.Prewarm, file: a.copiedFile(e.ID), cancel: cancel, dst: dst, copied: copied, places: places,
 	}
 	a.prewarms.set(e.ID, p)
-	klog.FromContext(ctx).Info("Cache is prewarmed", "volume", e.ID, "move", e.Prewarm.Move.Name,
-		"mapped", len(m.Entries), "runs", len(j.runs), "done", j.done)
+	klog.FromContext(ctx).Info("Cache is prewarmed", "volume", e.ID, "move", e.Prewarm.Move.Name)
 	go func() {
-		err := a.copyPrewarm(cctx, p, j)
+		err := p.run(cctx)
 		a.copyEnded(ctx, e.ID, p, err)
 	}()
-	return nil
 }
 
 // prewarmLimit is the bandwidth of one copy in bytes per second: its own, and its
 // share of the node's. 0 is no limit.
-func (a *Attacher) prewarmLimit(e *state.Entry) int64 {
-	return a.hydrations.Limit(e.Prewarm.Bandwidth, a.hydrations.Count()+a.prewarms.count())
+func (a *Attacher) prewarmLimit(own int64) int64 {
+	return a.hydrations.Limit(own, a.hydrations.Count()+a.streams.Count()+a.prewarms.count())
 }
 
 // copyEnded journals the end of a copy. A process that ends leaves it to the next.
@@ -356,11 +349,19 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 		return // whoever has taken it has ended it
 	}
 	e, lerr := a.load(id)
-	if lerr != nil || e == nil || e.State != state.Prewarmed || e.Prewarm.Tracking != p.tracking {
+	if lerr != nil || e == nil || e.State != state.Prewarmed || e.Prewarm.Tracking != p.Tracking {
 		a.prewarms.take(id)
 		return
 	}
 	outcome, message := volume.MoveCompleted, "everything was copied; what the pod writes until the move is copied then"
+	if err != nil && p.copied.Count() == 0 {
+		log.Error(err, "Nothing is prewarmed")
+		a.endPrewarm(ctx, e, volume.MoveFailed, err.Error())
+		if err := a.wipe(ctx, id, e); err != nil {
+			log.Error(err, "What was made for a copy could not be removed; it will be tried again")
+		}
+		return
+	}
 	if err != nil {
 		log.Error(err, "Prewarm ended early")
 		outcome, message = volume.MoveEnded, "a part was copied: "+err.Error()
@@ -370,46 +371,6 @@ func (a *Attacher) copyEnded(ctx context.Context, id volume.ID, p *prewarming, e
 		log.Error(err, "End of a copy was not journalled")
 	}
 	faultPrewarmEnded.Hit()
-}
-
-// resumePrewarm goes on with a copy of an earlier process, as long as its session
-// lives; otherwise what there is must do.
-func (a *Attacher) resumePrewarm(ctx context.Context, rec volume.Volume, e *state.Entry) error {
-	o, found, err := a.Transport.Lookup(ctx, peerTarget(e.Prewarm.Peer))
-	switch {
-	case err == nil && found:
-		if err = a.goOn(ctx, e, o.Paths[0]); err == nil {
-			return nil
-		}
-	case err == nil && !slices.ContainsFunc(a.readCopied(e.ID, e.Prewarm.Tracking), func(b byte) bool { return b != 0 }):
-		// The secret of the session was lost with the process; nothing else was.
-		e.Prewarm.Move = volume.MoveID{}
-		return a.beginPrewarm(ctx, rec, e)
-	}
-	message := "the node's plugin was restarted, and the owner does not serve any more"
-	if err != nil {
-		message += ": " + err.Error()
-	}
-	a.endPrewarm(ctx, e, volume.MoveEnded, message)
-	return a.save(ctx, e, e.State)
-}
-
-// goOn copies from a session that is there.
-func (a *Attacher) goOn(ctx context.Context, e *state.Entry, source string) error {
-	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
-	if err != nil {
-		return err
-	}
-	if c.Data.Name == "" {
-		if err := a.allocatePrewarm(ctx, e); err != nil {
-			return err
-		}
-	}
-	m, err := a.liveMap(ctx, e, source)
-	if err != nil {
-		return err
-	}
-	return a.startCopy(ctx, e, source, *m)
 }
 
 // endPrewarm ends a copy and what it has outside of LVM. On return nothing writes to
@@ -425,12 +386,6 @@ func (a *Attacher) endPrewarm(ctx context.Context, e *state.Entry, o volume.Move
 		if err := p.stop(); err != nil {
 			log.Error(err, "What was copied last counts for nothing")
 		}
-	}
-	if e.Prewarm.Peer != nil {
-		if err := a.Transport.Disconnect(ctx, peerTarget(e.Prewarm.Peer)); err != nil {
-			log.Error(err, "Session with the owner was not ended", "peer", e.Prewarm.Peer.IQN)
-		}
-		e.Prewarm.Peer = nil
 	}
 	faultPrewarmLeft.Hit()
 	if !e.Prewarm.Copying || e.Prewarm.Move.Name == "" {

@@ -2,7 +2,6 @@ package attach
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,32 +9,36 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
-	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 const (
-	// prewarmPiece is how much is read at a time.
-	prewarmPiece = 1 << 20
+	// prewarmTries is how often an owner is asked in vain before the copy ends: with a pause of a
+	// second between, long enough for a plugin that is replaced.
+	prewarmTries = 30
 	// prewarmSaved is how much is copied between two notes of it.
 	prewarmSaved = 64 << 20
 	// copiedMagic begins a file of chunks that were copied.
 	copiedMagic = "NFC\x01"
 )
 
-// errStopped: the copy may not write any more.
-var errStopped = errors.New("the copy was stopped")
+var (
+	// errStopped: the copy may not write any more.
+	errStopped = errors.New("the copy was stopped")
+	// errSSD: nothing can be written here.
+	errSSD = errors.New("the SSD takes no writes")
+	// errDeadline: the owner need not serve any more.
+	errDeadline = errors.New("the time of the lease is over")
+)
 
 // copiedFile holds which chunks were prewarmed.
 func (a *Attacher) copiedFile(id volume.ID) string {
@@ -44,7 +47,7 @@ func (a *Attacher) copiedFile(id volume.ID) string {
 
 // encodeCopied is the form of that file: what it is, a checksum, the record of writes
 // that the copy began under, and one bit for each chunk.
-func encodeCopied(tracking string, copied bitmap) []byte {
+func encodeCopied(tracking string, copied volume.Bits) []byte {
 	body := append(append([]byte(tracking), '\n'), copied...)
 	out := binary.BigEndian.AppendUint32([]byte(copiedMagic), crc32.ChecksumIEEE(body))
 	return append(out, body...)
@@ -52,7 +55,7 @@ func encodeCopied(tracking string, copied bitmap) []byte {
 
 // decodeCopied is the inverse. A file that is not whole, or of another record, says
 // nothing: no chunk was copied.
-func decodeCopied(b []byte, tracking string) bitmap {
+func decodeCopied(b []byte, tracking string) volume.Bits {
 	rest, ok := bytes.CutPrefix(b, []byte(copiedMagic))
 	if !ok || len(rest) < 4 || crc32.ChecksumIEEE(rest[4:]) != binary.BigEndian.Uint32(rest) {
 		return nil
@@ -65,7 +68,7 @@ func decodeCopied(b []byte, tracking string) bitmap {
 }
 
 // readCopied returns which chunks were copied; none without a file.
-func (a *Attacher) readCopied(id volume.ID, tracking string) bitmap {
+func (a *Attacher) readCopied(id volume.ID, tracking string) volume.Bits {
 	b, err := os.ReadFile(a.copiedFile(id))
 	if err != nil {
 		return nil
@@ -73,32 +76,35 @@ func (a *Attacher) readCopied(id volume.ID, tracking string) bitmap {
 	return decodeCopied(b, tracking)
 }
 
-// prewarming is a copy under way. Once stopped it never writes again, whatever its
-// reader is still waiting for.
+// prewarming is a copy under way. Once stopped it never writes again, whatever still comes.
 type prewarming struct {
-	request, tracking, file string
-	cancel                  context.CancelFunc
+	state.Prewarm
+
+	a    *Attacher
+	id   volume.ID
+	file string
+	// places is how many chunks the owner's cache has room for.
+	places uint64
+	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	stopped bool
-	dst     *os.File
-	copied  bitmap
+	dst     blockdev.File
+	copied  volume.Bits
 	unsaved int
 }
 
-// write puts a piece where it belongs. The chunks that it completes count as copied.
-func (p *prewarming) write(buf []byte, offset int64, first, chunks uint64) error {
+// write puts a chunk where the owner's cache has it. Then it counts as copied.
+func (p *prewarming) write(buf []byte, place uint32) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
 		return errStopped
 	}
-	if _, err := p.dst.WriteAt(buf, offset); err != nil {
-		return err
+	if _, err := p.dst.WriteAt(buf, int64(place)*int64(len(buf))); err != nil {
+		return fmt.Errorf("%w: %w", errSSD, err)
 	}
-	for c := first; c < first+chunks; c++ {
-		p.copied.set(c)
-	}
+	p.copied.Set(uint64(place))
 	if p.unsaved += len(buf); p.unsaved < prewarmSaved {
 		return nil
 	}
@@ -109,11 +115,11 @@ func (p *prewarming) write(buf []byte, offset int64, first, chunks uint64) error
 func (p *prewarming) save() error {
 	p.unsaved = 0
 	if err := p.dst.Sync(); err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errSSD, err)
 	}
 	faultPrewarmSynced.Hit()
-	if err := durable.WriteFile(p.file, encodeCopied(p.tracking, p.copied)); err != nil {
-		return err
+	if err := durable.WriteFile(p.file, encodeCopied(p.Tracking, p.copied)); err != nil {
+		return fmt.Errorf("%w: %w", errSSD, err)
 	}
 	faultPrewarmCopied.Hit()
 	return nil
@@ -131,81 +137,67 @@ func (p *prewarming) stop() error {
 	return errors.Join(p.save(), p.dst.Close())
 }
 
-// copyRun are neighbouring chunks that are copied together.
-type copyRun struct{ first, chunks uint64 }
-
-// copyRuns lists what of a map is to be copied, hottest first. A run is no longer
-// than a piece, unless one chunk is.
-func copyRuns(m cachemap.Map, blocks uint64, copied bitmap) []copyRun {
-	entries := slices.Clone(m.Entries)
-	slices.SortStableFunc(entries, func(a, b cachemap.Entry) int {
-		return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Cache, b.Cache))
-	})
-	most := max(prewarmPiece/(m.ChunkSectors*sectorSize), 1)
-	var out []copyRun
-	for _, e := range entries {
-		if e.Cache >= blocks || copied.has(e.Cache) {
-			continue
-		}
-		if n := len(out); n > 0 && out[n-1].first+out[n-1].chunks == e.Cache && out[n-1].chunks < most {
-			out[n-1].chunks++
-			continue
-		}
-		out = append(out, copyRun{first: e.Cache, chunks: 1})
+// run copies until everything is there, ctx or the deadline ends, the owner serves no more, or the
+// SSD takes no writes.
+func (p *prewarming) run(ctx context.Context) error {
+	if !p.Deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, p.Deadline.Sub(p.a.Now()), errDeadline)
+		defer cancel()
 	}
-	return out
+	for vain := 1; ; vain++ {
+		n, err := p.pull(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case n > 0:
+			vain = 1
+		}
+		if vain == prewarmTries || errors.Is(err, errSSD) || errors.Is(err, errStopped) || !errors.Is(err, volume.ErrUnavailable) {
+			return err
+		}
+		klog.FromContext(ctx).V(2).Info("The owner is asked for its cache again", "volume", p.id, "reason", err.Error())
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(p.a.Warm.PullPause):
+		}
+	}
 }
 
-// copyJob is what one copy needs to know.
-type copyJob struct {
-	entry *state.Entry
-	// source is the peer's device, limit the bandwidth in bytes per second.
-	source string
-	limit  func() int64
-	runs   []copyRun
-	// done are the bytes that were copied before.
-	done int64
-}
-
-// copyPrewarm copies until everything is there, ctx or the deadline ends, or something
-// fails.
-func (a *Attacher) copyPrewarm(ctx context.Context, p *prewarming, j copyJob) error {
-	src, err := blockdev.OpenDirect(j.source)
+// pull asks the owner for its list, and copies what of it is not here. n is how many chunks came.
+func (p *prewarming) pull(ctx context.Context) (n int, err error) {
+	l, err := p.a.Stream.Map(ctx, *p.Source, p.id, p.Move)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	defer func() { _ = src.Close() }()
-	pw := j.entry.Prewarm
-	chunk := int64(pw.ChunkSectors) * sectorSize
-	buf := blockdev.AlignedBuffer(prewarmPiece)
-	left := int64(0)
-	for _, r := range j.runs {
-		left += int64(r.chunks) * chunk
+	p.mu.Lock()
+	w, err := missing(l, p.ChunkSectors, p.places, p.copied)
+	p.mu.Unlock()
+	if err != nil {
+		return 0, err
 	}
-	m := meter{a: a, move: pw.Move, total: j.done + left, done: j.done, base: j.done, began: a.Now(), limit: j.limit}
-	for _, r := range j.runs {
-		start, length := int64(r.first)*chunk, int64(r.chunks)*chunk
-		for at := int64(0); at < length; at += prewarmPiece {
-			if !pw.Deadline.IsZero() && a.Now().After(pw.Deadline) {
-				return errors.New("the time of the lease is over")
-			}
-			n := min(length-at, prewarmPiece)
-			if _, err := src.ReadAt(buf[:n], int64(pw.PeerOffset)*sectorSize+start+at); err != nil {
-				return err
-			}
-			done := uint64(0)
-			if at+n == length {
-				done = r.chunks
-			}
-			if err := p.write(buf[:n], start+at, r.first, done); err != nil {
-				return err
-			}
-			if err := m.copied(ctx, n); err != nil {
-				return err
-			}
+	chunk := int64(l.ChunkSectors) * sectorSize
+	m := meter{a: p.a, move: p.Move, total: int64(len(l.Blocks)) * chunk, began: p.a.Now(), limit: func() int64 { return p.a.prewarmLimit(p.Bandwidth) }}
+	for i := range l.Blocks {
+		if w.Skip.Has(uint64(i)) {
+			m.done += chunk
 		}
 	}
-	return nil
+	m.base = m.done
+	err = p.a.Stream.Chunks(ctx, *p.Source, p.id, p.Move, w, m.limit(), int(chunk), func(i int, block uint64, data []byte) error {
+		if i >= len(l.Blocks) || block != l.Blocks[i] {
+			return fmt.Errorf("%w: chunk %d of block %d is not the list's", volume.ErrUnavailable, i, block)
+		}
+		if err := p.write(data, l.Places[i]); err != nil {
+			return err
+		}
+		n++
+		return m.copied(ctx, chunk)
+	})
+	return n, err
 }
 
 // meter keeps a copy within its bandwidth and reports it.
@@ -251,13 +243,4 @@ func (m *meter) report(ctx context.Context) {
 	if err := m.a.Moves.Progress(ctx, m.move, p); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Progress of a copy could not be reported", "move", m.move.Name)
 	}
-}
-
-// openTarget opens the logical volume for the copy.
-func openTarget(path string) (*os.File, error) {
-	f, err := blockdev.Open(path, unix.O_RDWR|unix.O_DIRECT)
-	if err != nil {
-		return nil, fmt.Errorf("prewarm: %w", err)
-	}
-	return f, nil
 }

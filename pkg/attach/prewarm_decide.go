@@ -47,7 +47,7 @@ func decidePrewarm(f prewarmFacts) prewarmStep {
 		return prewarmNothing
 	case e.Fence.UID != r.Fence.UID || e.Fence.Generation != r.Fence.Generation || e.Prewarm == nil || e.Prewarm.Request != r.Prewarm.Request:
 		return prewarmBegin
-	case e.Prewarm.Copying && e.Prewarm.Tracking == "":
+	case e.Prewarm.Copying && (e.Prewarm.Tracking == "" || e.Prewarm.Source == nil || e.Prewarm.ChunkSectors == 0):
 		return prewarmBegin // the answer was lost with the process
 	case e.Prewarm.Copying:
 		return prewarmResume
@@ -112,31 +112,50 @@ func unfit(p *state.Prewarm, l volume.Lease) string {
 	return ""
 }
 
-// unchanged returns the runs of chunks that were copied and in whose part nothing was
-// written since, in sectors of the data, for a record that is not unfit.
-func unchanged(copied bitmap, l volume.Lease) []cachemap.Range {
-	var out []cachemap.Range
+// unchanged returns the places of the chunks that were copied and in whose area nothing was written
+// since, for a record that is not unfit.
+func unchanged(copied volume.Bits, l volume.Lease) volume.Bits {
 	chunk := int64(l.ChunkSectors) * sectorSize
-	for c := range l.DataBytes / chunk {
-		if !copied.has(uint64(c)) || bitmap(l.Tracked.Changed).has(uint64(c*chunk/l.Tracked.AreaBytes)) {
-			continue
+	n := max(l.DataBytes/chunk, 0)
+	out := volume.NewBits(uint64(n))
+	for c := range n {
+		if copied.Has(uint64(c)) && !volume.Bits(l.Tracked.Changed).Has(uint64(c*chunk/l.Tracked.AreaBytes)) {
+			out.Set(uint64(c))
 		}
-		start := uint64(c) * l.ChunkSectors
-		if n := len(out); n > 0 && out[n-1].Start+out[n-1].Length == start {
-			out[n-1].Length += l.ChunkSectors
-			continue
-		}
-		out = append(out, cachemap.Range{Start: start, Length: l.ChunkSectors})
 	}
 	return out
 }
 
-// bitmap has one bit for each of a row of things, the first in the lowest bit of the
-// first byte.
-type bitmap []byte
+// runsOf are chunks as runs of sectors.
+func runsOf(b volume.Bits, chunkSectors uint64) []cachemap.Range {
+	var out []cachemap.Range
+	for c := range uint64(len(b)) * 8 {
+		start := c * chunkSectors
+		switch n := len(out); {
+		case !b.Has(c):
+		case n > 0 && out[n-1].Start+out[n-1].Length == start:
+			out[n-1].Length += chunkSectors
+		default:
+			out = append(out, cachemap.Range{Start: start, Length: chunkSectors})
+		}
+	}
+	return out
+}
 
-func newBitmap(n uint64) bitmap { return make(bitmap, (n+7)/8) }
-
-func (b bitmap) has(i uint64) bool { return i/8 < uint64(len(b)) && b[i/8]>>(i%8)&1 == 1 }
-
-func (b bitmap) set(i uint64) { b[i/8] |= 1 << (i % 8) }
+// missing says which chunks of an owner's list are to be sent: all that were not copied. Errors:
+// ErrUnavailable for a list that is none of a cache with those chunks and so much room.
+func missing(l volume.ChunkList, chunkSectors, places uint64, copied volume.Bits) (volume.Wanted, error) {
+	if l.ChunkSectors != chunkSectors {
+		return volume.Wanted{}, fmt.Errorf("%w: the owner sends chunks of %d sectors, it has said %d", volume.ErrUnavailable, l.ChunkSectors, chunkSectors)
+	}
+	w := volume.Wanted{Skip: volume.NewBits(uint64(len(l.Places))), Places: l.Places}
+	for i, at := range l.Places {
+		if uint64(at) >= places {
+			return volume.Wanted{}, fmt.Errorf("%w: the owner's list has place %d of a cache of %d chunks", volume.ErrUnavailable, at, places)
+		}
+		if copied.Has(uint64(at)) {
+			w.Skip.Set(uint64(i))
+		}
+	}
+	return w, nil
+}

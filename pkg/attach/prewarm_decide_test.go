@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -34,7 +35,7 @@ func requested(opts ...func(*volume.Volume)) volume.Volume {
 func prewarmedEntry(opts ...func(*state.Entry)) *state.Entry {
 	e := &state.Entry{
 		ID: "v", State: state.Prewarmed, Fence: volume.Fence{UID: "u", Generation: 5, Node: "b"}, Mode: volume.ModeWritethrough,
-		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", ChunkSectors: 64, ExportedBytes: 1 << 20, Copying: true},
+		Prewarm: &state.Prewarm{Request: "r1", Tracking: "t1", Source: &volume.StreamSource{Addresses: []string{"a"}}, ChunkSectors: 64, ExportedBytes: 1 << 20, Copying: true},
 	}
 	for _, o := range opts {
 		o(e)
@@ -71,6 +72,8 @@ func TestDecidePrewarm(t *testing.T) {
 		"running":                 {record: requested(), entry: prewarmedEntry(), running: true, want: prewarmNothing},
 		"of a process that ended": {record: requested(), entry: prewarmedEntry(), want: prewarmResume},
 		"the answer was lost":     {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.Tracking = "" }), want: prewarmBegin},
+		"nobody knows where from": {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.Source = nil }), want: prewarmBegin},
+		"chunks of no size":       {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.ChunkSectors = 0 }), want: prewarmBegin},
 		"done":                    {record: requested(), entry: prewarmedEntry(func(e *state.Entry) { e.Prewarm.Copying = false }), want: prewarmNothing},
 		"another request":         {record: requested(func(v *volume.Volume) { v.Prewarm.Request = "r2" }), entry: prewarmedEntry(), want: prewarmBegin},
 		"moved on":                {record: requested(func(v *volume.Volume) { v.Fence.Generation = 6 }), entry: prewarmedEntry(), want: prewarmBegin},
@@ -217,28 +220,28 @@ func TestUnfit(t *testing.T) {
 }
 
 func TestUnchanged(t *testing.T) {
-	bits := func(n uint64, set ...uint64) bitmap {
-		b := newBitmap(n)
+	bits := func(n uint64, set ...uint64) volume.Bits {
+		b := volume.NewBits(n)
 		for _, i := range set {
-			b.set(i)
+			b.Set(i)
 		}
 		return b
 	}
 	cases := map[string]struct {
-		copied, changed bitmap
+		copied, changed volume.Bits
 		want            []cachemap.Range
 	}{
 		"nothing copied":  {changed: bits(16)},
-		"all changed":     {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bitmap{0xff, 0xff}},
-		"nothing changed": {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 32 * 64}}},
-		"one area": {copied: bitmap{0xff, 0xff, 0xff, 0xff}, changed: bits(16, 3), want: []cachemap.Range{
+		"all changed":     {copied: volume.Bits{0xff, 0xff, 0xff, 0xff}, changed: volume.Bits{0xff, 0xff}},
+		"nothing changed": {copied: volume.Bits{0xff, 0xff, 0xff, 0xff}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 32 * 64}}},
+		"one area": {copied: volume.Bits{0xff, 0xff, 0xff, 0xff}, changed: bits(16, 3), want: []cachemap.Range{
 			{Start: 0, Length: 6 * 64}, {Start: 8 * 64, Length: 24 * 64}}},
 		"some chunks": {copied: bits(32, 0, 1, 5, 31), changed: bits(16, 0), want: []cachemap.Range{
 			{Start: 5 * 64, Length: 64}, {Start: 31 * 64, Length: 64}}},
-		"a short file": {copied: bitmap{0x81}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 64}, {Start: 7 * 64, Length: 64}}},
+		"a short file": {copied: volume.Bits{0x81}, changed: bits(16), want: []cachemap.Range{{Start: 0, Length: 64}, {Start: 7 * 64, Length: 64}}},
 	}
 	for name, tc := range cases {
-		got := unchanged(tc.copied, leased(func(l *volume.Lease) { l.Tracked.Changed = tc.changed }))
+		got := runsOf(unchanged(tc.copied, leased(func(l *volume.Lease) { l.Tracked.Changed = tc.changed })), 64)
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
@@ -253,7 +256,7 @@ func TestTrackedWritesSurviveTheWay(t *testing.T) {
 		w.Areas[i] = true
 	}
 	tracked := lease.Tracked("t1", w)
-	kept := unchanged(bitmap{0xff, 0xff, 0xff, 0xff}, leased(func(l *volume.Lease) { l.Tracked = tracked }))
+	kept := runsOf(unchanged(volume.Bits{0xff, 0xff, 0xff, 0xff}, leased(func(l *volume.Lease) { l.Tracked = tracked })), 64)
 	for area, written := range w.Areas {
 		has := slices.ContainsFunc(kept, func(r cachemap.Range) bool {
 			at := uint64(area) * w.AreaSectors
@@ -266,14 +269,14 @@ func TestTrackedWritesSurviveTheWay(t *testing.T) {
 }
 
 func TestCopiedFile(t *testing.T) {
-	b := encodeCopied("t1", bitmap{1, 2, '\n', 4})
-	if diff := cmp.Diff(bitmap{1, 2, '\n', 4}, decodeCopied(b, "t1")); diff != "" {
+	b := encodeCopied("t1", volume.Bits{1, 2, '\n', 4})
+	if diff := cmp.Diff(volume.Bits{1, 2, '\n', 4}, decodeCopied(b, "t1")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if got := decodeCopied(b, "t2"); got != nil {
 		t.Errorf("of another record: %v", got)
 	}
-	if got := decodeCopied(encodeCopied("", bitmap{1}), ""); got != nil {
+	if got := decodeCopied(encodeCopied("", volume.Bits{1}), ""); got != nil {
 		t.Errorf("of no record: %v", got)
 	}
 	for i := range b {
@@ -288,19 +291,26 @@ func TestCopiedFile(t *testing.T) {
 	}
 }
 
-func TestCopyRuns(t *testing.T) {
-	m := cachemap.Map{ChunkSectors: 512, CacheBlocks: 100, Entries: []cachemap.Entry{
-		{Cache: 0, Level: 1}, {Cache: 1, Level: 1}, {Cache: 2, Level: 1}, {Cache: 3, Level: 1}, {Cache: 4, Level: 1}, {Cache: 10, Level: 9}, {Cache: 11, Level: 9},
-		{Cache: 12, Level: 2}, {Cache: 99, Level: 63},
-	}}
-	copied := newBitmap(20)
-	copied.set(1)
-	want := []copyRun{{10, 3}, {0, 1}, {2, 3}}
-	if diff := cmp.Diff(want, copyRuns(m, 20, copied), cmp.AllowUnexported(copyRun{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+// TestMissing: what was copied is not asked for again, and a list of another cache is refused.
+func TestMissing(t *testing.T) {
+	l := volume.ChunkList{ChunkSectors: 64, Blocks: []uint64{9, 4, 7, 1, 3, 2, 8, 5, 6}, Places: []uint32{5, 0, 19, 2, 3, 4, 6, 7, 8}}
+	copied := volume.NewBits(20)
+	for _, at := range []uint64{0, 1, 8, 19} {
+		copied.Set(at)
 	}
-	m.ChunkSectors = 1 << 20
-	if got := copyRuns(m, 2, nil); len(got) != 2 {
-		t.Errorf("chunks larger than a piece: %v", got)
+	w, err := missing(l, 64, 20, copied)
+	if diff := cmp.Diff(volume.Wanted{Skip: volume.Bits{0b110, 1}, Places: l.Places}, w); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if w, err := missing(volume.ChunkList{ChunkSectors: 64}, 64, 20, copied); len(w.Skip) > 0 || err != nil {
+		t.Errorf("an empty list: %+v, %v", w, err)
+	}
+	for name, get := range map[string]func() (volume.Wanted, error){
+		"other chunks":      func() (volume.Wanted, error) { return missing(l, 128, 20, copied) },
+		"a place behind it": func() (volume.Wanted, error) { return missing(l, 64, 19, copied) },
+	} {
+		if _, err := get(); !errors.Is(err, volume.ErrUnavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

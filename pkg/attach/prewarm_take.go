@@ -18,38 +18,46 @@ import (
 )
 
 // takePrewarm judges what was prewarmed, now that the lease is known: keep tells
-// to take the logical volume over, and have which runs of it are right. What is of no
+// to take the logical volume over, and have at which places of it chunks are right. What is of no
 // use is removed.
-func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map) (have []cachemap.Range, keep bool, err error) {
+func (a *Attacher) takePrewarm(ctx context.Context, s *staging, m *cachemap.Map) (have volume.Bits, keep bool, err error) {
 	e := s.entry
 	if e.Prewarm == nil {
 		return nil, false, nil
 	}
 	log := klog.FromContext(ctx).WithValues("volume", e.ID)
 	why := "the cache does not begin from the node that it was copied from"
-	if m != nil && m == s.seed.peer {
+	if m != nil && (m == s.seed.peer || s.seed.list != nil) {
 		if why = unfit(e.Prewarm, s.seed.lease); why == "" && ssd.RoundUp(e.Prewarm.ExportedBytes, allocationUnit(a.Pool.View())) != e.DataBytes {
 			why = "the cache is to have another size"
 		}
 	}
 	if why == "" {
-		why, err = a.prewarmProblem(ctx, e)
+		why, err = a.misplaced(ctx, e)
 		if err != nil {
 			return nil, false, err
 		}
 	}
 	if why == "" {
-		copied := a.readCopied(e.ID, e.Prewarm.Tracking)
-		have = unchanged(copied, s.seed.lease)
-		bytes := uint64(0)
-		for _, r := range have {
-			bytes += r.Length * sectorSize
-		}
-		log.Info("Prewarm is used", "bytes", bytes)
+		have = unchanged(a.readCopied(e.ID, e.Prewarm.Tracking), s.seed.lease)
+		log.Info("Prewarm is used", "chunks", have.Count())
 		return have, true, nil
 	}
 	log.Info("Prewarm is of no use", "reason", why)
 	return nil, false, a.forgetPrewarm(ctx, e)
+}
+
+// layPrewarmed makes the map of a stream whose first level is what was prewarmed. If that is
+// less than an ordinary first level, the map stays as it is.
+func (a *Attacher) layPrewarmed(s *staging, m *cachemap.Map, have volume.Bits) (*cachemap.Map, error) {
+	e, l := s.entry, s.seed.list
+	over, there, err := cachemap.Over(*l, have.Has, m.CacheBlocks, s.origin.Sectors)
+	if err != nil || there < cachemap.HotChunks(uint64(len(over.Entries))) {
+		return m, err
+	}
+	h := e.Hydration.Stream
+	h.Chunks, h.Hot, h.Prewarmed = uint64(len(over.Entries)), there, true
+	return &over, a.writeMap(e.ID, over)
 }
 
 // forgetPrewarm removes what was prewarmed, and has the journal forget it before
@@ -64,8 +72,8 @@ func (a *Attacher) forgetPrewarm(ctx context.Context, e *state.Entry) error {
 	return a.save(ctx, e, e.State)
 }
 
-// prewarmProblem says why the logical volume is not the one that was copied to, or "".
-func (a *Attacher) prewarmProblem(ctx context.Context, e *state.Entry) (string, error) {
+// misplaced says why the logical volume is not the one that was copied to, or "".
+func (a *Attacher) misplaced(ctx context.Context, e *state.Entry) (string, error) {
 	c, err := a.ssd.Inspect(ctx, a.Pool.View().VG, e.ID)
 	if err != nil {
 		return "", err

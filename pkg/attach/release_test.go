@@ -107,7 +107,7 @@ func TestExportLive(t *testing.T) {
 			l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode, s.PrewarmRequest = l.b.name, "r" })
 			ask := volume.LeaseRequest{
 				Move: volume.MoveID{Name: "m", UID: "1"}, Volume: volumeID, UID: req.Publication.Fence.UID, Generation: req.Publication.Fence.Generation,
-				Purpose: volume.PurposePrewarm, To: l.b.name, Request: "r", Initiator: iqnOf(l.b.name), Credentials: account,
+				Purpose: volume.PurposePrewarm, To: l.b.name, Request: "r", Method: volume.MethodStream,
 			}
 			lease, err := l.a.Lessor().Export(l.ctx, ask)
 			l.must("export", err)

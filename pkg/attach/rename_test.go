@@ -31,7 +31,7 @@ func (h *host) earlier() {
 	}
 	text, err := os.ReadFile(h.gate.journal)
 	h.w.must("journal", err)
-	h.w.must("journal", os.WriteFile(h.gate.journal, bytes.Replace(text, []byte(`"version":5`), []byte(`"version":2`), 1), 0o600))
+	h.w.must("journal", os.WriteFile(h.gate.journal, bytes.Replace(text, []byte(`"version":6`), []byte(`"version":2`), 1), 0o600))
 }
 
 // devices are the names of the volume's devices, sorted.
@@ -67,7 +67,7 @@ func (l *life) upgraded(n int) {
 	}
 	text, err := os.ReadFile(l.a.gate.journal)
 	l.must("journal", err)
-	if !strings.Contains(string(text), `"version":5`) {
+	if !strings.Contains(string(text), `"version":6`) {
 		l.t.Fatalf("a plugin of before would read the journal: %s", text)
 	}
 	l.a.podReads()
@@ -108,7 +108,7 @@ func TestUpgradeRaisesFormatFirst(t *testing.T) {
 	l.a.AdoptNames(l.ctx)
 	text, err := os.ReadFile(l.a.gate.journal)
 	l.must("journal", err)
-	if !strings.Contains(string(text), `"version":5`) {
+	if !strings.Contains(string(text), `"version":6`) {
 		t.Errorf("the first rename is before the journal's format: %s", text)
 	}
 	if err := l.a.Unstage(l.ctx, volumeID, staging); !errors.Is(err, volume.ErrUnavailable) {

@@ -183,6 +183,8 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 		a.streams.Begin(id)
 	} else if s.entry.Hydration != nil {
 		a.hydrations.Begin(id, a.Now())
+	}
+	if s.plan.Keep {
 		if err := cachetools.RemoveFiles(a.copiedFile(id)); err != nil {
 			klog.FromContext(ctx).Error(err, "Note of what was copied was not removed", "volume", id)
 		}

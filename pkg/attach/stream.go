@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/attach/stream"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -20,12 +21,7 @@ import (
 )
 
 // Puller gets the cache of another node.
-type Puller interface {
-	stream.Puller
-	// Map returns the blocks of the origin that the other node's cache holds, hottest first.
-	// Errors: as those of Chunks, and whatever is wrong with the answer.
-	Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (chunkSectors uint64, blocks []uint64, err error)
-}
+type Puller = stream.Puller
 
 // errNotReady: a stage without the stream would be over by now.
 var errNotReady = errors.New("the other node's map was not here when the cache was needed")
@@ -60,16 +56,16 @@ func (a *Attacher) importStream(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStreamLeased.Hit()
-	chunk, blocks, err := a.Stream.Map(ctx, *lease.Stream, s.entry.ID, s.entry.Hydration.Move)
+	l, err := a.Stream.Map(ctx, *lease.Stream, s.entry.ID, s.entry.Hydration.Move)
 	switch {
 	case err != nil:
 		return err
-	case chunk != lease.ChunkSectors:
-		return fmt.Errorf("%w: the other node sends chunks of %d sectors, it has said %d", volume.ErrUnavailable, chunk, lease.ChunkSectors)
-	case len(blocks) == 0:
+	case l.ChunkSectors != lease.ChunkSectors:
+		return fmt.Errorf("%w: the other node sends chunks of %d sectors, it has said %d", volume.ErrUnavailable, l.ChunkSectors, lease.ChunkSectors)
+	case len(l.Blocks) == 0:
 		return fmt.Errorf("%w: the other node's cache is empty", volume.ErrUnavailable)
 	}
-	s.seed.blocks = blocks
+	s.seed.list = &l
 	return nil
 }
 
@@ -88,9 +84,14 @@ func (a *Attacher) streamGeometry(s *staging, g *geometry, unit int64, blocks []
 	if chunkSectors != g.chunkSectors {
 		g.chunkSectors, g.metaBytes = chunkSectors, ssd.RoundUp(devmapper.MetadataBytes(room), unit)
 	}
-	chunks := uint64(len(m.Entries))
-	e.Hydration.Stream.Chunks, e.Hydration.Stream.Hot = chunks, cachemap.HotChunks(chunks)
-	return &m, a.writeMap(e.ID, m)
+	return &m, a.streamOver(e, &m)
+}
+
+// streamOver has the entry and its file say that a stream is to fill an ordinary map.
+func (a *Attacher) streamOver(e *state.Entry, m *cachemap.Map) error {
+	chunks, h := uint64(len(m.Entries)), e.Hydration.Stream
+	h.Chunks, h.Hot, h.Prewarmed = chunks, cachemap.HotChunks(chunks), false
+	return a.writeMap(e.ID, *m)
 }
 
 // restoreLevels writes the maps of both levels, on devices of their own.
@@ -100,7 +101,7 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 	if err != nil {
 		return err
 	}
-	first, others := m.Split(e.Hydration.Stream.Hot)
+	first, others := m.Ordered().Split(e.Hydration.Stream.Hot, stack.HotBlocks(e))
 	var both errgroup.Group
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.HotMeta, first, hot.DevPath()) })
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.RestMeta, others, rest.DevPath()) })

@@ -54,6 +54,7 @@ type puller struct {
 func (p puller) open(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (c interface {
 	ChunkSectors() uint64
 	Blocks() []uint64
+	Places() []uint32
 	ReadChunks(ctx context.Context, i int, buf []byte) (int, error)
 	Close() error
 }, from *host, err error) {
@@ -72,9 +73,9 @@ func (p puller) open(ctx context.Context, src volume.StreamSource, id volume.ID,
 }
 
 // Map implements attach.Puller.
-func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (uint64, []uint64, error) {
+func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (l volume.ChunkList, err error) {
 	if err := blockdevtest.Step(p.gate.step).Query(ctx, "the other node's map"); err != nil {
-		return 0, nil, err
+		return l, err
 	}
 	if p.h.silent != nil {
 		select {
@@ -82,24 +83,31 @@ func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, 
 		default:
 		}
 		<-ctx.Done()
-		return 0, nil, ctx.Err()
+		return l, ctx.Err()
 	}
 	c, _, err := p.open(ctx, src, id, m)
 	if err != nil {
-		return 0, nil, err
+		return l, err
 	}
-	return c.ChunkSectors(), c.Blocks(), c.Close()
+	return volume.ChunkList{ChunkSectors: c.ChunkSectors(), Blocks: c.Blocks(), Places: c.Places()}, c.Close()
 }
 
 // Chunks implements attach.Puller.
-func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, first int, _ int64, chunkBytes int, each func(i int, block uint64, b []byte) error) error {
+func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, w volume.Wanted, _ int64, chunkBytes int, each func(i int, block uint64, b []byte) error) error {
 	c, from, err := p.open(ctx, src, id, m)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
 	buf := blockdev.AlignedBuffer(chunkBytes)
-	for i := first; i < len(c.Blocks()); i++ {
+	for i := w.From; i < len(c.Blocks()); i++ {
+		if w.Skip.Has(uint64(i)) {
+			continue
+		}
+		if w.Places != nil && w.Places[i] != c.Places()[i] {
+			return fmt.Errorf("%w: another place", volume.ErrUnavailable)
+		}
+		p.h.got.Add(1)
 		if from.sends.over(m) {
 			return fmt.Errorf("%w: the lease has ended", volume.ErrNotFound)
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -160,6 +161,8 @@ type host struct {
 	// silent is told when this node asks for another one's map, which it does not get; nil if it
 	// gets them.
 	silent chan struct{}
+	// got counts the chunks that other nodes have sent.
+	got atomic.Int64
 	*plugin
 }
 
@@ -361,6 +364,7 @@ func (h *host) start() {
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
+		deps.Requested = requested{h}
 		deps.Stream, deps.ReadInUse = puller{h, g}, readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true})
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}

@@ -47,12 +47,12 @@ func (m Map) Hottest() (origin, cache []uint64) {
 // HotChunks is how many of so many chunks the first level has: a sixteenth, at least one.
 func HotChunks(chunks uint64) uint64 { return (chunks + 15) / 16 }
 
-// Split divides a map into those of the two levels. The first level's cache is only as long
-// as it has chunks.
-func (m Map) Split(hot uint64) (first, rest Map) {
+// Split divides a map, in the order of Ordered, into those of the two levels. The first level's
+// cache has hotBlocks blocks.
+func (m Map) Split(hot, hotBlocks uint64) (first, rest Map) {
 	n := min(hot, uint64(len(m.Entries)))
 	first, rest = m, m
-	first.CacheBlocks, first.Entries = hot, m.Entries[:n]
+	first.CacheBlocks, first.Entries = hotBlocks, m.Entries[:n]
 	rest.Entries = m.Entries[n:]
 	return first, rest
 }
@@ -80,5 +80,6 @@ func Merge(whole Map, levels ...Map) (Map, error) {
 			out.Entries = append(out.Entries, e)
 		}
 	}
+	slices.SortFunc(out.Entries, byCache)
 	return out, nil
 }

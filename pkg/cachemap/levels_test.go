@@ -117,7 +117,7 @@ func TestSplit(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			m := cachemap.Map{ChunkSectors: 64, CacheBlocks: 12, Policy: "smq", HintWidth: 4, Entries: e}
-			first, rest := m.Split(tc.hot)
+			first, rest := m.Split(tc.hot, tc.hot)
 			wantFirst, wantRest := m, m
 			wantFirst.CacheBlocks, wantFirst.Entries, wantRest.Entries = tc.hot, tc.wantFirst, tc.wantRest
 			if diff := cmp.Diff(wantFirst, first, cmpopts.EquateEmpty()); diff != "" {
@@ -192,7 +192,7 @@ func FuzzLevels(f *testing.F) {
 			t.Fatal(err)
 		}
 		hot := cachemap.HotChunks(uint64(len(whole.Entries)))
-		first, rest := whole.Split(hot)
+		first, rest := whole.Split(hot, hot)
 		for _, m := range []cachemap.Map{whole, first, rest} {
 			if len(m.Entries) > 0 {
 				checkRestores(t, m)

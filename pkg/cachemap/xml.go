@@ -169,6 +169,8 @@ func (p *parser) item(name []byte, f form, a attributes) error {
 	return fmt.Errorf("unexpected element %.32q", name)
 }
 
+func byCache(a, b Entry) int { return cmp.Compare(a.Cache, b.Cache) }
+
 // end is called at the end of a section.
 func (p *parser) end() error {
 	was := p.in
@@ -178,7 +180,6 @@ func (p *parser) end() error {
 	}
 	e := p.m.Entries
 	// The program writes them in this order; others may not.
-	byCache := func(a, b Entry) int { return cmp.Compare(a.Cache, b.Cache) }
 	if !slices.IsSortedFunc(e, byCache) {
 		slices.SortFunc(e, byCache)
 	}

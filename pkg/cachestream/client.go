@@ -44,16 +44,15 @@ func NewClient(tokenFilePath string) *Client {
 	return &Client{token: tokenFile(tokenFilePath), silence: Silence}
 }
 
-// Map returns what a source node has to send: the size of a chunk in sectors of 512 bytes, and
-// the origin's blocks in units of a chunk, hottest first. No block is there twice, and there are
-// at most volume.MaxExportedChunks. Whether they are of the volume at all is for the caller to
-// say.
+// Map returns what a source node has to send: at most volume.MaxExportedChunks, at places below
+// that. Whether the blocks are of the volume at all, and the places of the cache, is for the caller
+// to say.
 //
 // Errors: volume.ErrNotFound, volume.ErrFenced, volume.ErrUnavailable (with ErrKey, if another
 // key answers), ErrBroken.
-func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (chunkSectors uint64, blocks []uint64, err error) {
+func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (volume.ChunkList, error) {
 	var l *list
-	err = c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
+	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
 		l = &list{}
 		stream, err := api.Map(ctx, &streampb.MapRequest{Move: moveMessage(id, m)})
 		if err != nil {
@@ -65,12 +64,12 @@ func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID,
 		return l.end()
 	})
 	if err != nil {
-		return 0, nil, fmt.Errorf("list of the cache of volume %s: %w", id, err)
+		return volume.ChunkList{}, fmt.Errorf("list of the cache of volume %s: %w", id, err)
 	}
-	return l.chunkSectors, l.blocks, nil
+	return volume.ChunkList{ChunkSectors: l.chunkSectors, Blocks: l.blocks, Places: l.places}, nil
 }
 
-// Chunks receives chunks from one place of the list that Map returns on, in order, at most
+// Chunks receives the wanted chunks of the list that Map returns, in order, at most
 // bandwidth bytes per second (0 is no limit), and gives each to each, with its place, its block
 // of the origin as the source node has it now, and its content. The caller compares place and
 // block with the list that it began with: a source that begins anew could have another.
@@ -78,17 +77,18 @@ func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID,
 //
 // nil means that the list has been received to its end. The addresses of the source are tried one
 // after another, each once; after an error the caller may go on at the place after the last that
-// each was given. Errors: that of each; those of Map; volume.ErrInvalid if there is no such place.
-func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int,
+// each was given. Errors: that of each; those of Map; volume.ErrInvalid if there is no such place;
+// volume.ErrUnavailable if a chunk comes from another place of the cache than is wanted.
+func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, w volume.Wanted, bandwidth int64, chunkBytes int,
 	each func(i int, block uint64, data []byte) error,
 ) error {
-	if err := checkGeometry(uint64(max(0, chunkBytes))/sectorSize, 0); err != nil || chunkBytes%sectorSize != 0 || from < 0 || from > volume.MaxExportedChunks || bandwidth < 0 {
-		return fmt.Errorf("%w: chunks of %d bytes from number %d on, at %d bytes per second", volume.ErrInvalid, chunkBytes, from, bandwidth)
+	if err := checkGeometry(uint64(max(0, chunkBytes))/sectorSize, 0); err != nil || chunkBytes%sectorSize != 0 || w.From < 0 || w.From > volume.MaxExportedChunks || len(w.Skip) > maxSkip || bandwidth < 0 {
+		return fmt.Errorf("%w: chunks of %d bytes from number %d on, at %d bytes per second", volume.ErrInvalid, chunkBytes, w.From, bandwidth)
 	}
-	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), next: from}
+	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), wanted: w, next: wantedFrom(w.Skip, w.From)}
 	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
 		a.begin()
-		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth)})
+		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip})
 		if err != nil {
 			return err
 		}

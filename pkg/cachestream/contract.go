@@ -23,7 +23,7 @@ const (
 	runBytes = 1 << 20
 )
 
-// Caches are the retained caches of this node.
+// Caches are the caches of this node that others may read.
 type Caches interface {
 	// OpenLease opens the cache that is leased to a node for a move. ctx ends with the
 	// stream. Errors: volume.ErrNotFound, volume.ErrFenced (the cache is for another node),
@@ -51,10 +51,12 @@ func (o opener[C]) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID,
 type Cache interface {
 	// ChunkSectors is the size of a chunk in sectors of 512 bytes.
 	ChunkSectors() uint64
-	// Blocks are the origin's blocks that the cache has clean, in units of a chunk, hottest
+	// Blocks are the origin's blocks that the cache has, in units of a chunk, hottest
 	// first, each once. As long as the lease lasts they are the same in each Cache that is
 	// opened of it: a stream that broke is resumed by the place in this list.
 	Blocks() []uint64
+	// Places are where the cache has them, in units of a chunk: one for each, none twice.
+	Places() []uint32
 	// ReadChunks reads whole chunks from Blocks()[i] on into buf, which is aligned for O_DIRECT and
 	// has room for at least one: as many of them as lie side by side. It returns how many.
 	ReadChunks(ctx context.Context, i int, buf []byte) (int, error)

@@ -1,5 +1,5 @@
-// Package cachestream sends the chunks of a node's retained cache to the plugin of another
-// node (states.md, The warm move): hottest first, over gRPC with TLS 1.3.
+// Package cachestream sends the chunks of a node's cache to the plugin of another
+// node (states.md, The warm move, A prewarmed node): hottest first, over gRPC with TLS 1.3.
 //
 // Both sides prove who they are. The server has a key that is made at each start and never
 // leaves its memory; the hash of its public half is in the status of its own CachePool, which

@@ -36,6 +36,7 @@ var move = volume.MoveID{Name: "pvc-1-3", UID: "move-uid"}
 type cache struct {
 	chunkBytes int
 	blocks     []uint64
+	places     []uint32
 	// to is whom it is leased to, and read is called before each chunk is read.
 	to   string
 	read func(ctx context.Context, i int) error
@@ -48,7 +49,7 @@ type cache struct {
 func newCache(chunkBytes, chunks int) *cache {
 	c := &cache{chunkBytes: chunkBytes, to: "node-b"}
 	for i := range chunks {
-		c.blocks = append(c.blocks, uint64((chunks-i)*7))
+		c.blocks, c.places = append(c.blocks, uint64((chunks-i)*7)), append(c.places, uint32(chunks-1-i))
 	}
 	return c
 }
@@ -66,6 +67,7 @@ func (c *cache) OpenLease(_ context.Context, of volume.ID, m volume.MoveID, to s
 
 func (c *cache) ChunkSectors() uint64 { return uint64(c.chunkBytes / sectorSize) }
 func (c *cache) Blocks() []uint64     { return c.blocks }
+func (c *cache) Places() []uint32     { return c.places }
 
 func (c *cache) ReadChunks(ctx context.Context, i int, buf []byte) (int, error) {
 	n := 0

@@ -2,6 +2,7 @@ package cachestream
 
 import (
 	"context"
+	"errors"
 	"hash/crc32"
 	"net"
 	"runtime"
@@ -57,26 +58,40 @@ func geometry(sectors uint64, chunks uint32) *streampb.Geometry {
 func TestLyingList(t *testing.T) {
 	const sectors = chunk / sectorSize
 	first := func(g *streampb.Geometry, blocks ...uint64) *streampb.MapReply {
-		return &streampb.MapReply{Geometry: g, Blocks: blocks}
+		r := &streampb.MapReply{Geometry: g, Blocks: blocks}
+		for _, b := range blocks {
+			r.Places = append(r.Places, uint32(b%1000))
+		}
+		return r
+	}
+	at := func(places ...uint32) *streampb.MapReply {
+		return &streampb.MapReply{Geometry: geometry(sectors, 2), Blocks: []uint64{1, 2}, Places: places}
 	}
 	cases := map[string][]*streampb.MapReply{
-		"nothing":                {},
-		"no geometry":            {first(nil, 1, 2)},
-		"no sectors":             {first(geometry(0, 2), 1, 2)},
-		"odd sectors":            {first(geometry(65, 2), 1, 2)},
-		"chunks too large":       {first(geometry(MaxChunkBytes/sectorSize+64, 2), 1, 2)},
-		"as large as can be":     {first(geometry(1<<63, 2), 1, 2)},
-		"too many announced":     {first(geometry(sectors, volume.MaxExportedChunks+1), 1, 2)},
-		"too few":                {first(geometry(sectors, 3), 1, 2)},
-		"too many":               {first(geometry(sectors, 1), 1, 2)},
-		"too many later":         {first(geometry(sectors, 3), 1, 2), first(nil, 3, 4)},
-		"one twice":              {first(geometry(sectors, 3), 1, 2), first(nil, 1)},
-		"beyond every device":    {first(geometry(sectors, 2), 1, 1<<63)},
-		"geometry twice":         {first(geometry(sectors, 3), 1, 2), first(geometry(sectors, 3), 3)},
-		"an empty part":          {first(geometry(sectors, 2), 1), first(nil), first(nil, 2)},
-		"blocks after its end":   {first(geometry(sectors, 0)), first(nil, 2)},
-		"a message too large":    {first(geometry(sectors, 1<<18), make([]uint64, 1<<18)...)},
-		"an unknown large field": {withUnknown(first(geometry(sectors, 1), 1), 2<<20)},
+		"nothing":                 {},
+		"no geometry":             {first(nil, 1, 2)},
+		"no sectors":              {first(geometry(0, 2), 1, 2)},
+		"odd sectors":             {first(geometry(65, 2), 1, 2)},
+		"chunks too large":        {first(geometry(MaxChunkBytes/sectorSize+64, 2), 1, 2)},
+		"as large as can be":      {first(geometry(1<<63, 2), 1, 2)},
+		"too many announced":      {first(geometry(sectors, volume.MaxExportedChunks+1), 1, 2)},
+		"too few":                 {first(geometry(sectors, 3), 1, 2)},
+		"too many":                {first(geometry(sectors, 1), 1, 2)},
+		"too many later":          {first(geometry(sectors, 3), 1, 2), first(nil, 3, 4)},
+		"one twice":               {first(geometry(sectors, 3), 1, 2), first(nil, 1)},
+		"beyond every device":     {first(geometry(sectors, 2), 1, 1<<63)},
+		"geometry twice":          {first(geometry(sectors, 3), 1, 2), first(geometry(sectors, 3), 3)},
+		"no places":               {at()},
+		"a place is missing":      {at(1)},
+		"a place too many":        {at(1, 2, 3)},
+		"a place twice":           {at(1, 1)},
+		"a place twice, in parts": {first(geometry(sectors, 3), 1, 2), {Blocks: []uint64{3}, Places: []uint32{2}}},
+		"a place beyond a cache":  {at(1, volume.MaxExportedChunks)},
+		"places without blocks":   {first(geometry(sectors, 1), 1), {Places: []uint32{2}}},
+		"an empty part":           {first(geometry(sectors, 2), 1), first(nil), first(nil, 2)},
+		"blocks after its end":    {first(geometry(sectors, 0)), first(nil, 2)},
+		"a message too large":     {first(geometry(sectors, 1<<18), make([]uint64, 1<<18)...)},
+		"an unknown large field":  {withUnknown(first(geometry(sectors, 1), 1), 2<<20)},
 	}
 	for name, replies := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -88,10 +103,10 @@ func TestLyingList(t *testing.T) {
 				}
 				return nil
 			}}).start(t)
-			_, blocks, err := client(t, "node-b").Map(t.Context(), src, id, move)
+			l, err := client(t, "node-b").Map(t.Context(), src, id, move)
 			wantErr(t, err, ErrBroken)
-			if blocks != nil {
-				t.Errorf("got %d blocks", len(blocks))
+			if l.Blocks != nil || l.Places != nil {
+				t.Errorf("got %d blocks", len(l.Blocks))
 			}
 		})
 	}
@@ -159,7 +174,7 @@ func TestLyingChunks(t *testing.T) {
 			// A second address is not asked: the same node is there.
 			src.Addresses = append(src.Addresses, src.Addresses[0])
 			got := 0
-			err := client(t, "node-b").Chunks(t.Context(), src, id, move, 0, 0, chunk, func(i int, block uint64, data []byte) error {
+			err := client(t, "node-b").Chunks(t.Context(), src, id, move, volume.Wanted{From: 0}, 0, chunk, func(i int, block uint64, data []byte) error {
 				if i != got || block != uint64(i)*7 || !slices.Equal(data, content(block, chunk)) {
 					t.Errorf("chunk %d of block %d", i, block)
 				}
@@ -190,7 +205,7 @@ func TestEndless(t *testing.T) {
 		list: func(send func(*streampb.MapReply) error) error {
 			first := true
 			return forever(func() error {
-				r := &streampb.MapReply{Blocks: make([]uint64, blocksPerReply)}
+				r := &streampb.MapReply{Blocks: make([]uint64, blocksPerReply), Places: make([]uint32, blocksPerReply)}
 				if first {
 					r.Geometry, first = geometry(chunk/sectorSize, volume.MaxExportedChunks), false
 				}
@@ -208,10 +223,10 @@ func TestEndless(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	_, _, err := cl.Map(t.Context(), src, id, move)
+	_, err := cl.Map(t.Context(), src, id, move)
 	wantErr(t, err, ErrBroken)
 	<-ended
-	err = cl.Chunks(t.Context(), src, id, move, 0, 0, chunk, func(int, uint64, []byte) error { return nil })
+	err = cl.Chunks(t.Context(), src, id, move, volume.Wanted{From: 0}, 0, chunk, func(int, uint64, []byte) error { return nil })
 	wantErr(t, err, ErrBroken)
 	<-ended
 	runtime.GC()
@@ -239,9 +254,9 @@ func TestSilent(t *testing.T) {
 	src, cl := l.start(t), client(t, "node-b")
 	t.Cleanup(func() { close(wait) }) // before the server is stopped
 	cl.silence = 300 * time.Millisecond
-	_, _, err := cl.Map(t.Context(), src, id, move)
+	_, err := cl.Map(t.Context(), src, id, move)
 	wantErr(t, err, volume.ErrUnavailable, errSilent)
-	err = cl.Chunks(t.Context(), src, id, move, 0, 0, chunk, func(int, uint64, []byte) error {
+	err = cl.Chunks(t.Context(), src, id, move, volume.Wanted{From: 0}, 0, chunk, func(int, uint64, []byte) error {
 		time.Sleep(3 * cl.silence) // does not count
 		return nil
 	})
@@ -253,12 +268,12 @@ func TestPanic(t *testing.T) {
 	c := newCache(chunk, 3)
 	c.read = func(context.Context, int) error { panic("inside") }
 	n := startNode(t, c, nil)
-	err := client(t, "node-b").Chunks(t.Context(), n.Source(), id, move, 0, 0, chunk, func(int, uint64, []byte) error { return nil })
+	err := client(t, "node-b").Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, 0, chunk, func(int, uint64, []byte) error { return nil })
 	wantErr(t, err, ErrBroken)
 	if c.closed.Load() != 1 || n.InUse(move) {
 		t.Error("the cache is still open")
 	}
-	if _, _, err := client(t, "node-b").Map(t.Context(), n.Source(), id, move); err != nil {
+	if _, err := client(t, "node-b").Map(t.Context(), n.Source(), id, move); err != nil {
 		t.Error(err)
 	}
 }
@@ -277,7 +292,8 @@ func FuzzReplies(f *testing.F) {
 		}
 		f.Add(all)
 	}
-	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}}})
+	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}, Places: []uint32{0, 2, 1}}})
+	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 2), Blocks: []uint64{7, 3}, Places: []uint32{1 << 31}}})
 	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, piece(0, 0, 512, nil), piece(0, 512, 512, nil)})
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(1<<63, 1<<32-1), Blocks: []uint64{1 << 63}}, &streampb.MapReply{}})
 	f.Fuzz(func(t *testing.T, all []byte) {
@@ -289,7 +305,7 @@ func FuzzReplies(f *testing.F) {
 			raw := all[3 : 3+n]
 			all = all[3+n:]
 			var m streampb.MapReply
-			if listOK = listOK && proto.Unmarshal(raw, &m) == nil && l.add(&m) == nil; listOK && len(l.blocks) > min(l.count, volume.MaxExportedChunks) {
+			if listOK = listOK && proto.Unmarshal(raw, &m) == nil && l.add(&m) == nil; listOK && len(l.blocks) > min(l.count, volume.MaxExportedChunks) || listOK && len(l.places) != len(l.blocks) {
 				t.Fatalf("%d blocks are held, of %d", len(l.blocks), l.count)
 			}
 			var c streampb.ChunksReply
@@ -305,7 +321,7 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 		if listOK && l.end() == nil {
-			if err := checkGeometry(l.chunkSectors, uint64(len(l.blocks))); err != nil {
+			if err := errors.Join(checkGeometry(l.chunkSectors, uint64(len(l.blocks))), checkPlaces(l.places)); err != nil {
 				t.Fatal(err)
 			}
 		}

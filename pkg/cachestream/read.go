@@ -7,13 +7,17 @@ import (
 	"sync"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // reader reads a cache ahead of who sends it: the SSD and the network work at the same time.
 type reader struct {
 	cache Cache
-	// next is the place of the list that is read next, size the size of a chunk in bytes.
-	next, size int
+	// next is the number of the chunk that is read next, skip has those that nobody wants, and size
+	// is the size of a chunk in bytes.
+	next int
+	skip volume.Bits
+	size int
 	// free are the buffers that nothing unsent is in.
 	free    chan []byte
 	cancel  context.CancelFunc
@@ -31,9 +35,9 @@ type run struct {
 	panicked any
 }
 
-// newReader returns a reader with two buffers of so many bytes, from a place of the list on.
-func newReader(c Cache, from, size, room int) *reader {
-	r := &reader{cache: c, next: from, size: size, free: make(chan []byte, 2), cancel: func() {}}
+// newReader returns a reader with two buffers of so many bytes, from a chunk of the list on.
+func newReader(c Cache, from int, skip volume.Bits, size, room int) *reader {
+	r := &reader{cache: c, next: wantedFrom(skip, from), skip: skip, size: size, free: make(chan []byte, 2), cancel: func() {}}
 	for range cap(r.free) {
 		r.free <- blockdev.AlignedBuffer(room)
 	}
@@ -70,9 +74,13 @@ func (r *reader) read(ctx context.Context, buf []byte) (next run) {
 			next.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
 		}
 	}()
-	n, err := r.cache.ReadChunks(ctx, r.next, buf)
+	wanted := r.size
+	for i := r.next + 1; wanted+r.size <= len(buf) && wantedFrom(r.skip, i) == i; i++ {
+		wanted += r.size
+	}
+	n, err := r.cache.ReadChunks(ctx, r.next, buf[:wanted])
 	next = run{first: r.next, data: buf[:n*r.size], sent: func() { r.free <- buf }, err: err}
-	r.next += n
+	r.next = wantedFrom(r.skip, r.next+n)
 	return next
 }
 

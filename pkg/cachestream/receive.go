@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // list is a list of blocks while it is received.
@@ -15,6 +16,7 @@ type list struct {
 	// count is how many blocks are announced.
 	count  int
 	blocks []uint64
+	places []uint32
 }
 
 func broken(format string, args ...any) error {
@@ -39,7 +41,10 @@ func (l *list) add(r *streampb.MapReply) error {
 			return broken("block %d is beyond every device", b)
 		}
 	}
-	l.blocks = append(l.blocks, r.GetBlocks()...)
+	if len(r.GetPlaces()) != len(r.GetBlocks()) {
+		return broken("%d places of %d blocks", len(r.GetPlaces()), len(r.GetBlocks()))
+	}
+	l.blocks, l.places = append(l.blocks, r.GetBlocks()...), append(l.places, r.GetPlaces()...)
 	return nil
 }
 
@@ -54,7 +59,7 @@ func (l *list) end() error {
 			return broken("block %d is listed twice", sorted[i])
 		}
 	}
-	return nil
+	return checkPlaces(l.places)
 }
 
 // assembly puts one chunk after the other together.
@@ -62,6 +67,7 @@ type assembly struct {
 	// buf is the chunk with the number next; filled bytes of it are there.
 	buf          []byte
 	next, filled int
+	wanted       volume.Wanted
 	block        uint64
 	// count is how many chunks are announced, -1 before.
 	count int
@@ -86,6 +92,8 @@ func (a *assembly) add(r *streampb.ChunksReply) (whole bool, err error) {
 		return false, broken("chunk %d at byte %d, where chunk %d at byte %d follows", p.GetChunk(), p.GetOffset(), a.next, a.filled)
 	case a.filled > 0 && p.GetBlock() != a.block:
 		return false, broken("a chunk of the blocks %d and %d", a.block, p.GetBlock())
+	case elsewhere(a.wanted.Places, a.next, p):
+		return false, fmt.Errorf("%w: chunk %d comes from another place of the cache than the list has said", volume.ErrUnavailable, a.next)
 	case len(data) == 0 || len(data)%sectorSize != 0 || len(data) > MaxPieceBytes || len(data) > len(a.buf)-a.filled:
 		return false, broken("a piece of %d bytes", len(data))
 	case crc32.Checksum(data, castagnoli) != p.GetCrc32C():
@@ -108,7 +116,7 @@ func (a *assembly) geometry(g *streampb.Geometry, p *streampb.Piece) error {
 }
 
 // taken goes on to the next chunk.
-func (a *assembly) taken() { a.next, a.filled = a.next+1, 0 }
+func (a *assembly) taken() { a.next, a.filled = wantedFrom(a.wanted.Skip, a.next+1), 0 }
 
 // end says what is missing.
 func (a *assembly) end() error {

@@ -58,15 +58,15 @@ func (s *Server) intercept(log logr.Logger) grpc.StreamServerInterceptor {
 // Map implements streampb.CacheStreamServer.
 func (s *service) Map(req *streampb.MapRequest, stream grpc.ServerStreamingServer[streampb.MapReply]) error {
 	return s.with(stream.Context(), req.GetMove(), func(_ context.Context, c Cache) error {
-		blocks := c.Blocks()
+		blocks, places := c.Blocks(), c.Places()
 		g, err := geometryOf(c)
 		for first := true; err == nil && (first || len(blocks) > 0); first = false {
 			n := min(len(blocks), blocksPerReply)
-			r := &streampb.MapReply{Blocks: blocks[:n]}
+			r := &streampb.MapReply{Blocks: blocks[:n], Places: places[:n]}
 			if first {
 				r.Geometry = g
 			}
-			blocks, err = blocks[n:], stream.Send(r)
+			blocks, places, err = blocks[n:], places[n:], stream.Send(r)
 		}
 		return err
 	})
@@ -83,6 +83,10 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 		if from > g.GetChunks() {
 			return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
 		}
+		skip := volume.Bits(req.GetSkip())
+		if len(skip) > len(volume.NewBits(uint64(g.GetChunks()))) {
+			return fmt.Errorf("%w: %d bytes of chunks that are not wanted, there are %d chunks", volume.ErrInvalid, len(skip), g.GetChunks())
+		}
 		size := int(g.GetChunkSectors()) * sectorSize
 		room := max(runBytes/size, 1) * size
 		if !s.buffers.TryAcquire(2 * int64(room)) {
@@ -93,9 +97,9 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 			return err
 		}
 		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
-		p := &sender{stream: stream, blocks: c.Blocks(), size: size, piece: pieceBytes(bandwidth)}
+		p := &sender{stream: stream, blocks: c.Blocks(), places: c.Places(), size: size, piece: pieceBytes(bandwidth)}
 		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
-		r := newReader(c, int(from), size, room)
+		r := newReader(c, int(from), skip, size, room)
 		// Before the cache is closed.
 		defer r.end()
 		return p.send(ctx, r.begin(ctx))
@@ -161,6 +165,9 @@ func ended(ctx context.Context, err error) error {
 // geometryOf checks what a Cache says of itself.
 func geometryOf(c Cache) (*streampb.Geometry, error) {
 	sectors, n := c.ChunkSectors(), len(c.Blocks())
+	if n != len(c.Places()) {
+		return nil, fmt.Errorf("%w: %d blocks at %d places", volume.ErrNotFound, n, len(c.Places()))
+	}
 	if err := checkGeometry(sectors, uint64(n)); err != nil {
 		return nil, fmt.Errorf("%w: %w", volume.ErrNotFound, err)
 	}
@@ -189,6 +196,7 @@ func pieceBytes(bandwidth int64) int {
 type sender struct {
 	stream grpc.ServerStreamingServer[streampb.ChunksReply]
 	blocks []uint64
+	places []uint32
 	// size is that of a chunk, and piece of the most of it that is sent at once, in bytes.
 	size, piece int
 	limits      []*rate.Limiter
@@ -227,6 +235,7 @@ func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
 		}
 		piece := &streampb.Piece{
 			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
+			CachePlace: s.places[i],
 		}
 		if err := s.stream.Send(&streampb.ChunksReply{Piece: piece}); err != nil {
 			return err

@@ -27,8 +27,9 @@ import (
 const (
 	// window is HTTP/2's, per stream and connection: what may be on its way, in bytes.
 	window = 2 << 20
-	// maxHeader bounds the head of a call, and maxRequest its message, in bytes.
-	maxHeader, maxRequest = 32 << 10, 4 << 10
+	// maxHeader bounds the head of a call, and maxRequest its message, in bytes: it has
+	// room for a bit of each chunk.
+	maxHeader, maxRequest = 32 << 10, maxSkip + 4<<10
 	// maxReply has room for a piece or a part of the list, and what is around it.
 	maxReply = MaxPieceBytes + 4<<10
 	// A connection that says nothing is asked after aliveEvery, and gone after aliveTimeout

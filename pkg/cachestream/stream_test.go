@@ -35,16 +35,16 @@ func TestStream(t *testing.T) {
 			c.run = tc.run
 			n := startNode(t, c, nil)
 			cl := client(t, "node-b")
-			sectors, blocks, err := cl.Map(t.Context(), n.Source(), id, move)
+			l, err := cl.Map(t.Context(), n.Source(), id, move)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if sectors != c.ChunkSectors() || !slices.Equal(blocks, c.blocks) {
-				t.Errorf("got %d blocks of %d sectors", len(blocks), sectors)
+			if l.ChunkSectors != c.ChunkSectors() || !slices.Equal(l.Blocks, c.blocks) || !slices.Equal(l.Places, c.places) {
+				t.Errorf("got %d blocks at %d places of %d sectors", len(l.Blocks), len(l.Places), l.ChunkSectors)
 			}
 			from := max(0, tc.chunks-100)
 			got := &received{}
-			err = cl.Chunks(t.Context(), n.Source(), id, move, from, 0, tc.chunkBytes, func(i int, block uint64, data []byte) error {
+			err = cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: from}, 0, tc.chunkBytes, func(i int, block uint64, data []byte) error {
 				if uintptr(unsafe.Pointer(&data[0]))%4096 != 0 {
 					t.Error("the buffer is not aligned")
 				}
@@ -65,24 +65,24 @@ func TestResume(t *testing.T) {
 	n := startNode(t, c, nil)
 	cl := client(t, "node-b")
 	got, stop := &received{}, errors.New("enough")
-	err := cl.Chunks(t.Context(), n.Source(), id, move, 3, 0, chunk, func(i int, block uint64, data []byte) error {
+	err := cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 3}, 0, chunk, func(i int, block uint64, data []byte) error {
 		if i == 9 {
 			return fmt.Errorf("%w: %w", stop, volume.ErrUnavailable)
 		}
 		return got.verify(t, c)(i, block, data)
 	})
 	wantErr(t, err, stop)
-	if err := cl.Chunks(t.Context(), n.Source(), id, move, 9, 0, chunk, got.verify(t, c)); err != nil {
+	if err := cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 9}, 0, chunk, got.verify(t, c)); err != nil {
 		t.Error(err)
 	}
 	got.wantPlaces(t, 3, 20)
-	if err := cl.Chunks(t.Context(), n.Source(), id, move, 20, 0, chunk, got.verify(t, c)); err != nil {
+	if err := cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 20}, 0, chunk, got.verify(t, c)); err != nil {
 		t.Errorf("from the end on: %v", err)
 	}
-	wantErr(t, cl.Chunks(t.Context(), n.Source(), id, move, 21, 0, chunk, got.verify(t, c)), volume.ErrInvalid)
-	wantErr(t, cl.Chunks(t.Context(), n.Source(), id, move, 0, 0, 2*chunk, got.verify(t, c)), ErrBroken)
+	wantErr(t, cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 21}, 0, chunk, got.verify(t, c)), volume.ErrInvalid)
+	wantErr(t, cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, 0, 2*chunk, got.verify(t, c)), ErrBroken)
 	for name, size := range map[string]int{"nothing": 0, "no number of sectors": chunk + 1, "negative": -chunk, "too large": MaxChunkBytes * 2} {
-		if err := cl.Chunks(t.Context(), n.Source(), id, move, 0, 0, size, got.verify(t, c)); !errors.Is(err, volume.ErrInvalid) {
+		if err := cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, 0, size, got.verify(t, c)); !errors.Is(err, volume.ErrInvalid) {
 			t.Errorf("a chunk that is %s: %v", name, err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestAddresses(t *testing.T) {
 		t.Fatalf("it listens at %v", src.Addresses)
 	}
 	for _, at := range src.Addresses {
-		if _, _, err := cl.Map(t.Context(), volume.StreamSource{Addresses: []string{at}, PublicKey: src.PublicKey}, id, move); err != nil {
+		if _, err := cl.Map(t.Context(), volume.StreamSource{Addresses: []string{at}, PublicKey: src.PublicKey}, id, move); err != nil {
 			t.Errorf("at %s: %v", at, err)
 		}
 	}
@@ -114,16 +114,16 @@ func TestAddresses(t *testing.T) {
 	}
 	src.Addresses = []string{nobody.Addr().String(), relay(t, src.Addresses[0], 9*chunk), src.Addresses[1]}
 	got := &received{}
-	if err := cl.Chunks(t.Context(), src, id, move, 0, 0, chunk, got.verify(t, c)); err != nil {
+	if err := cl.Chunks(t.Context(), src, id, move, volume.Wanted{From: 0}, 0, chunk, got.verify(t, c)); err != nil {
 		t.Error(err)
 	}
 	got.wantPlaces(t, 0, 30)
 	if c.opened.Load() != 4 {
 		t.Errorf("the cache was opened %d times, want twice for the list, twice for the chunks", c.opened.Load())
 	}
-	wantErr(t, cl.Chunks(t.Context(), volume.StreamSource{PublicKey: src.PublicKey}, id, move, 0, 0, chunk, got.verify(t, c)), volume.ErrUnavailable)
+	wantErr(t, cl.Chunks(t.Context(), volume.StreamSource{PublicKey: src.PublicKey}, id, move, volume.Wanted{From: 0}, 0, chunk, got.verify(t, c)), volume.ErrUnavailable)
 	src.Addresses = []string{"node-a:3263"}
-	wantErr(t, cl.Chunks(t.Context(), src, id, move, 0, 0, chunk, got.verify(t, c)), ErrBroken)
+	wantErr(t, cl.Chunks(t.Context(), src, id, move, volume.Wanted{From: 0}, 0, chunk, got.verify(t, c)), ErrBroken)
 }
 
 // relay passes connections on, and cuts each after so many bytes to the client.
@@ -204,7 +204,7 @@ func TestEnd(t *testing.T) {
 			begun, goOn, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
 				var once sync.Once
-				result <- cl.Chunks(t.Context(), n.Source(), id, move, 0, 200<<20, 1<<20, func(int, uint64, []byte) error {
+				result <- cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, 200<<20, 1<<20, func(int, uint64, []byte) error {
 					once.Do(func() { close(begun) })
 					if tc.hang {
 						<-goOn
@@ -250,7 +250,7 @@ func TestStop(t *testing.T) {
 	n := startNode(t, c, nil)
 	begun, result := make(chan struct{}, 4096), make(chan error, 1)
 	go func() {
-		result <- client(t, "node-b").Chunks(t.Context(), n.Source(), id, move, 0, 100<<20, 1<<20, func(int, uint64, []byte) error {
+		result <- client(t, "node-b").Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, 100<<20, 1<<20, func(int, uint64, []byte) error {
 			begun <- struct{}{}
 			return nil
 		})
@@ -272,7 +272,7 @@ func TestCancel(t *testing.T) {
 	c := newCache(1<<20, 4096)
 	n := startNode(t, c, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	err := client(t, "node-b").Chunks(ctx, n.Source(), id, move, 0, 0, 1<<20, func(i int, _ uint64, _ []byte) error {
+	err := client(t, "node-b").Chunks(ctx, n.Source(), id, move, volume.Wanted{From: 0}, 0, 1<<20, func(i int, _ uint64, _ []byte) error {
 		if i == 3 {
 			cancel()
 		}
@@ -296,7 +296,7 @@ func TestBandwidth(t *testing.T) {
 		var wg sync.WaitGroup
 		for range streams {
 			wg.Go(func() {
-				if err := cl.Chunks(t.Context(), n.Source(), id, move, 0, asked, chunk, (&received{}).verify(t, c)); err != nil {
+				if err := cl.Chunks(t.Context(), n.Source(), id, move, volume.Wanted{From: 0}, asked, chunk, (&received{}).verify(t, c)); err != nil {
 					t.Error(err)
 				}
 			})

@@ -68,8 +68,8 @@ func TestWhoMay(t *testing.T) {
 			n := startNode(t, c, func(cfg *ServerConfig) { cfg.Reviewer = api })
 			cl, own := client(t, tc.who), &buffer{}
 			ctx := klog.NewContext(t.Context(), textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(own), textlogger.Verbosity(10))))
-			_, _, err := cl.Map(ctx, n.Source(), id, move)
-			chunks := cl.Chunks(ctx, n.Source(), id, move, 0, 0, chunk, (&received{}).verify(t, c))
+			_, err := cl.Map(ctx, n.Source(), id, move)
+			chunks := cl.Chunks(ctx, n.Source(), id, move, volume.Wanted{From: 0}, 0, chunk, (&received{}).verify(t, c))
 			if tc.want == nil {
 				if err != nil || chunks != nil || api.reviews.Load() != 1 {
 					t.Errorf("got %v, %v and %d reviews", err, chunks, api.reviews.Load())
@@ -99,7 +99,7 @@ func TestNoTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/nonexistent/token", "", "/dev/null", "/dev/zero", long} {
-		_, _, err := NewClient(path).Map(t.Context(), n.Source(), id, move)
+		_, err := NewClient(path).Map(t.Context(), n.Source(), id, move)
 		wantErr(t, err, volume.ErrUnavailable)
 	}
 }
@@ -113,7 +113,7 @@ func TestReviews(t *testing.T) {
 	n.gate.now = func() time.Time { return now }
 	for _, wait := range []time.Duration{0, remembered - 1, 1} {
 		now = now.Add(wait)
-		if _, _, err := client(t, "node-b").Map(t.Context(), n.Source(), id, move); err != nil {
+		if _, err := client(t, "node-b").Map(t.Context(), n.Source(), id, move); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -123,7 +123,7 @@ func TestReviews(t *testing.T) {
 	n.gate.limit.SetLimit(0)
 	stranger := client(t, "stranger")
 	for range reviewsAtOnce + 10 {
-		_, _, err := stranger.Map(t.Context(), n.Source(), id, move)
+		_, err := stranger.Map(t.Context(), n.Source(), id, move)
 		wantErr(t, err, volume.ErrUnavailable)
 	}
 	if got := api.reviews.Load(); got > reviewsAtOnce {
@@ -147,14 +147,14 @@ func TestWrongKey(t *testing.T) {
 		t.Errorf("keys %q and %q", src.PublicKey, other.PublicKey())
 	}
 	src.PublicKey = other.PublicKey()
-	_, _, err := client(t, "node-b").Map(t.Context(), src, id, move)
+	_, err := client(t, "node-b").Map(t.Context(), src, id, move)
 	wantErr(t, err, volume.ErrUnavailable, ErrKey)
 	if api.reviews.Load() != 0 {
 		t.Error("a token was sent")
 	}
 	for _, key := range []string{"", "x", n.PublicKey()[:43], strings.Repeat("A", 44), n.PublicKey() + "\n"} {
 		src.PublicKey = key
-		_, _, err := client(t, "node-b").Map(t.Context(), src, id, move)
+		_, err := client(t, "node-b").Map(t.Context(), src, id, move)
 		wantErr(t, err, ErrBroken)
 	}
 }
@@ -188,7 +188,7 @@ func TestOldTLS(t *testing.T) {
 			go func() { _ = conn.(*tls.Conn).HandshakeContext(context.Background()) }()
 		}
 	}()
-	_, _, err = client(t, "node-b").Map(t.Context(), volume.StreamSource{Addresses: []string{l.Addr().String()}, PublicKey: n.PublicKey()}, id, move)
+	_, err = client(t, "node-b").Map(t.Context(), volume.StreamSource{Addresses: []string{l.Addr().String()}, PublicKey: n.PublicKey()}, id, move)
 	wantErr(t, err, volume.ErrUnavailable)
 }
 
@@ -202,13 +202,13 @@ func TestTooMany(t *testing.T) {
 	results := make(chan error, maxPerNode)
 	for range maxPerNode {
 		go func() {
-			results <- cl.Chunks(ctx, n.Source(), id, move, 0, 0, chunk, func(int, uint64, []byte) error { return nil })
+			results <- cl.Chunks(ctx, n.Source(), id, move, volume.Wanted{From: 0}, 0, chunk, func(int, uint64, []byte) error { return nil })
 		}()
 	}
 	eventually(t, "all streams are open", func() bool { return c.opened.Load() == maxPerNode })
-	_, _, err := cl.Map(t.Context(), n.Source(), id, move)
+	_, err := cl.Map(t.Context(), n.Source(), id, move)
 	wantErr(t, err, volume.ErrUnavailable)
-	_, _, err = client(t, "node-c").Map(t.Context(), n.Source(), id, move)
+	_, err = client(t, "node-c").Map(t.Context(), n.Source(), id, move)
 	wantErr(t, err, volume.ErrFenced)
 	cancel()
 	for range maxPerNode {
@@ -294,7 +294,7 @@ func TestAPIServer(t *testing.T) {
 		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := NewClient(path).Map(ctx, n.Source(), id, move)
+		_, err := NewClient(path).Map(ctx, n.Source(), id, move)
 		return err
 	}
 	good := podToken(t, api, "storage", "node-b", Audience)

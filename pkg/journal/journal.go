@@ -47,7 +47,9 @@ const (
 	// names, which an older program would overlook.
 	// 5: a cache may have two levels, which an older program would take for one
 	// (states.md, The stream).
-	version = 5
+	// 6: the first of the two may be there from the beginning, over which an older program
+	// would copy.
+	version = 6
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)

@@ -141,7 +141,7 @@ func (r record) Check() error {
 // removed, and the records beside it can be worked with.
 func TestNewer(t *testing.T) {
 	for name, text := range map[string]string{
-		"format":       `{"version":6,"key":"new","record":{"State":"Staged","N":1}}`,
+		"format":       `{"version":7,"key":"new","record":{"State":"Staged","N":1}}`,
 		"other format": `{"version":9,"records":[1,2,3]}`,
 		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
 	} {

@@ -90,6 +90,15 @@ func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.M
 	return m, lease, err
 }
 
+// Refuse implements volume.Moves. The source may answer meanwhile, and ends its lease at once.
+func (d *Destination) Refuse(ctx context.Context, r volume.MoveRequest, why string) error {
+	obj := newObject(r, nil)
+	if err := d.create(ctx, obj); err != nil {
+		return err
+	}
+	return d.Finish(ctx, idOf(obj), volume.MoveFailed, why)
+}
+
 // create makes the object, in place of one that an earlier Begin left: the key that
 // belonged to that is lost.
 func (d *Destination) create(ctx context.Context, obj *v1alpha1.CacheMigration) error {

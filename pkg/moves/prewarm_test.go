@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/moves"
@@ -16,7 +17,7 @@ import (
 func testPrewarm(t *testing.T, f *fixture) {
 	f.source()
 	f.lessor.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20}
-	r := f.request()
+	r := f.streaming()
 	r.Purpose, r.Request, r.Fence.Generation = volume.PurposePrewarm, "r1", 1
 	wantEnded := func(r volume.MoveRequest, want bool) {
 		t.Helper()
@@ -33,7 +34,7 @@ func testPrewarm(t *testing.T, f *fixture) {
 		t.Errorf("record of writes (-want +got):\n%s", diff)
 	}
 	asked, _ := f.lessor.lease(f.id)
-	if asked.Purpose != volume.PurposePrewarm || asked.Request != "r1" || asked.Generation != 1 {
+	if asked.Purpose != volume.PurposePrewarm || asked.Request != "r1" || asked.Generation != 1 || asked.Method != volume.MethodStream {
 		t.Errorf("request %+v", asked)
 	}
 	if m.Name != moves.PrewarmName(f.id, 1) {
@@ -59,4 +60,21 @@ func testPrewarm(t *testing.T, f *fixture) {
 	if diff := cmp.Diff(f.lessor.tracked, lease.Tracked); diff != "" {
 		t.Errorf("record of writes (-want +got):\n%s", diff)
 	}
+}
+
+// testPrewarmRefused: a node that cannot carry a request out says so, once, and no lease is left.
+func testPrewarmRefused(t *testing.T, f *fixture) {
+	f.source()
+	r := f.streaming()
+	r.Purpose, r.Request, r.Fence.Generation = volume.PurposePrewarm, "r1", 1
+	must(t, f.b.Refuse(t.Context(), r, "streams are not configured"))
+	obj := &v1alpha1.CacheMigration{}
+	must(t, f.api.Get(t.Context(), types.NamespacedName{Name: moves.PrewarmName(f.id, 1)}, obj))
+	if obj.Status.Outcome != v1alpha1.MigrationFailed || obj.Status.OutcomeMessage != "streams are not configured" || obj.Spec.Method != v1alpha1.MigrationStream {
+		t.Errorf("object %+v, %+v", obj.Spec, obj.Status)
+	}
+	if ended, err := f.b.Ended(t.Context(), r); err != nil || !ended {
+		t.Errorf("the request has ended: %t, %v", ended, err)
+	}
+	f.eventually("there is no lease", func() bool { _, leased, err := f.lessor.Lease(t.Context(), f.id); return err == nil && !leased })
 }

@@ -73,22 +73,6 @@ func testStream(t *testing.T, f *fixture) {
 	}
 }
 
-// testStreamPrewarm: the record of writes goes with a stream too.
-func testStreamPrewarm(t *testing.T, f *fixture) {
-	f.lessor.tracked = &volume.Tracked{ID: "t1", AreaBytes: 1 << 20}
-	r := f.streaming()
-	r.Purpose, r.Request, r.Fence.Generation = volume.PurposePrewarm, "r1", 1
-	f.source()
-	_, lease, err := f.b.Begin(t.Context(), r)
-	must(t, err)
-	if diff := cmp.Diff(f.lessor.tracked, lease.Tracked); diff != "" {
-		t.Errorf("record of writes (-want +got):\n%s", diff)
-	}
-	if asked, _ := f.lessor.lease(f.id); asked.Purpose != volume.PurposePrewarm || asked.Request != "r1" || asked.Method != volume.MethodStream {
-		t.Errorf("request %+v", asked)
-	}
-}
-
 func testStreamRefused(t *testing.T, f *fixture) {
 	r := f.streaming()
 	f.lessor.retainedCaches[f.id] = 7

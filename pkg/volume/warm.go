@@ -203,6 +203,8 @@ type Moves interface {
 	// with a new object and a new secret. The lease is nil without a source.
 	// Errors: ErrUnavailable (no answer in time, or refused; the text says why).
 	Begin(ctx context.Context, r MoveRequest) (MoveID, *Lease, error)
+	// Refuse creates the object of a move that this node cannot carry out, and ends it as failed.
+	Refuse(ctx context.Context, r MoveRequest, why string) error
 	// Progress reports how far the hydration is; a missing object is success.
 	Progress(ctx context.Context, id MoveID, p MoveProgress) error
 	// Finish reports the end, which lets the source go; repeating it or a missing

@@ -30,7 +30,6 @@ var lacking = map[string][]string{
 // needs are the tests that need a target which some kernel lacks.
 var needs = map[string]string{
 	"TestKernelFailoverHydration":       "clone",
-	"TestKernelFailoverExported":        "clone",
 	"TestKernelHydrationFromRemapTable": "clone",
 	"TestKernelHydrationReader":         "clone",
 	"TestKernelHydrationStopped":        "clone",

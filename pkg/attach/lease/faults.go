@@ -14,6 +14,7 @@ var (
 	faultReleaseDiscarded = faultpoint.New("release.discarded")
 	faultPrewarmAsked     = faultpoint.New("prewarm.asked")
 	faultPrewarmTracked   = faultpoint.New("prewarm.tracked")
+	faultPrewarmCommitted = faultpoint.New("prewarm.committed")
 	faultPrewarmQuiet     = faultpoint.New("prewarm.quiet")
 	faultPrewarmNoted     = faultpoint.New("prewarm.noted")
 )

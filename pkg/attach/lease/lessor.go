@@ -51,7 +51,7 @@ type Devices interface {
 	WrittenAreas(ctx context.Context, name, tag string) (devmapper.Written, error)
 }
 
-// Lessor exports the caches of a node (states.md, What the source node does).
+// Lessor exports and sends the caches of a node (states.md, What the source node does).
 type Lessor struct {
 	Host    Host
 	Devices Devices
@@ -65,8 +65,8 @@ type Lessor struct {
 	// Open opens a block device with flags of open(2).
 	Open func(path string, flags int) (blockdev.File, error)
 	Dump func(ctx context.Context, device, file string) error
-	// ReadInUse reads the map of metadata that a device has open, and that do not change, with
-	// files whose names begin with base.
+	// ReadInUse reads the map of metadata that a device has open, with files whose names begin with
+	// base. One that changes meanwhile may be refused.
 	ReadInUse func(ctx context.Context, device, base string) (cachemap.Map, error)
 	// Discard discards ranges of a device, each with begin and length in bytes.
 	Discard func(ctx context.Context, path string, ranges [][2]uint64) error
@@ -95,8 +95,8 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 		return volume.Lease{}, fmt.Errorf("%w: method %q is not known here", volume.ErrInvalid, r.Method)
 	case r.Method == volume.MethodStream && l.Streams == nil:
 		return volume.Lease{}, fmt.Errorf("%w: this node streams no caches", volume.ErrUnavailable)
-	case r.Method == volume.MethodStream && r.Purpose == volume.PurposePrewarm:
-		return volume.Lease{}, fmt.Errorf("%w: a cache in use is not streamed", volume.ErrInvalid)
+	case r.Method != volume.MethodStream && r.Purpose == volume.PurposePrewarm:
+		return volume.Lease{}, fmt.Errorf("%w: a cache in use is sent as a stream, and in no other way", volume.ErrInvalid)
 	}
 	unlock, ok := l.Host.TryLock(r.Volume)
 	if !ok {
@@ -126,7 +126,7 @@ func (l *Lessor) Export(ctx context.Context, r volume.LeaseRequest) (volume.Leas
 		}
 	}
 	if live {
-		return l.exportLive(ctx, e, r)
+		return l.leaseLive(ctx, e, r)
 	}
 	return l.exportCache(ctx, e, r)
 }
@@ -167,7 +167,7 @@ func (l *Lessor) exportCache(ctx context.Context, e *state.Entry, r volume.Lease
 	if !c.Facts.Whole || !c.Facts.Of(e) || !c.Facts.SuperblockClean || !c.Facts.StopProven(e) {
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole and clean on the SSD", volume.ErrNotFound, e.ID)
 	}
-	lease, err := l.export(ctx, e, c, r, again, false)
+	lease, err := l.export(ctx, e, c, r, again)
 	if err != nil {
 		return lease, err
 	}
@@ -177,9 +177,9 @@ func (l *Lessor) exportCache(ctx context.Context, e *state.Entry, r volume.Lease
 }
 
 // export makes one device of metadata and data, and serves it. again tells that the
-// same lease may have been given before, live that the cache is in use.
-func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volume.LeaseRequest, again, live bool) (volume.Lease, error) {
-	dev, err := l.Stack.ExportedDevice(ctx, e, again, func() (devmapper.Table, error) { return l.exportedTable(ctx, e, c, live) })
+// same lease may have been given before.
+func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volume.LeaseRequest, again bool) (volume.Lease, error) {
+	dev, err := l.Stack.ExportedDevice(ctx, e, again, func() (devmapper.Table, error) { return l.exportedTable(ctx, e, c) })
 	if err != nil {
 		return volume.Lease{}, err
 	}
@@ -200,15 +200,12 @@ func (l *Lessor) export(ctx context.Context, e *state.Entry, c ssd.Cache, r volu
 	}, nil
 }
 
-// exportedTable is metadata, then data. Of the data of a retained cache only what its map names
-// is shown (states.md, What the source node does). The map of a cache in use changes, and
-// what is cached while somebody reads it must be seen.
-func (l *Lessor) exportedTable(ctx context.Context, e *state.Entry, c ssd.Cache, live bool) (devmapper.Table, error) {
+// exportedTable is metadata, then data. Of the data only what the map names is shown (states.md,
+// What the source node does).
+func (l *Lessor) exportedTable(ctx context.Context, e *state.Entry, c ssd.Cache) (devmapper.Table, error) {
 	meta, data, devno := uint64(c.Meta.SizeBytes)/devmapper.SectorSize, uint64(c.Data.SizeBytes)/devmapper.SectorSize, c.Data.DevNo()
 	t := devmapper.Table{{Length: meta, Target: devmapper.LinearTarget{Device: c.Meta.DevNo()}}}
 	switch {
-	case live:
-		return append(t, devmapper.Line{Start: meta, Length: data, Target: devmapper.LinearTarget{Device: devno}}), nil
 	case e.Full:
 		return append(t, cachemap.ShownFull(devno, meta, data, e.ChunkSectors)...), nil
 	case l.Dump == nil:

@@ -6,19 +6,29 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+const (
+	// mapTries is how often the map of a cache in use is read before it is given up: a copy of
+	// metadata that change meanwhile may be torn. mapPause is the pause between two.
+	mapTries = 5
+	mapPause = 250 * time.Millisecond
+)
+
 // maps are the lists of caches that are streamed, by their moves: reading one takes seconds,
-// and a retained cache does not change.
+// and a stream that broke goes on by the same list.
 type maps struct {
 	// reading is held while one is read: files are made for that.
 	reading sync.Mutex
@@ -44,7 +54,10 @@ func (s *maps) over(m volume.MoveID) bool {
 }
 
 // list are the blocks of the origin that a cache holds, hottest first, and where.
-type list struct{ origin, cache []uint64 }
+type list struct {
+	origin []uint64
+	cache  []uint32
+}
 
 func (s *maps) get(m volume.MoveID) (list, bool) {
 	s.mu.Lock()
@@ -74,7 +87,7 @@ type Streamed struct {
 	chunkSectors uint64
 	list         list
 	dev          blockdev.File
-	// offset is where the data begin in the exported device, in bytes.
+	// offset is where the data begin in the device, in bytes.
 	offset int64
 }
 
@@ -84,6 +97,9 @@ func (s *Streamed) ChunkSectors() uint64 { return s.chunkSectors }
 // Blocks are the blocks of the origin that the cache holds, hottest first.
 func (s *Streamed) Blocks() []uint64 { return s.list.origin }
 
+// Places are where the cache has them.
+func (s *Streamed) Places() []uint32 { return s.list.cache }
+
 // ReadChunks reads chunks from a number of that list on into an aligned buffer: as many as it has room
 // for and the cache has side by side, at least one. It returns how many.
 func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error) {
@@ -92,18 +108,19 @@ func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error)
 		return 0, fmt.Errorf("%w: chunk %d of %d into %d bytes", volume.ErrInvalid, i, len(s.list.cache), len(buf))
 	}
 	n := 1
-	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.list.cache[i+n] == s.list.cache[i]+uint64(n) {
+	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.list.cache[i+n] == s.list.cache[i]+uint32(n) {
 		n++
 	}
-	_, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(s.list.cache[i]*s.chunkSectors)*devmapper.SectorSize)
+	_, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(uint64(s.list.cache[i])*s.chunkSectors)*devmapper.SectorSize)
 	return n, err
 }
 
 // Close lets the device go.
 func (s *Streamed) Close() error { return s.dev.Close() }
 
-// OpenStream opens the cache that this node streams to another one in a move. It is read
-// through the exported device, which shows nothing but mapped chunks.
+// OpenStream opens the cache that this node streams to another one in a move. A retained one is
+// read through the exported device, which shows nothing but mapped chunks; one in use through its
+// data device, while it lasts.
 // Errors: ErrNotFound (no such lease), ErrFenced (it is another node's), ErrUnavailable.
 func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, to string) (*Streamed, error) {
 	e, err := l.Host.Entry(id)
@@ -116,14 +133,17 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 	case e.StreamedTo == "" || e.StreamedTo != to:
 		return nil, fmt.Errorf("%w: the cache of volume %s is not for node %q", volume.ErrFenced, id, to)
 	}
-	c, err := l.SSD.Find(ctx, id)
+	c, err := l.SSD.Inspect(ctx, l.SSD.Pool.View().VG, id)
 	if err != nil {
 		return nil, err
 	}
 	if !c.Facts.Whole {
 		return nil, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrUnavailable, id)
 	}
-	out := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}
+	out, part := &Streamed{chunkSectors: e.ChunkSectors, offset: c.Meta.SizeBytes}, layout.Exported
+	if e.State == state.Staged {
+		out.offset, part = 0, layout.Data
+	}
 	if out.list, err = l.listOf(ctx, e, c); err != nil {
 		return nil, err
 	}
@@ -131,7 +151,7 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 	if err != nil {
 		return nil, err
 	}
-	dev, found := infos[layout.Exported]
+	dev, found := infos[part]
 	if !found {
 		return nil, fmt.Errorf("%w: the lease of volume %s has ended", volume.ErrNotFound, id)
 	}
@@ -145,25 +165,59 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 	return out, nil
 }
 
-// listOf is what a leased cache holds. It is read once: as long as the lease lasts it does not
-// change.
+// listOf is what a leased cache holds. It is read once: as long as the lease lasts, and this
+// process, it does not change.
 func (l *Lessor) listOf(ctx context.Context, e *state.Entry, c ssd.Cache) (list, error) {
 	l.maps.reading.Lock()
 	defer l.maps.reading.Unlock()
 	if known, ok := l.maps.get(*e.Exported); ok {
 		return known, nil
 	}
-	// The exported device has the metadata open.
-	read, err := l.ReadInUse(ctx, c.Meta.DevPath(), filepath.Join(l.Dir, string(e.ID)+".sent"))
+	read, err := l.mapInUse(ctx, e, c)
 	if err != nil {
 		return list{}, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
-	if read.ChunkSectors != e.ChunkSectors || read.Dirty > 0 {
-		return list{}, fmt.Errorf("%w: the map of volume %s has %d dirty chunks of %d sectors, the journal says %d",
-			volume.ErrUnavailable, e.ID, read.Dirty, read.ChunkSectors, e.ChunkSectors)
+	origin, cache := read.Hottest()
+	out := list{origin: origin, cache: make([]uint32, len(cache))}
+	for i, at := range cache {
+		out.cache[i] = uint32(at)
 	}
-	var out list
-	out.origin, out.cache = read.Hottest()
 	l.maps.put(*e.Exported, out)
 	return out, nil
+}
+
+// mapInUse reads the map of a cache whose metadata a device has open. That of a cache in use
+// changes, and a copy that is torn is taken again.
+func (l *Lessor) mapInUse(ctx context.Context, e *state.Entry, c ssd.Cache) (m cachemap.Map, err error) {
+	live := e.State == state.Staged
+	for try := 1; ; try++ {
+		m, err = l.ReadInUse(ctx, c.Meta.DevPath(), filepath.Join(l.Dir, string(e.ID)+".sent"))
+		if err == nil {
+			err = sendable(m, e.ChunkSectors, c.Data.SizeBytes, live)
+		}
+		if err == nil || !live || try == mapTries {
+			return m, err
+		}
+		klog.FromContext(ctx).V(2).Info("Map of a cache in use is read again", "volume", e.ID, "reason", err.Error())
+		select {
+		case <-ctx.Done():
+			return m, ctx.Err()
+		case <-time.After(mapPause):
+		}
+	}
+}
+
+// sendable is an error for a map that is none of a cache with those chunks and data.
+func sendable(m cachemap.Map, chunkSectors uint64, dataBytes int64, live bool) error {
+	switch {
+	case m.ChunkSectors != chunkSectors:
+		return fmt.Errorf("it has chunks of %d sectors, the journal says %d", m.ChunkSectors, chunkSectors)
+	case m.Dirty > 0 && !live:
+		return fmt.Errorf("it has %d dirty chunks", m.Dirty)
+	case m.End() > uint64(dataBytes)/devmapper.SectorSize:
+		return fmt.Errorf("it has chunks up to sector %d of %d bytes of data", m.End(), dataBytes)
+	case m.End()/chunkSectors > volume.MaxExportedChunks:
+		return fmt.Errorf("it has chunks up to number %d; at most %d are sent", m.End()/chunkSectors, volume.MaxExportedChunks)
+	}
+	return nil
 }

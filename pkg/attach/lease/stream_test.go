@@ -132,7 +132,7 @@ func (s *source) wantStream() {
 	s.t.Helper()
 	c, err := s.OpenStream(s.t.Context(), "v", moveToB, "b")
 	s.must(err)
-	if c.ChunkSectors() != chunkBytes/512 || !slices.Equal(c.Blocks(), []uint64{52, 11, 30, 70}) {
+	if c.ChunkSectors() != chunkBytes/512 || !slices.Equal(c.Blocks(), []uint64{52, 11, 30, 70}) || !slices.Equal(c.Places(), []uint32{40, 9, 5, 2}) {
 		s.t.Errorf("blocks %v in chunks of %d sectors, want the hottest first", c.Blocks(), c.ChunkSectors())
 	}
 	buf := make([]byte, chunkBytes)
@@ -252,7 +252,7 @@ func TestExportByStream(t *testing.T) {
 	}{
 		"an unknown method":      {func(_ *source, r *volume.LeaseRequest) { r.Method = "carrier pigeon" }, volume.ErrInvalid},
 		"from the hot set":       {func(_ *source, r *volume.LeaseRequest) { r.Method = volume.MethodHotSet }, volume.ErrInvalid},
-		"prewarm":                {func(_ *source, r *volume.LeaseRequest) { r.Purpose, r.Request = volume.PurposePrewarm, "r" }, volume.ErrInvalid},
+		"prewarm":                {func(_ *source, r *volume.LeaseRequest) { r.Purpose, r.Request = volume.PurposePrewarm, "r" }, volume.ErrNotFound},
 		"nothing is sent here":   {func(s *source, _ *volume.LeaseRequest) { s.Streams = nil }, volume.ErrUnavailable},
 		"to another node":        {func(_ *source, r *volume.LeaseRequest) { r.To = "c" }, volume.ErrFenced},
 		"of another generation":  {func(_ *source, r *volume.LeaseRequest) { r.Generation = 3 }, volume.ErrNotFound},
@@ -363,7 +363,7 @@ func (p *places) ReadAt(b []byte, off int64) (int, error) {
 // TestReadChunks: what lies side by side in the cache is read at once, as much as there is room for.
 func TestReadChunks(t *testing.T) {
 	dev := &places{}
-	s := &Streamed{chunkSectors: chunkBytes / 512, dev: dev, offset: 7 * chunkBytes, list: list{cache: []uint64{3, 4, 5, 6, 9, 8, 2, 3}}}
+	s := &Streamed{chunkSectors: chunkBytes / 512, dev: dev, offset: 7 * chunkBytes, list: list{cache: []uint32{3, 4, 5, 6, 9, 8, 2, 3}}}
 	var got []int
 	for i := 0; i < len(s.list.cache); {
 		buf := make([]byte, 3*chunkBytes+1)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// exportableLive says why a cache in use may not be exported, nil if it may.
+// exportableLive says why a cache in use may not be sent, nil if it may.
 func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, node string) error {
 	switch want := (volume.Fence{UID: r.UID, Generation: r.Generation, Node: node}); {
 	case e == nil || e.State != state.Staged || !e.Cached() || !e.Activated || e.Fence != want:
@@ -33,11 +33,10 @@ func exportableLive(e *state.Entry, rec volume.Volume, r volume.LeaseRequest, no
 	return nil
 }
 
-// exportLive exports a cache in use, after the kernel has begun to note what is written
-// to its data: what the destination reads is never older than the record.
-func (l *Lessor) exportLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
-	again := e.Exported != nil
-	if err := l.track(ctx, e, r.Move); err != nil {
+// leaseLive lets a cache in use be sent, after the kernel has begun to note what is written
+// to its data: what the destination gets is never older than the record.
+func (l *Lessor) leaseLive(ctx context.Context, e *state.Entry, r volume.LeaseRequest) (volume.Lease, error) {
+	if err := l.track(ctx, e, r); err != nil {
 		return volume.Lease{}, err
 	}
 	c, err := l.SSD.Inspect(ctx, l.SSD.Pool.View().VG, e.ID)
@@ -48,20 +47,19 @@ func (l *Lessor) exportLive(ctx context.Context, e *state.Entry, r volume.LeaseR
 		return volume.Lease{}, fmt.Errorf("%w: the cache of volume %s is not whole on the SSD", volume.ErrNotFound, e.ID)
 	}
 	if err := l.Stack.CommitMap(ctx, e.ID); err != nil {
-		klog.FromContext(ctx).Error(err, "The map that is exported may lack what was cached last", "volume", e.ID)
+		klog.FromContext(ctx).Error(err, "The list that is sent may lack what was cached last", "volume", e.ID)
 	}
-	lease, err := l.export(ctx, e, c, r, again, true)
-	if err != nil {
-		return lease, err
-	}
-	lease.Tracked = &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize}
-	klog.FromContext(ctx).Info("Cache in use exported", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
-	return lease, nil
+	faultPrewarmCommitted.Hit()
+	klog.FromContext(ctx).Info("Cache in use is sent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
+	return volume.Lease{
+		Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID,
+		Tracked: &volume.Tracked{ID: e.Track.ID, AreaBytes: int64(e.Track.AreaSectors) * devmapper.SectorSize},
+	}, nil
 }
 
 // track begins the record of writes; that of the same lease goes on.
-func (l *Lessor) track(ctx context.Context, e *state.Entry, m volume.MoveID) error {
-	if e.Exported != nil && *e.Exported == m && e.Track != nil {
+func (l *Lessor) track(ctx context.Context, e *state.Entry, r volume.LeaseRequest) error {
+	if e.Exported != nil && *e.Exported == r.Move && e.StreamedTo == r.To && e.Track != nil {
 		if _, err := l.Devices.WrittenAreas(ctx, layout.Device(e.ID, layout.Data), e.Track.ID); err == nil {
 			return nil
 		}
@@ -70,7 +68,7 @@ func (l *Lessor) track(ctx context.Context, e *state.Entry, m volume.MoveID) err
 	if err != nil {
 		return err
 	}
-	e.Exported = &m
+	e.Exported, e.StreamedTo = &r.Move, r.To
 	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
 	if err := l.Host.Save(ctx, e, e.State); err != nil {
 		return err

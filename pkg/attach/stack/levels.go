@@ -11,19 +11,32 @@ import (
 	"github.com/nearflash/nearflash/pkg/lvm"
 )
 
-// HotMetaBytes is the room for the map of a stream's first level: at most a sixteenth of the
-// chunks that the cache has room for, and one.
-func HotMetaBytes(blocks uint64) int64 { return devmapper.MetadataBytes(blocks/16 + 1) }
+// hotMetaBytes is the room for the map of a stream's first level in a cache of so many chunks: at
+// most a sixteenth of them, and one; of all if it is over what was prewarmed.
+func hotMetaBytes(s *state.Stream, blocks uint64) int64 {
+	if s.Prewarmed {
+		return devmapper.MetadataBytes(blocks)
+	}
+	return devmapper.MetadataBytes(blocks/16 + 1)
+}
 
 // LevelMetaBytes is the room for the maps of both levels.
-func LevelMetaBytes(blocks uint64) int64 {
-	return HotMetaBytes(blocks) + devmapper.MetadataBytes(blocks)
+func LevelMetaBytes(s *state.Stream, blocks uint64) int64 {
+	return hotMetaBytes(s, blocks) + devmapper.MetadataBytes(blocks)
+}
+
+// HotBlocks is how many chunks the first level has room for.
+func HotBlocks(e *state.Entry) uint64 {
+	if e.Hydration.Stream.Prewarmed {
+		return blocksOf(e)
+	}
+	return e.Hydration.Stream.Hot
 }
 
 // LevelMaps makes the devices for the maps of both levels, in a logical volume of their own
 // (states.md, The stream).
 func (s *Stack) LevelMaps(ctx context.Context, e *state.Entry, lv lvm.LV) (hot, rest devmapper.Info, err error) {
-	first := uint64(HotMetaBytes(blocksOf(e))) / devmapper.SectorSize
+	first := uint64(hotMetaBytes(e.Hydration.Stream, blocksOf(e))) / devmapper.SectorSize
 	all := uint64(lv.SizeBytes) / devmapper.SectorSize
 	if all <= first {
 		return hot, rest, fmt.Errorf("logical volume %s has %d bytes, too few for the maps of two levels", lv.Name, lv.SizeBytes)
@@ -54,7 +67,7 @@ func (s *Stack) CreateLevels(ctx context.Context, e *state.Entry, lv lvm.LV, dat
 	if err != nil {
 		return err
 	}
-	hotData, err := s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, e.Hydration.Stream.Hot*e.ChunkSectors)
+	hotData, err := s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, HotBlocks(e)*e.ChunkSectors)
 	if err != nil {
 		return err
 	}

@@ -279,6 +279,9 @@ type Stream struct {
 	// Hot is how many chunks the first level has, Chunks how many both have.
 	Hot    uint64 `json:"hot,omitempty"`
 	Chunks uint64 `json:"chunks,omitempty"`
+	// Prewarmed tells that the first level is what was there from the beginning, at places all over
+	// the data: nothing of it is copied.
+	Prewarmed bool `json:"prewarmed,omitempty"`
 }
 
 // Streams reports whether the cache is, or is to be, filled by a stream.
@@ -334,10 +337,8 @@ type Prewarm struct {
 	// ChunkSectors and ExportedBytes are the geometry of the owner's cache.
 	ChunkSectors  uint64 `json:"chunkSectors,omitempty"`
 	ExportedBytes int64  `json:"exportedBytes,omitempty"`
-	// Peer is the owner's export while a session with it may exist, and PeerOffset where
-	// its data begin, in sectors.
-	Peer       *volume.ISCSI `json:"peer,omitempty"`
-	PeerOffset uint64        `json:"peerOffset,omitempty"`
+	// Source is where the owner's plugin sends the chunks from.
+	Source *volume.StreamSource `json:"source,omitempty"`
 	// Bandwidth bounds the copy, in bytes per second; Deadline is when the owner need
 	// not serve any more.
 	Bandwidth int64     `json:"bandwidth,omitempty"`

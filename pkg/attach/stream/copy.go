@@ -43,6 +43,10 @@ type copying struct {
 	began, ended time.Time
 	first        int
 	err          error
+	// numbers are those of the chunks in the source node's list behind the first level, if that
+	// was there from the beginning; nil before the list was asked for.
+	numbers []int
+	skip    volume.Bits
 }
 
 // begin begins to copy; the first level only if it does not serve yet.
@@ -51,7 +55,8 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 	if err != nil {
 		return err
 	}
-	c := &copying{r: r, entry: *e, m: m, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
+	ordered := m.Ordered()
+	c := &copying{r: r, entry: *e, m: &ordered, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
 	c.limit = rate.NewLimiter(rate.Inf, int(m.ChunkSectors*devmapper.SectorSize))
 	if e.Hydration.Stream.Source != nil && r.Puller != nil {
 		// Not the origin before it is: the source node would end the lease.
@@ -199,14 +204,13 @@ func (c *copying) pull(ctx context.Context, w *writer) error {
 		return nil
 	}
 	log := klog.FromContext(ctx).WithValues("volume", c.entry.ID)
-	chunk := int64(c.m.ChunkSectors) * devmapper.SectorSize
 	for vain := 0; vain < pulls; vain++ {
 		from := c.next
 		if from == len(c.m.Entries) {
 			return nil
 		}
 		pctx, cancel := c.untilDeadline(ctx)
-		err := c.r.Puller.Chunks(pctx, *src, c.entry.ID, c.entry.Hydration.Move, from, c.bandwidth(), int(chunk), func(i int, block uint64, b []byte) error {
+		err := c.chunks(pctx, *src, from, func(i int, block uint64, b []byte) error {
 			if i >= len(c.m.Entries) {
 				return errRest
 			}

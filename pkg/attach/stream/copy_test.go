@@ -18,16 +18,31 @@ import (
 type source struct {
 	blocks []uint64
 	asked  []int
+	// listed counts who asked for the list, which is list if that is not nil.
+	listed int
+	list   *volume.ChunkList
 	chunk  func(i int) error
 	// block is the block that a chunk is said to be of; nil if that is the map's.
 	block func(i int) uint64
 }
 
+// Map implements Puller.
+func (s *source) Map(context.Context, volume.StreamSource, volume.ID, volume.MoveID) (volume.ChunkList, error) {
+	s.listed++
+	if s.list != nil {
+		return *s.list, nil
+	}
+	return volume.ChunkList{ChunkSectors: chunkSectors, Blocks: s.blocks}, nil
+}
+
 // Chunks implements Puller.
-func (s *source) Chunks(ctx context.Context, _ volume.StreamSource, _ volume.ID, _ volume.MoveID, from int, _ int64, chunkBytes int, each func(int, uint64, []byte) error) error {
-	s.asked = append(s.asked, from)
+func (s *source) Chunks(ctx context.Context, _ volume.StreamSource, _ volume.ID, _ volume.MoveID, w volume.Wanted, _ int64, chunkBytes int, each func(int, uint64, []byte) error) error {
+	s.asked = append(s.asked, w.From)
 	buf := blockdev.AlignedBuffer(chunkBytes)
-	for i := from; i < len(s.blocks); i++ {
+	for i := w.From; i < len(s.blocks); i++ {
+		if w.Skip.Has(uint64(i)) {
+			continue
+		}
 		if s.chunk != nil {
 			if err := s.chunk(i); err != nil {
 				return err
@@ -160,9 +175,9 @@ type ending struct {
 	end func()
 }
 
-func (e ending) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int, each func(int, uint64, []byte) error) error {
+func (e ending) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, w volume.Wanted, bandwidth int64, chunkBytes int, each func(int, uint64, []byte) error) error {
 	defer e.end()
-	return e.source.Chunks(ctx, src, id, m, from, bandwidth, chunkBytes, each)
+	return e.source.Chunks(ctx, src, id, m, w, bandwidth, chunkBytes, each)
 }
 
 // TestOutOfOrder: a chunk that is not the next one is never written.
@@ -187,8 +202,12 @@ func TestOutOfOrder(t *testing.T) {
 // sending is a source node that sends what it likes, to who asks from the first chunk.
 type sending func(each func(int, uint64, []byte) error) error
 
-func (s sending) Chunks(_ context.Context, _ volume.StreamSource, _ volume.ID, _ volume.MoveID, from int, _ int64, _ int, each func(int, uint64, []byte) error) error {
-	if from > 0 {
+func (sending) Map(context.Context, volume.StreamSource, volume.ID, volume.MoveID) (volume.ChunkList, error) {
+	return volume.ChunkList{}, volume.ErrNotFound
+}
+
+func (s sending) Chunks(_ context.Context, _ volume.StreamSource, _ volume.ID, _ volume.MoveID, w volume.Wanted, _ int64, _ int, each func(int, uint64, []byte) error) error {
+	if w.From > 0 {
 		return volume.ErrNotFound
 	}
 	return s(each)
@@ -329,9 +348,9 @@ func closed(c <-chan struct{}) bool {
 // patient is a source node for which nobody waits longer than they want to.
 type patient struct{ *source }
 
-func (p patient) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int, each func(int, uint64, []byte) error) error {
+func (p patient) Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, w volume.Wanted, bandwidth int64, chunkBytes int, each func(int, uint64, []byte) error) error {
 	done := make(chan error, 1)
-	go func() { done <- p.source.Chunks(ctx, src, id, m, from, bandwidth, chunkBytes, each) }()
+	go func() { done <- p.source.Chunks(ctx, src, id, m, w, bandwidth, chunkBytes, each) }()
 	select {
 	case err := <-done:
 		return err

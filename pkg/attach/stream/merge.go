@@ -60,7 +60,7 @@ func (r *Runner) mergedMap(ctx context.Context, e *state.Entry, l stack.Levels, 
 		return cachemap.Map{}, err
 	}
 	if bugUntracked.On() {
-		return *whole, nil
+		return cachemap.Merge(whole.Ordered(), whole.Ordered())
 	}
 	var levels []cachemap.Map
 	for p, serves := range map[layout.Part]bool{layout.HotMeta: l.HotServes, layout.RestMeta: l.RestServes} {
@@ -73,7 +73,7 @@ func (r *Runner) mergedMap(ctx context.Context, e *state.Entry, l stack.Levels, 
 		}
 		levels = append(levels, *level)
 	}
-	return cachemap.Merge(*whole, levels...)
+	return cachemap.Merge(whole.Ordered(), levels...)
 }
 
 // promotedNothing is an error unless the levels that serve have taken nothing in: their maps

@@ -108,7 +108,7 @@ func (n *node) makeLevels(machine *blockdevtest.Machine, s *stack.Stack) {
 	n.file.data, n.file.origin = data.DevPath(), origin.DevPath()
 	hot, rest, err := s.LevelMaps(ctx, e, lvm.LV{Major: 8, Minor: 3, SizeBytes: 64 << 20})
 	n.must(err)
-	first, others := n.m.Split(hotChunks)
+	first, others := n.m.Split(hotChunks, hotChunks)
 	for path, m := range map[string]cachemap.Map{hot.DevPath(): first, rest.DevPath(): others} {
 		n.must(restore(ctx, n.t, machine, m, path))
 	}

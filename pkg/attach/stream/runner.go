@@ -54,12 +54,15 @@ type Host interface {
 
 // Puller gets chunks from other nodes.
 type Puller interface {
-	// Chunks calls each with the chunks of a cache from a number on, hottest first, in the
-	// order of the map that the other node has given, and the block of the origin that each is
+	// Map returns what the other node's cache holds, hottest first. Errors: as those of Chunks,
+	// and whatever is wrong with the answer.
+	Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (volume.ChunkList, error)
+	// Chunks calls each with the wanted chunks of a cache, in the order of the list that the
+	// other node has given, and the block of the origin that each is
 	// a copy of. The data are aligned, and valid until
 	// each returns. bandwidth is in bytes per second, 0 is no limit. Errors: ErrNotFound,
 	// ErrFenced (the other node does not serve any more), ErrUnavailable.
-	Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, from int, bandwidth int64, chunkBytes int, each func(i int, block uint64, data []byte) error) error
+	Chunks(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID, w volume.Wanted, bandwidth int64, chunkBytes int, each func(i int, block uint64, data []byte) error) error
 }
 
 // Config is what a Runner works with.
@@ -325,6 +328,7 @@ func (r *Runner) gather(ctx context.Context, e *state.Entry, a *account) (facts,
 	if c != nil {
 		f.HotCopied, f.Copied, f.Failed, f.Copying = c.state(e.Hydration.Stream)
 	}
+	f.HotCopied = f.HotCopied || e.Hydration.Stream.Prewarmed
 	l, err := r.Stack.Levels(ctx, e)
 	f.Levels = l
 	return f, err

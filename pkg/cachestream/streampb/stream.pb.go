@@ -4,9 +4,9 @@
 // 	protoc        (unknown)
 // source: pkg/cachestream/streampb/stream.proto
 
-// How a node's plugin sends the chunks of a retained cache to the plugin of the node that
-// the volume has moved to. It is served with TLS 1.3 only, and each call carries a token
-// of the caller's pod.
+// How a node's plugin sends the chunks of a cache to the plugin of the node that the volume
+// has moved to, or is about to. It is served with TLS 1.3 only, and each call carries a
+// token of the caller's pod.
 //
 // NOT_FOUND: there is no such cache. PERMISSION_DENIED: the volume's record does not name
 // the caller's node. UNAVAILABLE, RESOURCE_EXHAUSTED: call again later.
@@ -195,7 +195,9 @@ type MapReply struct {
 	// The next part of the list: which blocks of the origin, in units of a chunk, the
 	// chunks are of, hottest first. The fixed length keeps what a message grows to when it
 	// is read within its own size.
-	Blocks        []uint64 `protobuf:"fixed64,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	Blocks []uint64 `protobuf:"fixed64,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	// Where the cache has them, in units of a chunk: one for each of blocks. None is there twice.
+	Places        []uint32 `protobuf:"fixed32,3,rep,packed,name=places,proto3" json:"places,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -244,13 +246,23 @@ func (x *MapReply) GetBlocks() []uint64 {
 	return nil
 }
 
+func (x *MapReply) GetPlaces() []uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
 type ChunksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Move  *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	// The first chunk that is wanted, by its place in the list.
 	From uint32 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	// In bytes per second; 0 is as fast as the other side lets go.
-	Bandwidth     uint64 `protobuf:"varint,3,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Bandwidth uint64 `protobuf:"varint,3,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	// Chunks that are not wanted, by their places in the list: a bit for each, the first in the
+	// lowest bit of the first byte. It may be shorter than the list, and is no longer.
+	Skip          []byte `protobuf:"bytes,4,opt,name=skip,proto3" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -304,6 +316,13 @@ func (x *ChunksRequest) GetBandwidth() uint64 {
 		return x.Bandwidth
 	}
 	return 0
+}
+
+func (x *ChunksRequest) GetSkip() []byte {
+	if x != nil {
+		return x.Skip
+	}
+	return nil
 }
 
 type ChunksReply struct {
@@ -361,7 +380,7 @@ func (x *ChunksReply) GetPiece() *Piece {
 }
 
 // Piece is at most 1 MiB of a chunk. Pieces come in the order of chunks and offsets, none
-// is left out.
+// is left out but of the chunks that are not wanted.
 type Piece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The chunk's place in the list, and its block of the origin.
@@ -371,7 +390,9 @@ type Piece struct {
 	Offset uint32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data   []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	// CRC-32C of the data.
-	Crc32C        uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	Crc32C uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	// Where the cache has the chunk, as the list says it.
+	CachePlace    uint32 `protobuf:"varint,6,opt,name=cache_place,json=cachePlace,proto3" json:"cache_place,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +462,13 @@ func (x *Piece) GetCrc32C() uint32 {
 	return 0
 }
 
+func (x *Piece) GetCachePlace() uint32 {
+	if x != nil {
+		return x.CachePlace
+	}
+	return 0
+}
+
 var File_pkg_cachestream_streampb_stream_proto protoreflect.FileDescriptor
 
 const file_pkg_cachestream_streampb_stream_proto_rawDesc = "" +
@@ -455,23 +483,27 @@ const file_pkg_cachestream_streampb_stream_proto_rawDesc = "" +
 	"\x04move\x18\x01 \x01(\v2\x19.nearflash.stream.v1.MoveR\x04move\"G\n" +
 	"\bGeometry\x12#\n" +
 	"\rchunk_sectors\x18\x01 \x01(\x04R\fchunkSectors\x12\x16\n" +
-	"\x06chunks\x18\x02 \x01(\rR\x06chunks\"]\n" +
+	"\x06chunks\x18\x02 \x01(\rR\x06chunks\"u\n" +
 	"\bMapReply\x129\n" +
 	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x12\x16\n" +
-	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\"p\n" +
+	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\x12\x16\n" +
+	"\x06places\x18\x03 \x03(\aR\x06places\"\x84\x01\n" +
 	"\rChunksRequest\x12-\n" +
 	"\x04move\x18\x01 \x01(\v2\x19.nearflash.stream.v1.MoveR\x04move\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x1c\n" +
-	"\tbandwidth\x18\x03 \x01(\x04R\tbandwidth\"z\n" +
+	"\tbandwidth\x18\x03 \x01(\x04R\tbandwidth\x12\x12\n" +
+	"\x04skip\x18\x04 \x01(\fR\x04skip\"z\n" +
 	"\vChunksReply\x129\n" +
 	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x120\n" +
-	"\x05piece\x18\x02 \x01(\v2\x1a.nearflash.stream.v1.PieceR\x05piece\"w\n" +
+	"\x05piece\x18\x02 \x01(\v2\x1a.nearflash.stream.v1.PieceR\x05piece\"\x98\x01\n" +
 	"\x05Piece\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
 	"\x05block\x18\x02 \x01(\x04R\x05block\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\rR\x06offset\x12\x12\n" +
 	"\x04data\x18\x04 \x01(\fR\x04data\x12\x16\n" +
-	"\x06crc32c\x18\x05 \x01(\aR\x06crc32c2\xa8\x01\n" +
+	"\x06crc32c\x18\x05 \x01(\aR\x06crc32c\x12\x1f\n" +
+	"\vcache_place\x18\x06 \x01(\rR\n" +
+	"cachePlace2\xa8\x01\n" +
 	"\vCacheStream\x12G\n" +
 	"\x03Map\x12\x1f.nearflash.stream.v1.MapRequest\x1a\x1d.nearflash.stream.v1.MapReply0\x01\x12P\n" +
 	"\x06Chunks\x12\".nearflash.stream.v1.ChunksRequest\x1a .nearflash.stream.v1.ChunksReply0\x01B9Z7github.com/nearflash/nearflash/pkg/cachestream/streampbb\x06proto3"

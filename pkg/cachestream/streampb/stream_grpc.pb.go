@@ -4,9 +4,9 @@
 // - protoc             (unknown)
 // source: pkg/cachestream/streampb/stream.proto
 
-// How a node's plugin sends the chunks of a retained cache to the plugin of the node that
-// the volume has moved to. It is served with TLS 1.3 only, and each call carries a token
-// of the caller's pod.
+// How a node's plugin sends the chunks of a cache to the plugin of the node that the volume
+// has moved to, or is about to. It is served with TLS 1.3 only, and each call carries a
+// token of the caller's pod.
 //
 // NOT_FOUND: there is no such cache. PERMISSION_DENIED: the volume's record does not name
 // the caller's node. UNAVAILABLE, RESOURCE_EXHAUSTED: call again later.
@@ -36,7 +36,8 @@ const (
 type CacheStreamClient interface {
 	// Lists what there is to send.
 	Map(ctx context.Context, in *MapRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[MapReply], error)
-	// Sends the chunks in the order of the list, from one of them on.
+	// Sends the chunks in the order of the list, from one of them on, without those that are
+	// to be left out.
 	Chunks(ctx context.Context, in *ChunksRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ChunksReply], error)
 }
 
@@ -92,7 +93,8 @@ type CacheStream_ChunksClient = grpc.ServerStreamingClient[ChunksReply]
 type CacheStreamServer interface {
 	// Lists what there is to send.
 	Map(*MapRequest, grpc.ServerStreamingServer[MapReply]) error
-	// Sends the chunks in the order of the list, from one of them on.
+	// Sends the chunks in the order of the list, from one of them on, without those that are
+	// to be left out.
 	Chunks(*ChunksRequest, grpc.ServerStreamingServer[ChunksReply]) error
 	mustEmbedUnimplementedCacheStreamServer()
 }
