@@ -210,6 +210,7 @@ func killEachOf(t *testing.T, begin func(...disaster) *life, power bool, live fu
 			l.t = t
 			live(l)
 		})
+		l.forget()
 		if len(l.ended) == 0 || t.Failed() {
 			return ended // all of its steps are before the n-th
 		}

@@ -59,6 +59,8 @@ type world struct {
 	storage *backendtest.Server
 	control *provision.Service
 	lun     *blockdevtest.Disk
+	// disks are all that there are.
+	disks []*blockdevtest.Disk
 	// written is what the pod wrote last to each place, once that was acknowledged.
 	written map[int64]uint64
 	// warm tells that caches follow the volume; peers are what that takes. Without churn, the
@@ -83,7 +85,8 @@ func newWorld(t testing.TB, mode volume.CacheMode) *world { return newWorldOf(t,
 
 // newWorldOf is newWorld with chunks of some size.
 func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
-	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), lun: blockdevtest.NewDisk(lunBytes), written: map[int64]uint64{}}
+	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), written: map[int64]uint64{}}
+	w.lun = w.disk(lunBytes)
 	w.api = interceptor.NewClient(
 		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build(),
 		interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
@@ -96,6 +99,21 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 	})
 	w.must("create the volume", err)
 	return w
+}
+
+// disk makes a disk.
+func (w *world) disk(size int64) *blockdevtest.Disk {
+	d := blockdevtest.NewDisk(size)
+	w.disks = append(w.disks, d)
+	return d
+}
+
+// forget lets the content of all disks go: processes that were ended keep the world, for they never
+// return.
+func (w *world) forget() {
+	for _, d := range w.disks {
+		d.Forget()
+	}
 }
 
 func (w *world) record() *v1alpha1.CachedVolume {
@@ -176,7 +194,7 @@ func (w *world) host(name string) *host {
 	h := &host{w: w, name: name, machine: blockdevtest.New(), dir: tempDir(w.t), mounts: map[string]mount{}, sessions: map[string]session{}}
 	h.kernel, h.lvm = devmappertest.New(h.machine), lvmtest.New(h.machine)
 	h.lvm.VolatileTags()
-	h.machine.Add("259:0", ssdPath, blockdevtest.NewDisk(64*mib))
+	h.machine.Add("259:0", ssdPath, w.disk(64*mib))
 	w.must("volume group", h.lvmClient(nil).CreateVG(w.ctx, vgName, []string{ssdPath}))
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	w.must("CachePool", w.api.Create(w.ctx, pool))
