@@ -35,8 +35,6 @@ const (
 	// A connection that says nothing is asked after aliveEvery, and gone after aliveTimeout
 	// more; one without a call after idle; one whose handshake takes longer than handshake.
 	aliveEvery, aliveTimeout, idle, handshake = 5 * time.Second, 5 * time.Second, time.Minute, 10 * time.Second
-	// clientAliveEvery is the same for a client. gRPC allows no less.
-	clientAliveEvery = 10 * time.Second
 	// callsPerConnection bounds the calls of one connection at a time.
 	callsPerConnection = 16
 	// maxBuffers bounds the memory of all chunks that are being sent, in bytes.
@@ -154,7 +152,6 @@ func (s *Server) Run(ctx context.Context, caches Caches) error {
 		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxReply), grpc.MaxHeaderListSize(maxHeader),
 		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: aliveEvery, Timeout: aliveTimeout, MaxConnectionIdle: idle}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: clientAliveEvery / 2}),
 		grpc.StreamInterceptor(s.intercept(klog.FromContext(ctx))),
 		grpc.WaitForHandlers(true),
 	)

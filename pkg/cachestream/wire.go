@@ -106,6 +106,16 @@ func (r *record) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements net.Conn. As TLS does, it says no farewell behind a write that waits for the
+// other side, but ends that.
+func (r *record) Close() error {
+	if !r.wire.mu.TryLock() {
+		return r.wire.Conn.Close()
+	}
+	r.wire.mu.Unlock()
+	return r.Conn.Close()
+}
+
 // dialer notices by TCP that the other side is gone, within goneAfter: gRPC's own way looks at
 // the clock for each frame.
 func dialer() func(context.Context, string) (net.Conn, error) {

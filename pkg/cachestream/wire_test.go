@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 )
 
 // pipe notes each write.
@@ -57,4 +58,52 @@ func TestWire(t *testing.T) {
 	if w.below(nil) != nil {
 		t.Error("a connection of a handshake that failed")
 	}
+}
+
+// TestWireClose: a connection whose other side does not read is closed at once, and so ends the write.
+func TestWireClose(t *testing.T) {
+	here, _ := net.Pipe()
+	w := newWire(here)
+	conn := w.below(farewell{pieces{w}, w})
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(conn, "nobody reads this")
+		written <- err
+	}()
+	eventually(t, "the write waits", func() bool {
+		if w.mu.TryLock() {
+			w.mu.Unlock()
+			return false
+		}
+		return true
+	})
+	closed := make(chan error, 1)
+	go func() { closed <- conn.Close() }()
+	for range 2 {
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case err := <-written:
+			if !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("%v, want the end of the connection", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("it waits for who does not read")
+		}
+	}
+}
+
+// farewell says something before it closes, as TLS does.
+type farewell struct {
+	net.Conn
+	w *wire
+}
+
+func (f farewell) Close() error {
+	if _, err := io.WriteString(f.w, "bye"); err != nil {
+		return err
+	}
+	return f.Conn.Close()
 }
