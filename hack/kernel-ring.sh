@@ -25,7 +25,7 @@ go build -o "$out/lab" ./hack/lab
 # Left to make test-full: what ring 1 has at every step on fakes that are held to the kernel,
 # or the model in every order; that the tests find what they are for; and what takes minutes
 # and is the smaller half of another test.
-whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost)$'
+whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|SecretsReleased|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream)$'
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
@@ -48,7 +48,10 @@ for p in "${packages[@]}"; do
       hands[hand]+="${hands[hand]:+|}$t"
     fi
   done
-  for hand in "${hands[@]}"; do jobs+=("$p ^($hand)\$ ^\$"); done
+  # Those of a package alone are long too, and its guests few.
+  for hand in "${hands[@]}"; do
+    if [[ $p == e2e/* ]]; then jobs+=("$p ^($hand)\$ ^\$"); else long+=("$p ^($hand)\$ ^\$"); fi
+  done
 done
 jobs=("${long[@]}" "${jobs[@]}")
 ((${#jobs[@]})) || { echo "no test matches ${RUN:-}" >&2; exit 1; }
