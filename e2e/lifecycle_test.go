@@ -32,7 +32,7 @@ var _ = DescribeTable("A volume's life", Label("lifecycle", "smoke"),
 		}
 		Expect(g.Wait()).To(Succeed())
 	},
-	Entry("without a cache", v1alpha1.CacheModeNone, NodeTimeout(specLimit)),
+	Entry("without a cache", Label("slow"), v1alpha1.CacheModeNone, NodeTimeout(specLimit)),
 	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )

@@ -41,7 +41,7 @@ var _ = DescribeTable("A pod that moves to another node", Label("move", "smoke")
 		Expect(v.verify(ctx, 8, 16, second)).To(Succeed())
 	},
 	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
-	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+	Entry("writeback", Label("slow"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
 // awaitCacheGone waits until a node has given up a stale cache.
@@ -56,7 +56,7 @@ func (v *vol) awaitCacheGone(ctx context.Context, node, uuid string) error {
 }
 
 var _ = Describe("A storage server that reboots", Label("storage", "lab"), func() {
-	It("holds up I/O and fails none", func(ctx SpecContext) {
+	It("holds up I/O and fails none", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		var vols []*vol
 		var sums []string

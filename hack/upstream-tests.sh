@@ -28,7 +28,7 @@ upstream() {
     focus="$driver"'(Dynamic PV \((block volmode|xfs)\).* volumes should store data|Generic.*late-binding.* ephemeral should create read/write|'\
 'Dynamic PV \(default fs\)\(allowExpansion\).*while pod is using it|Dynamic PV \(default fs\)\] ('\
 'subPath should support file as subpath|volume-modify .* should modify volume with no VAC))'
-    least=6
+    least=7
   fi
   # The tests leave temporary files.
   run "${lab[@]}" run -- env TMPDIR="$dir/tmp" "$dir/ginkgo" --procs="${PROCS:-4}" --no-color --timeout="${TIMEOUT:-3h}" \
