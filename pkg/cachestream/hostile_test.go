@@ -163,14 +163,7 @@ func TestLyingChunks(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			src := (&liar{chunks: func(_ uint32, send func(*streampb.ChunksReply) error) error {
-				for _, r := range tc.replies {
-					if err := send(r); err != nil {
-						return err
-					}
-				}
-				return nil
-			}}).start(t)
+			src := (&liar{chunks: replying(tc.replies)}).start(t)
 			// A second address is not asked: the same node is there.
 			src.Addresses = append(src.Addresses, src.Addresses[0])
 			got := 0
@@ -326,4 +319,16 @@ func FuzzReplies(f *testing.F) {
 			}
 		}
 	})
+}
+
+// replying sends replies, whatever is asked for.
+func replying(replies []*streampb.ChunksReply) func(uint32, func(*streampb.ChunksReply) error) error {
+	return func(_ uint32, send func(*streampb.ChunksReply) error) error {
+		for _, r := range replies {
+			if err := send(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 }

@@ -88,14 +88,7 @@ func TestLyingSkip(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			src := (&liar{chunks: func(_ uint32, send func(*streampb.ChunksReply) error) error {
-				for _, r := range tc.replies {
-					if err := send(r); err != nil {
-						return err
-					}
-				}
-				return nil
-			}}).start(t)
+			src := (&liar{chunks: replying(tc.replies)}).start(t)
 			var got []int
 			w := volume.Wanted{Skip: without(1), Places: []uint32{5, 6, 7}}
 			err := client(t, "node-b").Chunks(t.Context(), src, id, move, w, 0, chunk, func(i int, block uint64, data []byte) error {
