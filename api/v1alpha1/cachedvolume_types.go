@@ -112,6 +112,23 @@ type ISCSISource struct {
 	LUN *int32 `json:"lun,omitempty"`
 }
 
+// OriginSource is a volume of another CSI driver that the cache lies over.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) != has(self.persistentVolumeName)",message="exactly one of storageClassName and persistentVolumeName must be set"
+type OriginSource struct {
+	// storageClassName is the class of the claim that was made for the volume.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	StorageClassName string `json:"storageClassName,omitempty"`
+
+	// persistentVolumeName is a volume that was there before.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PersistentVolumeName string `json:"persistentVolumeName,omitempty"`
+}
+
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
 // cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
 // flushRequest and the request to prewarm may be changed while the volume is attached.
@@ -119,15 +136,22 @@ type ISCSISource struct {
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
 // +kubebuilder:validation:XValidation:rule="self.cacheMode == 'none' || has(self.cacheSize)",message="cacheMode other than none needs a cacheSize"
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend",message="backend cannot be changed"
+// +kubebuilder:validation:XValidation:rule="(self.backend == 'csi') == has(self.origin)",message="origin goes with backend csi"
+// +kubebuilder:validation:XValidation:rule="self.backend != 'csi' || !(has(self.static) || has(self.provisioning))",message="static and provisioning do not go with backend csi"
+// +kubebuilder:validation:XValidation:rule="has(self.origin) == has(oldSelf.origin) && (!has(self.origin) || self.origin == oldSelf.origin)",message="origin cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.static) == has(oldSelf.static) && (!has(self.static) || self.static == oldSelf.static)",message="static cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.provisioning) == has(oldSelf.provisioning) && (!has(self.provisioning) || self.provisioning == oldSelf.provisioning)",message="provisioning cannot be changed"
 // +kubebuilder:validation:XValidation:rule="(has(self.chunkSizeBytes) ? self.chunkSizeBytes : 0) == (has(oldSelf.chunkSizeBytes) ? oldSelf.chunkSizeBytes : 0)",message="chunkSizeBytes cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.prewarmNode) == has(self.prewarmRequest)",message="prewarmNode and prewarmRequest go together"
 type CachedVolumeSpec struct {
-	// backend names the driver of the origin.
+	// backend says where the origin is: iscsi is a LUN, csi a volume of another driver.
 	// +required
-	// +kubebuilder:validation:Enum=iscsi
+	// +kubebuilder:validation:Enum=iscsi;csi
 	Backend string `json:"backend,omitempty"`
+
+	// origin is the volume of another driver, with backend csi.
+	// +optional
+	Origin *OriginSource `json:"origin,omitempty"`
 
 	// static is the LUN of a volume that was not provisioned by
 	// nearflash. It is absent for volumes made by nearflash-target.

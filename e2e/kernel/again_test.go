@@ -100,7 +100,7 @@ func (m *machine) writeAs(initiator string, d *disk, generation int64, data []by
 	t.Helper()
 	c, err := m.svc.ExportVolume(ctx, string(d.req.ID), initiator, target.Account{Username: chapUser, Password: chapWord}, generation)
 	mustPass(t, "export", err)
-	at := transport.Target{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
+	at := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}}
 	i := iscsi.New(hostexec.New(), iscsi.Config{InitiatorName: initiator})
 	if c.IQN == d.target().IQN {
 		// One initiator has one session with a target: the other node's is elsewhere.

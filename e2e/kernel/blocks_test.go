@@ -253,7 +253,7 @@ func TestKernelBlocksLeft(t *testing.T) {
 	d.stage()
 	data = pattern(6, 8*mib)
 	d.writeDirty(d.device(), data)
-	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 	see()

@@ -128,7 +128,7 @@ func publishDirty(t *testing.T, m *machine, name string) checker.Report {
 	d.stage()
 	w.open(d.device())
 	(&watched{movers: &movers{disk: d, a: f.a}, witness: w}).dirty(w.load(seeded()))
-	s := stopping{m: m, n: f.a, name: nodeName, id: f.id, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: m, n: f.a, name: nodeName, id: f.id, sources: []volume.Source{d.req.Publication.Source}}
 	w.s.Dying()
 	s.cut()
 	w.close()

@@ -365,7 +365,7 @@ func (c *campaign) stopFlush() {
 // stopIdle stops the owner while nobody uses the volume.
 func (c *campaign) stopIdle() {
 	name, _ := c.here()
-	s := stopping{m: c.m, n: c.n, name: name, id: c.req.ID, sources: []volume.ISCSI{c.req.Publication.Source}}
+	s := stopping{m: c.m, n: c.n, name: name, id: c.req.ID, sources: []volume.Source{c.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 	c.restart()

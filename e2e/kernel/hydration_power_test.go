@@ -36,10 +36,10 @@ func (v *movers) stopHydrating(point string) {
 	if st, _ := v.cache(); st.Dirty == 0 {
 		t.Fatal("nothing is dirty")
 	}
-	s := stopping{m: v.m, n: v.b, name: otherName, id: v.req.ID, sources: []volume.ISCSI{v.req.Publication.Source}}
+	s := stopping{m: v.m, n: v.b, name: otherName, id: v.req.ID, sources: []volume.Source{v.req.Publication.Source}}
 	e, err := v.b.Journal.Load(string(v.req.ID))
 	mustPass(t, "journal", err)
-	s.sources = append(s.sources, *e.Hydration.Peer)
+	s.sources = append(s.sources, volume.Source{ISCSI: *e.Hydration.Peer})
 	lost := point == "journal lost"
 	if !lost && !v.killAt(point, order{Lessor: v.a.dir, Hydration: true}) {
 		t.Fatalf("no hydration passed %s", point)

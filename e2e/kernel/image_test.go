@@ -130,7 +130,7 @@ func (d *disk) restore(i *image) {
 // stopNow is an unclean stop of the node.
 func (d *disk) stopNow() {
 	d.m.t.Helper()
-	s := stopping{m: d.m, n: d.n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: d.m, n: d.n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 }

@@ -22,7 +22,7 @@ func TestKernelInitiatorNames(t *testing.T) {
 	mustPass(t, "create", err)
 	c, err := m.svc.ExportVolume(t.Context(), id, own, target.Account{Username: chapUser, Password: chapWord}, 1)
 	mustPass(t, "export", err)
-	at := transport.Target{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
+	at := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}}
 	cred := &volume.Credentials{Username: chapUser, Password: chapWord}
 	for _, name := range []string{"", other} {
 		i := iscsi.New(hostexec.New(), iscsi.Config{InitiatorName: name})

@@ -41,7 +41,7 @@ func (m *machine) stopDirty(n *node, name string) *lost {
 	l := &lost{disk: d, data: pattern(8, 8*mib)}
 	d.writeDirty(d.device(), pattern(7, 8*mib))
 	write(t, d.device(), l.data, 0, true)
-	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 	if l.onServer() == nil {
@@ -338,7 +338,7 @@ func TestKernelRecordLost(t *testing.T) {
 			l.anew(func(v *volume.Volume) { v.Fence.Generation, v.Fence.Node, v.Published = 3, nodeName, true })
 			l.req.Publication = volume.Publication{
 				Fence:  volume.Fence{UID: "anew", Generation: 3, Node: nodeName},
-				Source: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)},
+				Source: volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}},
 			}
 			l.stage()
 			if err := compare(l.device(), l.data, 0); err == nil {

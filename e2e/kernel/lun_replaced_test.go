@@ -77,7 +77,7 @@ func TestKernelLUNReplaced(t *testing.T) {
 	d.stage()
 	data := pattern(2, 4*mib)
 	d.writeDirty(d.device(), data)
-	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 	back = d.replaceLUN()

@@ -59,7 +59,7 @@ func passCost(t *testing.T, n int) {
 	for _, id := range many {
 		mustPass(t, "journal", entries.Save(string(id), state.Entry{
 			ID: id, State: state.Staged, Mode: volume.ModeWritethrough, Boot: "b", Activated: true, Counting: "a",
-			Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:" + string(id)},
+			Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:" + string(id)}},
 			Fence:  volume.Fence{UID: "u", Generation: 1, Node: nodeName}, UpdatedAt: time.Now(),
 		}))
 	}

@@ -402,7 +402,7 @@ func (d *disk) publish(generation int64) {
 	}); err != nil {
 		d.m.t.Fatal(err)
 	}
-	d.req.Publication.Source = volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}
+	d.req.Publication.Source = volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
 }
 
 // remove deletes the volume everywhere; the node has unstaged it.

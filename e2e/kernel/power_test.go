@@ -24,7 +24,7 @@ type stopping struct {
 	name string
 	id   volume.ID
 	// sources are what the node has sessions with.
-	sources []volume.ISCSI
+	sources []volume.Source
 }
 
 // lvs are the logical volumes of the cache that the kernel has.

@@ -83,7 +83,7 @@ func (d *disk) powerCut() {
 
 func (d *disk) target() transport.Target {
 	s := d.req.Publication.Source
-	return transport.Target{ISCSI: volume.ISCSI{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}}
+	return transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: s.Portals, IQN: s.IQN, LUN: s.LUN}}}
 }
 
 // connected attaches the volume's origin for a moment.

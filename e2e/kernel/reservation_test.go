@@ -37,7 +37,7 @@ func (p path) Write(context.Context) error {
 // paths connects an initiator with a LUN, and returns a path for each portal.
 func (l *lun) paths(i *iscsi.Initiator, portals ...string) []path {
 	l.m.t.Helper()
-	at := transport.Target{ISCSI: volume.ISCSI{Portals: portals, IQN: l.iqn}}
+	at := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: portals, IQN: l.iqn}}}
 	o, err := i.Connect(l.m.t.Context(), at, nil)
 	mustPass(l.m.t, "connect", err)
 	l.m.t.Cleanup(func() {

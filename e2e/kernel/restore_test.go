@@ -47,12 +47,12 @@ func (s *served) Access(ctx context.Context, id volume.ID) (backend.Access, erro
 	return out, err
 }
 
-func (s *served) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+func (s *served) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
 	c, err := s.m.svc.ExportVolume(ctx, string(id), s.m.initiator, target.Account{Username: chapUser, Password: chapWord}, g.Generation)
 	if err == nil {
 		s.who = g.Initiator
 	}
-	return volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}, err
+	return volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}, err
 }
 
 func (s *served) Unexport(ctx context.Context, id volume.ID, e backend.Export) error {
@@ -141,7 +141,7 @@ func (f *fenced) restore(mode volume.CacheMode, published, stopped bool) {
 		w.write(w.load(seeded()), 500*time.Millisecond)
 	}
 	if stopped {
-		s := stopping{m: f.m, n: f.b, name: otherName, id: f.id, sources: []volume.ISCSI{d.req.Publication.Source}}
+		s := stopping{m: f.m, n: f.b, name: otherName, id: f.id, sources: []volume.Source{d.req.Publication.Source}}
 		w.s.Dying()
 		s.cut()
 		w.close()

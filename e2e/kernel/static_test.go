@@ -34,7 +34,7 @@ func (l *lun) static(n *node, mode volume.CacheMode, portals ...string) *disk {
 	mustPass(l.m.t, "record", d.rec.store(id, fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: fence, Published: true}}))
 	d.req = volume.StageRequest{
 		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+l.name), Block: true,
-		Publication: volume.Publication{Fence: fence, Source: *spec.Static},
+		Publication: volume.Publication{Fence: fence, Source: volume.Source{ISCSI: *spec.Static}},
 	}
 	return d
 }

@@ -81,7 +81,7 @@ func TestKernelSmoke(t *testing.T) {
 	d.writeDirty(file, data)
 	m.must("sync", "--file-system", file)
 
-	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: m, n: n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	mustPass(t, "unmount", unix.Unmount(d.req.StagingPath, 0))
 	s.vanish()

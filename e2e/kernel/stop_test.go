@@ -47,7 +47,7 @@ func (d *disk) stoppedAfterSwap(old, late []byte) []byte {
 	if st.Dirty == 0 || st.Policy != devmapper.PolicySMQ || st.Mode() != devmapper.Writeback {
 		t.Fatalf("after the write: %+v", st)
 	}
-	s := stopping{m: d.m, n: d.n, name: nodeName, id: d.req.ID, sources: []volume.ISCSI{d.req.Publication.Source}}
+	s := stopping{m: d.m, n: d.n, name: nodeName, id: d.req.ID, sources: []volume.Source{d.req.Publication.Source}}
 	s.cut()
 	s.vanish()
 	n, err := openNode(t.Context(), d.n.dir, onOneSSD(), d.rec)

@@ -164,9 +164,9 @@ func (w *watched) warm(l checker.Load) {
 func (w *watched) stop(ssdForgets bool, l checker.Load) {
 	w.t.Helper()
 	name, _ := w.here()
-	s := stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.ISCSI{w.req.Publication.Source}}
+	s := stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.Source{w.req.Publication.Source}}
 	if e, err := w.n.Journal.Load(string(w.req.ID)); err == nil && e.Hydration != nil && e.Hydration.Peer != nil {
-		s.sources = append(s.sources, *e.Hydration.Peer)
+		s.sources = append(s.sources, volume.Source{ISCSI: *e.Hydration.Peer})
 	}
 	if l.FlushEvery = 0; ssdForgets {
 		// The map is on the SSD; what is written from here on may be not.

@@ -15,7 +15,7 @@ import (
 // markOrigin notes in the entry, which the caller saves, what has failed of the origin so
 // far: before the table of a cache is loaded (states.md, Writes that failed).
 func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
-	m, err := a.Transport.Marks(ctx, transport.Target{ISCSI: e.Source})
+	m, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Errors of the origin cannot be counted; the cache will not be kept", "volume", e.ID)
 	}
@@ -29,13 +29,13 @@ func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
 // caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
 // which it is known. Paths that the cache has not used so far get a mark now, before it does.
 func (a *Attacher) rescan(ctx context.Context, e *state.Entry) (map[string]uint64, error) {
-	before, err := a.Transport.Marks(ctx, transport.Target{ISCSI: e.Source})
-	if rescanErr := a.Transport.Rescan(ctx, transport.Target{ISCSI: e.Source}); rescanErr != nil {
+	before, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+	if rescanErr := a.Transport.Rescan(ctx, transport.Target{Source: e.Source}); rescanErr != nil {
 		return nil, rescanErr
 	}
 	var after transport.Marks
 	if err == nil {
-		after, err = a.Transport.Marks(ctx, transport.Target{ISCSI: e.Source})
+		after, err = a.Transport.Marks(ctx, transport.Target{Source: e.Source})
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Errors of a rescan cannot be counted; the cache will not be kept", "volume", e.ID)
@@ -87,7 +87,7 @@ func (a *Attacher) doubt(ctx context.Context, e *state.Entry) string {
 			break
 		}
 	}
-	now, err := a.Transport.Marks(ctx, transport.Target{ISCSI: e.Source})
+	now, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
 	if err != nil {
 		return fmt.Sprintf("nobody knows whether requests to the storage server have failed: %v", err)
 	}

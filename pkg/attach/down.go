@@ -180,7 +180,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 	}
 	if decideLUN(planRecover, false, e.WWID, o.WWID) == lunRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, transport.Target{ISCSI: e.Source}))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, transport.Target{Source: e.Source}))
 	}
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now
@@ -392,7 +392,7 @@ func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 		return nil // never attached here
 	}
 	a.giveReservation(ctx, e)
-	if err := a.Transport.Disconnect(ctx, transport.Target{ISCSI: e.Source}); err != nil {
+	if err := a.Transport.Disconnect(ctx, transport.Target{Source: e.Source}); err != nil {
 		return transportError(err)
 	}
 	return nil

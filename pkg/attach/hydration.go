@@ -229,7 +229,7 @@ func (a *Attacher) warmLimits(w volume.WarmStart) (bandwidth int64, deadline tim
 // peerTarget is the transport's form of a lease. A dead peer must fail soon: the
 // origin remap table is waiting.
 func peerTarget(peer *volume.ISCSI) transport.Target {
-	return transport.Target{ISCSI: *peer, FailFast: true}
+	return transport.Target{Source: volume.Source{ISCSI: *peer}, FailFast: true}
 }
 
 // seedGeometry turns a seed into a map and a geometry for the new cache. It returns

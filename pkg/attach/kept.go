@@ -39,7 +39,7 @@ func (a *Attacher) findRecord(ctx context.Context, id volume.ID) (*volume.Volume
 type lunQuestion struct {
 	// at is where the LUN is: for stage what the publication says, since the target of an
 	// earlier admission is gone once there is a later one.
-	at   volume.ISCSI
+	at   volume.Source
 	cred *volume.Credentials
 	// every is the least pause between two questions.
 	every time.Duration
@@ -80,14 +80,14 @@ func (a *Attacher) lunOf(ctx context.Context, e *state.Entry, q lunQuestion) (ge
 	if q.at.IQN == "" {
 		return 0, false
 	}
-	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: q.at})
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: q.at})
 	if err == nil && !found {
 		if !a.keeps.due(e.ID, a.Now(), q.every) {
 			return 0, false
 		}
 		cctx, cancel := context.WithTimeout(ctx, lunTimeout)
 		defer cancel()
-		o, err = a.Transport.Connect(cctx, transport.Target{ISCSI: q.at}, q.cred)
+		o, err = a.Transport.Connect(cctx, transport.Target{Source: q.at}, q.cred)
 	}
 	if q.at.IQN != e.Source.IQN {
 		defer a.leaveLUN(ctx, e.ID, q.at)
@@ -109,8 +109,8 @@ func (a *Attacher) lunOf(ctx context.Context, e *state.Entry, q lunQuestion) (ge
 
 // leaveLUN ends a session that was for the question alone, also that of a question
 // whose process was killed: the journal does not know it, and it may be the last.
-func (a *Attacher) leaveLUN(ctx context.Context, id volume.ID, at volume.ISCSI) {
-	if err := a.Transport.Disconnect(context.WithoutCancel(ctx), transport.Target{ISCSI: at}); err != nil {
+func (a *Attacher) leaveLUN(ctx context.Context, id volume.ID, at volume.Source) {
+	if err := a.Transport.Disconnect(context.WithoutCancel(ctx), transport.Target{Source: at}); err != nil {
 		klog.FromContext(ctx).Error(err, "Session that asked for the LUN was not ended", "volume", id)
 	}
 }

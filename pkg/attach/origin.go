@@ -15,7 +15,7 @@ import (
 // connect attaches the origin and, for several paths, joins them.
 func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error) {
 	e := s.entry
-	o, err := a.Transport.Connect(ctx, transport.Target{ISCSI: e.Source}, s.req.Credentials)
+	o, err := a.Transport.Connect(ctx, transport.Target{Source: e.Source}, s.req.Credentials)
 	// iscsid repeats a login to a target that is not there until its time is up.
 	if (errors.Is(err, transport.ErrNoTarget) || errors.Is(err, transport.ErrUnreachable)) && !e.Static {
 		return stack.Origin{}, fmt.Errorf("%w: the storage server does not answer, or admits node %s to volume %s under generation %d no more (if that stays, publish the volume anew): %w",
@@ -58,7 +58,7 @@ func checkLUN(e *state.Entry, o transport.Origin) error {
 // reconnect attaches the origin of an entry without a request: the node
 // database of the initiator still has the credentials.
 func (a *Attacher) reconnect(ctx context.Context, e *state.Entry) (stack.Origin, error) {
-	o, err := a.Transport.Connect(ctx, transport.Target{ISCSI: e.Source}, nil)
+	o, err := a.Transport.Connect(ctx, transport.Target{Source: e.Source}, nil)
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}
@@ -72,8 +72,8 @@ func (a *Attacher) reconnect(ctx context.Context, e *state.Entry) (stack.Origin,
 }
 
 // lookupOrigin finds the origin of an active volume without changing anything.
-func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.ISCSI) (stack.Origin, error) {
-	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: src})
+func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.Source) (stack.Origin, error) {
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: src})
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}

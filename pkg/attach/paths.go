@@ -128,7 +128,7 @@ func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	if !e.Static || !e.Reserved {
 		return nil
 	}
-	o, _, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
+	o, _, err := a.Transport.Lookup(ctx, transport.Target{Source: e.Source})
 	if err != nil {
 		return err
 	}

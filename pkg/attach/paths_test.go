@@ -53,7 +53,7 @@ func TestTendPaths(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	attached := volume.Volume{ID: "v", Fence: here, Published: true}
 	left := volume.Volume{ID: "v", Fence: here}
-	entry := state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}
+	entry := state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeWritethrough, Activated: true, Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}}
 	queue, fail := "nf-v.origin queue_if_no_path", "nf-v.origin fail_if_no_path"
 	retained, lost, one := entry, entry, entry
 	retained.State, lost.Lost, one.Source.Portals = state.Retained, &state.Lost{}, []string{"a:1"}
@@ -113,7 +113,7 @@ func TestTendPaths(t *testing.T) {
 func TestFailPathsAgain(t *testing.T) {
 	here := volume.Fence{UID: "u", Node: "a", Generation: 2}
 	entries := newJournal(t)
-	if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeNone, Source: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}); err != nil {
+	if err := entries.Save("v", state.Entry{ID: "v", Fence: here, State: state.Staged, Mode: volume.ModeNone, Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"a:1", "b:1"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	dm := &pathDevices{paths: map[string]bool{"nf-v.origin": false, "nf-v.source": false}, deaf: "nf-v.source"}

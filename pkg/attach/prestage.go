@@ -260,7 +260,7 @@ func (a *Attacher) connectEarly(ctx context.Context, s *staging, req volume.Stag
 		return err
 	}
 	faultPrestageAnnounced.Hit()
-	_, err := a.Transport.Connect(ctx, transport.Target{ISCSI: req.Publication.Source}, req.Credentials)
+	_, err := a.Transport.Connect(ctx, transport.Target{Source: req.Publication.Source}, req.Credentials)
 	if err == nil {
 		faultPrestageConnected.Hit()
 	}

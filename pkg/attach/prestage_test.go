@@ -154,7 +154,7 @@ func TestPrestagedIsTaken(t *testing.T) {
 				CacheProblem: func(context.Context) string { return "" },
 			})
 			a.prestages.put("v", &staging{plan: prestaged, entry: &mine, data: "253:7"})
-			req := volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: w.fence, Source: volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}}}
+			req := volume.StageRequest{ID: "v", Publication: volume.Publication{Fence: w.fence, Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.origin", Portals: []string{"10.0.0.1:3260"}}}}}
 			_, s, p, err := a.gatherAndDecide(t.Context(), req)
 			if err != nil || (p != nil) != tc.taken || ssd.asked != tc.looks {
 				t.Fatalf("taken %t, %d looks at the SSD, %v; want %t, %d", p != nil, ssd.asked, err, tc.taken, tc.looks)

@@ -194,7 +194,7 @@ func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry) error {
 // growOrigin gives the device over the paths its new length; the paths have it
 // after the rescan.
 func (a *Attacher) growOrigin(ctx context.Context, e *state.Entry) (stack.Origin, error) {
-	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: e.Source})
 	if err != nil {
 		return stack.Origin{}, transportError(err)
 	}

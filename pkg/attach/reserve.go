@@ -161,7 +161,7 @@ func (a *Attacher) giveReservation(ctx context.Context, e *state.Entry) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, reservationLookTime)
 	defer cancel()
-	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: e.Source})
 	if err != nil || !found {
 		return
 	}
@@ -253,7 +253,7 @@ func (a *Attacher) watchReservation(ctx context.Context, e *state.Entry) error {
 
 // inspectReservation gathers and decides. Paths that do not answer prove nothing.
 func (a *Attacher) inspectReservation(ctx context.Context, e *state.Entry) (reservation.Step, reservation.Key, []reservation.Path, error) {
-	o, found, err := a.Transport.Lookup(ctx, transport.Target{ISCSI: e.Source})
+	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: e.Source})
 	if err != nil || !found {
 		return reservation.StepNothing, 0, nil, err
 	}

@@ -133,7 +133,7 @@ type Backend interface {
 	// Export admits one initiator and tells the address. Errors:
 	// *StaleGenerationError, ErrInUse while another initiator is admitted,
 	// ErrNotFound.
-	Export(ctx context.Context, id volume.ID, g Grant) (volume.ISCSI, error)
+	Export(ctx context.Context, id volume.ID, g Grant) (volume.Source, error)
 	// Unexport ends an admission that Access has told of, and its sessions. It never
 	// ends another one of the same initiator: if that was admitted anew since, nothing
 	// happens. What is not admitted any more or does not exist is success.

@@ -57,7 +57,7 @@ func TestStageIsAnnounced(t *testing.T) {
 		_, err := NewNode(a, locks, "node-1", 0).NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
 			VolumeId: "v", StagingTargetPath: "/staging", PublishContext: encodePublication(volume.Publication{
 				Fence:  volume.Fence{UID: "u", Generation: 1, Node: "node-1"},
-				Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:v"},
+				Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.example:v"}},
 			}),
 			VolumeCapability: &csi.VolumeCapability{
 				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},

@@ -109,7 +109,7 @@ func (r *rig) export(password string) transport.Target {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return transport.Target{ISCSI: volume.ISCSI{Portals: at.Portals, IQN: at.IQN, LUN: at.LUN}, FailFast: true}
+	return transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: at.Portals, IQN: at.IQN, LUN: at.LUN}}, FailFast: true}
 }
 
 func (r *rig) connect(t transport.Target, password string) (string, error) {

@@ -128,7 +128,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err := s.writeOwner(ctx, obj, node, sight{}, c, formatBlank && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
-	return volume.Publication{Fence: records.Fence(obj), Source: *v.Spec.Static}, nil
+	return volume.Publication{Fence: records.Fence(obj), Source: volume.Source{ISCSI: *v.Spec.Static}}, nil
 }
 
 // publishOn publishes a volume of the storage server, which admitted access before obj

@@ -20,8 +20,11 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// BackendISCSI is the value of spec.backend for iSCSI origins.
-const BackendISCSI = "iscsi"
+// Values of spec.backend: an origin that is an iSCSI LUN, or a volume of another CSI driver.
+const (
+	BackendISCSI = "iscsi"
+	BackendCSI   = "csi"
+)
 
 // NewObject returns the object that records a new volume. Its finalizer is
 // there from the start, so that no moment exists in which it could be lost.
@@ -49,6 +52,10 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 			IQN:     spec.Static.IQN,
 			LUN:     ptr.To(int32(spec.Static.LUN)), // the API bounds a LUN to 16383
 		}
+	}
+	if spec.Origin != nil {
+		out.Backend = BackendCSI
+		out.Origin = &v1alpha1.OriginSource{StorageClassName: spec.Origin.StorageClass, PersistentVolumeName: spec.Origin.PV}
 	}
 	if spec.AcceptNodeLoss {
 		out.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
@@ -85,6 +92,9 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 	out.DirtyLimit = limit
 	if in.Static != nil {
 		out.Static = &volume.ISCSI{Portals: slices.Clone(in.Static.Portals), IQN: in.Static.IQN, LUN: int(ptr.Deref(in.Static.LUN, 0))}
+	}
+	if in.Origin != nil {
+		out.Origin = &volume.Origin{StorageClass: in.Origin.StorageClassName, PV: in.Origin.PersistentVolumeName}
 	}
 	if in.ClaimRef != nil {
 		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
@@ -218,6 +228,8 @@ func Difference(a, b volume.Spec) string {
 		return "warmStart.bandwidthBytesPerSecond"
 	case a.WarmStart.Deadline != b.WarmStart.Deadline:
 		return "warmStart.deadlineSeconds"
+	case ptr.Deref(a.Origin, volume.Origin{}) != ptr.Deref(b.Origin, volume.Origin{}):
+		return "origin"
 	case (a.Static == nil) != (b.Static == nil):
 		return "static"
 	case a.Static == nil:

@@ -30,7 +30,7 @@ var (
 
 // Target is one remote block device, and how it is attached.
 type Target struct {
-	volume.ISCSI
+	volume.Source
 	// FailFast is for a device that something else can replace: I/O fails some two
 	// seconds after its portal has died, and nothing waits for longer.
 	FailFast bool

@@ -53,6 +53,40 @@ type ISCSI struct {
 // String is for logs and errors.
 func (i ISCSI) String() string { return fmt.Sprintf("%s lun %d at %v", i.IQN, i.LUN, i.Portals) }
 
+// Source is where a volume's origin is: an iSCSI LUN, or a volume of another CSI driver.
+type Source struct {
+	ISCSI
+	// CSI is nil for an iSCSI LUN; ISCSI is the zero value otherwise.
+	CSI *CSISource `json:"csi,omitempty"`
+}
+
+// String is for logs and errors.
+func (s Source) String() string {
+	if s.CSI != nil {
+		return s.CSI.String()
+	}
+	return s.ISCSI.String()
+}
+
+// CSISource is a volume of another CSI driver that is attached to a node, as that driver's node
+// plugin is to be asked for it. Nothing of it is secret.
+type CSISource struct {
+	// Driver is the driver's name, as CSIDriver and CSINode have it.
+	Driver string `json:"driver"`
+	// Handle is its name of the volume.
+	Handle string `json:"handle"`
+	// PV is the PersistentVolume of it, by which its paths on a node are named.
+	PV string `json:"pv"`
+	// Attributes are the volume_context, Attachment is the publish_context.
+	Attributes map[string]string `json:"attributes,omitempty"`
+	Attachment map[string]string `json:"attachment,omitempty"`
+	// CapacityBytes is its size, for a driver that has a part of an expansion on the node.
+	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+}
+
+// String is for logs and errors.
+func (c *CSISource) String() string { return fmt.Sprintf("volume %s of %s", c.Handle, c.Driver) }
+
 // Credentials are CHAP credentials, which prove the initiator to the target. They never print,
 // in no format.
 type Credentials struct {
@@ -76,12 +110,22 @@ type Claim struct {
 	Namespace, Name string
 }
 
+// Origin is a volume of another CSI driver: one that is made, or one that is there.
+type Origin struct {
+	// StorageClass is the class that it is made of, "" for one that is there.
+	StorageClass string
+	// PV is the PersistentVolume of one that is there.
+	PV string
+}
+
 // Spec is what the creator of a volume asked for, after validation.
 type Spec struct {
 	// CapacityBytes is the origin's size; 0 when only the target knows.
 	CapacityBytes int64
 	// Static is set for a LUN that nearflash did not make.
 	Static *ISCSI
+	// Origin is set for a volume of another CSI driver.
+	Origin *Origin
 	// Provisioning is "thin", "thick" or "" for the server's default.
 	Provisioning string
 	Mode         CacheMode
@@ -154,7 +198,7 @@ func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequ
 // Publication is what a node needs to attach a published volume.
 type Publication struct {
 	Fence  Fence
-	Source ISCSI
+	Source Source
 }
 
 // Provisioner is the controller's side of a volume.

@@ -205,7 +205,7 @@ func (c *Rescue) connect(ctx context.Context, t transport.Transport) (disconnect
 			return nil, err
 		}
 	}
-	at := transport.Target{ISCSI: volume.ISCSI{Portals: []string{c.portal}, IQN: c.iqn, LUN: c.lun}}
+	at := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{c.portal}, IQN: c.iqn, LUN: c.lun}}}
 	if _, found, err := t.Lookup(ctx, at); err != nil || found {
 		if err == nil {
 			err = fmt.Errorf("%s is attached to this machine already: something may use it", at)

@@ -57,8 +57,8 @@ type Entry struct {
 	Clean bool `json:"clean,omitempty"`
 	// Marked is true from before the record is marked PossiblyDirty under this
 	// fence until the mark has been taken back.
-	Marked bool         `json:"marked,omitempty"`
-	Source volume.ISCSI `json:"source"`
+	Marked bool          `json:"marked,omitempty"`
+	Source volume.Source `json:"source"`
 	// Static is true of a LUN whose server keeps no generation.
 	Static bool `json:"static,omitempty"`
 	// Reserved is true from before the LUN of a static volume is reserved for this node.

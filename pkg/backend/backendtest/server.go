@@ -143,7 +143,7 @@ func (s *Server) Access(_ context.Context, id volume.ID) (backend.Access, error)
 }
 
 // Export implements backend.Backend.
-func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
 	initiator := strings.ToLower(g.Initiator)
 	err := s.change(ctx, "export", id, func() error {
 		v, ok := s.volumes[id]
@@ -170,9 +170,9 @@ func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (vol
 		return nil
 	})
 	if err != nil {
-		return volume.ISCSI{}, err
+		return volume.Source{}, err
 	}
-	return volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:test:" + string(id)}, nil
+	return volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.io.nearflash:test:" + string(id)}}, nil
 }
 
 // Unexport implements backend.Backend.

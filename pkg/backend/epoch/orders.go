@@ -86,7 +86,7 @@ func (k *Keeper) Expand(ctx context.Context, id volume.ID, size int64) (now int6
 }
 
 // Export implements backend.Backend.
-func (k *Keeper) Export(ctx context.Context, id volume.ID, g backend.Grant) (at volume.ISCSI, err error) {
+func (k *Keeper) Export(ctx context.Context, id volume.ID, g backend.Grant) (at volume.Source, err error) {
 	err = k.order(ctx, func(ctx context.Context) (err error) {
 		at, err = k.Backend.Export(ctx, id, g)
 		return err

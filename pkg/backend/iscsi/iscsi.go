@@ -90,7 +90,7 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 }
 
 // Export implements backend.Backend.
-func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.ISCSI, error) {
+func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
 	c, err := b.api.ExportVolume(epoch(ctx), targetclient.ExportRequest{
 		Name:         string(id),
 		InitiatorIQN: g.Initiator,
@@ -99,9 +99,9 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 		Generation:   g.Generation,
 	})
 	if err != nil {
-		return volume.ISCSI{}, translate(ctx, id, err)
+		return volume.Source{}, translate(ctx, id, err)
 	}
-	return volume.ISCSI{Portals: c.Portals, IQN: c.TargetIQN, LUN: int(c.LUN)}, nil
+	return volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.TargetIQN, LUN: int(c.LUN)}}, nil
 }
 
 // Unexport implements backend.Backend.

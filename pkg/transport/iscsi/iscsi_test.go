@@ -80,7 +80,7 @@ func (h *host) lunDevice(n, lun, name, wwid string, sectors string) {
 }
 
 func at(portals ...string) transport.Target {
-	return transport.Target{ISCSI: volume.ISCSI{Portals: portals, IQN: iqn, LUN: 0}}
+	return transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: portals, IQN: iqn, LUN: 0}}}
 }
 
 func TestConnectLogsInWithoutSecretOnTheCommandLine(t *testing.T) {
@@ -186,7 +186,7 @@ func TestPatience(t *testing.T) {
 			want: map[string]string{"node.session.timeo.replacement_timeout": "15", "node.session.initial_login_retry_max": "2"},
 		},
 		"fail fast": {
-			target: transport.Target{ISCSI: volume.ISCSI{Portals: portals[:1], IQN: iqn}, FailFast: true},
+			target: transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: portals[:1], IQN: iqn}}, FailFast: true},
 			want: map[string]string{
 				"node.session.timeo.replacement_timeout": "1", "node.session.initial_login_retry_max": "1", "node.conn[0].timeo.login_timeout": "5",
 				"node.conn[0].timeo.logout_timeout": "1", "node.conn[0].timeo.noop_out_interval": "1", "node.conn[0].timeo.noop_out_timeout": "1",
@@ -332,10 +332,10 @@ func TestInvalidTargets(t *testing.T) {
 	for name, target := range cases {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
-			if _, err := h.i.Connect(t.Context(), transport.Target{ISCSI: target}, nil); !errors.Is(err, transport.ErrInvalid) {
+			if _, err := h.i.Connect(t.Context(), transport.Target{Source: volume.Source{ISCSI: target}}, nil); !errors.Is(err, transport.ErrInvalid) {
 				t.Errorf("Connect: %v, want ErrInvalid", err)
 			}
-			if err := h.i.Disconnect(t.Context(), transport.Target{ISCSI: target}); !errors.Is(err, transport.ErrInvalid) {
+			if err := h.i.Disconnect(t.Context(), transport.Target{Source: volume.Source{ISCSI: target}}); !errors.Is(err, transport.ErrInvalid) {
 				t.Errorf("Disconnect: %v, want ErrInvalid", err)
 			}
 		})
@@ -426,7 +426,7 @@ func TestCommandOutlivesItsCaller(t *testing.T) {
 // TestMarks: an error, a new connection, and a LUN that was found anew are seen.
 func TestMarks(t *testing.T) {
 	h := newHost(t)
-	target := transport.Target{ISCSI: volume.ISCSI{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}}
+	target := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"10.0.0.1:3260", "10.0.0.2:3260"}, IQN: iqn}}}
 	if m, err := h.i.Marks(t.Context(), target); err != nil || len(m) != 0 {
 		t.Errorf("not attached: %v, %v", m, err)
 	}

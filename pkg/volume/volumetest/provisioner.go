@@ -116,7 +116,7 @@ func (p *Provisioner) Publish(_ context.Context, id volume.ID, node string, stat
 		v.Fence.Generation++
 	}
 	v.Published = true
-	return volume.Publication{Fence: v.Fence, Source: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.test:" + string(id)}}, nil
+	return volume.Publication{Fence: v.Fence, Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.test:" + string(id)}}}, nil
 }
 
 // Unpublish implements volume.Provisioner.
