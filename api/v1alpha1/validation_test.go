@@ -170,6 +170,16 @@ func testCreate(t *testing.T, c client.Client) {
 			change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.DeadlineSeconds = ptr.To[int32](59) },
 			want:   `spec.warmStart.deadlineSeconds: Invalid value: 59: deadlineSeconds must be 0 or at least 60`,
 		},
+		"over a class":       {change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("a", "").Spec }},
+		"over a volume":      {change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("", "pv").Spec }},
+		"over nothing":       {change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("", "").Spec }, want: "spec.origin: Invalid value: exactly one of storageClassName and persistentVolumeName must be set"},
+		"over both":          {change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("a", "pv").Spec }, want: "spec.origin: Invalid value: exactly one of storageClassName and persistentVolumeName must be set"},
+		"csi without origin": {change: func(s *v1alpha1.CachedVolumeSpec) { s.Backend = "csi" }, want: "spec: Invalid value: origin goes with backend csi"},
+		"origin without csi": {change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin = over("a", "").Spec.Origin }, want: "spec: Invalid value: origin goes with backend csi"},
+		"origin and provisioning": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { *s = over("a", "").Spec; s.Provisioning = "thin" },
+			want:   "spec: Invalid value: static and provisioning do not go with backend csi",
+		},
 		"another mode": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = "writearound" }, want: `[spec.cacheMode: Unsupported value: "writearound": supported values: "none", "writethrough", "writeback"` + unchecked},
 	}
 	for name, tc := range tests {
@@ -181,6 +191,13 @@ func testCreate(t *testing.T, c client.Client) {
 	}
 }
 
+// over returns a volume over one of another driver.
+func over(class, pv string) *v1alpha1.CachedVolume {
+	obj := good()
+	obj.Spec.Backend, obj.Spec.Origin = "csi", &v1alpha1.OriginSource{StorageClassName: class, PersistentVolumeName: pv}
+	return obj
+}
+
 func testChange(t *testing.T, c client.Client) {
 	source := func(lun int32) *v1alpha1.ISCSISource {
 		return &v1alpha1.ISCSISource{Portals: []string{"192.0.2.1:3260"}, IQN: "iqn.2026-11.com.example:a", LUN: &lun}
@@ -189,7 +206,8 @@ func testChange(t *testing.T, c client.Client) {
 	provisioned.Spec.Provisioning = "thin"
 	static := good()
 	static.Spec.Static = source(1)
-	for _, obj := range []*v1alpha1.CachedVolume{provisioned, static} {
+	bare, origin := good(), over("a", "")
+	for _, obj := range []*v1alpha1.CachedVolume{provisioned, static, bare, origin} {
 		if err := c.Create(t.Context(), obj); err != nil {
 			t.Fatal(err)
 		}
@@ -208,21 +226,24 @@ func testChange(t *testing.T, c client.Client) {
 			of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.PrewarmNode = "node-b" },
 			want: `spec: Invalid value: prewarmNode and prewarmRequest go together`,
 		},
-		"flush":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
-		"warm start":     {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
-		"claim":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},
-		"size":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CapacityBytes = ptr.To[int64](2 << 40) }},
-		"absent chunk":   {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = nil }},
-		"chunk":          {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = ptr.To[int64](64 << 10) }, want: "spec: Invalid value: chunkSizeBytes cannot be changed"},
-		"provisioning":   {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Provisioning = "thick" }, want: "spec: Invalid value: provisioning cannot be changed"},
-		"without it":     {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Provisioning = "" }, want: "spec: Invalid value: provisioning cannot be changed"},
-		"made static":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(1) }, want: "spec: Invalid value: static cannot be changed"},
-		"another LUN":    {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(2) }, want: "spec: Invalid value: static cannot be changed"},
-		"not static":     {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = nil }, want: "spec: Invalid value: static cannot be changed"},
-		"the same LUN":   {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(1) }},
-		"static's chunk": {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = ptr.To[int64](64 << 10) }, want: "spec: Invalid value: chunkSizeBytes cannot be changed"},
-		// With one backend, every other one is refused before the rule is asked.
-		"backend": {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Backend = "nvme" }, want: `[spec.backend: Unsupported value: "nvme": supported values: "iscsi"` + unchecked},
+		"flush":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.FlushRequest = "2026-11-21T10:00:00Z" }},
+		"warm start":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.WarmStart.From = v1alpha1.WarmStartOff }},
+		"claim":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ClaimRef = &v1alpha1.ClaimReference{Namespace: "a", Name: "b"} }},
+		"size":            {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.CapacityBytes = ptr.To[int64](2 << 40) }},
+		"absent chunk":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = nil }},
+		"chunk":           {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = ptr.To[int64](64 << 10) }, want: "spec: Invalid value: chunkSizeBytes cannot be changed"},
+		"provisioning":    {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Provisioning = "thick" }, want: "spec: Invalid value: provisioning cannot be changed"},
+		"without it":      {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Provisioning = "" }, want: "spec: Invalid value: provisioning cannot be changed"},
+		"made static":     {of: provisioned, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(1) }, want: "spec: Invalid value: static cannot be changed"},
+		"another LUN":     {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(2) }, want: "spec: Invalid value: static cannot be changed"},
+		"not static":      {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = nil }, want: "spec: Invalid value: static cannot be changed"},
+		"the same LUN":    {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Static = source(1) }},
+		"static's chunk":  {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.ChunkSizeBytes = ptr.To[int64](64 << 10) }, want: "spec: Invalid value: chunkSizeBytes cannot be changed"},
+		"unknown backend": {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Backend = "nvme" }, want: `[spec.backend: Unsupported value: "nvme": supported values: "iscsi", "csi"` + unchecked},
+		"backend": {of: bare, change: func(s *v1alpha1.CachedVolumeSpec) { *s = *over("a", "").Spec.DeepCopy() },
+			want: "[spec: Invalid value: backend cannot be changed, spec: Invalid value: origin cannot be changed]"},
+		"another origin":  {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin.StorageClassName = "b" }, want: "spec: Invalid value: origin cannot be changed"},
+		"the same origin": {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin = &v1alpha1.OriginSource{StorageClassName: "a"} }},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
