@@ -388,7 +388,7 @@ func (a *Attacher) takeBackRemade(ctx context.Context, e *state.Entry) error {
 }
 
 func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
-	if e.Source.IQN == "" {
+	if e.Source.IsZero() {
 		return nil // never attached here
 	}
 	a.giveReservation(ctx, e)
@@ -401,7 +401,7 @@ func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 // reportDown tells the record that the volume left, with or without a retained cache.
 func (a *Attacher) reportDown(ctx context.Context, e *state.Entry, r *volume.RetainedCache) {
 	log := klog.FromContext(ctx)
-	if e.Prewarm != nil && e.Source.IQN == "" {
+	if e.Prewarm != nil && e.Source.IsZero() {
 		return // it never was here
 	}
 	a.detached.Store(e.ID, nil)

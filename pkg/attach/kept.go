@@ -77,8 +77,8 @@ func covered(deleted []volume.Deletion, id volume.ID, f volume.Fence) bool {
 // server has given the volume away since, that session has ended, it never finds its
 // target again, and nothing can be written through it.
 func (a *Attacher) lunOf(ctx context.Context, e *state.Entry, q lunQuestion) (generation int64, same bool) {
-	if q.at.IQN == "" {
-		return 0, false
+	if q.at.IsZero() || q.at.CSI != nil {
+		return 0, false // another driver's volume does not say for whom it is attached
 	}
 	o, found, err := a.Transport.Lookup(ctx, transport.Target{Source: q.at})
 	if err == nil && !found {
@@ -89,7 +89,7 @@ func (a *Attacher) lunOf(ctx context.Context, e *state.Entry, q lunQuestion) (ge
 		defer cancel()
 		o, err = a.Transport.Connect(cctx, transport.Target{Source: q.at}, q.cred)
 	}
-	if q.at.IQN != e.Source.IQN {
+	if !q.at.Same(e.Source) {
 		defer a.leaveLUN(ctx, e.ID, q.at)
 	}
 	if err != nil {

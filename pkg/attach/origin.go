@@ -18,8 +18,8 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 	o, err := a.Transport.Connect(ctx, transport.Target{Source: e.Source}, s.req.Credentials)
 	// iscsid repeats a login to a target that is not there until its time is up.
 	if (errors.Is(err, transport.ErrNoTarget) || errors.Is(err, transport.ErrUnreachable)) && !e.Static {
-		return stack.Origin{}, fmt.Errorf("%w: the storage server does not answer, or admits node %s to volume %s under generation %d no more (if that stays, publish the volume anew): %w",
-			volume.ErrUnavailable, a.Node, e.ID, e.Fence.Generation, err)
+		return stack.Origin{}, fmt.Errorf("%w: %s does not answer, or admits node %s to volume %s under generation %d no more (if that stays, publish the volume anew): %w",
+			volume.ErrUnavailable, e.Source.Server(), a.Node, e.ID, e.Fence.Generation, err)
 	}
 	if err != nil {
 		return stack.Origin{}, transportError(err)
@@ -78,7 +78,7 @@ func (a *Attacher) lookupOrigin(ctx context.Context, id volume.ID, src volume.So
 		return stack.Origin{}, transportError(err)
 	}
 	if !found {
-		return stack.Origin{}, fmt.Errorf("%w: volume %s is active but its iSCSI session is gone", volume.ErrUnavailable, id)
+		return stack.Origin{}, fmt.Errorf("%w: volume %s is active but its origin (%s) is gone", volume.ErrUnavailable, id, src)
 	}
 	infos, err := a.DM.Info(ctx, layout.Device(id, layout.Origin))
 	if err != nil {

@@ -232,7 +232,7 @@ func (a *Attacher) leaveEarlier(ctx context.Context, s *staging) error {
 		return nil
 	}
 	s.ended = e.EndedMove
-	if e.State != state.Retained && e.Source.IQN != s.req.Publication.Source.IQN {
+	if e.State != state.Retained && !e.Source.Same(s.req.Publication.Source) {
 		if err := a.disconnect(ctx, e); err != nil {
 			return err
 		}

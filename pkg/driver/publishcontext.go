@@ -70,8 +70,8 @@ func decodeOrigin(text string) (*volume.CSISource, error) {
 	if err := json.Unmarshal([]byte(text), source); err != nil {
 		return nil, fmt.Errorf("%w: publish_context %s: %w", volume.ErrInvalid, keyOrigin, err)
 	}
-	if source.Driver == "" || source.Handle == "" || source.PV == "" {
-		return nil, fmt.Errorf("%w: publish_context %s names no driver, no volume, or no PersistentVolume", volume.ErrInvalid, keyOrigin)
+	if source.Driver == "" || source.Handle == "" || source.PV == "" || source.Admission == "" {
+		return nil, fmt.Errorf("%w: publish_context %s names no driver, volume, PersistentVolume or admission", volume.ErrInvalid, keyOrigin)
 	}
 	return source, nil
 }

@@ -68,6 +68,27 @@ func (s Source) String() string {
 	return s.ISCSI.String()
 }
 
+// Server names who has the volume, for errors.
+func (s Source) Server() string {
+	if s.CSI != nil {
+		return "driver " + s.CSI.Driver
+	}
+	return "the storage server"
+}
+
+// IsZero reports whether it names no origin.
+func (s Source) IsZero() bool { return s.IQN == "" && s.CSI == nil }
+
+// Same reports whether both lead to the same admission of the same origin: one target of a
+// storage server, or one attachment of another driver's volume.
+func (s Source) Same(other Source) bool {
+	if s.CSI == nil || other.CSI == nil {
+		return s.CSI == nil && other.CSI == nil && s.IQN == other.IQN
+	}
+	return s.CSI.Driver == other.CSI.Driver && s.CSI.Handle == other.CSI.Handle && s.CSI.PV == other.CSI.PV &&
+		s.CSI.Admission == other.CSI.Admission
+}
+
 // CSISource is a volume of another CSI driver that is attached to a node, as that driver's node
 // plugin is to be asked for it. Nothing of it is secret.
 type CSISource struct {
@@ -77,6 +98,8 @@ type CSISource struct {
 	Handle string `json:"handle"`
 	// PV is the PersistentVolume of it, by which its paths on a node are named.
 	PV string `json:"pv"`
+	// Admission is the UID of the VolumeAttachment, or what stands for it.
+	Admission string `json:"admission"`
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Attachment map[string]string `json:"attachment,omitempty"`
