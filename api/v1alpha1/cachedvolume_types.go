@@ -6,8 +6,6 @@ import (
 
 // CacheMode selects how writes pass through the node-local cache.
 // See Documentation/admin-guide/device-mapper/cache.rst of the kernel.
-//
-// +kubebuilder:validation:Enum=none;writethrough;writeback
 type CacheMode string
 
 const (
@@ -17,6 +15,9 @@ const (
 	CacheModeWritethrough CacheMode = "writethrough"
 	// CacheModeWriteback acknowledges a write when the SSD has it.
 	CacheModeWriteback CacheMode = "writeback"
+	// CacheModePassthrough lets everything through to the origin, while a stream brings the cache
+	// and nothing of it serves yet. It cannot be asked for.
+	CacheModePassthrough CacheMode = "passthrough"
 )
 
 // DirtyLoss names the disaster after which acknowledged writes may be lost.
@@ -172,6 +173,7 @@ type CachedVolumeSpec struct {
 
 	// cacheMode selects how writes pass through the cache.
 	// +required
+	// +kubebuilder:validation:Enum=none;writethrough;writeback
 	CacheMode CacheMode `json:"cacheMode,omitempty"`
 
 	// cacheSize is the size of the cache: a quantity of bytes ("10Gi") or a
@@ -265,8 +267,10 @@ type ClaimReference struct {
 // is written when something of it changed materially, and at most every 30
 // seconds.
 type CacheStatus struct {
-	// mode is the mode that is loaded in the kernel.
+	// mode is the mode that is loaded in the kernel: passthrough while a stream brings the
+	// cache and nothing of it serves yet.
 	// +required
+	// +kubebuilder:validation:Enum=none;writethrough;writeback;passthrough
 	Mode CacheMode `json:"mode,omitempty"`
 
 	// health is what the kernel says of the cache.

@@ -40,6 +40,13 @@ func TestReportCache(t *testing.T) {
 		must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", nil))
 		want("")
 	}
+	// Whatever mode the kernel has loaded.
+	for _, mode := range []v1alpha1.CacheMode{v1alpha1.CacheModePassthrough, v1alpha1.CacheModeWritethrough, v1alpha1.CacheModeNone} {
+		must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", &v1alpha1.CacheStatus{Mode: mode, ObservedTime: metav1.Unix(1, 0)}))
+		if got := f.load(t).Status.Cache.Mode; got != mode {
+			t.Errorf("mode %q was reported as %q", mode, got)
+		}
+	}
 	// What is known of unflushed writes is not forgotten because the cache cannot be read.
 	must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", &v1alpha1.CacheStatus{
 		Mode: v1alpha1.CacheModeWriteback, DirtyBytes: ptr.To(int64(4096)), DirtySinceTime: metav1.Unix(1, 0), ObservedTime: metav1.Unix(2, 0),
