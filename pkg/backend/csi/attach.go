@@ -87,7 +87,7 @@ func (b *Backend) confirm(ctx context.Context, id volume.ID, a admission) error 
 func (b *Backend) makeAttachment(ctx context.Context, id volume.ID, a admission, pv, driver string) error {
 	va := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        attachmentName(id),
+			Name:        b.attachmentName(id),
 			Labels:      map[string]string{LabelVolume: string(id), LabelGeneration: strconv.FormatInt(a.Generation, 10)},
 			Annotations: map[string]string{annotationAdmission: a.Name},
 		},

@@ -77,8 +77,8 @@ type facts struct {
 }
 
 // attachmentName is the one name that a VolumeAttachment of ours for a volume may have.
-func attachmentName(id volume.ID) string {
-	sum := sha256.Sum256([]byte(id))
+func (b *Backend) attachmentName(id volume.ID) string {
+	sum := sha256.Sum256([]byte(b.namespace + "/" + string(id)))
 	return "nearflash-" + hex.EncodeToString(sum[:])
 }
 
@@ -118,7 +118,7 @@ func (b *Backend) look(ctx context.Context, id volume.ID) (facts, error) {
 // attachment returns our VolumeAttachment, nil if there is none.
 func (b *Backend) attachment(ctx context.Context, id volume.ID) (*storagev1.VolumeAttachment, error) {
 	va := &storagev1.VolumeAttachment{}
-	err := records.Error("read VolumeAttachment of volume "+string(id), b.api.Get(ctx, client.ObjectKey{Name: attachmentName(id)}, va))
+	err := records.Error("read VolumeAttachment of volume "+string(id), b.api.Get(ctx, client.ObjectKey{Name: b.attachmentName(id)}, va))
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil, nil
 	}

@@ -18,7 +18,7 @@ import (
 // its PersistentVolume that is not ours, or a pod with the claim, which makes one, or would if
 // the driver had any.
 func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (string, error) {
-	own, user := attachmentName(id), ""
+	own, user := b.attachmentName(id), ""
 	attachments := &storagev1.VolumeAttachmentList{}
 	err := b.pages(ctx, attachments, "VolumeAttachments", func() bool {
 		for i := range attachments.Items {
