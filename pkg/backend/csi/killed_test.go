@@ -17,58 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/csi/csitest"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-var errKilled = errors.New("killed")
-
-// mortal is a client that dies at its n-th write: before it, or, with done, right behind it.
-// Whoever is dead neither reads nor writes.
-type mortal struct {
-	left atomic.Int64
-	done bool
-	dead atomic.Bool
-}
-
-func (m *mortal) write(act func() error) error {
-	if m.dead.Load() {
-		return errKilled
-	}
-	last := m.left.Add(-1) == 0
-	if last && !m.done {
-		m.dead.Store(true)
-		return errKilled
-	}
-	err := act()
-	if last {
-		m.dead.Store(true)
-		return errKilled
-	}
-	return err
-}
-
-func (m *mortal) wrap(api client.WithWatch) client.Client {
-	return interceptor.NewClient(api, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-			if m.dead.Load() {
-				return errKilled
-			}
-			return c.Get(ctx, key, obj, opts...)
-		},
-		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
-			return m.write(func() error { return c.Create(ctx, obj, opts...) })
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
-			return m.write(func() error { return c.Delete(ctx, obj, opts...) })
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-			return m.write(func() error { return c.Patch(ctx, obj, patch, opts...) })
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
-			return m.write(func() error { return c.SubResource(sub).Patch(ctx, obj, patch, opts...) })
-		},
-	})
-}
 
 // step is one order, and what must be so after it was repeated.
 type step struct {
@@ -117,13 +68,12 @@ func shutOut(ctx context.Context, b *Backend, id volume.ID) error {
 func (f *fixture) walk(t *testing.T, id volume.ID, at, n int, done bool, after func()) (dies bool) {
 	for i, s := range f.life() {
 		if i == at {
-			m := &mortal{done: done}
-			m.left.Store(int64(n))
-			err := s.act(t.Context(), f.backend(m.wrap(f.api), 20*time.Second), id)
-			if m.dead.Load() != errors.Is(err, errKilled) {
+			m := csitest.NewMortal(f.api, n, done)
+			err := s.act(t.Context(), f.backend(m, 20*time.Second), id)
+			if m.Dead() != errors.Is(err, csitest.ErrKilled) {
 				t.Errorf("%s, killed at write %d: %v", s.name, n, err)
 			}
-			if !m.dead.Load() {
+			if !m.Dead() {
 				return false
 			}
 			if after != nil {
@@ -250,9 +200,7 @@ func testRace(t *testing.T, f *fixture) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 1))
 			for ; ctx.Err() == nil; time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond)))) {
-				m := &mortal{done: random.IntN(2) == 0}
-				m.left.Store(1 + random.Int64N(20))
-				b := f.backend(m.wrap(f.api), time.Second)
+				b := f.backend(csitest.NewMortal(f.api, 1+random.IntN(20), random.IntN(2) == 0), time.Second)
 				access, err := b.Access(ctx, "v")
 				if err != nil {
 					continue
