@@ -21,12 +21,22 @@ type Request struct {
 	SizeBytes int64
 	// Provisioning is "thin", "thick" or "" for the server's default.
 	Provisioning string
+	// Origin says which volume of another CSI driver it is to be. A server of LUNs ignores it,
+	// and so Node and UID.
+	Origin volume.Origin
+	// Node is the node that the scheduler has chosen for the first pod, "" if it has not.
+	Node string
+	// UID is that of the volume's record.
+	UID string
 }
 
 // Grant says whom to admit to a volume.
 type Grant struct {
-	// Initiator is the iSCSI initiator name of the host.
+	// Initiator is the iSCSI initiator name of the host. Of a volume of another CSI driver it
+	// is not used.
 	Initiator string
+	// Node is the host's name as a node of Kubernetes; a server of LUNs ignores it.
+	Node string
 	// Credentials are the CHAP account that the host will log in with.
 	Credentials volume.Credentials
 	// Generation is the ownership generation; it is positive.
@@ -35,6 +45,8 @@ type Grant struct {
 
 // Export is one admission: an initiator that is let in.
 type Export struct {
+	// Initiator is the host: its initiator name, or, of a volume of another CSI driver, the
+	// name of its node.
 	Initiator  string
 	Generation int64
 	// Admission names it among all that the initiator has ever had; each call of

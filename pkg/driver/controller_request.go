@@ -51,7 +51,20 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
+	spec.Node = chosenNode(req.GetAccessibilityRequirements())
 	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
+}
+
+// topologyNode is the key of topologies that has a node's name.
+const topologyNode = "topology.nearflash.io/node"
+
+// chosenNode is the node that the scheduler has chosen for the first pod, "" if it has not, or
+// if no topology of this driver is announced: external-provisioner puts it first.
+func chosenNode(t *csi.TopologyRequirement) string {
+	if len(t.GetPreferred()) == 0 {
+		return ""
+	}
+	return t.GetPreferred()[0].GetSegments()[topologyNode]
 }
 
 // checkNotOffered refuses what would otherwise be ignored silently.

@@ -3,6 +3,8 @@ package driver
 import (
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -11,6 +13,7 @@ import (
 // volumeAttributes of a static PersistentVolume.
 const (
 	keyBackend         = "backend"
+	keyOriginClass     = "originStorageClass"
 	keyFSType          = "fsType"
 	keyProvisioning    = "provisioning"
 	keyCacheMode       = "cacheMode"
@@ -35,6 +38,7 @@ const (
 
 const (
 	backendISCSI      = "iscsi"
+	backendCSI        = "csi"
 	chunkAuto         = "auto"
 	dirtyLossNone     = "none"
 	dirtyLossNodeLoss = "node-loss"
@@ -55,7 +59,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyBackend, keyOriginClass, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
@@ -70,16 +74,34 @@ type class struct {
 func parseClass(params map[string]string) (class, error) {
 	p := &problems{what: "parameter"}
 	p.unknown(params, classParameters)
-	p.oneOf(keyBackend, params[keyBackend], backendISCSI, backendISCSI)
 	c := class{
 		Spec:   parseCache(p, params),
 		FSType: p.oneOf(keyFSType, params[keyFSType], "", fsTypes...),
 	}
 	c.Spec.Provisioning = p.oneOf(keyProvisioning, params[keyProvisioning], "", "thin", "thick")
+	c.Spec.Origin = parseOrigin(p, params)
 	if ns, name := params[keyPVCNamespace], params[keyPVCName]; ns != "" && name != "" {
 		c.Spec.Claim = &volume.Claim{Namespace: ns, Name: name}
 	}
 	return c, p.err()
+}
+
+// parseOrigin reads where the origin is to be made: nil means on the storage server.
+func parseOrigin(p *problems, params map[string]string) *volume.Origin {
+	kind, name := p.oneOf(keyBackend, params[keyBackend], backendISCSI, backendISCSI, backendCSI), params[keyOriginClass]
+	switch {
+	case kind != backendCSI && name != "":
+		p.add(keyOriginClass, "%q goes with %s %s only, and %s is %s; leave it out", name, keyBackend, backendCSI, keyBackend, kind)
+	case kind != backendCSI:
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		p.add(keyOriginClass, "%q is not accepted; %s %s needs the name of a StorageClass of the other CSI driver", name, keyBackend, backendCSI)
+	default:
+		if v := params[keyProvisioning]; v != "" {
+			p.add(keyProvisioning, "%q contradicts %s %s: how the volume is allocated, StorageClass %s says; leave it out", v, keyBackend, backendCSI, name)
+		}
+		return &volume.Origin{StorageClass: name}
+	}
+	return nil
 }
 
 // parseCache reads the parameters of the cache.

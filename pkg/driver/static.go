@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -15,6 +17,8 @@ const (
 	keyPortals = "portals"
 	keyIQN     = "iqn"
 	keyLUN     = "lun"
+	// keyOriginPV names the volume of another CSI driver that takes the place of a LUN.
+	keyOriginPV = "originPersistentVolume"
 	// keyFormat allows a blank LUN to be formatted.
 	keyFormat = "formatIfBlank"
 	// keyNoReservations accepts a LUN that cannot be fenced.
@@ -27,7 +31,7 @@ const (
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
-	keyPortals, keyIQN, keyLUN, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyPortals, keyIQN, keyLUN, keyBackend, keyOriginPV, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
@@ -43,9 +47,9 @@ const (
 var iqnPattern = regexp.MustCompile(`^(iqn\.[0-9]{4}-[0-9]{2}\.[a-z0-9.-]+(:[a-z0-9.:-]+)?|eui\.[0-9a-fA-F]{16}|naa\.[0-9a-fA-F]{16}([0-9a-fA-F]{16})?)$`)
 
 // isStatic reports whether a volume_context is that of a static volume: one
-// made by CreateVolume names no LUN.
+// made by CreateVolume names neither a LUN nor another driver's volume.
 func isStatic(attributes map[string]string) bool {
-	for _, k := range []string{keyPortals, keyIQN, keyLUN} {
+	for _, k := range []string{keyPortals, keyIQN, keyLUN, keyOriginPV} {
 		if _, ok := attributes[k]; ok {
 			return true
 		}
@@ -62,24 +66,23 @@ func parseVolumeContext(attributes map[string]string) (spec *volume.Spec, fsType
 	adopt := p.oneOf(keyAdopt, attributes[keyAdopt], "false", "true", "false") == "true"
 	switch {
 	case adopt && isStatic(attributes):
-		p.add(keyAdopt, "%q contradicts %s and %s: a static volume has no record that could be lost without them", attributes[keyAdopt], keyPortals, keyIQN)
+		p.add(keyAdopt, "%q contradicts %s and %s, and %s: a static volume has no record that could be lost without them", attributes[keyAdopt], keyPortals, keyIQN, keyOriginPV)
 	case adopt:
 		return parseAdopted(p, attributes, fsType)
 	case !isStatic(attributes):
 		for _, k := range staticAttributes {
 			if v, ok := attributes[k]; ok && k != keyFSType && k != keyAdopt {
-				p.add(k, "%q is for a static volume, which also has %s and %s", v, keyPortals, keyIQN)
+				p.add(k, "%q is for a static volume, which also has %s and %s, or %s", v, keyPortals, keyIQN, keyOriginPV)
 			}
 		}
 		return nil, fsType, p.err()
 	}
 	static := parseCache(p, attributes)
-	p.oneOf(keyNoReservations, attributes[keyNoReservations], "", volume.AcceptTwoWriters)
 	static.FormatBlank = p.oneOf(keyFormat, attributes[keyFormat], "false", "true", "false") == "true"
-	static.Static = &volume.ISCSI{
-		Portals: parsePortals(p, attributes[keyPortals]),
-		IQN:     parseIQN(p, attributes[keyIQN]),
-		LUN:     parseLUN(p, attributes[keyLUN]),
+	if kind := p.oneOf(keyBackend, attributes[keyBackend], kindOfStatic(attributes), backendISCSI, backendCSI); kind == backendCSI {
+		static.Origin = parseOriginPV(p, attributes)
+	} else {
+		static.Static = parseStatic(p, attributes)
 	}
 	if err := p.err(); err != nil {
 		return nil, "", err
@@ -87,11 +90,48 @@ func parseVolumeContext(attributes map[string]string) (spec *volume.Spec, fsType
 	return &static, fsType, nil
 }
 
+// kindOfStatic is the backend of a static volume that names none.
+func kindOfStatic(attributes map[string]string) string {
+	if _, ok := attributes[keyOriginPV]; ok {
+		return backendCSI
+	}
+	return backendISCSI
+}
+
+// parseStatic reads the LUN of a static volume.
+func parseStatic(p *problems, attributes map[string]string) *volume.ISCSI {
+	if v, ok := attributes[keyOriginPV]; ok {
+		p.add(keyOriginPV, "%q goes with %s %s only, and %s is %s; leave one of them out", v, keyBackend, backendCSI, keyBackend, backendISCSI)
+	}
+	p.oneOf(keyNoReservations, attributes[keyNoReservations], "", volume.AcceptTwoWriters)
+	return &volume.ISCSI{
+		Portals: parsePortals(p, attributes[keyPortals]),
+		IQN:     parseIQN(p, attributes[keyIQN]),
+		LUN:     parseLUN(p, attributes[keyLUN]),
+	}
+}
+
+// parseOriginPV reads which volume of another driver a static one lies over. What is for a LUN
+// does not go with it.
+func parseOriginPV(p *problems, attributes map[string]string) *volume.Origin {
+	for _, k := range []string{keyPortals, keyIQN, keyLUN, keyNoReservations} {
+		if v, ok := attributes[k]; ok {
+			p.add(k, "%q is for a LUN, and contradicts %s; leave it out", v, keyOriginPV)
+		}
+	}
+	name := attributes[keyOriginPV]
+	if len(validation.IsDNS1123Subdomain(name)) > 0 {
+		p.add(keyOriginPV, "%q is not accepted; accepted is the name of a PersistentVolume of another CSI driver with volumeMode Block", name)
+	}
+	return &volume.Origin{PV: name}
+}
+
 // parseAdopted reads what the record of a volume is to be made of if it was lost.
 func parseAdopted(p *problems, attributes map[string]string, fsType string) (*volume.Spec, string, error) {
 	if v, ok := attributes[keyFormat]; ok {
 		p.add(keyFormat, "%q contradicts %s: a volume that was in use is not formatted", v, keyAdopt)
 	}
+	p.oneOf(keyBackend, attributes[keyBackend], backendISCSI, backendISCSI)
 	spec := parseCache(p, attributes)
 	if err := p.err(); err != nil {
 		return nil, "", err

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -142,5 +143,60 @@ func TestVolumeContextAdopt(t *testing.T) {
 				t.Errorf("got %+v, want %+v", spec, tc.want)
 			}
 		})
+	}
+}
+
+// TestVolumeContextOrigin: a static volume may lie over one of another driver, which is named
+// in the place of a LUN.
+func TestVolumeContextOrigin(t *testing.T) {
+	tests := map[string]struct {
+		attributes map[string]string
+		wantErr    string
+	}{
+		"named":         {attributes: map[string]string{"originPersistentVolume": "pv-1"}},
+		"with its kind": {attributes: map[string]string{"backend": "csi", "originPersistentVolume": "pv-1", "formatIfBlank": "false"}},
+		"and a LUN": {
+			attributes: map[string]string{"originPersistentVolume": "pv-1", "iqn": "iqn.2003-01.org.example:disk1"},
+			wantErr:    `volumeAttribute iqn: "iqn.2003-01.org.example:disk1" is for a LUN, and contradicts originPersistentVolume`,
+		},
+		"of another kind": {
+			attributes: map[string]string{"backend": "iscsi", "originPersistentVolume": "pv-1"},
+			wantErr:    `volumeAttribute originPersistentVolume: "pv-1" goes with backend csi only, and backend is iscsi`,
+		},
+		"mistyped":     {attributes: map[string]string{"originPersistentVolume": "PV_1"}, wantErr: `volumeAttribute originPersistentVolume: "PV_1" is not accepted; accepted is the name of a PersistentVolume`},
+		"kind alone":   {attributes: map[string]string{"backend": "csi"}, wantErr: `volumeAttribute backend: "csi" is for a static volume, which also has portals and iqn, or originPersistentVolume`},
+		"unknown kind": {attributes: map[string]string{"backend": "nvme", "originPersistentVolume": "pv-1"}, wantErr: `volumeAttribute backend: "nvme" is not accepted; accepted are iscsi, csi`},
+		"adopted":      {attributes: map[string]string{"adopt": "true", "originPersistentVolume": "pv-1"}, wantErr: `volumeAttribute adopt: "true" contradicts portals and iqn, and originPersistentVolume`},
+		"adopted kind": {attributes: map[string]string{"adopt": "true", "backend": "csi"}, wantErr: `volumeAttribute backend: "csi" is not accepted; accepted are iscsi`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec, _, err := parseVolumeContext(tc.attributes)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Errorf("error %v, want %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil || spec.Static != nil || spec.Origin == nil || *spec.Origin != (volume.Origin{PV: "pv-1"}) || !spec.IsStatic() {
+				t.Errorf("%+v, %v", spec, err)
+			}
+		})
+	}
+}
+
+// TestChosenNode: the node that the scheduler has chosen is the first that is preferred.
+func TestChosenNode(t *testing.T) {
+	chosen := &csi.TopologyRequirement{Preferred: []*csi.Topology{
+		{Segments: map[string]string{topologyNode: "node-1"}}, {Segments: map[string]string{topologyNode: "node-2"}},
+	}}
+	foreign := &csi.TopologyRequirement{Preferred: []*csi.Topology{{Segments: map[string]string{"zone": "z"}}}}
+	if got := chosenNode(chosen); got != "node-1" {
+		t.Errorf("%v: %q, want node-1", chosen, got)
+	}
+	for _, req := range []*csi.TopologyRequirement{nil, {}, foreign} {
+		if got := chosenNode(req); got != "" {
+			t.Errorf("%v: %q, want none", req, got)
+		}
 	}
 }

@@ -19,8 +19,14 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	if spec.Static != nil {
 		return volume.Volume{}, fmt.Errorf("%w: volume %s has a static source, which cannot be created", volume.ErrInvalid, id)
 	}
-	storage, err := s.storage(volume.ErrInvalid)
+	if spec.IsStatic() {
+		return volume.Volume{}, fmt.Errorf("%w: volume %s has PersistentVolume %s as its origin, which cannot be created", volume.ErrInvalid, id, spec.Origin.PV)
+	}
+	storage, err := s.storage(spec.Origin != nil, volume.ErrInvalid)
 	if err != nil {
+		return volume.Volume{}, err
+	}
+	if err := s.checkFence(ctx, id, spec); err != nil {
 		return volume.Volume{}, err
 	}
 	obj, made, err := s.ensureRecord(ctx, id, spec, volume.ErrExists)
@@ -30,7 +36,7 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	if obj.DeletionTimestamp != nil {
 		return volume.Volume{}, fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, id)
 	}
-	err = storage.Create(ctx, id, backend.Request{SizeBytes: spec.CapacityBytes, Provisioning: spec.Provisioning})
+	err = storage.Create(ctx, id, request(obj, spec))
 	if err != nil {
 		err = fmt.Errorf("create volume %s: %w", id, err)
 		if intentIsVoid(obj, made, err) {
@@ -39,7 +45,34 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 		}
 		return volume.Volume{}, err
 	}
-	return records.Volume(obj)
+	if spec.Origin == nil {
+		return records.Volume(obj)
+	}
+	return s.asMade(ctx, storage, obj)
+}
+
+// request is what a storage is asked for.
+func request(obj *v1alpha1.CachedVolume, spec volume.Spec) backend.Request {
+	return backend.Request{
+		SizeBytes: spec.CapacityBytes, Provisioning: spec.Provisioning,
+		Origin: ptr.Deref(spec.Origin, volume.Origin{}), Node: spec.Node, UID: string(obj.UID),
+	}
+}
+
+// asMade returns a volume of another driver as it was made: that driver may have made it
+// larger than was asked.
+func (s *Service) asMade(ctx context.Context, storage backend.Backend, obj *v1alpha1.CachedVolume) (volume.Volume, error) {
+	id := volume.ID(obj.Name)
+	access, err := storage.Access(ctx, id)
+	if err != nil {
+		return volume.Volume{}, fmt.Errorf("access to volume %s: %w", id, err)
+	}
+	if access.SizeBytes > ptr.Deref(obj.Spec.CapacityBytes, 0) {
+		if err := s.recordSize(ctx, id, access.SizeBytes); err != nil {
+			return volume.Volume{}, err
+		}
+	}
+	return s.Get(ctx, id)
 }
 
 // intentIsVoid reports whether the server has certainly made no volume for this
@@ -82,9 +115,12 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 	if err != nil {
 		return err
 	}
-	if want.Static != nil {
+	if want.IsStatic() {
 		want.Mode, want.Cache, want.AcceptNodeLoss = have.Mode, have.Cache, have.AcceptNodeLoss
 		want.DirtyLimit, want.WarmStart = have.DirtyLimit, have.WarmStart
+	}
+	if want.IsStatic() && want.Origin != nil {
+		want.CapacityBytes = have.CapacityBytes // it may have been expanded
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

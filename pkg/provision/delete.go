@@ -25,7 +25,7 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	if obj.Spec.Static == nil {
-		return s.deleteServed(ctx, id)
+		return s.deleteServed(ctx, id, placeOf(obj))
 	}
 	if err := unused(obj); err != nil {
 		return err
@@ -36,8 +36,12 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 // deleteServed removes a volume of the storage server and its record. It ends only the
 // admissions that there were before the record was read; with another one, which a
 // controller has granted meanwhile, the server refuses to delete.
-func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
-	access, err := s.inspect(ctx, id)
+func (s *Service) deleteServed(ctx context.Context, id volume.ID, at place) error {
+	storage, err := s.storage(at, volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	access, err := s.inspect(ctx, id, at)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
@@ -59,11 +63,11 @@ func (s *Service) deleteServed(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	for _, e := range access.Exports {
-		if err := s.backend.Unexport(ctx, id, e); err != nil {
+		if err := storage.Unexport(ctx, id, e); err != nil {
 			return fmt.Errorf("end access to volume %s: %w", id, err)
 		}
 	}
-	if err := s.backend.Delete(ctx, id); err != nil {
+	if err := storage.Delete(ctx, id); err != nil {
 		return fmt.Errorf("delete volume %s: %w", id, err)
 	}
 	return s.forget(ctx, obj)
@@ -102,10 +106,20 @@ func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 // what that node may not have flushed is not wanted any more either. Of one that is
 // logged in no access is ended, and the server refuses.
 func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
-	if s.backend == nil {
-		return nil
+	for _, at := range s.configured() {
+		if err := s.deleteUnrecordedOn(ctx, id, at); err != nil {
+			return err
+		}
 	}
-	access, err := s.inspect(ctx, id)
+	return nil
+}
+
+func (s *Service) deleteUnrecordedOn(ctx context.Context, id volume.ID, at place) error {
+	storage, err := s.storage(at, volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	access, err := s.inspect(ctx, id, at)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}
@@ -116,11 +130,11 @@ func (s *Service) deleteUnrecorded(ctx context.Context, id volume.ID) error {
 		if e.LoggedIn {
 			continue
 		}
-		if err := s.backend.Unexport(ctx, id, e); err != nil {
+		if err := storage.Unexport(ctx, id, e); err != nil {
 			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, id, err)
 		}
 	}
-	if err := s.backend.Delete(ctx, id); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := storage.Delete(ctx, id); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return fmt.Errorf("delete volume %s, which has no record: %w", id, err)
 	}
 	return nil

@@ -28,6 +28,9 @@ func (s *Service) Modify(ctx context.Context, id volume.ID, decide func(volume.S
 		if err != nil {
 			return err
 		}
+		if err := s.checkFence(ctx, id, want); err != nil {
+			return err
+		}
 		setMutable(&obj.Spec, have, want)
 		written = obj
 		return nil

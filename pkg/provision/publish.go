@@ -17,24 +17,32 @@ import (
 
 // Publish implements volume.Provisioner.
 func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
-	initiator, err := s.initiator(ctx, node)
+	at, err := s.find(ctx, id, spec)
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if initiator == "" {
-		return volume.Publication{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+	initiator, err := s.newOwner(ctx, at, node)
+	if err != nil {
+		return volume.Publication{}, err
 	}
 	var access sight
 	var accessErr error
 	if spec == nil || spec.Static == nil {
-		access, accessErr = s.inspect(ctx, id)
+		access, accessErr = s.inspect(ctx, id, at)
 	}
 	obj, err := s.publishable(ctx, id, spec, access, accessErr)
 	if err != nil {
 		return volume.Publication{}, err
 	}
+	if at != placeOf(obj) {
+		return volume.Publication{}, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
+	}
+	formatBlank := spec != nil && spec.FormatBlank
 	if obj.Spec.Static != nil {
-		return s.publishStatic(ctx, obj, node, spec != nil && spec.FormatBlank)
+		return s.publishStatic(ctx, obj, node, formatBlank)
+	}
+	if at == withOrigin {
+		return s.publishOrigin(ctx, obj, access, accessErr, node, formatBlank)
 	}
 	if cred == nil || cred.Username == "" {
 		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
@@ -43,35 +51,76 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 		return volume.Publication{}, accessErr
 	}
 	grant := backend.Grant{Initiator: initiator, Credentials: *cred}
-	pub, err := s.publishOn(ctx, obj, access, node, grant)
+	return s.publishServed(ctx, obj, access, node, grant, true)
+}
+
+// publishServed publishes a volume that a storage admits nodes to. formatBlank allows that it
+// is formatted by its first owner.
+func (s *Service) publishServed(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, formatBlank bool) (volume.Publication, error) {
+	pub, err := s.publishOn(ctx, obj, access, node, grant, formatBlank)
 	var stale *backend.StaleGenerationError
 	if errors.As(err, &stale) {
 		// Somebody was admitted after we had asked. The second try knows of it.
-		if access, err = s.inspect(ctx, id); err != nil {
+		id := volume.ID(obj.Name)
+		if access, err = s.inspect(ctx, id, access.at); err != nil {
 			return volume.Publication{}, err
 		}
 		if obj, err = records.Load(ctx, s.client, id); err != nil {
 			return volume.Publication{}, err
 		}
-		return s.publishOn(ctx, obj, access, node, grant)
+		return s.publishOn(ctx, obj, access, node, grant, formatBlank)
 	}
 	return pub, err
+}
+
+// publishOrigin publishes a volume over another driver's. One that was there before is claimed
+// when it is published for the first time.
+func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, accessErr error, node string, formatBlank bool) (volume.Publication, error) {
+	id := volume.ID(obj.Name)
+	spec, err := records.Spec(obj)
+	if err != nil {
+		return volume.Publication{}, err
+	}
+	if err := s.checkFence(ctx, id, spec); err != nil {
+		return volume.Publication{}, err
+	}
+	if records.IsStatic(obj) {
+		storage, err := s.storage(withOrigin, volume.ErrUnavailable)
+		if err != nil {
+			return volume.Publication{}, err
+		}
+		if err := storage.Create(ctx, id, request(obj, spec)); err != nil {
+			return volume.Publication{}, fmt.Errorf("claim the origin of volume %s: %w", id, err)
+		}
+		if access, accessErr = s.inspect(ctx, id, withOrigin); accessErr == nil {
+			obj, accessErr = records.Load(ctx, s.client, id)
+		}
+	}
+	if accessErr != nil {
+		return volume.Publication{}, accessErr
+	}
+	return s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, formatBlank || !records.IsStatic(obj))
 }
 
 // inspect asks the storage server whom it admits to a volume. It comes before the record
 // is read: whoever is in the answer was in the record before that, so that the record
 // tells who must go. What another controller admits later is another admission, also of
 // the same node: it is not in the answer, and is left alone.
-func (s *Service) inspect(ctx context.Context, id volume.ID) (sight, error) {
-	storage, err := s.storage(volume.ErrUnavailable)
+//
+// Claims and attachments of other drivers are in the same etcd as the records: no takeover
+// makes the ones older than the others.
+func (s *Service) inspect(ctx context.Context, id volume.ID, at place) (sight, error) {
+	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
 		return sight{}, err
 	}
-	var a sight
+	a := sight{at: at}
 	if a.Access, err = storage.Access(ctx, id); err != nil {
 		return sight{}, fmt.Errorf("access to volume %s: %w", id, err)
 	}
-	a.takeover, err = s.takenOver(ctx)
+	if at == onServer {
+		a.takeover, err = s.takenOver(ctx)
+	}
 	return a, err
 }
 
@@ -89,9 +138,9 @@ func (s *Service) publishable(ctx context.Context, id volume.ID, spec *volume.Sp
 		return nil, fmt.Errorf("%w: if the storage server has it and its record was lost: docs/how-to/recover-a-lost-cluster.md", err)
 	case spec == nil, err != nil && !missing:
 		return obj, err
-	case spec.Static == nil && missing:
+	case !spec.IsStatic() && missing:
 		return s.adopt(ctx, id, *spec, access, accessErr)
-	case spec.Static == nil:
+	case !spec.IsStatic():
 		return obj, nil
 	case missing:
 		obj, _, err = s.ensureRecord(ctx, id, *spec, volume.ErrInvalid)
@@ -133,7 +182,11 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 
 // publishOn publishes a volume of the storage server, which admitted access before obj
 // was read: others out, record, node in.
-func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant) (volume.Publication, error) {
+func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, formatBlank bool) (volume.Publication, error) {
+	storage, err := s.storage(access.at, volume.ErrUnavailable)
+	if err != nil {
+		return volume.Publication{}, err
+	}
 	v, err := records.Volume(obj)
 	if err != nil {
 		return volume.Publication{}, err
@@ -145,13 +198,13 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	}
 	if restored {
 		// The record knows the admission now, so that this comes once.
-		return s.publishOn(ctx, obj, access, node, grant)
+		return s.publishOn(ctx, obj, access, node, grant, formatBlank)
 	}
 	c, err := decideClaim(v, node, access.Generation)
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.checkInitiators(ctx, v, node, grant.Initiator); err != nil {
+	if err := s.checkInitiators(ctx, access.at, v, node, grant.Initiator); err != nil {
 		return volume.Publication{}, err
 	}
 	keep := grant.Initiator
@@ -161,11 +214,11 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	if err := s.revoke(ctx, v, access, access.old(obj), keep); err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.writeOwner(ctx, obj, node, access, c, access.Generation == 0 && neverPublished(obj)); err != nil {
+	if err := s.writeOwner(ctx, obj, node, access, c, formatBlank && access.Generation == 0 && neverPublished(obj)); err != nil {
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
-	source, err := s.backend.Export(access.of(ctx), v.ID, grant)
+	source, err := storage.Export(access.of(ctx), v.ID, grant)
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
 	}
@@ -175,11 +228,11 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 // checkInitiators refuses a change of owner between nodes of the same initiator
 // name, as machines made from one image have: the server could not tell the old
 // owner's session from the new one's (I1).
-func (s *Service) checkInitiators(ctx context.Context, v volume.Volume, node, initiator string) error {
+func (s *Service) checkInitiators(ctx context.Context, at place, v volume.Volume, node, initiator string) error {
 	if v.Fence.Node == "" || v.Fence.Node == node {
 		return nil
 	}
-	old, err := s.initiator(ctx, v.Fence.Node)
+	old, err := s.host(ctx, at, v.Fence.Node)
 	if err != nil {
 		return err
 	}
@@ -195,6 +248,10 @@ func (s *Service) checkInitiators(ctx context.Context, v volume.Volume, node, in
 // than the data then, and the writes of that host must reach the origin first. (Of a
 // volume that may be writeback, restoreOwner has made the record know it.)
 func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old bool, keep string) error {
+	storage, err := s.storage(access.at, volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
 	e, unknown := unknownExport(v, access.Access, old)
 	if unknown && e.LoggedIn && (keep == "" || !strings.EqualFold(e.Initiator, keep)) {
 		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record shows %d, released (was it restored from a backup?): stop the volume's pods on that node; the volume can be published when the node has logged out",
@@ -204,7 +261,7 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 		if keep != "" && strings.EqualFold(e.Initiator, keep) {
 			continue
 		}
-		if err := s.backend.Unexport(access.of(ctx), v.ID, e); err != nil {
+		if err := storage.Unexport(access.of(ctx), v.ID, e); err != nil {
 			return fmt.Errorf("end access of %s to volume %s: %w", e.Initiator, v.ID, err)
 		}
 		logr.FromContextOrDiscard(ctx).Info("Ended access", "volume", v.ID, "initiator", e.Initiator, "generation", e.Generation)

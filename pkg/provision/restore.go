@@ -26,6 +26,8 @@ const actionRestore = "Restore"
 type sight struct {
 	backend.Access
 	takeover string
+	// at is the storage that was asked.
+	at place
 }
 
 // of returns the context of an order that rests on a sight: it is refused if there is a
@@ -47,7 +49,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	if !unknown {
 		return false, nil
 	}
-	pool, err := s.poolOf(ctx, e.Initiator)
+	pool, err := s.poolOf(ctx, access.at, e.Initiator)
 	if err != nil {
 		return false, err
 	}
@@ -107,9 +109,13 @@ func keeps(pool *v1alpha1.CachePool, id volume.ID) bool {
 	return pool != nil && slices.ContainsFunc(pool.Status.Kept, func(k v1alpha1.KeptCache) bool { return k.VolumeName == string(id) })
 }
 
-// poolOf returns the pool of the one node whose plugin has reported an initiator name, nil
-// if there is none or more than one. Errors: ErrUnavailable.
-func (s *Service) poolOf(ctx context.Context, initiator string) (*v1alpha1.CachePool, error) {
+// poolOf returns the pool of a host: of a storage server's that of the one node whose plugin
+// has reported the initiator name, nil if there is none or more than one. Errors:
+// ErrUnavailable.
+func (s *Service) poolOf(ctx context.Context, at place, initiator string) (*v1alpha1.CachePool, error) {
+	if at == withOrigin {
+		return s.pool(ctx, initiator)
+	}
 	var found *v1alpha1.CachePool
 	page := v1alpha1.CachePoolList{}
 	for {

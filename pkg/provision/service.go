@@ -17,8 +17,6 @@ import (
 	"fmt"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,16 +36,21 @@ type Config struct {
 	// Backend is the storage server that volumes are made on; nil if there is
 	// none, which leaves static volumes.
 	Backend backend.Backend
+	// Origins makes volumes of other CSI drivers the origins of ours; nil if that is not
+	// enabled.
+	Origins Origins
 	Events  events.EventRecorder
 	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
 	// is the same.
 	TakenOver func(context.Context) (string, error)
 }
 
-// Service is volume.Provisioner over the API server and a storage server.
+// Service is volume.Provisioner over the API server, a storage server, and volumes of other
+// CSI drivers.
 type Service struct {
 	client  client.Client
 	backend backend.Backend
+	origins Origins
 	events  events.EventRecorder
 
 	takenOver func(context.Context) (string, error)
@@ -60,16 +63,7 @@ func New(c Config) *Service {
 	if c.TakenOver == nil {
 		c.TakenOver = func(context.Context) (string, error) { return "", nil }
 	}
-	return &Service{client: c.Client, backend: c.Backend, events: c.Events, takenOver: c.TakenOver}
-}
-
-// storage returns the storage server, or an error that wraps kind if none is
-// configured.
-func (s *Service) storage(kind error) (backend.Backend, error) {
-	if s.backend == nil {
-		return nil, fmt.Errorf("%w: no storage server is configured for this controller, only static volumes can be used", kind)
-	}
-	return s.backend, nil
+	return &Service{client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, takenOver: c.TakenOver}
 }
 
 // Get implements volume.Provisioner.
@@ -123,7 +117,7 @@ func (s *Service) Expand(ctx context.Context, id volume.ID, size int64) (int64, 
 	if obj.Spec.Static != nil {
 		return size, nil
 	}
-	storage, err := s.storage(volume.ErrUnavailable)
+	storage, err := s.storage(placeOf(obj), volume.ErrUnavailable)
 	if err != nil {
 		return 0, err
 	}
@@ -131,28 +125,15 @@ func (s *Service) Expand(ctx context.Context, id volume.ID, size int64) (int64, 
 	if err != nil {
 		return 0, fmt.Errorf("expand volume %s: %w", id, err)
 	}
-	err = records.UpdateObject(ctx, s.client, id, func(obj *v1alpha1.CachedVolume) error {
-		if c := obj.Spec.CapacityBytes; c == nil || *c < now {
-			obj.Spec.CapacityBytes = &now
+	return now, s.recordSize(ctx, id, now)
+}
+
+// recordSize writes down how large a volume is, if that is more than its record says.
+func (s *Service) recordSize(ctx context.Context, id volume.ID, size int64) error {
+	return records.UpdateObject(ctx, s.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if c := obj.Spec.CapacityBytes; c == nil || *c < size {
+			obj.Spec.CapacityBytes = &size
 		}
 		return nil
 	})
-	return now, err
-}
-
-// initiator returns the iSCSI initiator name of a node, or "" if no nearflash node plugin
-// has reported one for it. Errors: ErrUnavailable.
-func (s *Service) initiator(ctx context.Context, node string) (string, error) {
-	if node == "" {
-		return "", nil
-	}
-	pool := &v1alpha1.CachePool{}
-	err := s.client.Get(ctx, types.NamespacedName{Name: node}, pool)
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", records.Error("read CachePool "+node, err)
-	}
-	return pool.Status.InitiatorIQN, nil
 }

@@ -35,7 +35,7 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 		if obj.Spec.Static != nil {
 			return nil
 		}
-		return s.shutOutOther(ctx, id, node)
+		return s.shutOutOther(ctx, id, placeOf(obj), node)
 	}
 	if obj.Status.OwnerNode == "" {
 		return nil
@@ -46,7 +46,7 @@ func (s *Service) Unpublish(ctx context.Context, id volume.ID, node string) erro
 	if obj.Spec.Static != nil || obj.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty {
 		return nil // without asking a storage server that may be as lost as the node
 	}
-	return s.Settle(ctx, id)
+	return s.settle(ctx, id, placeOf(obj))
 }
 
 // release ends the owner's entitlement in the record. It does not judge the record: one out
@@ -75,11 +75,24 @@ func (s *Service) release(ctx context.Context, obj *v1alpha1.CachedVolume) error
 // released with unflushed writes and has flushed them since. It is for every volume
 // safe to call. Errors: ErrUnavailable, ErrBackend, ErrFenced.
 func (s *Service) Settle(ctx context.Context, id volume.ID) error {
-	if s.backend == nil {
+	at, err := s.find(ctx, id, nil)
+	if err != nil {
+		return err
+	}
+	if at == withOrigin {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, backgroundPatience)
+		defer cancel()
+	}
+	return s.settle(ctx, id, at)
+}
+
+func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
+	if at == onServer && s.backend == nil {
 		return nil
 	}
 	// Mostly nobody is admitted, and then the record need not be asked.
-	access, err := s.inspect(ctx, id)
+	access, err := s.inspect(ctx, id, at)
 	if errors.Is(err, volume.ErrNotFound) || err == nil && len(access.Exports) == 0 {
 		return nil
 	}
@@ -115,12 +128,16 @@ func (s *Service) Settle(ctx context.Context, id volume.ID) error {
 }
 
 // shutOutOther ends the access of a node that is not the owner.
-func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) error {
-	initiator, err := s.initiator(ctx, node)
-	if err != nil || initiator == "" || s.backend == nil {
+func (s *Service) shutOutOther(ctx context.Context, id volume.ID, at place, node string) error {
+	initiator, err := s.host(ctx, at, node)
+	if err != nil || initiator == "" || at == onServer && s.backend == nil {
 		return err
 	}
-	access, err := s.inspect(ctx, id)
+	storage, err := s.storage(at, volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	access, err := s.inspect(ctx, id, at)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}
@@ -142,11 +159,11 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, node string) e
 	if restored, err := s.restoreOwner(ctx, obj, v, access, false); restored || err != nil {
 		return err // it may have to flush
 	}
-	owner, err := s.initiator(ctx, obj.Status.OwnerNode)
+	owner, err := s.host(ctx, at, obj.Status.OwnerNode)
 	if err != nil || strings.EqualFold(owner, initiator) { // also if it has become the owner meanwhile
 		return err
 	}
-	if err := s.backend.Unexport(access.of(ctx), id, access.Exports[i]); err != nil {
+	if err := storage.Unexport(access.of(ctx), id, access.Exports[i]); err != nil {
 		return fmt.Errorf("end access of node %s to volume %s: %w", node, id, err)
 	}
 	return nil
@@ -164,14 +181,24 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 	if err != nil {
 		return err
 	}
+	at := placeOf(obj)
 	if Retirable(obj) {
+		if at == withOrigin { // the claim goes, what it has stays
+			ctx, cancel := context.WithTimeout(ctx, backgroundPatience)
+			defer cancel()
+			return s.deleteServed(ctx, id, at)
+		}
 		return s.drop(ctx, obj)
 	}
-	if obj.Spec.Static != nil || obj.DeletionTimestamp == nil || s.backend == nil ||
+	if records.IsStatic(obj) || obj.DeletionTimestamp == nil || at == onServer && s.backend == nil ||
 		obj.Status.Publication == v1alpha1.PublicationPublished {
 		return nil
 	}
-	switch _, err = s.backend.Access(ctx, id); {
+	storage, err := s.storage(at, volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	switch _, err = storage.Access(ctx, id); {
 	case errors.Is(err, volume.ErrNotFound):
 		return s.forget(ctx, obj)
 	case err != nil:
@@ -183,7 +210,7 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 // Retirable reports whether nothing but its PersistentVolume needs a record: a
 // static volume, not published, and clean.
 func Retirable(obj *v1alpha1.CachedVolume) bool {
-	return obj.Spec.Static != nil &&
+	return records.IsStatic(obj) &&
 		obj.Status.Publication != v1alpha1.PublicationPublished &&
 		obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty
 }

@@ -167,7 +167,7 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 
 // begun reports whether the deletion of a static volume's record has begun.
 func begun(obj *v1alpha1.CachedVolume) bool {
-	return obj.Spec.Static != nil && obj.DeletionTimestamp != nil
+	return records.IsStatic(obj) && obj.DeletionTimestamp != nil
 }
 
 // mayRetire reports whether a record might be one that nothing but a PersistentVolume
@@ -176,7 +176,7 @@ func mayRetire(obj *v1alpha1.CachedVolume) bool {
 	switch {
 	case obj.Status.Publication == v1alpha1.PublicationPublished:
 		return false
-	case obj.Spec.Static != nil:
+	case records.IsStatic(obj):
 		return obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty
 	}
 	return obj.DeletionTimestamp != nil

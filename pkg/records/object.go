@@ -102,6 +102,12 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 	return out, nil
 }
 
+// IsStatic reports whether a record is of a volume that was there before it, and whose data do
+// not go with it.
+func IsStatic(obj *v1alpha1.CachedVolume) bool {
+	return obj.Spec.Static != nil || obj.Spec.Origin != nil && obj.Spec.Origin.PersistentVolumeName != ""
+}
+
 // SetDirtyLimit writes a limit in the form of the API, in which zero is absent.
 func SetDirtyLimit(spec *v1alpha1.CachedVolumeSpec, b volume.DirtyLimit) {
 	spec.MaxDirtyBytes, spec.MaxDirtyAgeSeconds = b.Max.String(), nil

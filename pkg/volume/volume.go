@@ -166,6 +166,15 @@ type Spec struct {
 	// FormatBlank says of a static volume that it may be formatted if it is blank when it
 	// is published for the first time. It is not kept: Volume.Filesystem is.
 	FormatBlank bool
+	// Node is the node that the scheduler has chosen for the volume's first pod, "" if it has
+	// not. It is not kept.
+	Node string
+}
+
+// IsStatic reports whether the volume was there before its record, which goes with the
+// PersistentVolume and leaves the data alone.
+func (s Spec) IsStatic() bool {
+	return s.Static != nil || s.Origin != nil && s.Origin.PV != ""
 }
 
 // Fence identifies one ownership of a volume. The UID tells volumes of the

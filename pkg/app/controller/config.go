@@ -7,6 +7,8 @@ import (
 	"flag"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/scheduling"
@@ -23,6 +25,9 @@ type Config struct {
 	// TargetOptional keeps the controller ready while the storage server cannot
 	// be reached.
 	TargetOptional bool
+	// OriginNamespace is where claims of other CSI drivers' volumes are made, which lie below
+	// ours; empty means that there are none.
+	OriginNamespace string
 	// LeaderElect lets one of several controllers run the reconcilers. The CSI
 	// services need no election here, their sidecars hold one each.
 	LeaderElect bool
@@ -48,6 +53,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Target.KeyFile, "target-key", "", "PEM `file` with the key of that certificate")
 	fs.StringVar(&c.Target.ServerName, "target-server-name", "", "`name` expected in the storage server's certificate (default the host of --target-address)")
 	fs.BoolVar(&c.TargetOptional, "target-optional", false, "be ready while the storage server cannot be reached: static volumes do not need it")
+	fs.StringVar(&c.OriginNamespace, "origin-namespace", "", "`namespace` for the claims of volumes of other CSI drivers (backend: csi); empty for none")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
@@ -62,6 +68,9 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("--endpoint is required: unix:///absolute/path of the CSI socket"))
 	} else if _, err := rpc.SocketPath(c.Endpoint); err != nil {
 		errs = append(errs, fmt.Errorf("--endpoint: %w", err))
+	}
+	if c.OriginNamespace != "" && len(validation.IsDNS1123Label(c.OriginNamespace)) > 0 {
+		errs = append(errs, fmt.Errorf("--origin-namespace %q: accepted is the name of a namespace, such as nearflash-origins", c.OriginNamespace))
 	}
 	files := []struct{ flag, value string }{
 		{"--target-ca", c.Target.CAFile}, {"--target-cert", c.Target.CertFile}, {"--target-key", c.Target.KeyFile},

@@ -21,6 +21,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/backend"
+	csiorigin "github.com/nearflash/nearflash/pkg/backend/csi"
 	"github.com/nearflash/nearflash/pkg/backend/epoch"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/driver"
@@ -78,7 +79,8 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 		return err
 	}
 	volumes := provision.New(provision.Config{
-		Client: mgr.GetClient(), Backend: storage, Events: mgr.GetEventRecorder("nearflash-controller"), TakenOver: takenOver(storage),
+		Client: mgr.GetClient(), Backend: storage, Origins: origins(mgr, cfg.OriginNamespace),
+		Events: mgr.GetEventRecorder("nearflash-controller"), TakenOver: takenOver(storage),
 	})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
@@ -93,7 +95,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 		// Volumes of other servers go on, so this must not end the process.
 		log.Error(err, "Preflight: the storage server cannot be used")
 	}
-	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address)
+	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address, "originNamespace", cfg.OriginNamespace)
 	calls := rpc.NewCallMetrics(driver.Name)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.BuildInfo("controller"))
@@ -175,6 +177,15 @@ func storageServer(cfg targetclient.Config) (backend.Backend, func(), error) {
 		return nil, nil, err
 	}
 	return iscsi.New(c), func() { _ = c.Close() }, nil // the process ends
+}
+
+// origins returns the backend of volumes of other CSI drivers, nil without a namespace for
+// their claims.
+func origins(mgr manager.Manager, namespace string) provision.Origins {
+	if namespace == "" {
+		return nil
+	}
+	return csiorigin.New(csiorigin.Config{Client: mgr.GetClient(), Namespace: namespace, Driver: driver.Name})
 }
 
 // waitForAPI gives a control plane that is starting, or an installation that is

@@ -1,0 +1,209 @@
+// Package csitest stands in for what serves claims in a cluster beside the API server:
+// kube-controller-manager's binder, another CSI driver, and its provisioner, attacher and
+// resizer. It does what they do to the objects, can be told to be slow, to refuse, or to stop,
+// and notes when two nodes are attached at once, and whose data were deleted.
+package csitest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// tick is how often the stand-in looks.
+const tick = 15 * time.Millisecond
+
+// Behaviour is what a test may ask of the stand-in.
+type Behaviour struct {
+	// HoldBind, HoldAttach and HoldDetach let it do nothing of the kind.
+	HoldBind, HoldAttach, HoldDetach bool
+	// RefuseNode is a node for which nothing can be made.
+	RefuseNode string
+	// AttachError is the answer to attachments, "" for none.
+	AttachError string
+	// NodeStep says that an expansion has a part on the node.
+	NodeStep bool
+	// Larger is by how much more than asked is made.
+	Larger int64
+}
+
+// Cluster is the stand-in. Each has its own namespace, driver, classes and nodes, so that
+// several share one API server.
+type Cluster struct {
+	// Namespace is that of the claims, Driver the other driver.
+	Namespace, Driver string
+
+	api client.Client
+
+	mu        sync.Mutex
+	behaviour Behaviour
+	free      int64
+	attached  map[string]string // node by PersistentVolume
+	wrong     []string
+	deleted   []string
+}
+
+// Start makes the objects of a cluster by the name, and serves until the test ends. Classes
+// are those of Class with "", "thin", "thick", "fixed" (no expansion) and "late"
+// (WaitForFirstConsumer); nodes are those of Node with "a" and "b".
+func Start(t testing.TB, api client.Client, name string, free int64) *Cluster {
+	t.Helper()
+	c := &Cluster{Namespace: name, Driver: name + ".example.org", api: api, free: free, attached: map[string]string{}}
+	make := func(o client.Object) {
+		if err := api.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	make(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.Driver}})
+	for _, class := range []string{"", "thin", "thick", "fixed", "late"} {
+		object := &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: c.Class(class)}, Provisioner: c.Driver, AllowVolumeExpansion: ptr.To(class != "fixed"),
+		}
+		if class == "late" {
+			object.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+		}
+		make(object)
+	}
+	for _, node := range []string{"a", "b"} {
+		make(&storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: c.Node(node)},
+			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: c.Driver, NodeID: node}}},
+		})
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	var done sync.WaitGroup
+	done.Go(func() { c.run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		done.Wait()
+	})
+	return c
+}
+
+// Class returns the name of a class.
+func (c *Cluster) Class(kind string) string { return strings.TrimSuffix(c.Namespace+"-"+kind, "-") }
+
+// Node returns the name of a node.
+func (c *Cluster) Node(name string) string { return c.Namespace + "-" + name }
+
+// Behave changes what the stand-in does.
+func (c *Cluster) Behave(b Behaviour) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.behaviour = b
+}
+
+// Wrong returns what must never happen and did.
+func (c *Cluster) Wrong() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.wrong)
+}
+
+// Deleted returns the claims whose data were deleted.
+func (c *Cluster) Deleted() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.deleted)
+}
+
+// Attached returns the nodes by the PersistentVolumes that are attached to them.
+func (c *Cluster) Attached() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.attached)
+}
+
+// Static makes a PersistentVolume that nobody has claimed.
+func (c *Cluster) Static(t testing.TB, name string, size int64) *corev1.PersistentVolume {
+	t.Helper()
+	pv := c.volume(name, size, "")
+	pv.Spec.StorageClassName = ""
+	if err := c.api.Create(t.Context(), pv); err != nil {
+		t.Fatal(err)
+	}
+	return pv
+}
+
+// run serves. What fails, as a write of what somebody else has changed, comes again.
+func (c *Cluster) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		b := c.behaviour
+		c.mu.Unlock()
+		c.claims(ctx, b)
+		c.volumes(ctx)
+		c.attachments(ctx, b)
+		select {
+		case <-ctx.Done():
+		case <-time.After(tick):
+		}
+	}
+}
+
+// event sends an event of a claim.
+func (c *Cluster) event(ctx context.Context, claim *corev1.PersistentVolumeClaim, reason, message string) {
+	_ = c.api.Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: claim.Namespace, GenerateName: claim.Name + "."},
+		InvolvedObject: corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID, APIVersion: "v1"},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, LastTimestamp: metav1.Now(),
+	})
+}
+
+// attachments attaches and detaches, as the driver's attacher does.
+func (c *Cluster) attachments(ctx context.Context, b Behaviour) {
+	list := &storagev1.VolumeAttachmentList{}
+	if c.api.List(ctx, list) != nil {
+		return
+	}
+	finalizer := "external-attacher/" + strings.ReplaceAll(c.Driver, ".", "-")
+	for i := range list.Items {
+		va := &list.Items[i]
+		pv := ptr.Deref(va.Spec.Source.PersistentVolumeName, "")
+		switch {
+		case va.Spec.Attacher != c.Driver:
+		case va.DeletionTimestamp != nil && !b.HoldDetach && slices.Contains(va.Finalizers, finalizer):
+			c.set(pv, va.Spec.NodeName, "")
+			va.Finalizers = slices.DeleteFunc(va.Finalizers, func(f string) bool { return f == finalizer })
+			_ = c.api.Update(ctx, va)
+		case va.DeletionTimestamp != nil, va.Status.Attached, b.HoldAttach:
+		case b.AttachError != "":
+			va.Status.AttachError = &storagev1.VolumeError{Time: metav1.Now(), Message: b.AttachError}
+			_ = c.api.Status().Update(ctx, va)
+		case !slices.Contains(va.Finalizers, finalizer):
+			va.Finalizers = append(va.Finalizers, finalizer)
+			_ = c.api.Update(ctx, va)
+		default:
+			c.set(pv, va.Spec.NodeName, va.Spec.NodeName)
+			va.Status = storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "disk-of-" + pv}}
+			_ = c.api.Status().Update(ctx, va)
+		}
+	}
+}
+
+// set notes that a volume is attached to a node, or, with to empty, not any more.
+func (c *Cluster) set(pv, node, to string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.attached[pv]
+	switch {
+	case to == "" && now == node:
+		delete(c.attached, pv)
+	case to != "" && now != "" && now != to:
+		c.wrong = append(c.wrong, fmt.Sprintf("%s is attached to %s and %s", pv, now, to))
+	case to != "":
+		c.attached[pv] = to
+	}
+}

@@ -1,0 +1,165 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Expand implements backend.Backend. A request that the driver has refused for want of space
+// stays on the claim until another size is asked for: Kubernetes takes back none that would be
+// no expansion. Errors besides: ErrInvalid if the class does not allow it; ErrBusy while the
+// driver is at it.
+func (b *Backend) Expand(ctx context.Context, id volume.ID, size int64) (int64, error) {
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	f, err := b.lookBound(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if sizeOf(f.pv) >= size {
+		return sizeOf(f.pv), nil
+	}
+	if err := b.expandable(ctx, f.claim); err != nil {
+		return 0, err
+	}
+	// The node's part of the last one is over, or comes again with this one; left pending, it
+	// would hold this one up for good.
+	if err := b.FinishExpand(ctx, id); err != nil {
+		return 0, err
+	}
+	known, err := b.events(ctx, f.claim, reasonResizeFailed)
+	if err != nil {
+		return 0, err
+	}
+	if err := b.request(ctx, id, size); err != nil {
+		return 0, err
+	}
+	return b.awaitSize(ctx, id, size, versions(known))
+}
+
+// lookBound is look for a claim that has its PersistentVolume.
+func (b *Backend) lookBound(ctx context.Context, id volume.ID) (facts, error) {
+	f, err := b.look(ctx, id)
+	switch {
+	case err != nil:
+		return f, err
+	case f.claim == nil:
+		return f, fmt.Errorf("%w: the claim of volume %s does not exist", volume.ErrNotFound, id)
+	case f.pv == nil:
+		return f, fmt.Errorf("%w: claim %s/%s is not bound", volume.ErrBusy, b.namespace, id)
+	}
+	return f, nil
+}
+
+// expandable reports why a claim cannot grow.
+func (b *Backend) expandable(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	name := ptr.Deref(claim.Spec.StorageClassName, "")
+	class, err := b.class(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !ptr.Deref(class.AllowVolumeExpansion, false) {
+		return fmt.Errorf("%w: StorageClass %s, of which the origin is, does not allow an expansion: accepted are classes with allowVolumeExpansion true", volume.ErrInvalid, name)
+	}
+	return nil
+}
+
+// request asks for a size by the claim.
+func (b *Backend) request(ctx context.Context, id volume.ID, size int64) error {
+	f, err := b.lookBound(ctx, id)
+	if err != nil {
+		return err
+	}
+	now := f.claim.Spec.Resources.Requests.Storage().Value()
+	if now == size || now > size && size <= f.claim.Status.Capacity.Storage().Value() {
+		return nil // the latter is asked for already, and cannot be lowered so far
+	}
+	return b.writeClaim(ctx, f.claim, func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Resources.Requests[corev1.ResourceStorage] = *resource.NewQuantity(size, resource.BinarySI)
+	})
+}
+
+// awaitSize waits until the PersistentVolume has the size.
+func (b *Backend) awaitSize(ctx context.Context, id volume.ID, size int64, known map[types.UID]string) (int64, error) {
+	var pace pacer
+	for {
+		f, err := b.lookBound(ctx, id)
+		if err != nil {
+			return 0, err
+		}
+		if sizeOf(f.pv) >= size {
+			return sizeOf(f.pv), nil
+		}
+		failure, exhausted, err := b.failure(ctx, f.claim, reasonResizeFailed, known)
+		if err != nil {
+			return 0, err
+		}
+		if exhausted {
+			return 0, fmt.Errorf("%w: the driver cannot expand the origin of volume %s: %s", volume.ErrNoSpace, id, failure)
+		}
+		waitingFor := fmt.Sprintf("the origin of volume %s has %d bytes", id, size)
+		if failure != "" {
+			waitingFor += "; last failure: " + failure
+		}
+		if err := pace.next(ctx, waitingFor); err != nil {
+			return 0, err
+		}
+	}
+}
+
+func versions(list []corev1.Event) map[types.UID]string {
+	out := map[types.UID]string{}
+	for i := range list {
+		out[list[i].UID] = list[i].ResourceVersion
+	}
+	return out
+}
+
+// FinishExpand says on the claim, as the kubelet does for a pod's, that the node's part of an
+// expansion is done: the claim has no pod. Errors: ErrNotFound, ErrBusy, ErrUnavailable.
+func (b *Backend) FinishExpand(ctx context.Context, id volume.ID) error {
+	f, err := b.lookBound(ctx, id)
+	if err != nil {
+		return err
+	}
+	base := f.claim.DeepCopy()
+	if !finishExpand(&f.claim.Status, f.pv) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	return records.Error("write status of claim "+string(id), b.api.Status().Patch(ctx, f.claim, patch))
+}
+
+// finishExpand changes the status of a claim whose node part is pending (kubernetes,
+// pkg/volume/util/resize_util.go, MarkFSResizeFinished and MarkNodeExpansionFinishedWithRecovery).
+func finishExpand(s *corev1.PersistentVolumeClaimStatus, pv *corev1.PersistentVolume) bool {
+	pending := func(c corev1.PersistentVolumeClaimCondition) bool {
+		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
+	}
+	switch state := s.AllocatedResourceStatuses[corev1.ResourceStorage]; {
+	case state == corev1.PersistentVolumeClaimNodeResizePending, state == corev1.PersistentVolumeClaimNodeResizeInProgress, state == corev1.PersistentVolumeClaimNodeResizeInfeasible:
+	case state == "" && slices.ContainsFunc(s.Conditions, pending):
+	default:
+		return false
+	}
+	s.Capacity = s.Capacity.DeepCopy()
+	if s.Capacity == nil {
+		s.Capacity = corev1.ResourceList{}
+	}
+	s.Capacity[corev1.ResourceStorage] = *pv.Spec.Capacity.Storage()
+	delete(s.AllocatedResourceStatuses, corev1.ResourceStorage)
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+		return pending(c) || c.Type == corev1.PersistentVolumeClaimResizing
+	})
+	return true
+}

@@ -1,0 +1,117 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// decideExport reports why a node must not be admitted, by what is known of the volume.
+func decideExport(id volume.ID, f facts, g backend.Grant) error {
+	switch {
+	case g.Node == "":
+		return fmt.Errorf("%w: admission to volume %s without a node", volume.ErrInvalid, id)
+	case g.Generation < 1:
+		return fmt.Errorf("%w: admission to volume %s under generation %d: accepted are positive ones", volume.ErrInvalid, id, g.Generation)
+	case f.claim == nil:
+		return fmt.Errorf("%w: the claim of volume %s does not exist", volume.ErrNotFound, id)
+	case g.Generation < f.generation:
+		return &backend.StaleGenerationError{ID: id, Stored: f.generation, Requested: g.Generation}
+	}
+	if _, asked := f.claim.Annotations[annotationDeleted]; asked {
+		return fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, id)
+	}
+	for _, e := range f.exports() {
+		if e.Initiator != g.Node {
+			return fmt.Errorf("%w: node %s is admitted to volume %s, or its attachment is not gone yet", volume.ErrInUse, e.Initiator, id)
+		}
+	}
+	if f.pv == nil || f.claim.Status.Phase != corev1.ClaimBound {
+		return fmt.Errorf("%w: claim %s/%s of volume %s is not bound", volume.ErrBusy, f.claim.Namespace, f.claim.Name, id)
+	}
+	if policy := f.pv.Spec.PersistentVolumeReclaimPolicy; policy != corev1.PersistentVolumeReclaimRetain {
+		return fmt.Errorf("%w: PersistentVolume %s, the origin of volume %s, is on %s: accepted is Retain, so that only the deletion of the volume ends its data", volume.ErrBackend, f.pv.Name, id, policy)
+	}
+	return nil
+}
+
+// Export implements backend.Backend. Errors besides: ErrNodeNotFound if the kubelet of the
+// node does not know the origin's driver; ErrBusy while the driver attaches, or if another
+// controller has admitted somebody meanwhile.
+func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	f, err := b.look(ctx, id)
+	if err != nil {
+		return volume.Source{}, err
+	}
+	if err := decideExport(id, f, g); err != nil {
+		return volume.Source{}, err
+	}
+	src, err := source(ctx, f.pv)
+	if err != nil {
+		return volume.Source{}, err
+	}
+	attach, err := b.attaches(ctx, src.Driver)
+	if err != nil {
+		return volume.Source{}, err
+	}
+	if err := errors.Join(b.registered(ctx, g.Node, src.Driver), b.unused(ctx, id, f.pv.Name)); err != nil {
+		return volume.Source{}, err
+	}
+	a := admission{Node: g.Node, Generation: g.Generation, Name: newName(), NoAttach: !attach}
+	if err := b.writeAdmission(ctx, f.claim, &a); err != nil {
+		return volume.Source{}, fmt.Errorf("admit node %s: %w", g.Node, err)
+	}
+	out := &volume.CSISource{
+		Driver: src.Driver, Handle: src.VolumeHandle, PV: f.pv.Name, Attributes: maps.Clone(src.VolumeAttributes), CapacityBytes: sizeOf(f.pv),
+	}
+	if attach {
+		va, err := b.attach(ctx, id, a, f.pv.Name, src.Driver)
+		if err != nil {
+			return volume.Source{}, err
+		}
+		out.Attachment = maps.Clone(va.Status.AttachmentMetadata)
+	}
+	return volume.Source{CSI: out}, nil
+}
+
+// attachStep is the next step of an attachment.
+type attachStep int
+
+const (
+	attachDone attachStep = iota
+	attachMake
+	attachStamp
+	attachWait
+)
+
+// decideAttach returns the next step that leads to the attachment of an admission.
+func decideAttach(id volume.ID, va *storagev1.VolumeAttachment, a admission, pv, driver string) (attachStep, error) {
+	switch {
+	case va == nil:
+		return attachMake, nil
+	case va.Spec.NodeName != a.Node, va.Spec.Source.PersistentVolumeName == nil, *va.Spec.Source.PersistentVolumeName != pv, va.Spec.Attacher != driver:
+		return attachWait, fmt.Errorf("%w: VolumeAttachment %s of volume %s is to node %s", volume.ErrInUse, va.Name, id, va.Spec.NodeName)
+	case va.DeletionTimestamp != nil:
+		return attachWait, nil
+	case admissionOf(va) != stamped(a):
+		return attachStamp, nil
+	case va.Status.Attached:
+		return attachDone, nil
+	}
+	return attachWait, nil
+}
+
+// stamped is the part of an admission that a VolumeAttachment carries.
+func stamped(a admission) admission {
+	a.NoAttach = false
+	return a
+}

@@ -1,0 +1,114 @@
+package csi
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// foreignUser names who uses an origin besides us, "" if nobody does: a VolumeAttachment of
+// its PersistentVolume that is not ours, or a pod with the claim, which makes one, or would if
+// the driver had any.
+func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (string, error) {
+	own, user := b.attachmentName(id), ""
+	attachments := &storagev1.VolumeAttachmentList{}
+	err := b.pages(ctx, attachments, "VolumeAttachments", func() bool {
+		for i := range attachments.Items {
+			va := &attachments.Items[i]
+			if pv != "" && ptr.Deref(va.Spec.Source.PersistentVolumeName, "") == pv && va.Name != own {
+				user = fmt.Sprintf("VolumeAttachment %s to node %s", va.Name, va.Spec.NodeName)
+			}
+		}
+		return user == ""
+	})
+	if err != nil || user != "" {
+		return user, err
+	}
+	pods := &corev1.PodList{}
+	err = b.pages(ctx, pods, "pods", func() bool {
+		if i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return uses(&p, string(id)) }); i >= 0 {
+			user = fmt.Sprintf("pod %s/%s", b.namespace, pods.Items[i].Name)
+		}
+		return user == ""
+	}, client.InNamespace(b.namespace))
+	return user, err
+}
+
+// uses reports whether a pod that has not ended has a claim.
+func uses(p *corev1.Pod, claim string) bool {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+	})
+}
+
+// unused returns ErrInUse if anybody but us uses an origin.
+func (b *Backend) unused(ctx context.Context, id volume.ID, pv string) error {
+	user, err := b.foreignUser(ctx, id, pv)
+	if err == nil && user != "" {
+		err = fmt.Errorf("%w: %s uses PersistentVolume %s, which is the origin of volume %s", volume.ErrInUse, user, pv, id)
+	}
+	return err
+}
+
+// Orphan is an object of ours whose volume has no record.
+type Orphan struct {
+	// Kind is PersistentVolumeClaim or VolumeAttachment.
+	Kind      string
+	Namespace string
+	Name      string
+	Volume    volume.ID
+}
+
+// Orphans lists the claims and attachments of volumes that are not known. Nothing is deleted:
+// a record may have been lost, and the data are wanted. Errors: ErrUnavailable.
+func (b *Backend) Orphans(ctx context.Context, known func(volume.ID) bool) ([]Orphan, error) {
+	var out []Orphan
+	add := func(kind string, o client.Object) {
+		id := volume.ID(o.GetLabels()[LabelVolume])
+		if !known(id) {
+			out = append(out, Orphan{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Volume: id})
+		}
+	}
+	claims := &corev1.PersistentVolumeClaimList{}
+	err := b.pages(ctx, claims, "claims", func() bool {
+		for i := range claims.Items {
+			add("PersistentVolumeClaim", &claims.Items[i])
+		}
+		return true
+	}, client.InNamespace(b.namespace), client.HasLabels{LabelVolume})
+	if err != nil {
+		return nil, err
+	}
+	attachments := &storagev1.VolumeAttachmentList{}
+	err = b.pages(ctx, attachments, "VolumeAttachments", func() bool {
+		for i := range attachments.Items {
+			add("VolumeAttachment", &attachments.Items[i])
+		}
+		return true
+	}, client.HasLabels{LabelVolume})
+	return out, err
+}
+
+// pages reads a list page by page, as long as the reader of a page goes on.
+func (b *Backend) pages(ctx context.Context, list client.ObjectList, what string, goOn func() bool, opts ...client.ListOption) error {
+	for {
+		all := append(slices.Clone(opts), client.Limit(listPage), client.Continue(list.GetContinue()))
+		if err := records.Error("list "+what, b.api.List(ctx, list, all...)); err != nil {
+			return err
+		}
+		if !goOn() || list.GetContinue() == "" {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Origins is the backend of volumes whose origin is another CSI driver's; pkg/backend/csi has
+// it.
+type Origins interface {
+	backend.Backend
+	// Fenced reports whether the end of an admission keeps a node out of a volume. Errors:
+	// ErrInvalid, ErrUnavailable.
+	Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error)
+}
+
+// backgroundPatience is how long a call that nobody waits for may wait for another driver: it
+// comes back, and others wait behind it.
+const backgroundPatience = 5 * time.Second
+
+// place is where a volume's origin lies: on the storage server, or with another CSI driver.
+// It is the record's to say, and never changes.
+type place bool
+
+const (
+	onServer   place = false
+	withOrigin place = true
+)
+
+// placeOf returns the place of a record's volume; that of a static LUN is onServer, and means
+// nothing.
+func placeOf(obj *v1alpha1.CachedVolume) place { return obj.Spec.Origin != nil }
+
+// storage returns what the volumes of a place are on, or an error that wraps kind if that is
+// not configured.
+func (s *Service) storage(at place, kind error) (backend.Backend, error) {
+	switch {
+	case at == withOrigin && s.origins == nil:
+		return nil, fmt.Errorf("%w: volumes over those of other CSI drivers (backend: csi) are not enabled for this controller: set the Helm value origins.enabled to true", kind)
+	case at == withOrigin:
+		return s.origins, nil
+	case s.backend == nil:
+		return nil, fmt.Errorf("%w: no storage server is configured for this controller, only static volumes can be used", kind)
+	}
+	return s.backend, nil
+}
+
+// configured returns what there is that volumes can be on, for a volume without a record.
+func (s *Service) configured() []place {
+	var out []place
+	if s.backend != nil {
+		out = append(out, onServer)
+	}
+	if s.origins != nil {
+		out = append(out, withOrigin)
+	}
+	return out
+}
+
+// find returns the place of a volume, before anything else is asked: the storage is asked for
+// admissions before the record is judged (inspect). A volume without a record is looked for on
+// the storage server. Errors: ErrUnavailable.
+func (s *Service) find(ctx context.Context, id volume.ID, spec *volume.Spec) (place, error) {
+	switch {
+	case spec != nil && spec.Static == nil && spec.Origin != nil:
+		return withOrigin, nil
+	case spec != nil && spec.Static != nil, s.origins == nil:
+		return onServer, nil
+	}
+	obj := &v1alpha1.CachedVolume{}
+	err := s.client.Get(ctx, types.NamespacedName{Name: string(id)}, obj)
+	if apierrors.IsNotFound(err) {
+		return onServer, nil
+	}
+	if err != nil {
+		return onServer, records.Error("read CachedVolume "+string(id), err)
+	}
+	return placeOf(obj), nil
+}
+
+// host returns the name by which a storage knows a node: of a storage server the iSCSI
+// initiator name, "" if no nearflash node plugin has reported one; else the node's own.
+// Errors: ErrUnavailable.
+func (s *Service) host(ctx context.Context, at place, node string) (string, error) {
+	if at == withOrigin || node == "" {
+		return node, nil
+	}
+	pool, err := s.pool(ctx, node)
+	if pool == nil || err != nil {
+		return "", err
+	}
+	return pool.Status.InitiatorIQN, nil
+}
+
+// newOwner is host for a node that is to have a volume: its plugin must be there. Errors:
+// ErrNodeNotFound, ErrUnavailable.
+func (s *Service) newOwner(ctx context.Context, at place, node string) (string, error) {
+	pool, err := s.pool(ctx, node)
+	switch {
+	case err != nil:
+		return "", err
+	case at == withOrigin && pool != nil:
+		return node, nil
+	case at == withOrigin:
+		return "", fmt.Errorf("%w: no CachePool %s: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+	case pool == nil || pool.Status.InitiatorIQN == "":
+		return "", fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+	}
+	return pool.Status.InitiatorIQN, nil
+}
+
+// pool returns the pool of a node, nil if its plugin has not reported one.
+func (s *Service) pool(ctx context.Context, node string) (*v1alpha1.CachePool, error) {
+	if node == "" {
+		return nil, nil
+	}
+	pool := &v1alpha1.CachePool{}
+	err := s.client.Get(ctx, types.NamespacedName{Name: node}, pool)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, records.Error("read CachePool "+node, err)
+	}
+	return pool, nil
+}
+
+// checkFence refuses a cache that holds unflushed writes over an origin that nothing fences: a
+// node that was given up could come back and flush over what others wrote since (I1).
+func (s *Service) checkFence(ctx context.Context, id volume.ID, spec volume.Spec) error {
+	if spec.Origin == nil || spec.Mode != volume.ModeWriteback || s.origins == nil {
+		return nil
+	}
+	fenced, err := s.origins.Fenced(ctx, id, *spec.Origin)
+	if err == nil && !fenced {
+		err = fmt.Errorf("%w: cacheMode %s over a driver that attaches nothing (CSIDriver spec.attachRequired false): nothing keeps a lost node from writing to volume %s; accepted are %s and %s",
+			volume.ErrInvalid, volume.ModeWriteback, id, volume.ModeWritethrough, volume.ModeNone)
+	}
+	return err
+}
