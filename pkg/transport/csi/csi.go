@@ -32,6 +32,9 @@ type Config struct {
 	BootID string
 	// CallTimeout ends each call of a driver, default 2 min as kubelet's.
 	CallTimeout time.Duration
+	// AskTimeout is how long a registration socket may take to say who it is, and the driver
+	// behind it too; default 1 s, as kubelet's.
+	AskTimeout time.Duration
 	// Stat says what is at a path, following links; nil asks the kernel.
 	Stat Stat
 	// Errors counts failed requests of disks that do not count them themselves; nil counts
@@ -82,12 +85,15 @@ func New(c Config) *Transport {
 	if c.CallTimeout == 0 {
 		c.CallTimeout = callTimeout
 	}
+	if c.AskTimeout == 0 {
+		c.AskTimeout = askTimeout
+	}
 	if c.Stat == nil {
 		c.Stat = statDevice
 	}
 	return &Transport{
 		kubelet: c.Kubelet, boot: c.BootID, timeout: c.CallTimeout, errors: c.Errors,
-		drivers: newRegistry(filepath.Join(c.Kubelet, "plugins_registry")),
+		drivers: newRegistry(filepath.Join(c.Kubelet, "plugins_registry"), c.AskTimeout),
 		disks:   disks{sysfs: c.Sysfs, dev: c.Dev, stat: c.Stat},
 		secrets: map[string]map[string]string{},
 	}

@@ -3,7 +3,6 @@ package csi
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -70,22 +69,36 @@ func newCallError(driver, method string, err error, secrets map[string]string) e
 
 const redacted = "[redacted]"
 
-// plain makes a line for people of what a driver says: without the values of secrets, control
-// characters or an end that is far away.
-func plain(text string, secrets map[string]string) string {
+func redact(text string, values []string) string {
 	// Longer ones first: one may be a part of another.
-	values := slices.SortedFunc(maps.Values(secrets), func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(values, func(a, b string) int { return len(b) - len(a) })
 	for _, v := range values {
-		if v != "" {
+		if v != "" && v != " " {
 			text = strings.ReplaceAll(text, v, redacted)
 		}
 	}
-	text = strings.Map(func(r rune) rune {
+	return text
+}
+
+// printable makes blanks of what does not print.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
 	}, text)
+}
+
+// plain makes a line for people of what a driver says: without the values of secrets, control
+// characters or an end that is far away.
+func plain(text string, secrets map[string]string) string {
+	var values []string
+	for _, v := range secrets {
+		values = append(values, v, printable(v)) // on several lines, or made one line of
+	}
+	text = printable(redact(text, values))
+	text = redact(text, values)
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}

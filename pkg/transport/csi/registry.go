@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// askTimeout is how long a registration socket may take to say who it is, and the driver
-	// behind it too: as long as kubelet gives it (GenerateRegisterPluginFunc in
+	// askTimeout is what kubelet gives a registration socket (GenerateRegisterPluginFunc in
 	// pkg/kubelet/pluginmanager/operationexecutor).
 	askTimeout = time.Second
 	// askAtOnce bounds the questions at one time, maxSockets the sockets that are asked at all.
@@ -33,14 +32,15 @@ const (
 
 // registry finds node plugins by their registration sockets.
 type registry struct {
-	dir string
+	dir     string
+	timeout time.Duration
 
 	mu        sync.Mutex
 	endpoints map[string]string
 }
 
-func newRegistry(dir string) *registry {
-	return &registry{dir: dir, endpoints: map[string]string{}}
+func newRegistry(dir string, timeout time.Duration) *registry {
+	return &registry{dir: dir, timeout: timeout, endpoints: map[string]string{}}
 }
 
 // known is where a driver was found before.
@@ -73,7 +73,7 @@ func (r *registry) find(ctx context.Context, driver string) (string, error) {
 	g.SetLimit(askAtOnce)
 	for i, socket := range sockets {
 		g.Go(func() error {
-			answers[i] = ask(ctx, socket, driver)
+			answers[i] = r.ask(ctx, socket, driver)
 			return nil
 		})
 	}
@@ -160,10 +160,8 @@ type answer struct {
 
 // ask asks one registration socket, and of one that names the wanted driver also the endpoint
 // that it names. kubelet believes the first; here a socket that lies must hide no other.
-func ask(ctx context.Context, socket, wanted string) answer {
-	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
-	defer cancel()
-	info, err := getInfo(ctx, socket)
+func (r *registry) ask(ctx context.Context, socket, wanted string) answer {
+	info, err := r.getInfo(ctx, socket)
 	if err != nil {
 		return answer{err: fmt.Errorf("%s does not say who it is: %s", socket, plain(err.Error(), nil))}
 	}
@@ -180,7 +178,7 @@ func ask(ctx context.Context, socket, wanted string) answer {
 	if err != nil {
 		return answer{err: fmt.Errorf("%s: %s", socket, plain(err.Error(), nil))}
 	}
-	ctx, cancel = context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	name, err := pluginName(ctx, endpoint)
 	if err != nil {
@@ -192,8 +190,8 @@ func ask(ctx context.Context, socket, wanted string) answer {
 	return answer{driver: wanted, endpoint: endpoint}
 }
 
-func getInfo(ctx context.Context, socket string) (*registerapi.PluginInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+func (r *registry) getInfo(ctx context.Context, socket string) (*registerapi.PluginInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	conn, err := connect(socket)
 	if err != nil {
