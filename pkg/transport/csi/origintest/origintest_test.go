@@ -127,37 +127,50 @@ var breachesOf = map[string]struct {
 	call func(x *caller)
 	want string
 }{
-	"stage without attachment":     {func(x *caller) { x.detach(); x.stage() }, "attached to"},
-	"stage with another context":   {func(x *caller) { x.stage(func(r *stageReq) { r.PublishContext = nil }) }, "publish_context"},
-	"stage with other attributes":  {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeContext = nil }) }, "volume_context"},
-	"stage without secrets":        {func(x *caller) { x.stage(func(r *stageReq) { r.Secrets = nil }) }, "secrets"},
-	"stage without capability":     {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability = nil }) }, "no volume_capability"},
-	"stage without access mode":    {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessMode = nil }) }, "no access mode"},
-	"stage for another mode":       {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessMode.Mode = 1 }) }, "access mode"},
-	"stage as a file system":       {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessType = nil }) }, "access type"},
-	"stage elsewhere":              {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath = "/tmp/x" }) }, "is not below"},
-	"stage above":                  {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath += "/../../../../../../x" }) }, "is not below"},
-	"stage nowhere":                {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath = "" }) }, "no staging_target_path"},
-	"stage without directory":      {func(x *caller) { _ = os.Remove(x.staging); x.stage() }, "no directory"},
-	"stage for everybody":          {func(x *caller) { _ = os.Chmod(x.staging, 0o755); x.stage() }, "has mode"},
-	"stage twice":                  {func(x *caller) { x.stage(); x.stage(func(r *stageReq) { r.StagingTargetPath = filepath.Dir(x.target) }) }, "and now at"},
-	"publish before stage":         {func(x *caller) { x.publish() }, "before it is staged"},
-	"publish from elsewhere":       {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.StagingTargetPath = "" }) }, "published from"},
-	"publish readonly":             {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.Readonly = true }) }, "readonly"},
-	"publish elsewhere":            {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.TargetPath = "/dev/x" }) }, "is not below"},
-	"publish over a file":          {func(x *caller) { x.stage(); _ = os.WriteFile(x.target, nil, 0o600); x.publish() }, "made by the caller"},
-	"publish twice":                {func(x *caller) { x.stage(); x.publish(); x.publish(func(r *publishReq) { r.TargetPath += "2" }) }, "second target"},
-	"unpublish without target":     {func(x *caller) { x.stage(); x.publish(); _ = os.Remove(x.target); x.unpublish() }, "taken away by the caller"},
-	"unstage while published":      {func(x *caller) { x.stage(); x.publish(); x.unstage() }, "while published"},
-	"unstage while open":           {func(x *caller) { x.stage(); x.publish(); x.unpublish(); x.files.SetOpen(x.source.Handle, true); x.unstage() }, "is open"},
+	"stage without attachment":    {func(x *caller) { x.detach(); x.stage() }, "attached to"},
+	"stage with another context":  {func(x *caller) { x.stage(func(r *stageReq) { r.PublishContext = nil }) }, "publish_context"},
+	"stage with other attributes": {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeContext = nil }) }, "volume_context"},
+	"stage without secrets":       {func(x *caller) { x.stage(func(r *stageReq) { r.Secrets = nil }) }, "secrets"},
+	"stage without capability":    {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability = nil }) }, "no volume_capability"},
+	"stage without access mode":   {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessMode = nil }) }, "no access mode"},
+	"stage for another mode":      {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessMode.Mode = 7 }) }, "access mode"},
+	"stage as a file system":      {func(x *caller) { x.stage(func(r *stageReq) { r.VolumeCapability.AccessType = nil }) }, "access type"},
+	"stage elsewhere":             {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath = "/tmp/x" }) }, "is not below"},
+	"stage above":                 {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath += "/../../../../../../x" }) }, "is not below"},
+	"stage nowhere":               {func(x *caller) { x.stage(func(r *stageReq) { r.StagingTargetPath = "" }) }, "no staging_target_path"},
+	"stage without directory":     {func(x *caller) { _ = os.Remove(x.staging); x.stage() }, "no directory"},
+	"stage for everybody":         {func(x *caller) { _ = os.Chmod(x.staging, 0o755); x.stage() }, "has mode"},
+	"stage twice": {func(x *caller) {
+		x.stage()
+		x.stage(func(r *stageReq) { r.StagingTargetPath = filepath.Dir(x.target) })
+	}, "and now at"},
+	"publish before stage":     {func(x *caller) { x.publish() }, "before it is staged"},
+	"publish from elsewhere":   {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.StagingTargetPath = "" }) }, "published from"},
+	"publish readonly":         {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.Readonly = true }) }, "readonly"},
+	"publish elsewhere":        {func(x *caller) { x.stage(); x.publish(func(r *publishReq) { r.TargetPath = "/dev/x" }) }, "is not below"},
+	"publish over a file":      {func(x *caller) { x.stage(); _ = os.WriteFile(x.target, nil, 0o600); x.publish() }, "made by the caller"},
+	"publish twice":            {func(x *caller) { x.stage(); x.publish(); x.publish(func(r *publishReq) { r.TargetPath += "2" }) }, "second target"},
+	"unpublish without target": {func(x *caller) { x.stage(); x.publish(); _ = os.Remove(x.target); x.unpublish() }, "taken away by the caller"},
+	"unstage while published":  {func(x *caller) { x.stage(); x.publish(); x.unstage() }, "while published"},
+	"unstage while open": {func(x *caller) {
+		x.stage()
+		x.publish()
+		x.unpublish()
+		x.files.SetOpen(x.source.Handle, true)
+		x.unstage()
+	}, "is open"},
 	"unstage of a changed folder":  {func(x *caller) { x.stage(); _ = os.RemoveAll(x.staging); x.unstage() }, "changed by the caller"},
 	"unstage elsewhere":            {func(x *caller) { x.stage(); x.staging += "2"; x.unstage() }, "unstaged at"},
 	"expand what is not published": {func(x *caller) { x.stage(); x.expand() }, "not published"},
 	"expand from elsewhere":        {func(x *caller) { x.stage(); x.publish(); x.expand(func(r *expandReq) { r.StagingTargetPath = "" }) }, "staging_target_path"},
-	"expand beyond the controller": {func(x *caller) { x.stage(); x.publish(); x.expand(func(r *expandReq) { r.CapacityRange.RequiredBytes++ }) }, "controller has made it"},
-	"a second attachment":          {func(x *caller) { x.attach("m") }, "second attachment"},
-	"detach while staged":          {func(x *caller) { x.stage(); x.detach() }, "in use"},
-	"delete while attached":        {func(x *caller) { x.remove() }, "in use"},
+	"expand beyond the controller": {func(x *caller) {
+		x.stage()
+		x.publish()
+		x.expand(func(r *expandReq) { r.CapacityRange.RequiredBytes++ })
+	}, "controller has made it"},
+	"a second attachment":   {func(x *caller) { x.attach("m") }, "second attachment"},
+	"detach while staged":   {func(x *caller) { x.stage(); x.detach() }, "in use"},
+	"delete while attached": {func(x *caller) { x.remove() }, "in use"},
 }
 
 func TestBreaches(t *testing.T) {
