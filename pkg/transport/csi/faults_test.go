@@ -32,7 +32,7 @@ func eachFault(t *testing.T, methods []string, f func(w *world, inject, mend fun
 				}
 				t.Run(fmt.Sprintf("%s %s after %v stage %v restart %v", method, name, fault.After, stage, restart), func(t *testing.T) {
 					t.Parallel()
-					w := newWorld(t, origintest.Capabilities{Attach: true, Stage: stage})
+					w := newWorld(t, origintest.Capabilities{Attach: true, Stage: stage}, func(_ *origintest.Config, f *origintest.Files) { f.Leave = i%3 != 0 })
 					f(w, func() {
 						w.d.Inject(method, fault)
 						if fault.Hang {
@@ -87,9 +87,7 @@ func TestFaultThenConnect(t *testing.T) {
 		}
 		mend()
 		w.mustConnect()
-		if !w.found() {
-			w.t.Error("not found")
-		}
+		w.mustBePublished()
 		w.mustDisconnect()
 	})
 }
@@ -107,6 +105,7 @@ func TestFaultOfDisconnect(t *testing.T) {
 			mend()
 			if again {
 				w.mustConnect()
+				w.mustBePublished()
 			}
 			w.mustDisconnect()
 		})
@@ -174,6 +173,12 @@ func TestUnknownVolume(t *testing.T) {
 		w.d.Inject("NodeUnpublishVolume", unknown)
 		if err := w.tr.Disconnect(t.Context(), w.at); err == nil {
 			t.Error("an attached volume was forgotten")
+		}
+		if c.Stage {
+			w.d.Inject("NodeUnstageVolume", unknown)
+			if err := w.tr.Disconnect(t.Context(), w.at); err == nil {
+				t.Error("a staged volume was forgotten")
+			}
 		}
 		w.mustDisconnect()
 	}

@@ -136,6 +136,15 @@ func (w *world) mustBeClean() {
 	}
 }
 
+// mustBePublished wants the device found, and published by the driver's word.
+func (w *world) mustBePublished() {
+	w.t.Helper()
+	left, err := w.d.OnNode()
+	if err != nil || !strings.Contains(strings.Join(left, "\n"), " is published ") || !w.found() {
+		w.t.Errorf("on the node: %v, %v", left, err)
+	}
+}
+
 // found is whether Lookup finds the device.
 func (w *world) found() bool {
 	w.t.Helper()

@@ -80,9 +80,16 @@ type Driver struct {
 	mu      sync.Mutex
 	faults  map[string][]Fault
 	calls   []string
-	servers []*grpc.Server
-	sockets []*net.UnixListener
-	serving sync.WaitGroup
+	serving []served
+	// life is held while the sockets open or close.
+	life sync.Mutex
+}
+
+// served is one socket.
+type served struct {
+	server *grpc.Server
+	socket *net.UnixListener
+	done   chan struct{}
 }
 
 // New returns a driver that does not serve yet.
@@ -114,6 +121,8 @@ func (d *Driver) SetEndpoint(path string) {
 
 // Start opens the sockets. What a crash has left of them is replaced.
 func (d *Driver) Start(ctx context.Context) error {
+	d.life.Lock()
+	defer d.life.Unlock()
 	endpoint := d.Endpoint()
 	// As a node plugin registers: when it serves.
 	err := d.serve(ctx, endpoint, func(s *grpc.Server) {
@@ -125,7 +134,7 @@ func (d *Driver) Start(ctx context.Context) error {
 		err = d.serve(ctx, d.Registration(), func(s *grpc.Server) { registerapi.RegisterRegistrationServer(s, d) })
 	}
 	if err != nil {
-		d.Stop()
+		d.close(true)
 	}
 	return err
 }
@@ -144,10 +153,12 @@ func (d *Driver) serve(ctx context.Context, path string, register func(*grpc.Ser
 	}
 	s := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	register(s)
-	d.mu.Lock()
-	d.servers, d.sockets = append(d.servers, s), append(d.sockets, socket)
-	d.mu.Unlock()
-	d.serving.Go(func() { _ = s.Serve(l) }) // ends with Stop
+	one := served{server: s, socket: socket, done: make(chan struct{})}
+	d.serving = append(d.serving, one)
+	go func() {
+		defer close(one.done)
+		_ = s.Serve(l) // until it is stopped
+	}()
 	return nil
 }
 
@@ -159,17 +170,19 @@ func (d *Driver) Stop() { d.down(true) }
 func (d *Driver) Crash() { d.down(false) }
 
 func (d *Driver) down(remove bool) {
-	d.mu.Lock()
-	servers, sockets := d.servers, d.sockets
-	d.servers, d.sockets = nil, nil
-	d.mu.Unlock()
-	for _, l := range sockets {
-		l.SetUnlinkOnClose(remove)
+	d.life.Lock()
+	defer d.life.Unlock()
+	d.close(remove)
+}
+
+// close closes the sockets; life is held.
+func (d *Driver) close(remove bool) {
+	for _, s := range d.serving {
+		s.socket.SetUnlinkOnClose(remove)
+		s.server.Stop()
+		<-s.done
 	}
-	for _, s := range servers {
-		s.Stop()
-	}
-	d.serving.Wait()
+	d.serving = nil
 }
 
 // Serve serves until ctx ends.

@@ -121,7 +121,7 @@ func (d *Driver) checkTarget(b breaches, req *csipb.NodePublishVolumeRequest, n 
 	case len(n.Targets) > 0 && !n.published(target):
 		return b.add(codes.FailedPrecondition, "a second target %s beside %v", target, n.Targets)
 	}
-	if _, err := os.Lstat(target); err == nil && !n.published(target) {
+	if _, err := os.Lstat(target); err == nil && !n.published(target) && !slices.Contains(n.Stayed, target) {
 		return b.add(codes.FailedPrecondition, "target %s was made by the caller", target)
 	}
 	return nil
@@ -153,6 +153,9 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csipb.NodeUnpublish
 			return status.Error(codes.Internal, err.Error())
 		}
 		n.Targets = slices.DeleteFunc(n.Targets, func(t string) bool { return t == target })
+		if _, err := os.Lstat(target); err == nil && !slices.Contains(n.Stayed, target) {
+			n.Stayed = append(n.Stayed, target)
+		}
 		return nil
 	})
 	return &csipb.NodeUnpublishVolumeResponse{}, err

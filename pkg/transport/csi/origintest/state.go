@@ -38,6 +38,8 @@ type vol struct {
 type onNode struct {
 	Staging string   `json:"staging,omitempty"`
 	Targets []string `json:"targets,omitempty"`
+	// Stayed are targets that the driver left when it unpublished them.
+	Stayed []string `json:"stayed,omitempty"`
 }
 
 // node is what a node has of the volume; never nil.
