@@ -79,7 +79,7 @@ func testHandshake(t *testing.T, f *fixture) {
 	if !ok || r.Move != m || lease.Move != m {
 		t.Fatalf("exported %v for %v, lease %v", r.Move, m, lease.Move)
 	}
-	if r.Credentials != lease.Credentials || len(lease.Credentials.Password) != 16 {
+	if !r.Credentials.Equal(lease.Credentials) || len(lease.Credentials.Password) != 16 {
 		t.Error("the nodes derived different credentials")
 	}
 	if r.Volume != f.id || r.UID != f.fence.UID || r.Generation != 1 || r.To != f.nodeB || r.Initiator != initiatorB {
@@ -219,10 +219,10 @@ func testBeginAgain(t *testing.T, f *fixture) {
 	first, before := f.mustBegin()
 	for range 3 {
 		m, lease := f.mustBegin()
-		if m.UID == first.UID || m.Name != first.Name || lease.Credentials == before.Credentials {
-			t.Errorf("again: move %v, same password: %v", m, lease.Credentials == before.Credentials)
+		if m.UID == first.UID || m.Name != first.Name || lease.Credentials.Equal(before.Credentials) {
+			t.Errorf("again: move %v, same password: %v", m, lease.Credentials.Equal(before.Credentials))
 		}
-		if r, _ := f.lessor.lease(f.id); r.Credentials != lease.Credentials {
+		if r, _ := f.lessor.lease(f.id); !r.Credentials.Equal(lease.Credentials) {
 			t.Error("the nodes derived different credentials")
 		}
 		if exported, err := f.b.Exported(t.Context(), first); exported || err != nil {
@@ -267,7 +267,7 @@ func testDrain(t *testing.T, f *fixture) {
 				t.Errorf("%s: %v", id, err)
 				return
 			}
-			if exported, _ := f.lessor.lease(id); exported.Move != m || exported.Credentials != lease.Credentials {
+			if exported, _ := f.lessor.lease(id); exported.Move != m || !exported.Credentials.Equal(lease.Credentials) {
 				t.Errorf("%s: lease of another move", id)
 			}
 		})

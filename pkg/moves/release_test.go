@@ -84,7 +84,7 @@ func testSourceRestarts(t *testing.T, f *fixture) {
 	f.source()
 	time.Sleep(3 * time.Second) // longer than the grace
 	f.wantState(m, v1alpha1.ExportStateExported)
-	if r, _ := f.lessor.lease(f.id); f.lessor.calls() != 1 || r.Credentials != lease.Credentials {
+	if r, _ := f.lessor.lease(f.id); f.lessor.calls() != 1 || !r.Credentials.Equal(lease.Credentials) {
 		t.Error("the restart changed a lease that is used")
 	}
 	must(t, f.b.Finish(t.Context(), m, volume.MoveEnded, "the pod left"))
@@ -105,7 +105,7 @@ func testKilledBeforeAnswer(t *testing.T, f *fixture) {
 		f.source()
 	})
 	_, lease := f.mustBegin()
-	if r, _ := f.lessor.lease(f.id); r.Credentials != lease.Credentials {
+	if r, _ := f.lessor.lease(f.id); !r.Credentials.Equal(lease.Credentials) {
 		t.Error("the nodes derived different credentials")
 	}
 }

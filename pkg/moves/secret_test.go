@@ -33,7 +33,7 @@ func TestBothSidesAgree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if atA != atB || atA.Username != m.Name {
+		if !atA.Equal(atB) || atA.Username != m.Name {
 			t.Fatalf("the nodes derived different credentials for %s", atA.Username)
 		}
 		if !form.MatchString(atA.Password) || seen[atA.Password] {

@@ -43,7 +43,7 @@ func TestParseID(t *testing.T) {
 }
 
 func TestCredentialsAreRedacted(t *testing.T) {
-	c := Credentials{Username: "alice", Password: "correct horse"}
+	c := Credentials{Username: "alice", Password: "correct horse", Secrets: map[string]string{"key-of-alice": "horse power"}}
 	holder := struct{ C *Credentials }{&c}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
 		for name, value := range map[string]any{"value": c, "pointer": &c, "field": holder, "slice": []Credentials{c}} {

@@ -9,6 +9,7 @@ package volume
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 )
 
@@ -110,10 +111,19 @@ type CSISource struct {
 // String is for logs and errors.
 func (c *CSISource) String() string { return fmt.Sprintf("volume %s of %s", c.Handle, c.Driver) }
 
-// Credentials are CHAP credentials, which prove the initiator to the target. They never print,
-// in no format.
+// Credentials prove this node to the storage: CHAP credentials to an iSCSI target, the secrets
+// of a class to another CSI driver. They never print, in no format.
 type Credentials struct {
+	// Username and Password are CHAP credentials.
 	Username, Password string
+	// Secrets are for the CSI driver of a Source that has one, by its own keys (the "secrets"
+	// of the calls in the CSI specification).
+	Secrets map[string]string
+}
+
+// Equal reports whether both have the same content.
+func (c Credentials) Equal(other Credentials) bool {
+	return c.Username == other.Username && c.Password == other.Password && maps.Equal(c.Secrets, other.Secrets)
 }
 
 // Format implements fmt.Formatter for every verb.
