@@ -20,7 +20,7 @@ const (
 	originNamespace = "nearflash-origins"
 	// held is a finalizer and ours a label of nearflash: the policies know them by their
 	// prefix.
-	held = "nearflash.io/volume"
+	held = "nearflash.io/origin"
 	ours = "nearflash.io/volume"
 	// protection is Kubernetes' own finalizer of claims.
 	protection = "kubernetes.io/pvc-protection"
@@ -205,6 +205,13 @@ func (c *cluster) testOriginAttachments(t *testing.T, controller client.Client) 
 	}}
 	forbidden(t, "attach without a PersistentVolume, as the controller", controller.Create(ctx, inline))
 	forbidden(t, "detach another's, as the controller", controller.Delete(ctx, other))
+	own := newAttachment("csi-of-nearflash", "pv-own", "")
+	own.Spec.Attacher = "csi.nearflash.io"
+	c.make(t, own)
+	mark := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"nearflash.io/x":"y"}}}`))
+	allowed(t, "stamp an attachment, as the controller", controller.Patch(ctx, attachment.DeepCopy(), mark))
+	allowed(t, "change an attachment of its own driver, as the attacher", controller.Patch(ctx, own, mark))
+	forbidden(t, "change another's, as the controller", controller.Patch(ctx, other.DeepCopy(), mark))
 	allowed(t, "detach another's", c.admin.Delete(ctx, other))
 	allowed(t, "detach an origin", controller.Delete(ctx, attachment))
 	allowed(t, "end the detach, as the attacher", patch(attachment, `{"metadata":{"finalizers":null}}`))
@@ -232,7 +239,8 @@ func (c *cluster) testOriginAccount(t *testing.T, controller client.Client) {
 	forbidden(t, "change another's volume", patch(foreign, retain))
 	forbidden(t, "take another's volume", patch(foreign, take))
 	forbidden(t, "delete another's volume", controller.Delete(ctx, foreign))
-	allowed(t, "delete an origin's volume", controller.Delete(ctx, inner))
+	allowed(t, "delete its own volume, as the provisioner", controller.Delete(ctx, own))
+	allowed(t, "list pods beside inner claims", controller.List(ctx, &corev1.PodList{}, client.InNamespace(originNamespace)))
 	allowed(t, "list classes", controller.List(ctx, &storagev1.StorageClassList{}))
 	allowed(t, "list events of inner claims", controller.List(ctx, &corev1.EventList{}, client.InNamespace(originNamespace)))
 	forbidden(t, "list all pods", controller.List(ctx, &corev1.PodList{}))

@@ -115,15 +115,16 @@ func wantOriginGrants() map[string][]grant {
 	const role = "nearflash-origins"
 	return map[string][]grant{
 		"ClusterRole/" + role: {
-			{"/persistentvolumes", "get list watch patch update delete", "an origin is kept until its volume is deleted; limited by admission policy"},
-			{"storage.k8s.io/volumeattachments", "get list watch create delete", "origins are attached without a pod; limited by admission policy"},
+			{"/persistentvolumes", "patch", "an origin is kept until its volume is deleted; limited by admission policy"},
+			{"storage.k8s.io/volumeattachments", "get list watch create patch delete", "origins are attached without a pod; limited by admission policy"},
 			{"storage.k8s.io/csidrivers", "get list", "whether the other driver attaches"},
 			{"storage.k8s.io/csinodes", "get list", "on which nodes the other driver is, and by which labels"},
 			{"storage.k8s.io/storageclasses", "get list", "whose class the origin's is, and when it binds"},
 		},
 		"Role/" + role: {
-			{"/persistentvolumeclaims", "get list watch create patch update delete", "inner claims, in their own namespace alone"},
+			{"/persistentvolumeclaims", "get list watch create patch delete", "inner claims, in their own namespace alone"},
 			{"/persistentvolumeclaims/status", "patch", "the end of an expansion that a kubelet would write"},
+			{"/pods", "list", "whether one uses an origin all the same"},
 			{"/events", "get list", "why an inner claim is not bound"},
 		},
 	}
