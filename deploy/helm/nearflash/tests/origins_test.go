@@ -3,6 +3,7 @@ package charttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -137,7 +138,7 @@ func (c *cluster) testOriginClaims(t *testing.T, controller client.Client) {
 	binder := c.impersonate(t, "system:serviceaccount:kube-system:persistent-volume-binder")
 	guard := c.impersonate(t, "system:serviceaccount:kube-system:pvc-protection-controller")
 	allowed(t, "bind it", change(binder, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pv-data" }))
-	allowed(t, "give it back to the scheduler", change(c.admin, func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"x": "y"} }))
+	allowed(t, "give it back to the scheduler", change(c.admin, func(c *corev1.PersistentVolumeClaim) { c.Annotations["x"] = "y" }))
 	allowed(t, "end Kubernetes' own protection", change(guard, finalizers(held)))
 	allowed(t, "add another driver's finalizer", change(c.admin, finalizers("example.com/x", held, protection)))
 	for name, to := range map[string][]string{"take ours": {protection}, "take all": nil, "add one of ours": {held, "nearflash.io/other", protection}} {
@@ -147,6 +148,16 @@ func (c *cluster) testOriginClaims(t *testing.T, controller client.Client) {
 		patched.Finalizers = to
 		// The API keeps metadata that is written with a status.
 		forbidden(t, name+" with a status", c.admin.Status().Patch(ctx, patched, client.MergeFrom(before)))
+	}
+	const marks = `{"metadata":{"%s":{"nearflash.io/%s":%s}}}`
+	for name, text := range map[string]string{
+		"change the owner on it": fmt.Sprintf(marks, "annotations", "admitted", `"y"`), "take the owner from it": fmt.Sprintf(marks, "annotations", "admitted", "null"),
+		"add to it": fmt.Sprintf(marks, "annotations", "x", `""`), "give it to another volume": fmt.Sprintf(marks, "labels", "volume", `"y"`),
+	} {
+		patch := client.RawPatch("application/merge-patch+json", []byte(text))
+		forbidden(t, name, c.admin.Patch(ctx, c.stored(t, claim), patch))
+		forbidden(t, name+" with a status", c.admin.Status().Patch(ctx, c.stored(t, claim), patch))
+		allowed(t, name+" as the controller", controller.Patch(ctx, c.stored(t, claim), patch, client.DryRunAll))
 	}
 	resized := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"capacity":{"storage":"2Gi"},"conditions":null}}`))
 	allowed(t, "say that it has grown, as a kubelet", c.impersonate(t, "system:node:node-a").Status().Patch(ctx, c.stored(t, claim), resized))
@@ -191,7 +202,8 @@ func (c *cluster) testOriginAttachments(t *testing.T, controller client.Client) 
 	forbidden(t, "change our label", patch(attachment, `{"metadata":{"labels":{"`+ours+`":"other"}}}`))
 	forbidden(t, "empty our label", patch(attachment, `{"metadata":{"labels":{"`+ours+`":""}}}`))
 	forbidden(t, "add a label of ours", patch(attachment, `{"metadata":{"labels":{"nearflash.io/x":"y"}}}`))
-	forbidden(t, "label another's", patch(other, `{"metadata":{"labels":{"`+ours+`":"x"}}}`))
+	forbidden(t, "change for which admission it is", patch(attachment, `{"metadata":{"annotations":{"nearflash.io/admission":"x"}}}`))
+	forbidden(t, "label another's", patch(other, `{"metadata":{"labels":{"`+ours+`":""}}}`))
 	forbidden(t, "make one with our label", c.admin.Create(ctx, newAttachment("mine", "pv-data", ours)))
 	forbidden(t, "detach below a cache", c.admin.Delete(ctx, attachment))
 	forbidden(t, "detach as kube-controller-manager", c.impersonate(t, "system:serviceaccount:kube-system:attachdetach-controller").Delete(ctx, attachment))
@@ -293,7 +305,10 @@ func newPod(in string) *corev1.Pod {
 
 func newInnerClaim(name string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: originNamespace, Name: name, Finalizers: []string{held}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: originNamespace, Name: name, Finalizers: []string{held},
+			Labels: map[string]string{ours: name}, Annotations: map[string]string{"nearflash.io/admitted": "{}"},
+		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: new("pd"), VolumeMode: new(corev1.PersistentVolumeBlock),
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

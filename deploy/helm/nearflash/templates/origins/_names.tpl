@@ -47,3 +47,11 @@ metadata:
   labels:
     {{- include "nearflash.labels" .root | nindent 4 }}
 {{- end }}
+
+{{/* An expression: an update leaves the labels and annotations of nearflash alone. */}}
+{{- define "nearflash.sameMarks" -}}
+request.operation != 'UPDATE'
+|| [[oldObject.metadata.?labels.orValue({}), object.metadata.?labels.orValue({})],
+[oldObject.metadata.?annotations.orValue({}), object.metadata.?annotations.orValue({})]].all(p,
+p.all(m, m.all(k, !k.startsWith('nearflash.io/') || p[0][?k] == p[1][?k])))
+{{- end }}
