@@ -68,6 +68,7 @@ func TestBadValues(t *testing.T) {
 		"class of an origin, allocated":  {append(slices.Concat(on, other), "--set", "storageClasses[0].parameters.provisioning=thin"), "'/storageClasses/0/parameters/provisioning'"},
 		"secret without a namespace":     {append(slices.Concat(on, other), "--set", "storageClasses[0].nodeStageSecret.name=x"), "missing property 'namespace'"},
 		"topology without values":        {append(slices.Concat(on, other), "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=x"), "missing property 'values'"},
+		"topology of the provisioner's":  {append(slices.Concat(on, other), "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone", "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values={a}"), "only topology.nearflash.io/node can be there"},
 		"reclaim policy":                 {append([]string{"--set", "storageClasses[0].reclaimPolicy=Recycle"}, class...), "'/storageClasses/0/reclaimPolicy'"},
 		"binding mode":                   {append([]string{"--set", "storageClasses[0].volumeBindingMode=Late"}, class...), "'/storageClasses/0/volumeBindingMode'"},
 		"mount options in one string":    {append([]string{"--set", `storageClasses[0].mountOptions[0]=noatime\,nodiratime`}, class...), "'/storageClasses/0/mountOptions/0'"},
