@@ -1,6 +1,9 @@
 {{/* The driver's name, which volumes record for ever. */}}
 {{- define "nearflash.driver" -}}csi.nearflash.io{{- end }}
 
+{{/* The label of nodes by which the driver knows them in topologies. */}}
+{{- define "nearflash.topologyKey" -}}topology.nearflash.io/node{{- end }}
+
 {{/* The name that all objects of the release begin with. */}}
 {{- define "nearflash.fullname" -}}
 {{- if contains .Chart.Name .Release.Name -}}

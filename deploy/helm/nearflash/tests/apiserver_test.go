@@ -32,6 +32,7 @@ func TestAPIServer(t *testing.T) {
 	t.Run("scheduling", c.testScheduling)
 	t.Run("node account", c.testNodeAccount)
 	t.Run("controller account", c.testControllerAccount)
+	t.Run("origins", c.testOrigins)
 	t.Run("check", c.testCheck)
 	t.Run("uninstall", c.testUninstall)
 }
@@ -55,10 +56,13 @@ func (c *cluster) testCRDs(t *testing.T) {
 }
 
 func (c *cluster) testDryRun(t *testing.T) {
-	for _, name := range []string{"static", "target", "production"} {
+	for _, name := range []string{"static", "target", "production", "origins"} {
 		for _, object := range mustTemplate(t, valuesArgs(name)...) {
 			if err := c.strictCreate(t.Context(), object); err != nil {
 				t.Errorf("values/%s.yaml: %s %s: %v", name, object.GetKind(), object.GetName(), err)
+			}
+			if object.GetKind() == "Namespace" {
+				c.make(t, newNamespace(object.GetName())) // for the objects in it, which come later
 			}
 		}
 	}
@@ -131,6 +135,8 @@ func (c *cluster) testUninstall(t *testing.T) {
 	if err := c.admin.List(t.Context(), &volumes); err != nil || len(volumes.Items) == 0 {
 		t.Errorf("%d CachedVolumes are left after uninstall (%v), want those made before", len(volumes.Items), err)
 	}
+	c.wantNamespaceKept(t)
+	c.stored(t, newInnerClaim("data"))
 	var driver storagev1.CSIDriver
 	if err := c.admin.Get(t.Context(), client.ObjectKey{Name: "csi.nearflash.io"}, &driver); !apierrors.IsNotFound(err) {
 		t.Errorf("CSIDriver after uninstall: %v, want not found", err)

@@ -23,9 +23,40 @@ func TestNodePolicies(t *testing.T) {
 	operations := map[string]admissionv1.OperationType{
 		"create": admissionv1.Create, "update": admissionv1.Update, "patch": admissionv1.Update, "delete": admissionv1.Delete,
 	}
-	covered, bound := map[string][]admissionv1.OperationType{}, map[string]bool{}
-	var policies []string
-	for _, object := range mustTemplate(t, valuesArgs("static")...) {
+	covered := map[string][]admissionv1.OperationType{}
+	for _, p := range policies(t, "static") {
+		for _, rule := range p.Spec.MatchConstraints.ResourceRules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					key := group + "/" + resource
+					covered[key] = append(covered[key], rule.Operations...)
+				}
+			}
+		}
+	}
+	for _, g := range wantGrants()["ClusterRole/nearflash-node"] {
+		for verb := range strings.FieldsSeq(g.verbs) {
+			operation, writes := operations[verb]
+			if writes && !slices.Contains(unchanging, g.resource) && !slices.Contains(covered[g.resource], operation) {
+				t.Errorf("the node plugin may %s %s, and no policy limits it", verb, g.resource)
+			}
+		}
+	}
+}
+
+// TestPoliciesDeny: each policy is bound, and what it cannot judge is refused.
+func TestPoliciesDeny(t *testing.T) {
+	for _, values := range []string{"static", "origins"} {
+		t.Run(values, func(t *testing.T) { policies(t, values) })
+	}
+}
+
+// policies are those that some values render; each is bound and denies.
+func policies(t *testing.T, values string) []admissionv1.ValidatingAdmissionPolicy {
+	t.Helper()
+	bound := map[string]bool{}
+	var all []admissionv1.ValidatingAdmissionPolicy
+	for _, object := range mustTemplate(t, valuesArgs(values)...) {
 		convert := func(to any) {
 			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, to); err != nil {
 				t.Fatal(err)
@@ -39,33 +70,18 @@ func TestNodePolicies(t *testing.T) {
 		case "ValidatingAdmissionPolicy":
 			var p admissionv1.ValidatingAdmissionPolicy
 			convert(&p)
-			policies = append(policies, p.Name)
-			for _, rule := range p.Spec.MatchConstraints.ResourceRules {
-				for _, group := range rule.APIGroups {
-					for _, resource := range rule.Resources {
-						key := group + "/" + resource
-						covered[key] = append(covered[key], rule.Operations...)
-					}
-				}
-			}
+			all = append(all, p)
 			if p.Spec.FailurePolicy == nil || *p.Spec.FailurePolicy != admissionv1.Fail {
 				t.Errorf("policy %s lets pass what it cannot judge", p.Name)
 			}
 		}
 	}
-	for _, name := range policies {
-		if !bound[name] {
-			t.Errorf("policy %s has no binding that denies", name)
+	for _, p := range all {
+		if !bound[p.Name] {
+			t.Errorf("policy %s has no binding that denies", p.Name)
 		}
 	}
-	for _, g := range wantGrants()["ClusterRole/nearflash-node"] {
-		for verb := range strings.FieldsSeq(g.verbs) {
-			operation, writes := operations[verb]
-			if writes && !slices.Contains(unchanging, g.resource) && !slices.Contains(covered[g.resource], operation) {
-				t.Errorf("the node plugin may %s %s, and no policy limits it", verb, g.resource)
-			}
-		}
-	}
+	return all
 }
 
 // testNodeEveryField: whoever has nothing to do with a volume or a move writes no

@@ -110,9 +110,42 @@ func wantGrants() map[string][]grant {
 	}
 }
 
+// wantOriginGrants are those that origins of other drivers need beyond the others.
+func wantOriginGrants() map[string][]grant {
+	const role = "nearflash-origins"
+	return map[string][]grant{
+		"ClusterRole/" + role: {
+			{"/persistentvolumes", "patch", "an origin is kept until its volume is deleted; limited by admission policy"},
+			{"storage.k8s.io/volumeattachments", "get list watch create patch delete", "origins are attached without a pod; limited by admission policy"},
+			{"storage.k8s.io/csidrivers", "get list", "whether the other driver attaches"},
+			{"storage.k8s.io/csinodes", "get list", "on which nodes the other driver is, and by which labels"},
+			{"storage.k8s.io/storageclasses", "get list", "whose class the origin's is, and when it binds"},
+		},
+		"Role/" + role: {
+			{"/persistentvolumeclaims", "get list watch create patch delete", "inner claims, in their own namespace alone"},
+			{"/persistentvolumeclaims/status", "patch", "the end of an expansion that a kubelet would write"},
+			{"/pods", "list", "whether one uses an origin all the same"},
+			{"/events", "get list", "why an inner claim is not bound"},
+		},
+	}
+}
+
 func TestRBAC(t *testing.T) {
+	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants()} {
+		t.Run(values, func(t *testing.T) { compareGrants(t, values, grants) })
+	}
+}
+
+func withOriginGrants() map[string][]grant {
+	all := wantGrants()
+	maps.Copy(all, wantOriginGrants())
+	return all
+}
+
+func compareGrants(t *testing.T, values string, wanted map[string][]grant) {
+	t.Helper()
 	want := map[string]map[string]string{}
-	for role, grants := range wantGrants() {
+	for role, grants := range wanted {
 		want[role] = map[string]string{}
 		for _, g := range grants {
 			if g.why == "" {
@@ -122,7 +155,7 @@ func TestRBAC(t *testing.T) {
 		}
 	}
 	got := map[string]map[string]string{}
-	for _, object := range mustTemplate(t, valuesArgs("static")...) {
+	for _, object := range mustTemplate(t, valuesArgs(values)...) {
 		if kind := object.GetKind(); kind != "ClusterRole" && kind != "Role" {
 			continue
 		}
@@ -140,7 +173,7 @@ func TestRBAC(t *testing.T) {
 // TestRoleBindings makes sure that a role is bound to the account it was written for.
 func TestRoleBindings(t *testing.T) {
 	got := map[string]string{}
-	for _, object := range mustTemplate(t, valuesArgs("static")...) {
+	for _, object := range mustTemplate(t, valuesArgs("origins")...) {
 		if kind := object.GetKind(); kind != "ClusterRoleBinding" && kind != "RoleBinding" {
 			continue
 		}
@@ -153,7 +186,7 @@ func TestRoleBindings(t *testing.T) {
 		}
 	}
 	want := map[string]string{}
-	for role := range wantGrants() {
+	for role := range withOriginGrants() {
 		if role == metricsReader {
 			continue
 		}

@@ -19,6 +19,10 @@ import (
 func TestBadValues(t *testing.T) {
 	target := []string{"--set", "target.address=storage:9443", "--set", "target.tls.existingSecret=x"}
 	class := append([]string{"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=iscsi"}, target...)
+	on := []string{"--set", "origins.enabled=true"}
+	other := []string{
+		"--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=csi", "--set", "storageClasses[0].parameters.originStorageClass=pd",
+	}
 	tests := map[string]struct {
 		args []string
 		want string
@@ -55,6 +59,16 @@ func TestBadValues(t *testing.T) {
 		"class filesystem":               {append([]string{"--set", "storageClasses[0].parameters.fsType=btrfs"}, class...), "'/storageClasses/0/parameters/fsType'"},
 		"class provisioning":             {append([]string{"--set", "storageClasses[0].parameters.provisioning=fat"}, class...), "'/storageClasses/0/parameters/provisioning'"},
 		"class backend":                  {append(slices.Clone(class), "--set", "storageClasses[0].parameters.backend=nfs"), "'/storageClasses/0/parameters/backend'"},
+		"origins without enabled":        {[]string{"--set", "origins.on=true"}, "'/origins': additional properties 'on' not allowed"},
+		"origins where the driver is":    {[]string{"--set", "origins.enabled=true", "--set", "origins.namespace=" + namespace}, "origins.namespace is the namespace of the release"},
+		"namespace with a dot":           {[]string{"--set", "origins.namespace=a.b"}, "'/origins/namespace'"},
+		"class of an origin, off":        {other, "class c has backend csi: set origins.enabled"},
+		"class of no origin":             {append(slices.Clone(on), "--set", "storageClasses[0].name=c", "--set", "storageClasses[0].parameters.backend=csi"), "missing property 'originStorageClass'"},
+		"class of a LUN with an origin":  {append(slices.Clone(class), "--set", "storageClasses[0].parameters.originStorageClass=pd"), "'/storageClasses/0/parameters/originStorageClass'"},
+		"class of an origin, allocated":  {append(slices.Concat(on, other), "--set", "storageClasses[0].parameters.provisioning=thin"), "'/storageClasses/0/parameters/provisioning'"},
+		"secret without a namespace":     {append(slices.Concat(on, other), "--set", "storageClasses[0].nodeStageSecret.name=x"), "missing property 'namespace'"},
+		"topology without values":        {append(slices.Concat(on, other), "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=x"), "missing property 'values'"},
+		"topology of the provisioner's":  {append(slices.Concat(on, other), "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].key=zone", "--set", "storageClasses[0].allowedTopologies[0].matchLabelExpressions[0].values={a}"), "only topology.nearflash.io/node can be there"},
 		"reclaim policy":                 {append([]string{"--set", "storageClasses[0].reclaimPolicy=Recycle"}, class...), "'/storageClasses/0/reclaimPolicy'"},
 		"binding mode":                   {append([]string{"--set", "storageClasses[0].volumeBindingMode=Late"}, class...), "'/storageClasses/0/volumeBindingMode'"},
 		"mount options in one string":    {append([]string{"--set", `storageClasses[0].mountOptions[0]=noatime\,nodiratime`}, class...), "'/storageClasses/0/mountOptions/0'"},
