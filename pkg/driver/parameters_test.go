@@ -60,8 +60,11 @@ func TestParseClass(t *testing.T) {
 		"unknown mode":    {params: map[string]string{"cacheMode": "writearound"}, wantErr: []string{"cacheMode", "writearound", "none, writethrough, writeback"}},
 		"unknown backend": {params: map[string]string{"backend": "nvme"}, wantErr: []string{"backend", "nvme", "iscsi"}},
 		"another driver's": {
-			params: map[string]string{"backend": "csi", "originStorageClass": "premium-rwo", "cacheMode": "none"},
-			want:   class{Spec: volume.Spec{Mode: volume.ModeNone, Origin: &volume.Origin{StorageClass: "premium-rwo"}}},
+			params: map[string]string{"backend": "csi", "originStorageClass": "premium-rwo"},
+			want: class{Spec: volume.Spec{
+				Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer(),
+				Origin: &volume.Origin{StorageClass: "premium-rwo"},
+			}},
 		},
 		"csi without a class":  {params: map[string]string{"backend": "csi"}, wantErr: []string{"parameter originStorageClass", `""`, "backend csi needs", "StorageClass"}},
 		"csi of a bad class":   {params: map[string]string{"backend": "csi", "originStorageClass": "Premium"}, wantErr: []string{"originStorageClass", `"Premium" is not accepted`}},

@@ -21,6 +21,8 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
+	"github.com/nearflash/nearflash/pkg/backend/csi"
+	"github.com/nearflash/nearflash/pkg/backend/csi/csitest"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/reconcile"
@@ -42,6 +44,7 @@ var chap = &volume.Credentials{Username: "user", Password: "password-of-user"}
 type cluster struct {
 	client  client.Client
 	storage *backendtest.Server
+	origins *csitest.Cluster
 	svc     *provision.Service
 	locks   *keylock.Set
 	records *records.Records
@@ -51,7 +54,11 @@ func startCluster(t *testing.T, cfg *rest.Config) *cluster {
 	t.Helper()
 	c := &cluster{client: apiserver.Client(t, cfg), storage: backendtest.New(100 * gib), locks: &keylock.Set{}}
 	recorder := events.NewFakeRecorder(1000)
-	c.svc = provision.New(provision.Config{Client: c.client, Backend: c.storage, Events: recorder})
+	c.origins = csitest.Start(t, c.client, "reconcile", 100*gib)
+	c.svc = provision.New(provision.Config{
+		Client: c.client, Backend: c.storage, Events: recorder,
+		Origins: csi.New(csi.Config{Client: c.client, Namespace: c.origins.Namespace, Driver: driverName}),
+	})
 	c.records = records.New(c.client, recorder, time.Now)
 	c.makeNode(t, nodeA)
 	return c
@@ -228,6 +235,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("interrupted retirement", c.testInterruptedRetirement)
 	t.Run("interrupted deletion", c.testInterruptedDeletion)
 	t.Run("volume without a PersistentVolume", c.testKept)
+	t.Run("origins", c.testOrigins)
 }
 
 // testFlush: the access of a node that was released dirty lasts until it reports

@@ -25,6 +25,8 @@ func TestValidate(t *testing.T) {
 		"static":          {args: []string{"--endpoint=unix:///csi/csi.sock"}},
 		"storage server":  {args: append([]string{"--endpoint=/csi/csi.sock", "--target-address=s:1", "--target-server-name=x", "--target-optional"}, tls...)},
 		"leader":          {args: []string{"--endpoint=/csi/csi.sock", "--leader-elect", "--leader-election-namespace=ns", "--health-address=:1"}},
+		"origins":         {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=nearflash-origins"}},
+		"bad namespace":   {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=Origins/x"}, wantErr: []string{`--origin-namespace "Origins/x"`, "nearflash-origins"}},
 		"nothing":         {wantErr: []string{"--endpoint is required"}},
 		"tcp":             {args: []string{"--endpoint=tcp://x:1"}, wantErr: []string{"--endpoint:", "unix:///absolute/path"}},
 		"no certificates": {args: []string{"--endpoint=/x", "--target-address=s:1"}, wantErr: []string{"--target-ca is required", "--target-cert is required", "--target-key is required"}},
