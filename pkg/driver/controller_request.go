@@ -55,8 +55,9 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
 }
 
-// topologyNode is the key of topologies that has a node's name.
-const topologyNode = "topology.nearflash.io/node"
+// TopologyNode is the key of topologies that has a node's name. Kubernetes makes it a label of
+// the node, whose value has 63 characters at most.
+const TopologyNode = "topology.nearflash.io/node"
 
 // chosenNode is the node that the scheduler has chosen for the first pod, "" if it has not, or
 // if no topology of this driver is announced: external-provisioner puts it first.
@@ -64,7 +65,7 @@ func chosenNode(t *csi.TopologyRequirement) string {
 	if len(t.GetPreferred()) == 0 {
 		return ""
 	}
-	return t.GetPreferred()[0].GetSegments()[topologyNode]
+	return t.GetPreferred()[0].GetSegments()[TopologyNode]
 }
 
 // checkNotOffered refuses what would otherwise be ignored silently.

@@ -15,8 +15,9 @@ const Name = "csi.nearflash.io"
 // Identity is the CSI identity service.
 type Identity struct {
 	csi.UnimplementedIdentityServer
-	version string
-	ready   func(context.Context) error
+	version  string
+	ready    func(context.Context) error
+	topology bool
 }
 
 // NewIdentity returns an identity service. ready reports why the plugin cannot
@@ -25,22 +26,36 @@ func NewIdentity(version string, ready func(context.Context) error) *Identity {
 	return &Identity{version: version, ready: ready}
 }
 
+// WithTopology has the plugin announce that volumes may be out of reach of some nodes, if on: the
+// scheduler then says for which node a volume is made, and volumes of other CSI drivers say
+// from which ones they can be reached.
+func (i *Identity) WithTopology(on bool) *Identity {
+	i.topology = on
+	return i
+}
+
 // GetPluginInfo implements csi.IdentityServer.
 func (i *Identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	return &csi.GetPluginInfoResponse{Name: Name, VendorVersion: i.version}, nil
 }
 
-// GetPluginCapabilities implements csi.IdentityServer. There is no topology: a
-// volume can be reached from every node that reaches its storage server.
+// GetPluginCapabilities implements csi.IdentityServer. A volume of a storage server can be
+// reached from every node that reaches that.
 func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
 		}}},
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
 		}}},
-	}}, nil
+	}}
+	if i.topology {
+		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+		}}})
+	}
+	return resp, nil
 }
 
 // Probe implements csi.IdentityServer.

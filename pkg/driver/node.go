@@ -18,12 +18,20 @@ type Node struct {
 	name       string
 	maxVolumes int64
 	writers    singleWriters
+	topology   bool
 }
 
 // NewNode returns the node service of the node of the given name. maxVolumes is
 // how many volumes may be published to it; 0 leaves that to Kubernetes.
 func NewNode(a volume.Attacher, l Locker, name string, maxVolumes int64) *Node {
 	return &Node{attacher: a, locks: l, name: name, maxVolumes: maxVolumes}
+}
+
+// WithTopology has the node say its name as its topology, if on: the scheduler then says for
+// which node a volume is made.
+func (n *Node) WithTopology(on bool) *Node {
+	n.topology = on
+	return n
 }
 
 var nodeCapabilities = []csi.NodeServiceCapability_RPC_Type{
@@ -47,7 +55,11 @@ func (n *Node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 
 // NodeGetInfo implements csi.NodeServer.
 func (n *Node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: n.name, MaxVolumesPerNode: n.maxVolumes}, nil
+	resp := &csi.NodeGetInfoResponse{NodeId: n.name, MaxVolumesPerNode: n.maxVolumes}
+	if n.topology {
+		resp.AccessibleTopology = &csi.Topology{Segments: map[string]string{TopologyNode: n.name}}
+	}
+	return resp, nil
 }
 
 // NodeStageVolume implements csi.NodeServer.

@@ -24,7 +24,7 @@ func parseStage(req *csi.NodeStageVolumeRequest) (volume.StageRequest, error) {
 	if err != nil {
 		return volume.StageRequest{}, err
 	}
-	cred, err := parseCredentials(req.GetSecrets())
+	cred, err := credentialsFor(publication.Source, req.GetSecrets())
 	if err != nil {
 		return volume.StageRequest{}, err
 	}

@@ -28,6 +28,15 @@ func parseCredentials(secrets map[string]string) (*volume.Credentials, error) {
 	return &volume.Credentials{Username: user, Password: password}, nil
 }
 
+// credentialsFor reads the secrets of a stage: the other driver's, as they are, for a volume of
+// it, and CHAP credentials for a LUN.
+func credentialsFor(s volume.Source, secrets map[string]string) (*volume.Credentials, error) {
+	if s.CSI == nil {
+		return parseCredentials(secrets)
+	}
+	return &volume.Credentials{Secrets: secrets}, nil
+}
+
 func firstOf(m map[string]string, keys []string) string {
 	for _, k := range keys {
 		if m[k] != "" {

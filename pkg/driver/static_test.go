@@ -188,7 +188,7 @@ func TestVolumeContextOrigin(t *testing.T) {
 // TestChosenNode: the node that the scheduler has chosen is the first that is preferred.
 func TestChosenNode(t *testing.T) {
 	chosen := &csi.TopologyRequirement{Preferred: []*csi.Topology{
-		{Segments: map[string]string{topologyNode: "node-1"}}, {Segments: map[string]string{topologyNode: "node-2"}},
+		{Segments: map[string]string{TopologyNode: "node-1"}}, {Segments: map[string]string{TopologyNode: "node-2"}},
 	}}
 	foreign := &csi.TopologyRequirement{Preferred: []*csi.Topology{{Segments: map[string]string{"zone": "z"}}}}
 	if got := chosenNode(chosen); got != "node-1" {

@@ -100,8 +100,9 @@ func (n Node) LoadModules(ctx context.Context) {
 
 // Findings are what Node lacks, nil where it lacks nothing.
 type Findings struct {
-	// Essential is for every volume, Cache for caches, WarmMove for moves by dm-clone.
-	Essential, Cache, WarmMove error
+	// Essential is for every volume, ISCSI for those of iSCSI servers, Cache for caches, WarmMove
+	// for moves by dm-clone.
+	Essential, ISCSI, Cache, WarmMove error
 	// WriteTracking says why dm-cache's passthrough mode may not be used on this kernel to
 	// learn which blocks are written. It says nothing of what else caches need.
 	WriteTracking error
@@ -113,7 +114,7 @@ type Findings struct {
 func (n Node) Examine(ctx context.Context) Findings {
 	dm := n.DM
 	n.DM = oneQuery{Client: dm, targets: sync.OnceValues(func() (map[string]devmapper.Version, error) { return dm.Targets(ctx) })}
-	return Findings{Essential: n.Essential(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking(), Sending: n.Sending(ctx)}
+	return Findings{Essential: n.Essential(ctx), ISCSI: n.ISCSI(ctx), Cache: n.Cache(ctx), WarmMove: n.WarmMove(ctx), WriteTracking: n.WriteTracking(), Sending: n.Sending(ctx)}
 }
 
 // oneQuery is a client that asks for the targets once.
@@ -124,10 +125,15 @@ type oneQuery struct {
 
 func (o oneQuery) Targets(context.Context) (map[string]devmapper.Version, error) { return o.targets() }
 
+// ISCSI checks what a volume of an iSCSI server needs, cached or not.
+func (n Node) ISCSI(ctx context.Context) error {
+	return errors.Join(n.initiator(), n.iscsiTransport(), n.tool(ctx, "iscsiadm", "--version"), n.iscsid(ctx))
+}
+
 // Essential checks what every volume needs, cached or not. Each error names the
 // missing thing and the remedy.
 func (n Node) Essential(ctx context.Context) error {
-	return errors.Join(n.deviceMapper(ctx), n.initiator(), n.iscsiTransport(), n.tool(ctx, "iscsiadm", "--version"), n.iscsid(ctx))
+	return n.deviceMapper(ctx)
 }
 
 // Cache checks what only caches need; without it volumes are attached uncached.

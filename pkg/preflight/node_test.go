@@ -45,20 +45,21 @@ func TestNodePreflight(t *testing.T) {
 	cases := map[string]struct {
 		targets, lvm string
 		spoil        func(dir string) error
-		// wantEssential and wantCache are words of the findings; none for a pass.
-		wantEssential, wantCache []string
+		// wantISCSI and wantCache are words of the findings; none for a pass. Nothing essential
+		// is ever missing.
+		wantISCSI, wantCache []string
 	}{
 		"all there":       {targets: targets, lvm: lvm},
 		"no cache target": {targets: "linear v1.5.0\n", lvm: lvm, wantCache: []string{"no target cache", "dm-cache"}},
 		"old kernel":      {targets: "cache v1.9.0\nlinear v1.3.0\n", lvm: lvm, wantCache: []string{"1.9.0", "2.0.0", "4.12"}},
 		"old lvm":         {targets: targets, lvm: "  LVM version:     2.03.11(2) (2021-01-08)\n", wantCache: []string{"2.03.11", "2.03.12"}},
 		"no iscsid": {targets: targets, lvm: lvm, spoil: func(dir string) error { return os.Remove(filepath.Join(dir, "iscsid")) },
-			wantEssential: []string{"iscsid", "systemctl"}},
+			wantISCSI: []string{"iscsid", "systemctl"}},
 		"no transport": {targets: targets, lvm: lvm, spoil: func(dir string) error { return os.RemoveAll(filepath.Join(dir, "sys")) },
-			wantEssential: []string{"iscsi_tcp"}},
+			wantISCSI: []string{"iscsi_tcp"}},
 		"no initiator name": {targets: targets, lvm: lvm, spoil: func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "initiatorname"), []byte("GenerateName=yes\n"), 0o600)
-		}, wantEssential: []string{"initiator name", "open-iscsi"}},
+		}, wantISCSI: []string{"initiator name", "open-iscsi"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +77,8 @@ func TestNodePreflight(t *testing.T) {
 				err  error
 				want []string
 			}{
-				"Essential": {n.Essential(t.Context()), tc.wantEssential},
+				"Essential": {n.Essential(t.Context()), nil},
+				"ISCSI":     {n.ISCSI(t.Context()), tc.wantISCSI},
 				"Cache":     {n.Cache(t.Context()), tc.wantCache},
 			} {
 				if (c.err != nil) != (len(c.want) > 0) {
@@ -196,7 +198,7 @@ func TestExamine(t *testing.T) {
 	} {
 		before := len(run.Lines())
 		got := n.Examine(t.Context())
-		if err := errors.Join(got.Essential, got.Cache); err != nil {
+		if err := errors.Join(got.Essential, got.ISCSI, got.Cache); err != nil {
 			t.Errorf("look %d: %v", look, err)
 		}
 		if got.WarmMove == nil || !strings.Contains(got.WarmMove.Error(), "cache_restore") {

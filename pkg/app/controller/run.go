@@ -248,7 +248,7 @@ func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Contr
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
 	s := rpc.NewServer(ctx, rec)
-	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready.apiServer))
+	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready.apiServer).WithTopology(cfg.OriginNamespace != ""))
 	csi.RegisterControllerServer(s, c)
 	return rpc.Serve(ctx, s, listener)
 }

@@ -39,6 +39,8 @@ type Config struct {
 	WithoutTargets commaList
 	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
 	InitiatorNameFile string
+	// Origins has volumes of other CSI drivers attached too (backend csi).
+	Origins bool
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
 	// that to Kubernetes.
 	MaxVolumes int64
@@ -103,6 +105,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
+	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
 	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
@@ -113,6 +116,19 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
+}
+
+// maxLabel is the most characters that the value of a label of Kubernetes has.
+const maxLabel = 63
+
+// kubelet is kubelet's directory, below which the plugins of all drivers are; "" if it is not
+// known.
+func (c *Config) kubelet() string {
+	plugins := filepath.Dir(filepath.Dir(c.KubeletRegistrationPath))
+	if filepath.Base(plugins) != "plugins" || !filepath.IsAbs(plugins) {
+		return ""
+	}
+	return filepath.Dir(plugins)
 }
 
 // Method is WarmStartMethod as the node uses it: "" is auto.
@@ -132,6 +148,13 @@ func (c *Config) Validate() error {
 	}
 	if (c.KubeletRegistrationPath == "") != (c.RegistrationDir == "") {
 		errs = append(errs, errors.New("--kubelet-registration-path and --registration-dir are given together, or neither"))
+	}
+	switch {
+	case !c.Origins:
+	case c.kubelet() == "":
+		errs = append(errs, fmt.Errorf("--origins with --kubelet-registration-path %q: accepted is a path such as /var/lib/kubelet/plugins/DRIVER/csi.sock", c.KubeletRegistrationPath))
+	case len(c.NodeName) > maxLabel:
+		errs = append(errs, fmt.Errorf("--origins with --node-name %q: accepted are at most %d characters, since it becomes the value of a label", c.NodeName, maxLabel))
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))

@@ -13,7 +13,7 @@ import (
 )
 
 // findings are what the preflight said last.
-type findings struct{ essential, cache, warm, tracking, sending atomic.Pointer[string] }
+type findings struct{ essential, iscsi, cache, warm, tracking, sending atomic.Pointer[string] }
 
 func (f *findings) update(ctx context.Context, n preflight.Node) {
 	set := func(p *atomic.Pointer[string], err error) {
@@ -27,6 +27,7 @@ func (f *findings) update(ctx context.Context, n preflight.Node) {
 	}
 	found := n.Examine(ctx)
 	set(&f.essential, found.Essential)
+	set(&f.iscsi, found.ISCSI)
 	set(&f.cache, found.Cache)
 	set(&f.warm, found.WarmMove)
 	set(&f.tracking, found.WriteTracking)
@@ -53,7 +54,11 @@ func (p *plugin) streamProblem() string {
 
 // problems is every finding that is an operator's concern, in one line; "" if there is none.
 func (p *plugin) problems() string {
-	out := append([]string{read(&p.findings.essential), read(&p.findings.cache)}, moveProblems(moveFacts{
+	iscsi := ""
+	if p.initiator != "" {
+		iscsi = read(&p.findings.iscsi)
+	}
+	out := append([]string{read(&p.findings.essential), iscsi, read(&p.findings.cache)}, moveProblems(moveFacts{
 		Asked: p.cfg.Method(), Clone: read(&p.findings.warm), Stream: p.streamProblem(), Sending: read(&p.findings.sending),
 	})...)
 	return strings.Join(slices.DeleteFunc(out, func(s string) bool { return s == "" }), "; ")

@@ -44,19 +44,52 @@ func TestMoveProblems(t *testing.T) {
 
 // TestProblems: before the first look nothing is said to be there, and each finding is told.
 func TestProblems(t *testing.T) {
-	p := &plugin{findings: &findings{}}
+	p := &plugin{findings: &findings{}, initiator: "iqn.2026-11.io.example:a"}
 	if got := p.problems(); !strings.Contains(got, "not examined yet") {
 		t.Errorf("got %q", got)
 	}
-	for _, f := range []*atomic.Pointer[string]{&p.findings.essential, &p.findings.cache, &p.findings.warm, &p.findings.tracking, &p.findings.sending} {
+	for _, f := range []*atomic.Pointer[string]{&p.findings.essential, &p.findings.iscsi, &p.findings.cache, &p.findings.warm, &p.findings.tracking, &p.findings.sending} {
 		f.Store(new(string))
 	}
 	if got := p.problems(); got != "" {
 		t.Errorf("nothing is missing: %q", got)
 	}
-	p.findings.essential.Store(new("no iscsid"))
+	p.findings.essential.Store(new("no device mapper"))
+	p.findings.iscsi.Store(new("no iscsid"))
 	p.findings.warm.Store(new("no target clone"))
-	if got := p.problems(); got != "no iscsid; no target clone" {
+	if got := p.problems(); got != "no device mapper; no iscsid; no target clone" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestReady: who attaches volumes of other CSI drivers can do without iSCSI, and without an
+// initiator's name it is not even a finding.
+func TestReady(t *testing.T) {
+	for name, tc := range map[string]struct {
+		essential, iscsi string
+		initiator        string
+		origins          bool
+		ready            bool
+		problems         string
+	}{
+		"all there":                     {initiator: "iqn", ready: true},
+		"no device mapper":              {essential: "no dm", initiator: "iqn", origins: true, problems: "no dm"},
+		"no iscsid":                     {iscsi: "no iscsid", initiator: "iqn", problems: "no iscsid"},
+		"no iscsid, and other origins":  {iscsi: "no iscsid", initiator: "iqn", origins: true, ready: true, problems: "no iscsid"},
+		"no iSCSI at all":               {iscsi: "no initiator name", origins: true, ready: true},
+		"no iSCSI and no device mapper": {essential: "no dm", iscsi: "no initiator name", origins: true, problems: "no dm"},
+	} {
+		p := &plugin{findings: &findings{}, initiator: tc.initiator, cfg: Config{Origins: tc.origins}}
+		for f, text := range map[*atomic.Pointer[string]]string{
+			&p.findings.essential: tc.essential, &p.findings.iscsi: tc.iscsi, &p.findings.cache: "", &p.findings.warm: "", &p.findings.tracking: "", &p.findings.sending: "",
+		} {
+			f.Store(&text)
+		}
+		if err := p.ready(t.Context()); (err == nil) != tc.ready {
+			t.Errorf("%s: ready says %v", name, err)
+		}
+		if got := p.problems(); got != tc.problems {
+			t.Errorf("%s: problems %q, want %q", name, got, tc.problems)
+		}
 	}
 }

@@ -48,7 +48,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/smart"
 	"github.com/nearflash/nearflash/pkg/target/lio"
-	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 )
 
 const (
@@ -84,6 +83,9 @@ type plugin struct {
 	sampler   *observe.Sampler
 	reporter  *observe.Reporter
 	locks     *keylock.Set
+	// initiator is the node's iSCSI initiator name; empty without one, which is possible where
+	// volumes of other CSI drivers are attached.
+	initiator string
 	// leases answers the moves that ask for this node's caches; nil if it exports none.
 	leases *moves.Source
 	// stream sends caches to other nodes' plugins, and streamClient asks them for theirs; nil
@@ -203,8 +205,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
-	initiator, err := p.preflight.InitiatorName()
-	if err != nil {
+	if p.initiator, err = p.preflight.InitiatorName(); err != nil && !cfg.Origins {
 		// Nothing can be attached without it, and it is read only here.
 		return nil, err
 	}
@@ -214,7 +215,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
-		InitiatorIQN: initiator, Preflight: p.problems, Events: recorder, StreamPublicKey: p.streamPublicKey,
+		InitiatorIQN: p.initiator, Preflight: p.problems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
@@ -238,7 +239,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		puller = p.streamClient
 	}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
-		DM: dm, LVM: lv, Transport: iscsi.New(runner, iscsi.Config{InitiatorName: initiator}), FS: mount.New(runner), Reserver: &reservation.Disks{},
+		DM: dm, LVM: lv, Transport: p.transports(runner), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Stream: puller, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
@@ -308,8 +309,14 @@ func (p *plugin) repeatPreflight(ctx context.Context) {
 
 // ready says why no volume can be attached, nil if nothing stands against it.
 func (p *plugin) ready(context.Context) error {
-	if s := read(&p.findings.essential); s != "" {
-		return errors.New(s)
+	what := []*atomic.Pointer[string]{&p.findings.essential, &p.findings.iscsi}
+	if p.cfg.Origins {
+		what = what[:1] // volumes of other CSI drivers need no iSCSI
+	}
+	for _, f := range what {
+		if s := read(f); s != "" {
+			return errors.New(s)
+		}
 	}
 	return nil
 }
@@ -324,8 +331,8 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
 	s := rpc.NewServer(ctx, rec)
-	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready))
-	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes))
+	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.Origins))
+	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.Origins))
 	return rpc.Serve(ctx, s, listener)
 }
 

@@ -1,0 +1,38 @@
+package driver
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestTopology: both halves announce it, or neither: a scheduler that is told of a topology which
+// no node has places no pod.
+func TestTopology(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		caps, err := NewIdentity("v", nil).WithTopology(on).GetPluginCapabilities(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		announced := false
+		for _, c := range caps.GetCapabilities() {
+			announced = announced || c.GetService().GetType() == csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS
+		}
+		info, err := NewNode(nil, nil, "node-a", 0).WithTopology(on).NodeGetInfo(t.Context(), nil)
+		if err != nil || announced != on || (info.GetAccessibleTopology().GetSegments()[TopologyNode] == "node-a") != on {
+			t.Errorf("on %v: announced %v, node %v, %v", on, announced, info, err)
+		}
+	}
+}
+
+func TestCredentialsFor(t *testing.T) {
+	secrets := map[string]string{"userID": "admin", "chap.username": "u"}
+	if c, err := credentialsFor(volume.Source{CSI: &volume.CSISource{}}, secrets); err != nil || !c.Equal(volume.Credentials{Secrets: secrets}) {
+		t.Errorf("another driver's: %v, %v", c, err)
+	}
+	if _, err := credentialsFor(volume.Source{}, secrets); err == nil {
+		t.Error("a CHAP user without a password is taken")
+	}
+}
