@@ -64,6 +64,9 @@ type Access struct {
 	// SizeBytes is the volume's size.
 	SizeBytes int64
 	Exports   []Export
+	// Topologies are the places that the volume can be reached from, each by labels of nodes;
+	// nil is everywhere.
+	Topologies []map[string]string
 }
 
 // Epoch is what a server says of the cluster that uses it.

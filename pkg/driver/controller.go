@@ -64,6 +64,9 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 		return nil, statusFor(err)
 	}
 	resp := &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: string(v.ID), CapacityBytes: v.Spec.CapacityBytes}}
+	for _, segments := range v.Topologies {
+		resp.Volume.AccessibleTopology = append(resp.Volume.AccessibleTopology, &csi.Topology{Segments: segments})
+	}
 	if create.FSType != "" {
 		resp.Volume.VolumeContext = map[string]string{keyFSType: create.FSType}
 	}

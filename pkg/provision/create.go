@@ -72,7 +72,9 @@ func (s *Service) asMade(ctx context.Context, storage backend.Backend, obj *v1al
 			return volume.Volume{}, err
 		}
 	}
-	return s.Get(ctx, id)
+	v, err := s.Get(ctx, id)
+	v.Topologies = access.Topologies
+	return v, err
 }
 
 // intentIsVoid reports whether the server has certainly made no volume for this

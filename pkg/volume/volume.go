@@ -209,6 +209,9 @@ type Volume struct {
 	// WarmSource is what the fence's node may start from, nil if there is nothing
 	// or the node has started.
 	WarmSource *WarmSource
+	// Topologies are the places that the volume can be reached from, each by labels of nodes;
+	// nil is everywhere. Only Provisioner.Create says it.
+	Topologies []map[string]string
 	// PV is the name of the PersistentVolume; "" while that is not known.
 	PV string
 	// SpecGeneration counts the changes of Spec and FlushRequest.

@@ -19,7 +19,11 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 	if f.claim == nil && f.attachment == nil {
 		return backend.Access{}, fmt.Errorf("%w: no claim %s/%s", volume.ErrNotFound, b.namespace, id)
 	}
-	return backend.Access{Generation: f.generation, SizeBytes: sizeOf(f.pv), Exports: f.exports()}, nil
+	out := backend.Access{Generation: f.generation, SizeBytes: sizeOf(f.pv), Exports: f.exports()}
+	if f.pv != nil {
+		out.Topologies, _ = topologies(f.pv) // Create has refused what cannot be said
+	}
+	return out, nil
 }
 
 // sizeOf is the size of a PersistentVolume; 0 without one.

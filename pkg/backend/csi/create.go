@@ -157,7 +157,10 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 		}
 		switch step {
 		case createDone:
-			_, err := source(ctx, f.pv)
+			if _, err := source(ctx, f.pv); err != nil || req.Origin.PV != "" {
+				return err
+			}
+			_, err := topologies(f.pv)
 			return err
 		case createClaim:
 			err = b.makeClaim(ctx, id, f.origin, req)
