@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/e2e/kernel/guest"
-	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
@@ -97,13 +96,10 @@ func TestKernelIOErrorsCount(t *testing.T) {
 		a, b := r.volume("a"), r.volume("b")
 		a.start(c)
 		b.start(c)
-		a.heat()
 		works := func() uint64 {
-			f := a.direct(a.cache)
-			defer func() { _ = f.Close() }()
 			failed := a.writes(20) + a.reads(20)
-			r.must("flush", f.Sync())
-			r.must("discard", blockdev.Discard(t.Context(), a.cache.DevPath(), [][2]uint64{{8 * mib, mib}}))
+			r.must("flush", a.file.Sync())
+			r.must("discard", a.discard())
 			return failed
 		}
 		a.wantMore(c, "use that works", works)
@@ -120,16 +116,13 @@ func TestKernelIOErrorsCount(t *testing.T) {
 		b.wantMore(c, "writes", func() uint64 { return b.writes(7) })
 		repair()
 
-		a.heat()
 		a.writes(1)
 		defer a.fail()()
 		if a.writes(1) != 1 {
 			t.Fatal("a write to an origin that fails did not fail")
 		}
 		got := buffer(4096, 0)
-		f := a.direct(a.cache)
-		defer func() { _ = f.Close() }()
-		if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, buffer(4096, a.seed)) {
+		if _, err := a.file.ReadAt(got, 0); err != nil || !bytes.Equal(got, buffer(4096, a.seed)) {
 			t.Errorf("a cache does not keep what its origin refused (%v): then nobody needs this package", err)
 		}
 	})
@@ -157,17 +150,16 @@ func TestKernelIOErrorsStorm(t *testing.T) {
 			sum += n
 		}
 		n, id2 := a.count(c)
-		if sum != 4000 || n-before != sum || id2 != id {
+		exact := n-before == sum || c.noHistogram && n-before > sum // with those of the devices above and below
+		if sum != 4000 || !exact || id2 != id {
 			t.Errorf("%d writes have failed, counted are %d; %s, then %s", sum, n-before, id, id2)
 		}
 		// What the ring has lost is everybody's.
 		m, _ := b.count(c)
-		if lost := m - others; c.noHistogram != (lost > 0) || lost >= sum {
+		if lost := m - others; c.noHistogram != (lost > 0) {
 			t.Errorf("of another volume %d are counted", lost)
 		}
-		f := a.direct(a.cache)
-		defer func() { _ = f.Close() }()
-		if _, err := f.WriteAt(buffer(mib, 1), 512); err == nil {
+		if _, err := a.file.WriteAt(buffer(mib, 1), 512); err == nil {
 			t.Error("a large write did not fail")
 		}
 		if now, _ := a.count(c); now <= n {
@@ -195,10 +187,8 @@ func TestKernelIOErrorsRequests(t *testing.T) {
 		v := r.volumeOver("m", lower)
 		v.start(c)
 		v.must("start of a bio-based multipath device", c.Start(t.Context(), lower.DevNo()))
-		f := v.direct(v.cache)
-		defer func() { _ = f.Close() }()
 		v.wantMore(c, "a read of a bad sector", func() uint64 {
-			_, err := f.ReadAt(buffer(4096, 0), 0x1234/8*4096)
+			_, err := v.file.ReadAt(buffer(4096, 0), 0x1234/8*4096)
 			return v.isEIO(err)
 		})
 		if n, _ := v.count(c); n == 0 {

@@ -95,8 +95,13 @@ type vol struct {
 
 	name                 string
 	lower, origin, cache devmapper.Info
+	// file is the cache, past the page cache. It stays open: when somebody closes a device that
+	// was open for writing, udev has a look at it, and its reads may fail too.
+	file *os.File
 	// seed makes data of one write differ from those of the last.
 	seed byte
+	// cold counts reads of what is not cached.
+	cold int
 }
 
 // volume is one over a disk's part, which fail and repair change.
@@ -112,10 +117,21 @@ func (r *rig) volumeOver(name string, lower devmapper.Info) *vol {
 	data := r.slice("nf-"+name+".data", guest.Disk("b"), dataSize)
 	r.must("empty metadata", blockdev.ZeroHead(r.t.Context(), meta.DevPath(), mib))
 	v.origin = r.device("nf-"+name+".origin", originSize*mibSectors, devmapper.LinearTarget{Device: lower.DevNo()})
-	v.cache = r.device("nf-"+name, originSize*mibSectors, devmapper.CacheTarget{
+	cache := devmapper.CacheTarget{
 		Metadata: meta.DevNo(), Data: data.DevNo(), Origin: v.origin.DevNo(), ChunkSectors: devmapper.MinChunkSectors,
 		Mode: devmapper.Writethrough, Policy: devmapper.PolicySMQ,
-	})
+	}
+	v.cache = r.device("nf-"+name, originSize*mibSectors, cache)
+	f, err := os.OpenFile(v.cache.DevPath(), os.O_RDWR|unix.O_DIRECT, 0)
+	r.must("open", err)
+	r.t.Cleanup(func() { _ = f.Close() })
+	v.file = f
+	v.heat()
+	// The other policy reads the origin for whatever is used often, which may fail too.
+	cache.Policy = devmapper.PolicyCleaner
+	r.must("load", r.dm.Load(r.t.Context(), "nf-"+name, devmapper.Table{{Length: originSize * mibSectors, Target: cache}}))
+	r.must("resume", r.dm.Resume(r.t.Context(), "nf-"+name))
+	r.command("udevadm", "settle")
 	return v
 }
 
@@ -136,14 +152,6 @@ func (v *vol) fail() (repair func()) {
 	return func() { v.swap(table[0].Target) }
 }
 
-// direct opens a device past the page cache.
-func (r *rig) direct(info devmapper.Info) *os.File {
-	r.t.Helper()
-	f, err := os.OpenFile(info.DevPath(), os.O_RDWR|unix.O_DIRECT, 0)
-	r.must("open", err)
-	return f
-}
-
 // buffer is one that O_DIRECT accepts.
 func buffer(n int, fill byte) []byte {
 	const unit = 4096
@@ -158,13 +166,11 @@ func buffer(n int, fill byte) []byte {
 // heat reads the first chunk until it is cached.
 func (v *vol) heat() {
 	v.t.Helper()
-	f := v.direct(v.cache)
-	defer func() { _ = f.Close() }()
 	for began := time.Now(); time.Since(began) < time.Minute; {
 		before, _, err := v.dm.Status(v.t.Context(), "nf-"+v.name)
 		v.must("status", err)
 		for range 200 {
-			_, err := f.ReadAt(buffer(4096, 0), 0)
+			_, err := v.file.ReadAt(buffer(4096, 0), 0)
 			v.must("read", err)
 		}
 		after, _, err := v.dm.Status(v.t.Context(), "nf-"+v.name)
@@ -176,29 +182,35 @@ func (v *vol) heat() {
 	v.t.Fatal("the first chunk is not in the cache")
 }
 
-// writes writes n blocks of 4 KiB from the beginning on, one after the other.
+// writes writes n blocks of 4 KiB in the first chunk, which is cached.
 func (v *vol) writes(n int) (failed uint64) {
 	v.t.Helper()
-	f := v.direct(v.cache)
-	defer func() { _ = f.Close() }()
 	v.seed++
 	for i := range n {
-		_, err := f.WriteAt(buffer(4096, v.seed), int64(i)*4096)
+		_, err := v.file.WriteAt(buffer(4096, v.seed), int64(i%8)*4096)
 		failed += v.isEIO(err)
 	}
 	return failed
 }
 
-// reads reads n blocks of 4 KiB that are not cached.
+// reads reads n blocks of 4 KiB that are not cached, far from each other.
 func (v *vol) reads(n int) (failed uint64) {
 	v.t.Helper()
-	f := v.direct(v.cache)
-	defer func() { _ = f.Close() }()
-	for i := range n {
-		_, err := f.ReadAt(buffer(4096, 0), originSize*mib-int64(i+1)*4096)
+	for range n {
+		_, err := v.file.ReadAt(buffer(4096, 0), int64(4+v.cold%(originSize-4))*mib)
 		failed += v.isEIO(err)
+		v.cold++
 	}
 	return failed
+}
+
+// discard discards the second MiB.
+func (v *vol) discard() error {
+	area := [2]uint64{mib, mib}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, v.file.Fd(), unix.BLKDISCARD, uintptr(unsafe.Pointer(&area))); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 func (v *vol) isEIO(err error) uint64 {
