@@ -114,9 +114,12 @@ func (c *Counter) Start(ctx context.Context, devno string) error {
 	for _, name := range names {
 		dir := c.dir(name)
 		if !going {
-			if _, err := c.way(dir).read(dir); err == nil {
-				going = true
+			_, err := c.way(dir).read(dir)
+			if going = err == nil; going {
 				continue
+			}
+			if !errors.Is(err, ErrNotCounting) && !errors.Is(err, errParse) {
+				return err
 			}
 		}
 		// Begun and not finished, or changed by somebody: how much it has missed, nobody knows.

@@ -198,7 +198,7 @@ func TestKernelIOErrorsRequests(t *testing.T) {
 		if err != nil || len(dirs) != 1 {
 			t.Fatalf("disks: %v, %v", dirs, err)
 		}
-		v.must("disk dies", writeFile(dirs[0], "offline"))
+		v.must("disk dies", writeFile(dirs[0], "offline\n"))
 		v.wantMore(c, "writes", func() uint64 { return v.writes(5) })
 		v.wantMore(c, "reads", func() uint64 { return v.reads(5) })
 		if n, _ := v.count(c); n < 10 {
