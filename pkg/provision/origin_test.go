@@ -223,8 +223,14 @@ func testOriginOff(t *testing.T, o *origins) {
 	}
 	o.publishTo(t, "a", 1)
 	_, err = off.Publish(t.Context(), o.id, o.cluster.Node("a"), nil, chap)
-	if err == nil {
-		t.Error("published by a controller without origins")
+	wantError(t, err, volume.ErrUnavailable)
+	if !strings.Contains(err.Error(), "origins.enabled") {
+		t.Error(err)
+	}
+	_, err = off.Publish(t.Context(), "another", o.cluster.Node("a"), &volume.Spec{Mode: volume.ModeNone, Origin: &volume.Origin{PV: "pv"}}, nil)
+	wantError(t, err, volume.ErrUnavailable)
+	if _, err := off.Get(t.Context(), "another"); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("the record of what is not enabled: %v", err)
 	}
 	_, err = off.Expand(t.Context(), o.id, 2*gib)
 	for _, err := range []error{err, off.Unpublish(t.Context(), o.id, o.cluster.Node("a")), off.Delete(t.Context(), o.id)} {

@@ -87,6 +87,18 @@ func (s *Service) find(ctx context.Context, id volume.ID, spec *volume.Spec) (pl
 	return placeOf(obj), nil
 }
 
+// orDisabled returns why a volume cannot be served if that is because its kind is not enabled,
+// which find has not asked for; otherwise err.
+func (s *Service) orDisabled(ctx context.Context, id volume.ID, err error) error {
+	if s.origins != nil {
+		return err
+	}
+	if obj, loadErr := records.Load(ctx, s.client, id); loadErr == nil && placeOf(obj) == withOrigin {
+		_, err = s.storage(withOrigin, volume.ErrUnavailable)
+	}
+	return err
+}
+
 // host returns the name by which a storage knows a node: of a storage server the iSCSI
 // initiator name, "" if no nearflash node plugin has reported one; else the node's own.
 // Errors: ErrUnavailable.

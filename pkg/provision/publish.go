@@ -18,12 +18,15 @@ import (
 // Publish implements volume.Provisioner.
 func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *volume.Spec, cred *volume.Credentials) (volume.Publication, error) {
 	at, err := s.find(ctx, id, spec)
+	if err == nil && at == withOrigin {
+		_, err = s.storage(at, volume.ErrUnavailable)
+	}
 	if err != nil {
 		return volume.Publication{}, err
 	}
 	initiator, err := s.newOwner(ctx, at, node)
 	if err != nil {
-		return volume.Publication{}, err
+		return volume.Publication{}, s.orDisabled(ctx, id, err)
 	}
 	var access sight
 	var accessErr error
@@ -35,7 +38,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 		return volume.Publication{}, err
 	}
 	if at != placeOf(obj) {
-		return volume.Publication{}, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id)
+		return volume.Publication{}, s.orDisabled(ctx, id, fmt.Errorf("%w: the record of volume %s was made anew meanwhile", volume.ErrBusy, id))
 	}
 	formatBlank := spec != nil && spec.FormatBlank
 	if obj.Spec.Static != nil {

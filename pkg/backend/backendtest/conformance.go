@@ -77,10 +77,11 @@ func conformCapacity(t *testing.T, b backend.Backend) {
 	before, err := b.Capacity(t.Context())
 	must(t, err)
 	must(t, b.Create(t.Context(), "v", backend.Request{SizeBytes: 8 * mib, Provisioning: "thick"}))
+	must(t, b.Create(t.Context(), "default", backend.Request{SizeBytes: 8 * mib}))
 	after, err := b.Capacity(t.Context())
 	must(t, err)
 	if before <= after {
-		t.Errorf("capacity was %d and is %d with a volume more", before, after)
+		t.Errorf("capacity was %d and is %d with two volumes more", before, after)
 	}
 }
 
