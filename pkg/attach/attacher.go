@@ -164,11 +164,23 @@ func (c WarmConfig) withDefaults() WarmConfig {
 	return c
 }
 
+// ErrorCounter counts the bios that devices of the device mapper, named "major:minor", have
+// failed.
+type ErrorCounter interface {
+	// Start begins to count, if that does not go on.
+	Start(ctx context.Context, devno string) error
+	// Count never becomes less as long as the id is the same.
+	Count(ctx context.Context, devno string) (n uint64, id string, err error)
+}
+
 // Deps are the collaborators of an Attacher.
 type Deps struct {
 	DM        devmapper.Client
 	LVM       lvm.Client
 	Transport transport.Transport
+	// IOErrors counts what devices fail; nil if nobody does, so that no cache over another
+	// driver's volume is kept.
+	IOErrors ErrorCounter
 	// Blocks are this machine's devices; nil is blockdev.Host.
 	Blocks Blocks
 	// Reserver fences static volumes.

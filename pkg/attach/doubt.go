@@ -2,11 +2,14 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -15,7 +18,7 @@ import (
 // markOrigin notes in the entry, which the caller saves, what has failed of the origin so
 // far: before the table of a cache is loaded (states.md, Writes that failed).
 func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
-	m, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+	m, err := a.marks(ctx, e, true)
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Errors of the origin cannot be counted; the cache will not be kept", "volume", e.ID)
 	}
@@ -25,17 +28,77 @@ func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
 	e.OriginMarks = m
 }
 
+// kernelCount begins the name of the kernel's own count among the marks of a volume; the number
+// of the device that it counts at follows.
+const kernelCount = "kernel "
+
+// marks are those of the paths of the origin; of another driver's volume, whose disk may count
+// nothing, with what the kernel has counted at the origin's device. It begins to count, if begin.
+func (a *Attacher) marks(ctx context.Context, e *state.Entry, begin bool) (transport.Marks, error) {
+	m, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+	if e.Source.CSI == nil || err != nil || len(m) == 0 {
+		return m, err
+	}
+	if a.IOErrors == nil {
+		return nil, errors.New("nobody counts what it fails")
+	}
+	devno, err := a.countedAt(ctx, e, begin)
+	if err != nil {
+		return nil, err
+	}
+	if begin {
+		if err := a.IOErrors.Start(ctx, devno); err != nil {
+			return nil, err
+		}
+	}
+	n, id, err := a.IOErrors.Count(ctx, devno)
+	if err != nil {
+		return nil, err
+	}
+	m[kernelCount+devno] = transport.PathMark{Path: id, Errors: n}
+	return m, nil
+}
+
+// countedAt is the number of the origin's device: when a count begins the device's own, later the
+// one of the mark. The last look comes when the device has been removed; what another one of
+// that number has failed since is counted too, and costs no more than a cache.
+func (a *Attacher) countedAt(ctx context.Context, e *state.Entry, begin bool) (string, error) {
+	name := layout.Device(e.ID, layout.Origin)
+	infos, err := a.DM.Info(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	info, there := infos[name]
+	if begin {
+		if !there {
+			return "", fmt.Errorf("no device %s, at which it is counted what fails", name)
+		}
+		return info.DevNo(), nil
+	}
+	for mark := range e.OriginMarks {
+		devno, found := strings.CutPrefix(mark, kernelCount)
+		switch {
+		case !found:
+		case there && info.DevNo() != devno:
+			return "", fmt.Errorf("device %s is %s, and what fails was counted at %s", name, info.DevNo(), devno)
+		default:
+			return devno, nil
+		}
+	}
+	return "", errors.New("it was not counted what fails")
+}
+
 // rescan has the kernel read the origin's size again, and notes in the entry, which the
 // caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
 // which it is known. Paths that the cache has not used so far get a mark now, before it does.
 func (a *Attacher) rescan(ctx context.Context, e *state.Entry) (map[string]uint64, error) {
-	before, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+	before, err := a.marks(ctx, e, false)
 	if rescanErr := a.Transport.Rescan(ctx, transport.Target{Source: e.Source}); rescanErr != nil {
 		return nil, rescanErr
 	}
 	var after transport.Marks
 	if err == nil {
-		after, err = a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+		after, err = a.marks(ctx, e, false)
 	}
 	if err != nil {
 		klog.FromContext(ctx).Error(err, "Errors of a rescan cannot be counted; the cache will not be kept", "volume", e.ID)
@@ -87,7 +150,7 @@ func (a *Attacher) doubt(ctx context.Context, e *state.Entry) string {
 			break
 		}
 	}
-	now, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
+	now, err := a.marks(ctx, e, false)
 	if err != nil {
 		return fmt.Sprintf("nobody knows whether requests to the storage server have failed: %v", err)
 	}

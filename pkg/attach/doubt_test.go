@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // markedPaths is a transport of which only the marks are asked.
@@ -174,6 +176,82 @@ func TestRescanWithoutMarks(t *testing.T) {
 		c.blind = 0
 		if why := a.doubt(t.Context(), e); (why != "") != (blind > 0) {
 			t.Errorf("marks failed %d times: %q", blind, why)
+		}
+	}
+}
+
+// kernelCounts is the kernel's count, of one device.
+type kernelCounts struct {
+	devmapper.Client
+	n       uint64
+	id      string
+	err     error
+	going   bool
+	missing bool
+	minor   int
+}
+
+func (k *kernelCounts) Info(context.Context, string) (map[string]devmapper.Info, error) {
+	if k.missing {
+		return nil, nil
+	}
+	return map[string]devmapper.Info{"nf-v.origin": {Major: 253, Minor: k.minor}}, nil
+}
+
+func (k *kernelCounts) Start(_ context.Context, devno string) error {
+	k.going = k.going || devno == "253:7"
+	return k.err
+}
+
+func (k *kernelCounts) Count(_ context.Context, devno string) (uint64, string, error) {
+	if !k.going || devno != "253:7" {
+		return 0, "", errors.New("nobody counts")
+	}
+	return k.n, k.id, k.err
+}
+
+// TestDoubtOfAnotherDriver: its disk may count nothing, so the kernel does, at our device over it.
+func TestDoubtOfAnotherDriver(t *testing.T) {
+	cases := map[string]struct {
+		begin, end func(*kernelCounts)
+		path       string
+		without    bool // nobody counts
+		want       bool
+	}{
+		"no error":               {},
+		"an error":               {end: func(k *kernelCounts) { k.n++ }, want: true},
+		"another count":          {end: func(k *kernelCounts) { k.id = "b" }, want: true},
+		"the count has ended":    {end: func(k *kernelCounts) { k.going = false }, want: true},
+		"it cannot be read":      {end: func(k *kernelCounts) { k.err = errors.New("locked down") }, want: true},
+		"it could not begin":     {begin: func(k *kernelCounts) { k.err = errors.New("no tracefs") }, want: true},
+		"no device at the begin": {begin: func(k *kernelCounts) { k.missing = true }, want: true},
+		"another disk":           {path: "sdb", want: true},
+		"the device is gone":     {end: func(k *kernelCounts) { k.missing = true }},
+		"an error before that":   {end: func(k *kernelCounts) { k.missing = true; k.n++ }, want: true},
+		"another device":         {end: func(k *kernelCounts) { k.minor++ }, want: true},
+		"nobody counts":          {without: true, want: true},
+	}
+	for name, tc := range cases {
+		k := &kernelCounts{n: 3, id: "a", minor: 7}
+		paths := &countedPaths{path: "sda"}
+		a := &Attacher{Deps: Deps{Transport: paths, DM: k, IOErrors: k}}
+		if tc.without {
+			a.IOErrors = nil
+		}
+		e := &state.Entry{ID: "v", Source: volume.Source{CSI: &volume.CSISource{}}}
+		if tc.begin != nil {
+			tc.begin(k)
+		}
+		a.markOrigin(t.Context(), e)
+		k.err, k.missing = nil, false
+		if tc.end != nil {
+			tc.end(k)
+		}
+		if tc.path != "" {
+			paths.path = tc.path
+		}
+		if why := a.doubt(t.Context(), e); (why != "") != tc.want {
+			t.Errorf("%s: %q, want a doubt: %t", name, why, tc.want)
 		}
 	}
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
@@ -239,7 +240,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		puller = p.streamClient
 	}
 	p.attacher = attach.New(attach.Config{Node: cfg.NodeName, Boot: strings.TrimSpace(string(boot)), Warm: warm}, attach.Deps{
-		DM: dm, LVM: lv, Transport: p.transports(runner), FS: mount.New(runner), Reserver: &reservation.Disks{},
+		DM: dm, LVM: lv, Transport: p.transports(runner), IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
 		Exporter: exporter, Stream: puller, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -37,23 +35,11 @@ type Config struct {
 	AskTimeout time.Duration
 	// Stat says what is at a path, following links; nil asks the kernel.
 	Stat Stat
-	// Errors counts failed requests of disks that do not count them themselves; nil counts
-	// none.
-	Errors ErrorCounter
 }
 
 // Stat returns the number "major:minor" of the block device that a path leads to; block is
 // false for anything else. A path that is not there is fs.ErrNotExist.
 type Stat func(path string) (devno string, block bool, err error)
-
-// ErrorCounter counts requests that a block device has failed.
-type ErrorCounter interface {
-	// Start begins to count, if it is not counting; devno is "major:minor".
-	Start(devno string) error
-	// Count is how many have failed since. The id is another one if some of that time was
-	// not counted.
-	Count(devno string) (n uint64, id string, err error)
-}
 
 // Transport is transport.Transport over the node plugins of other CSI drivers.
 type Transport struct {
@@ -62,7 +48,6 @@ type Transport struct {
 	timeout time.Duration
 	drivers *registry
 	disks   disks
-	errors  ErrorCounter
 
 	mu sync.Mutex
 	// secrets are those of the last Connect, by PersistentVolume.
@@ -92,7 +77,7 @@ func New(c Config) *Transport {
 		c.Stat = statDevice
 	}
 	return &Transport{
-		kubelet: c.Kubelet, boot: c.BootID, timeout: c.CallTimeout, errors: c.Errors,
+		kubelet: c.Kubelet, boot: c.BootID, timeout: c.CallTimeout,
 		drivers: newRegistry(filepath.Join(c.Kubelet, "plugins_registry"), c.AskTimeout),
 		disks:   disks{sysfs: c.Sysfs, dev: c.Dev, stat: c.Stat},
 		secrets: map[string]map[string]string{},
@@ -112,7 +97,6 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
 	if attached {
-		t.count(ctx, found)
 		return found.origin(), nil
 	}
 	if err := t.call(ctx, v, secrets); err != nil {
@@ -125,7 +109,6 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	if err := t.remember(v, d); err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
-	t.count(ctx, d)
 	return d.origin(), nil
 }
 
@@ -182,17 +165,6 @@ func (t *Transport) published(v vol) (disk, error) {
 		return disk{}, err
 	}
 	return d, known.check(d)
-}
-
-// count has the errors of a disk counted that does not count them itself.
-func (t *Transport) count(ctx context.Context, d disk) {
-	if t.errors == nil || d.counts() {
-		return
-	}
-	if err := t.errors.Start(d.devno); err != nil {
-		// Marks says that they are not known, and the cache is not kept: no pod waits for it.
-		klog.FromContext(ctx).Error(err, "Errors of the origin are not counted", "device", d.name)
-	}
 }
 
 // attached finds the device of a volume without its driver.

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/transport"
-	"github.com/nearflash/nearflash/pkg/transport/csi"
 	"github.com/nearflash/nearflash/pkg/transport/csi/origintest"
 )
 
@@ -105,21 +104,6 @@ func TestPartition(t *testing.T) {
 	w.mustDisconnect()
 }
 
-// counter is an ErrorCounter.
-type counter struct {
-	n       uint64
-	id      string
-	err     error
-	started []string
-}
-
-func (c *counter) Start(devno string) error {
-	c.started = append(c.started, devno)
-	return c.err
-}
-
-func (c *counter) Count(string) (uint64, string, error) { return c.n, c.id, c.err }
-
 func (w *world) marks() transport.Marks {
 	w.t.Helper()
 	m, err := w.tr.Marks(w.t.Context(), w.at)
@@ -129,31 +113,15 @@ func (w *world) marks() transport.Marks {
 	return m
 }
 
-func TestMarksOfSCSI(t *testing.T) {
-	w := newWorld(t, all, attributes(map[string]string{"device/ioerr_cnt": "0x2", "device/iotmo_cnt": "0x1", "device/wwid": "naa.1"}))
-	c := &counter{}
-	w.config.Errors = c
-	w.restart()
+func TestMarks(t *testing.T) {
+	w := newWorld(t, all, attributes(map[string]string{"device/wwid": "naa.1"}))
 	w.mustConnect()
-	if len(c.started) > 0 {
-		t.Error("a disk that counts is counted")
-	}
 	base := w.marks()
 	m, ok := base[driverName]
-	if !ok || m.Errors != 3 || !strings.Contains(m.Path, "fake1 (240:1)") || !strings.Contains(m.Path, "naa.1") || !strings.Contains(m.Path, "diskseq 1") {
+	if !ok || m.Errors != 0 || !strings.Contains(m.Path, "fake1 (240:1)") || !strings.Contains(m.Path, "naa.1") || !strings.Contains(m.Path, "diskseq 1") {
 		t.Fatalf("marks %+v", base)
 	}
-	dir := filepath.Join(w.files.Root, "sys/devices/fake1")
-	write(t, filepath.Join(dir, "device/ioerr_cnt"), "0x4")
-	if f, why := w.marks().Since(base, nil); f != transport.FailedYes {
-		t.Errorf("failed: %s, %s", f, why)
-	}
-	write(t, filepath.Join(dir, "device/ioerr_cnt"), "x")
-	if _, err := w.tr.Marks(t.Context(), w.at); err == nil {
-		t.Error("a count that is none")
-	}
-	write(t, filepath.Join(dir, "device/ioerr_cnt"), "0x2")
-	write(t, filepath.Join(dir, "diskseq"), "7")
+	write(t, filepath.Join(w.files.Root, "sys/devices/fake1", "diskseq"), "7")
 	if f, why := w.marks().Since(base, nil); f != transport.FailedUnknown {
 		t.Errorf("a disk that was away: %s, %s", f, why)
 	}
@@ -168,7 +136,6 @@ func TestMarksOfISCSI(t *testing.T) {
 	scsi, connection := filepath.Join(fabric, "target2:0:0/2:0:0:0"), filepath.Join(fabric, "connection3:0/iscsi_connection/connection3:0")
 	mkdir(t, scsi)
 	mkdir(t, connection)
-	write(t, filepath.Join(scsi, "ioerr_cnt"), "0x0")
 	if err := os.Symlink(scsi, filepath.Join(w.files.Root, "sys/devices/fake1/device")); err != nil {
 		t.Fatal(err)
 	}
@@ -184,50 +151,5 @@ func TestMarksOfISCSI(t *testing.T) {
 	if f, why := w.marks().Since(base, nil); f != transport.FailedUnknown {
 		t.Errorf("a new login: %s, %s", f, why)
 	}
-	w.mustDisconnect()
-}
-
-// TestMarksOfFibreChannel: what a lost port fails is not counted by the disk.
-func TestMarksOfFibreChannel(t *testing.T) {
-	w := newWorld(t, all)
-	w.mustConnect()
-	scsi := filepath.Join(w.files.Root, "sys/devices/host1/rport-1:0-2/target1:0:2/1:0:2:0")
-	mkdir(t, scsi)
-	write(t, filepath.Join(scsi, "ioerr_cnt"), "0x0")
-	if err := os.Symlink(scsi, filepath.Join(w.files.Root, "sys/devices/fake1/device")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := w.tr.Marks(t.Context(), w.at); !errors.Is(err, csi.ErrNotCounted) {
-		t.Errorf("marks: %v", err)
-	}
-	w.mustDisconnect()
-}
-
-func TestMarksByCounter(t *testing.T) {
-	w := newWorld(t, all)
-	w.mustConnect()
-	if _, err := w.tr.Marks(t.Context(), w.at); !errors.Is(err, csi.ErrNotCounted) {
-		t.Errorf("marks: %v", err)
-	}
-	c := &counter{n: 5, id: "one"}
-	w.config.Errors = c
-	w.restart()
-	w.mustConnect() // also of what is attached: the process is a new one
-	if len(c.started) != 1 || c.started[0] != "240:1" {
-		t.Errorf("started %v", c.started)
-	}
-	base := w.marks()
-	if base[driverName].Errors != 5 {
-		t.Errorf("marks %+v", base)
-	}
-	c.id = "two"
-	if f, why := w.marks().Since(base, nil); f != transport.FailedUnknown {
-		t.Errorf("failed: %s, %s", f, why)
-	}
-	c.err = errors.New("no program is loaded")
-	if _, err := w.tr.Marks(t.Context(), w.at); !errors.Is(err, c.err) {
-		t.Errorf("marks: %v", err)
-	}
-	w.mustConnect() // no pod waits for a counter
 	w.mustDisconnect()
 }
