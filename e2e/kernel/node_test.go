@@ -25,6 +25,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/lvm"
@@ -34,9 +35,14 @@ import (
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/lio"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/transport/csi"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
+
+// kubeletDir is the folder of a node that stands for kubelet's.
+const kubeletDir = "kubelet"
 
 // node is a node plugin without its sockets, over the real kernel.
 type node struct {
@@ -98,7 +104,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
-		DM: devmapper.New(run), LVM: lv, Transport: iscsi.New(run, iscsi.Config{}), FS: mount.New(run), Reserver: &reservation.Disks{},
+		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(csi.Config{Kubelet: filepath.Join(dir, kubeletDir)})}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Stream: cachestream.NewClient(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},

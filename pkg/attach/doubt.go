@@ -32,11 +32,17 @@ func (a *Attacher) markOrigin(ctx context.Context, e *state.Entry) {
 // of the device that it counts at follows.
 const kernelCount = "kernel "
 
-// marks are those of the paths of the origin; of another driver's volume, whose disk may count
-// nothing, with what the kernel has counted at the origin's device. It begins to count, if begin.
+// marks are those of the paths of the origin; of a disk that counts nothing, with what the kernel
+// has counted at the origin's device. It begins to count, if begin.
 func (a *Attacher) marks(ctx context.Context, e *state.Entry, begin bool) (transport.Marks, error) {
 	m, err := a.Transport.Marks(ctx, transport.Target{Source: e.Source})
-	if e.Source.CSI == nil || err != nil || len(m) == 0 {
+	uncounted := false
+	for path, mark := range m {
+		uncounted = uncounted || mark.Uncounted
+		mark.Uncounted = false
+		m[path] = mark
+	}
+	if err != nil || !uncounted {
 		return m, err
 	}
 	if a.IOErrors == nil {

@@ -72,6 +72,7 @@ type countedPaths struct {
 	next        []uint64
 	price       uint64
 	refuse, new bool
+	uncounted   bool
 	// blind are the calls of Marks that fail from now on.
 	blind int
 }
@@ -81,7 +82,7 @@ func (c *countedPaths) Marks(context.Context, transport.Target) (transport.Marks
 		c.blind--
 		return nil, errors.New("no connection")
 	}
-	m := transport.Marks{"p:1": {Path: c.path, Errors: c.errors}}
+	m := transport.Marks{"p:1": {Path: c.path, Errors: c.errors, Uncounted: c.uncounted}}
 	if c.new {
 		m["q:1"] = transport.PathMark{Path: "q", Errors: c.errors}
 	}
@@ -233,7 +234,7 @@ func TestDoubtOfAnotherDriver(t *testing.T) {
 	}
 	for name, tc := range cases {
 		k := &kernelCounts{n: 3, id: "a", minor: 7}
-		paths := &countedPaths{path: "sda"}
+		paths := &countedPaths{path: "sda", uncounted: true}
 		a := &Attacher{Deps: Deps{Transport: paths, DM: k, IOErrors: k}}
 		if tc.without {
 			a.IOErrors = nil

@@ -13,6 +13,8 @@ type PathMark struct {
 	Path string `json:"path"`
 	// Errors is how many commands have failed on it, whatever came of them.
 	Errors uint64 `json:"errors"`
+	// Uncounted says that nobody counts them.
+	Uncounted bool `json:"uncounted,omitempty"`
 	// Rescans is in how many rescans since then commands have failed, and RescanErrors how
 	// many (Rescanned).
 	Rescans      uint64 `json:"rescans,omitempty"`
@@ -46,6 +48,8 @@ func (m Marks) Since(base Marks, price map[string]uint64) (f Failed, why string)
 		switch {
 		case !found:
 			return FailedUnknown, "the path by " + portal + " is gone"
+		case is.Uncounted || was.Uncounted:
+			return FailedUnknown, "nobody counts what fails by " + portal
 		case is.Path != was.Path || is.Errors < was.Errors:
 			return FailedUnknown, "the path by " + portal + " has lost its connection meanwhile"
 		}

@@ -26,6 +26,8 @@ func TestMarksSince(t *testing.T) {
 		"fewer than before":    {both, transport.Marks{"p:1": {Path: a.Path, Errors: 1}, "q:1": b}, 0, transport.FailedUnknown},
 		"a path is gone":       {both, transport.Marks{"p:1": a}, 0, transport.FailedUnknown},
 		"another connection":   {both, transport.Marks{"p:1": {Path: "session3 a", Errors: 2}, "q:1": b}, 0, transport.FailedUnknown},
+		"not counted":          {both, transport.Marks{"p:1": {Path: a.Path, Errors: 2, Uncounted: true}, "q:1": b}, 0, transport.FailedUnknown},
+		"was not counted":      {transport.Marks{"p:1": {Path: a.Path, Errors: 2, Uncounted: true}}, both, 0, transport.FailedUnknown},
 		"nothing is there":     {both, nil, 0, transport.FailedUnknown},
 		"nothing was known":    {transport.Marks{}, both, 0, transport.FailedUnknown},
 

@@ -113,17 +113,46 @@ func (w *world) marks() transport.Marks {
 	return m
 }
 
-func TestMarks(t *testing.T) {
-	w := newWorld(t, all, attributes(map[string]string{"device/wwid": "naa.1"}))
+func TestMarksOfSCSI(t *testing.T) {
+	w := newWorld(t, all, attributes(map[string]string{"device/ioerr_cnt": "0x2", "device/iotmo_cnt": "0x1", "device/wwid": "naa.1"}))
 	w.mustConnect()
 	base := w.marks()
 	m, ok := base[driverName]
-	if !ok || m.Errors != 0 || !strings.Contains(m.Path, "fake1 (240:1)") || !strings.Contains(m.Path, "naa.1") || !strings.Contains(m.Path, "diskseq 1") {
+	if !ok || m.Errors != 3 || m.Uncounted || !strings.Contains(m.Path, "fake1 (240:1)") || !strings.Contains(m.Path, "naa.1") || !strings.Contains(m.Path, "diskseq 1") {
 		t.Fatalf("marks %+v", base)
 	}
-	write(t, filepath.Join(w.files.Root, "sys/devices/fake1", "diskseq"), "7")
+	dir := filepath.Join(w.files.Root, "sys/devices/fake1")
+	write(t, filepath.Join(dir, "device/ioerr_cnt"), "0x4")
+	if f, why := w.marks().Since(base, nil); f != transport.FailedYes {
+		t.Errorf("failed: %s, %s", f, why)
+	}
+	write(t, filepath.Join(dir, "device/ioerr_cnt"), "x")
+	if _, err := w.tr.Marks(t.Context(), w.at); err == nil {
+		t.Error("a count that is none")
+	}
+	write(t, filepath.Join(dir, "device/ioerr_cnt"), "0x2")
+	write(t, filepath.Join(dir, "diskseq"), "7")
 	if f, why := w.marks().Since(base, nil); f != transport.FailedUnknown {
 		t.Errorf("a disk that was away: %s, %s", f, why)
+	}
+	w.mustDisconnect()
+}
+
+// TestMarksUncounted: most disks count nothing, and one behind Fibre Channel not all.
+func TestMarksUncounted(t *testing.T) {
+	w := newWorld(t, all)
+	w.mustConnect()
+	if m := w.marks()[driverName]; !m.Uncounted || !strings.Contains(m.Path, "fake1") {
+		t.Errorf("mark %+v", m)
+	}
+	scsi := filepath.Join(w.files.Root, "sys/devices/host1/rport-1:0-2/target1:0:2/1:0:2:0")
+	mkdir(t, scsi)
+	write(t, filepath.Join(scsi, "ioerr_cnt"), "0x0")
+	if err := os.Symlink(scsi, filepath.Join(w.files.Root, "sys/devices/fake1/device")); err != nil {
+		t.Fatal(err)
+	}
+	if m := w.marks()[driverName]; !m.Uncounted {
+		t.Errorf("mark behind a remote port: %+v", m)
 	}
 	w.mustDisconnect()
 }
@@ -136,6 +165,7 @@ func TestMarksOfISCSI(t *testing.T) {
 	scsi, connection := filepath.Join(fabric, "target2:0:0/2:0:0:0"), filepath.Join(fabric, "connection3:0/iscsi_connection/connection3:0")
 	mkdir(t, scsi)
 	mkdir(t, connection)
+	write(t, filepath.Join(scsi, "ioerr_cnt"), "0x0")
 	if err := os.Symlink(scsi, filepath.Join(w.files.Root, "sys/devices/fake1/device")); err != nil {
 		t.Fatal(err)
 	}

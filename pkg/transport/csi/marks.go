@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"strconv"
 
 	"github.com/nearflash/nearflash/pkg/transport"
 )
 
-// Marks implements transport.Transport. The one path has the driver's name, and no count: most
-// disks have none, and package ioerrors counts above all of them.
+// Marks implements transport.Transport. The one path has the driver's name. Most disks count
+// nothing; package ioerrors counts above them.
 func (t *Transport) Marks(_ context.Context, at transport.Target) (transport.Marks, error) {
 	v, err := t.volume(at)
 	if err != nil {
@@ -23,25 +24,65 @@ func (t *Transport) Marks(_ context.Context, at transport.Target) (transport.Mar
 	if !found {
 		return nil, nil
 	}
-	link, err := d.link()
+	m, err := d.mark()
 	if err != nil {
 		return nil, fmt.Errorf("path of %s by %s: %w", v, d.name, err)
 	}
-	// A disk that came back is another path.
-	path := fmt.Sprintf("%s (%s) %s, %s%s", d.name, d.devno, d.sequence, d.identity, link)
-	return transport.Marks{v.source.Driver: {Path: path}}, nil
+	return transport.Marks{v.source.Driver: m}, nil
 }
 
-// session is in the path of a disk behind iSCSI.
-var session = regexp.MustCompile(`/session([0-9]+)/`)
-
-// link names the connection of an iSCSI disk, which after a new login has another port
-// (pkg/transport/iscsi/marks.go); "" of any other disk.
-func (d disk) link() (string, error) {
+func (d disk) mark() (m transport.PathMark, err error) {
 	scsi, err := filepath.EvalSymlinks(filepath.Join(d.dir, "device"))
 	if err != nil {
-		return "", nil // no disk of SCSI
+		scsi = "" // no disk of SCSI
 	}
+	link, err := link(scsi)
+	if err != nil {
+		return m, err
+	}
+	// A disk that came back is another path.
+	m.Path = fmt.Sprintf("%s (%s) %s, %s%s", d.name, d.devno, d.sequence, d.identity, link)
+	count, err := readAttr(d.dir, "device/ioerr_cnt")
+	if err != nil {
+		return m, err
+	}
+	// What SCSI refuses to send, because a remote port is lost, it does not count.
+	if m.Uncounted = count == "" || remotePort.MatchString(scsi+"/"); m.Uncounted {
+		return m, nil
+	}
+	late, err := readAttr(d.dir, "device/iotmo_cnt")
+	if err != nil {
+		return m, err
+	}
+	m.Errors, err = sum(count, late)
+	return m, err
+}
+
+// sum adds the counts of a SCSI disk: each failed command (scsi_complete in
+// drivers/scsi/scsi_lib.c), and those that were late, which some kernels count by themselves.
+func sum(counts ...string) (n uint64, err error) {
+	for _, text := range counts {
+		if text == "" {
+			continue
+		}
+		count, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			return 0, fmt.Errorf("count of errors: %w", err)
+		}
+		n += count
+	}
+	return n, nil
+}
+
+// remotePort is in the path of a disk behind Fibre Channel or SRP, session behind iSCSI.
+var (
+	remotePort = regexp.MustCompile(`/rport-[^/]*/`)
+	session    = regexp.MustCompile(`/session([0-9]+)/`)
+)
+
+// link names the connection of an iSCSI disk, given by its folder in sysfs, which after a new login has another port
+// (pkg/transport/iscsi/marks.go); "" of any other disk.
+func link(scsi string) (string, error) {
 	found := session.FindStringSubmatchIndex(scsi + "/")
 	if found == nil {
 		return "", nil
