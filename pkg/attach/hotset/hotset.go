@@ -36,6 +36,15 @@ type Host interface {
 	TryLock(id volume.ID) (unlock func(), ok bool)
 }
 
+// Heat is how often the parts of volumes are read.
+type Heat interface {
+	// Begin counts the reads of an attached volume, if they are not counted yet; Add adds
+	// what was counted since to what is kept; Of is what is kept, none if nothing is.
+	Begin(ctx context.Context, e *state.Entry)
+	Add(ctx context.Context, e *state.Entry)
+	Of(ctx context.Context, e *state.Entry) cachemap.Heat
+}
+
 // Recorder records the hot sets of a node's volumes.
 type Recorder struct {
 	Host Host
@@ -47,6 +56,8 @@ type Recorder struct {
 	Dir   string
 	// Boot is the kernel's boot id.
 	Boot string
+	// Heat orders the blocks; nil leaves that to the levels of smq.
+	Heat Heat
 	// Every is the pause between two hot sets of an attached volume.
 	Every time.Duration
 	Now   func() time.Time
@@ -117,6 +128,13 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	m, err := r.copyMap(ctx, e)
+	if r.Heat != nil && err == nil {
+		if e.State == state.Staged {
+			r.Heat.Begin(ctx, e) // of a stage of before that, or that failed to
+			r.Heat.Add(ctx, e)
+		}
+		m = m.ByHeat(r.Heat.Of(ctx, e))
+	}
 	if err != nil {
 		// Of an attached volume the copy may be torn; the next one is as good later.
 		e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
