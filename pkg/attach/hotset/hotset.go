@@ -128,19 +128,12 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 		return err
 	}
 	m, err := r.copyMap(ctx, e)
-	if r.Heat != nil && err == nil {
-		if e.State == state.Staged {
-			r.Heat.Begin(ctx, e) // of a stage of before that, or that failed to
-			r.Heat.Add(ctx, e)
-		}
-		m = m.ByHeat(r.Heat.Of(ctx, e))
-	}
 	if err != nil {
 		// Of an attached volume the copy may be torn; the next one is as good later.
 		e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
 		return errors.Join(err, r.Host.Save(ctx, e, e.State))
 	}
-	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(m, maxBytes), Recorded: r.Now()})
+	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(r.ordered(ctx, e, m), maxBytes), Recorded: r.Now()})
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
@@ -150,6 +143,19 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Hot set recorded", "volume", id, "chunks", len(m.Entries))
 	return nil
+}
+
+// ordered is the map in the order of heat, as far as that is known. That of an attached volume
+// is brought up to date before.
+func (r *Recorder) ordered(ctx context.Context, e *state.Entry, m cachemap.Map) cachemap.Map {
+	if r.Heat == nil {
+		return m
+	}
+	if e.State == state.Staged {
+		r.Heat.Begin(ctx, e) // nobody may have, as an earlier version; or it has failed
+		r.Heat.Add(ctx, e)
+	}
+	return m.ByHeat(r.Heat.Of(ctx, e))
 }
 
 // copyMap reads the map from a copy of the metadata, which may be in use: then the
