@@ -157,8 +157,9 @@ func heatRegion(c messenger, name string) (trackedRegion, error) {
 	return regions[0], nil
 }
 
-// readAreas reads the region a few areas at a time, as readWritten: 18,000 areas, the most
-// that there are, take 2,300 calls and some tens of milliseconds.
+// readAreas reads the region a few areas at a time, as readWritten. Nobody's I/O waits
+// meanwhile: dm-stats counts without the lock that is held here (dm_stats_account_io). 7,680
+// areas took 0.2 to 0.7 s in a busy guest of user-mode Linux, whose system calls are slow.
 func readAreas(ctx context.Context, c messenger, name string) (Reads, error) {
 	region, err := heatRegion(c, name)
 	if err != nil {
