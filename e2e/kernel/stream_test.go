@@ -190,9 +190,12 @@ func TestKernelStream(t *testing.T) {
 		v := newMovers(t, m, "stream-"+string(mode), streaming(cached(mode, 64*mib)))
 		v.stage()
 		data := v.warmUp(1)
+		area := v.area()
+		v.readAreas(area, 5, 200)
 		v.unstage()
 
 		v.publishTo(v.b, otherName)
+		v.wantHottest("retained", volume.LeaseRequest{Generation: v.gen - 1, Move: volume.MoveID{Name: "look", UID: "1"}}, area, 5)
 		v.arrive()
 		check(t, v.device(), data, 0)
 		late := pattern(2, 4*mib)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/cachefault"
 	"github.com/nearflash/nearflash/pkg/attach/dirtylimit"
+	"github.com/nearflash/nearflash/pkg/attach/heat"
 	"github.com/nearflash/nearflash/pkg/attach/hotset"
 	"github.com/nearflash/nearflash/pkg/attach/hydration"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -240,6 +241,8 @@ type Attacher struct {
 	prestages  prestages
 	// prewarms are the copies under way.
 	prewarms prewarms
+	// heats has how often the parts of volumes are read.
+	heats *heat.Keeper
 	// leases has the caches that this node exports, and hotSets records what volumes read most.
 	leases  *lease.Lessor
 	hotSets *hotset.Recorder
@@ -287,18 +290,20 @@ func New(c Config, d Deps) *Attacher {
 		c.Sysfs = "/sys"
 	}
 	c.Warm = c.Warm.withDefaults()
-	devices := stack.New(stack.Config{DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
+	heats := &heat.Keeper{Devices: d.DM, Dir: c.Warm.Dir}
+	devices := stack.New(stack.Config{Heat: heats, DM: d.DM, Blocks: d.Blocks, Meter: d.Meter, Sysfs: c.Sysfs, PollInterval: c.PollInterval})
 	a := &Attacher{
-		Config: c, Deps: d, stack: devices,
+		Config: c, Deps: d, stack: devices, heats: heats,
 		ssd:    ssd.New(ssd.Config{LVM: d.LVM, Pool: d.Pool, Blocks: d.Blocks, Stack: devices, Sysfs: c.Sysfs, CacheTimeout: c.CacheTimeout}),
 		staged: make(chan struct{}, 1), changing: map[volume.ID]*changing{},
 		prewarms: prewarms{m: map[volume.ID]*prewarming{}},
 		keeps:    keeps{m: map[volume.ID]kept{}},
 	}
 	now := func() time.Time { return a.Now() }
+	heats.Now = now
 	a.leases = &lease.Lessor{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Exporter: d.Exporter, Discard: d.Blocks.Discard,
-		Open: d.Blocks.Open, ReadInUse: a.readInUse, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
+		Open: d.Blocks.Open, Heat: heats, ReadInUse: a.readInUse, Node: c.Node, Boot: c.Boot, Dir: c.Warm.Dir,
 	}
 	a.hydrations = hydration.New(hydration.Config{
 		Host: warmHost{a}, Devices: d.DM, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, Settle: c.Warm.Settle,
@@ -312,7 +317,7 @@ func New(c Config, d Deps) *Attacher {
 		a.streams.Puller = d.Stream
 	}
 	a.hotSets = &hotset.Recorder{
-		Host: warmHost{a}, SSD: a.ssd, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: now,
+		Host: warmHost{a}, SSD: a.ssd, Heat: heats, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: now,
 	}
 	if d.Tools != nil {
 		a.leases.Dump, a.hotSets.Dump = d.Tools.Dump, d.Tools.Dump
@@ -422,6 +427,8 @@ func (a *Attacher) write(ctx context.Context, e *state.Entry) error {
 
 // forget deletes the entry.
 func (a *Attacher) forget(id volume.ID) error {
+	// First: nobody would look for it without the entry.
+	a.heats.Drop(context.Background(), id)
 	if err := a.Journal.Delete(string(id)); err != nil {
 		return fmt.Errorf("journal of volume %s: %w", id, err)
 	}

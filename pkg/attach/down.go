@@ -208,6 +208,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 // release takes a flushed cache down and keeps it as retained cache. writable reports whether its
 // top device was there when this was decided.
 func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) error {
+	a.heats.Add(ctx, e) // the counts go with the device
 	if err := a.recordWhole(ctx, e); err != nil {
 		return err
 	}

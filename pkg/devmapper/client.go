@@ -152,6 +152,18 @@ type Client interface {
 	WrittenAreas(ctx context.Context, name, tag string) (Written, error)
 	// UntrackWrites ends all of that; absent is success. Errors: ErrNotExist.
 	UntrackWrites(ctx context.Context, name string) error
+	// TrackReads makes the kernel count the reads of a device by area (statistics.rst), in
+	// areas of HeatAreaSectors. The same areas of a device that is as long as before go on
+	// with their counts; others replace them, and begin at zero. Counts survive a swap of the
+	// table and are lost with the device.
+	// Errors: ErrNotExist, ErrUnsupported (no dm-stats in this kernel); another one if
+	// dm-stats has a quarter of all memory already.
+	TrackReads(ctx context.Context, name string, chunkSectors uint64) error
+	// ReadAreas returns what TrackReads has counted. Errors: ErrNotExist, also if nothing is
+	// counted.
+	ReadAreas(ctx context.Context, name string) (Reads, error)
+	// ClearReads begins at zero again. Errors: as those of ReadAreas.
+	ClearReads(ctx context.Context, name string) error
 	// Info returns all devices whose names begin with prefix, in one call.
 	Info(ctx context.Context, prefix string) (map[string]Info, error)
 	// Targets returns the targets that the kernel has loaded. A target in a

@@ -66,7 +66,7 @@ func (d *dmsetup) UntrackWrites(ctx context.Context, name string) error {
 	if err != nil {
 		return d.missing(ctx, name, "statistics of", err)
 	}
-	regions, err := parseTracked(list)
+	regions, err := parseRegions(list, writesProgram)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func writtenAreas(ctx context.Context, c messenger, name, tag string) (Written, 
 	if err != nil {
 		return Written{}, err
 	}
-	regions, err := parseTracked(list)
+	regions, err := parseRegions(list, writesProgram)
 	if err != nil {
 		return Written{}, err
 	}
@@ -122,11 +122,11 @@ func readWritten(ctx context.Context, c messenger, name string, r trackedRegion)
 		}
 		before := len(w.Areas)
 		for line := range strings.Lines(text) {
-			written, err := parseArea(line, uint64(len(w.Areas))*r.step)
+			counts, err := parseCounts(line, uint64(len(w.Areas))*r.step)
 			if err != nil {
 				return Written{}, err
 			}
-			w.Areas = append(w.Areas, written)
+			w.Areas = append(w.Areas, counts.written)
 		}
 		if len(w.Areas) == before || uint64(len(w.Areas)) > areas {
 			return Written{}, fmt.Errorf("%w: counts of %d areas, want %d", ErrParse, len(w.Areas), areas)
@@ -141,10 +141,11 @@ type trackedRegion struct {
 	sectors, step uint64
 }
 
-// parseTracked reads the answer to @stats_list:
+// parseRegions reads the answer to @stats_list, as far as it is about the regions of one
+// program that cover a whole device:
 //
 //	1: 0+131072 64 nearflash-writes TAG
-func parseTracked(text string) ([]trackedRegion, error) {
+func parseRegions(text, program string) ([]trackedRegion, error) {
 	var out []trackedRegion
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -162,29 +163,38 @@ func parseTracked(text string) ([]trackedRegion, error) {
 		if err != nil || step == 0 || !whole {
 			return nil, fmt.Errorf("%w: region %q", ErrParse, line)
 		}
-		if f[3] == writesProgram {
+		if f[3] == program {
 			out = append(out, trackedRegion{id: strings.TrimSuffix(f[0], ":"), tag: f[4], sectors: sectors, step: step})
 		}
 	}
 	return out, nil
 }
 
-// parseArea reads the line of one area, which is that of parseStats without a
+// areaCounts are those of one area that somebody here asks for.
+type areaCounts struct {
+	reads   uint64
+	written bool
+}
+
+// parseCounts reads the line of one area, which is that of parseStats without a
 // histogram. An operation that has begun and not ended may be a write.
-func parseArea(line string, start uint64) (written bool, err error) {
+func parseCounts(line string, start uint64) (c areaCounts, err error) {
 	f := strings.Fields(line)
 	if len(f) != 14 {
-		return false, fmt.Errorf("%w: %d words of counts, want 14", ErrParse, len(f))
+		return c, fmt.Errorf("%w: %d words of counts, want 14", ErrParse, len(f))
 	}
 	if at, _, ok := strings.Cut(f[0], "+"); !ok || at != strconv.FormatUint(start, 10) {
-		return false, fmt.Errorf("%w: counts of area %q, want that at %d", ErrParse, f[0], start)
+		return c, fmt.Errorf("%w: counts of area %q, want that at %d", ErrParse, f[0], start)
+	}
+	if c.reads, err = parseUint(f[1]); err != nil {
+		return c, fmt.Errorf("%w: count 1: %w", ErrParse, err)
 	}
 	for _, i := range []int{5, 6, 7, 9} { // writes, merged ones, their sectors, in flight
 		n, err := parseUint(f[i])
 		if err != nil {
-			return false, fmt.Errorf("%w: count %d: %w", ErrParse, i, err)
+			return c, fmt.Errorf("%w: count %d: %w", ErrParse, i, err)
 		}
-		written = written || n > 0
+		c.written = c.written || n > 0
 	}
-	return written, nil
+	return c, nil
 }

@@ -36,6 +36,15 @@ type Host interface {
 	TryLock(id volume.ID) (unlock func(), ok bool)
 }
 
+// Heat is how often the parts of volumes are read.
+type Heat interface {
+	// Begin counts the reads of an attached volume, if they are not counted yet; Add adds
+	// what was counted since to what is kept; Of is what is kept, none if nothing is.
+	Begin(ctx context.Context, e *state.Entry)
+	Add(ctx context.Context, e *state.Entry)
+	Of(ctx context.Context, e *state.Entry) cachemap.Heat
+}
+
 // Recorder records the hot sets of a node's volumes.
 type Recorder struct {
 	Host Host
@@ -47,6 +56,8 @@ type Recorder struct {
 	Dir   string
 	// Boot is the kernel's boot id.
 	Boot string
+	// Heat orders the blocks; nil leaves that to the levels of smq.
+	Heat Heat
 	// Every is the pause between two hot sets of an attached volume.
 	Every time.Duration
 	Now   func() time.Time
@@ -122,7 +133,7 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 		e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
 		return errors.Join(err, r.Host.Save(ctx, e, e.State))
 	}
-	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(m, maxBytes), Recorded: r.Now()})
+	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(r.ordered(ctx, e, m), maxBytes), Recorded: r.Now()})
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
@@ -132,6 +143,19 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 	}
 	klog.FromContext(ctx).V(2).Info("Hot set recorded", "volume", id, "chunks", len(m.Entries))
 	return nil
+}
+
+// ordered is the map in the order of heat, as far as that is known. That of an attached volume
+// is brought up to date before.
+func (r *Recorder) ordered(ctx context.Context, e *state.Entry, m cachemap.Map) cachemap.Map {
+	if r.Heat == nil {
+		return m
+	}
+	if e.State == state.Staged {
+		r.Heat.Begin(ctx, e) // nobody may have, as an earlier version; or it has failed
+		r.Heat.Add(ctx, e)
+	}
+	return m.ByHeat(r.Heat.Of(ctx, e))
 }
 
 // copyMap reads the map from a copy of the metadata, which may be in use: then the

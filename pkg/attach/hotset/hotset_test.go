@@ -1,10 +1,14 @@
 package hotset
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -36,5 +40,50 @@ func TestDue(t *testing.T) {
 				t.Errorf("due %v, want %v", got, tc.want)
 			}
 		})
+	}
+}
+
+// counts is how often blocks were read, and what was asked for.
+type counts struct {
+	heat  cachemap.Heat
+	calls []string
+}
+
+func (c *counts) Begin(context.Context, *state.Entry) { c.calls = append(c.calls, "begin") }
+
+func (c *counts) Add(context.Context, *state.Entry) { c.calls = append(c.calls, "add") }
+
+func (c *counts) Of(context.Context, *state.Entry) cachemap.Heat {
+	c.calls = append(c.calls, "of")
+	return c.heat
+}
+
+// TestOrdered: blocks are listed by how often they were read; of an attached volume that is
+// brought up to date before.
+func TestOrdered(t *testing.T) {
+	m := cachemap.Map{ChunkSectors: 64, CacheBlocks: 9, Entries: []cachemap.Entry{{Cache: 0, Origin: 0, Level: 9}, {Cache: 1, Origin: 2}, {Cache: 2, Origin: 1}}}
+	heat := cachemap.Heat{}.Add("a", time.Now(), 64, []uint64{1, 2, 3})
+	for name, tc := range map[string]struct {
+		state state.State
+		heat  *counts
+		calls string
+		want  []uint64
+	}{
+		"attached":      {state.Staged, &counts{heat: heat}, "begin add of", []uint64{2, 1, 0}},
+		"left":          {state.Retained, &counts{heat: heat}, "of", []uint64{2, 1, 0}},
+		"nothing known": {state.Retained, &counts{}, "of", []uint64{0, 2, 1}},
+		"nobody counts": {state.Staged, nil, "", []uint64{0, 2, 1}},
+	} {
+		r := &Recorder{}
+		if tc.heat != nil {
+			r.Heat = tc.heat
+		}
+		got, _ := r.ordered(t.Context(), &state.Entry{State: tc.state}, m).Hottest()
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+		if tc.heat != nil && strings.Join(tc.heat.calls, " ") != tc.calls {
+			t.Errorf("%s: %v, want %s", name, tc.heat.calls, tc.calls)
+		}
 	}
 }

@@ -51,6 +51,14 @@ type Devices interface {
 	WrittenAreas(ctx context.Context, name, tag string) (devmapper.Written, error)
 }
 
+// Heat is how often the parts of volumes are read.
+type Heat interface {
+	// Add adds what the kernel has counted since to what is kept of an attached volume.
+	Add(ctx context.Context, e *state.Entry)
+	// Of is what is kept; none if nothing is.
+	Of(ctx context.Context, e *state.Entry) cachemap.Heat
+}
+
 // Lessor exports and sends the caches of a node (states.md, What the source node does).
 type Lessor struct {
 	Host    Host
@@ -60,6 +68,8 @@ type Lessor struct {
 	// Exporter may be nil: then nothing was ever exported. Dump writes the map of a cache that
 	// is not active to a file; nil if that cannot be done.
 	Exporter Exporter
+	// Heat orders what is sent; nil leaves that to the levels of smq.
+	Heat Heat
 	// Streams are told when the lease of a stream ends; nil if nothing is streamed.
 	Streams Streams
 	// Open opens a block device with flags of open(2).

@@ -177,6 +177,9 @@ func (l *Lessor) listOf(ctx context.Context, e *state.Entry, c ssd.Cache) (list,
 	if err != nil {
 		return list{}, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
+	if l.Heat != nil {
+		read = read.ByHeat(l.Heat.Of(ctx, e))
+	}
 	origin, cache := read.Hottest()
 	out := list{origin: origin, cache: make([]uint32, len(cache))}
 	for i, at := range cache {

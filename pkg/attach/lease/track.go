@@ -50,6 +50,9 @@ func (l *Lessor) leaseLive(ctx context.Context, e *state.Entry, r volume.LeaseRe
 		klog.FromContext(ctx).Error(err, "The list that is sent may lack what was cached last", "volume", e.ID)
 	}
 	faultPrewarmCommitted.Hit()
+	if l.Heat != nil {
+		l.Heat.Add(ctx, e) // here and not where the list is made, which holds no lock
+	}
 	klog.FromContext(ctx).Info("Cache in use is sent", "volume", e.ID, "generation", e.Fence.Generation, "to", r.To, "move", r.Move.Name)
 	return volume.Lease{
 		Move: r.Move, ChunkSectors: e.ChunkSectors, DataBytes: c.Data.SizeBytes, WWID: e.WWID,

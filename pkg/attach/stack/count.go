@@ -43,6 +43,9 @@ func (s *Stack) BeginCounting(ctx context.Context, e *state.Entry) {
 			log.Error(err, "Device will not be measured", "volume", e.ID, "device", name)
 		}
 	}
+	if s.Heat != nil {
+		s.Heat.Begin(ctx, e)
+	}
 }
 
 // FinalCount has the last counts taken before a device goes.

@@ -14,6 +14,9 @@ import (
 func (s *Stack) GrowTop(ctx context.Context, e *state.Entry, o Origin) error {
 	if e.Cached() {
 		s.FinalCount(ctx, e.ID)
+		if s.Heat != nil {
+			s.Heat.Add(ctx, e) // the longer device is counted anew
+		}
 	}
 	err := s.GrowDevice(ctx, layout.Device(e.ID, layout.Top), o.Sectors, func(t devmapper.Table) devmapper.Table {
 		t[0].Length = o.Sectors

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/keylock"
@@ -31,10 +32,20 @@ type Meter interface {
 	Count(ctx context.Context)
 }
 
+// Heat counts how often the parts of volumes are read.
+type Heat interface {
+	// Begin counts the reads of a cached volume, if they are not counted yet, and Add adds
+	// what was counted to what is kept, before a device goes or is longer.
+	Begin(ctx context.Context, e *state.Entry)
+	Add(ctx context.Context, e *state.Entry)
+}
+
 // Config is what a Stack works with.
 type Config struct {
 	DM     devmapper.Client
 	Blocks Blocks
+	// Heat is told when the cache of a volume becomes active; nil if nobody counts.
+	Heat Heat
 	// Meter is told when counters end; nil if nobody counts.
 	Meter Meter
 	// Sysfs is where the kernel shows its devices.

@@ -275,6 +275,52 @@ func (c *client) UntrackWrites(ctx context.Context, name string) error {
 	})
 }
 
+// fakeCPUs is what areas are made for here.
+const fakeCPUs = 2
+
+// TrackReads implements devmapper.Client.
+func (c *client) TrackReads(ctx context.Context, name string, chunkSectors uint64) error {
+	return c.step.Change(ctx, "track reads of "+name, func() error {
+		return c.on(name, func(d *device) error {
+			sectors := d.lines().Sectors()
+			area := devmapper.HeatAreaSectors(sectors, chunkSectors, fakeCPUs)
+			if area == 0 {
+				return nil
+			}
+			n := (sectors + area - 1) / area
+			if d.reads == nil || d.reads.AreaSectors != area || uint64(len(d.reads.Counts)) != n {
+				d.reads = &devmapper.Reads{AreaSectors: area, Counts: make([]uint64, n)}
+			}
+			return nil
+		})
+	})
+}
+
+// ReadAreas implements devmapper.Client.
+func (c *client) ReadAreas(ctx context.Context, name string) (r devmapper.Reads, err error) {
+	err = c.query(ctx, "reads", name, func(d *device) error {
+		if d.reads == nil {
+			return fmt.Errorf("%w: nothing is counted", devmapper.ErrNotExist)
+		}
+		r = devmapper.Reads{AreaSectors: d.reads.AreaSectors, Counts: slices.Clone(d.reads.Counts)}
+		return nil
+	})
+	return r, err
+}
+
+// ClearReads implements devmapper.Client.
+func (c *client) ClearReads(ctx context.Context, name string) error {
+	return c.step.Change(ctx, "clear reads of "+name, func() error {
+		return c.on(name, func(d *device) error {
+			if d.reads == nil {
+				return fmt.Errorf("%w: nothing is counted", devmapper.ErrNotExist)
+			}
+			clear(d.reads.Counts)
+			return nil
+		})
+	})
+}
+
 // Info implements devmapper.Client.
 func (c *client) Info(ctx context.Context, prefix string) (map[string]devmapper.Info, error) {
 	if err := c.step.Query(ctx, "info of "+prefix); err != nil {

@@ -43,7 +43,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Rig) {
 	for name, test := range map[string]func(*suite){
 		"Errors": (*suite).errors, "Swap": (*suite).swap, "Busy": (*suite).busy, "Rename": (*suite).rename, "ReadOnly": (*suite).readOnly,
 		"Writeback": (*suite).writeback, "CleanStop": (*suite).cleanStop, "Unclean": (*suite).unclean,
-		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked,
+		"LiveSwap": (*suite).liveSwap, "Writethrough": (*suite).writethrough, "Tracked": (*suite).tracked, "Reads": (*suite).counted,
 		"Clone": (*suite).cloned, "Multipath": (*suite).multipathed,
 	} {
 		t.Run(name, func(t *testing.T) {

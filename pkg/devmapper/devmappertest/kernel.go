@@ -67,9 +67,11 @@ type device struct {
 	// suspended is true after a swap that has failed: the new table is there, and what comes
 	// waits (dm_swap_table and dm_resume in drivers/md/dm.c).
 	suspended bool
-	// region is that of its statistics, 0 without; tracked is what was written to.
+	// region is that of its statistics, 0 without; tracked is what was written to, and reads
+	// how often its areas were read.
 	region  uint64
 	tracked *tracked
+	reads   *devmapper.Reads
 }
 
 type tracked struct {
@@ -153,6 +155,12 @@ func (d *device) discard(off, n int64) error {
 }
 
 func (d *device) read(p []byte, off int64) error {
+	if r := d.reads; r != nil {
+		area := int64(r.AreaSectors) * devmapper.SectorSize
+		for at := off / area; at*area < off+int64(len(p)) && at < int64(len(r.Counts)); at++ {
+			r.Counts[at]++
+		}
+	}
 	return d.each(off, int64(len(p)), func(t target, in, at, n int64) error { return t.read(p[in:in+n], at) })
 }
 
