@@ -3,8 +3,10 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,18 +14,116 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/target"
+	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/csi/origintest"
+	"github.com/nearflash/nearflash/pkg/transport/iscsi"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
+
+// luns are disks of SCSI, as most clouds and arrays have them: LUNs of the guest's own storage
+// server. They implement origintest.Devices.
+type luns struct{ m *machine }
+
+func (l luns) target(handle string) (transport.Target, error) {
+	c, err := l.m.svc.ExportVolume(context.Background(), handle, l.m.initiator, target.Account{Username: chapUser, Password: chapWord}, 1)
+	return transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}}, err
+}
+
+// disk is the device of a disk that is attached; ok is false for another.
+func (l luns) disk(handle string) (path string, ok bool, err error) {
+	at, err := l.target(handle)
+	if err != nil {
+		return "", false, err
+	}
+	o, found, err := l.initiator().Lookup(context.Background(), at)
+	if err != nil || !found {
+		return "", false, err
+	}
+	return o.Paths[0], true, nil
+}
+
+func (luns) initiator() *iscsi.Initiator { return iscsi.New(hostexec.New(), iscsi.Config{}) }
+
+func (l luns) Create(handle string, size int64) error {
+	_, err := l.m.svc.CreateVolume(context.Background(), handle, size, target.Thin)
+	return err
+}
+
+func (l luns) Delete(handle string) error {
+	return l.m.svc.DeleteVolume(context.Background(), handle)
+}
+
+func (l luns) Resize(handle string, size int64) error {
+	_, err := l.m.svc.ExpandVolume(context.Background(), handle, size)
+	return err
+}
+
+func (l luns) Attach(handle string) error {
+	at, err := l.target(handle)
+	if err != nil {
+		return err
+	}
+	_, err = l.initiator().Connect(context.Background(), at, &volume.Credentials{Username: chapUser, Password: chapWord})
+	return err
+}
+
+func (l luns) Detach(handle string) error {
+	at, err := l.target(handle)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.initiator().Disconnect(context.Background(), at), l.m.svc.UnexportVolume(context.Background(), handle, "", ""))
+}
+
+func (l luns) Refresh(handle string) error {
+	at, err := l.target(handle)
+	if err != nil {
+		return err
+	}
+	return l.initiator().Rescan(context.Background(), at)
+}
+
+func (l luns) Publish(handle, path string) error {
+	disk, ok, err := l.disk(handle)
+	if err != nil || !ok {
+		return errors.Join(err, fmt.Errorf("disk of %s is not attached", handle))
+	}
+	if old, err := os.Readlink(path); err == nil && old == disk {
+		return nil
+	}
+	return os.Symlink(disk, path)
+}
+
+func (luns) Unpublish(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (l luns) Open(handle string) (bool, error) {
+	disk, ok, err := l.disk(handle)
+	if err != nil || !ok {
+		return false, err
+	}
+	f, err := os.OpenFile(disk, os.O_RDONLY|unix.O_EXCL, 0)
+	if errors.Is(err, unix.EBUSY) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return false, f.Close()
+}
 
 // strictDriver is a CSI driver that fails the test at each breach of the specification.
 func (m *machine) strictDriver(n *node) *origintest.Driver {
 	m.t.Helper()
-	dir := filepath.Join(n.dir, "origins")
-	mustPass(m.t, "folder", os.MkdirAll(dir, 0o700))
 	d := origintest.New(origintest.Config{
 		Name: "strict.example", Node: nodeName, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: map[string]string{"key": "word"},
-		Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: origintest.Loops{Dir: dir},
+		Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: luns{m},
 	})
 	d.Check(m.t)
 	mustPass(m.t, "start of the driver", d.Start(m.t.Context()))
@@ -78,7 +178,7 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.wantBegan("Reuse")
 		d.forgetReasons()
 
-		restore := d.failOrigin()
+		restore := d.breakLUN()
 		f := openDirect(t, d.device())
 		_, err := f.ReadAt(aligned(mib), d.size-mib)
 		if mode == volume.ModeWritethrough {
@@ -104,14 +204,6 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		mustPass(t, "deleted", d.n.deleted(t.Context(), d.req.ID, d.req.Publication.Fence))
 		n = d.n
 	}
-}
-
-// failOrigin makes the device over the origin answer with errors.
-func (d *disk) failOrigin() (restore func()) {
-	name := filepath.Base("nf-" + string(d.req.ID) + ".origin")
-	before := d.m.must("dmsetup", "table", name)
-	d.m.swapTable(name, fmt.Sprintf("0 %d error", d.size/512))
-	return func() { d.m.swapTable(name, before) }
 }
 
 // wantContent compares the beginning of a device.
