@@ -222,6 +222,7 @@ func TestChanged(t *testing.T) {
 	for file, text := range map[string]string{
 		event + "/hist": strings.Replace(hist(0), "[active]", "[paused]", 1), event + "/enable": "0", event + "/filter": "none", "tracing_on": "0",
 		"options/overwrite": "1", "options/context-info": "1", "options/pause-on-trace": "1", "per_cpu/cpu1/stats": "entries: 1\n", "trace": "tracing_mark_write: x\n",
+		"per_cpu/cpu0/stats": fmt.Sprintf(stats, 3, 0), // and none of them in the trace
 	} {
 		t.Run(file, func(t *testing.T) {
 			f := newFake(t, file == event+"/hist")
