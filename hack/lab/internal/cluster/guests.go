@@ -59,9 +59,18 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if err := node.MakeDisk(disk, size<<20); err != nil {
 		return err
 	}
+	unlock, err := l.lockPlugged(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	plugged, err := l.readPlugged(n.Name)
+	if err != nil {
+		return err
+	}
 	spec, err := l.Backend.Spec(node.Guest{
 		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: share,
-		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk},
+		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk}, Plugged: plugged,
 		MemoryMiB: memory, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
 	})
 	if err != nil {

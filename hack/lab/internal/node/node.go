@@ -29,6 +29,9 @@ type Guest struct {
 	RootBase, RootCOW string
 	// Disks are raw images, in the order in which the guest shall see them.
 	Disks []string
+	// Plugged are further disks that can be taken away while the guest runs; only
+	// User-Mode Linux has them.
+	Plugged []Plugged
 	// MemoryMiB is the guest's memory in MiB.
 	MemoryMiB int
 	// Tap is the host's end of the guest's network interface; "" for none.
@@ -75,6 +78,12 @@ func (UML) Spec(g Guest) (proc.Spec, error) {
 	}
 	for i, d := range g.Disks {
 		args = append(args, fmt.Sprintf("ubd%d=%s", i+1, d))
+	}
+	for _, d := range g.Plugged {
+		if err := d.check(); err != nil {
+			return proc.Spec{}, err
+		}
+		args = append(args, d.parameter())
 	}
 	args = append(args,
 		"con=null", "con0=null,fd:1", "ssl=null", "quiet",
