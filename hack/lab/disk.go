@@ -76,3 +76,30 @@ func newDiskList(o *options) *cobra.Command {
 		},
 	}
 }
+
+func newOrigin(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "origin", Short: "Break and mend the controller of the origin driver (up --origin)"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "kill [controller|provisioner|attacher|resizer]...",
+		Short: "Kill processes of it, or all; what is attached stays so",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.KillOrigin(cmd.Context(), args)
+		},
+	}, &cobra.Command{
+		Use:   "start",
+		Short: "Start what does not run of it; sidecars end by themselves when the controller does",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.StartOrigin(cmd.Context())
+		},
+	})
+	return cmd
+}

@@ -26,6 +26,8 @@ type Origin struct {
 	Name string `json:"name"`
 	// Zones maps nodes to zones of its cloud.
 	Zones map[string]string `json:"zones"`
+	// Parts are what it was started with last.
+	Parts OriginParts `json:"parts"`
 }
 
 // OriginPD is Google's Persistent Disk driver over a cloud whose disks are files.
@@ -73,10 +75,11 @@ func (o *Origin) instances() string {
 
 // Names of an origin's processes: its controller and its sidecars.
 const (
-	originController  = "origin-controller"
-	originProvisioner = "origin-provisioner"
-	originAttacher    = "origin-attacher"
-	originResizer     = "origin-resizer"
+	originPrefix      = "origin-"
+	originController  = originPrefix + "controller"
+	originProvisioner = originPrefix + "provisioner"
+	originAttacher    = originPrefix + "attacher"
+	originResizer     = originPrefix + "resizer"
 )
 
 // processes names what runs on the host, in the order in which it starts.
@@ -90,13 +93,17 @@ func (o *Origin) processes() []string {
 // OriginParts are the files of an origin: the driver's program, the name of an image
 // with the host tools that it calls on nodes, and the programs of its sidecars.
 type OriginParts struct {
-	Program, Tools                 string
-	Provisioner, Attacher, Resizer string
+	Program     string `json:"program"`
+	Tools       string `json:"tools"`
+	Provisioner string `json:"provisioner"`
+	Attacher    string `json:"attacher"`
+	Resizer     string `json:"resizer"`
 }
 
 // startOrigin starts what does not run of the origin, brings its objects up to date and
 // waits until it has registered on every node. The guests run.
-func (l *Lab) startOrigin(ctx context.Context, s state, parts OriginParts) error {
+func (l *Lab) startOrigin(ctx context.Context, s state) error {
+	parts := s.Origin.Parts
 	program, err := l.stageOrigin(parts.Program)
 	if err != nil {
 		return err
@@ -107,16 +114,73 @@ func (l *Lab) startOrigin(ctx context.Context, s state, parts OriginParts) error
 	if err := os.MkdirAll(l.Paths.Origin(), 0o700); err != nil {
 		return fmt.Errorf("origin: %w", err)
 	}
-	for _, name := range s.Origin.processes() {
-		if err := l.startProcess(ctx, l.originSpec(s.Origin, name, parts)); err != nil {
-			return err
-		}
+	if err := l.startOriginProcesses(ctx, s.Origin); err != nil {
+		return err
 	}
 	objects := originObjects(s.Origin, parts.Tools, program)
 	if err := l.kubectl(ctx, s, objects, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 		return err
 	}
 	return l.awaitOrigin(ctx)
+}
+
+func (l *Lab) startOriginProcesses(ctx context.Context, o *Origin) error {
+	for _, name := range o.processes() {
+		if err := l.startProcess(ctx, l.originSpec(o, name, o.Parts)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KillOrigin kills processes of the origin's controller, or all of it: "controller",
+// "provisioner", "attacher", "resizer". What is attached stays so.
+func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
+	s, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s.Origin == nil {
+		return fmt.Errorf("%w: none runs", ErrOrigin)
+	}
+	names := s.Origin.processes()
+	if len(which) > 0 {
+		names = names[:0]
+	}
+	for _, w := range which {
+		name := originPrefix + w
+		if !slices.Contains((&Origin{}).processes(), name) {
+			return fmt.Errorf("%w: it has no %q", ErrOrigin, w)
+		}
+		names = append(names, name)
+	}
+	for _, name := range names {
+		rec, err := l.Procs.Get(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = l.Procs.Stop(ctx, rec, 0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartOrigin starts what does not run of the origin's controller.
+func (l *Lab) StartOrigin(ctx context.Context) error {
+	s, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if s.Origin == nil {
+		return fmt.Errorf("%w: none runs; lab up --origin %s", ErrOrigin, OriginPD)
+	}
+	return l.startOriginProcesses(ctx, s.Origin)
 }
 
 // stageOrigin puts the driver's program where all guests see it, and returns its path
@@ -178,7 +242,11 @@ func (l *Lab) copySelf() error {
 func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 	dir := l.Paths.Origin()
 	socket := "unix://" + filepath.Join(dir, "csi.sock")
-	sidecar := []string{"--v=4", "--csi-address=" + socket, "--kubeconfig=" + l.Paths.Kubeconfig(pki.Origin)}
+	sidecar := []string{
+		"--v=4", "--csi-address=" + socket, "--kubeconfig=" + l.Paths.Kubeconfig(pki.Origin),
+		// Tests wait for what is tried again: by default up to five minutes.
+		"--retry-interval-max=5s",
+	}
 	spec := proc.Spec{
 		Name: name, Dir: dir, Log: l.Paths.Log(name),
 		// The controller calls this program, which finds the lab's state by TMPDIR.

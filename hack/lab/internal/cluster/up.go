@@ -136,7 +136,8 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	}
 	g, gctx = errgroup.WithContext(ctx)
 	if s.Origin != nil {
-		g.Go(func() error { return l.startOrigin(gctx, *s, parts.Origin) })
+		s.Origin.Parts = parts.Origin
+		g.Go(func() error { return l.startOrigin(gctx, *s) })
 	}
 	if driver {
 		g.Go(func() error { return l.installDriver(gctx, *s) })

@@ -71,6 +71,19 @@ type Console struct {
 	Guest, RunDir string
 }
 
+// socket is where a running guest listens, by its parameters umid and uml_dir.
+func (c Console) socket() string { return filepath.Join(c.RunDir, c.Guest, "mconsole") }
+
+// Clear removes the console of a guest that was killed. The next one would take another
+// place if it finds the number of the last one in use, be it by one that nobody has
+// waited for yet.
+func (c Console) Clear() error {
+	if err := os.RemoveAll(filepath.Dir(c.socket())); err != nil {
+		return fmt.Errorf("console of %s: %w", c.Guest, err)
+	}
+	return nil
+}
+
 // Plug gives the guest a disk.
 func (c Console) Plug(ctx context.Context, p Plugged) error {
 	if err := p.check(); err != nil {
@@ -142,7 +155,7 @@ type consoleConn struct {
 func (c Console) dial(ctx context.Context) (*consoleConn, error) {
 	own := filepath.Join(c.RunDir, fmt.Sprintf("console.%d", os.Getpid()))
 	_ = os.Remove(own) // of another process with this number
-	remote := filepath.Join(c.RunDir, c.Guest, "mconsole")
+	remote := c.socket()
 	for {
 		conn, err := net.DialUnix("unixgram", &net.UnixAddr{Name: own, Net: "unixgram"}, &net.UnixAddr{Name: remote, Net: "unixgram"})
 		if err == nil {
