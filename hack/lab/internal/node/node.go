@@ -60,8 +60,8 @@ const maxUBDs = 16
 // Spec implements [Backend]. Parameters: arch/um's own, as `linux --help` lists
 // them, and Documentation/virt/uml/user_mode_linux_howto_v2.rst for vec0.
 func (UML) Spec(g Guest) (proc.Spec, error) {
-	if len(g.Disks)+1 > maxUBDs {
-		return proc.Spec{}, fmt.Errorf("%w: %s has %d disks, at most %d are possible", ErrGuest, g.Name, len(g.Disks), maxUBDs-1)
+	if disks := len(g.Disks) + len(g.Plugged); disks+1 > maxUBDs {
+		return proc.Spec{}, fmt.Errorf("%w: %s has %d disks, at most %d are possible", ErrGuest, g.Name, disks, maxUBDs-1)
 	}
 	for _, p := range append([]string{g.Kernel, g.Boot, g.Share, g.RootBase, g.RootCOW, g.RunDir}, g.Disks...) {
 		// The kernel splits its command line at blanks, and disks at commas.
