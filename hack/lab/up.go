@@ -47,7 +47,7 @@ it started is ended.`,
 	f := cmd.Flags()
 	f.BoolVar(&noDriver, "no-driver", false, "stop when both nodes are Ready")
 	f.StringVar(&origin, "origin", "", "also run a CSI driver whose volumes can be cached: pd, Google's Persistent Disk driver over a cloud of files")
-	f.StringVar(&zones, "origin-zones", "", "NODE=ZONE,... of the cloud (default: one zone for all)")
+	f.StringVar(&zones, "origin-zones", "", "NODE=ZONE,... of its cloud, in a lab that has no origin yet (default: one zone for all)")
 	f.Int64Var(&up.Sizes.SSDMiB, "ssd-size", 8192, "size of each node's SSD in MiB (sparse)")
 	f.Int64Var(&up.Sizes.StorageMiB, "storage-size", 32768, "size of the storage server's disk in MiB (sparse)")
 	f.IntVar(&up.Sizes.WorkerMemoryMiB, "node-memory", 2560, "memory of each node in MiB")

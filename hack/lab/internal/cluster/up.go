@@ -36,7 +36,8 @@ type UpOptions struct {
 	Sizes Sizes
 	// Driver says whether the driver is installed too.
 	Driver bool
-	// Origin is the origin driver that shall run; nil leaves it as it is.
+	// Origin is the origin driver that shall run, in a lab that has none yet: where its
+	// nodes are is then settled.
 	Origin *Origin
 }
 
@@ -57,7 +58,7 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	if l.Checkout == "" {
 		return fmt.Errorf("%w, and the working folder is in no checkout to make it from", ErrNotUp)
 	}
-	if o.Origin != nil {
+	if s.Origin == nil {
 		s.Origin = o.Origin
 	}
 	parts, partsErr := o.Parts(ctx, s.Origin != nil)
