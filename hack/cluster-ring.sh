@@ -30,20 +30,22 @@ if [[ ${UPSTREAM:-} == true ]]; then
   build go build -o "$out/upstream/ginkgo" github.com/onsi/ginkgo/v2/ginkgo
 fi
 for pid in "${builds[@]}"; do wait "$pid"; done
+# selected FILTER [N]: whether any spec matches; part N asks it in its own shell.
+selected() {
+  local list="$out/selection${2:-}"
+  "$out/e2e.test" -ginkgo.dry-run -ginkgo.no-color -ginkgo.label-filter="$1" >"$list" 2>&1 || { cat "$list"; exit 1; }
+  ! grep -q '^Ran 0 of ' "$list"
+}
+
 export NEARFLASH_KUBECTL_PLUGIN="$PWD/$out/kubectl-nearflash"
 export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
+if selected "($labels) && origin"; then "$out/lab" artifacts pd; fi
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
 if [[ ${UPSTREAM:-} == true ]]; then
   upstream_tests="$("$out/lab" artifacts --print-dir upstream)"
 fi
-
-# selected FILTER: whether any spec matches.
-selected() {
-  "$out/e2e.test" -ginkgo.dry-run -ginkgo.no-color -ginkgo.label-filter="$1" >"$out/selection" 2>&1 || { cat "$out/selection"; exit 1; }
-  ! grep -q '^Ran 0 of ' "$out/selection"
-}
 
 # part N FILTER: a lab, the specs, the end of the lab. It runs in a shell of its
 # own; nothing is local, because a trap outlives the function.
@@ -53,7 +55,9 @@ part() {
   . hack/lab-part.sh
   # What a run has left that was ended with its machine.
   run "${lab[@]}" down
-  run "${lab[@]}" up
+  up=(up)
+  if selected "($filter) && origin" "$1"; then up+=(--origin pd); fi
+  run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \
     -ginkgo.timeout="${TIMEOUT:-60m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -102,6 +103,24 @@ func (l *Lab) RestoreEtcd(ctx context.Context, name string) error {
 func (l *Lab) FreshControl(ctx context.Context) error {
 	_, err := l.do(ctx, nil, "control", "fresh")
 	return err
+}
+
+// KillOrigin kills processes of the origin driver's controller, or all of it.
+func (l *Lab) KillOrigin(ctx context.Context, processes ...string) error {
+	_, err := l.do(ctx, nil, append([]string{"origin", "kill"}, processes...)...)
+	return err
+}
+
+// StartOrigin starts what does not run of the origin driver's controller.
+func (l *Lab) StartOrigin(ctx context.Context) error {
+	_, err := l.do(ctx, nil, "origin", "start")
+	return err
+}
+
+// Disks lists what is plugged into a machine: device, name and file of each disk.
+func (l *Lab) Disks(ctx context.Context, machine string) ([]string, error) {
+	out, err := l.do(ctx, nil, "disk", "list", machine)
+	return slices.Collect(strings.Lines(out)), err
 }
 
 // Heal ends all cuts.

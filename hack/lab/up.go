@@ -16,6 +16,7 @@ import (
 func newUp(o *options) *cobra.Command {
 	var up cluster.UpOptions
 	var noDriver bool
+	var origin, zones string
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -32,7 +33,12 @@ it started is ended.`,
 				return err
 			}
 			up.Driver = !noDriver
-			up.Parts = func(ctx context.Context) (cluster.Parts, error) { return clusterParts(ctx, lab.Checkout) }
+			if up.Origin, err = cluster.ParseOrigin(origin, zones); err != nil {
+				return err
+			}
+			up.Parts = func(ctx context.Context, origin bool) (cluster.Parts, error) {
+				return clusterParts(ctx, lab.Checkout, origin)
+			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("not up after %v", limit))
 			defer cancel()
 			return lab.Up(ctx, up)
@@ -40,6 +46,8 @@ it started is ended.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&noDriver, "no-driver", false, "stop when both nodes are Ready")
+	f.StringVar(&origin, "origin", "", "also run a CSI driver whose volumes can be cached: pd, Google's Persistent Disk driver over a cloud of files")
+	f.StringVar(&zones, "origin-zones", "", "NODE=ZONE,... of its cloud, in a lab that has no origin yet (default: one zone for all)")
 	f.Int64Var(&up.Sizes.SSDMiB, "ssd-size", 8192, "size of each node's SSD in MiB (sparse)")
 	f.Int64Var(&up.Sizes.StorageMiB, "storage-size", 32768, "size of the storage server's disk in MiB (sparse)")
 	f.IntVar(&up.Sizes.WorkerMemoryMiB, "node-memory", 2560, "memory of each node in MiB")
@@ -49,13 +57,17 @@ it started is ended.`,
 	return cmd
 }
 
-func clusterParts(ctx context.Context, checkout string) (cluster.Parts, error) {
-	set, err := ensureArtifacts(ctx, checkout, artifact.Cluster)
+func clusterParts(ctx context.Context, checkout string, origin bool) (cluster.Parts, error) {
+	groups := []artifact.Group{artifact.Cluster}
+	if origin {
+		groups = append(groups, artifact.PD)
+	}
+	set, err := ensureArtifacts(ctx, checkout, groups...)
 	if err != nil {
 		return cluster.Parts{}, err
 	}
 	return cluster.Parts{
-		Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin,
+		Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Origin: cluster.OriginParts(set.PD),
 		// The storage server runs the program itself, no node needs its image.
 		Images: slices.DeleteFunc(slices.Clone(set.DriverImages), func(path string) bool {
 			return filepath.Base(path) == "nearflash-target.tar"
@@ -92,7 +104,7 @@ func newImages(o *options) *cobra.Command {
 			if err := lab.MustBeUp(); err != nil { // reads the state, and so the checkout
 				return err
 			}
-			parts, err := clusterParts(cmd.Context(), lab.Checkout)
+			parts, err := clusterParts(cmd.Context(), lab.Checkout, false)
 			if err != nil {
 				return err
 			}

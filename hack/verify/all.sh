@@ -49,11 +49,14 @@ check_tools() {
   for dir in hack/tools/lint hack/tools/proto; do
     (cd "$dir" && export GOWORK=off && go vet ./... && go test ./...) || return 1
   done
+  # With the flags of its artifact: what it needs of Kubernetes and of a cloud is then
+  # compiled once.
+  (cd hack/tools/pd && CGO_ENABLED=0 GOWORK=off GOFLAGS='-trimpath -buildvcs=false -gcflags=all=-dwarf=false' go test ./...)
 }
 
 check_tidy() {
   local dir rc=0
-  for dir in . hack hack/tools/lint hack/tools/proto hack/tools/vuln; do
+  for dir in . hack hack/tools/lint hack/tools/proto hack/tools/vuln hack/tools/pd; do
     (cd "$dir" && go mod tidy -diff 2>&1 | grep -v '^go: downloading'; exit "${PIPESTATUS[0]}") || { echo "in $dir"; rc=1; }
   done
   return $rc

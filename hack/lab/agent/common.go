@@ -52,8 +52,18 @@ func (g *guest) setupCommon(ctx context.Context) error {
 	return completeCPUInfo()
 }
 
+// plugRule names a disk that is plugged in by its serial number, as Compute Engine's
+// guest environment does. The guest's own disks have none, which the kernel prints so.
+const (
+	plugRules = "/run/udev/rules.d/65-lab-disks.rules"
+	plugRule  = `SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="ubd*", ATTR{serial}=="?*", ATTR{serial}!="(null)", SYMLINK+="disk/by-id/google-$attr{serial}"` + "\n"
+)
+
 // startUdev runs the device manager and lets it see what is there already.
 func (g *guest) startUdev(ctx context.Context) error {
+	if err := writeFile(plugRules, []byte(plugRule), 0o644); err != nil {
+		return err
+	}
 	if _, err := output(ctx, "/usr/lib/systemd/systemd-udevd", "--daemon"); err != nil {
 		return err
 	}

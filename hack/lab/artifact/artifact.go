@@ -33,6 +33,9 @@ const (
 	Cluster Group = "cluster"
 	// Images are the project's own images as complete archives for any engine.
 	Images Group = "images"
+	// PD is Google's Persistent Disk driver for a lab, an example of a driver whose
+	// volumes are cached, and its sidecars as programs; used with Cluster.
+	PD Group = "pd"
 	// Upstream is Kubernetes' own suite of tests and the images that its pods run.
 	Upstream Group = "upstream"
 	// Kind is what a cluster made by kind needs: Images, and archives of the sidecars
@@ -45,7 +48,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, Images, Kind, KindGuest, Upstream}, StockKernels()...)
+	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Images, Kind, KindGuest, Upstream}, StockKernels()...)
 }
 
 // Options say what is needed and where it is kept.
@@ -191,6 +194,7 @@ type plan struct {
 	driverImages, fullImages      *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
+	pd                            *task
 	// stock are the kernels of distributions.
 	stock map[Group]*task
 
@@ -255,6 +259,11 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	}
 	if cluster {
 		if err := b.planCluster(p); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(groups, PD) {
+		if err := b.planPD(p); err != nil {
 			return nil, err
 		}
 	}

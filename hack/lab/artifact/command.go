@@ -24,6 +24,7 @@ func Command() *cobra.Command {
 		Short: "Build or verify what the lab and the tests run, and print the paths",
 		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, prometheus (and promtool), kernel (guest kernel and root),\n" +
 			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives),\n" +
+			"pd (Google's Persistent Disk driver, for `up --origin pd`),\n" +
 			"upstream (Kubernetes' own tests and the images of their pods), debian-12, debian-13, debian-newest (kernels of distributions).",
 		ValidArgs:    groupNames(),
 		Args:         cobra.OnlyValidArgs,
@@ -125,6 +126,7 @@ func printSet(w io.Writer, set *Set) error {
 	add("node-root", set.NodeRoot)
 	add("node-base", set.NodeBase)
 	add("kind-guest", set.KindGuest)
+	add("pd-driver", set.PD.Program)
 	for _, g := range StockKernels() {
 		add(string(g), set.Stock[g].Vmlinuz)
 	}

@@ -19,7 +19,7 @@ func TestModulesAgree(t *testing.T) {
 		"github.com/container-storage-interface/spec": "kubelet reads volume conditions where newer versions have none",
 	}
 	versions := map[string]map[string][]string{}
-	for _, dir := range []string{".", "hack", "hack/tools/kube", "hack/tools/etcd", "hack/tools/sidecars", "hack/tools/helm", "hack/tools/upstream"} {
+	for _, dir := range []string{".", "hack", "hack/tools/kube", "hack/tools/etcd", "hack/tools/sidecars", "hack/tools/helm", "hack/tools/upstream", "hack/tools/pd"} {
 		path := filepath.Join("../../..", dir, "go.mod")
 		data, err := os.ReadFile(path)
 		if err != nil {

@@ -48,6 +48,9 @@ func TestPlanGroups(t *testing.T) {
 		"upstream": {
 			groups: []Group{Upstream}, wantTasks: []string{"upstream", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
+		"pd": {
+			groups: []Group{PD}, wantTasks: []string{"pd", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
+		},
 		"kind": {
 			groups:    []Group{Kind},
 			wantTasks: []string{"full images", "node-tools", "other images", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
@@ -101,7 +104,7 @@ func TestPlanGroups(t *testing.T) {
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc(slices.AppendSeq([]*task{
 		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
-		p.kindGuest,
+		p.kindGuest, p.pd,
 	}, maps.Values(p.stock)), func(t *task) bool { return t == nil })
 }
 

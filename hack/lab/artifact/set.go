@@ -32,10 +32,21 @@ type Set struct {
 	FullImages []string
 	// OtherImages are complete archives of the other images of a cluster (Kind).
 	OtherImages []string
+	// PD is the Persistent Disk driver (PD).
+	PD PDDriver
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
 	KindGuest string
 	// Stock are the kernels of distributions (their groups).
 	Stock map[Group]StockKernel
+}
+
+// PDDriver is a CSI driver with what goes with it.
+type PDDriver struct {
+	// Program is the driver, Tools the name of an image that the nodes have, with
+	// the host tools that it calls.
+	Program, Tools string
+	// Provisioner, Attacher and Resizer are the programs of its sidecars.
+	Provisioner, Attacher, Resizer string
 }
 
 // StockKernel is an unmodified kernel of a distribution.
@@ -89,6 +100,12 @@ func (p *plan) set(groups []Group) *Set {
 			Vmlinuz: t.file(stockVmlinuz), Modules: t.file(stockModules), Boot: t.file(stockBoot), Order: filepath.Join(t.file(stockBoot), stockOrder),
 		}
 	}
+	if p.pd != nil {
+		s.PD = PDDriver{
+			Program: p.pd.file(pdProgramName), Tools: nodeToolsImage,
+			Provisioner: p.sidecars.file("csi-provisioner"), Attacher: p.sidecars.file("csi-attacher"), Resizer: p.sidecars.file("csi-resizer"),
+		}
+	}
 	if p.kindGuest != nil {
 		s.KindGuest = p.kindGuest.dir
 	}
@@ -122,6 +139,8 @@ func (s *Set) Dir(g Group) (string, error) {
 		path = s.Bin["e2e.test"]
 	case Kernel:
 		path = s.Kernel
+	case PD:
+		path = s.PD.Program
 	case Images:
 		if len(s.FullImages) > 0 {
 			path = s.FullImages[0]

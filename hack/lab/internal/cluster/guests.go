@@ -59,10 +59,28 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if err := node.MakeDisk(disk, size<<20); err != nil {
 		return err
 	}
+	return l.startGuest(ctx, s, n, disk, memory)
+}
+
+// startGuest starts the process that is a guest, with what is plugged into it.
+func (l *Lab) startGuest(ctx context.Context, s state, n plan.Node, disk string, memoryMiB int) error {
+	unlock, err := l.lockPlugged(ctx, n.Name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	plugged, err := l.readPlugged(n.Name)
+	if err != nil {
+		return err
+	}
+	console := node.Console{Guest: n.Name, RunDir: l.Paths.Node(n.Name)}
+	if err := console.Clear(); err != nil {
+		return err
+	}
 	spec, err := l.Backend.Spec(node.Guest{
-		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: share,
-		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk},
-		MemoryMiB: memory, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
+		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: l.Paths.Share(n.Name),
+		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk}, Plugged: plugged,
+		MemoryMiB: memoryMiB, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
 	})
 	if err != nil {
 		return err

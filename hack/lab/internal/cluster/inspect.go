@@ -116,7 +116,7 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	}
 	var broken []string
 	fmt.Fprintf(w, "lab %s of %s\nstate %s\ncomplete %v, driver %v, cuts %v\n\n", l.ID, s.Checkout, l.Paths.Root, s.Complete, s.Driver, s.Cuts)
-	for _, name := range append(controlPlane(), nodeNames()...) {
+	for _, name := range slices.Concat(controlPlane(), nodeNames(), s.Origin.processes()) {
 		how := "ended"
 		if rec, err := l.Procs.Get(name); err == nil && rec.Alive() {
 			how = fmt.Sprintf("runs, pid %d", rec.PID)

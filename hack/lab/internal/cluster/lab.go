@@ -92,7 +92,9 @@ type state struct {
 	// a killed command left, and is good for nothing.
 	Complete bool `json:"complete"`
 	// Driver is set when the driver was installed.
-	Driver bool        `json:"driver"`
+	Driver bool `json:"driver"`
+	// Origin is set when an origin driver runs, its name and zones.
+	Origin *Origin     `json:"origin,omitempty"`
 	Cuts   []netns.Cut `json:"cuts,omitempty"`
 }
 

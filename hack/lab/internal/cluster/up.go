@@ -24,15 +24,21 @@ type Parts struct {
 	Bin map[string]string
 	// Images are archives of the driver's images.
 	Images []string
+	// Origin are the files of an origin driver.
+	Origin OriginParts
 }
 
 // UpOptions say what [Lab.Up] makes.
 type UpOptions struct {
 	// Parts returns the files, making what is absent.
-	Parts func(context.Context) (Parts, error)
+	// An origin driver's are among them if it asks for one.
+	Parts func(ctx context.Context, origin bool) (Parts, error)
 	Sizes Sizes
 	// Driver says whether the driver is installed too.
 	Driver bool
+	// Origin is the origin driver that shall run, in a lab that has none yet: where its
+	// nodes are is then settled.
+	Origin *Origin
 }
 
 // Up brings the lab up: on return both nodes are Ready and the driver, if asked
@@ -52,7 +58,10 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	if l.Checkout == "" {
 		return fmt.Errorf("%w, and the working folder is in no checkout to make it from", ErrNotUp)
 	}
-	parts, partsErr := o.Parts(ctx)
+	if s.Origin == nil {
+		s.Origin = o.Origin
+	}
+	parts, partsErr := o.Parts(ctx, s.Origin != nil)
 	if partsErr != nil {
 		return partsErr
 	}
@@ -81,7 +90,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
-	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin}
 	if err := l.save(s); err != nil {
 		return err
 	}
@@ -126,12 +135,18 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if driver {
-		if err := l.installDriver(ctx, *s); err != nil {
-			return err
-		}
-		s.Driver = true
+	g, gctx = errgroup.WithContext(ctx)
+	if s.Origin != nil {
+		s.Origin.Parts = parts.Origin
+		g.Go(func() error { return l.startOrigin(gctx, *s) })
 	}
+	if driver {
+		g.Go(func() error { return l.installDriver(gctx, *s) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	s.Driver = s.Driver || driver
 	s.Complete = true
 	if err := l.save(*s); err != nil {
 		return err

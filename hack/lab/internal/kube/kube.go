@@ -152,3 +152,40 @@ func parseNodes(body []byte) ([]Node, error) {
 	}
 	return out, nil
 }
+
+// CSINodes lists the nodes on which a CSI driver has registered.
+func (c *Client) CSINodes(ctx context.Context, driver string) ([]string, error) {
+	body, err := c.get(ctx, "/apis/storage.k8s.io/v1/csinodes")
+	if err != nil {
+		return nil, err
+	}
+	return parseCSINodes(body, driver)
+}
+
+// parseCSINodes reads a CSINodeList (storage/v1).
+func parseCSINodes(body []byte, driver string) ([]string, error) {
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+			Spec struct {
+				Drivers []struct {
+					Name string `json:"name"`
+				} `json:"drivers"`
+			} `json:"spec"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("list of CSI nodes: %w", err)
+	}
+	var out []string
+	for _, item := range list.Items {
+		for _, d := range item.Spec.Drivers {
+			if d.Name == driver {
+				out = append(out, item.Metadata.Name)
+			}
+		}
+	}
+	return out, nil
+}

@@ -51,3 +51,13 @@ func TestUsable(t *testing.T) {
 		})
 	}
 }
+
+func TestParseCSINodes(t *testing.T) {
+	body := `{"items": [
+		{"metadata": {"name": "node-a"}, "spec": {"drivers": [{"name": "x"}, {"name": "y"}]}},
+		{"metadata": {"name": "node-b"}, "spec": {"drivers": null}}]}`
+	got, err := parseCSINodes([]byte(body), "y")
+	if err != nil || len(got) != 1 || got[0] != "node-a" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -29,6 +29,9 @@ type Guest struct {
 	RootBase, RootCOW string
 	// Disks are raw images, in the order in which the guest shall see them.
 	Disks []string
+	// Plugged are further disks that can be taken away while the guest runs; only
+	// User-Mode Linux has them.
+	Plugged []Plugged
 	// MemoryMiB is the guest's memory in MiB.
 	MemoryMiB int
 	// Tap is the host's end of the guest's network interface; "" for none.
@@ -57,8 +60,8 @@ const maxUBDs = 16
 // Spec implements [Backend]. Parameters: arch/um's own, as `linux --help` lists
 // them, and Documentation/virt/uml/user_mode_linux_howto_v2.rst for vec0.
 func (UML) Spec(g Guest) (proc.Spec, error) {
-	if len(g.Disks)+1 > maxUBDs {
-		return proc.Spec{}, fmt.Errorf("%w: %s has %d disks, at most %d are possible", ErrGuest, g.Name, len(g.Disks), maxUBDs-1)
+	if disks := len(g.Disks) + len(g.Plugged); disks+1 > maxUBDs {
+		return proc.Spec{}, fmt.Errorf("%w: %s has %d disks, at most %d are possible", ErrGuest, g.Name, disks, maxUBDs-1)
 	}
 	for _, p := range append([]string{g.Kernel, g.Boot, g.Share, g.RootBase, g.RootCOW, g.RunDir}, g.Disks...) {
 		// The kernel splits its command line at blanks, and disks at commas.
@@ -75,6 +78,12 @@ func (UML) Spec(g Guest) (proc.Spec, error) {
 	}
 	for i, d := range g.Disks {
 		args = append(args, fmt.Sprintf("ubd%d=%s", i+1, d))
+	}
+	for _, d := range g.Plugged {
+		if err := d.check(); err != nil {
+			return proc.Spec{}, err
+		}
+		args = append(args, d.parameter())
 	}
 	args = append(args,
 		"con=null", "con0=null,fd:1", "ssl=null", "quiet",

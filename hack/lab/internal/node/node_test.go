@@ -13,7 +13,7 @@ import (
 func guest() Guest {
 	return Guest{
 		Name: "node-a", Kernel: "/k/linux", Boot: "/s/boot", Share: "/s/share", RootBase: "/k/base.ext4", RootCOW: "/s/root.cow",
-		Disks: []string{"/s/ssd0", "/s/ssd1"}, MemoryMiB: 512, Tap: "tap-a", RunDir: "/s/run", Console: "/s/console.log",
+		Disks: []string{"/s/ssd0", "/s/ssd1"}, Plugged: []Plugged{{Letter: "d", File: "/s/p.img", Serial: "p"}}, MemoryMiB: 512, Tap: "tap-a", RunDir: "/s/run", Console: "/s/console.log",
 	}
 }
 
@@ -23,7 +23,7 @@ func TestUMLSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "mem=512M root=/dev/root rootfstype=hostfs rootflags=/s/boot ro init=/agent " +
-		"ubd0=/s/root.cow,/k/base.ext4 ubd1=/s/ssd0 ubd2=/s/ssd1 con=null con0=null,fd:1 ssl=null quiet seccomp=on " +
+		"ubd0=/s/root.cow,/k/base.ext4 ubd1=/s/ssd0 ubd2=/s/ssd1 ubddd=/s/p.img,,p con=null con0=null,fd:1 ssl=null quiet seccomp=on " +
 		"umid=node-a uml_dir=/s/run nfshare=/s/share vec0:transport=tap,ifname=tap-a"
 	if diff := cmp.Diff(want, strings.Join(got.Args, " ")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -42,6 +42,7 @@ func TestUMLSpecRefuses(t *testing.T) {
 	tests := map[string]func(*Guest){
 		"blank in a path": func(g *Guest) { g.Share = "/s h" },
 		"comma in a disk": func(g *Guest) { g.Disks[0] = "/s/a,b" },
+		"comma in a plug": func(g *Guest) { g.Plugged[0].Serial = "a,b" },
 		"missing kernel":  func(g *Guest) { g.Kernel = "" },
 		"too many disks":  func(g *Guest) { g.Disks = make([]string, maxUBDs) },
 	}

@@ -19,6 +19,7 @@ const (
 	Scheduler         = "scheduler"
 	KubeletClient     = "kubelet-client" // the API server towards kubelets
 	ServiceAccount    = "sa"
+	Origin            = "origin" // the controller of an origin driver
 	TargetCA          = "target-ca"
 	TargetServer      = "target-server"
 	TargetClient      = "target-client"
@@ -26,6 +27,10 @@ const (
 
 // TargetClientName is the common name that the storage server lets in.
 const TargetClientName = "nearflash-controller"
+
+// OriginUser is the cluster's name of an origin driver's controller, which roles are
+// bound to.
+const OriginUser = "lab-origin"
 
 // KubeletServer names the serving pair of a node's kubelet.
 func KubeletServer(node string) string { return node + "-serving" }
@@ -88,6 +93,7 @@ func clusterSubjects() map[string]Subject {
 		Admin:             {Name: "admin", Groups: []string{"system:masters"}, Client: true},
 		ControllerManager: {Name: "system:kube-controller-manager", Client: true},
 		Scheduler:         {Name: "system:kube-scheduler", Client: true},
+		Origin:            {Name: OriginUser, Client: true},
 		KubeletClient:     {Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}, Client: true},
 	}
 	for _, n := range plan.Workers() {
@@ -109,7 +115,7 @@ func targetSubjects() map[string]Subject {
 }
 
 func writeKubeconfigs(dir string, ca []byte, pairs map[string]Pair) error {
-	users := []string{Admin, ControllerManager, Scheduler}
+	users := []string{Admin, ControllerManager, Scheduler, Origin}
 	for _, n := range plan.Workers() {
 		users = append(users, n.Name)
 	}

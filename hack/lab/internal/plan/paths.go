@@ -89,5 +89,11 @@ func (p Paths) Node(node string) string { return filepath.Join(p.Root, "nodes", 
 // Disk is a disk image of a guest.
 func (p Paths) Disk(node, disk string) string { return filepath.Join(p.Node(node), disk) }
 
+// Plugged is the file with the disks that are plugged into a guest.
+func (p Paths) Plugged(node string) string { return filepath.Join(p.Node(node), "plugged.json") }
+
+// Origin is the folder of an origin driver's controller: its socket, its disks.
+func (p Paths) Origin() string { return filepath.Join(p.Root, "origin") }
+
 // Share is the folder that a guest sees as /host.
 func (p Paths) Share(node string) string { return filepath.Join(p.Node(node), "share") }

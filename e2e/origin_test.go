@@ -1,0 +1,108 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// originClass is the class of the lab's origin driver (lab up --origin pd): raw disks,
+// without a cache.
+const originClass = "pd"
+
+// originVolume makes a pod on a node with a new disk of the origin.
+func (s *space) originVolume(ctx context.Context, name, node string) (*vol, error) {
+	v := &vol{space: s, claim: name, block: true}
+	claim := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi", Block: true}
+	if err := k.API.Create(ctx, cluster.Claim(claim)); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, err)
+	}
+	// The class waits for the pod.
+	if err := v.begin(ctx, node); err != nil {
+		return nil, err
+	}
+	// It is no volume of the space's: those are the driver's.
+	var err error
+	if v.Volume, err = k.AwaitBound(ctx, s.name, name, soon); err != nil {
+		return nil, err
+	}
+	return v, v.awaitReady(ctx)
+}
+
+// expectGone ends the pod, deletes the volume, and looks for what is left of it.
+func expectGone(ctx context.Context, v *vol) {
+	GinkgoHelper()
+	Expect(v.stop(ctx)).To(Succeed())
+	meta := metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}
+	Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: meta}, soon)).To(Succeed())
+	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		var pv corev1.PersistentVolume
+		err := k.API.Get(ctx, client.ObjectKey{Name: v.PV}, &pv)
+		if err == nil {
+			return fmt.Sprintf("volume %s still exists: %s %s", v.PV, pv.Status.Phase, pv.Status.Message), nil
+		}
+		return "", client.IgnoreNotFound(err)
+	})).To(Succeed())
+	for _, node := range []string{nodeA, nodeB} {
+		disks, err := k.Lab.Disks(ctx, node)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(disks).NotTo(ContainElement(ContainSubstring(v.PV)), "machine %s", node)
+	}
+}
+
+var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), func() {
+	It("goes from node to node with its data, grows, and leaves nothing", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.originVolume(ctx, "disk", nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("moving it to the other node")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+
+		By("expanding it; a machine sees that when the disk is plugged in anew")
+		Expect(k.Expand(ctx, s.name, v.claim, v.pod, "2Gi", late)).To(Succeed())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.size(ctx)).To(BeEquivalentTo(2 << 30))
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+
+		By("deleting it")
+		expectGone(ctx, v)
+	}, NodeTimeout(specLimit))
+
+	It("is there after a power loss of its machine and a restart of its controller", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.originVolume(ctx, "disk", nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
+		Expect(k.Lab.KillOrigin(ctx)).To(Succeed())
+		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+			links, err := k.Host.Run(ctx, nodeA, "ls /dev/disk/by-id")
+			if err == nil && !strings.Contains(links, "google-"+v.PV) {
+				return "no link to " + v.PV, nil
+			}
+			return "", err
+		})).To(Succeed())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		expectGone(ctx, v)
+	}, NodeTimeout(specLimit))
+})

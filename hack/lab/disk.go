@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearflash/nearflash/hack/lab/internal/node"
+)
+
+func newDisk(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "disk", Short: "Plug disks into guests that run"}
+	cmd.AddCommand(newDiskPlug(o), newDiskUnplug(o), newDiskList(o))
+	return cmd
+}
+
+func newDiskPlug(o *options) *cobra.Command {
+	var d node.Plugged
+	cmd := &cobra.Command{
+		Use:   "plug NODE FILE NAME",
+		Short: "Give a guest a raw image as /dev/disk/by-id/google-NAME, and print its device",
+		Long: `NAME is the disk's serial number too. The guest keeps the disk over boots, until it
+is unplugged. A guest that does not run has it from its next boot on. The guest sees
+the size that the file has when it is plugged in.`,
+		Args: cobra.ExactArgs(3),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			d.File, d.Serial = args[1], args[2]
+			device, err := lab.PlugDisk(cmd.Context(), args[0], d)
+			if err != nil {
+				return err
+			}
+			fmt.Println(device)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&d.ReadOnly, "read-only", false, "the guest cannot write to it")
+	return cmd
+}
+
+func newDiskUnplug(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "unplug NODE NAME",
+		Short: "Take a disk away from a guest; fails while the guest has it open",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.UnplugDisk(cmd.Context(), args[0], args[1])
+		},
+	}
+}
+
+func newDiskList(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list NODE",
+		Short: "List the disks that are plugged into a guest: device, name, file",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			list, err := lab.PluggedDisks(cmd.Context(), args[0])
+			for _, d := range list {
+				fmt.Fprintf(os.Stdout, "/dev/ubd%s %s %s\n", d.Letter, d.Serial, filepath.Clean(d.File))
+			}
+			return err
+		},
+	}
+}
+
+func newOrigin(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "origin", Short: "Break and mend the controller of the origin driver (up --origin)"}
+	cmd.AddCommand(&cobra.Command{
+		Use:   "kill [controller|provisioner|attacher|resizer]...",
+		Short: "Kill processes of it, or all; what is attached stays so",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.KillOrigin(cmd.Context(), args)
+		},
+	}, &cobra.Command{
+		Use:   "start",
+		Short: "Start what does not run of it; sidecars end by themselves when the controller does",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			return lab.StartOrigin(cmd.Context())
+		},
+	})
+	return cmd
+}
