@@ -41,9 +41,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// kubeletDir is the folder of a node that stands for kubelet's.
-const kubeletDir = "kubelet"
-
 // node is a node plugin without its sockets, over the real kernel.
 type node struct {
 	*attach.Attacher

@@ -22,6 +22,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// kubeletDir is the folder of a node that stands for kubelet's.
+const kubeletDir = "kubelet"
+
 // luns are disks of SCSI, as most clouds and arrays have them: LUNs of the guest's own storage
 // server. They implement origintest.Devices.
 type luns struct{ m *machine }
