@@ -30,6 +30,8 @@ type ClassSpec struct {
 	// none.
 	CacheSize    string
 	MountOptions []string
+	// Delayed makes the volume when its first pod has a node.
+	Delayed bool
 	// Parameters are added to the others or replace them; an empty value removes
 	// one.
 	Parameters map[string]string
@@ -57,8 +59,13 @@ func (c *Cluster) Class(s ClassSpec) *storagev1.StorageClass {
 			delete(params, k)
 		}
 	}
+	binding := storagev1.VolumeBindingImmediate
+	if s.Delayed {
+		binding = storagev1.VolumeBindingWaitForFirstConsumer
+	}
 	return &storagev1.StorageClass{
 		ObjectMeta:           metav1.ObjectMeta{Name: s.Name},
+		VolumeBindingMode:    &binding,
 		Provisioner:          DriverName,
 		Parameters:           params,
 		MountOptions:         s.MountOptions,

@@ -99,7 +99,8 @@ type CSISource struct {
 	Handle string `json:"handle"`
 	// PV is the PersistentVolume of it, by which its paths on a node are named.
 	PV string `json:"pv"`
-	// Admission is the UID of the VolumeAttachment, or what stands for it.
+	// Admission is the UID of the VolumeAttachment; of a driver that attaches nothing, it names the
+	// generation.
 	Admission string `json:"admission"`
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`

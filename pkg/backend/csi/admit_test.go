@@ -31,7 +31,7 @@ func testAdmit(t *testing.T, f *fixture) {
 	must(t, err)
 	pv := f.pv(t, "v").Name
 	if s := at.CSI; s.Driver != f.Driver || s.Handle != "handle-of-"+pv || s.PV != pv || s.Attributes["pool"] != "p" ||
-		s.Attachment["device"] != "disk-of-"+pv || s.CapacityBytes != 8*mib {
+		s.Attachment["device"] != "disk-of-"+pv || s.CapacityBytes != 8*mib || s.Admission == "" {
 		t.Errorf("source %+v", s)
 	}
 	va, err := f.b.attachment(t.Context(), "v")
@@ -41,8 +41,11 @@ func testAdmit(t *testing.T, f *fixture) {
 	}
 	// To the owner again: another admission, and nothing is detached in between.
 	first := f.exports(t, "v")[0]
-	_, err = f.b.Export(t.Context(), "v", f.grant("a", 1))
+	anew, err := f.b.Export(t.Context(), "v", f.grant("a", 1))
 	must(t, err)
+	if !anew.Same(at) {
+		t.Errorf("admitted again: %+v, was %+v", anew.CSI, at.CSI)
+	}
 	again, err := f.b.attachment(t.Context(), "v")
 	if err != nil || again.UID != va.UID || f.exports(t, "v")[0].Admission == first.Admission {
 		t.Errorf("admitted again: %+v, %v", again, err)

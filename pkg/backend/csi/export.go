@@ -72,13 +72,15 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	}
 	out := &volume.CSISource{
 		Driver: src.Driver, Handle: src.VolumeHandle, PV: f.pv.Name, Attributes: maps.Clone(src.VolumeAttributes), CapacityBytes: sizeOf(f.pv),
+		Admission: fmt.Sprintf("generation-%d", g.Generation),
 	}
 	if attach {
 		va, err := b.attach(ctx, id, a, f.pv.Name, src.Driver)
 		if err != nil {
 			return volume.Source{}, err
 		}
-		out.Attachment = maps.Clone(va.Status.AttachmentMetadata)
+		// It stays the same when the node is admitted again, and nothing is detached in between.
+		out.Admission, out.Attachment = string(va.UID), maps.Clone(va.Status.AttachmentMetadata)
 	}
 	return volume.Source{CSI: out}, nil
 }

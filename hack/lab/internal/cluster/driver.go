@@ -198,7 +198,7 @@ func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
 // installDriver installs or upgrades the chart with the staged images, which the
 // nodes have loaded, and waits until its pods are ready.
 func (l *Lab) installDriver(ctx context.Context, s state) error {
-	if err := l.writeValues(); err != nil {
+	if err := l.writeValues(s.Origin != nil); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, s.Bin["helm"], "upgrade", "--install", driverRelease, filepath.Join(l.Checkout, chartDir),
@@ -216,8 +216,9 @@ func (l *Lab) installDriver(ctx context.Context, s state) error {
 	return nil
 }
 
-// writeValues writes the chart's values for this lab. They hold a private key.
-func (l *Lab) writeValues() error {
+// writeValues writes the chart's values for this lab, with or without an origin driver. They hold
+// a private key.
+func (l *Lab) writeValues(origins bool) error {
 	dir := l.Paths.PKI()
 	var ca, cert, key []byte
 	err := readFiles(map[string]*[]byte{
@@ -230,7 +231,7 @@ func (l *Lab) writeValues() error {
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(chartValues(string(ca), string(cert), string(key), images), "", "  ")
+	b, err := json.MarshalIndent(chartValues(string(ca), string(cert), string(key), images, origins), "", "  ")
 	if err != nil {
 		return fmt.Errorf("values: %w", err)
 	}
@@ -241,11 +242,14 @@ func (l *Lab) writeValues() error {
 }
 
 // chartValues are the chart's values for a lab; all else is the chart's default.
-func chartValues(ca, cert, key string, images []string) map[string]any {
+func chartValues(ca, cert, key string, images []string, origins bool) map[string]any {
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
 	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
 	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
 	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir, "podAnnotations": roll}
 	values["controller"] = driver.M{"podAnnotations": roll}
+	if origins {
+		values["origins"] = driver.M{"enabled": true}
+	}
 	return values
 }

@@ -1,0 +1,138 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// originsNamespace is where the chart has the claims of origins by default.
+const originsNamespace = "nearflash-origins"
+
+// cachedOrigin makes a volume over a disk of the lab's origin driver, and a pod with it on a node: both
+// classes wait for that.
+func (s *space) cachedOrigin(ctx context.Context, name, node string, mode v1alpha1.CacheMode) (*vol, error) {
+	parameters := map[string]string{"backend": "csi", "originStorageClass": originClass}
+	for key := range k.SecretParameters {
+		parameters[key] = "" // they are the storage server's
+	}
+	class, err := s.class(ctx, name, cluster.ClassSpec{Mode: mode, Delayed: true, Parameters: parameters})
+	if err != nil {
+		return nil, err
+	}
+	v := &vol{space: s, claim: name}
+	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: class, Size: "1Gi"}
+	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, err)
+	}
+	if err := v.begin(ctx, node); err != nil {
+		return nil, err
+	}
+	if err := s.awaitBound(ctx, v); err != nil {
+		return nil, err
+	}
+	return v, v.awaitReady(ctx)
+}
+
+// origin is the PersistentVolume below a volume.
+func (v *vol) origin(ctx context.Context) (*corev1.PersistentVolume, error) {
+	var claim corev1.PersistentVolumeClaim
+	if err := k.API.Get(ctx, client.ObjectKey{Namespace: originsNamespace, Name: v.Handle}, &claim); err != nil {
+		return nil, fmt.Errorf("claim of the origin: %w", err)
+	}
+	pv := &corev1.PersistentVolume{}
+	return pv, k.API.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, pv)
+}
+
+// attachedTo are the nodes that a PersistentVolume is attached to, or about to be.
+func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
+	var all storagev1.VolumeAttachmentList
+	err = k.API.List(ctx, &all)
+	for _, a := range all.Items {
+		if name := a.Spec.Source.PersistentVolumeName; name != nil && *name == pv {
+			nodes = append(nodes, a.Spec.NodeName)
+		}
+	}
+	return nodes, err
+}
+
+// expectOriginGone: the other driver has deleted the disk, and no machine has it plugged in.
+func expectOriginGone(ctx context.Context, pv string) {
+	GinkgoHelper()
+	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		err := k.API.Get(ctx, client.ObjectKey{Name: pv}, &corev1.PersistentVolume{})
+		if err == nil {
+			return "PersistentVolume " + pv + " of the origin still exists", nil
+		}
+		return "", client.IgnoreNotFound(err)
+	})).To(Succeed())
+	Expect(attachedTo(ctx, pv)).To(BeEmpty())
+	for _, node := range []string{nodeA, nodeB} {
+		disks, err := k.Lab.Disks(ctx, node)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(disks).NotTo(ContainElement(ContainSubstring(pv)), "machine %s", node)
+	}
+}
+
+var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "lab", "slow"), func() {
+	It("is cached, moves, and is deleted with the disk", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.cachedOrigin(ctx, "over", nodeA, v1alpha1.CacheModeWritethrough)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		pv, err := v.origin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(pv.Spec.PersistentVolumeReclaimPolicy).To(Equal(corev1.PersistentVolumeReclaimRetain))
+		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeA))
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("moving it to the other node")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
+
+		By("coming back after a restart of the other driver's controller")
+		Expect(k.Lab.KillOrigin(ctx)).To(Succeed())
+		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+
+		By("deleting it")
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		expectOriginGone(ctx, pv.Name)
+	}, NodeTimeout(specLimit))
+
+	It("keeps its unflushed writes for its node, and the disk with it, when the node loses its power", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.cachedOrigin(ctx, "dirty", nodeA, v1alpha1.CacheModeWriteback)
+		Expect(err).NotTo(HaveOccurred())
+		pv, err := v.origin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
+		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeA))
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(k.AwaitDriver(ctx, late)).To(Succeed())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
+	}, NodeTimeout(specLimit))
+})
