@@ -39,10 +39,12 @@ var codeActs = map[string]map[string]string{
 		"disconnect":      "giveReservation Disconnect",
 	},
 	"../../pkg/provision": {
-		"Publish":      "inspect publishable publishOn",
-		"publishOn":    "restoreOwner decideClaim revoke writeOwner Export",
-		"Unpublish":    "Load release Settle",
-		"Settle":       "inspect Load restoreOwner revoke",
+		"Publish":       "inspect publishable publishServed",
+		"publishServed": "publishOn",
+		"publishOn":     "restoreOwner decideClaim revoke writeOwner Export",
+		"Unpublish":     "Load release settle",
+		"Settle":        "settle",
+		"settle":        "inspect Load restoreOwner revoke",
 		"deleteServed": "inspect Load markDeleting Unexport Delete forget",
 	},
 }

@@ -206,7 +206,9 @@ func (b *Backend) lookCreate(ctx context.Context, id volume.ID, req backend.Requ
 		return f, err
 	}
 	if f.claim != nil && f.claim.Spec.VolumeName == "" {
-		f.failure, f.exhausted, err = b.failure(ctx, f.claim, reasonProvisioningFailed, nil)
+		var exhausted int32
+		f.failure, exhausted, err = b.failure(ctx, f.claim, reasonProvisioningFailed, nil)
+		f.exhausted = exhausted > 0
 	}
 	return f, err
 }

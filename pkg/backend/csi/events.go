@@ -20,28 +20,40 @@ const (
 	reasonResizeFailed       = "VolumeResizeFailed"
 )
 
-// failure returns the last event of a reason on a claim, and whether any of them says that
-// there is no space. known are versions of events that were there before, and do not count.
-func (b *Backend) failure(ctx context.Context, claim *corev1.PersistentVolumeClaim, reason string, known map[types.UID]string) (last string, exhausted bool, err error) {
+// failure returns the last event of a reason on a claim, and how often any of them has said that
+// there is no space. known is how often events had come before, which does not count.
+func (b *Backend) failure(ctx context.Context, claim *corev1.PersistentVolumeClaim, reason string, known map[types.UID]int32) (last string, exhausted int32, err error) {
 	list, err := b.events(ctx, claim, reason)
 	if err != nil {
-		return "", false, err
+		return "", 0, err
 	}
 	var latest *corev1.Event
 	for i := range list {
 		e := &list[i]
-		if known[e.UID] == e.ResourceVersion {
+		fresh := timesOf(e) - known[e.UID]
+		if fresh <= 0 {
 			continue
 		}
-		exhausted = exhausted || isExhausted(e.Message)
+		if isExhausted(e.Message) {
+			exhausted += fresh
+		}
 		if latest == nil || latest.LastTimestamp.Before(&e.LastTimestamp) {
 			latest = e
 		}
 	}
 	if latest == nil {
-		return "", false, nil
+		return "", 0, nil
 	}
 	return latest.Message, exhausted, nil
+}
+
+// timesOf is how often an event has come: recorders count the same ones in one object.
+func timesOf(e *corev1.Event) int32 {
+	n := max(e.Count, 1)
+	if e.Series != nil {
+		n = max(n, e.Series.Count)
+	}
+	return n
 }
 
 // events lists the events of a reason on a claim.

@@ -41,10 +41,15 @@ func (b *Backend) Expand(ctx context.Context, id volume.ID, size int64) (int64, 
 	if err != nil {
 		return 0, err
 	}
+	// The resizer may be at another size that was asked for before, and fail once more.
+	others := int32(0)
+	if asked := f.claim.Spec.Resources.Requests.Storage().Value(); asked != size && asked > sizeOf(f.pv) {
+		others = 1
+	}
 	if err := b.request(ctx, id, size); err != nil {
 		return 0, err
 	}
-	return b.awaitSize(ctx, id, size, versions(known))
+	return b.awaitSize(ctx, id, size, times(known), others)
 }
 
 // lookBound is look for a claim that has its PersistentVolume.
@@ -89,8 +94,9 @@ func (b *Backend) request(ctx context.Context, id volume.ID, size int64) error {
 	})
 }
 
-// awaitSize waits until the PersistentVolume has the size.
-func (b *Backend) awaitSize(ctx context.Context, id volume.ID, size int64, known map[types.UID]string) (int64, error) {
+// awaitSize waits until the PersistentVolume has the size. Of the failures that come, others are of
+// another size.
+func (b *Backend) awaitSize(ctx context.Context, id volume.ID, size int64, known map[types.UID]int32, others int32) (int64, error) {
 	var pace pacer
 	for {
 		f, err := b.lookBound(ctx, id)
@@ -104,7 +110,7 @@ func (b *Backend) awaitSize(ctx context.Context, id volume.ID, size int64, known
 		if err != nil {
 			return 0, err
 		}
-		if exhausted {
+		if exhausted > others {
 			return 0, fmt.Errorf("%w: the driver cannot expand the origin of volume %s: %s", volume.ErrNoSpace, id, failure)
 		}
 		waitingFor := fmt.Sprintf("the origin of volume %s has %d bytes", id, size)
@@ -117,10 +123,10 @@ func (b *Backend) awaitSize(ctx context.Context, id volume.ID, size int64, known
 	}
 }
 
-func versions(list []corev1.Event) map[types.UID]string {
-	out := map[types.UID]string{}
+func times(list []corev1.Event) map[types.UID]int32 {
+	out := map[types.UID]int32{}
 	for i := range list {
-		out[list[i].UID] = list[i].ResourceVersion
+		out[list[i].UID] = timesOf(&list[i])
 	}
 	return out
 }
