@@ -45,7 +45,7 @@ var codeActs = map[string]map[string]string{
 		"Unpublish":     "Load release settle",
 		"Settle":        "settle",
 		"settle":        "inspect Load restoreOwner revoke",
-		"deleteServed": "inspect Load markDeleting Unexport Delete forget",
+		"deleteJudged":  "inspect Load markDeleting Unexport Delete forget",
 	},
 }
 

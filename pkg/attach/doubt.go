@@ -98,6 +98,10 @@ func (a *Attacher) countedAt(ctx context.Context, e *state.Entry, begin bool) (s
 // caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
 // which it is known. Paths that the cache has not used so far get a mark now, before it does.
 func (a *Attacher) rescan(ctx context.Context, e *state.Entry) (map[string]uint64, error) {
+	if len(e.OriginMarks) == 0 {
+		// There is no cache, or nothing is known of it already.
+		return map[string]uint64{}, a.Transport.Rescan(ctx, transport.Target{Source: e.Source})
+	}
 	before, err := a.marks(ctx, e, false)
 	if rescanErr := a.Transport.Rescan(ctx, transport.Target{Source: e.Source}); rescanErr != nil {
 		return nil, rescanErr

@@ -235,6 +235,9 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		a.ssd.TagStopped(ctx, e)
 	}
 	faultUnstageStopped.Hit()
+	if err := a.disconnectFirst(ctx, e); err != nil {
+		return err
+	}
 	if err := a.markClean(ctx, e); err != nil {
 		return err
 	}
@@ -295,6 +298,9 @@ func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultDetachRemoved.Hit()
+	if err := a.disconnectFirst(ctx, e); err != nil {
+		return err
+	}
 	if err := a.takeBackMark(ctx, e); err != nil {
 		return err
 	}
@@ -319,6 +325,9 @@ func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
 		}
 	}
 	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
+		return err
+	}
+	if err := a.disconnectFirst(ctx, e); err != nil {
 		return err
 	}
 	if err := a.takeBackMark(ctx, e); err != nil {
@@ -386,6 +395,17 @@ func (a *Attacher) takeBackRemade(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	return a.Records.MarkClean(ctx, e.ID, rec.Fence)
+}
+
+// disconnectFirst ends the use of another driver's volume before the record says Clean: the
+// controller may have it detached then, and the driver is to be asked for that after it was unstaged.
+// What comes later finds nothing to end. A target of a storage server is ended after the record has heard
+// of the flush.
+func (a *Attacher) disconnectFirst(ctx context.Context, e *state.Entry) error {
+	if e.Source.CSI == nil {
+		return nil
+	}
+	return a.disconnect(ctx, e)
 }
 
 func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {

@@ -25,6 +25,9 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	if err != nil {
 		return stageFacts{}, ssd.Cache{}, err
 	}
+	if !req.Publication.Source.Fenced() && rec.Spec.Mode == volume.ModeWriteback {
+		rec.Spec.Mode = volume.ModeWritethrough // unfenced says why
+	}
 	f := stageFacts{
 		Entry: e, SameBoot: e != nil && e.Boot == a.Boot,
 		TopActive: active, TopOurs: active && info.UUID == layout.UUID(req.Publication.Fence, layout.Top),

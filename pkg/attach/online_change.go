@@ -206,6 +206,10 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
 	}
+	if !e.Source.Fenced() && rec.Spec.Mode == volume.ModeWriteback {
+		f.Record.Spec.Mode = volume.ModeWritethrough
+		f.Problem, f.ProblemReason = unfenced(e.Source), v1alpha1.ReasonRejected
+	}
 	if e.Streams() && rec.Spec.Mode == volume.ModeWriteback {
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the cache of the node before is copied", v1alpha1.ReasonApplying
 	}

@@ -34,6 +34,12 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 	return a.stack.JoinPaths(ctx, e.ID, e.Fence, o)
 }
 
+// unfenced says why a volume is never writeback whose origin nothing fences: the controller refuses
+// that mode, but for a record that somebody has changed meanwhile.
+func unfenced(src volume.Source) string {
+	return src.Server() + " attaches nothing, so that nothing keeps a lost node from writing: writes go through"
+}
+
 // leaveOrigin ends the session of a stage that fails, while the hydration may journal the entry.
 func (a *Attacher) leaveOrigin(ctx context.Context, s *staging) error {
 	var e state.Entry

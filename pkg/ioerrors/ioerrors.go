@@ -70,17 +70,21 @@ func New(tracefs, sysfs string) *Counter {
 
 // mountTracefs mounts tracefs. It has one superblock: every mount shows the same files.
 func mountTracefs(dir string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("%s: %w", dir, err)
+	mounted := func() (bool, error) {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return false, fmt.Errorf("%s: %w", dir, err)
+		}
+		return st.Type == unix.TRACEFS_MAGIC, nil
 	}
-	if st.Type == unix.TRACEFS_MAGIC {
-		return nil
+	if there, err := mounted(); there || err != nil {
+		return err
 	}
-	if err := unix.Mount("tracefs", dir, "tracefs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("mount tracefs on %s: %w", dir, err)
+	err := unix.Mount("tracefs", dir, "tracefs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
+	if there, _ := mounted(); there {
+		return nil // by us, or by somebody at the same time
 	}
-	return nil
+	return fmt.Errorf("mount tracefs on %s: %w", dir, err)
 }
 
 // writeFile writes to a file that is there, without truncating it, which means something

@@ -49,7 +49,11 @@ const (
 	// (states.md, The stream).
 	// 6: the first of the two may be there from the beginning, over which an older program
 	// would copy.
-	version = 6
+	// 7: the origin may be a volume of another CSI driver, which an older program would not leave.
+	// Only records that say so have it.
+	version = 7
+	// usual is the format of a record that asks for none.
+	usual = 6
 )
 
 var keyPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$`)
@@ -66,6 +70,12 @@ type envelope struct {
 type Checker interface {
 	// Check returns what of the record this program does not know; nil for nothing.
 	Check() error
+}
+
+// Formatted is what a record may implement that an older program must not overlook.
+type Formatted interface {
+	// Format returns the format that the record needs, at most this program's.
+	Format() int
 }
 
 // Store is a directory of records of one type. It is safe for concurrent use
@@ -154,7 +164,11 @@ func (s *Store[T]) Save(key string, record T) error {
 	if err != nil {
 		return fmt.Errorf("save journal record %s: %w", key, err)
 	}
-	data, err := json.Marshal(envelope{Version: version, Key: key, Record: raw})
+	format := usual
+	if f, ok := any(record).(Formatted); ok {
+		format = max(usual, f.Format())
+	}
+	data, err := json.Marshal(envelope{Version: format, Key: key, Record: raw})
 	if err != nil {
 		return fmt.Errorf("save journal record %s: %w", key, err)
 	}

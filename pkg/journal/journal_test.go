@@ -141,7 +141,7 @@ func (r record) Check() error {
 // removed, and the records beside it can be worked with.
 func TestNewer(t *testing.T) {
 	for name, text := range map[string]string{
-		"format":       `{"version":7,"key":"new","record":{"State":"Staged","N":1}}`,
+		"format":       `{"version":8,"key":"new","record":{"State":"Staged","N":1}}`,
 		"other format": `{"version":9,"records":[1,2,3]}`,
 		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
 	} {
@@ -212,4 +212,34 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("error %v wraps neither ErrCorrupt nor ErrNewer", err)
 		}
 	})
+}
+
+// needy needs a format of its own.
+type needy struct {
+	record
+	Least int
+}
+
+func (n needy) Format() int { return n.Least }
+
+// TestFormatted: a record is written in the format that it needs, and no higher one, so that an
+// older program reads what it can.
+func TestFormatted(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open[needy](dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for least, want := range map[int]string{0: `"version":6`, 6: `"version":6`, 7: `"version":7`} {
+		if err := s.Save("a", needy{Least: least}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "a.json"))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%d: %s, %v; want %s", least, text, err, want)
+		}
+		if got, err := s.Load("a"); err != nil || got.Least != least {
+			t.Errorf("%d: %+v, %v", least, got, err)
+		}
+	}
 }

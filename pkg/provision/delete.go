@@ -37,6 +37,11 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 // admissions that there were before the record was read; with another one, which a
 // controller has granted meanwhile, the server refuses to delete.
 func (s *Service) deleteServed(ctx context.Context, id volume.ID, at place) error {
+	return s.deleteJudged(ctx, id, at, func(*v1alpha1.CachedVolume) bool { return true })
+}
+
+// deleteJudged is deleteServed for a record that is still what it was judged to be.
+func (s *Service) deleteJudged(ctx context.Context, id volume.ID, at place, still func(*v1alpha1.CachedVolume) bool) error {
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
 		return err
@@ -51,6 +56,9 @@ func (s *Service) deleteServed(ctx context.Context, id volume.ID, at place) erro
 	}
 	if err != nil {
 		return err
+	}
+	if !still(obj) {
+		return fmt.Errorf("%w: volume %s is in use again", volume.ErrBusy, id)
 	}
 	// By the record as it was read: knowOwner may say of it that nobody has the volume.
 	if err := unused(obj); err != nil {

@@ -186,7 +186,7 @@ func (s *Service) Retire(ctx context.Context, id volume.ID) error {
 		if at == withOrigin { // the claim goes, what it has stays
 			ctx, cancel := context.WithTimeout(ctx, backgroundPatience)
 			defer cancel()
-			return s.deleteServed(ctx, id, at)
+			return s.deleteJudged(ctx, id, at, func(now *v1alpha1.CachedVolume) bool { return now.UID == obj.UID && Retirable(now) })
 		}
 		return s.drop(ctx, obj)
 	}

@@ -69,6 +69,9 @@ func (s Source) String() string {
 	return s.ISCSI.String()
 }
 
+// Fenced reports whether the end of an admission keeps a node out.
+func (s Source) Fenced() bool { return s.CSI == nil || !s.CSI.NoFence }
+
 // Server names who has the volume, for errors.
 func (s Source) Server() string {
 	if s.CSI != nil {
@@ -102,6 +105,8 @@ type CSISource struct {
 	// Admission is the UID of the VolumeAttachment; of a driver that attaches nothing, it names the
 	// generation.
 	Admission string `json:"admission"`
+	// NoFence says that the driver attaches nothing: the end of an admission keeps nobody out.
+	NoFence bool `json:"noFence,omitempty"`
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Attachment map[string]string `json:"attachment,omitempty"`

@@ -121,6 +121,10 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 // maxLabel is the most characters that the value of a label of Kubernetes has.
 const maxLabel = 63
 
+// topology reports whether the node says its name as its topology, which Kubernetes makes the value
+// of a label. A node with a longer name attaches volumes of other drivers, and none is made for it.
+func (c *Config) topology() bool { return c.Origins && len(c.NodeName) <= maxLabel }
+
 // kubelet is kubelet's directory, below which the plugins of all drivers are; "" if it is not
 // known.
 func (c *Config) kubelet() string {
@@ -149,12 +153,8 @@ func (c *Config) Validate() error {
 	if (c.KubeletRegistrationPath == "") != (c.RegistrationDir == "") {
 		errs = append(errs, errors.New("--kubelet-registration-path and --registration-dir are given together, or neither"))
 	}
-	switch {
-	case !c.Origins:
-	case c.kubelet() == "":
+	if c.Origins && c.kubelet() == "" {
 		errs = append(errs, fmt.Errorf("--origins with --kubelet-registration-path %q: accepted is a path such as /var/lib/kubelet/plugins/DRIVER/csi.sock", c.KubeletRegistrationPath))
-	case len(c.NodeName) > maxLabel:
-		errs = append(errs, fmt.Errorf("--origins with --node-name %q: accepted are at most %d characters, since it becomes the value of a label", c.NodeName, maxLabel))
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))

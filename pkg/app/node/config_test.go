@@ -42,7 +42,7 @@ func TestConfig(t *testing.T) {
 		"origins nowhere":   {args: append(base, "--origins"), wantErr: []string{"--origins", `--kubelet-registration-path ""`}},
 		"kubelet elsewhere": {args: append(base, "--origins", "--kubelet-registration-path=/run/x/csi.sock", "--registration-dir=/registration"), wantErr: []string{"/run/x/csi.sock", "/var/lib/kubelet/plugins"}},
 		"a long name": {args: append(base, "--origins", "--kubelet-registration-path=/k/plugins/x/csi.sock", "--registration-dir=/registration",
-			"--node-name="+strings.Repeat("n", 64)), wantErr: []string{"nnn", "63 characters"}},
+			"--node-name="+strings.Repeat("n", 64))},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
 	}
 	for name, tc := range cases {
@@ -84,5 +84,16 @@ func TestMethod(t *testing.T) {
 	c.AddFlags(flag.NewFlagSet("x", flag.ContinueOnError))
 	if c.WarmStartMethod != "auto" || c.Method() != "" || c.Stream.Port != 3263 {
 		t.Errorf("without flags: method %q, port %d", c.WarmStartMethod, c.Stream.Port)
+	}
+}
+
+// TestTopologyOfLongNames: what cannot be the value of a label is not said.
+func TestTopologyOfLongNames(t *testing.T) {
+	for name, want := range map[string]bool{"node-a": true, strings.Repeat("n", 63): true, strings.Repeat("n", 64): false} {
+		for _, origins := range []bool{false, true} {
+			if c := (Config{NodeName: name, Origins: origins}); c.topology() != (want && origins) {
+				t.Errorf("%s, origins %v: %v", name, origins, c.topology())
+			}
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,6 +31,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/durable"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -206,8 +208,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
-	if p.initiator, err = p.preflight.InitiatorName(); err != nil && !cfg.Origins {
-		// Nothing can be attached without it, and it is read only here.
+	if p.initiator, err = p.preflight.InitiatorName(); err != nil && (!cfg.Origins || !errors.Is(err, fs.ErrNotExist) || usesISCSI(entries)) {
+		// It is read only here, and without it no LUN can be attached, or left.
 		return nil, err
 	}
 	if p.stream, p.streamClient, err = newStream(cfg, config); err != nil {
@@ -232,6 +234,9 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	if err := durable.Sweep(warm.Dir); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
@@ -332,8 +337,8 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
 	s := rpc.NewServer(ctx, rec)
-	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.Origins))
-	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.Origins))
+	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.topology()))
+	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology()))
 	return rpc.Serve(ctx, s, listener)
 }
 

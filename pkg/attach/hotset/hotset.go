@@ -38,9 +38,7 @@ type Host interface {
 
 // Heat is how often the parts of volumes are read.
 type Heat interface {
-	// Begin counts the reads of an attached volume, if they are not counted yet; Add adds
-	// what was counted since to what is kept; Of is what is kept, none if nothing is.
-	Begin(ctx context.Context, e *state.Entry)
+	// Add adds what was counted since to what is kept; Of is what is kept, none if nothing is.
 	Add(ctx context.Context, e *state.Entry)
 	Of(ctx context.Context, e *state.Entry) cachemap.Heat
 }
@@ -152,7 +150,6 @@ func (r *Recorder) ordered(ctx context.Context, e *state.Entry, m cachemap.Map) 
 		return m
 	}
 	if e.State == state.Staged {
-		r.Heat.Begin(ctx, e) // nobody may have, as an earlier version; or it has failed
 		r.Heat.Add(ctx, e)
 	}
 	return m.ByHeat(r.Heat.Of(ctx, e))

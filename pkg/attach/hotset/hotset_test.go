@@ -49,8 +49,6 @@ type counts struct {
 	calls []string
 }
 
-func (c *counts) Begin(context.Context, *state.Entry) { c.calls = append(c.calls, "begin") }
-
 func (c *counts) Add(context.Context, *state.Entry) { c.calls = append(c.calls, "add") }
 
 func (c *counts) Of(context.Context, *state.Entry) cachemap.Heat {
@@ -69,7 +67,7 @@ func TestOrdered(t *testing.T) {
 		calls string
 		want  []uint64
 	}{
-		"attached":      {state.Staged, &counts{heat: heat}, "begin add of", []uint64{2, 1, 0}},
+		"attached":      {state.Staged, &counts{heat: heat}, "add of", []uint64{2, 1, 0}},
 		"left":          {state.Retained, &counts{heat: heat}, "of", []uint64{2, 1, 0}},
 		"nothing known": {state.Retained, &counts{}, "of", []uint64{0, 2, 1}},
 		"nobody counts": {state.Staged, nil, "", []uint64{0, 2, 1}},

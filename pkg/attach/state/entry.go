@@ -238,6 +238,18 @@ type Lost struct {
 // Foreign reports whether a host outside of nearflash has it.
 func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 
+// Format implements journal.Formatted: an earlier version takes an entry without a LUN for one that
+// was never attached.
+func (e Entry) Format() int {
+	if e.Source.CSI != nil {
+		return formatOrigins
+	}
+	return 0
+}
+
+// formatOrigins is the journal's format of origins that another driver has.
+const formatOrigins = 7
+
 // Hydration is a cache whose map is whole and whose data are still being copied
 // (states.md, The warm move).
 type Hydration struct {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,6 +102,9 @@ func (b *Backend) look(ctx context.Context, id volume.ID) (facts, error) {
 	if f.claim != nil {
 		if owner := claim.Labels[LabelVolume]; owner != string(id) {
 			return facts{}, fmt.Errorf("%w: claim %s/%s is not ours: it has no label %s=%s", volume.ErrExists, b.namespace, id, LabelVolume, id)
+		}
+		if claim.DeletionTimestamp == nil && !slices.Contains(claim.Finalizers, Finalizer) {
+			return facts{}, fmt.Errorf("%w: claim %s/%s is not ours: it has no finalizer %s", volume.ErrExists, b.namespace, id, Finalizer)
 		}
 		var err error
 		if f.generation, f.admitted, err = readState(claim); err != nil {

@@ -125,6 +125,8 @@ func difference(f createFacts, req backend.Request) string {
 	have := f.claim.Annotations[annotationStatic]
 	size := f.claim.Spec.Resources.Requests.Storage().Value()
 	switch {
+	case req.UID != "" && f.claim.Labels[LabelOwner] != req.UID:
+		return "owner"
 	case have != req.Origin.PV:
 		return "PersistentVolume"
 	case have != "":

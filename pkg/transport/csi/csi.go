@@ -96,6 +96,16 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	if err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
+	if known, err := t.recall(v); err != nil || known != nil && known.Admission != v.source.Admission {
+		// Of an attachment that has ended since: the device may be another one's by now.
+		if err == nil {
+			err = t.undo(ctx, v)
+		}
+		if err != nil {
+			return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
+		}
+		attached = false
+	}
 	if attached {
 		return found.origin(), nil
 	}

@@ -159,7 +159,9 @@ func statDevice(path string) (string, bool, error) {
 // failure is an error: an identity must not change because a file could not be read.
 func readAttr(dir, name string) (string, error) {
 	b, err := os.ReadFile(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
+	// A SCSI disk without an identity (VPD page 0x83) answers that it has none (scsi_vpd_lun_id in
+	// drivers/scsi/scsi_lib.c).
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EINVAL) {
 		return "", nil
 	}
 	if err != nil {

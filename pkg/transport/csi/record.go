@@ -19,6 +19,8 @@ type record struct {
 	// Driver and Handle name the volume.
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
+	// Admission is the attachment that it was found under.
+	Admission string `json:"admission,omitempty"`
 	// DevNo is "major:minor", Disk what tells disks of one number apart, and WWID the
 	// disk's own identity or "".
 	DevNo string `json:"devno"`
@@ -38,7 +40,7 @@ func (t *Transport) remember(v vol, d disk) error {
 	if err != nil {
 		return err
 	}
-	return record{Boot: boot, Driver: v.source.Driver, Handle: v.source.Handle, DevNo: d.devno, Disk: d.sequence, WWID: d.own}.write(v)
+	return record{Boot: boot, Driver: v.source.Driver, Handle: v.source.Handle, Admission: v.source.Admission, DevNo: d.devno, Disk: d.sequence, WWID: d.own}.write(v)
 }
 
 func (r record) write(v vol) error {

@@ -1,0 +1,21 @@
+package state_test
+
+import (
+	"testing"
+
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var _ journal.Formatted = state.Entry{}
+
+// TestFormat: an earlier version must not take a volume of another driver for one that was never
+// attached, and reads all others.
+func TestFormat(t *testing.T) {
+	lun := state.Entry{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}}
+	over := state.Entry{Source: volume.Source{CSI: &volume.CSISource{Driver: "d"}}}
+	if lun.Format() != 0 || over.Format() != 7 {
+		t.Errorf("formats %d and %d", lun.Format(), over.Format())
+	}
+}
