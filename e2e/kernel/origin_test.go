@@ -175,6 +175,10 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		if err := d.n.Unstage(t.Context(), d.req.ID, d.req.StagingPath); !errors.Is(err, volume.ErrUnavailable) {
 			t.Errorf("unstage without the other driver: %v", err)
 		}
+		// The controller has it detached once the record says Clean: not before it is unstaged.
+		if rec, err := d.rec.load(d.req.ID); err != nil || rec.Volume.PossiblyDirty != (mode == volume.ModeWriteback) {
+			t.Errorf("the record of a volume that is staged: %+v, %v", rec.Volume, err)
+		}
 		mustPass(t, "start of the driver", driver.Start(t.Context()))
 		d.unstage()
 		d.stage()

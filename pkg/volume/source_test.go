@@ -38,3 +38,17 @@ func TestSourceSame(t *testing.T) {
 		t.Error("a source that is none, or none that is one")
 	}
 }
+
+func TestSourceFenced(t *testing.T) {
+	for want, s := range map[bool]volume.Source{
+		true:  {CSI: &volume.CSISource{Driver: "d"}},
+		false: {CSI: &volume.CSISource{Driver: "d", NoFence: true}},
+	} {
+		if s.Fenced() != want {
+			t.Errorf("%+v: fenced %v", s.CSI, s.Fenced())
+		}
+	}
+	if !(volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}).Fenced() {
+		t.Error("a LUN is not fenced")
+	}
+}

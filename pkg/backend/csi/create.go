@@ -202,8 +202,12 @@ func (b *Backend) lookCreate(ctx context.Context, id volume.ID, req backend.Requ
 		return f, err
 	}
 	if req.Origin.PV != "" {
-		if f.origin, err = b.origin(ctx, req.Origin.PV); err == nil {
-			_, err = source(ctx, f.origin)
+		if f.origin, err = b.origin(ctx, req.Origin.PV); err != nil {
+			return f, err
+		}
+		src, err := source(ctx, f.origin)
+		if err == nil && f.claim == nil {
+			err = b.onlyOne(ctx, f.origin.Name, src)
 		}
 		return f, err
 	}

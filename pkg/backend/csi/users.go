@@ -42,6 +42,25 @@ func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (str
 	return user, err
 }
 
+// onlyOne returns ErrInUse if another PersistentVolume is of the same volume: whoever uses that
+// one, on the same node too, nobody would keep out.
+func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersistentVolumeSource) error {
+	other := ""
+	all := &corev1.PersistentVolumeList{}
+	err := b.pages(ctx, all, "PersistentVolumes", func() bool {
+		for i := range all.Items {
+			if c := all.Items[i].Spec.CSI; c != nil && c.Driver == src.Driver && c.VolumeHandle == src.VolumeHandle && all.Items[i].Name != name {
+				other = all.Items[i].Name
+			}
+		}
+		return other == ""
+	})
+	if err == nil && other != "" {
+		err = fmt.Errorf("%w: PersistentVolume %s is of the same volume of %s as %s, which shall be an origin: accepted is the only one of it", volume.ErrInUse, other, src.Driver, name)
+	}
+	return err
+}
+
 // uses reports whether a pod that has not ended has a claim.
 func uses(p *corev1.Pod, claim string) bool {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {

@@ -104,6 +104,15 @@ func testLate(t *testing.T, f *fixture) {
 func testStatic(t *testing.T, f *fixture) {
 	f.Static(t, "static-pv", 8*mib)
 	req := backend.Request{Origin: volume.Origin{PV: "static-pv"}}
+	twin := &corev1.PersistentVolume{}
+	must(t, f.api.Get(t.Context(), client.ObjectKey{Name: "static-pv"}, twin))
+	twin.ObjectMeta = metav1.ObjectMeta{Name: "twin-of-static-pv"}
+	must(t, f.api.Create(t.Context(), twin))
+	want(t, f.b.Create(t.Context(), "v", req), volume.ErrInUse, "twin-of-static-pv", "the only one")
+	must(t, f.api.Delete(t.Context(), twin))
+	must(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(twin), twin))
+	twin.Finalizers = nil // of kube-controller-manager's pv-protection
+	must(t, f.api.Update(t.Context(), twin))
 	for range 2 {
 		must(t, f.b.Create(t.Context(), "v", req))
 	}

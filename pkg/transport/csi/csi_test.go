@@ -360,3 +360,23 @@ func TestContextEnds(t *testing.T) {
 	}
 	w.mustDisconnect()
 }
+
+// TestAnotherAdmission: a device of an attachment that has ended is not taken for the volume's, of
+// which the driver has to say so.
+func TestAnotherAdmission(t *testing.T) {
+	w := newWorld(t, all)
+	w.at.CSI.Admission = "first"
+	w.mustConnect()
+	w.d.Stop()
+	w.mustConnect() // what is attached needs no driver
+	w.at.CSI.Admission = "second"
+	if _, err := w.connect(); !errors.Is(err, transport.ErrNoDaemon) {
+		t.Errorf("connect under another admission: %v", err)
+	}
+	if err := w.d.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.mustConnect()
+	w.mustBePublished()
+	w.mustDisconnect()
+}
