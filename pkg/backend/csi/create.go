@@ -159,11 +159,13 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 		}
 		switch step {
 		case createDone:
-			if _, err := source(ctx, f.pv); err != nil || req.Origin.PV != "" {
-				return err
+			why := usable(ctx, f.pv, req.Origin.PV != "")
+			if why == nil || f.generation > 0 || req.Origin.PV != "" {
+				return why
 			}
-			_, err := topologies(f.pv)
-			return err
+			if err = b.discard(ctx, id, f.claim); err == nil {
+				return why // and nothing is left
+			}
 		case createClaim:
 			err = b.makeClaim(ctx, id, f.origin, req)
 		case createBind:
@@ -184,6 +186,16 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 			return err
 		}
 	}
+}
+
+// usable reports why a PersistentVolume cannot be the origin of a volume, nil if it can. Where a static
+// one can be reached from, its own PersistentVolume says.
+func usable(ctx context.Context, pv *corev1.PersistentVolume, static bool) error {
+	if _, err := source(ctx, pv); err != nil || static {
+		return err
+	}
+	_, err := topologies(pv)
+	return err
 }
 
 func waitingForBound(id volume.ID, f createFacts) string {

@@ -102,7 +102,7 @@ func TestBackend(t *testing.T) {
 	cfg := apiserver.Start(t)
 	t.Run("conformance", func(t *testing.T) { testConformance(t, cfg) })
 	for name, test := range map[string]func(*testing.T, *fixture){
-		"create": testCreate, "refusals": testRefusals, "late": testLate, "static": testStatic,
+		"create": testCreate, "refusals": testRefusals, "late": testLate, "static": testStatic, "reach": testReach,
 		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow,
 		"expand": testExpand, "delete": testDelete, "orphans": testOrphans, "translated": testKinds,
 		"killed": testKilled, "killed-then-moved": testKilledThenMoved, "stalled": testStalled, "race": testRace,

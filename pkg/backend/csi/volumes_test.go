@@ -100,6 +100,27 @@ func testLate(t *testing.T, f *fixture) {
 	must(t, f.b.Create(t.Context(), "v", req))
 }
 
+// testReach: a volume says from where it can be reached; one of which that cannot be said is not kept.
+func testReach(t *testing.T, f *fixture) {
+	of := func(op corev1.NodeSelectorOperator) *corev1.VolumeNodeAffinity {
+		return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: op, Values: []string{"z"}}},
+		}}}}
+	}
+	b := f.behaviour()
+	b.Affinity = of(corev1.NodeSelectorOpNotIn)
+	f.Behave(b)
+	want(t, f.b.Create(t.Context(), "v", f.request(8*mib)), volume.ErrInvalid, "NotIn", "accepted")
+	_, err := f.b.Access(t.Context(), "v")
+	want(t, err, volume.ErrNotFound)
+	b.Affinity = of(corev1.NodeSelectorOpIn)
+	f.Behave(b)
+	must(t, f.b.Create(t.Context(), "v", f.request(8*mib)))
+	if a, err := f.b.Access(t.Context(), "v"); err != nil || len(a.Topologies) != 1 || a.Topologies[0]["zone"] != "z" {
+		t.Errorf("access %+v, %v", a, err)
+	}
+}
+
 // testStatic: a PersistentVolume that was there is claimed, kept, and left.
 func testStatic(t *testing.T, f *fixture) {
 	f.Static(t, "static-pv", 8*mib)

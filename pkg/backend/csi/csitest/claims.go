@@ -81,7 +81,7 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 		return
 	}
 	pv := c.volume("pvc-"+string(claim.UID), size, class)
-	pv.Annotations = map[string]string{provisionedBy: c.Driver}
+	pv.Annotations, pv.Spec.NodeAffinity = map[string]string{provisionedBy: c.Driver}, b.Affinity
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	if err := c.api.Create(ctx, pv); err != nil {
 		c.take(-size)

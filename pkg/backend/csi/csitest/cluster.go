@@ -36,6 +36,8 @@ type Behaviour struct {
 	NodeStep bool
 	// Larger is by how much more than asked is made.
 	Larger int64
+	// Affinity is where volumes can be reached from; nil is everywhere.
+	Affinity *corev1.VolumeNodeAffinity
 }
 
 // Cluster is the stand-in. Each has its own namespace, driver, classes and nodes, so that
