@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
@@ -185,9 +186,19 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.wantBegan("Reuse")
 		d.forgetReasons()
 
+		grown := d.size + 32*mib
+		_, err := driver.ControllerExpandVolume(t.Context(), &csipb.ControllerExpandVolumeRequest{
+			VolumeId: d.req.Publication.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: grown},
+		})
+		mustPass(t, "expand", err)
+		if size, err := d.n.Expand(t.Context(), d.req.ID, d.device(), true, grown); err != nil || size != grown {
+			t.Errorf("expanded to %d, %v, want %d", size, err, grown)
+		}
+		d.size = grown
+
 		restore := d.breakLUN()
 		f := openDirect(t, d.device())
-		_, err := f.ReadAt(aligned(mib), d.size-mib)
+		_, err = f.ReadAt(aligned(mib), d.size-mib)
 		if mode == volume.ModeWritethrough {
 			_, err = f.WriteAt(pattern(2, 4*mib), 0)
 		}

@@ -76,7 +76,7 @@ func TestHeatGrows(t *testing.T) {
 	l.lun.Grow(2 * lunBytes)
 	_, err = l.control.Expand(l.ctx, volumeID, 2*lunBytes)
 	l.must("expand", err)
-	l.once(l.a, func(p *plugin) { _, err = p.Expand(l.ctx, volumeID, staging, false) })
+	l.once(l.a, func(p *plugin) { _, err = p.Expand(l.ctx, volumeID, staging, false, 0) })
 	l.must("expand", err)
 	after, err := l.a.kernel.Client(nil).ReadAreas(l.ctx, "nf-"+string(volumeID))
 	l.must("counts", err)

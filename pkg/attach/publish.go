@@ -135,7 +135,7 @@ func (a *Attacher) Unpublish(ctx context.Context, _ volume.ID, targetPath string
 
 // Expand implements volume.Attacher: origin, then the tables above it from the
 // bottom up, then the filesystem.
-func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block bool) (int64, error) {
+func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block bool, size int64) (int64, error) {
 	e, err := a.loadSettled(ctx, id)
 	if err != nil {
 		return 0, err
@@ -146,6 +146,9 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	}
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
+	}
+	if err := a.askedFor(ctx, e, size); err != nil {
+		return 0, err
 	}
 	if err := a.rescanForGrowth(ctx, e); err != nil {
 		return 0, err
@@ -176,6 +179,16 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	a.ssd.TagGrown(ctx, e, before)
 	a.poll()
 	return e.OriginBytes, nil
+}
+
+// askedFor journals the size that another driver's node plugin is about to be asked for: that of the
+// attachment is the one of before.
+func (a *Attacher) askedFor(ctx context.Context, e *state.Entry, size int64) error {
+	if e.Source.CSI == nil || size <= e.Source.CSI.CapacityBytes {
+		return nil
+	}
+	e.Source.CSI.CapacityBytes = size
+	return a.save(ctx, e, e.State)
 }
 
 // rescanForGrowth has the kernel see the origin's new size. What it fails of that is

@@ -148,7 +148,7 @@ func (n *Node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRe
 		return nil, statusFor(err)
 	}
 	defer unlock()
-	size, err := n.attacher.Expand(ctx, exp.ID, exp.Path, exp.Block)
+	size, err := n.attacher.Expand(ctx, exp.ID, exp.Path, exp.Block, exp.Required)
 	if err != nil {
 		return nil, statusFor(unknownHere(err))
 	}

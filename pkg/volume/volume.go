@@ -360,8 +360,9 @@ type Attacher interface {
 	// Unpublish removes the target path.
 	Unpublish(ctx context.Context, id ID, targetPath string) error
 	// Expand makes the node see the origin's new size: origin, then cache
-	// table, then filesystem. path is the staging or a target path.
-	Expand(ctx context.Context, id ID, path string, block bool) (int64, error)
+	// table, then filesystem. path is the staging or a target path, and size what the origin
+	// is to have at least, in bytes, 0 if the caller does not say it.
+	Expand(ctx context.Context, id ID, path string, block bool, size int64) (int64, error)
 	// Stats reports the use of the volume at path. Errors: ErrNotFound.
 	Stats(ctx context.Context, id ID, path string) (Stats, error)
 }

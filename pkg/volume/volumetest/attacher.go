@@ -105,7 +105,7 @@ func (a *Attacher) Unpublish(_ context.Context, id volume.ID, target string) err
 }
 
 // Expand implements volume.Attacher.
-func (a *Attacher) Expand(_ context.Context, id volume.ID, _ string, _ bool) (int64, error) {
+func (a *Attacher) Expand(_ context.Context, id volume.ID, _ string, _ bool, _ int64) (int64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.staged[id] == "" {
