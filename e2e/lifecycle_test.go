@@ -151,7 +151,7 @@ var _ = DescribeTable("A pod that returns to its node finds a warm cache", Label
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 	},
 	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
-	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+	Entry("writeback", Label("slow"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
 const (

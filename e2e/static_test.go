@@ -47,7 +47,7 @@ rm /run/e2e.img`, lun.device))
 		Expect(strings.Fields(plain)).To(HaveExactElements(strings.Fields(sum)), "checksum of the LUN's own content")
 	}, NodeTimeout(specLimit))
 
-	It("is not attached with a wrong password, which no message tells", func(ctx SpecContext) {
+	It("is not attached with a wrong password, which no message tells", Label("slow"), func(ctx SpecContext) {
 		// Cleanups run backwards: the LUN goes after the space that uses it.
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
 		Expect(err).NotTo(HaveOccurred())
