@@ -2,7 +2,6 @@ package devmapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -87,11 +86,7 @@ func (d *dmsetup) TrackReads(ctx context.Context, name string, chunkSectors uint
 		return err
 	}
 	defer c.close()
-	list, err := c.message(name, "@stats_list "+heatProgram)
-	if err != nil {
-		return d.missing(ctx, name, "statistics of", err)
-	}
-	regions, err := parseRegions(list, heatProgram)
+	regions, err := d.regionsOf(ctx, c, name, heatProgram)
 	if err != nil {
 		return err
 	}
@@ -100,16 +95,10 @@ func (d *dmsetup) TrackReads(ctx context.Context, name string, chunkSectors uint
 	if area == 0 || len(regions) == 1 && regions[0].sectors == sectors && regions[0].step == area {
 		return nil
 	}
-	for _, r := range regions {
-		if err := d.Message(ctx, name, 0, "@stats_delete", r.id); err != nil {
-			return err
-		}
+	if err := d.deleteRegions(ctx, name, regions); err != nil {
+		return err
 	}
-	err = d.Message(ctx, name, 0, "@stats_create", "-", strconv.FormatUint(area, 10), heatProgram)
-	if errors.Is(err, ErrInvalid) {
-		return fmt.Errorf("%w: dm-stats: %w", ErrUnsupported, err)
-	}
-	return err
+	return d.createAreas(ctx, name, area, heatProgram)
 }
 
 // ReadAreas implements Client.
@@ -143,11 +132,7 @@ func (d *dmsetup) ClearReads(_ context.Context, name string) error {
 }
 
 func heatRegion(c messenger, name string) (trackedRegion, error) {
-	list, err := c.message(name, "@stats_list "+heatProgram)
-	if err != nil {
-		return trackedRegion{}, err
-	}
-	regions, err := parseRegions(list, heatProgram)
+	regions, err := listRegions(c, name, heatProgram)
 	switch {
 	case err != nil:
 		return trackedRegion{}, err
@@ -157,41 +142,21 @@ func heatRegion(c messenger, name string) (trackedRegion, error) {
 	return regions[0], nil
 }
 
-// readAreas reads the region a few areas at a time, as readWritten. Nobody's I/O waits
-// meanwhile: dm-stats counts without the lock that is held here (dm_stats_account_io). 7,680
-// areas took 0.2 to 0.7 s in a busy guest of user-mode Linux, whose system calls are slow.
+// readAreas reads the region. Nobody's I/O waits meanwhile: dm-stats counts without the lock that
+// is held here (dm_stats_account_io). 7,680 areas took 0.2 to 0.7 s in a busy guest of user-mode
+// Linux, whose system calls are slow.
 func readAreas(ctx context.Context, c messenger, name string) (Reads, error) {
 	region, err := heatRegion(c, name)
 	if err != nil {
 		return Reads{}, err
 	}
-	areas := uint64(0)
-	if region.sectors > 0 {
-		areas = (region.sectors-1)/region.step + 1
-	}
-	if areas > maxHeatAreas {
+	if areas := region.areas(); areas > maxHeatAreas {
 		return Reads{}, fmt.Errorf("%w: %d areas, at most %d are made", ErrParse, areas, maxHeatAreas)
 	}
-	r := Reads{AreaSectors: region.step, Counts: make([]uint64, 0, areas)}
-	for uint64(len(r.Counts)) < areas {
-		if err := ctx.Err(); err != nil {
-			return Reads{}, err
-		}
-		text, err := c.message(name, fmt.Sprintf("@stats_print %s %d %d", region.id, len(r.Counts), areasPerMessage))
-		if err != nil {
-			return Reads{}, err
-		}
-		before := len(r.Counts)
-		for line := range strings.Lines(text) {
-			counts, err := parseCounts(line, uint64(len(r.Counts))*region.step)
-			if err != nil {
-				return Reads{}, err
-			}
-			r.Counts = append(r.Counts, counts.reads)
-		}
-		if len(r.Counts) == before || uint64(len(r.Counts)) > areas {
-			return Reads{}, fmt.Errorf("%w: counts of %d areas, want %d", ErrParse, len(r.Counts), areas)
-		}
+	r := Reads{AreaSectors: region.step, Counts: make([]uint64, 0, region.areas())}
+	err = eachArea(ctx, c, name, region, func(counts areaCounts) { r.Counts = append(r.Counts, counts.reads) })
+	if err != nil {
+		return Reads{}, err
 	}
 	return r, nil
 }

@@ -2,10 +2,7 @@ package devmapper
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 // MaxAreas bounds how finely writes are told apart.
@@ -19,8 +16,6 @@ const (
 	areaBytes = 128
 	// trackBytes bounds the kernel memory of one tracked device.
 	trackBytes = 32 << 20
-	// areasPerMessage have room in one answer, whatever they have counted.
-	areasPerMessage = 8
 )
 
 // Written are the parts of a device that were written to.
@@ -48,11 +43,7 @@ func (d *dmsetup) TrackWrites(ctx context.Context, name, tag string, areaSectors
 	if err := d.UntrackWrites(ctx, name); err != nil {
 		return err
 	}
-	err := d.Message(ctx, name, 0, "@stats_create", "-", strconv.FormatUint(areaSectors, 10), writesProgram, tag)
-	if errors.Is(err, ErrInvalid) {
-		return fmt.Errorf("%w: dm-stats: %w", ErrUnsupported, err)
-	}
-	return err
+	return d.createAreas(ctx, name, areaSectors, writesProgram, tag)
 }
 
 // UntrackWrites implements Client.
@@ -62,20 +53,11 @@ func (d *dmsetup) UntrackWrites(ctx context.Context, name string) error {
 		return err
 	}
 	defer c.close()
-	list, err := c.message(name, "@stats_list "+writesProgram)
-	if err != nil {
-		return d.missing(ctx, name, "statistics of", err)
-	}
-	regions, err := parseRegions(list, writesProgram)
+	regions, err := d.regionsOf(ctx, c, name, writesProgram)
 	if err != nil {
 		return err
 	}
-	for _, r := range regions {
-		if err := d.Message(ctx, name, 0, "@stats_delete", r.id); err != nil {
-			return err
-		}
-	}
-	return nil
+	return d.deleteRegions(ctx, name, regions)
 }
 
 // WrittenAreas implements Client.
@@ -93,108 +75,18 @@ func (d *dmsetup) WrittenAreas(ctx context.Context, name, tag string) (Written, 
 }
 
 func writtenAreas(ctx context.Context, c messenger, name, tag string) (Written, error) {
-	list, err := c.message(name, "@stats_list "+writesProgram)
-	if err != nil {
-		return Written{}, err
-	}
-	regions, err := parseRegions(list, writesProgram)
+	regions, err := listRegions(c, name, writesProgram)
 	if err != nil {
 		return Written{}, err
 	}
 	for _, r := range regions {
 		if r.tag == tag {
-			return readWritten(ctx, c, name, r)
+			w := Written{AreaSectors: r.step}
+			if err := eachArea(ctx, c, name, r, func(counts areaCounts) { w.Areas = append(w.Areas, counts.written) }); err != nil {
+				return Written{}, err
+			}
+			return w, nil
 		}
 	}
 	return Written{}, fmt.Errorf("%w: nothing was tracked as %q", ErrNotExist, tag)
-}
-
-// readWritten reads a region a few areas at a time: the buffer for an answer is small.
-func readWritten(ctx context.Context, c messenger, name string, r trackedRegion) (Written, error) {
-	w := Written{AreaSectors: r.step}
-	for areas := (r.sectors + r.step - 1) / r.step; uint64(len(w.Areas)) < areas; {
-		if err := ctx.Err(); err != nil {
-			return Written{}, err
-		}
-		text, err := c.message(name, fmt.Sprintf("@stats_print %s %d %d", r.id, len(w.Areas), areasPerMessage))
-		if err != nil {
-			return Written{}, err
-		}
-		before := len(w.Areas)
-		for line := range strings.Lines(text) {
-			counts, err := parseCounts(line, uint64(len(w.Areas))*r.step)
-			if err != nil {
-				return Written{}, err
-			}
-			w.Areas = append(w.Areas, counts.written)
-		}
-		if len(w.Areas) == before || uint64(len(w.Areas)) > areas {
-			return Written{}, fmt.Errorf("%w: counts of %d areas, want %d", ErrParse, len(w.Areas), areas)
-		}
-	}
-	return w, nil
-}
-
-// trackedRegion is one line of the list.
-type trackedRegion struct {
-	id, tag       string
-	sectors, step uint64
-}
-
-// parseRegions reads the answer to @stats_list, as far as it is about the regions of one
-// program that cover a whole device:
-//
-//	1: 0+131072 64 nearflash-writes TAG
-func parseRegions(text, program string) ([]trackedRegion, error) {
-	var out []trackedRegion
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) == 0 {
-			continue
-		}
-		if len(f) < 5 || !strings.HasSuffix(f[0], ":") {
-			return nil, fmt.Errorf("%w: region %q", ErrParse, line)
-		}
-		sectors, whole, err := parseRange(f[1])
-		if err != nil {
-			return nil, err
-		}
-		step, err := parseUint(f[2])
-		if err != nil || step == 0 || !whole {
-			return nil, fmt.Errorf("%w: region %q", ErrParse, line)
-		}
-		if f[3] == program {
-			out = append(out, trackedRegion{id: strings.TrimSuffix(f[0], ":"), tag: f[4], sectors: sectors, step: step})
-		}
-	}
-	return out, nil
-}
-
-// areaCounts are those of one area that somebody here asks for.
-type areaCounts struct {
-	reads   uint64
-	written bool
-}
-
-// parseCounts reads the line of one area, which is that of parseStats without a
-// histogram. An operation that has begun and not ended may be a write.
-func parseCounts(line string, start uint64) (c areaCounts, err error) {
-	f := strings.Fields(line)
-	if len(f) != 14 {
-		return c, fmt.Errorf("%w: %d words of counts, want 14", ErrParse, len(f))
-	}
-	if at, _, ok := strings.Cut(f[0], "+"); !ok || at != strconv.FormatUint(start, 10) {
-		return c, fmt.Errorf("%w: counts of area %q, want that at %d", ErrParse, f[0], start)
-	}
-	if c.reads, err = parseUint(f[1]); err != nil {
-		return c, fmt.Errorf("%w: count 1: %w", ErrParse, err)
-	}
-	for _, i := range []int{5, 6, 7, 9} { // writes, merged ones, their sectors, in flight
-		n, err := parseUint(f[i])
-		if err != nil {
-			return c, fmt.Errorf("%w: count %d: %w", ErrParse, i, err)
-		}
-		c.written = c.written || n > 0
-	}
-	return c, nil
 }
