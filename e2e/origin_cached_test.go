@@ -67,24 +67,6 @@ func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
 	return nodes, err
 }
 
-// expectOriginGone: the other driver has deleted the disk, and no machine has it plugged in.
-func expectOriginGone(ctx context.Context, pv string) {
-	GinkgoHelper()
-	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		err := k.API.Get(ctx, client.ObjectKey{Name: pv}, &corev1.PersistentVolume{})
-		if err == nil {
-			return "PersistentVolume " + pv + " of the origin still exists", nil
-		}
-		return "", client.IgnoreNotFound(err)
-	})).To(Succeed())
-	Expect(attachedTo(ctx, pv)).To(BeEmpty())
-	for _, node := range []string{nodeA, nodeB} {
-		disks, err := k.Lab.Disks(ctx, node)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(disks).NotTo(ContainElement(ContainSubstring(pv)), "machine %s", node)
-	}
-}
-
 var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "lab", "slow"), func() {
 	It("is cached, moves, and is deleted with the disk", func(ctx SpecContext) {
 		s := newSpace(ctx)
@@ -113,7 +95,8 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		By("deleting it")
 		Expect(v.stop(ctx)).To(Succeed())
 		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
-		expectOriginGone(ctx, pv.Name)
+		expectDiskGone(ctx, pv.Name)
+		Expect(attachedTo(ctx, pv.Name)).To(BeEmpty())
 	}, NodeTimeout(specLimit))
 
 	It("keeps its unflushed writes for its node, and the disk with it, when the node loses its power", func(ctx SpecContext) {

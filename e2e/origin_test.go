@@ -45,18 +45,25 @@ func expectGone(ctx context.Context, v *vol) {
 	Expect(v.stop(ctx)).To(Succeed())
 	meta := metav1.ObjectMeta{Namespace: v.space.name, Name: v.claim}
 	Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: meta}, soon)).To(Succeed())
+	expectDiskGone(ctx, v.PV)
+}
+
+// expectDiskGone: the origin driver has deleted the disk of a PersistentVolume, and no machine has
+// it plugged in.
+func expectDiskGone(ctx context.Context, name string) {
+	GinkgoHelper()
 	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		var pv corev1.PersistentVolume
-		err := k.API.Get(ctx, client.ObjectKey{Name: v.PV}, &pv)
+		err := k.API.Get(ctx, client.ObjectKey{Name: name}, &pv)
 		if err == nil {
-			return fmt.Sprintf("volume %s still exists: %s %s", v.PV, pv.Status.Phase, pv.Status.Message), nil
+			return fmt.Sprintf("volume %s still exists: %s %s", name, pv.Status.Phase, pv.Status.Message), nil
 		}
 		return "", client.IgnoreNotFound(err)
 	})).To(Succeed())
 	for _, node := range []string{nodeA, nodeB} {
 		disks, err := k.Lab.Disks(ctx, node)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(disks).NotTo(ContainElement(ContainSubstring(v.PV)), "machine %s", node)
+		Expect(disks).NotTo(ContainElement(ContainSubstring(name)), "machine %s", node)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 )
 
 // PathMark is a moment in the life of one path.
@@ -80,4 +81,23 @@ func (m Marks) Rescanned(before, after Marks) map[string]uint64 {
 		}
 	}
 	return out
+}
+
+// FailedCommands adds the counts that the kernel shows of a SCSI disk: ioerr_cnt has each command
+// that ended with anything but success, also if it was repeated then (scsi_complete in
+// drivers/scsi/scsi_lib.c). Kernels that count those that have timed out by themselves have
+// iotmo_cnt; late is "" of others.
+func FailedCommands(counted, late string) (uint64, error) {
+	errors, err := strconv.ParseUint(counted, 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("count of errors: %w", err)
+	}
+	if late == "" {
+		return errors, nil
+	}
+	timeouts, err := strconv.ParseUint(late, 0, 64)
+	if err != nil {
+		return 0, fmt.Errorf("count of timeouts: %w", err)
+	}
+	return errors + timeouts, nil
 }

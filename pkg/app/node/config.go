@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/preflight"
@@ -118,12 +120,11 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	c.Metrics.AddFlags(fs)
 }
 
-// maxLabel is the most characters that the value of a label of Kubernetes has.
-const maxLabel = 63
-
 // topology reports whether the node says its name as its topology, which Kubernetes makes the value
 // of a label. A node with a longer name attaches volumes of other drivers, and none is made for it.
-func (c *Config) topology() bool { return c.Origins && len(c.NodeName) <= maxLabel }
+func (c *Config) topology() bool {
+	return c.Origins && len(c.NodeName) <= validation.LabelValueMaxLength
+}
 
 // kubelet is kubelet's directory, below which the plugins of all drivers are; "" if it is not
 // known.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
-	"strconv"
 
 	"github.com/nearflash/nearflash/pkg/transport"
 )
@@ -54,24 +53,8 @@ func (d disk) mark() (m transport.PathMark, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.Errors, err = sum(count, late)
+	m.Errors, err = transport.FailedCommands(count, late)
 	return m, err
-}
-
-// sum adds the counts of a SCSI disk: each failed command (scsi_complete in
-// drivers/scsi/scsi_lib.c), and those that were late, which some kernels count by themselves.
-func sum(counts ...string) (n uint64, err error) {
-	for _, text := range counts {
-		if text == "" {
-			continue
-		}
-		count, err := strconv.ParseUint(text, 0, 64)
-		if err != nil {
-			return 0, fmt.Errorf("count of errors: %w", err)
-		}
-		n += count
-	}
-	return n, nil
 }
 
 // remotePort is in the path of a disk behind Fibre Channel or SRP, session behind iSCSI.
@@ -80,8 +63,8 @@ var (
 	session    = regexp.MustCompile(`/session([0-9]+)/`)
 )
 
-// link names the connection of an iSCSI disk, given by its folder in sysfs, which after a new login has another port
-// (pkg/transport/iscsi/marks.go); "" of any other disk.
+// link names the connection of an iSCSI disk, given by its folder in sysfs, which after a new login
+// has another port (pkg/transport/iscsi/marks.go); "" of any other disk.
 func link(scsi string) (string, error) {
 	found := session.FindStringSubmatchIndex(scsi + "/")
 	if found == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -40,24 +39,15 @@ func (i *Initiator) Marks(_ context.Context, t transport.Target) (transport.Mark
 	return out, nil
 }
 
-// mark reads the mark of one path. The kernel counts each command that ends with anything
-// but success, also if it is repeated then (scsi_complete in drivers/scsi/scsi_lib.c). It
+// mark reads the mark of one path. The kernel counts failed commands, and
 // does not count what it refuses to send: as long as the session is lost for longer than
 // its replacement timeout, it fails requests by itself. So the connection is part of the
 // name: after a new login it has another port. The LUN's number in sysfs is another one
 // after the LUN was removed and found again.
 func (s session) mark(u lunDevice) (transport.PathMark, error) {
-	errors, err := strconv.ParseUint(readLine(u.dir, "ioerr_cnt"), 0, 64)
+	errors, err := transport.FailedCommands(readLine(u.dir, "ioerr_cnt"), readLine(u.dir, "iotmo_cnt"))
 	if err != nil {
-		return transport.PathMark{}, fmt.Errorf("count of errors: %w", err)
-	}
-	// Those that have timed out are counted by themselves, by kernels that do.
-	if text := readLine(u.dir, "iotmo_cnt"); text != "" {
-		late, err := strconv.ParseUint(text, 0, 64)
-		if err != nil {
-			return transport.PathMark{}, fmt.Errorf("count of timeouts: %w", err)
-		}
-		errors += late
+		return transport.PathMark{}, err
 	}
 	var st unix.Stat_t
 	if err := unix.Stat(u.dir, &st); err != nil {

@@ -117,15 +117,10 @@ func (l *Lab) withPlugged(ctx context.Context, guest string, change func([]node.
 	if err != nil || slices.Equal(list, changed) {
 		return err
 	}
-	b, err := json.MarshalIndent(changed, "", "  ")
-	if err != nil {
+	if err := writeJSON(l.Paths.Plugged(guest), changed); err != nil {
 		return fmt.Errorf("plugged disks of %s: %w", guest, err)
 	}
-	path := l.Paths.Plugged(guest)
-	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
-		return fmt.Errorf("plugged disks of %s: %w", guest, err)
-	}
-	return os.Rename(path+".tmp", path)
+	return nil
 }
 
 func (l *Lab) readPlugged(guest string) (list []node.Plugged, err error) {

@@ -126,15 +126,22 @@ func (l *Lab) load() (state, error) {
 }
 
 func (l *Lab) save(s state) error {
-	b, err := json.MarshalIndent(s, "", "  ")
+	if err := writeJSON(l.Paths.State(), s); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	return nil
+}
+
+// writeJSON replaces a file whole, or not at all.
+func writeJSON(path string, value any) error {
+	b, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
-		return fmt.Errorf("state: %w", err)
+		return err
 	}
-	tmp := l.Paths.State() + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return fmt.Errorf("state: %w", err)
+	if err := os.WriteFile(path+".tmp", b, 0o600); err != nil {
+		return err
 	}
-	return os.Rename(tmp, l.Paths.State())
+	return os.Rename(path+".tmp", path)
 }
 
 // lockState locks the lab and reads its state, for a command that changes a lab that is
