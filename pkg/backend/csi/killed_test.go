@@ -189,18 +189,18 @@ func (f *fixture) leaving(t *testing.T) bool {
 }
 
 // testRace: several controllers admit and shut out at once, and die all the time. The stand-in
-// sees no volume on two nodes, and a success is of a node that is attached at that moment.
+// sees no volume on two nodes. It goes on until some were admitted, however slow the machine.
 func testRace(t *testing.T, f *fixture) {
 	f.make(t, "v")
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var all sync.WaitGroup
 	var admitted atomic.Int64
 	for i, node := range []string{"a", "b", "b"} {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 1))
-			for ; ctx.Err() == nil; time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond)))) {
-				b := f.backend(csitest.NewMortal(f.api, 1+random.IntN(20), random.IntN(2) == 0), time.Second)
+			for ; ctx.Err() == nil && admitted.Load() < 3; time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond)))) {
+				b := f.backend(csitest.NewMortal(f.api, 1+random.IntN(60), random.IntN(2) == 0), time.Second)
 				access, err := b.Access(ctx, "v")
 				if err != nil {
 					continue
@@ -217,10 +217,9 @@ func testRace(t *testing.T, f *fixture) {
 		})
 	}
 	all.Wait()
-	if admitted.Load() == 0 {
-		t.Error("nobody was ever admitted")
+	if n := admitted.Load(); n < 3 {
+		t.Errorf("%d admissions", n)
 	}
-	t.Logf("%d admissions", admitted.Load())
 	must(t, shutOut(t.Context(), f.b, "v"))
 	if got := f.Attached(); len(got) > 0 {
 		t.Errorf("attached: %v", got)

@@ -48,6 +48,7 @@ type Cluster struct {
 
 	api client.Client
 
+	round     sync.Mutex // held while the stand-in acts; before mu
 	mu        sync.Mutex
 	behaviour Behaviour
 	free      int64
@@ -100,8 +101,11 @@ func (c *Cluster) Class(kind string) string { return strings.TrimSuffix(c.Namesp
 // Node returns the name of a node.
 func (c *Cluster) Node(name string) string { return c.Namespace + "-" + name }
 
-// Behave changes what the stand-in does.
+// Behave changes what the stand-in does. When it returns, nothing is done any more
+// that was begun before.
 func (c *Cluster) Behave(b Behaviour) {
+	c.round.Lock()
+	defer c.round.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.behaviour = b
@@ -142,17 +146,24 @@ func (c *Cluster) Static(t testing.TB, name string, size int64) *corev1.Persiste
 // run serves. What fails, as a write of what somebody else has changed, comes again.
 func (c *Cluster) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.mu.Lock()
-		b := c.behaviour
-		c.mu.Unlock()
-		c.claims(ctx, b)
-		c.volumes(ctx)
-		c.attachments(ctx, b)
+		c.once(ctx)
 		select {
 		case <-ctx.Done():
 		case <-time.After(tick):
 		}
 	}
+}
+
+// once does what is to be done now.
+func (c *Cluster) once(ctx context.Context) {
+	c.round.Lock()
+	defer c.round.Unlock()
+	c.mu.Lock()
+	b := c.behaviour
+	c.mu.Unlock()
+	c.claims(ctx, b)
+	c.volumes(ctx)
+	c.attachments(ctx, b)
 }
 
 // event sends an event of a claim.
