@@ -28,6 +28,9 @@ type Request struct {
 	Node string
 	// UID is that of the volume's record.
 	UID string
+	// From is the accepted cut that the volume begins as, "" for one that reads as zeros. It is
+	// at least as large as the cut. Only a backend that has Snapshots is asked for it.
+	From volume.SnapshotID
 }
 
 // Grant says whom to admit to a volume.
@@ -133,8 +136,9 @@ func TakeoverOf(ctx context.Context) (last string, decided bool) {
 // ErrUnavailable when the server cannot be reached, ErrAuth when it refuses the
 // controller's certificate, ErrBackend for anything else.
 type Backend interface {
-	// Create makes a volume that reads as zeros, or finds the one that was made
-	// with the same request. Errors: ErrExists, ErrNoSpace, ErrInvalid.
+	// Create makes a volume that reads as zeros, or as Request.From, or finds the one that
+	// was made with the same request. Errors: ErrExists, ErrNoSpace, ErrInvalid, and
+	// ErrNotFound without the cut.
 	Create(ctx context.Context, id volume.ID, req Request) error
 	// Delete removes a volume; a missing one is success. ErrInUse while it is
 	// exported.

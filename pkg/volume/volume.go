@@ -185,6 +185,8 @@ type Spec struct {
 	// Node is the node that the scheduler has chosen for the volume's first pod, "" if it has
 	// not. It is not kept.
 	Node string
+	// Parent is what the volume begins as, nil for nothing.
+	Parent *Parent
 }
 
 // IsStatic reports whether the volume was there before its record, which goes with the

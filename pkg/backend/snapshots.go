@@ -1,0 +1,56 @@
+package backend
+
+import (
+	"context"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// CutRequest says under what a volume is cut.
+type CutRequest struct {
+	// Hold is the token of the hold under which the cut is made. It is kept with the cut.
+	Hold string
+	// Filesystem is what the record says of the volume's content, for what is made from the cut.
+	Filesystem volume.Formatted
+	// Class is the VolumeSnapshotClass of the other driver, with a backend that is one; "" is
+	// that driver's default.
+	Class string
+}
+
+// Cut is a point-in-time copy of a volume's origin.
+type Cut struct {
+	ID         volume.SnapshotID
+	Volume     volume.ID
+	SizeBytes  int64
+	Created    time.Time
+	Hold       string
+	Filesystem volume.Formatted
+	// Done says that the content is fixed: no later write of the volume gets into it, and the
+	// hold may end. Ready says that volumes can be made from it.
+	Done, Ready bool
+	// Accepted says that Accept was called. What is not accepted is no snapshot.
+	Accepted bool
+}
+
+// Snapshots is a Backend that makes snapshots. It is crash-consistent alone: the caller holds
+// the volume (Snapshots and clones in docs/design/states.md).
+//
+// All methods are idempotent, have the epoch of the context as those of Backend, and fail
+// with its errors. ErrInvalid says that this volume, or this server, has no snapshots.
+type Snapshots interface {
+	// Cut makes a copy of a volume, or finds the one that has the ID, whatever its hold is: the
+	// caller compares. A cut that is not Done yet is asked for again. Errors: ErrNotFound
+	// without the volume, ErrExists if the ID is that of a cut of another volume, ErrNoSpace,
+	// ErrInvalid.
+	Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req CutRequest) (Cut, error)
+	// Find returns a cut. Errors: ErrNotFound.
+	Find(ctx context.Context, id volume.SnapshotID) (Cut, error)
+	// Accept says, durably, that the hold of a cut was there all the time. Errors: ErrNotFound.
+	Accept(ctx context.Context, id volume.SnapshotID) error
+	// DeleteCut deletes a cut; a missing one is success. What was made from it stays, or
+	// ErrInUse says that it must go first.
+	DeleteCut(ctx context.Context, id volume.SnapshotID) error
+	// Cuts lists all, in the order of their IDs.
+	Cuts(ctx context.Context) ([]Cut, error)
+}

@@ -1,0 +1,64 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// SnapshotID names a snapshot among those of its backend. It is formed as an ID is.
+type SnapshotID string
+
+// SnapshotHandle is the snapshot_id of the CSI specification: which backend has the snapshot,
+// and its ID there. What has it needs no record of the volume, which may be gone.
+type SnapshotHandle struct {
+	// Backend is the word of a record: "iscsi" or "csi".
+	Backend string
+	ID      SnapshotID
+}
+
+// String returns "<backend>/<id>".
+func (h SnapshotHandle) String() string { return h.Backend + "/" + string(h.ID) }
+
+// ParseSnapshotHandle reads what String has written. Errors: ErrInvalid.
+func ParseSnapshotHandle(s string) (SnapshotHandle, error) {
+	kind, name, _ := strings.Cut(s, "/")
+	id, err := ParseID(name)
+	if err != nil || kind != "iscsi" && kind != "csi" {
+		return SnapshotHandle{}, fmt.Errorf("%w: snapshot_id %q: accepted are iscsi/ID and csi/ID, ID being formed as a volume's", ErrInvalid, s)
+	}
+	return SnapshotHandle{Backend: kind, ID: SnapshotID(id)}, nil
+}
+
+// Snapshot is a snapshot that was accepted (Snapshots and clones in docs/design/states.md).
+type Snapshot struct {
+	Handle SnapshotHandle
+	// Volume is the volume that it was made of.
+	Volume ID
+	// SizeBytes is the least size of a volume that is made from it.
+	SizeBytes int64
+	Created   time.Time
+	// Ready says that volumes can be made from it.
+	Ready bool
+}
+
+// Parent says what a new volume begins with: one of the two is set.
+type Parent struct {
+	Snapshot *SnapshotHandle
+	Volume   ID
+}
+
+// Snapshotter is the controller's side of snapshots.
+type Snapshotter interface {
+	// CreateSnapshot holds a volume, cuts it, and lets it go, or finds the snapshot. class is
+	// the other driver's VolumeSnapshotClass, "" for its default. Errors: ErrNotFound,
+	// ErrExists, ErrBusy while the volume is drained or held for another, ErrFenced while a lost
+	// node may have unflushed writes, ErrNoSpace, ErrInvalid, ErrBackend.
+	CreateSnapshot(ctx context.Context, id SnapshotID, of ID, class string) (Snapshot, error)
+	// DeleteSnapshot deletes a snapshot and ends a hold that was for it; a missing one is
+	// success. Errors: ErrInUse, ErrBackend.
+	DeleteSnapshot(ctx context.Context, h SnapshotHandle) error
+	// Snapshots lists the accepted ones, in the order of their handles.
+	Snapshots(ctx context.Context) ([]Snapshot, error)
+}
