@@ -108,7 +108,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())
 
-		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
+		Expect(powerOff(ctx, nodeA)).To(Succeed())
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeA))
 		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
 		Expect(k.AwaitDriver(ctx, late)).To(Succeed())

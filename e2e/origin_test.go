@@ -96,7 +96,7 @@ var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), f
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())
 
-		Expect(k.Lab.Kill(ctx, nodeA)).To(Succeed())
+		Expect(powerOff(ctx, nodeA)).To(Succeed())
 		Expect(k.Lab.KillOrigin(ctx)).To(Succeed())
 		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
 		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
