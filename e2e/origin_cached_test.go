@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -117,5 +118,47 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
+	}, NodeTimeout(specLimit))
+
+	It("is taken from a lost node only with its writes and by the other driver", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		clean, err := s.cachedOrigin(ctx, "clean", nodeA, v1alpha1.CacheModeWritethrough)
+		Expect(err).NotTo(HaveOccurred())
+		dirty, err := s.cachedOrigin(ctx, "dirty", nodeA, v1alpha1.CacheModeWriteback)
+		Expect(err).NotTo(HaveOccurred())
+		sums := map[*vol]string{}
+		disks := map[*vol]string{}
+		for _, v := range []*vol{clean, dirty} {
+			sums[v], err = v.write(ctx, 0, 16)
+			Expect(err).NotTo(HaveOccurred())
+			pv, err := v.origin(ctx)
+			Expect(err).NotTo(HaveOccurred())
+			disks[v] = pv.Name
+		}
+
+		By("losing the node, and taking the volumes from it by force")
+		loseNode(ctx)
+		clean.takeFromLostNode(ctx)
+		dirty.takeFromLostNode(ctx)
+		Expect(attachedTo(ctx, disks[clean])).To(BeEmpty(), "our attachment ends when that of the disk has")
+		Expect(attachedTo(ctx, disks[dirty])).To(ConsistOf(nodeA), "the node keeps the disk that its writes belong to")
+
+		By("going on elsewhere")
+		Expect(clean.start(ctx, nodeB)).To(Succeed())
+		Expect(clean.verify(ctx, 0, 16, sums[clean])).To(Succeed())
+		Expect(attachedTo(ctx, disks[clean])).To(ConsistOf(nodeB))
+		Expect(dirty.begin(ctx, nodeB)).To(Succeed())
+		_, err = k.AwaitEvent(ctx, dirty.pod, late, func(e cluster.Event) bool {
+			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "fenced")
+		})
+		Expect(err).NotTo(HaveOccurred())
+
+		By("bringing the node back")
+		Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+		Expect(dirty.awaitReady(ctx)).To(Succeed())
+		Expect(dirty.verify(ctx, 0, 16, sums[dirty])).To(Succeed())
+		Expect(clean.verify(ctx, 0, 16, sums[clean])).To(Succeed())
+		Expect(attachedTo(ctx, disks[dirty])).To(ConsistOf(nodeB))
 	}, NodeTimeout(specLimit))
 })
