@@ -77,7 +77,7 @@ func newDoctor(f *Factory) *cobra.Command {
 		Long: `Find out what is wrong with nearflash in the cluster, and what helps.
 
 It looks at the CustomResourceDefinitions, the controller, whether the storage server takes its orders, every node (plugin, registration with the kubelet, kernel and tools, pool, SSDs), the
-StorageClasses, every volume and the caches that follow their pods to other nodes. Each finding has its remedy. The exit status is 1 if one of them is an error.`,
+StorageClasses, every volume, what other CSI drivers have below them, and the caches that follow their pods to other nodes. Each finding has its remedy. The exit status is 1 if one of them is an error.`,
 		Example: `  kubectl nearflash doctor
   kubectl nearflash doctor -o json`,
 		Args:              cobra.ArbitraryArgs,
@@ -115,6 +115,7 @@ func (o *doctorOptions) Run(ctx context.Context) error {
 		checkNodes(d, facts)
 		checkClasses(d, facts)
 		checkVolumes(d, facts, now)
+		checkOrigins(d, facts, now)
 		checkMoves(d, facts, now)
 	}
 	slices.SortStableFunc(d.Findings, func(a, b finding) int {

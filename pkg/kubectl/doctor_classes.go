@@ -18,7 +18,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 	}
 	for _, c := range f.classes {
 		object := "storageclass/" + c.Name
-		if problems := classProblems(c.Parameters); len(problems) > 0 {
+		if problems := append(classProblems(c.Parameters), originClassProblems(f, c.Parameters)...); len(problems) > 0 {
 			d.add(sevError, object, "parameters of a class cannot be changed: delete it and make it anew; its volumes stay", "claims of it will fail: %s", strings.Join(problems, "; "))
 		} else {
 			d.ok(object, "valid")
@@ -29,7 +29,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // classParameters are the parameters of docs/reference/storageclass.md with the
 // values that are enumerated there.
 var classParameters = map[string][]string{
-	"backend": {"iscsi"}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"backend": {"iscsi", "csi"}, "originStorageClass": nil, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"},
 	"cacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
@@ -51,6 +51,16 @@ func classProblems(params map[string]string) []string {
 				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
 			}
 		}
+	}
+	csi, origin := params["backend"] == "csi", params["originStorageClass"]
+	if csi && origin == "" {
+		out = append(out, "backend csi needs originStorageClass")
+	}
+	if !csi && origin != "" {
+		out = append(out, "originStorageClass is for backend csi only")
+	}
+	if csi && params["provisioning"] != "" {
+		out = append(out, "backend csi takes no provisioning")
 	}
 	out = append(out, warmProblems(params)...)
 	mode, consent := params["cacheMode"], params["acceptDirtyLoss"] == "node-loss"

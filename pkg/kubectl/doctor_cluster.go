@@ -121,9 +121,12 @@ type clusterFacts struct {
 	plugins     map[string]*corev1.Pod
 	controllers []corev1.Pod
 	classes     []storagev1.StorageClass
-	volumes     []*volume
-	moves       []move
-	pvs         map[string]*corev1.PersistentVolume
+	// provisioners are those of all classes.
+	provisioners map[string]string
+	volumes      []*volume
+	moves        []move
+	pvs          map[string]*corev1.PersistentVolume
+	origins      originFacts
 }
 
 // gather reads everything once.
@@ -166,6 +169,11 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 			f.controllers = append(f.controllers, *pod)
 		}
 	}
+	f.provisioners = map[string]string{}
+	for _, c := range classes.Items {
+		f.provisioners[c.Name] = c.Provisioner
+	}
+	f.origins = s.origins(ctx)
 	f.classes = slices.DeleteFunc(classes.Items, func(c storagev1.StorageClass) bool { return c.Provisioner != driverName })
 	var err error
 	if f.volumes, err = s.all(ctx); err != nil {

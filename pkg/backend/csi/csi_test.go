@@ -104,7 +104,7 @@ func TestBackend(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"create": testCreate, "refusals": testRefusals, "late": testLate, "static": testStatic, "reach": testReach,
 		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow,
-		"expand": testExpand, "delete": testDelete, "orphans": testOrphans, "translated": testKinds,
+		"expand": testExpand, "delete": testDelete, "translated": testKinds,
 		"killed": testKilled, "killed-then-moved": testKilledThenMoved, "stalled": testStalled, "race": testRace,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, cfg, "t-"+name)) })

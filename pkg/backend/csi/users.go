@@ -80,45 +80,6 @@ func (b *Backend) unused(ctx context.Context, id volume.ID, pv string) error {
 	return err
 }
 
-// Orphan is an object of ours whose volume has no record.
-type Orphan struct {
-	// Kind is PersistentVolumeClaim or VolumeAttachment.
-	Kind      string
-	Namespace string
-	Name      string
-	Volume    volume.ID
-}
-
-// Orphans lists the claims and attachments of volumes that are not known. Nothing is deleted:
-// a record may have been lost, and the data are wanted. Errors: ErrUnavailable.
-func (b *Backend) Orphans(ctx context.Context, known func(volume.ID) bool) ([]Orphan, error) {
-	var out []Orphan
-	add := func(kind string, o client.Object) {
-		id := volume.ID(o.GetLabels()[LabelVolume])
-		if !known(id) {
-			out = append(out, Orphan{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), Volume: id})
-		}
-	}
-	claims := &corev1.PersistentVolumeClaimList{}
-	err := b.pages(ctx, claims, "claims", func() bool {
-		for i := range claims.Items {
-			add("PersistentVolumeClaim", &claims.Items[i])
-		}
-		return true
-	}, client.InNamespace(b.namespace), client.HasLabels{LabelVolume})
-	if err != nil {
-		return nil, err
-	}
-	attachments := &storagev1.VolumeAttachmentList{}
-	err = b.pages(ctx, attachments, "VolumeAttachments", func() bool {
-		for i := range attachments.Items {
-			add("VolumeAttachment", &attachments.Items[i])
-		}
-		return true
-	}, client.HasLabels{LabelVolume})
-	return out, err
-}
-
 // pages reads a list page by page, as long as the reader of a page goes on.
 func (b *Backend) pages(ctx context.Context, list client.ObjectList, what string, goOn func() bool, opts ...client.ListOption) error {
 	for {

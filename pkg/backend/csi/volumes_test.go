@@ -1,7 +1,6 @@
 package csi
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"testing"
@@ -266,31 +265,5 @@ func testDelete(t *testing.T, f *fixture) {
 	must(t, f.api.Get(t.Context(), client.ObjectKeyFromObject(there), there))
 	if there.DeletionTimestamp != nil || there.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 		t.Errorf("what was there before: %+v", there.Spec)
-	}
-}
-
-func testOrphans(t *testing.T, f *fixture) {
-	f.make(t, "v")
-	f.make(t, "w")
-	_, err := f.b.Export(t.Context(), "v", f.grant("a", 1))
-	must(t, err)
-	mine := func(id volume.ID) bool { return id != "v" }
-	got, err := f.b.Orphans(t.Context(), mine)
-	must(t, err)
-	var here []Orphan
-	for _, o := range got {
-		if o.Namespace == f.Namespace || o.Name == f.b.attachmentName("v") {
-			here = append(here, o)
-		}
-	}
-	wanted := []Orphan{
-		{Kind: "PersistentVolumeClaim", Namespace: f.Namespace, Name: "v", Volume: "v"},
-		{Kind: "VolumeAttachment", Name: f.b.attachmentName("v"), Volume: "v"},
-	}
-	if !slices.Equal(here, wanted) {
-		t.Errorf("orphans %+v, want %+v", here, wanted)
-	}
-	if _, err := f.b.Access(context.WithoutCancel(t.Context()), "v"); err != nil {
-		t.Errorf("after they were listed: %v", err)
 	}
 }

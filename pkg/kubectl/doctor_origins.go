@@ -1,0 +1,127 @@
+package kubectl
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// originLabel has the ID of the volume, on the claims and the VolumeAttachments that the
+// controller makes of volumes of other CSI drivers.
+const originLabel = "nearflash.io/volume"
+
+// originFacts are those claims and VolumeAttachments. Problem says why they could not be read.
+type originFacts struct {
+	claims      []corev1.PersistentVolumeClaim
+	attachments []storagev1.VolumeAttachment
+	problem     error
+}
+
+// origins reads them. An account that may not is told so, and of all the rest.
+func (s *session) origins(ctx context.Context) originFacts {
+	var claims corev1.PersistentVolumeClaimList
+	var attachments storagev1.VolumeAttachmentList
+	for _, list := range []client.ObjectList{&claims, &attachments} {
+		if err := s.client.List(ctx, list, client.HasLabels{originLabel}); err != nil {
+			return originFacts{problem: err}
+		}
+	}
+	return originFacts{claims: claims.Items, attachments: attachments.Items}
+}
+
+// checkOrigins looks at what lies below volumes of backend csi. What no record claims is
+// shown and left alone, for it may be all that is left of somebody's data.
+func checkOrigins(d *diagnosis, f *clusterFacts, now time.Time) {
+	var csi []*volume
+	known := map[string]bool{}
+	for _, v := range f.volumes {
+		known[v.Name] = true
+		if v.Spec.Origin != nil {
+			csi = append(csi, v)
+		}
+	}
+	if err := f.origins.problem; err != nil {
+		if len(csi) > 0 {
+			d.add(sevWarning, "origins", "run doctor with an account that may list claims and VolumeAttachments in all namespaces", "cannot be read: %v", err)
+		}
+		return
+	}
+	if len(csi) == 0 && len(f.origins.claims) == 0 && len(f.origins.attachments) == 0 {
+		return
+	}
+	since := len(d.Findings)
+	claims := map[string]*corev1.PersistentVolumeClaim{}
+	for i := range f.origins.claims {
+		claim := &f.origins.claims[i]
+		id := claim.Labels[originLabel]
+		claims[id] = claim
+		if !known[id] {
+			d.add(sevWarning, claimName(claim), "restore the CachedVolume (docs/how-to/recover-a-lost-cluster.md); nothing deletes the data without it",
+				"is the origin of volume %s, which has no CachedVolume; its data are on PersistentVolume %s", id, orNone(claim.Spec.VolumeName))
+		}
+	}
+	for _, v := range csi {
+		checkOrigin(d, v, claims[v.Name], now)
+	}
+	for i := range f.origins.attachments {
+		checkAttachment(d, &f.origins.attachments[i], known)
+	}
+	if !d.bad(since) {
+		d.ok("origins", "%s, none is stuck", count(len(claims), "claim"))
+	}
+}
+
+func claimName(c *corev1.PersistentVolumeClaim) string {
+	return "pvc/" + c.Name + " (namespace " + c.Namespace + ")"
+}
+
+// checkOrigin looks at the claim below one volume.
+func checkOrigin(d *diagnosis, v *volume, claim *corev1.PersistentVolumeClaim, now time.Time) {
+	object := objectName(v)
+	switch {
+	case claim == nil && v.DeletionTimestamp != nil, claim == nil && v.Spec.Origin.PersistentVolumeName != "" && v.Status.OwnerNode == "":
+		// Deleted with the volume, or not made yet: a static one is claimed at the first publication.
+	case claim == nil && now.Sub(v.CreationTimestamp.Time) > stuckAfter:
+		d.add(sevError, object, "find the PersistentVolume of the other driver, which has the data, before you delete anything", "the claim of its origin is gone: it cannot be attached")
+	case claim == nil:
+	case claim.Status.Phase == corev1.ClaimLost:
+		d.add(sevError, object, "restore the PersistentVolume; its data may still be with the other driver", "PersistentVolume %s of its origin is gone", claim.Spec.VolumeName)
+	case claim.Status.Phase != corev1.ClaimBound && now.Sub(claim.CreationTimestamp.Time) > stuckAfter:
+		d.add(sevWarning, object, "kubectl describe pvc -n "+claim.Namespace+" "+claim.Name+" says what its driver answers", "the claim of its origin has waited for %s", ago(now, claim.CreationTimestamp))
+	}
+}
+
+// checkAttachment looks at one attachment of an origin.
+func checkAttachment(d *diagnosis, a *storagev1.VolumeAttachment, known map[string]bool) {
+	object, id := "volumeattachment/"+a.Name, a.Labels[originLabel]
+	remedy := "see the log of " + a.Spec.Attacher + "'s controller"
+	if e := a.Status.AttachError; e != nil {
+		d.add(sevWarning, object, remedy, "the origin of volume %s cannot be attached to node %s: %s", id, a.Spec.NodeName, e.Message)
+	}
+	if e := a.Status.DetachError; e != nil {
+		d.add(sevWarning, object, remedy, "the origin of volume %s cannot be detached from node %s: %s", id, a.Spec.NodeName, e.Message)
+	}
+	if !known[id] {
+		d.add(sevWarning, object, "restore the CachedVolume (docs/how-to/recover-a-lost-cluster.md)",
+			"has the origin of volume %s attached to node %s, and the volume has no CachedVolume; unflushed writes may be on that node", id, a.Spec.NodeName)
+	}
+}
+
+// originClassProblems are those of a class of backend csi that its parameters alone do not show.
+func originClassProblems(f *clusterFacts, params map[string]string) []string {
+	origin := params["originStorageClass"]
+	if params["backend"] != "csi" || origin == "" {
+		return nil
+	}
+	provisioner, there := f.provisioners[origin]
+	switch {
+	case !there:
+		return []string{"originStorageClass " + origin + " is not in the cluster"}
+	case provisioner == driverName:
+		return []string{"originStorageClass " + origin + " is of this driver, accepted is one of another CSI driver"}
+	}
+	return nil
+}
