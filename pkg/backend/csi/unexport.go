@@ -22,6 +22,9 @@ const (
 	endWait
 	// endForget takes the admission off the claim.
 	endForget
+	// endFinish says that no node has its part of an expansion to do any more: the next one
+	// that has the volume attached sees its new size from the start.
+	endFinish
 )
 
 // decideEnd returns the next step. The attachment goes first, so that whoever may be attached
@@ -42,8 +45,11 @@ func decideEnd(f facts, e backend.Export) endStep {
 		}
 		return endWait
 	}
-	if current {
+	switch {
+	case current:
 		return endForget
+	case f.admitted == nil && f.attachment == nil && f.claim != nil && f.pv != nil && finishExpand(f.claim.Status.DeepCopy(), f.pv):
+		return endFinish
 	}
 	return endDone
 }
@@ -73,6 +79,8 @@ func (b *Backend) Unexport(ctx context.Context, id volume.ID, e backend.Export) 
 			err = pace.next(ctx, fmt.Sprintf("%s has detached volume %s from node %s%s", va.Spec.Attacher, id, e.Initiator, lastError(va.Status.DetachError)))
 		case endForget:
 			err = b.writeAdmission(ctx, f.claim, nil)
+		case endFinish:
+			err = b.FinishExpand(ctx, id)
 		}
 		if err != nil && (ctx.Err() != nil || !conflict(err)) {
 			return err

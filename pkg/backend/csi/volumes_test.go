@@ -223,6 +223,15 @@ func testExpand(t *testing.T, f *fixture) {
 	want(t, err, volume.ErrNotFound)
 	// As its record shows it by now, it is the same volume.
 	must(t, f.b.Create(t.Context(), "v", f.request(40*mib)))
+
+	// The end of an admission is that of the node's part.
+	_, err = f.b.Export(t.Context(), "v", f.grant("a", 1))
+	must(t, err)
+	f.await(t, "the node's part is pending", func() bool { return len(f.claim(t, "v").Status.Conditions) > 0 })
+	must(t, f.b.Unexport(t.Context(), "v", backend.Export{Initiator: f.Node("a")}))
+	if s := f.claim(t, "v").Status; len(s.AllocatedResourceStatuses) > 0 || len(s.Conditions) > 0 || s.Capacity.Storage().Value() != 40*mib {
+		t.Errorf("status after the end %+v", s)
+	}
 }
 
 // await waits until something is so.
