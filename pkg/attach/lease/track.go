@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"runtime"
 
 	"k8s.io/klog/v2"
 
@@ -72,7 +71,7 @@ func (l *Lessor) track(ctx context.Context, e *state.Entry, r volume.LeaseReques
 		return err
 	}
 	e.Exported, e.StreamedTo = &r.Move, r.To
-	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, runtime.NumCPU())}
+	e.Track = &state.Track{ID: rand.Text(), AreaSectors: devmapper.AreaSectors(t.Sectors(), e.ChunkSectors, devmapper.PossibleCPUs())}
 	if err := l.Host.Save(ctx, e, e.State); err != nil {
 		return err
 	}
