@@ -116,10 +116,28 @@ func attachError(va *storagev1.VolumeAttachment, before *metav1.Time) error {
 		return nil
 	}
 	kind := volume.ErrUnavailable
-	if strings.Contains(e.Message, "FailedPrecondition") { // of gRPC: attached elsewhere
+	switch {
+	case saysCode(e, codeFailedPrecondition, "FailedPrecondition"): // attached elsewhere
 		kind = volume.ErrInUse
+	case saysCode(e, codeResourceExhausted, "ResourceExhausted"): // no room on the node
+		kind = volume.ErrNoSpace
 	}
 	return fmt.Errorf("%w: %s cannot attach the origin to node %s: %s", kind, va.Spec.Attacher, va.Spec.NodeName, e.Message)
+}
+
+// The codes of gRPC that the CSI specification has for ControllerPublishVolume.
+const (
+	codeResourceExhausted  = 8
+	codeFailedPrecondition = 9
+)
+
+// saysCode reports whether a failed attachment ended with a code of gRPC: in a field since
+// Kubernetes 1.33, as a word of the message otherwise.
+func saysCode(e *storagev1.VolumeError, code int32, word string) bool {
+	if e.ErrorCode != nil {
+		return *e.ErrorCode == code
+	}
+	return strings.Contains(e.Message, "code = "+word)
 }
 
 // lastError is for the end of a sentence.
