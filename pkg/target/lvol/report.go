@@ -190,6 +190,8 @@ func (r lvRow) volume() (v Volume, ok bool) {
 			if n, err := strconv.ParseInt(strings.TrimPrefix(tag, tagGen), 10, 64); err == nil {
 				v.Generation = max(v.Generation, n)
 			}
+		case strings.HasPrefix(tag, tagFrom):
+			v.From = strings.TrimPrefix(tag, tagFrom)
 		case tag == tagDeleting:
 			v.State = Deleting
 		case tag == tagUnzeroed && v.State != Deleting:
