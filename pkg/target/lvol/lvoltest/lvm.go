@@ -192,6 +192,9 @@ func (l *LVM) Run(ctx context.Context, cmd hostexec.Cmd) (hostexec.Result, error
 		return hostexec.Result{}, fmt.Errorf("%s: %w", cmd.Name, hostexec.ErrNotInstalled)
 	}
 	out, err := do(parse(cmd.Args))
+	if killed := (stepError{}); errors.As(err, &killed) {
+		return hostexec.Result{}, killed.error
+	}
 	if err != nil && cmd.Name != "lvs" && cmd.Name != "vgs" {
 		return hostexec.Result{}, hostexec.NewExitError(cmd, 5, []byte("  WARNING: something unrelated.\n  "+err.Error()))
 	}

@@ -25,11 +25,15 @@ func (l *LVM) snapshot(a args, v *lv) error {
 		err = l.Step("tell the pool of " + v.name)
 		l.mu.Lock()
 	}
-	if err == nil {
-		l.tellPool()
+	if err != nil {
+		return stepError{err}
 	}
-	return err
+	l.tellPool()
+	return nil
 }
+
+// stepError is what LVM.Step has said in the middle of a command.
+type stepError struct{ error }
 
 // tellPool makes the snapshots of which the pool has not heard yet.
 func (l *LVM) tellPool() {
