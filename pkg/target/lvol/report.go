@@ -237,6 +237,7 @@ func classify(err error) error {
 		is   error
 	}{
 		{"failed to find logical volume", ErrNotFound},
+		{"not found in volume group", ErrNotFound}, // the origin of a snapshot
 		{"already exists in volume group", ErrExists},
 		{"insufficient free space", ErrNoSpace},
 		{"insufficient suitable", ErrNoSpace},

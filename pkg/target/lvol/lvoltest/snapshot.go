@@ -3,6 +3,7 @@ package lvoltest
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // snapshot is lvcreate --snapshot of a thin volume. As the real one, it has written the
@@ -11,7 +12,8 @@ import (
 func (l *LVM) snapshot(a args, v *lv) error {
 	origin, err := l.find(a.words[0])
 	if err != nil {
-		return err
+		//lint:ignore ST1005 LVM's words
+		return fmt.Errorf("Snapshot origin LV %s not found in Volume group %s.", strings.TrimPrefix(a.words[0], VG+"/"), VG)
 	}
 	if !origin.thin {
 		//lint:ignore ST1005 LVM's words
