@@ -95,6 +95,7 @@ func (r *rig) writeOn(disk string, size int64) (w *writers, end func()) {
 					return
 				}
 				w.ended[part][i].Store(w.clock.Add(1))
+				time.Sleep(time.Millisecond) // there are writes to come at the last snapshot
 			}
 		})
 	}
@@ -102,6 +103,16 @@ func (r *rig) writeOn(disk string, size int64) (w *writers, end func()) {
 		w.stop.Store(true)
 		w.all.Wait()
 		must(r.t, f.Close())
+	}
+}
+
+// await waits for so many more moments.
+func (w *writers) await(t *testing.T, moments int64) {
+	t.Helper()
+	for end := w.clock.Load() + moments; w.clock.Load() < end; time.Sleep(time.Millisecond) {
+		if w.clock.Load() >= 2*parts*int64(w.perPart) {
+			t.Fatal("everything is written: the machine is too fast for this test")
+		}
 	}
 }
 
@@ -119,52 +130,56 @@ func fillBlock(b []byte, part, i int) {
 // that were acknowledged before it began.
 func (w *writers) judge(r *rig, what, lv string, from, to int64) {
 	r.t.Helper()
-	want := make([]byte, sector)
+	want, zero := make([]byte, sector), make([]byte, sector)
 	lastBegan, firstMissing := int64(0), int64(1)<<62
 	has := 0
-	for part := range parts {
-		for i := range w.perPart {
-			b, err := r.read(device(lv), sector, w.at(part, i))
-			must(r.t, err)
-			fillBlock(want, part, i)
-			began, ended := w.began[part][i].Load(), w.ended[part][i].Load()
-			switch {
-			case bytes.Equal(b, want):
-				has++
-				if began == 0 || began > to {
-					r.t.Fatalf("%s: has write %d of part %d, begun at %d, after %d", what, i, part, began, to)
-				}
-				lastBegan = max(lastBegan, began)
-			case bytes.Equal(b, make([]byte, sector)):
-				if ended != 0 && ended < from {
-					r.t.Fatalf("%s: lacks write %d of part %d, acknowledged at %d, before %d", what, i, part, ended, from)
-				}
-				if ended != 0 {
-					firstMissing = min(firstMissing, ended)
-				}
-			default:
-				r.t.Fatalf("%s: block %d of part %d is neither old nor new", what, i, part)
+	r.blocks(lv, int64(parts*w.perPart)*sector, func(at int64, b []byte) {
+		part, i := int(at/sector)/w.perPart, int(at/sector)%w.perPart
+		fillBlock(want, part, i)
+		began, ended := w.began[part][i].Load(), w.ended[part][i].Load()
+		switch {
+		case bytes.Equal(b, want):
+			has++
+			if began == 0 || began > to {
+				r.t.Fatalf("%s: has write %d of part %d, begun at %d, after %d", what, i, part, began, to)
 			}
-			if ended == 0 && began == 0 {
-				break // nothing was written behind it
-			}
+			lastBegan = max(lastBegan, began)
+		case !bytes.Equal(b, zero):
+			r.t.Fatalf("%s: block %d of part %d is neither old nor new", what, i, part)
+		case ended != 0 && ended < from:
+			r.t.Fatalf("%s: lacks write %d of part %d, acknowledged at %d, before %d", what, i, part, ended, from)
+		case ended != 0:
+			firstMissing = min(firstMissing, ended)
 		}
-	}
+	})
 	if firstMissing < lastBegan {
 		r.t.Errorf("%s: has a write that began at %d, and lacks one that was acknowledged at %d", what, lastBegan, firstMissing)
 	}
 	r.t.Logf("%s: %d writes, made between %d and %d", what, has, from, to)
 }
 
-func (r *rig) sum(lv string, size int64) [sha256.Size]byte {
+// blocks reads a device block by block, past the page cache.
+func (r *rig) blocks(lv string, size int64, each func(at int64, b []byte)) {
 	r.t.Helper()
-	all := make([]byte, 0, size)
-	for at := int64(0); at < size; at += 4 * mib {
-		b, err := r.read(device(lv), int(min(4*mib, size-at)), at)
+	f, err := openDirect(device(lv), os.O_RDONLY)
+	must(r.t, err)
+	defer func() { _ = f.Close() }()
+	b := aligned(r.t, mib)
+	for at := int64(0); at < size; at += mib {
+		_, err := f.ReadAt(b, at)
 		must(r.t, err)
-		all = append(all, b...)
+		for i := int64(0); i < mib; i += sector {
+			each(at+i, b[i:i+sector])
+		}
 	}
-	return sha256.Sum256(all)
+}
+
+func (r *rig) sum(lv string, size int64) (out [sha256.Size]byte) {
+	r.t.Helper()
+	h := sha256.New()
+	r.blocks(lv, size, func(_ int64, b []byte) { _, _ = h.Write(b) })
+	h.Sum(out[:0])
+	return out
 }
 
 // TestKernelSnapshotOfWritten: a snapshot of a LUN that an initiator writes to has the writes of
@@ -172,7 +187,6 @@ func (r *rig) sum(lv string, size int64) [sha256.Size]byte {
 func TestKernelSnapshotOfWritten(t *testing.T) {
 	r := newRig(t)
 	svc := r.start()
-	defer r.stop(svc)
 	const size = 64 * mib
 	_, err := svc.CreateVolume(t.Context(), "v1", size, target.Thin)
 	must(t, err)
@@ -181,9 +195,7 @@ func TestKernelSnapshotOfWritten(t *testing.T) {
 	type cut struct{ from, to int64 }
 	var cuts []cut
 	for i := range 4 {
-		for before := w.clock.Load(); w.clock.Load() < before+200; {
-			time.Sleep(time.Millisecond)
-		}
+		w.await(t, 200)
 		from := w.clock.Load()
 		mustCut(t, svc, fmt.Sprintf("s%d", i), "v1")
 		cuts = append(cuts, cut{from, w.clock.Add(1)})
@@ -201,10 +213,10 @@ func TestKernelSnapshotOfWritten(t *testing.T) {
 		t.Error("nothing was written between the first and the last snapshot")
 	}
 	// What is written to the volume, and to what was made of a snapshot, changes no snapshot.
-	disk := r.mustFind(c)
+	disk, other := r.mustFind(c), r.random(mib)
 	for at := int64(0); at < size; at += 4 * mib {
-		r.write(disk, r.random(mib), at)
-		r.write(device("nf-w0"), r.random(mib), at)
+		r.write(disk, other, at)
+		r.write(device("nf-w0"), other, at)
 	}
 	r.logout(c)
 	must(t, errors.Join(svc.UnexportVolume(t.Context(), "v1", "", ""), svc.DeleteVolume(t.Context(), "v1")))
@@ -229,8 +241,7 @@ func (r *rig) checkSnapshotReboot(svc *target.Service) {
 	data := r.random(mib)
 	r.write(disk, data, 65*mib)
 	r.logout(c)
-	before := r.store
-	must(r.t, before.Close())
+	r.stop(svc)
 	r.clearLIO()
 	r.must("vgchange", "--activate", "n", kernelVG)
 	r.must("vgchange", "--activate", "y", kernelVG)
@@ -239,10 +250,8 @@ func (r *rig) checkSnapshotReboot(svc *target.Service) {
 			r.t.Errorf("snapshot %d is active: %v", i, err)
 		}
 	}
-	again := r.start()
-	must(r.t, r.store.Close())
-	again.Close()
-	r.store = before
+	svc = r.start()
+	defer r.stop(svc)
 	if disk = r.mustLogin(c); !r.holds(disk, data, 65*mib) {
 		r.t.Error("data is gone after the reboot")
 	}
