@@ -18,6 +18,8 @@ import (
 // Extent is what sizes are rounded up to, in bytes, as LVM does.
 const Extent = 4 << 20
 
+const thick = "thick"
+
 // Volume is a volume of the Server.
 type Volume struct {
 	Request backend.Request
@@ -32,7 +34,10 @@ type Server struct {
 	// admissions counts the exports, which it names.
 	admissions int
 	volumes    map[volume.ID]*Volume
-	epoch      string
+	cuts       map[volume.SnapshotID]*backend.Cut
+	// made counts the cuts; it is the second at which the last one was made.
+	made  int
+	epoch string
 	// calls are the mutating calls so far, oldest first.
 	calls []string
 
@@ -41,13 +46,16 @@ type Server struct {
 	Step func(op string, done bool) error
 	// Admitted, when set, sees each export before it takes effect.
 	Admitted func(id volume.ID, g backend.Grant)
+	// Progress, when set, sees each cut that is asked for, before it is shown, and may say how
+	// far it is. A new one is done and ready.
+	Progress func(c *backend.Cut)
 }
 
 var _ backend.Backend = (*Server)(nil)
 
 // New returns a Server with room for size bytes.
 func New(size int64) *Server {
-	return &Server{size: size, volumes: map[volume.ID]*Volume{}}
+	return &Server{size: size, volumes: map[volume.ID]*Volume{}, cuts: map[volume.SnapshotID]*backend.Cut{}}
 }
 
 // change is do for what only the cluster with the server's epoch may.
@@ -84,10 +92,13 @@ func (s *Server) Create(ctx context.Context, id volume.ID, req backend.Request) 
 	return s.change(ctx, "create", id, func() error {
 		size := roundUp(req.SizeBytes)
 		if v, ok := s.volumes[id]; ok {
-			if v.Size != size || (req.Provisioning != "" && v.Request.Provisioning != req.Provisioning) {
+			if v.Size != size || (req.Provisioning != "" && v.Request.Provisioning != req.Provisioning) || v.Request.From != req.From {
 				return fmt.Errorf("%w: %s", volume.ErrExists, id)
 			}
 			return nil
+		}
+		if err := s.begins(id, req); err != nil {
+			return err
 		}
 		if size > s.free() {
 			return fmt.Errorf("%w: %d bytes for %s", volume.ErrNoSpace, size, id)
@@ -283,6 +294,9 @@ func (s *Server) free() int64 {
 	left := s.size
 	for _, v := range s.volumes {
 		left -= v.Size
+	}
+	for _, c := range s.cuts {
+		left -= c.SizeBytes
 	}
 	return left
 }
