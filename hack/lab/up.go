@@ -66,8 +66,13 @@ func clusterParts(ctx context.Context, checkout string, origin bool) (cluster.Pa
 	if err != nil {
 		return cluster.Parts{}, err
 	}
+	snapshots, err := artifact.SnapshotDefinitions(ctx, checkout)
+	if err != nil {
+		return cluster.Parts{}, err
+	}
 	return cluster.Parts{
-		Kernel: set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Origin: cluster.OriginParts(set.PD),
+		SnapshotDefinitions: snapshots,
+		Kernel:              set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Origin: cluster.OriginParts(set.PD),
 		// The storage server runs the program itself, no node needs its image.
 		Images: slices.DeleteFunc(slices.Clone(set.DriverImages), func(path string) bool {
 			return filepath.Base(path) == "nearflash-target.tar"

@@ -326,7 +326,7 @@ func (b *builder) planSidecars(p *plan) error {
 		return nil
 	}
 	b.planWorkload(p)
-	return b.planPrograms(p, &p.goLane, &p.sidecars, "sidecars", sidecarPrograms())
+	return b.planPrograms(p, &p.goLane, &p.sidecars, "sidecars", sidecarBuild())
 }
 
 // planWorkload plans the layer of what test pods run, once.

@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -79,12 +80,45 @@ func sidecarPrograms() []goProgram {
 		sidecarProgram("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v6"),
 		sidecarProgram("csi-attacher", "github.com/kubernetes-csi/external-attacher/v4"),
 		sidecarProgram("csi-resizer", "github.com/kubernetes-csi/external-resizer/v2"),
+		sidecarProgram("csi-snapshotter", snapshotterModule),
 	}
+}
+
+// SnapshotController is the program that every cluster with snapshots has once, whatever its
+// drivers are. There is no image: it runs beside the control plane.
+const SnapshotController = "snapshot-controller"
+
+const (
+	sidecarTool       = "hack/tools/sidecars"
+	snapshotterModule = "github.com/kubernetes-csi/external-snapshotter/v8"
+	snapshotAPIModule = "github.com/kubernetes-csi/external-snapshotter/client/v8"
+)
+
+// sidecarBuild are the programs that are built from the sidecars' module.
+func sidecarBuild() []goProgram {
+	return append(sidecarPrograms(), sidecarProgram(SnapshotController, snapshotterModule))
+}
+
+// SnapshotDefinitions returns the paths of the CustomResourceDefinitions of snapshots.
+func SnapshotDefinitions(ctx context.Context, checkout string) ([]string, error) {
+	out, err := run(ctx, GoCommand(ctx, filepath.Join(checkout, sidecarTool), "mod", "download", "-json", snapshotAPIModule))
+	if err != nil {
+		return nil, err
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return nil, fmt.Errorf("module %s: %w", snapshotAPIModule, err)
+	}
+	paths, err := filepath.Glob(filepath.Join(module.Dir, "config", "crd", "snapshot.storage.k8s.io_*.yaml"))
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("module %s has no CustomResourceDefinitions of snapshots", snapshotAPIModule)
+	}
+	return paths, err
 }
 
 func sidecarProgram(name, module string) goProgram {
 	return goProgram{
-		name: name, pkg: module + "/cmd/" + name, dir: "hack/tools/sidecars", module: module,
+		name: name, pkg: module + "/cmd/" + name, dir: sidecarTool, module: module,
 		stamp: func(v string) []string { return []string{"main.version=" + v} },
 	}
 }

@@ -181,7 +181,7 @@ func TestFaultPointsOnlyInLabImages(t *testing.T) {
 }
 
 func TestProgramVersions(t *testing.T) {
-	for _, p := range slices.Concat(envtestPrograms(), otherEnvtest(EnvtestOldest), otherEnvtest(EnvtestNewest), kubePrograms(), sidecarPrograms(), helmPrograms(), prometheusPrograms()) {
+	for _, p := range slices.Concat(envtestPrograms(), otherEnvtest(EnvtestOldest), otherEnvtest(EnvtestNewest), kubePrograms(), sidecarBuild(), helmPrograms(), prometheusPrograms()) {
 		version, err := p.version(checkoutRoot)
 		if err != nil {
 			t.Error(err)

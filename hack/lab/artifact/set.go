@@ -11,7 +11,8 @@ import (
 type Set struct {
 	// Bin maps the name of a program to its path: kube-apiserver, kubectl, etcd
 	// (Envtest); helm (Helm); prometheus, promtool (Prometheus); e2e.test (Upstream);
-	// those of Envtest and Helm and kube-controller-manager, kube-scheduler, kubelet (Cluster).
+	// those of Envtest and Helm and kube-controller-manager, kube-scheduler, kubelet,
+	// snapshot-controller (Cluster).
 	Bin map[string]string
 	// EnvtestOldest and EnvtestNewest are directories of kube-apiserver, kubectl and etcd.
 	EnvtestOldest, EnvtestNewest string
@@ -73,6 +74,9 @@ func (p *plan) set(groups []Group) *Set {
 		for _, program := range part.programs {
 			s.Bin[program.name] = part.task.file(program.name)
 		}
+	}
+	if p.sidecars != nil {
+		s.Bin[SnapshotController] = p.sidecars.file(SnapshotController)
 	}
 	if p.envtestOldest != nil {
 		s.EnvtestOldest = p.envtestOldest.dir

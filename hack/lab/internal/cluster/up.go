@@ -26,6 +26,8 @@ type Parts struct {
 	Images []string
 	// Origin are the files of an origin driver.
 	Origin OriginParts
+	// SnapshotDefinitions are the CustomResourceDefinitions of snapshots.
+	SnapshotDefinitions []string
 }
 
 // UpOptions say what [Lab.Up] makes.
@@ -141,7 +143,12 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 		g.Go(func() error { return l.startOrigin(gctx, *s) })
 	}
 	if driver {
-		g.Go(func() error { return l.installDriver(gctx, *s) })
+		g.Go(func() error {
+			if err := l.startSnapshots(gctx, *s, parts.SnapshotDefinitions); err != nil {
+				return err
+			}
+			return l.installDriver(gctx, *s)
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return err
