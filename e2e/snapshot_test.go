@@ -1,0 +1,117 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// snapshotClass makes a VolumeSnapshotClass that goes with the space.
+func (s *space) snapshotClass(ctx context.Context) string {
+	GinkgoHelper()
+	class := &snapshotv1.VolumeSnapshotClass{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+	}
+	Expect(k.API.Create(ctx, class)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(k.API.Delete(ctx, class))).To(Succeed()) })
+	return class.Name
+}
+
+// snapshot makes a snapshot of a volume and waits until volumes can be made of it.
+func (v *vol) snapshot(ctx context.Context, class, name string) (*snapshotv1.VolumeSnapshot, error) {
+	snapshot := &snapshotv1.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v.space.name, Name: name},
+		Spec: snapshotv1.VolumeSnapshotSpec{
+			VolumeSnapshotClassName: &class, Source: snapshotv1.VolumeSnapshotSource{PersistentVolumeClaimName: &v.claim},
+		},
+	}
+	if err := k.API.Create(ctx, snapshot); err != nil {
+		return nil, fmt.Errorf("snapshot %s: %w", name, err)
+	}
+	return snapshot, cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		if err := k.API.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot); err != nil {
+			return "", err
+		}
+		if st := snapshot.Status; st == nil || st.ReadyToUse == nil || !*st.ReadyToUse {
+			return fmt.Sprintf("snapshot %s is not ready: %+v", name, st), nil
+		}
+		return "", nil
+	})
+}
+
+// made is a volume that begins as something else.
+func (s *space) made(ctx context.Context, name, size string, like *vol, from corev1.TypedLocalObjectReference) (*vol, error) {
+	var parent corev1.PersistentVolumeClaim
+	if err := k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: like.claim}, &parent); err != nil {
+		return nil, err
+	}
+	v := &vol{space: s, claim: name, block: like.block}
+	claim := cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: *parent.Spec.StorageClassName, Size: size, Block: like.block})
+	claim.Spec.DataSource = &from
+	if err := k.API.Create(ctx, claim); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, err)
+	}
+	return v, s.awaitBound(ctx, v)
+}
+
+func ofSnapshot(name string) corev1.TypedLocalObjectReference {
+	group := snapshotv1.GroupName
+	return corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: name}
+}
+
+var _ = Describe("Snapshots and clones", Label("snapshot", "lab"), func() {
+	It("have what a writeback cache had acknowledged, and nothing of later", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		class := s.snapshotClass(ctx)
+		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: xfs})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("taking a snapshot below the running pod")
+		snapshot, err := v.snapshot(ctx, class, "before")
+		Expect(err).NotTo(HaveOccurred())
+		later, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+			if cv.Spec.Hold != nil || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+				return "it is held, or has not gone back to writeback"
+			}
+			return ""
+		})).To(Succeed())
+		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
+
+		By("restoring it, larger, beside its parent")
+		restored, err := s.made(ctx, "restored", "640Mi", v, ofSnapshot(snapshot.Name))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(restored.start(ctx, nodeA)).To(Succeed())
+		Expect(restored.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(restored.size(ctx)).To(BeNumerically(">", 500<<20))
+
+		By("cloning the volume as it is now")
+		clone, err := s.made(ctx, "clone", "320Mi", v, corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: v.claim})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(clone.start(ctx, nodeA)).To(Succeed())
+		Expect(clone.verify(ctx, 0, 16, later)).To(Succeed())
+
+		By("deleting parent and snapshot, which their children outlive")
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, snapshot, late)).To(Succeed())
+		Expect(restored.restart(ctx, nodeB)).To(Succeed())
+		Expect(restored.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(clone.verify(ctx, 0, 16, later)).To(Succeed())
+	}, NodeTimeout(specLimit))
+})
