@@ -31,7 +31,8 @@ func TestSanity(t *testing.T) {
 	locks := &keylock.Set{}
 	s := rpc.NewServer(ctx, nil)
 	csi.RegisterIdentityServer(s, driver.NewIdentity("test", nil))
-	csi.RegisterControllerServer(s, driver.NewController(volumetest.NewProvisioner(1<<40, "node-1"), locks))
+	volumes := volumetest.NewProvisioner(1<<40, "node-1")
+	csi.RegisterControllerServer(s, driver.NewController(volumes, locks).WithSnapshots(volumes))
 	node := volumetest.NewAttacher()
 	csi.RegisterNodeServer(s, driver.NewNode(node, locks, "node-1", 0))
 	done := make(chan error, 1)
