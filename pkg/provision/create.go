@@ -91,9 +91,11 @@ func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {
 	if ptr.Deref(obj.Status.Generation, 0) != 0 {
 		return false
 	}
+	// A parent that is not there, or too large, is found out after a volume that is.
+	unmade := made || obj.Spec.Parent != nil && obj.Status.Filesystem == ""
 	return errors.Is(err, volume.ErrNoSpace) ||
-		made && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced) ||
-			errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrOutOfRange))
+		obj.Spec.Parent != nil && (errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrOutOfRange)) ||
+		unmade && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced))
 }
 
 // ensureRecord makes the record of a volume, or returns the existing one if it
