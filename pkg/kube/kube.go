@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -30,10 +31,11 @@ func Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// NewScheme returns a scheme with the types of Kubernetes and of nearflash.
+// NewScheme returns a scheme with the types of Kubernetes, of its snapshots, which a cluster
+// need not have, and of nearflash.
 func NewScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), snapshotv1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("scheme: %w", err)
 	}
 	return scheme, nil

@@ -19,6 +19,8 @@
 //     that an order that comes late ends no later admission of the same initiator.
 //   - Once a cluster has set an epoch, only calls with it change anything.
 //   - An exported volume is never deleted.
+//   - A snapshot is done when LVM has said so, and a volume of one is offered when it has
+//     its size: what was interrupted before is removed.
 //   - No tenant reads another one's data: see lvol.
 //
 // An operation goes on when its caller has given up (zeroing takes long); the next

@@ -104,6 +104,7 @@ func (s *Service) CleanUp(ctx context.Context) {
 	for _, name := range names {
 		errs = append(errs, s.cleanUpVolume(ctx, name))
 	}
+	errs = append(errs, s.cleanUpSnapshots(ctx))
 	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
 		// CreateVolume or DeleteVolume of the same name try again.
 		s.problemsMu.Lock()

@@ -150,7 +150,7 @@ func provisioningOf(p targetpb.Provisioning) (Provisioning, error) {
 func volumePB(v Volume) *targetpb.Volume {
 	out := &targetpb.Volume{
 		Name: v.Name, SizeBytes: v.SizeBytes, UsedBytes: v.UsedBytes, Generation: v.Generation,
-		Provisioning: targetpb.Provisioning_PROVISIONING_THICK, State: statePB(v.State), Wwid: v.WWID(),
+		Provisioning: targetpb.Provisioning_PROVISIONING_THICK, State: statePB(v.State), Wwid: v.WWID(), Snapshot: v.From,
 	}
 	if v.Thin {
 		out.Provisioning = targetpb.Provisioning_PROVISIONING_THIN

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -103,7 +104,7 @@ func do[T any](ctx context.Context, s *Service, volume string, op func(ctx conte
 	var none T
 	unlock, err := s.locks.Lock(ctx, volume)
 	if err != nil {
-		return none, fmt.Errorf("volume %s is being worked on: %w: %w", volume, ErrInProgress, err)
+		return none, fmt.Errorf("%s is being worked on: %w: %w", subject(volume), ErrInProgress, err)
 	}
 	if !s.begin() {
 		unlock()
@@ -127,8 +128,16 @@ func do[T any](ctx context.Context, s *Service, volume string, op func(ctx conte
 		}
 		return r.value, translate(r.err)
 	case <-ctx.Done():
-		return none, fmt.Errorf("volume %s: %w: %w", volume, ErrInProgress, ctx.Err())
+		return none, fmt.Errorf("%s: %w: %w", subject(volume), ErrInProgress, ctx.Err())
 	}
+}
+
+// subject says what a lock is of.
+func subject(lock string) string {
+	if strings.HasPrefix(lock, snapshotLock) {
+		return lock
+	}
+	return "volume " + lock
 }
 
 // doOnly is do for operations without a result.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nearflash/nearflash/pkg/target/lvol"
 )
@@ -19,24 +17,37 @@ func (s *Service) CreateVolume(ctx context.Context, name string, size int64, p P
 		return Volume{}, err
 	}
 	return change(ctx, s, name, func(ctx context.Context) (Volume, error) {
-		v, err := s.vols.Get(ctx, name)
-		if err == nil && v.State != lvol.Ready {
-			// Rests of a call that was cut off: the caller never got an answer.
-			if err = s.remove(ctx, v); err == nil {
-				err = lvol.ErrNotFound
-			}
-		}
-		switch {
-		case err == nil:
-			err = s.sameVolume(v, size, p)
-		case errors.Is(err, lvol.ErrNotFound):
-			v, err = s.createNew(ctx, name, size, p)
-		}
+		v, err := s.findOrMake(ctx, name, func(v lvol.Volume) error { return s.sameVolume(v, size, p, "") },
+			func() (lvol.Volume, error) { return s.vols.Create(ctx, name, size, s.provisioning(p) == Thin) })
 		if err != nil {
 			return Volume{}, err
 		}
 		return s.describe(v)
 	})
+}
+
+// findOrMake returns the volume of a name if it is the same that is asked for, and makes it if
+// there is none.
+func (s *Service) findOrMake(ctx context.Context, name string, same func(lvol.Volume) error, fresh func() (lvol.Volume, error)) (lvol.Volume, error) {
+	v, err := s.vols.Get(ctx, name)
+	if err == nil && v.State != lvol.Ready {
+		// Rests of a call that was cut off: the caller never got an answer.
+		if err = s.remove(ctx, v); err == nil {
+			err = lvol.ErrNotFound
+		}
+	}
+	switch {
+	case err == nil:
+		return v, same(v)
+	case !errors.Is(err, lvol.ErrNotFound):
+		return lvol.Volume{}, err
+	}
+	// A former volume of that name may have vanished behind our back and left
+	// exports: they must not be found again by the new one.
+	if err := s.forgetExports(ctx, name); err != nil {
+		return lvol.Volume{}, err
+	}
+	return fresh()
 }
 
 func (s *Service) checkNew(name string, size int64, p Provisioning) error {
@@ -79,7 +90,7 @@ func (s *Service) provisioning(p Provisioning) Provisioning {
 
 // sameVolume compares what exists with what is asked for. Without a provisioning
 // in the request any will do: the server's default may have changed since.
-func (s *Service) sameVolume(v lvol.Volume, size int64, p Provisioning) error {
+func (s *Service) sameVolume(v lvol.Volume, size int64, p Provisioning, from string) error {
 	rounded, err := s.vols.RoundUp(size)
 	if err != nil {
 		return err
@@ -90,16 +101,10 @@ func (s *Service) sameVolume(v lvol.Volume, size int64, p Provisioning) error {
 	if p != "" && (p == Thin) != v.Thin {
 		return fmt.Errorf("%w: %s is not provisioned %s", ErrAlreadyExists, v.Name, p)
 	}
-	return nil
-}
-
-func (s *Service) createNew(ctx context.Context, name string, size int64, p Provisioning) (lvol.Volume, error) {
-	// A former volume of that name may have vanished behind our back and left
-	// exports: they must not be found again by the new one.
-	if err := s.forgetExports(ctx, name); err != nil {
-		return lvol.Volume{}, err
+	if v.From != from {
+		return fmt.Errorf("%w: %s was made of snapshot %q, %q was asked for", ErrAlreadyExists, v.Name, v.From, from)
 	}
-	return s.vols.Create(ctx, name, size, s.provisioning(p) == Thin)
+	return nil
 }
 
 // DeleteVolume removes a volume that is not exported; one that does not exist is
@@ -175,23 +180,14 @@ func (s *Service) GetVolume(ctx context.Context, name string) (Volume, error) {
 // ListVolumes returns up to limit volumes (0: all) sorted by name, those after the
 // name in token, and the token for the rest.
 func (s *Service) ListVolumes(ctx context.Context, limit int32, token string) ([]Volume, string, error) {
-	if limit < 0 {
-		return nil, "", &InvalidError{Field: "max_entries", Value: strconv.Itoa(int(limit)), Accepted: "0 or a positive number"}
-	}
-	if token != "" && !volumeNamePattern.MatchString(token) {
-		return nil, "", &InvalidError{Field: "starting_token", Value: token, Accepted: "next_token of an earlier answer"}
+	if err := checkPage(limit, token); err != nil {
+		return nil, "", err
 	}
 	all, err := s.vols.List(ctx)
 	if err != nil {
 		return nil, "", translate(err)
 	}
-	slices.SortFunc(all, func(a, b lvol.Volume) int { return strings.Compare(a.Name, b.Name) })
-	all = slices.DeleteFunc(all, func(v lvol.Volume) bool { return v.Name <= token })
-	next := ""
-	if limit > 0 && len(all) > int(limit) {
-		all = all[:limit]
-		next = all[limit-1].Name
-	}
+	all, next := page(all, limit, token, func(v lvol.Volume) string { return v.Name })
 	out := make([]Volume, 0, len(all))
 	for _, v := range all {
 		d, err := s.describe(v)

@@ -36,8 +36,8 @@ type Server struct {
 	volumes    map[volume.ID]*Volume
 	cuts       map[volume.SnapshotID]*backend.Cut
 	// made counts the cuts; it is the second at which the last one was made.
-	made int
-	epoch      string
+	made  int
+	epoch string
 	// calls are the mutating calls so far, oldest first.
 	calls []string
 

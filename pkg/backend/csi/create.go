@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -133,6 +134,8 @@ func difference(f createFacts, req backend.Request) string {
 		return ""
 	case ptr.Deref(f.claim.Spec.StorageClassName, "") != req.Origin.StorageClass:
 		return "StorageClass"
+	case !equality.Semantic.DeepEqual(f.claim.Spec.DataSource, dataSource(req.From)):
+		return "dataSource"
 	case size != req.SizeBytes && sizeOf(f.pv) != req.SizeBytes:
 		return "size"
 	}
@@ -213,6 +216,11 @@ func (b *Backend) lookCreate(ctx context.Context, id volume.ID, req backend.Requ
 	if f.facts, err = b.look(ctx, id); err != nil {
 		return f, err
 	}
+	if f.claim == nil && req.From != "" {
+		if err := b.checkFrom(ctx, id, req); err != nil {
+			return f, err
+		}
+	}
 	if req.Origin.PV != "" {
 		if f.origin, err = b.origin(ctx, req.Origin.PV); err != nil {
 			return f, err
@@ -243,6 +251,7 @@ func (b *Backend) makeClaim(ctx context.Context, id volume.ID, origin *corev1.Pe
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			StorageClassName: &req.Origin.StorageClass,
 			Resources:        requestOf(req.SizeBytes),
+			DataSource:       dataSource(req.From),
 		},
 	}
 	if req.UID != "" {

@@ -12,6 +12,8 @@
 //	Export   claim: generation and admission -> VolumeAttachment -> attached
 //	Unexport VolumeAttachment gone -> claim: no admission
 //	Delete   claim: deletion asked for -> PersistentVolume on Delete -> claim deleted -> finalizer
+//	Cut      VolumeSnapshot, with our finalizer -> cut by the other driver
+//	Accept   VolumeSnapshot: accepted
 //
 // Killed between any two steps, the same call goes on from what it finds. The order of Export
 // and Unexport means that whoever may be attached is on the claim; of Create and Delete, that

@@ -25,6 +25,7 @@ type API interface {
 	SwapEpoch(ctx context.Context, current, next string) error
 	GetCapacity(ctx context.Context, p targetclient.Provisioning) (targetclient.Capacity, error)
 	Health(ctx context.Context) (targetclient.Health, error)
+	SnapshotAPI
 }
 
 var _ API = (*targetclient.Client)(nil)
@@ -46,6 +47,9 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 	p, err := provisioning(req.Provisioning)
 	if err != nil {
 		return err
+	}
+	if req.From != "" {
+		return b.createFrom(ctx, id, req.SizeBytes, p, req.From)
 	}
 	_, err = b.api.CreateVolume(epoch(ctx), string(id), req.SizeBytes, p)
 	return translate(ctx, id, err)

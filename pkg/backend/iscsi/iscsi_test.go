@@ -49,6 +49,13 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+func TestSnapshotConformance(t *testing.T) {
+	backendtest.SnapshotConformance(t, func(t *testing.T) backendtest.Store {
+		s := startServer(t)
+		return s.backend(t, s.config("controller"))
+	})
+}
+
 // used is a server whose volume an initiator is using: LIO in memory has no
 // sessions.
 type used struct{ iscsi.API }

@@ -37,16 +37,7 @@ func (m *Manager) Create(ctx context.Context, name string, size int64, thin bool
 }
 
 func (m *Manager) createThin(ctx context.Context, name string, size int64) (Volume, error) {
-	m.alloc.Lock()
-	defer m.alloc.Unlock()
-	c, err := m.Capacity(ctx, true)
-	if err != nil {
-		return Volume{}, err
-	}
-	if size > c.MaximumBytes {
-		return Volume{}, fmt.Errorf("create volume %s: %w: %d bytes asked, %d can still be promised by the pool", name, ErrNoSpace, size, c.MaximumBytes)
-	}
-	err = m.lvm(ctx, "lvcreate", "--yes", "--type", "thin", "--virtualsize", bytesArg(size), "--thinpool", m.cfg.ThinPool,
+	err := m.createInPool(ctx, size, "--yes", "--type", "thin", "--virtualsize", bytesArg(size), "--thinpool", m.cfg.ThinPool,
 		"--name", lvPrefix+name, "--addtag", tagVolume+name, m.cfg.VolumeGroup)
 	if err != nil {
 		return Volume{}, fmt.Errorf("create volume %s: %w", name, err)
@@ -170,12 +161,8 @@ func (m *Manager) Expand(ctx context.Context, v Volume, size int64) (Volume, err
 func (m *Manager) expandThin(ctx context.Context, v Volume, size int64) error {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
-	c, err := m.Capacity(ctx, true)
-	if err != nil {
+	if err := m.promise(ctx, size-v.SizeBytes); err != nil {
 		return err
-	}
-	if more := size - v.SizeBytes; more > c.MaximumBytes {
-		return fmt.Errorf("%w: %d more bytes asked, %d can still be promised by the pool", ErrNoSpace, more, c.MaximumBytes)
 	}
 	return m.lvm(ctx, "lvextend", "--yes", "--size", bytesArg(size), m.full(v.LV))
 }

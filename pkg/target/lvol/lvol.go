@@ -27,6 +27,8 @@ var (
 	ErrForeign = errors.New("logical volume does not belong to nearflash")
 	// ErrNoPool: a thin volume was asked for and no thin pool is configured.
 	ErrNoPool = errors.New("no thin pool is configured")
+	// ErrThick: only a thin volume has snapshots.
+	ErrThick = errors.New("a thick volume has no snapshots")
 	// ErrNameTooLong: the device-mapper name would be too long.
 	ErrNameTooLong = errors.New("name is too long for this volume group")
 )
@@ -53,8 +55,8 @@ type State int
 // States of a volume.
 const (
 	Ready State = iota
-	// Unzeroed: thick, allocated, may show old data. It was never reported as
-	// created.
+	// Unzeroed: allocated; a thick one may show old data, one that is made of a snapshot has
+	// not its size yet. It was never reported as created.
 	Unzeroed
 	// Deleting: must not be used any more.
 	Deleting
@@ -76,6 +78,8 @@ type Volume struct {
 	Generation int64
 	// UsedBytes is what is allocated for it.
 	UsedBytes int64
+	// From is the snapshot that it began as, "" for none.
+	From string
 
 	generations []string // tags with generations, normally one
 }
@@ -151,8 +155,11 @@ func (m *Manager) RoundUp(size int64) (int64, error) {
 }
 
 // CheckName says whether LVM can hold a volume of that name in this group.
-func (m *Manager) CheckName(name string) error {
-	dm := len(escapeDM(m.cfg.VolumeGroup)) + 1 + len(escapeDM(growPrefix+name))
+func (m *Manager) CheckName(name string) error { return m.checkLV(growPrefix+name, name) }
+
+// checkLV says whether device-mapper can have the name of a logical volume.
+func (m *Manager) checkLV(lv, name string) error {
+	dm := len(escapeDM(m.cfg.VolumeGroup)) + 1 + len(escapeDM(lv))
 	if dm > maxDMName {
 		return fmt.Errorf("%w: %q needs %d characters with the group's name and doubled hyphens, %d are possible",
 			ErrNameTooLong, name, dm, maxDMName)

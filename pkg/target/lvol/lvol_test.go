@@ -352,3 +352,8 @@ func TestParseRealReport(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestSnapshots(t *testing.T) {
+	l := lvoltest.New(64)
+	lvoltest.SnapshotConformance(t, lvoltest.Rig{Runner: l, Manager: open(t, l), VG: lvoltest.VG, Write: l.Write, Read: l.Read})
+}

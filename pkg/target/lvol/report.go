@@ -190,6 +190,8 @@ func (r lvRow) volume() (v Volume, ok bool) {
 			if n, err := strconv.ParseInt(strings.TrimPrefix(tag, tagGen), 10, 64); err == nil {
 				v.Generation = max(v.Generation, n)
 			}
+		case strings.HasPrefix(tag, tagFrom):
+			v.From = strings.TrimPrefix(tag, tagFrom)
 		case tag == tagDeleting:
 			v.State = Deleting
 		case tag == tagUnzeroed && v.State != Deleting:
@@ -235,6 +237,7 @@ func classify(err error) error {
 		is   error
 	}{
 		{"failed to find logical volume", ErrNotFound},
+		{"not found in volume group", ErrNotFound}, // the origin of a snapshot
 		{"already exists in volume group", ErrExists},
 		{"insufficient free space", ErrNoSpace},
 		{"insufficient suitable", ErrNoSpace},

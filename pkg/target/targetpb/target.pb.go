@@ -22,6 +22,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	descriptorpb "google.golang.org/protobuf/types/descriptorpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -152,7 +153,9 @@ type Volume struct {
 	// Bytes allocated in the pool; the whole size for thick volumes.
 	UsedBytes int64 `protobuf:"varint,7,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	// Identity of the LUN as the initiator's sysfs shows it in `wwid`.
-	Wwid          string `protobuf:"bytes,8,opt,name=wwid,proto3" json:"wwid,omitempty"`
+	Wwid string `protobuf:"bytes,8,opt,name=wwid,proto3" json:"wwid,omitempty"`
+	// The snapshot that it began as; empty for none.
+	Snapshot      string `protobuf:"bytes,9,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +242,13 @@ func (x *Volume) GetUsedBytes() int64 {
 func (x *Volume) GetWwid() string {
 	if x != nil {
 		return x.Wwid
+	}
+	return ""
+}
+
+func (x *Volume) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
 	}
 	return ""
 }
@@ -1037,6 +1047,701 @@ func (*UnexportVolumeResponse) Descriptor() ([]byte, []int) {
 	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{15}
 }
 
+type Snapshot struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As a volume's; volumes and snapshots have names of their own.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What it was made of, which may be gone.
+	Volume    string                 `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"`
+	SizeBytes int64                  `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	Created   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=created,proto3" json:"created,omitempty"`
+	// Of the request that made it.
+	Hold       string `protobuf:"bytes,5,opt,name=hold,proto3" json:"hold,omitempty"`
+	Filesystem string `protobuf:"bytes,6,opt,name=filesystem,proto3" json:"filesystem,omitempty"`
+	// The content is fixed. Without it CreateSnapshot has not succeeded yet.
+	Done     bool `protobuf:"varint,7,opt,name=done,proto3" json:"done,omitempty"`
+	Accepted bool `protobuf:"varint,8,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// Bytes allocated in the pool, shared with volumes or not.
+	UsedBytes     int64 `protobuf:"varint,9,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Snapshot) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Snapshot) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *Snapshot) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *Snapshot) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *Snapshot) GetFilesystem() string {
+	if x != nil {
+		return x.Filesystem
+	}
+	return ""
+}
+
+func (x *Snapshot) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *Snapshot) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
+func (x *Snapshot) GetUsedBytes() int64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+type CreateSnapshotRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Volume string                 `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"`
+	// Kept with the snapshot: up to 255 letters, digits and _ + . - / = ! : & #.
+	Hold string `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
+	// So is this.
+	Filesystem    string `protobuf:"bytes,4,opt,name=filesystem,proto3" json:"filesystem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateSnapshotRequest) Reset() {
+	*x = CreateSnapshotRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateSnapshotRequest) ProtoMessage() {}
+
+func (x *CreateSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*CreateSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CreateSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateSnapshotRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *CreateSnapshotRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
+func (x *CreateSnapshotRequest) GetFilesystem() string {
+	if x != nil {
+		return x.Filesystem
+	}
+	return ""
+}
+
+type CreateSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateSnapshotResponse) Reset() {
+	*x = CreateSnapshotResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateSnapshotResponse) ProtoMessage() {}
+
+func (x *CreateSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*CreateSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CreateSnapshotResponse) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+type GetSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSnapshotRequest) Reset() {
+	*x = GetSnapshotRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSnapshotRequest) ProtoMessage() {}
+
+func (x *GetSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*GetSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type GetSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSnapshotResponse) Reset() {
+	*x = GetSnapshotResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSnapshotResponse) ProtoMessage() {}
+
+func (x *GetSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*GetSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+type AcceptSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptSnapshotRequest) Reset() {
+	*x = AcceptSnapshotRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptSnapshotRequest) ProtoMessage() {}
+
+func (x *AcceptSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*AcceptSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *AcceptSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type AcceptSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptSnapshotResponse) Reset() {
+	*x = AcceptSnapshotResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptSnapshotResponse) ProtoMessage() {}
+
+func (x *AcceptSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*AcceptSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
+}
+
+type DeleteSnapshotRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSnapshotRequest) Reset() {
+	*x = DeleteSnapshotRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSnapshotRequest) ProtoMessage() {}
+
+func (x *DeleteSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DeleteSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DeleteSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSnapshotResponse) Reset() {
+	*x = DeleteSnapshotResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSnapshotResponse) ProtoMessage() {}
+
+func (x *DeleteSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*DeleteSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{24}
+}
+
+type ListSnapshotsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0 means no limit.
+	MaxEntries int32 `protobuf:"varint,1,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	// next_token of the answer before, or empty.
+	StartingToken string `protobuf:"bytes,2,opt,name=starting_token,json=startingToken,proto3" json:"starting_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSnapshotsRequest) Reset() {
+	*x = ListSnapshotsRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSnapshotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSnapshotsRequest) ProtoMessage() {}
+
+func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListSnapshotsRequest) GetMaxEntries() int32 {
+	if x != nil {
+		return x.MaxEntries
+	}
+	return 0
+}
+
+func (x *ListSnapshotsRequest) GetStartingToken() string {
+	if x != nil {
+		return x.StartingToken
+	}
+	return ""
+}
+
+type ListSnapshotsResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Snapshots []*Snapshot            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// Empty when nothing is left.
+	NextToken     string `protobuf:"bytes,2,opt,name=next_token,json=nextToken,proto3" json:"next_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSnapshotsResponse) Reset() {
+	*x = ListSnapshotsResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSnapshotsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSnapshotsResponse) ProtoMessage() {}
+
+func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
+func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+func (x *ListSnapshotsResponse) GetNextToken() string {
+	if x != nil {
+		return x.NextToken
+	}
+	return ""
+}
+
+type CreateVolumeFromSnapshotRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	SizeBytes int64                  `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// THIN or UNSPECIFIED.
+	Provisioning  Provisioning `protobuf:"varint,3,opt,name=provisioning,proto3,enum=nearflash.target.v1.Provisioning" json:"provisioning,omitempty"`
+	Snapshot      string       `protobuf:"bytes,4,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeFromSnapshotRequest) Reset() {
+	*x = CreateVolumeFromSnapshotRequest{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeFromSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeFromSnapshotRequest) ProtoMessage() {}
+
+func (x *CreateVolumeFromSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeFromSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*CreateVolumeFromSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *CreateVolumeFromSnapshotRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateVolumeFromSnapshotRequest) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *CreateVolumeFromSnapshotRequest) GetProvisioning() Provisioning {
+	if x != nil {
+		return x.Provisioning
+	}
+	return Provisioning_PROVISIONING_UNSPECIFIED
+}
+
+func (x *CreateVolumeFromSnapshotRequest) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
+}
+
+type CreateVolumeFromSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        *Volume                `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeFromSnapshotResponse) Reset() {
+	*x = CreateVolumeFromSnapshotResponse{}
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeFromSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeFromSnapshotResponse) ProtoMessage() {}
+
+func (x *CreateVolumeFromSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeFromSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*CreateVolumeFromSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *CreateVolumeFromSnapshotResponse) GetVolume() *Volume {
+	if x != nil {
+		return x.Volume
+	}
+	return nil
+}
+
 type GetEpochRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1045,7 +1750,7 @@ type GetEpochRequest struct {
 
 func (x *GetEpochRequest) Reset() {
 	*x = GetEpochRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1057,7 +1762,7 @@ func (x *GetEpochRequest) String() string {
 func (*GetEpochRequest) ProtoMessage() {}
 
 func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[16]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1070,7 +1775,7 @@ func (x *GetEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEpochRequest.ProtoReflect.Descriptor instead.
 func (*GetEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{16}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{29}
 }
 
 type GetEpochResponse struct {
@@ -1084,7 +1789,7 @@ type GetEpochResponse struct {
 
 func (x *GetEpochResponse) Reset() {
 	*x = GetEpochResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1096,7 +1801,7 @@ func (x *GetEpochResponse) String() string {
 func (*GetEpochResponse) ProtoMessage() {}
 
 func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[17]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1109,7 +1814,7 @@ func (x *GetEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetEpochResponse.ProtoReflect.Descriptor instead.
 func (*GetEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{17}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetEpochResponse) GetServerId() string {
@@ -1138,7 +1843,7 @@ type SwapEpochRequest struct {
 
 func (x *SwapEpochRequest) Reset() {
 	*x = SwapEpochRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1855,7 @@ func (x *SwapEpochRequest) String() string {
 func (*SwapEpochRequest) ProtoMessage() {}
 
 func (x *SwapEpochRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[18]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1868,7 @@ func (x *SwapEpochRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapEpochRequest.ProtoReflect.Descriptor instead.
 func (*SwapEpochRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{18}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SwapEpochRequest) GetCurrent() string {
@@ -1188,7 +1893,7 @@ type SwapEpochResponse struct {
 
 func (x *SwapEpochResponse) Reset() {
 	*x = SwapEpochResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1905,7 @@ func (x *SwapEpochResponse) String() string {
 func (*SwapEpochResponse) ProtoMessage() {}
 
 func (x *SwapEpochResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[19]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1918,7 @@ func (x *SwapEpochResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwapEpochResponse.ProtoReflect.Descriptor instead.
 func (*SwapEpochResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{19}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{32}
 }
 
 type GetCapacityRequest struct {
@@ -1225,7 +1930,7 @@ type GetCapacityRequest struct {
 
 func (x *GetCapacityRequest) Reset() {
 	*x = GetCapacityRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1942,7 @@ func (x *GetCapacityRequest) String() string {
 func (*GetCapacityRequest) ProtoMessage() {}
 
 func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[20]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1955,7 @@ func (x *GetCapacityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityRequest.ProtoReflect.Descriptor instead.
 func (*GetCapacityRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{20}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetCapacityRequest) GetProvisioning() Provisioning {
@@ -1278,7 +1983,7 @@ type GetCapacityResponse struct {
 
 func (x *GetCapacityResponse) Reset() {
 	*x = GetCapacityResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1995,7 @@ func (x *GetCapacityResponse) String() string {
 func (*GetCapacityResponse) ProtoMessage() {}
 
 func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[21]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +2008,7 @@ func (x *GetCapacityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCapacityResponse.ProtoReflect.Descriptor instead.
 func (*GetCapacityResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{21}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetCapacityResponse) GetAvailableBytes() int64 {
@@ -1349,7 +2054,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +2066,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[22]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +2079,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{22}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{35}
 }
 
 type HealthResponse struct {
@@ -1390,7 +2095,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +2107,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[23]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +2120,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{23}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *HealthResponse) GetHealthy() bool {
@@ -1457,7 +2162,7 @@ type StaleGeneration struct {
 
 func (x *StaleGeneration) Reset() {
 	*x = StaleGeneration{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1469,7 +2174,7 @@ func (x *StaleGeneration) String() string {
 func (*StaleGeneration) ProtoMessage() {}
 
 func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[24]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1482,7 +2187,7 @@ func (x *StaleGeneration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StaleGeneration.ProtoReflect.Descriptor instead.
 func (*StaleGeneration) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{24}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StaleGeneration) GetStoredGeneration() int64 {
@@ -1509,7 +2214,7 @@ type EpochMismatch struct {
 
 func (x *EpochMismatch) Reset() {
 	*x = EpochMismatch{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1521,7 +2226,7 @@ func (x *EpochMismatch) String() string {
 func (*EpochMismatch) ProtoMessage() {}
 
 func (x *EpochMismatch) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[25]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1534,7 +2239,7 @@ func (x *EpochMismatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EpochMismatch.ProtoReflect.Descriptor instead.
 func (*EpochMismatch) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{25}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *EpochMismatch) GetEpoch() string {
@@ -1554,7 +2259,7 @@ type VolumeExported struct {
 
 func (x *VolumeExported) Reset() {
 	*x = VolumeExported{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +2271,7 @@ func (x *VolumeExported) String() string {
 func (*VolumeExported) ProtoMessage() {}
 
 func (x *VolumeExported) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[26]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +2284,7 @@ func (x *VolumeExported) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeExported.ProtoReflect.Descriptor instead.
 func (*VolumeExported) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{26}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *VolumeExported) GetInitiators() []string {
@@ -1602,7 +2307,7 @@ type InvalidField struct {
 
 func (x *InvalidField) Reset() {
 	*x = InvalidField{}
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +2319,7 @@ func (x *InvalidField) String() string {
 func (*InvalidField) ProtoMessage() {}
 
 func (x *InvalidField) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_target_targetpb_target_proto_msgTypes[27]
+	mi := &file_pkg_target_targetpb_target_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +2332,7 @@ func (x *InvalidField) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidField.ProtoReflect.Descriptor instead.
 func (*InvalidField) Descriptor() ([]byte, []int) {
-	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{27}
+	return file_pkg_target_targetpb_target_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *InvalidField) GetField() string {
@@ -1674,7 +2379,7 @@ var File_pkg_target_targetpb_target_proto protoreflect.FileDescriptor
 
 const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\n" +
-	" pkg/target/targetpb/target.proto\x12\x13nearflash.target.v1\x1a google/protobuf/descriptor.proto\"\xc4\x02\n" +
+	" pkg/target/targetpb/target.proto\x12\x13nearflash.target.v1\x1a google/protobuf/descriptor.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe0\x02\n" +
 	"\x06Volume\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1687,7 +2392,8 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\aexports\x18\x06 \x03(\v2\x1b.nearflash.target.v1.ExportR\aexports\x12\x1d\n" +
 	"\n" +
 	"used_bytes\x18\a \x01(\x03R\tusedBytes\x12\x12\n" +
-	"\x04wwid\x18\b \x01(\tR\x04wwid\"\x88\x01\n" +
+	"\x04wwid\x18\b \x01(\tR\x04wwid\x12\x1a\n" +
+	"\bsnapshot\x18\t \x01(\tR\bsnapshot\"\x88\x01\n" +
 	"\x06Export\x12#\n" +
 	"\rinitiator_iqn\x18\x01 \x01(\tR\finitiatorIqn\x12\x1e\n" +
 	"\n" +
@@ -1742,7 +2448,56 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
 	"\rinitiator_iqn\x18\x02 \x01(\tR\finitiatorIqn\x12\x1c\n" +
 	"\tadmission\x18\x03 \x01(\tR\tadmission\"\x18\n" +
-	"\x16UnexportVolumeResponse\"\x11\n" +
+	"\x16UnexportVolumeResponse\"\x8e\x02\n" +
+	"\bSnapshot\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x03 \x01(\x03R\tsizeBytes\x124\n" +
+	"\acreated\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x12\n" +
+	"\x04hold\x18\x05 \x01(\tR\x04hold\x12\x1e\n" +
+	"\n" +
+	"filesystem\x18\x06 \x01(\tR\n" +
+	"filesystem\x12\x12\n" +
+	"\x04done\x18\a \x01(\bR\x04done\x12\x1a\n" +
+	"\baccepted\x18\b \x01(\bR\baccepted\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\t \x01(\x03R\tusedBytes\"w\n" +
+	"\x15CreateSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06volume\x18\x02 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04hold\x18\x03 \x01(\tR\x04hold\x12\x1e\n" +
+	"\n" +
+	"filesystem\x18\x04 \x01(\tR\n" +
+	"filesystem\"S\n" +
+	"\x16CreateSnapshotResponse\x129\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1d.nearflash.target.v1.SnapshotR\bsnapshot\"(\n" +
+	"\x12GetSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"P\n" +
+	"\x13GetSnapshotResponse\x129\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1d.nearflash.target.v1.SnapshotR\bsnapshot\"+\n" +
+	"\x15AcceptSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x18\n" +
+	"\x16AcceptSnapshotResponse\"+\n" +
+	"\x15DeleteSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\x18\n" +
+	"\x16DeleteSnapshotResponse\"^\n" +
+	"\x14ListSnapshotsRequest\x12\x1f\n" +
+	"\vmax_entries\x18\x01 \x01(\x05R\n" +
+	"maxEntries\x12%\n" +
+	"\x0estarting_token\x18\x02 \x01(\tR\rstartingToken\"s\n" +
+	"\x15ListSnapshotsResponse\x12;\n" +
+	"\tsnapshots\x18\x01 \x03(\v2\x1d.nearflash.target.v1.SnapshotR\tsnapshots\x12\x1d\n" +
+	"\n" +
+	"next_token\x18\x02 \x01(\tR\tnextToken\"\xb7\x01\n" +
+	"\x1fCreateVolumeFromSnapshotRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x03R\tsizeBytes\x12E\n" +
+	"\fprovisioning\x18\x03 \x01(\x0e2!.nearflash.target.v1.ProvisioningR\fprovisioning\x12\x1a\n" +
+	"\bsnapshot\x18\x04 \x01(\tR\bsnapshot\"W\n" +
+	" CreateVolumeFromSnapshotResponse\x123\n" +
+	"\x06volume\x18\x01 \x01(\v2\x1b.nearflash.target.v1.VolumeR\x06volume\"\x11\n" +
 	"\x0fGetEpochRequest\"E\n" +
 	"\x10GetEpochResponse\x12\x1b\n" +
 	"\tserver_id\x18\x01 \x01(\tR\bserverId\x12\x14\n" +
@@ -1788,7 +2543,7 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x18VOLUME_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12VOLUME_STATE_READY\x10\x01\x12\x19\n" +
 	"\x15VOLUME_STATE_CREATING\x10\x02\x12\x19\n" +
-	"\x15VOLUME_STATE_DELETING\x10\x032\xaf\b\n" +
+	"\x15VOLUME_STATE_DELETING\x10\x032\xc4\r\n" +
 	"\x06Target\x12c\n" +
 	"\fCreateVolume\x12(.nearflash.target.v1.CreateVolumeRequest\x1a).nearflash.target.v1.CreateVolumeResponse\x12c\n" +
 	"\fDeleteVolume\x12(.nearflash.target.v1.DeleteVolumeRequest\x1a).nearflash.target.v1.DeleteVolumeResponse\x12c\n" +
@@ -1796,7 +2551,13 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\vListVolumes\x12'.nearflash.target.v1.ListVolumesRequest\x1a(.nearflash.target.v1.ListVolumesResponse\x12Z\n" +
 	"\tGetVolume\x12%.nearflash.target.v1.GetVolumeRequest\x1a&.nearflash.target.v1.GetVolumeResponse\x12c\n" +
 	"\fExportVolume\x12(.nearflash.target.v1.ExportVolumeRequest\x1a).nearflash.target.v1.ExportVolumeResponse\x12i\n" +
-	"\x0eUnexportVolume\x12*.nearflash.target.v1.UnexportVolumeRequest\x1a+.nearflash.target.v1.UnexportVolumeResponse\x12W\n" +
+	"\x0eUnexportVolume\x12*.nearflash.target.v1.UnexportVolumeRequest\x1a+.nearflash.target.v1.UnexportVolumeResponse\x12i\n" +
+	"\x0eCreateSnapshot\x12*.nearflash.target.v1.CreateSnapshotRequest\x1a+.nearflash.target.v1.CreateSnapshotResponse\x12`\n" +
+	"\vGetSnapshot\x12'.nearflash.target.v1.GetSnapshotRequest\x1a(.nearflash.target.v1.GetSnapshotResponse\x12i\n" +
+	"\x0eAcceptSnapshot\x12*.nearflash.target.v1.AcceptSnapshotRequest\x1a+.nearflash.target.v1.AcceptSnapshotResponse\x12i\n" +
+	"\x0eDeleteSnapshot\x12*.nearflash.target.v1.DeleteSnapshotRequest\x1a+.nearflash.target.v1.DeleteSnapshotResponse\x12f\n" +
+	"\rListSnapshots\x12).nearflash.target.v1.ListSnapshotsRequest\x1a*.nearflash.target.v1.ListSnapshotsResponse\x12\x87\x01\n" +
+	"\x18CreateVolumeFromSnapshot\x124.nearflash.target.v1.CreateVolumeFromSnapshotRequest\x1a5.nearflash.target.v1.CreateVolumeFromSnapshotResponse\x12W\n" +
 	"\bGetEpoch\x12$.nearflash.target.v1.GetEpochRequest\x1a%.nearflash.target.v1.GetEpochResponse\x12Z\n" +
 	"\tSwapEpoch\x12%.nearflash.target.v1.SwapEpochRequest\x1a&.nearflash.target.v1.SwapEpochResponse\x12`\n" +
 	"\vGetCapacity\x12'.nearflash.target.v1.GetCapacityRequest\x1a(.nearflash.target.v1.GetCapacityResponse\x12Q\n" +
@@ -1816,39 +2577,53 @@ func file_pkg_target_targetpb_target_proto_rawDescGZIP() []byte {
 }
 
 var file_pkg_target_targetpb_target_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_pkg_target_targetpb_target_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_pkg_target_targetpb_target_proto_goTypes = []any{
-	(Provisioning)(0),                 // 0: nearflash.target.v1.Provisioning
-	(VolumeState)(0),                  // 1: nearflash.target.v1.VolumeState
-	(*Volume)(nil),                    // 2: nearflash.target.v1.Volume
-	(*Export)(nil),                    // 3: nearflash.target.v1.Export
-	(*CreateVolumeRequest)(nil),       // 4: nearflash.target.v1.CreateVolumeRequest
-	(*CreateVolumeResponse)(nil),      // 5: nearflash.target.v1.CreateVolumeResponse
-	(*DeleteVolumeRequest)(nil),       // 6: nearflash.target.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),      // 7: nearflash.target.v1.DeleteVolumeResponse
-	(*ExpandVolumeRequest)(nil),       // 8: nearflash.target.v1.ExpandVolumeRequest
-	(*ExpandVolumeResponse)(nil),      // 9: nearflash.target.v1.ExpandVolumeResponse
-	(*ListVolumesRequest)(nil),        // 10: nearflash.target.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),       // 11: nearflash.target.v1.ListVolumesResponse
-	(*GetVolumeRequest)(nil),          // 12: nearflash.target.v1.GetVolumeRequest
-	(*GetVolumeResponse)(nil),         // 13: nearflash.target.v1.GetVolumeResponse
-	(*ExportVolumeRequest)(nil),       // 14: nearflash.target.v1.ExportVolumeRequest
-	(*ExportVolumeResponse)(nil),      // 15: nearflash.target.v1.ExportVolumeResponse
-	(*UnexportVolumeRequest)(nil),     // 16: nearflash.target.v1.UnexportVolumeRequest
-	(*UnexportVolumeResponse)(nil),    // 17: nearflash.target.v1.UnexportVolumeResponse
-	(*GetEpochRequest)(nil),           // 18: nearflash.target.v1.GetEpochRequest
-	(*GetEpochResponse)(nil),          // 19: nearflash.target.v1.GetEpochResponse
-	(*SwapEpochRequest)(nil),          // 20: nearflash.target.v1.SwapEpochRequest
-	(*SwapEpochResponse)(nil),         // 21: nearflash.target.v1.SwapEpochResponse
-	(*GetCapacityRequest)(nil),        // 22: nearflash.target.v1.GetCapacityRequest
-	(*GetCapacityResponse)(nil),       // 23: nearflash.target.v1.GetCapacityResponse
-	(*HealthRequest)(nil),             // 24: nearflash.target.v1.HealthRequest
-	(*HealthResponse)(nil),            // 25: nearflash.target.v1.HealthResponse
-	(*StaleGeneration)(nil),           // 26: nearflash.target.v1.StaleGeneration
-	(*EpochMismatch)(nil),             // 27: nearflash.target.v1.EpochMismatch
-	(*VolumeExported)(nil),            // 28: nearflash.target.v1.VolumeExported
-	(*InvalidField)(nil),              // 29: nearflash.target.v1.InvalidField
-	(*descriptorpb.FieldOptions)(nil), // 30: google.protobuf.FieldOptions
+	(Provisioning)(0),                        // 0: nearflash.target.v1.Provisioning
+	(VolumeState)(0),                         // 1: nearflash.target.v1.VolumeState
+	(*Volume)(nil),                           // 2: nearflash.target.v1.Volume
+	(*Export)(nil),                           // 3: nearflash.target.v1.Export
+	(*CreateVolumeRequest)(nil),              // 4: nearflash.target.v1.CreateVolumeRequest
+	(*CreateVolumeResponse)(nil),             // 5: nearflash.target.v1.CreateVolumeResponse
+	(*DeleteVolumeRequest)(nil),              // 6: nearflash.target.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),             // 7: nearflash.target.v1.DeleteVolumeResponse
+	(*ExpandVolumeRequest)(nil),              // 8: nearflash.target.v1.ExpandVolumeRequest
+	(*ExpandVolumeResponse)(nil),             // 9: nearflash.target.v1.ExpandVolumeResponse
+	(*ListVolumesRequest)(nil),               // 10: nearflash.target.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),              // 11: nearflash.target.v1.ListVolumesResponse
+	(*GetVolumeRequest)(nil),                 // 12: nearflash.target.v1.GetVolumeRequest
+	(*GetVolumeResponse)(nil),                // 13: nearflash.target.v1.GetVolumeResponse
+	(*ExportVolumeRequest)(nil),              // 14: nearflash.target.v1.ExportVolumeRequest
+	(*ExportVolumeResponse)(nil),             // 15: nearflash.target.v1.ExportVolumeResponse
+	(*UnexportVolumeRequest)(nil),            // 16: nearflash.target.v1.UnexportVolumeRequest
+	(*UnexportVolumeResponse)(nil),           // 17: nearflash.target.v1.UnexportVolumeResponse
+	(*Snapshot)(nil),                         // 18: nearflash.target.v1.Snapshot
+	(*CreateSnapshotRequest)(nil),            // 19: nearflash.target.v1.CreateSnapshotRequest
+	(*CreateSnapshotResponse)(nil),           // 20: nearflash.target.v1.CreateSnapshotResponse
+	(*GetSnapshotRequest)(nil),               // 21: nearflash.target.v1.GetSnapshotRequest
+	(*GetSnapshotResponse)(nil),              // 22: nearflash.target.v1.GetSnapshotResponse
+	(*AcceptSnapshotRequest)(nil),            // 23: nearflash.target.v1.AcceptSnapshotRequest
+	(*AcceptSnapshotResponse)(nil),           // 24: nearflash.target.v1.AcceptSnapshotResponse
+	(*DeleteSnapshotRequest)(nil),            // 25: nearflash.target.v1.DeleteSnapshotRequest
+	(*DeleteSnapshotResponse)(nil),           // 26: nearflash.target.v1.DeleteSnapshotResponse
+	(*ListSnapshotsRequest)(nil),             // 27: nearflash.target.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),            // 28: nearflash.target.v1.ListSnapshotsResponse
+	(*CreateVolumeFromSnapshotRequest)(nil),  // 29: nearflash.target.v1.CreateVolumeFromSnapshotRequest
+	(*CreateVolumeFromSnapshotResponse)(nil), // 30: nearflash.target.v1.CreateVolumeFromSnapshotResponse
+	(*GetEpochRequest)(nil),                  // 31: nearflash.target.v1.GetEpochRequest
+	(*GetEpochResponse)(nil),                 // 32: nearflash.target.v1.GetEpochResponse
+	(*SwapEpochRequest)(nil),                 // 33: nearflash.target.v1.SwapEpochRequest
+	(*SwapEpochResponse)(nil),                // 34: nearflash.target.v1.SwapEpochResponse
+	(*GetCapacityRequest)(nil),               // 35: nearflash.target.v1.GetCapacityRequest
+	(*GetCapacityResponse)(nil),              // 36: nearflash.target.v1.GetCapacityResponse
+	(*HealthRequest)(nil),                    // 37: nearflash.target.v1.HealthRequest
+	(*HealthResponse)(nil),                   // 38: nearflash.target.v1.HealthResponse
+	(*StaleGeneration)(nil),                  // 39: nearflash.target.v1.StaleGeneration
+	(*EpochMismatch)(nil),                    // 40: nearflash.target.v1.EpochMismatch
+	(*VolumeExported)(nil),                   // 41: nearflash.target.v1.VolumeExported
+	(*InvalidField)(nil),                     // 42: nearflash.target.v1.InvalidField
+	(*timestamppb.Timestamp)(nil),            // 43: google.protobuf.Timestamp
+	(*descriptorpb.FieldOptions)(nil),        // 44: google.protobuf.FieldOptions
 }
 var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	0,  // 0: nearflash.target.v1.Volume.provisioning:type_name -> nearflash.target.v1.Provisioning
@@ -1858,35 +2633,53 @@ var file_pkg_target_targetpb_target_proto_depIdxs = []int32{
 	2,  // 4: nearflash.target.v1.CreateVolumeResponse.volume:type_name -> nearflash.target.v1.Volume
 	2,  // 5: nearflash.target.v1.ListVolumesResponse.volumes:type_name -> nearflash.target.v1.Volume
 	2,  // 6: nearflash.target.v1.GetVolumeResponse.volume:type_name -> nearflash.target.v1.Volume
-	0,  // 7: nearflash.target.v1.GetCapacityRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
-	30, // 8: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
-	4,  // 9: nearflash.target.v1.Target.CreateVolume:input_type -> nearflash.target.v1.CreateVolumeRequest
-	6,  // 10: nearflash.target.v1.Target.DeleteVolume:input_type -> nearflash.target.v1.DeleteVolumeRequest
-	8,  // 11: nearflash.target.v1.Target.ExpandVolume:input_type -> nearflash.target.v1.ExpandVolumeRequest
-	10, // 12: nearflash.target.v1.Target.ListVolumes:input_type -> nearflash.target.v1.ListVolumesRequest
-	12, // 13: nearflash.target.v1.Target.GetVolume:input_type -> nearflash.target.v1.GetVolumeRequest
-	14, // 14: nearflash.target.v1.Target.ExportVolume:input_type -> nearflash.target.v1.ExportVolumeRequest
-	16, // 15: nearflash.target.v1.Target.UnexportVolume:input_type -> nearflash.target.v1.UnexportVolumeRequest
-	18, // 16: nearflash.target.v1.Target.GetEpoch:input_type -> nearflash.target.v1.GetEpochRequest
-	20, // 17: nearflash.target.v1.Target.SwapEpoch:input_type -> nearflash.target.v1.SwapEpochRequest
-	22, // 18: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
-	24, // 19: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
-	5,  // 20: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
-	7,  // 21: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
-	9,  // 22: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
-	11, // 23: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
-	13, // 24: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
-	15, // 25: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
-	17, // 26: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
-	19, // 27: nearflash.target.v1.Target.GetEpoch:output_type -> nearflash.target.v1.GetEpochResponse
-	21, // 28: nearflash.target.v1.Target.SwapEpoch:output_type -> nearflash.target.v1.SwapEpochResponse
-	23, // 29: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
-	25, // 30: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
-	20, // [20:31] is the sub-list for method output_type
-	9,  // [9:20] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	8,  // [8:9] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	43, // 7: nearflash.target.v1.Snapshot.created:type_name -> google.protobuf.Timestamp
+	18, // 8: nearflash.target.v1.CreateSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
+	18, // 9: nearflash.target.v1.GetSnapshotResponse.snapshot:type_name -> nearflash.target.v1.Snapshot
+	18, // 10: nearflash.target.v1.ListSnapshotsResponse.snapshots:type_name -> nearflash.target.v1.Snapshot
+	0,  // 11: nearflash.target.v1.CreateVolumeFromSnapshotRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
+	2,  // 12: nearflash.target.v1.CreateVolumeFromSnapshotResponse.volume:type_name -> nearflash.target.v1.Volume
+	0,  // 13: nearflash.target.v1.GetCapacityRequest.provisioning:type_name -> nearflash.target.v1.Provisioning
+	44, // 14: nearflash.target.v1.secret:extendee -> google.protobuf.FieldOptions
+	4,  // 15: nearflash.target.v1.Target.CreateVolume:input_type -> nearflash.target.v1.CreateVolumeRequest
+	6,  // 16: nearflash.target.v1.Target.DeleteVolume:input_type -> nearflash.target.v1.DeleteVolumeRequest
+	8,  // 17: nearflash.target.v1.Target.ExpandVolume:input_type -> nearflash.target.v1.ExpandVolumeRequest
+	10, // 18: nearflash.target.v1.Target.ListVolumes:input_type -> nearflash.target.v1.ListVolumesRequest
+	12, // 19: nearflash.target.v1.Target.GetVolume:input_type -> nearflash.target.v1.GetVolumeRequest
+	14, // 20: nearflash.target.v1.Target.ExportVolume:input_type -> nearflash.target.v1.ExportVolumeRequest
+	16, // 21: nearflash.target.v1.Target.UnexportVolume:input_type -> nearflash.target.v1.UnexportVolumeRequest
+	19, // 22: nearflash.target.v1.Target.CreateSnapshot:input_type -> nearflash.target.v1.CreateSnapshotRequest
+	21, // 23: nearflash.target.v1.Target.GetSnapshot:input_type -> nearflash.target.v1.GetSnapshotRequest
+	23, // 24: nearflash.target.v1.Target.AcceptSnapshot:input_type -> nearflash.target.v1.AcceptSnapshotRequest
+	25, // 25: nearflash.target.v1.Target.DeleteSnapshot:input_type -> nearflash.target.v1.DeleteSnapshotRequest
+	27, // 26: nearflash.target.v1.Target.ListSnapshots:input_type -> nearflash.target.v1.ListSnapshotsRequest
+	29, // 27: nearflash.target.v1.Target.CreateVolumeFromSnapshot:input_type -> nearflash.target.v1.CreateVolumeFromSnapshotRequest
+	31, // 28: nearflash.target.v1.Target.GetEpoch:input_type -> nearflash.target.v1.GetEpochRequest
+	33, // 29: nearflash.target.v1.Target.SwapEpoch:input_type -> nearflash.target.v1.SwapEpochRequest
+	35, // 30: nearflash.target.v1.Target.GetCapacity:input_type -> nearflash.target.v1.GetCapacityRequest
+	37, // 31: nearflash.target.v1.Target.Health:input_type -> nearflash.target.v1.HealthRequest
+	5,  // 32: nearflash.target.v1.Target.CreateVolume:output_type -> nearflash.target.v1.CreateVolumeResponse
+	7,  // 33: nearflash.target.v1.Target.DeleteVolume:output_type -> nearflash.target.v1.DeleteVolumeResponse
+	9,  // 34: nearflash.target.v1.Target.ExpandVolume:output_type -> nearflash.target.v1.ExpandVolumeResponse
+	11, // 35: nearflash.target.v1.Target.ListVolumes:output_type -> nearflash.target.v1.ListVolumesResponse
+	13, // 36: nearflash.target.v1.Target.GetVolume:output_type -> nearflash.target.v1.GetVolumeResponse
+	15, // 37: nearflash.target.v1.Target.ExportVolume:output_type -> nearflash.target.v1.ExportVolumeResponse
+	17, // 38: nearflash.target.v1.Target.UnexportVolume:output_type -> nearflash.target.v1.UnexportVolumeResponse
+	20, // 39: nearflash.target.v1.Target.CreateSnapshot:output_type -> nearflash.target.v1.CreateSnapshotResponse
+	22, // 40: nearflash.target.v1.Target.GetSnapshot:output_type -> nearflash.target.v1.GetSnapshotResponse
+	24, // 41: nearflash.target.v1.Target.AcceptSnapshot:output_type -> nearflash.target.v1.AcceptSnapshotResponse
+	26, // 42: nearflash.target.v1.Target.DeleteSnapshot:output_type -> nearflash.target.v1.DeleteSnapshotResponse
+	28, // 43: nearflash.target.v1.Target.ListSnapshots:output_type -> nearflash.target.v1.ListSnapshotsResponse
+	30, // 44: nearflash.target.v1.Target.CreateVolumeFromSnapshot:output_type -> nearflash.target.v1.CreateVolumeFromSnapshotResponse
+	32, // 45: nearflash.target.v1.Target.GetEpoch:output_type -> nearflash.target.v1.GetEpochResponse
+	34, // 46: nearflash.target.v1.Target.SwapEpoch:output_type -> nearflash.target.v1.SwapEpochResponse
+	36, // 47: nearflash.target.v1.Target.GetCapacity:output_type -> nearflash.target.v1.GetCapacityResponse
+	38, // 48: nearflash.target.v1.Target.Health:output_type -> nearflash.target.v1.HealthResponse
+	32, // [32:49] is the sub-list for method output_type
+	15, // [15:32] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	14, // [14:15] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_pkg_target_targetpb_target_proto_init() }
@@ -1900,7 +2693,7 @@ func file_pkg_target_targetpb_target_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_target_targetpb_target_proto_rawDesc), len(file_pkg_target_targetpb_target_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   41,
 			NumExtensions: 1,
 			NumServices:   1,
 		},

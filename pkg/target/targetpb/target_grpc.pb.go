@@ -31,17 +31,23 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Target_CreateVolume_FullMethodName   = "/nearflash.target.v1.Target/CreateVolume"
-	Target_DeleteVolume_FullMethodName   = "/nearflash.target.v1.Target/DeleteVolume"
-	Target_ExpandVolume_FullMethodName   = "/nearflash.target.v1.Target/ExpandVolume"
-	Target_ListVolumes_FullMethodName    = "/nearflash.target.v1.Target/ListVolumes"
-	Target_GetVolume_FullMethodName      = "/nearflash.target.v1.Target/GetVolume"
-	Target_ExportVolume_FullMethodName   = "/nearflash.target.v1.Target/ExportVolume"
-	Target_UnexportVolume_FullMethodName = "/nearflash.target.v1.Target/UnexportVolume"
-	Target_GetEpoch_FullMethodName       = "/nearflash.target.v1.Target/GetEpoch"
-	Target_SwapEpoch_FullMethodName      = "/nearflash.target.v1.Target/SwapEpoch"
-	Target_GetCapacity_FullMethodName    = "/nearflash.target.v1.Target/GetCapacity"
-	Target_Health_FullMethodName         = "/nearflash.target.v1.Target/Health"
+	Target_CreateVolume_FullMethodName             = "/nearflash.target.v1.Target/CreateVolume"
+	Target_DeleteVolume_FullMethodName             = "/nearflash.target.v1.Target/DeleteVolume"
+	Target_ExpandVolume_FullMethodName             = "/nearflash.target.v1.Target/ExpandVolume"
+	Target_ListVolumes_FullMethodName              = "/nearflash.target.v1.Target/ListVolumes"
+	Target_GetVolume_FullMethodName                = "/nearflash.target.v1.Target/GetVolume"
+	Target_ExportVolume_FullMethodName             = "/nearflash.target.v1.Target/ExportVolume"
+	Target_UnexportVolume_FullMethodName           = "/nearflash.target.v1.Target/UnexportVolume"
+	Target_CreateSnapshot_FullMethodName           = "/nearflash.target.v1.Target/CreateSnapshot"
+	Target_GetSnapshot_FullMethodName              = "/nearflash.target.v1.Target/GetSnapshot"
+	Target_AcceptSnapshot_FullMethodName           = "/nearflash.target.v1.Target/AcceptSnapshot"
+	Target_DeleteSnapshot_FullMethodName           = "/nearflash.target.v1.Target/DeleteSnapshot"
+	Target_ListSnapshots_FullMethodName            = "/nearflash.target.v1.Target/ListSnapshots"
+	Target_CreateVolumeFromSnapshot_FullMethodName = "/nearflash.target.v1.Target/CreateVolumeFromSnapshot"
+	Target_GetEpoch_FullMethodName                 = "/nearflash.target.v1.Target/GetEpoch"
+	Target_SwapEpoch_FullMethodName                = "/nearflash.target.v1.Target/SwapEpoch"
+	Target_GetCapacity_FullMethodName              = "/nearflash.target.v1.Target/GetCapacity"
+	Target_Health_FullMethodName                   = "/nearflash.target.v1.Target/Health"
 )
 
 // TargetClient is the client API for Target service.
@@ -72,6 +78,30 @@ type TargetClient interface {
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(ctx context.Context, in *UnexportVolumeRequest, opts ...grpc.CallOption) (*UnexportVolumeResponse, error)
+	// Makes a snapshot of a thin volume, which may be exported, or finds the one of that name,
+	// whatever its hold and filesystem are. Its content is that of one moment: it is
+	// crash-consistent, and no more.
+	// NOT_FOUND: there is no such volume. INVALID_ARGUMENT: the volume is thick.
+	// ALREADY_EXISTS: the name is taken by a snapshot of another volume.
+	// RESOURCE_EXHAUSTED: the thin pool can promise no more.
+	CreateSnapshot(ctx context.Context, in *CreateSnapshotRequest, opts ...grpc.CallOption) (*CreateSnapshotResponse, error)
+	// NOT_FOUND: there is no such snapshot.
+	GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error)
+	// Keeps with a snapshot that its maker has accepted it.
+	// NOT_FOUND: there is no such snapshot.
+	AcceptSnapshot(ctx context.Context, in *AcceptSnapshotRequest, opts ...grpc.CallOption) (*AcceptSnapshotResponse, error)
+	// Deletes a snapshot; one that does not exist is not an error. Volumes that were made of it
+	// stay.
+	DeleteSnapshot(ctx context.Context, in *DeleteSnapshotRequest, opts ...grpc.CallOption) (*DeleteSnapshotResponse, error)
+	// Lists snapshots by name.
+	ListSnapshots(ctx context.Context, in *ListSnapshotsRequest, opts ...grpc.CallOption) (*ListSnapshotsResponse, error)
+	// Creates a thin volume that begins as an accepted snapshot. It is a call of its own, and
+	// no field of CreateVolume, which a server of an earlier version would not read.
+	// NOT_FOUND: there is no such snapshot, or it was not accepted.
+	// ALREADY_EXISTS: the name is taken by a volume of another size or content.
+	// INVALID_ARGUMENT: it would be smaller than the snapshot, or thick.
+	// RESOURCE_EXHAUSTED: the thin pool can promise no more.
+	CreateVolumeFromSnapshot(ctx context.Context, in *CreateVolumeFromSnapshotRequest, opts ...grpc.CallOption) (*CreateVolumeFromSnapshotResponse, error)
 	// The epoch of the cluster that uses the server.
 	GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error)
 	// Replaces the epoch if it is still the one that the caller knows. One that has been
@@ -162,6 +192,66 @@ func (c *targetClient) UnexportVolume(ctx context.Context, in *UnexportVolumeReq
 	return out, nil
 }
 
+func (c *targetClient) CreateSnapshot(ctx context.Context, in *CreateSnapshotRequest, opts ...grpc.CallOption) (*CreateSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateSnapshotResponse)
+	err := c.cc.Invoke(ctx, Target_CreateSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetSnapshotResponse)
+	err := c.cc.Invoke(ctx, Target_GetSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) AcceptSnapshot(ctx context.Context, in *AcceptSnapshotRequest, opts ...grpc.CallOption) (*AcceptSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AcceptSnapshotResponse)
+	err := c.cc.Invoke(ctx, Target_AcceptSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) DeleteSnapshot(ctx context.Context, in *DeleteSnapshotRequest, opts ...grpc.CallOption) (*DeleteSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeleteSnapshotResponse)
+	err := c.cc.Invoke(ctx, Target_DeleteSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) ListSnapshots(ctx context.Context, in *ListSnapshotsRequest, opts ...grpc.CallOption) (*ListSnapshotsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListSnapshotsResponse)
+	err := c.cc.Invoke(ctx, Target_ListSnapshots_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *targetClient) CreateVolumeFromSnapshot(ctx context.Context, in *CreateVolumeFromSnapshotRequest, opts ...grpc.CallOption) (*CreateVolumeFromSnapshotResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CreateVolumeFromSnapshotResponse)
+	err := c.cc.Invoke(ctx, Target_CreateVolumeFromSnapshot_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *targetClient) GetEpoch(ctx context.Context, in *GetEpochRequest, opts ...grpc.CallOption) (*GetEpochResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetEpochResponse)
@@ -230,6 +320,30 @@ type TargetServer interface {
 	// Ends an admission, that is one export to one initiator, or every one; a live
 	// session is cut. What is not exported, or does not exist, is not an error.
 	UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error)
+	// Makes a snapshot of a thin volume, which may be exported, or finds the one of that name,
+	// whatever its hold and filesystem are. Its content is that of one moment: it is
+	// crash-consistent, and no more.
+	// NOT_FOUND: there is no such volume. INVALID_ARGUMENT: the volume is thick.
+	// ALREADY_EXISTS: the name is taken by a snapshot of another volume.
+	// RESOURCE_EXHAUSTED: the thin pool can promise no more.
+	CreateSnapshot(context.Context, *CreateSnapshotRequest) (*CreateSnapshotResponse, error)
+	// NOT_FOUND: there is no such snapshot.
+	GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error)
+	// Keeps with a snapshot that its maker has accepted it.
+	// NOT_FOUND: there is no such snapshot.
+	AcceptSnapshot(context.Context, *AcceptSnapshotRequest) (*AcceptSnapshotResponse, error)
+	// Deletes a snapshot; one that does not exist is not an error. Volumes that were made of it
+	// stay.
+	DeleteSnapshot(context.Context, *DeleteSnapshotRequest) (*DeleteSnapshotResponse, error)
+	// Lists snapshots by name.
+	ListSnapshots(context.Context, *ListSnapshotsRequest) (*ListSnapshotsResponse, error)
+	// Creates a thin volume that begins as an accepted snapshot. It is a call of its own, and
+	// no field of CreateVolume, which a server of an earlier version would not read.
+	// NOT_FOUND: there is no such snapshot, or it was not accepted.
+	// ALREADY_EXISTS: the name is taken by a volume of another size or content.
+	// INVALID_ARGUMENT: it would be smaller than the snapshot, or thick.
+	// RESOURCE_EXHAUSTED: the thin pool can promise no more.
+	CreateVolumeFromSnapshot(context.Context, *CreateVolumeFromSnapshotRequest) (*CreateVolumeFromSnapshotResponse, error)
 	// The epoch of the cluster that uses the server.
 	GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error)
 	// Replaces the epoch if it is still the one that the caller knows. One that has been
@@ -270,6 +384,24 @@ func (UnimplementedTargetServer) ExportVolume(context.Context, *ExportVolumeRequ
 }
 func (UnimplementedTargetServer) UnexportVolume(context.Context, *UnexportVolumeRequest) (*UnexportVolumeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnexportVolume not implemented")
+}
+func (UnimplementedTargetServer) CreateSnapshot(context.Context, *CreateSnapshotRequest) (*CreateSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateSnapshot not implemented")
+}
+func (UnimplementedTargetServer) GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetSnapshot not implemented")
+}
+func (UnimplementedTargetServer) AcceptSnapshot(context.Context, *AcceptSnapshotRequest) (*AcceptSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptSnapshot not implemented")
+}
+func (UnimplementedTargetServer) DeleteSnapshot(context.Context, *DeleteSnapshotRequest) (*DeleteSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteSnapshot not implemented")
+}
+func (UnimplementedTargetServer) ListSnapshots(context.Context, *ListSnapshotsRequest) (*ListSnapshotsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListSnapshots not implemented")
+}
+func (UnimplementedTargetServer) CreateVolumeFromSnapshot(context.Context, *CreateVolumeFromSnapshotRequest) (*CreateVolumeFromSnapshotResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CreateVolumeFromSnapshot not implemented")
 }
 func (UnimplementedTargetServer) GetEpoch(context.Context, *GetEpochRequest) (*GetEpochResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetEpoch not implemented")
@@ -430,6 +562,114 @@ func _Target_UnexportVolume_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Target_CreateSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).CreateSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_CreateSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).CreateSnapshot(ctx, req.(*CreateSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_GetSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).GetSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_GetSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).GetSnapshot(ctx, req.(*GetSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_AcceptSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).AcceptSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_AcceptSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).AcceptSnapshot(ctx, req.(*AcceptSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_DeleteSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).DeleteSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_DeleteSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).DeleteSnapshot(ctx, req.(*DeleteSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_ListSnapshots_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListSnapshotsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).ListSnapshots(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_ListSnapshots_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).ListSnapshots(ctx, req.(*ListSnapshotsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Target_CreateVolumeFromSnapshot_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CreateVolumeFromSnapshotRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TargetServer).CreateVolumeFromSnapshot(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Target_CreateVolumeFromSnapshot_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TargetServer).CreateVolumeFromSnapshot(ctx, req.(*CreateVolumeFromSnapshotRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Target_GetEpoch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetEpochRequest)
 	if err := dec(in); err != nil {
@@ -536,6 +776,30 @@ var Target_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "UnexportVolume",
 			Handler:    _Target_UnexportVolume_Handler,
+		},
+		{
+			MethodName: "CreateSnapshot",
+			Handler:    _Target_CreateSnapshot_Handler,
+		},
+		{
+			MethodName: "GetSnapshot",
+			Handler:    _Target_GetSnapshot_Handler,
+		},
+		{
+			MethodName: "AcceptSnapshot",
+			Handler:    _Target_AcceptSnapshot_Handler,
+		},
+		{
+			MethodName: "DeleteSnapshot",
+			Handler:    _Target_DeleteSnapshot_Handler,
+		},
+		{
+			MethodName: "ListSnapshots",
+			Handler:    _Target_ListSnapshots_Handler,
+		},
+		{
+			MethodName: "CreateVolumeFromSnapshot",
+			Handler:    _Target_CreateVolumeFromSnapshot_Handler,
 		},
 		{
 			MethodName: "GetEpoch",

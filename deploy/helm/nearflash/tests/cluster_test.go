@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -54,7 +55,7 @@ func startCluster(t *testing.T) *cluster {
 	})
 	config.QPS, config.Burst = 500, 500
 	c := &cluster{config: config, scheme: runtime.NewScheme(), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, v1alpha1.AddToScheme, snapshotv1.AddToScheme} {
 		if err := add(c.scheme); err != nil {
 			t.Fatal(err)
 		}

@@ -47,6 +47,7 @@ func (c *cluster) testOrigins(t *testing.T) {
 	c.waitForOriginPolicies(t, controller)
 	t.Run("pods", c.testOriginPods)
 	t.Run("claims", func(t *testing.T) { c.testOriginClaims(t, controller) })
+	t.Run("snapshots", func(t *testing.T) { c.testOriginSnapshots(t, controller) })
 	t.Run("attachments", func(t *testing.T) { c.testOriginAttachments(t, controller) })
 	t.Run("the controller's own limits", func(t *testing.T) { c.testOriginAccount(t, controller) })
 	t.Run("namespace", func(t *testing.T) {

@@ -120,12 +120,14 @@ func wantOriginGrants() map[string][]grant {
 			{"storage.k8s.io/csidrivers", "get list", "whether the other driver attaches"},
 			{"storage.k8s.io/csinodes", "get list", "on which nodes the other driver is, and by which labels"},
 			{"storage.k8s.io/storageclasses", "get list", "whose class the origin's is, and when it binds"},
+			{"snapshot.storage.k8s.io/volumesnapshotclasses", "get", "whose class a snapshot is to be made by"},
 		},
 		"Role/" + role: {
 			{"/persistentvolumeclaims", "get list watch create patch delete", "inner claims, in their own namespace alone"},
 			{"/persistentvolumeclaims/status", "patch", "the end of an expansion that a kubelet would write"},
 			{"/pods", "list", "whether one uses an origin all the same"},
 			{"/events", "get list", "why an inner claim is not bound"},
+			{"snapshot.storage.k8s.io/volumesnapshots", "get list create patch delete", "snapshots of inner claims, in their namespace alone"},
 		},
 	}
 }

@@ -80,6 +80,12 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 		c.event(ctx, claim, "ProvisioningFailed", fmt.Sprintf("failed to provision volume: rpc error: code = ResourceExhausted desc = no %d bytes left", size))
 		return
 	}
+	content, err := c.begin(ctx, claim, size)
+	if err != nil {
+		c.take(-size)
+		c.event(ctx, claim, "ProvisioningFailed", "failed to provision volume: "+err.Error())
+		return
+	}
 	pv := c.volume("pvc-"+string(claim.UID), size, class)
 	pv.Annotations, pv.Spec.NodeAffinity = map[string]string{provisionedBy: c.Driver}, b.Affinity
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
@@ -88,6 +94,10 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 		if !apierrors.IsAlreadyExists(err) {
 			return
 		}
+	} else {
+		c.mu.Lock()
+		c.contents[pv.Name] = content
+		c.mu.Unlock()
 	}
 	claim.Spec.VolumeName = pv.Name
 	_ = c.api.Update(ctx, claim)

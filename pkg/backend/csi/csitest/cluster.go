@@ -1,6 +1,6 @@
 // Package csitest stands in for what serves claims in a cluster beside the API server:
-// kube-controller-manager's binder, another CSI driver, and its provisioner, attacher and
-// resizer. It does what they do to the objects, can be told to be slow, to refuse, or to stop,
+// kube-controller-manager's binder, another CSI driver, and its provisioner, attacher,
+// resizer and snapshotter. It does what they do to the objects, can be told to be slow, to refuse, or to stop,
 // and notes when two nodes are attached at once, and whose data were deleted.
 package csitest
 
@@ -36,6 +36,10 @@ type Behaviour struct {
 	NodeStep bool
 	// Larger is by how much more than asked is made.
 	Larger int64
+	// HoldCut, HoldReady and HoldCutDelete let it cut nothing, have no cut ready, and delete none.
+	HoldCut, HoldReady, HoldCutDelete bool
+	// CutError is the answer to whoever wants a cut, "" for none.
+	CutError string
 	// Affinity is where volumes can be reached from; nil is everywhere.
 	Affinity *corev1.VolumeNodeAffinity
 }
@@ -55,6 +59,11 @@ type Cluster struct {
 	attached  map[string]string // node by PersistentVolume
 	wrong     []string
 	deleted   []string
+	// snapshots says that the cluster knows VolumeSnapshots; contents are by PersistentVolume,
+	// and cutContents by the UID of a VolumeSnapshot.
+	snapshots             bool
+	contents, cutContents map[string]string
+	deletedCuts           []string
 }
 
 // Start makes the objects of a cluster by the name, and serves until the test ends. Classes
@@ -62,7 +71,7 @@ type Cluster struct {
 // (WaitForFirstConsumer); nodes are those of Node with "a" and "b".
 func Start(t testing.TB, api client.Client, name string, free int64) *Cluster {
 	t.Helper()
-	c := &Cluster{Namespace: name, Driver: name + ".example.org", api: api, free: free, attached: map[string]string{}}
+	c := &Cluster{Namespace: name, Driver: name + ".example.org", api: api, free: free, attached: map[string]string{}, contents: map[string]string{}, cutContents: map[string]string{}}
 	make := func(o client.Object) {
 		if err := api.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -159,8 +168,11 @@ func (c *Cluster) once(ctx context.Context) {
 	c.round.Lock()
 	defer c.round.Unlock()
 	c.mu.Lock()
-	b := c.behaviour
+	b, snapshots := c.behaviour, c.snapshots
 	c.mu.Unlock()
+	if snapshots {
+		c.cuts(ctx, b)
+	}
 	c.claims(ctx, b)
 	c.volumes(ctx)
 	c.attachments(ctx, b)

@@ -54,6 +54,10 @@ type lv struct {
 	extents    []int
 	tags       []string
 	active     bool
+	// content stands for what was written. origin is set of a snapshot of which the pool has
+	// not heard yet.
+	content string
+	origin  *lv
 }
 
 var (
@@ -114,6 +118,7 @@ func (l *LVM) Names() []string {
 func (l *LVM) Reboot() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.tellPool()
 	for _, v := range l.lvs {
 		v.active = false
 	}
@@ -147,7 +152,7 @@ func (a args) opt(name string) string {
 
 func parse(list []string) args {
 	a := args{opts: map[string][]string{}}
-	flags := []string{"--yes", "--nosuffix", "--segments"}
+	flags := []string{"--yes", "--nosuffix", "--segments", "--snapshot"}
 	for i := 0; i < len(list); i++ {
 		switch {
 		case slices.Contains(flags, list[i]):
@@ -187,6 +192,9 @@ func (l *LVM) Run(ctx context.Context, cmd hostexec.Cmd) (hostexec.Result, error
 		return hostexec.Result{}, fmt.Errorf("%s: %w", cmd.Name, hostexec.ErrNotInstalled)
 	}
 	out, err := do(parse(cmd.Args))
+	if killed := (stepError{}); errors.As(err, &killed) {
+		return hostexec.Result{}, killed.error
+	}
 	if err != nil && cmd.Name != "lvs" && cmd.Name != "vgs" {
 		return hostexec.Result{}, hostexec.NewExitError(cmd, 5, []byte("  WARNING: something unrelated.\n  "+err.Error()))
 	}
@@ -310,7 +318,11 @@ func (l *LVM) create(a args) (any, error) {
 	}
 	l.nextUUID++
 	v := &lv{name: name, uuid: fmt.Sprintf("uuid-%d", l.nextUUID), tags: a.opts["--addtag"], active: true}
+	if a.opts["--snapshot"] != nil {
+		return nil, l.snapshot(a, v)
+	}
 	if a.opt("--type") == "thin" {
+		l.tellPool()
 		v.thin, v.size = true, size(a.opt("--virtualsize"))
 		l.lvs[name] = v
 		return nil, nil
@@ -354,6 +366,7 @@ func (l *LVM) change(a args) (any, error) {
 	}
 	v.tags = slices.DeleteFunc(v.tags, func(t string) bool { return slices.Contains(a.opts["--deltag"], t) })
 	if a.opt("--activate") == "y" {
+		l.tellPool()
 		v.active = true
 	}
 	return nil, nil
@@ -365,6 +378,7 @@ func (l *LVM) extend(a args) (any, error) {
 		return nil, err
 	}
 	if v.thin {
+		l.tellPool()
 		v.size = size(a.opt("--size"))
 		return nil, nil
 	}
@@ -397,6 +411,10 @@ func (l *LVM) remove(a args) (any, error) {
 		if !room {
 			l.old[e] = true
 		}
+	}
+	v.origin = nil
+	if v.thin {
+		l.tellPool()
 	}
 	delete(l.lvs, v.name)
 	return nil, nil

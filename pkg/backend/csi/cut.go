@@ -1,0 +1,178 @@
+package csi
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var _ backend.Snapshots = (*Backend)(nil)
+
+// Cut implements backend.Snapshots. It waits until the other driver has cut, and answers with
+// what is not done yet when its patience is over.
+func (b *Backend) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req backend.CutRequest) (backend.Cut, error) {
+	if _, err := volume.ParseID(string(id)); err != nil {
+		return backend.Cut{}, err
+	}
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	var pace pacer
+	for {
+		have, err := b.readSnapshot(ctx, id)
+		if err != nil {
+			return backend.Cut{}, err
+		}
+		step, why := decideCut(have, of)
+		if why != nil {
+			return backend.Cut{}, why
+		}
+		switch step {
+		case cutMake:
+			var snapshot *snapshotv1.VolumeSnapshot
+			if snapshot, err = b.plan(ctx, id, of, req); err != nil {
+				return backend.Cut{}, err
+			}
+			err = snapshotError("create VolumeSnapshot "+string(id), b.api.Create(ctx, snapshot))
+		case cutDone:
+			return cutOf(have)
+		case cutEnd:
+			err = b.finishDeleteCut(ctx, id, have.UID)
+		case cutWait:
+			if pace.next(ctx, "the volume is cut") != nil {
+				return cutOf(have)
+			}
+		}
+		// Whoever wrote meanwhile has changed the facts.
+		if err != nil && (ctx.Err() != nil || !conflict(err)) {
+			return backend.Cut{}, err
+		}
+	}
+}
+
+// plan looks whether a volume can be cut, and how.
+func (b *Backend) plan(ctx context.Context, id volume.SnapshotID, of volume.ID, req backend.CutRequest) (*snapshotv1.VolumeSnapshot, error) {
+	f, err := b.lookBound(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	if _, deleted := f.claim.Annotations[annotationDeleted]; deleted || f.claim.DeletionTimestamp != nil {
+		return nil, fmt.Errorf("%w: claim %s/%s of volume %s is being deleted", volume.ErrNotFound, b.namespace, f.claim.Name, of)
+	}
+	src, err := source(ctx, f.pv)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.checkSnapshotClass(ctx, req.Class, src.Driver); err != nil {
+		return nil, err
+	}
+	return b.newSnapshot(id, of, f.pv, src.Driver, req), nil
+}
+
+// Find implements backend.Snapshots.
+func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
+	s, err := b.existing(ctx, id)
+	if err != nil {
+		return backend.Cut{}, err
+	}
+	return cutOf(s)
+}
+
+// Accept implements backend.Snapshots.
+func (b *Backend) Accept(ctx context.Context, id volume.SnapshotID) error {
+	s, err := b.existing(ctx, id)
+	if err != nil {
+		return err
+	}
+	c, err := cutOf(s)
+	switch {
+	case err != nil || c.Accepted:
+		return err
+	case !c.Done:
+		return fmt.Errorf("%w: snapshot %s is not cut yet", volume.ErrBusy, id)
+	}
+	return b.writeSnapshot(ctx, s, func(s *snapshotv1.VolumeSnapshot) {
+		metav1.SetMetaDataAnnotation(&s.ObjectMeta, annotationAccepted, "true")
+	})
+}
+
+// writeSnapshot changes a VolumeSnapshot as it was read. Errors: ErrBusy if it was changed since.
+func (b *Backend) writeSnapshot(ctx context.Context, s *snapshotv1.VolumeSnapshot, change func(*snapshotv1.VolumeSnapshot)) error {
+	base := s.DeepCopy()
+	change(s)
+	patch := client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})
+	return snapshotError("write VolumeSnapshot "+s.Name, b.api.Patch(ctx, s, patch))
+}
+
+// DeleteCut implements backend.Snapshots. It succeeds once the VolumeSnapshot is gone; whether
+// the other driver's snapshot goes with it, its class says (deletionPolicy), and what that
+// driver cannot delete stays as a VolumeSnapshotContent. ErrBusy: the snapshot controller is at
+// it, or a volume is being made of the snapshot.
+func (b *Backend) DeleteCut(ctx context.Context, id volume.SnapshotID) error {
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	return b.finishDeleteCut(ctx, id, "")
+}
+
+// finishDeleteCut deletes a VolumeSnapshot of ours, whichever it is or that of a UID alone.
+func (b *Backend) finishDeleteCut(ctx context.Context, id volume.SnapshotID, uid types.UID) error {
+	var pace pacer
+	for {
+		have, err := b.readSnapshot(ctx, id)
+		if err != nil {
+			return err
+		}
+		if have != nil && uid != "" && have.UID != uid {
+			return nil
+		}
+		switch decideDeleteCut(have) {
+		case deleteCutDone:
+			return nil
+		case deleteCutObject:
+			uid = have.UID // and no later one of the name
+			err = snapshotError("delete VolumeSnapshot "+string(id),
+				b.api.Delete(ctx, have, client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion}))
+		case deleteCutFinalizer:
+			err = b.writeSnapshot(ctx, have, func(s *snapshotv1.VolumeSnapshot) { s.Finalizers = nil })
+		case deleteCutWait:
+			err = pace.next(ctx, fmt.Sprintf("VolumeSnapshot %s/%s is gone; finalizers %v are others' to take away", b.namespace, id, have.Finalizers))
+		}
+		if err != nil && (ctx.Err() != nil || !conflict(err)) {
+			return err
+		}
+	}
+}
+
+// Cuts implements backend.Snapshots.
+func (b *Backend) Cuts(ctx context.Context) ([]backend.Cut, error) {
+	var out []backend.Cut
+	list := &snapshotv1.VolumeSnapshotList{}
+	for {
+		err := b.api.List(ctx, list, client.InNamespace(b.namespace), client.HasLabels{LabelVolume}, client.Limit(listPage), client.Continue(list.Continue))
+		if err != nil {
+			return nil, snapshotError("list VolumeSnapshots in namespace "+b.namespace, err)
+		}
+		for i := range list.Items {
+			if list.Items[i].DeletionTimestamp != nil {
+				continue
+			}
+			c, err := cutOf(&list.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, c)
+		}
+		if list.Continue == "" {
+			slices.SortFunc(out, func(x, y backend.Cut) int { return cmp.Compare(x.ID, y.ID) })
+			return out, nil
+		}
+	}
+}
