@@ -140,6 +140,8 @@ type OriginSource struct {
 // +kubebuilder:validation:XValidation:rule="(self.backend == 'csi') == has(self.origin)",message="origin goes with backend csi"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'csi' || !(has(self.static) || has(self.provisioning))",message="static and provisioning do not go with backend csi"
 // +kubebuilder:validation:XValidation:rule="has(self.origin) == has(oldSelf.origin) && (!has(self.origin) || self.origin == oldSelf.origin)",message="origin cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.parent) == has(oldSelf.parent) && (!has(self.parent) || self.parent == oldSelf.parent)",message="parent cannot be changed"
+// +kubebuilder:validation:XValidation:rule="!(has(self.parent) && has(self.static))",message="parent does not go with static"
 // +kubebuilder:validation:XValidation:rule="has(self.static) == has(oldSelf.static) && (!has(self.static) || self.static == oldSelf.static)",message="static cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.provisioning) == has(oldSelf.provisioning) && (!has(self.provisioning) || self.provisioning == oldSelf.provisioning)",message="provisioning cannot be changed"
 // +kubebuilder:validation:XValidation:rule="(has(self.chunkSizeBytes) ? self.chunkSizeBytes : 0) == (has(oldSelf.chunkSizeBytes) ? oldSelf.chunkSizeBytes : 0)",message="chunkSizeBytes cannot be changed"
@@ -153,6 +155,10 @@ type CachedVolumeSpec struct {
 	// origin is the volume of another driver, with backend csi.
 	// +optional
 	Origin *OriginSource `json:"origin,omitempty"`
+
+	// parent is what the volume was made from; absent for one that began empty.
+	// +optional
+	Parent *VolumeParent `json:"parent,omitempty"`
 
 	// static is the LUN of a volume that was not provisioned by
 	// nearflash. It is absent for volumes made by nearflash-target.
@@ -242,6 +248,12 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	PrewarmRequest string `json:"prewarmRequest,omitempty"`
+
+	// hold is there while a snapshot or a clone of the volume is made: the volume runs in
+	// writethrough mode until it is gone. The controller writes it, and ends it ten minutes
+	// after the last call for it; it may be removed by hand.
+	// +optional
+	Hold *VolumeHold `json:"hold,omitempty"`
 
 	// claimRef names the claim that the volume was made for.
 	// +optional
@@ -439,6 +451,7 @@ type CachedVolumeStatus struct {
 // +kubebuilder:printcolumn:name="Dirty Bytes",type=integer,priority=1,JSONPath=`.status.cache.dirtyBytes`
 // +kubebuilder:printcolumn:name="Applied",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Applied")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.hold) || !has(oldSelf.spec.hold) || !has(self.status) || !has(self.status.dirtyState) || self.status.dirtyState != 'PossiblyDirty' || (has(oldSelf.status) && has(oldSelf.status.dirtyState) && oldSelf.status.dirtyState == 'PossiblyDirty')",message="dirtyState cannot become PossiblyDirty while the volume is held (spec.hold) for a snapshot or a clone"
 type CachedVolume struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the object's metadata.

@@ -31,6 +31,8 @@ func TestAPIServer(t *testing.T) {
 	c := apiserver.Client(t, cfg)
 	t.Run("new objects", func(t *testing.T) { testCreate(t, c) })
 	t.Run("changed objects", func(t *testing.T) { testChange(t, c) })
+	t.Run("holds", func(t *testing.T) { testHold(t, c) })
+	t.Run("parents", func(t *testing.T) { testParent(t, c) })
 	t.Run("new pools", func(t *testing.T) { testPools(t, c) })
 	t.Run("what nodes say of their pools", func(t *testing.T) { testPoolStatus(t, c) })
 	t.Run("new migrations", func(t *testing.T) { testMigrations(t, c) })

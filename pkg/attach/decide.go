@@ -123,7 +123,7 @@ func decideStage(f stageFacts) stagePlan {
 
 // decideClean completes a plan for which no unflushed write is at risk.
 func decideClean(f stageFacts, plan stagePlan, sameFence bool) stagePlan {
-	mode := f.Record.Spec.Mode
+	mode := f.Record.Asked()
 	plan.Mode = mode
 	switch {
 	case mode == volume.ModeNone:

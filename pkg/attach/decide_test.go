@@ -74,6 +74,8 @@ func shown(generation int64) func(*stageFacts) {
 	return func(f *stageFacts) { f.Proof.LUN, f.Proof.SameLUN = generation, true }
 }
 
+func isHeld(f *stageFacts) { f.Record.Hold = &volume.Hold{Name: "s", Token: "t"} }
+
 func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
 
 func TestDecideStage(t *testing.T) {
@@ -96,6 +98,20 @@ func TestDecideStage(t *testing.T) {
 			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(apart),
 			want: stagePlan{Cache: planRecover, Mode: wb},
 		},
+		"held": {s: newSituation(wb).with(isHeld), want: stagePlan{Cache: planCreate, Mode: wt}},
+		"held, warm start": {
+			s:    newSituation(wb).entry(fence5, state.Retained, wb, true, true).cache(fence5, wb, true).with(isHeld),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"held, the stage before was refused its mark": {
+			s:    newSituation(wb).entry(fence5, state.Staging, wb, false, true).cache(fence5, wb, true).with(isHeld),
+			want: stagePlan{Cache: planReuse, Mode: wt},
+		},
+		"held, unflushed writes": {
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).cache(fence5, wb, false).with(rebooted).with(recordDirty).with(isHeld),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"held, writethrough": {s: newSituation(wt).with(isHeld), want: stagePlan{Cache: planCreate, Mode: wt}},
 		"warm start after a reboot": {
 			s:    newSituation(wt).entry(fence5, state.Retained, wt, true, true).cache(fence5, wt, true).with(rebooted),
 			want: stagePlan{Cache: planReuse, Mode: wt},

@@ -26,7 +26,7 @@ func (h limitHost) Limited(ctx context.Context) ([]dirtylimit.Volume, error) {
 	var out []dirtylimit.Volume
 	for _, rec := range records {
 		l := rec.Spec.DirtyLimit
-		if l.IsZero() || rec.Spec.Mode != volume.ModeWriteback || !rec.Published {
+		if l.IsZero() || rec.Asked() != volume.ModeWriteback || !rec.Published {
 			continue
 		}
 		e, err := h.load(rec.ID)

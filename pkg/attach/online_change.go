@@ -19,6 +19,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/passes"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -202,21 +203,37 @@ func (a *Attacher) changeFacts(ctx context.Context, e *state.Entry, rec volume.V
 	case view.Ready:
 		f.Want = want
 	}
-	if view.Degraded != "" && rec.Spec.Mode == volume.ModeWriteback {
-		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
-		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
-	}
-	if !e.Source.Fenced() && rec.Spec.Mode == volume.ModeWriteback {
-		f.Record.Spec.Mode = volume.ModeWritethrough
-		f.Problem, f.ProblemReason = unfenced(e.Source), v1alpha1.ReasonRejected
-	}
-	if e.Streams() && rec.Spec.Mode == volume.ModeWriteback {
-		f.Problem, f.ProblemReason = "writes go through to the storage server until the cache of the node before is copied", v1alpha1.ReasonApplying
-	}
+	f.withhold(view)
 	if f.waitsForHydration() {
 		f.Problem, f.ProblemReason = "the cache grows when its hydration is complete", v1alpha1.ReasonApplying
 	}
 	return f
+}
+
+// withhold has a volume that asks for writeback asked for writethrough, as long as its writes
+// have to be on the origin.
+func (f *changeFacts) withhold(view pool.View) {
+	e := f.Entry
+	if f.Record.Spec.Mode != volume.ModeWriteback {
+		return
+	}
+	if f.Record.Hold != nil {
+		f.Held, f.Record.Spec.Mode = true, volume.ModeWritethrough
+		if f.LiveCache {
+			f.Problem, f.ProblemReason = fmt.Sprintf("writes go through to the storage server until the volume is cut for %s", f.Record.Hold.Name), v1alpha1.ReasonApplying
+		}
+	}
+	if view.Degraded != "" {
+		f.Degraded, f.Record.Spec.Mode = view.Degraded, volume.ModeWritethrough
+		f.Problem, f.ProblemReason = "writes go through to the storage server until the mirror is whole: "+view.Degraded, v1alpha1.ReasonMirrorDegraded
+	}
+	if !e.Source.Fenced() {
+		f.Record.Spec.Mode = volume.ModeWritethrough
+		f.Problem, f.ProblemReason = unfenced(e.Source), v1alpha1.ReasonRejected
+	}
+	if e.Streams() {
+		f.Problem, f.ProblemReason = "writes go through to the storage server until the cache of the node before is copied", v1alpha1.ReasonApplying
+	}
 }
 
 // changeOne leads one volume along the table until it is done or must wait. It

@@ -18,6 +18,8 @@ type changeFacts struct {
 	// Degraded says what the pool's mirror lacks, or is empty. The mode that Record
 	// asks for is writethrough then if it was writeback.
 	Degraded string
+	// Held is true if a hold has a volume that asks for writeback asked for writethrough.
+	Held bool
 	// Broken says in which way the cache fails, or is empty.
 	Broken string
 	// Coarse says why the live cache's logical blocks are too large, or is empty.
@@ -88,6 +90,9 @@ func decideUncached(f changeFacts) changeStep {
 		return changeNothing
 	case f.Leftover:
 		return changeSweep
+	case f.Record.Hold != nil && f.Entry.Marked:
+		// Whatever was marked before is on the origin, or nothing would run past the cache.
+		return changeUnmark
 	case f.Record.Spec.Mode == volume.ModeNone:
 		return flushedOr(f, changeDone)
 	case f.Problem != "":
@@ -99,8 +104,9 @@ func decideUncached(f changeFacts) changeStep {
 // decideCached decides for a volume whose cache is live and journalled.
 func decideCached(f changeFacts) changeStep {
 	e, asked := f.Entry, f.Record.Spec.Mode
-	if e.Mode == volume.ModeWriteback && !f.Record.PossiblyDirty {
-		// Given up while the node was cut off and its pod went on, or restored.
+	if e.Mode == volume.ModeWriteback && !f.Record.PossiblyDirty && f.Record.Hold == nil {
+		// Given up while the node was cut off and its pod went on, or restored. While it is
+		// held nobody may mark it: it is flushed instead.
 		return changeMark
 	}
 	newCache := asked == volume.ModeNone || needsNewCache(f)
@@ -131,6 +137,8 @@ func decideCached(f changeFacts) changeStep {
 		return flushedOr(f, changeImpossible)
 	case f.Want.dataBytes > e.DataBytes:
 		return changeGrow
+	case f.Held:
+		return flushedOr(f, changeImpossible)
 	}
 	return flushedOr(f, changeDone)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -193,6 +194,30 @@ func TestDecideChange(t *testing.T) {
 		"streams, taken from the pod":          {runs(none).with(streamed).with(leftover), changeSweep},
 		"streams, being unstaged":              {runs(wt).asks(none).with(streamed).with(func(f *changeFacts) { f.Entry.State = state.Flushing }), changeNothing},
 
+		"held, writeback":                        {runs(wb).with(held), changeClean},
+		"held, being drained":                    {runs(wb).live(through, cleaner).with(held), changeClean},
+		"held, drained, mark is left":            {runs(wt).live(through, cleaner).with(marked).with(held), changeUnmark},
+		"held, unmarked, the cleaner is left":    {runs(wt).live(through, cleaner).with(held), changeRestore},
+		"held, to report":                        {runs(wt).with(held), changeFlushed},
+		"held, reported":                         {runs(wt).with(held).with(reported), changeImpossible},
+		"held, asked for writethrough, reported": {runs(wt).with(held).with(reported).with(func(f *changeFacts) { f.Held = false }), changeDone},
+		"held, given up while its pod went on":   {runs(wb).with(unmarked).with(held), changeClean},
+		"held, given up, asked for writethrough": {runs(wb).with(unmarked).with(held).with(func(f *changeFacts) { f.Held = false }), changeClean},
+		"held, journalled, refused its mark":     {runs(wb).live(through, smq).with(unmarked).with(held), changeClean},
+		"held, kept by the dirty limit":          {runs(wb).live(through, smq).with(bounded).with(held), changeClean},
+		"held, larger":                           {runs(wt).wants(128 * mib).with(held), changeGrow},
+		"held, smaller":                          {runs(wt).wants(32 * mib).with(held), changeUncache},
+		"held, broken":                           {runs(wb).with(brokenSSD).with(held), changeImpossible},
+		"held, a degraded mirror":                {runs(wb).with(held).with(degraded), changeClean},
+		"held, streams":                          {runs(wt).with(held).with(streamed), changeFlushed},
+		"held, streams, mark of before":          {runs(wt).with(marked).with(held).with(streamed), changeUnmark},
+		"held, streams, reported":                {runs(wt).with(held).with(reported).with(streamed), changeDone},
+		"held, uncached, a cache asked for":      {runs(none).with(held), changeCache},
+		"held, uncached, mark of before":         {runs(none).with(held).with(marked), changeUnmark},
+		"held, uncached, asked none":             {runs(none).with(held).asks(none), changeFlushed},
+		"held, its LUN is somebody else's":       {runs(wb).with(held).with(lost), changeNothing},
+		"let go":                                 {runs(wt).asks(wb).with(reported), changeWriteback},
+
 		"pool gone under a running cache": {runs(wt).with(poolGone).with(func(f *changeFacts) { f.Want = geometry{} }), changeDone},
 	}
 	for name, tc := range cases {
@@ -242,6 +267,42 @@ func TestLeftOfAHydration(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// held is a volume that asks for writeback under a hold, with the flush that came with it.
+func held(f *changeFacts) {
+	flushAsked(f)
+	f.Record.Hold, f.Held, f.Record.Spec.Mode = &volume.Hold{Name: "s", Token: "t1"}, true, volume.ModeWritethrough
+}
+
+func reported(f *changeFacts) { flushDone(f); f.Record.FlushDone = "t1" }
+
+// TestWithhold: what has writes be on the origin is asked of nobody but who asks for writeback.
+func TestWithhold(t *testing.T) {
+	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
+	hold := &volume.Hold{Name: "s", Token: "t"}
+	for name, tc := range map[string]struct {
+		asked, want volume.CacheMode
+		held        bool
+	}{
+		"writeback":    {wb, wt, true},
+		"writethrough": {wt, wt, false},
+		"none":         {none, none, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := runs(tc.asked).f
+			f.Record.Hold = hold
+			f.withhold(pool.View{})
+			if f.Held != tc.held || f.Record.Spec.Mode != tc.want || (f.Problem != "") != tc.held {
+				t.Errorf("held %t, asked %s, problem %q", f.Held, f.Record.Spec.Mode, f.Problem)
+			}
+		})
+	}
+	f := runs(wb).f
+	f.withhold(pool.View{})
+	if f.Held || f.Record.Spec.Mode != wb || f.Problem != "" {
+		t.Errorf("without a hold: %+v", f)
 	}
 }
 

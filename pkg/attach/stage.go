@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -342,6 +343,9 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if !e.Cached() {
 		return a.save(ctx, e, state.Staged)
 	}
+	if err := a.drainUnmarked(ctx, s); err != nil {
+		return err
+	}
 	if err := a.markDirty(ctx, e); err != nil {
 		return err
 	}
@@ -358,6 +362,22 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	return a.swapPolicy(ctx, e, false)
 }
 
+// drainUnmarked flushes a cache that takes writes below a record that says clean and is held:
+// nobody may mark it, and no pod may write before it is marked or flushed (I2).
+func (a *Attacher) drainUnmarked(ctx context.Context, s *staging) error {
+	e := s.entry
+	if s.rec.Hold == nil || s.rec.PossiblyDirty || e.Mode != volume.ModeWriteback {
+		return nil
+	}
+	held := changeFacts{Entry: e, Record: s.rec}
+	held.Record.Spec.Mode = volume.ModeWritethrough
+	wait, err := a.cleanLive(ctx, held)
+	if err == nil && wait {
+		err = fmt.Errorf("%w: volume %s is held for %s, and its cache is flushed first", volume.ErrBusy, e.ID, s.rec.Hold.Name)
+	}
+	return err
+}
+
 // mountStaged formats and mounts a filesystem volume.
 func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 	if s.req.Block {
@@ -371,7 +391,10 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 		return fmt.Errorf("%w: device %s vanished while the volume was staged", volume.ErrUnavailable, layout.Device(s.req.ID, layout.Top))
 	}
 	if devno, mounted, err := a.FS.Source(ctx, s.req.StagingPath); err != nil || mounted {
-		return checkMounted(s.req.StagingPath, devno, info, err)
+		if err := checkMounted(s.req.StagingPath, devno, info, err); err != nil {
+			return err
+		}
+		return a.growInherited(ctx, s, info.DevPath())
 	}
 	if err := a.ensureFilesystem(ctx, s, info.DevPath()); err != nil {
 		return err
@@ -381,7 +404,16 @@ func (a *Attacher) mountStaged(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageMounted.Hit()
-	return nil
+	return a.growInherited(ctx, s, info.DevPath())
+}
+
+// growInherited gives the filesystem of a volume that was made from a smaller one all of the
+// volume. Kubernetes does not ask for it: it has expanded nothing.
+func (a *Attacher) growInherited(ctx context.Context, s *staging, device string) error {
+	if s.rec.Spec.Parent == nil || s.req.ReadOnly || slices.Contains(s.req.MountOptions, "ro") {
+		return nil
+	}
+	return a.FS.Grow(ctx, device, s.req.StagingPath)
 }
 
 // checkMounted judges a look at what is mounted at path: it must be the volume.

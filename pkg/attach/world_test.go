@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -72,7 +73,7 @@ type world struct {
 
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(s); err != nil {
+	if err := errors.Join(v1alpha1.AddToScheme(s), corev1.AddToScheme(s)); err != nil {
 		panic(err)
 	}
 	return s
@@ -199,6 +200,8 @@ func (w *world) host(name string) *host {
 	w.must("CachePool", w.api.Create(w.ctx, pool))
 	pool.Status.InitiatorIQN = iqnOf(name)
 	w.must("CachePool", w.api.Status().Update(w.ctx, pool))
+	ready := corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}
+	w.must("Node", w.api.Create(w.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: ready}))
 	w.join(h)
 	h.start()
 	return h

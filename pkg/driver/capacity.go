@@ -30,7 +30,7 @@ func parseCapacity(r *csi.CapacityRange, fsType string) (int64, error) {
 		return 0, err
 	}
 	if fsType == "xfs" && required != 0 && required < minXFS {
-		return 0, fmt.Errorf("%w: xfs needs at least %d bytes (300Mi), %d were requested; ask for more or use fsType ext4", errOutOfRange, minXFS, required)
+		return 0, fmt.Errorf("%w: xfs needs at least %d bytes (300Mi), %d were requested; ask for more or use fsType ext4", volume.ErrOutOfRange, minXFS, required)
 	}
 	size := roundUp(max(required, minCapacity))
 	if required == 0 {
@@ -44,7 +44,7 @@ func parseCapacity(r *csi.CapacityRange, fsType string) (int64, error) {
 		lowest = minXFS
 	}
 	if size < lowest || limit != 0 && size > limit {
-		return 0, fmt.Errorf("%w: limit_bytes %d is too small: volumes have a multiple of %d bytes, at least %d", errOutOfRange, limit, extent, max(size, lowest))
+		return 0, fmt.Errorf("%w: limit_bytes %d is too small: volumes have a multiple of %d bytes, at least %d", volume.ErrOutOfRange, limit, extent, max(size, lowest))
 	}
 	return size, nil
 }
@@ -63,7 +63,7 @@ func parseExpansion(r *csi.CapacityRange) (int64, error) {
 		size = limit / extent * extent
 	}
 	if size == 0 || limit != 0 && size > limit {
-		return 0, fmt.Errorf("%w: limit_bytes %d is too small: volumes have a multiple of %d bytes, at least %d", errOutOfRange, limit, extent, max(size, extent))
+		return 0, fmt.Errorf("%w: limit_bytes %d is too small: volumes have a multiple of %d bytes, at least %d", volume.ErrOutOfRange, limit, extent, max(size, extent))
 	}
 	return size, nil
 }
@@ -76,7 +76,7 @@ func checkRange(r *csi.CapacityRange) (required, limit int64, err error) {
 	case limit != 0 && required > limit:
 		return 0, 0, fmt.Errorf("%w: capacity_range: required_bytes %d exceeds limit_bytes %d", volume.ErrInvalid, required, limit)
 	case required > maxCapacity:
-		return 0, 0, fmt.Errorf("%w: required_bytes %d: the largest volume has %d bytes", errOutOfRange, required, int64(maxCapacity))
+		return 0, 0, fmt.Errorf("%w: required_bytes %d: the largest volume has %d bytes", volume.ErrOutOfRange, required, int64(maxCapacity))
 	}
 	return required, limit, nil
 }

@@ -29,3 +29,6 @@ func CheckStatic(attributes map[string]string) error {
 	_, _, err := parseVolumeContext(attributes)
 	return err
 }
+
+// SnapshotClassParameters returns the accepted parameters of a VolumeSnapshotClass.
+func SnapshotClassParameters() []string { return slices.Clone(snapshotParameters) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -15,11 +16,26 @@ type Controller struct {
 	csi.UnimplementedControllerServer
 	volumes volume.Provisioner
 	locks   Locker
+	// snapshots is nil where there are none.
+	snapshots volume.Snapshotter
 }
 
 // NewController returns a controller service over p.
 func NewController(p volume.Provisioner, l Locker) *Controller {
 	return &Controller{volumes: p, locks: l}
+}
+
+// WithSnapshots has the controller offer snapshots and clones, which p makes volumes from.
+func (c *Controller) WithSnapshots(s volume.Snapshotter) *Controller {
+	c.snapshots = s
+	return c
+}
+
+// snapshotCapabilities are those offered with snapshots.
+var snapshotCapabilities = []csi.ControllerServiceCapability_RPC_Type{
+	csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+	csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+	csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 }
 
 // controllerCapabilities are the ones offered. GET_CAPACITY is not: what a
@@ -40,7 +56,11 @@ var controllerCapabilities = []csi.ControllerServiceCapability_RPC_Type{
 // ControllerGetCapabilities implements csi.ControllerServer.
 func (c *Controller) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	resp := &csi.ControllerGetCapabilitiesResponse{}
-	for _, t := range controllerCapabilities {
+	offered := controllerCapabilities
+	if c.snapshots != nil {
+		offered = slices.Concat(offered, snapshotCapabilities)
+	}
+	for _, t := range offered {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
 		})
@@ -54,7 +74,16 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	unlock, err := lock(ctx, c.locks, create.ID)
+	keys := []string{string(create.ID)}
+	if p := create.Spec.Parent; p != nil {
+		if c.snapshots == nil {
+			return nil, statusFor(fmt.Errorf("%w: %w", volume.ErrInvalid, errNoContent))
+		}
+		if p.Volume != "" && p.Volume != create.ID {
+			keys = append(keys, string(p.Volume)) // it is cut
+		}
+	}
+	unlock, err := lockAll(ctx, c.locks, keys...)
 	if err != nil {
 		return nil, statusFor(err)
 	}
@@ -63,7 +92,9 @@ func (c *Controller) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequ
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	resp := &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: string(v.ID), CapacityBytes: v.Spec.CapacityBytes}}
+	resp := &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId: string(v.ID), CapacityBytes: v.Spec.CapacityBytes, ContentSource: req.GetVolumeContentSource(),
+	}}
 	for _, segments := range v.Topologies {
 		resp.Volume.AccessibleTopology = append(resp.Volume.AccessibleTopology, &csi.Topology{Segments: segments})
 	}

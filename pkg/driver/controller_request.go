@@ -26,7 +26,8 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
-	if err := checkNotOffered(req); err != nil {
+	parent, err := parseParent(req.GetVolumeContentSource())
+	if err != nil {
 		return createRequest{}, err
 	}
 	cl, err := parseClass(req.GetParameters())
@@ -51,6 +52,7 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 	if err != nil {
 		return createRequest{}, err
 	}
+	spec.Parent = parent
 	spec.Node = chosenNode(req.GetAccessibilityRequirements())
 	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
 }
@@ -66,17 +68,6 @@ func chosenNode(t *csi.TopologyRequirement) string {
 		return ""
 	}
 	return t.GetPreferred()[0].GetSegments()[TopologyNode]
-}
-
-// checkNotOffered refuses what would otherwise be ignored silently.
-func checkNotOffered(req *csi.CreateVolumeRequest) error {
-	switch {
-	case req.GetVolumeContentSource().GetSnapshot() != nil:
-		return fmt.Errorf("%w: volume_content_source: creating a volume from a snapshot is not offered", volume.ErrInvalid)
-	case req.GetVolumeContentSource() != nil:
-		return fmt.Errorf("%w: volume_content_source: cloning a volume is not offered", volume.ErrInvalid)
-	}
-	return nil
 }
 
 // publishRequest is a checked ControllerPublishVolumeRequest.

@@ -28,7 +28,7 @@ func (c *Controller) ListVolumes(ctx context.Context, req *csi.ListVolumesReques
 	if err != nil {
 		return nil, statusFor(err)
 	}
-	page, token := paginate(all, after, int(req.GetMaxEntries()))
+	page, token := paginate(all, string(after), int(req.GetMaxEntries()), func(v volume.Volume) string { return string(v.ID) })
 	resp := &csi.ListVolumesResponse{NextToken: token}
 	for _, v := range page {
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{
@@ -52,12 +52,10 @@ func parseToken(token string) (after volume.ID, err error) {
 	return after, nil
 }
 
-// paginate returns at most limit volumes behind after, all if limit is 0, and
-// the token of the next page. all is sorted by ID.
-func paginate(all []volume.Volume, after volume.ID, limit int) (page []volume.Volume, token string) {
-	start, found := slices.BinarySearchFunc(all, after, func(v volume.Volume, id volume.ID) int {
-		return strings.Compare(string(v.ID), string(id))
-	})
+// paginate returns at most limit entries behind after, all if limit is 0, and
+// the token of the next page. all is sorted by name.
+func paginate[E any](all []E, after string, limit int, name func(E) string) (page []E, token string) {
+	start, found := slices.BinarySearchFunc(all, after, func(e E, after string) int { return strings.Compare(name(e), after) })
 	if found {
 		start++
 	}
@@ -66,5 +64,5 @@ func paginate(all []volume.Volume, after volume.ID, limit int) (page []volume.Vo
 		return page, ""
 	}
 	page = page[:limit]
-	return page, tokenPrefix + string(page[limit-1].ID)
+	return page, tokenPrefix + name(page[limit-1])
 }

@@ -12,8 +12,6 @@ import (
 
 // Errors that only the CSI layer has.
 var (
-	// errOutOfRange means that no volume can have the requested capacity.
-	errOutOfRange = errors.New("capacity out of range")
 	// errPrecondition means that a call that must come before did not.
 	errPrecondition = errors.New("failed precondition")
 	// errToken means that a list cannot be continued from the given token.
@@ -41,7 +39,7 @@ var codeTable = []struct {
 	{volume.ErrBusy, codes.Aborted},
 	{errToken, codes.Aborted},
 	{volume.ErrNoSpace, codes.ResourceExhausted},
-	{errOutOfRange, codes.OutOfRange},
+	{volume.ErrOutOfRange, codes.OutOfRange},
 	{volume.ErrAuth, codes.Unauthenticated},
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},

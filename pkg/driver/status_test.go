@@ -32,7 +32,7 @@ func TestStatusFor(t *testing.T) {
 		"auth":          {volume.ErrAuth, codes.Unauthenticated},
 		"cancelled":     {context.Canceled, codes.Canceled},
 		"too late":      {context.DeadlineExceeded, codes.DeadlineExceeded},
-		"out of range":  {errOutOfRange, codes.OutOfRange},
+		"out of range":  {volume.ErrOutOfRange, codes.OutOfRange},
 		"precondition":  {errPrecondition, codes.FailedPrecondition},
 		"token":         {errToken, codes.Aborted},
 		"anything else": {errors.New("disk on fire"), codes.Internal},

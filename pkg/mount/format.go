@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -170,10 +171,19 @@ func (h *Host) Mount(ctx context.Context, device, target, fsType string, options
 			return err
 		}
 	}
-	if err := h.mounter.Mount(device, target, fsType, options); err != nil {
+	if err := h.mounter.Mount(device, target, fsType, mountOptions(fsType, options)); err != nil {
 		return fmt.Errorf("mount %s: %w", device, err)
 	}
 	return nil
+}
+
+// mountOptions are those of the kernel. XFS mounts no two filesystems of one UUID, as a volume
+// and its clone are.
+func mountOptions(fsType string, options []string) []string {
+	if fsType != "xfs" || slices.Contains(options, "nouuid") {
+		return options
+	}
+	return append([]string{"nouuid"}, options...)
 }
 
 func isReadOnly(options []string) bool {

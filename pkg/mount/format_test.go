@@ -3,8 +3,11 @@ package mount
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	mountutils "k8s.io/mount-utils"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -69,5 +72,29 @@ func TestMkfs(t *testing.T) {
 	}
 	if _, err := mkfs("/dev/x", "btrfs"); !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `"btrfs"`) {
 		t.Errorf("got %v, want ErrInvalid that names the type", err)
+	}
+}
+
+// TestMountOptions: an XFS volume and its clone are mounted beside each other.
+func TestMountOptions(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fsType        string
+		options, want []string
+	}{
+		"xfs":           {"xfs", nil, []string{"nouuid"}},
+		"xfs, noatime":  {"xfs", []string{"noatime"}, []string{"nouuid", "noatime"}},
+		"xfs, as asked": {"xfs", []string{"ro", "nouuid"}, []string{"ro", "nouuid"}},
+		"ext4":          {"ext4", []string{"noatime"}, []string{"noatime"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mounter := mountutils.NewFakeMounter(nil)
+			h := &Host{run: blkid{}, mounter: mounter}
+			if err := h.Mount(t.Context(), "/dev/x", t.TempDir()+"/m", tc.fsType, tc.options); err != nil {
+				t.Fatal(err)
+			}
+			if got := mounter.MountPoints; len(got) != 1 || !slices.Equal(got[0].Opts, tc.want) {
+				t.Errorf("mounted with %+v, want %q", got, tc.want)
+			}
+		})
 	}
 }

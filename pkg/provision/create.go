@@ -36,7 +36,11 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	if obj.DeletionTimestamp != nil {
 		return volume.Volume{}, fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, id)
 	}
-	err = storage.Create(ctx, id, request(obj, spec))
+	if spec.Parent == nil {
+		err = storage.Create(ctx, id, request(obj, spec))
+	} else {
+		err = s.createFrom(ctx, storage, obj, spec)
+	}
 	if err != nil {
 		err = fmt.Errorf("create volume %s: %w", id, err)
 		if intentIsVoid(obj, made, err) {
@@ -44,6 +48,9 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 			err = errors.Join(err, s.drop(ctx, obj))
 		}
 		return volume.Volume{}, err
+	}
+	if spec.Parent != nil {
+		s.inheritHotSet(ctx, obj, spec.Parent)
 	}
 	if spec.Origin == nil {
 		return records.Volume(obj)
@@ -84,8 +91,11 @@ func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {
 	if ptr.Deref(obj.Status.Generation, 0) != 0 {
 		return false
 	}
+	// A parent that is not there, or too large, is found out after a volume that is.
+	unmade := made || obj.Spec.Parent != nil && obj.Status.Filesystem == ""
 	return errors.Is(err, volume.ErrNoSpace) ||
-		made && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced))
+		obj.Spec.Parent != nil && (errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrOutOfRange)) ||
+		unmade && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced))
 }
 
 // ensureRecord makes the record of a volume, or returns the existing one if it

@@ -129,7 +129,7 @@ func (s *Service) deleteUnrecordedOn(ctx context.Context, id volume.ID, at place
 	}
 	access, err := s.inspect(ctx, id, at)
 	if errors.Is(err, volume.ErrNotFound) {
-		return nil
+		return s.dropCloneCut(ctx, id, at)
 	}
 	if err != nil {
 		return err
@@ -144,6 +144,24 @@ func (s *Service) deleteUnrecordedOn(ctx context.Context, id volume.ID, at place
 	}
 	if err := storage.Delete(ctx, id); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return fmt.Errorf("delete volume %s, which has no record: %w", id, err)
+	}
+	return s.dropCloneCut(ctx, id, at)
+}
+
+// dropCloneCut removes what a clone without a record may have been made from.
+func (s *Service) dropCloneCut(ctx context.Context, clone volume.ID, at place) error {
+	snaps, err := s.snapshots(at, volume.ErrInvalid)
+	if err != nil {
+		return nil // there are none
+	}
+	switch _, err := snaps.Find(ctx, volume.CloneCut(clone)); {
+	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrInvalid): // the latter of a server without snapshots
+		return nil
+	case err != nil:
+		return fmt.Errorf("find what clone %s was made from: %w", clone, err)
+	}
+	if err := snaps.DeleteCut(ctx, volume.CloneCut(clone)); err != nil {
+		return fmt.Errorf("delete what clone %s was made from: %w", clone, err)
 	}
 	return nil
 }
@@ -175,6 +193,9 @@ func (s *Service) markDeleting(ctx context.Context, obj *v1alpha1.CachedVolume) 
 // owner meanwhile is not forgotten: another controller may have published a
 // volume whose record waits for its finalizer.
 func (s *Service) forget(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	if err := s.endClone(ctx, obj); err != nil {
+		return err
+	}
 	if err := s.sayDeleted(ctx, obj); err != nil {
 		return err
 	}

@@ -298,6 +298,9 @@ func makeNodes(t *testing.T, c client.Client) {
 			t.Fatal(err)
 		}
 	}
+	for _, name := range []string{nodeA, nodeB} {
+		makeNode(t, c, name, corev1.ConditionTrue)
+	}
 	pvc := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "data"},
 		Spec: corev1.PersistentVolumeClaimSpec{
@@ -306,6 +309,19 @@ func makeNodes(t *testing.T, c client.Client) {
 		},
 	}
 	if err := c.Create(t.Context(), pvc); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// makeNode makes the Node of a kubelet that says whether it is ready.
+func makeNode(t *testing.T, c client.Client, name string, ready corev1.ConditionStatus) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := c.Create(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	if err := c.Status().Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -61,6 +61,12 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 		return false, fmt.Errorf("%w: initiator %s may hold unflushed writes of volume %s, generation %d, of which the record does not know (was it restored from a backup?), and no CachePool has that initiator name, or several have: start the nearflash node plugin on that host, or say which node it was (docs/how-to/recover-a-lost-cluster.md)",
 			volume.ErrFenced, e.Initiator, v.ID, e.Generation)
 	}
+	if obj.Spec.Hold != nil {
+		// Nobody may mark a volume that is held; what was cut under the hold is not accepted.
+		if err := s.patch(ctx, obj, func(obj *v1alpha1.CachedVolume) { obj.Spec.Hold = nil }); err != nil {
+			return false, err
+		}
+	}
 	before, node := v.Fence, v.Fence.Node
 	if !again {
 		node = pool.Name

@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +44,8 @@ type Config struct {
 	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
 	// is the same.
 	TakenOver func(context.Context) (string, error)
+	// Now tells the time; nil is the machine's.
+	Now func() time.Time
 }
 
 // Service is volume.Provisioner over the API server, a storage server, and volumes of other
@@ -54,6 +57,9 @@ type Service struct {
 	events  events.EventRecorder
 
 	takenOver func(context.Context) (string, error)
+	now       func() time.Time
+	hotSets   *records.HotSets
+	holds     holds
 }
 
 var _ volume.Provisioner = (*Service)(nil)
@@ -63,7 +69,13 @@ func New(c Config) *Service {
 	if c.TakenOver == nil {
 		c.TakenOver = func(context.Context) (string, error) { return "", nil }
 	}
-	return &Service{client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, takenOver: c.TakenOver}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	return &Service{
+		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, takenOver: c.TakenOver,
+		now: c.Now, hotSets: records.NewHotSets(c.Client),
+	}
 }
 
 // Get implements volume.Provisioner.

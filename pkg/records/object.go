@@ -57,6 +57,7 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		out.Backend = BackendCSI
 		out.Origin = &v1alpha1.OriginSource{StorageClassName: spec.Origin.StorageClass, PersistentVolumeName: spec.Origin.PV}
 	}
+	out.Parent = objectParent(spec.Parent)
 	if spec.AcceptNodeLoss {
 		out.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
 	}
@@ -95,6 +96,9 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 	}
 	if in.Origin != nil {
 		out.Origin = &volume.Origin{StorageClass: in.Origin.StorageClassName, PV: in.Origin.PersistentVolumeName}
+	}
+	if out.Parent, err = parent(in.Parent); err != nil {
+		return volume.Spec{}, fmt.Errorf("spec.parent of CachedVolume %s: %w", obj.Name, err)
 	}
 	if in.ClaimRef != nil {
 		out.Claim = &volume.Claim{Namespace: in.ClaimRef.Namespace, Name: in.ClaimRef.Name}
@@ -199,7 +203,8 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Prewarm:        prewarmOf(obj.Spec),
 		FlushDone:      obj.Status.Flush.Request,
 		Abandoned:      len(untold(obj)) > 0,
-		Filesystem:     filesystem(obj.Status.Filesystem),
+		Filesystem:     Filesystem(obj.Status.Filesystem),
+		Hold:           hold(obj.Spec.Hold),
 		Activation:     activation(obj.Status.Activation),
 		Pending:        activation(obj.Status.PendingActivation),
 	}, nil
@@ -236,6 +241,8 @@ func Difference(a, b volume.Spec) string {
 		return "warmStart.deadlineSeconds"
 	case ptr.Deref(a.Origin, volume.Origin{}) != ptr.Deref(b.Origin, volume.Origin{}):
 		return "origin"
+	case !a.Parent.Equal(b.Parent):
+		return "parent"
 	case (a.Static == nil) != (b.Static == nil):
 		return "static"
 	case a.Static == nil:
@@ -250,8 +257,8 @@ func Difference(a, b volume.Spec) string {
 	return ""
 }
 
-// filesystem reads what the API says; whatever is not known counts as formatted.
-func filesystem(s v1alpha1.FilesystemState) volume.Formatted {
+// Filesystem reads what the API says; whatever is not known counts as formatted.
+func Filesystem(s v1alpha1.FilesystemState) volume.Formatted {
 	switch s {
 	case v1alpha1.FilesystemNeverFormatted:
 		return volume.FormatNever
@@ -261,8 +268,8 @@ func filesystem(s v1alpha1.FilesystemState) volume.Formatted {
 	return volume.FormatDone
 }
 
-// objectFilesystem is the form of the API.
-func objectFilesystem(f volume.Formatted) v1alpha1.FilesystemState {
+// ObjectFilesystem is the form of the API.
+func ObjectFilesystem(f volume.Formatted) v1alpha1.FilesystemState {
 	if f == volume.FormatDone {
 		return v1alpha1.FilesystemFormatted
 	}

@@ -49,6 +49,9 @@ func (r *Records) MarkPossiblyDirty(ctx context.Context, id volume.ID, f volume.
 		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
 			return fencedError(obj, f)
 		}
+		if h := obj.Spec.Hold; h != nil && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+			return fmt.Errorf("%w: volume %s is held for %s: until it is cut, it takes no writes that the storage server does not have", volume.ErrBusy, id, h.Name)
+		}
 		obj.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty
 		return nil
 	})
@@ -129,9 +132,9 @@ func (r *Records) SetFormatted(ctx context.Context, id volume.ID, f volume.Fence
 		if Fence(obj) != f || obj.Status.Publication != v1alpha1.PublicationPublished {
 			return fencedError(obj, f)
 		}
-		next := objectFilesystem(state)
-		if was := filesystem(obj.Status.Filesystem); was == volume.FormatDone && state != was {
-			return fmt.Errorf("%w: volume %s is %s already, nobody makes it %s again", volume.ErrFenced, id, objectFilesystem(was), next)
+		next := ObjectFilesystem(state)
+		if was := Filesystem(obj.Status.Filesystem); was == volume.FormatDone && state != was {
+			return fmt.Errorf("%w: volume %s is %s already, nobody makes it %s again", volume.ErrFenced, id, ObjectFilesystem(was), next)
 		}
 		obj.Status.Filesystem = next
 		return nil

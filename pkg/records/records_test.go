@@ -110,21 +110,23 @@ func wantError(t *testing.T, err, want error) {
 func TestRecords(t *testing.T) {
 	cfg := apiserver.Start(t)
 	for name, test := range map[string]func(*testing.T, *fixture){
-		"dirty mark":           testMark,
-		"dirty mark fenced":    testMarkFenced,
-		"warm source":          testWarmSource,
-		"filesystem":           testFilesystem,
-		"activation":           testActivation,
-		"hot set":              testHotSet,
-		"lost races":           testRaces,
-		"never ending race":    testBusy,
-		"retained cache":       testRetainedCache,
-		"retained cache bound": testRetainedCacheBound,
-		"report":               testReport,
-		"abandoned":            testAbandoned,
-		"missing":              testMissing,
-		"no connection":        testUnavailable,
-		"round trip":           testRoundTrip,
+		"dirty mark":            testMark,
+		"dirty mark fenced":     testMarkFenced,
+		"mark of a held volume": testMarkHeld,
+		"end of a hold":         testEndHold,
+		"warm source":           testWarmSource,
+		"filesystem":            testFilesystem,
+		"activation":            testActivation,
+		"hot set":               testHotSet,
+		"lost races":            testRaces,
+		"never ending race":     testBusy,
+		"retained cache":        testRetainedCache,
+		"retained cache bound":  testRetainedCacheBound,
+		"report":                testReport,
+		"abandoned":             testAbandoned,
+		"missing":               testMissing,
+		"no connection":         testUnavailable,
+		"round trip":            testRoundTrip,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, cfg, volume.ID(strings.ReplaceAll(name, " ", "-")))) })
 	}

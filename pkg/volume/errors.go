@@ -18,6 +18,9 @@ var (
 	ErrInUse = errors.New("volume is in use")
 	// ErrBusy means an operation on the volume is under way; call again.
 	ErrBusy = errors.New("operation in progress")
+	// ErrOutOfRange means that no volume can be made of what it is to begin as with the size
+	// that was asked for.
+	ErrOutOfRange = errors.New("capacity out of range")
 	// ErrNoSpace means the storage server cannot hold the volume.
 	ErrNoSpace = errors.New("not enough space")
 	// ErrBackend means the storage server refused or failed.

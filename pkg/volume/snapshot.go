@@ -2,6 +2,8 @@ package volume
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -48,6 +50,39 @@ type Parent struct {
 	Snapshot *SnapshotHandle
 	Volume   ID
 }
+
+// Equal reports whether both are nothing, or the same.
+func (p *Parent) Equal(other *Parent) bool {
+	if p == nil || other == nil {
+		return p == other
+	}
+	return p.Volume == other.Volume && (p.Snapshot == nil) == (other.Snapshot == nil) && (p.Snapshot == nil || *p.Snapshot == *other.Snapshot)
+}
+
+// Hold says for what a volume is held while its origin is cut.
+type Hold struct {
+	// Name is that of the cut.
+	Name SnapshotID
+	// Token tells the hold from all others of its name.
+	Token string
+	// Since is when the cut was last asked for.
+	Since time.Time
+}
+
+// clonePrefix begins the IDs of cuts that clones are made from. No snapshot has it.
+const clonePrefix = "clone-"
+
+// CloneCut returns the ID of the cut that a clone is made from.
+func CloneCut(clone ID) SnapshotID {
+	if id, err := ParseID(clonePrefix + string(clone)); err == nil {
+		return SnapshotID(id)
+	}
+	sum := sha256.Sum256([]byte(clone))
+	return SnapshotID(clonePrefix + hex.EncodeToString(sum[:])[:32])
+}
+
+// ForClone reports whether a cut is no snapshot, but what a clone is made from.
+func (id SnapshotID) ForClone() bool { return strings.HasPrefix(string(id), clonePrefix) }
 
 // Snapshotter is the controller's side of snapshots.
 type Snapshotter interface {

@@ -234,9 +234,20 @@ type Volume struct {
 	Abandoned bool
 	// Filesystem says whether the volume may be formatted.
 	Filesystem Formatted
+	// Hold is under what the volume is cut, nil if it is not.
+	Hold *Hold
 	// Activation is the last stage that made the volume's devices, Pending one that is
 	// about to; each the zero value if there is none.
 	Activation, Pending Activation
+}
+
+// Asked is the mode that the volume is to be in now: one that is held takes no writes that its
+// origin does not have.
+func (v Volume) Asked() CacheMode {
+	if v.Hold != nil && v.Spec.Mode == ModeWriteback {
+		return ModeWritethrough
+	}
+	return v.Spec.Mode
 }
 
 // Prewarm is a request to copy the cache of an attached volume to another node.
@@ -419,7 +430,8 @@ type Records interface {
 	// Get returns the record. Errors: ErrNotFound, ErrUnavailable.
 	Get(ctx context.Context, id ID) (Volume, error)
 	// MarkPossiblyDirty records that f's node may hold unflushed writes. It
-	// fails with ErrFenced unless the record still shows f as published owner.
+	// fails with ErrFenced unless the record still shows f as published owner, and with
+	// ErrBusy if the record is clean and held.
 	MarkPossiblyDirty(ctx context.Context, id ID, f Fence) error
 	// MarkClean records a proven flush by f's node; ErrFenced if the record
 	// shows another owner or generation; a missing record is success.

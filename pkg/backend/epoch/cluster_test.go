@@ -145,8 +145,9 @@ func newStorage(t *testing.T) *backendtest.Server {
 func orders(ctx context.Context, k *Keeper) []error {
 	_, exportErr := k.Export(ctx, "v", backendtest.Grant(initiator, 1))
 	_, expandErr := k.Expand(ctx, "v", 1<<20)
+	_, cutErr := k.Cut(ctx, "s", "v", backend.CutRequest{Hold: "h"})
 	return []error{
-		exportErr, expandErr,
+		exportErr, expandErr, cutErr, k.Accept(ctx, "s"), k.DeleteCut(ctx, "none"),
 		k.Create(ctx, "v", backend.Request{SizeBytes: 1 << 20}),
 		k.Unexport(ctx, "v", backend.Export{Initiator: initiator, Admission: "a-former-one"}),
 		k.Delete(ctx, "none"),

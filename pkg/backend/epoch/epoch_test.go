@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -287,7 +288,7 @@ func TestConsentIsForOneEpoch(t *testing.T) {
 }
 
 // old is a server of a version that knows no epochs.
-type old struct{ backend.Backend }
+type old struct{ backendtest.Store }
 
 func (old) Epoch(context.Context) (backend.Epoch, error) {
 	return backend.Epoch{}, backend.ErrNoEpochs

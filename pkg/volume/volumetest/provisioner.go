@@ -20,6 +20,8 @@ type Provisioner struct {
 	free    int64
 	created int
 	volumes map[volume.ID]*volume.Volume
+
+	snapshots map[volume.SnapshotHandle]volume.Snapshot
 }
 
 var _ volume.Provisioner = (*Provisioner)(nil)
@@ -27,7 +29,7 @@ var _ volume.Provisioner = (*Provisioner)(nil)
 // NewProvisioner returns a Provisioner that knows the named nodes and has free
 // bytes.
 func NewProvisioner(free int64, nodes ...string) *Provisioner {
-	return &Provisioner{nodes: nodes, free: free, volumes: map[volume.ID]*volume.Volume{}}
+	return &Provisioner{nodes: nodes, free: free, volumes: map[volume.ID]*volume.Volume{}, snapshots: map[volume.SnapshotHandle]volume.Snapshot{}}
 }
 
 // Create implements volume.Provisioner.
@@ -39,6 +41,9 @@ func (p *Provisioner) Create(_ context.Context, id volume.ID, spec volume.Spec) 
 			return volume.Volume{}, fmt.Errorf("%w: %s", volume.ErrExists, id)
 		}
 		return *v, nil
+	}
+	if err := p.begins(spec); err != nil {
+		return volume.Volume{}, err
 	}
 	if spec.CapacityBytes > p.free {
 		return volume.Volume{}, fmt.Errorf("%w: %d bytes are free", volume.ErrNoSpace, p.free)

@@ -1,0 +1,164 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+var _ volume.Snapshotter = (*Service)(nil)
+
+// holdExpiry is after how long without a call a hold ends.
+const holdExpiry = 10 * time.Minute
+
+// holds are what this process holds, the last for each volume. A hold that it does not know may
+// be out of a backup of etcd, and prove nothing.
+type holds struct {
+	mu   sync.Mutex
+	last map[volume.ID]heldBy
+}
+
+func (h *holds) put(id volume.ID, by heldBy) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last == nil {
+		h.last = map[volume.ID]heldBy{}
+	}
+	h.last[id] = by
+}
+
+func (h *holds) has(id volume.ID, by heldBy) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last[id] == by
+}
+
+func (h *holds) forget(id volume.ID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.last, id)
+}
+
+// backendName is the word for a place in records and in handles of snapshots.
+func backendName(at place) string {
+	if at == withOrigin {
+		return records.BackendCSI
+	}
+	return records.BackendISCSI
+}
+
+// snapshots returns what cuts the volumes of a place, or an error that wraps kind.
+func (s *Service) snapshots(at place, kind error) (backend.Snapshots, error) {
+	storage, err := s.storage(at, kind)
+	if err != nil {
+		return nil, err
+	}
+	snaps, ok := storage.(backend.Snapshots)
+	if !ok {
+		return nil, fmt.Errorf("%w: volumes of backend %s have no snapshots", kind, backendName(at))
+	}
+	return snaps, nil
+}
+
+// HasSnapshots reports whether anything that volumes can be on makes snapshots.
+func (s *Service) HasSnapshots() bool {
+	return slices.ContainsFunc(s.configured(), func(at place) bool {
+		_, err := s.snapshots(at, volume.ErrInvalid)
+		return err == nil
+	})
+}
+
+// CreateSnapshot implements volume.Snapshotter.
+func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of volume.ID, class string) (volume.Snapshot, error) {
+	if id.ForClone() {
+		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s: names that begin with clone- are those of what clones are made from", volume.ErrInvalid, id)
+	}
+	c, at, err := s.cut(ctx, id, of, class)
+	if err != nil {
+		return volume.Snapshot{}, err
+	}
+	return snapshotOf(at, c), nil
+}
+
+func snapshotOf(at place, c backend.Cut) volume.Snapshot {
+	return volume.Snapshot{
+		Handle: volume.SnapshotHandle{Backend: backendName(at), ID: c.ID},
+		Volume: c.Volume, SizeBytes: c.SizeBytes, Created: c.Created, Ready: c.Ready,
+	}
+}
+
+// placeNamed is where a snapshot lies by its handle.
+func placeNamed(h volume.SnapshotHandle) place { return h.Backend == records.BackendCSI }
+
+// DeleteSnapshot implements volume.Snapshotter. The hold ends first: killed before the second
+// step, the call finds the cut again, and with it the volume.
+func (s *Service) DeleteSnapshot(ctx context.Context, h volume.SnapshotHandle) error {
+	if h.ID.ForClone() {
+		return nil // no snapshot has such a name
+	}
+	snaps, err := s.snapshots(placeNamed(h), volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	c, err := snaps.Find(ctx, h.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return s.endHolds(ctx, h)
+	}
+	if err != nil {
+		return fmt.Errorf("find snapshot %s: %w", h, err)
+	}
+	if err := s.endHold(ctx, c.Volume, h.ID); err != nil {
+		return err
+	}
+	if err := snaps.DeleteCut(ctx, h.ID); err != nil {
+		return fmt.Errorf("delete snapshot %s: %w", h, err)
+	}
+	return nil
+}
+
+// endHolds ends the hold for a snapshot of which there is no cut yet.
+func (s *Service) endHolds(ctx context.Context, h volume.SnapshotHandle) error {
+	all, err := s.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if v.Hold != nil && v.Hold.Name == h.ID && (v.Spec.Origin != nil) == bool(placeNamed(h)) {
+			err = errors.Join(err, s.endHold(ctx, v.ID, h.ID))
+		}
+	}
+	return err
+}
+
+// Snapshots implements volume.Snapshotter.
+func (s *Service) Snapshots(ctx context.Context) ([]volume.Snapshot, error) {
+	out := []volume.Snapshot{}
+	for _, at := range s.configured() {
+		snaps, err := s.snapshots(at, volume.ErrInvalid)
+		if err != nil {
+			continue
+		}
+		cuts, err := snaps.Cuts(ctx)
+		if errors.Is(err, volume.ErrInvalid) {
+			continue // a storage server without snapshots
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err)
+		}
+		for _, c := range cuts {
+			if c.Accepted && !c.ID.ForClone() {
+				out = append(out, snapshotOf(at, c))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b volume.Snapshot) int { return cmp.Compare(a.Handle.String(), b.Handle.String()) })
+	return out, nil
+}

@@ -1,0 +1,92 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// HoldExpires returns when a hold ends for which nobody asks any more.
+func HoldExpires(since time.Time) time.Time { return since.Add(holdExpiry) }
+
+// ExpireHold ends the hold of a volume if nobody has asked for it for long. The time is the
+// controller's alone, and no proof rests on it.
+func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
+	var ended *volume.Hold
+	err := records.EndHold(ctx, s.client, id, func(h volume.Hold) bool {
+		ended = nil
+		if s.now().Before(HoldExpires(h.Since)) {
+			return false
+		}
+		ended = &h
+		return true
+	})
+	if err == nil && ended != nil {
+		logr.FromContextOrDiscard(ctx).Info("Hold of a volume ended, nobody asked for it any more", "volume", id, "name", ended.Name, "since", ended.Since)
+	}
+	return err
+}
+
+// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats. lock
+// is tried for each volume.
+func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
+	var errs []error
+	for _, at := range s.configured() {
+		snaps, err := s.snapshots(at, volume.ErrInvalid)
+		if err != nil {
+			continue
+		}
+		cuts, err := snaps.Cuts(ctx)
+		if errors.Is(err, volume.ErrInvalid) {
+			continue // a storage server without snapshots
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err))
+		}
+		for _, c := range cuts {
+			if c.Accepted || s.now().Before(HoldExpires(c.Created)) {
+				continue
+			}
+			if unlock, ok := lock(string(c.Volume)); ok {
+				errs = append(errs, s.sweepCut(ctx, snaps, c))
+				unlock()
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweepCut deletes a cut whose hold is over. The record is read after the cut was seen, and the
+// cut is looked at again after that: a hold that is over does not come back, and nothing is
+// accepted any more that was not accepted by then.
+func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
+	v, err := s.Get(ctx, c.Volume)
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	if err == nil && v.Hold != nil && v.Hold.Token == c.Hold {
+		return nil
+	}
+	now, err := snaps.Find(ctx, c.ID)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find snapshot %s: %w", c.ID, err)
+	}
+	if now.Accepted || now.Hold != c.Hold {
+		return nil
+	}
+	if err := snaps.DeleteCut(ctx, c.ID); err != nil {
+		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
+	}
+	logr.FromContextOrDiscard(ctx).Info("Deleted what was cut and never accepted", "cut", c.ID, "volume", c.Volume)
+	return nil
+}
