@@ -43,7 +43,7 @@ func decideTurn(f *facts) (step, error) {
 		return step{}, err
 	}
 	// A claim that leads elsewhere, and the pods with it, are no business of the volume's.
-	if onFront(f) || f.claim != nil && f.claim.UID == f.journal.Claim.UID {
+	if f.leads() {
 		if err := refuseUse(f); err != nil {
 			return step{}, err
 		}

@@ -72,7 +72,7 @@ func (f *fixture) adopter(api client.Client) *Adopter {
 		Report: func(string) error { return nil },
 		After: func(time.Duration) <-chan time.Time {
 			f.retire(f.t.Context())
-			return time.After(10 * time.Millisecond)
+			return time.After(25 * time.Millisecond)
 		},
 	})
 }

@@ -188,9 +188,17 @@ func (a *Adopter) gatherUse(ctx context.Context, f *facts) error {
 			f.attachments = append(f.attachments, va)
 		}
 	}
+	if !f.leads() {
+		return nil
+	}
 	var err error
 	f.owners, err = a.ownersOf(ctx, f.key)
 	return err
+}
+
+// leads reports whether there is a claim whose users use the volume.
+func (f *facts) leads() bool {
+	return f.claim != nil && (f.journal == nil || f.claim.UID == f.journal.Claim.UID || onFront(f))
 }
 
 // uses reports whether a pod of a template names a claim, or has it made for itself.

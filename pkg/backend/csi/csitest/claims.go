@@ -160,9 +160,10 @@ func (c *Cluster) volumes(ctx context.Context) {
 	if c.api.List(ctx, list) != nil {
 		return
 	}
+	live := c.live(ctx)
 	for i := range list.Items {
 		pv := &list.Items[i]
-		if !c.serves(pv) || pv.Spec.ClaimRef == nil {
+		if !c.serves(pv) || pv.Spec.ClaimRef == nil || live[string(pv.Spec.ClaimRef.UID)] {
 			continue
 		}
 		if pv.Spec.ClaimRef.UID == "" {
@@ -197,4 +198,17 @@ func (c *Cluster) volumes(ctx context.Context) {
 		c.free += pv.Spec.Capacity.Storage().Value()
 		c.mu.Unlock()
 	}
+}
+
+// live are the UIDs of the claims that there are: of most volumes nothing else is to be known.
+func (c *Cluster) live(ctx context.Context) map[string]bool {
+	out := map[string]bool{}
+	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
+		list := &corev1.PersistentVolumeClaimList{}
+		_ = c.api.List(ctx, list, client.InNamespace(namespace)) // without it each is looked for
+		for i := range list.Items {
+			out[string(list.Items[i].UID)] = true
+		}
+	}
+	return out
 }
