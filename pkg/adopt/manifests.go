@@ -163,7 +163,9 @@ func kept(pv *corev1.PersistentVolume) bool {
 }
 
 // requested is what a claim asks for.
-func requested(c *corev1.PersistentVolumeClaim) resource.Quantity { return *c.Spec.Resources.Requests.Storage() }
+func requested(c *corev1.PersistentVolumeClaim) resource.Quantity {
+	return *c.Spec.Resources.Requests.Storage()
+}
 
 // foreignFinalizers are those that somebody else than Kubernetes and the CSI sidecars has put
 // on an object: it would not go.
