@@ -28,7 +28,7 @@ func decideRelease(f *facts) (step, error) {
 	if j.Direction == toCache {
 		return decideTurn(f)
 	}
-	if f.front != nil || f.record != nil || f.inner != nil {
+	if f.front != nil || onFront(f) || f.record != nil || f.inner != nil {
 		return decideTakeAway(f)
 	}
 	if f.block != nil {

@@ -227,6 +227,7 @@ func TestDecideRelease(t *testing.T) {
 		"front leaves, a pod came":     {facts: released, change: func(f *facts) { gone(f.front); f.pods = make([]corev1.Pod, 1); f.pods[0].Name = "p" }, want: wait, until: "used by pod p"},
 		"claim leaves":                 {facts: released, change: func(f *facts) { gone(f.front); gone(f.claim) }, want: wait, until: "claim data is gone"},
 		"claim gone":                   {facts: released, change: func(f *facts) { gone(f.front); f.claim = nil }, want: wait, until: "is gone; its finalizers"},
+		"front gone, claim left":       {facts: released, change: func(f *facts) { f.front = nil }, want: deleteClaim},
 		"front gone":                   {facts: released, change: func(f *facts) { f.front, f.claim = nil, nil }, want: wait, until: "has ended CachedVolume"},
 		"front gone, unflushed":        {facts: released, change: func(f *facts) { f.front, f.claim = nil, nil; dirty(f) }, want: wait, until: "node n1 may hold unflushed writes"},
 		"record gone, claim of origin": {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil; f.inner = &corev1.PersistentVolumeClaim{} }, want: wait, until: "has given claim"},

@@ -15,6 +15,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/adopt"
 	"github.com/nearflash/nearflash/pkg/driver"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Parameters of the cache that flags name too.
@@ -134,7 +135,11 @@ func (o *adoptOptions) want(ctx context.Context) (adopt.Want, error) {
 	checked := maps.Clone(w.Attributes)
 	checked["originPersistentVolume"] = "origin" // any name
 	if err := driver.CheckStatic(checked); err != nil {
-		return w, fmt.Errorf("the flags of the cache, or StorageClass %q: %w", o.class, err)
+		what := "the flags of the cache"
+		if o.class != "" {
+			what += " and the parameters of StorageClass " + o.class
+		}
+		return w, fmt.Errorf("%s: %s", what, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
 	}
 	return w, nil
 }
