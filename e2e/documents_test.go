@@ -133,6 +133,8 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
 			"kubectl nearflash abandon":    {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash adopt":      {left: "no claim of another driver is there; origin_adopt_test.go"},
+			"kubectl nearflash release":    {left: "no claim is adopted; origin_adopt_test.go"},
 			"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			"cat >~/.local": {before: func(ctx context.Context) {
 				w.mustType(ctx, "mkdir -p bin share/bash-completion/completions")
