@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -107,7 +108,82 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
 		expectDiskGone(ctx, after.Name)
 	}, NodeTimeout(specLimit))
+
+	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.bareVolume(ctx, "killed", nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		before, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, before.Name)
+		stop := s.makeAgain(ctx, v.claim)
+
+		Expect(killing(ctx, "adopt", "-n", s.name, v.claim, "--yes")).To(Succeed())
+		front, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(front.Spec.CSI.Driver).To(Equal(cluster.DriverName))
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, front.Name)
+		awaitDetached(ctx, front.Name+"-origin")
+
+		Expect(killing(ctx, "release", "-n", s.name, v.claim, "--yes")).To(Succeed())
+		stop()
+		after, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after.Spec.CSI.VolumeHandle).To(Equal(before.Spec.CSI.VolumeHandle))
+		Expect(after.Spec.PersistentVolumeReclaimPolicy).To(Equal(before.Spec.PersistentVolumeReclaimPolicy))
+		Expect(v.start(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		expectDiskGone(ctx, after.Name)
+	}, NodeTimeout(specLimit))
 })
+
+// makeAgain makes a claim whenever it is not there, as an operator does, until it is stopped.
+func (s *space) makeAgain(ctx context.Context, name string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			// Refused while it is there.
+			_ = k.API.Create(ctx, cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi"}))
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	DeferCleanup(stop)
+	return stop
+}
+
+// killing runs the plugin, and kills it after a while that is longer each time, until it ends by
+// itself.
+func killing(ctx context.Context, args ...string) error {
+	for life := 100 * time.Millisecond; ; life += 100 * time.Millisecond {
+		short, cancel := context.WithTimeout(ctx, life)
+		_, errOut, status, err := plugin(short, args...)
+		killed := short.Err() != nil
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case killed:
+			continue
+		case err == nil && status != 0:
+			return fmt.Errorf("kubectl nearflash %v: %s", args, errOut)
+		}
+		return err
+	}
+}
 
 // awaitDetached waits until a PersistentVolume is attached to no node.
 func awaitDetached(ctx context.Context, pv string) {
