@@ -145,7 +145,8 @@ func (a *Adopter) run(ctx context.Context, claim types.NamespacedName, decide fu
 		if next.kind != wait {
 			text = sentence(&f, next)
 		}
-		if text != last {
+		fresh := text != last
+		if fresh {
 			last, begun = text, a.Now()
 			if err := a.Report(text); err != nil {
 				return err
@@ -155,7 +156,7 @@ func (a *Adopter) run(ctx context.Context, claim types.NamespacedName, decide fu
 			if err = a.act(ctx, &f, next, w); err != nil && !lookAgain(err) {
 				return err
 			}
-			if err == nil {
+			if err == nil && fresh { // the same step again is one that had no effect
 				continue
 			}
 		}

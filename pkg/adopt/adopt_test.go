@@ -204,6 +204,10 @@ func testMadeAgain(t *testing.T, f *fixture) {
 	for n := int64(1); n <= writes; n++ {
 		for _, fitting := range []bool{true, false} {
 			for _, release := range []bool{false, true} {
+				// Before the claim is deleted nobody can make another: one such beginning is enough.
+				if deletion := map[bool]int64{false: 5, true: 3}[release]; n > 1 && n < deletion {
+					continue
+				}
 				all.Go(func() error {
 					name := fmt.Sprintf("m%d-%v-%v", n, fitting, release)
 					if f.madeAgain(t, name, n, fitting, release) {
@@ -215,7 +219,7 @@ func testMadeAgain(t *testing.T, f *fixture) {
 		}
 	}
 	_ = all.Wait()
-	if refused.Load() < 10 {
+	if refused.Load() < 8 {
 		t.Errorf("%d commands were refused for a claim that leads elsewhere", refused.Load())
 	}
 }
