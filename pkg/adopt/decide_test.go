@@ -39,6 +39,7 @@ func before() *facts {
 		key: types.NamespacedName{Namespace: "shop", Name: "data"}, claim: c, volume: pv,
 		class:  &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}},
 		driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.org"}},
+		self:   &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}},
 	}
 }
 

@@ -45,6 +45,9 @@ func newFixture(t *testing.T, cfg *rest.Config, name string) *fixture {
 	api := apiserver.Client(t, cfg)
 	f := &fixture{Cluster: csitest.Start(t, api, name, 4096*mib), api: api, apps: name + "-apps", t: t}
 	f.Serve(t, f.apps)
+	// Of the first test's making: the API server is shared.
+	err := api.Create(t.Context(), &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}})
+	f.must(client.IgnoreAlreadyExists(err))
 	f.svc = provision.New(provision.Config{
 		Client: api, Events: events.NewFakeRecorder(1000),
 		Origins: csi.New(csi.Config{Client: api, Namespace: f.Namespace, Driver: driverName, Patience: 20 * time.Second}),

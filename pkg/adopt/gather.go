@@ -32,9 +32,9 @@ type facts struct {
 	record       *v1alpha1.CachedVolume
 	// inner is the claim of the origin.
 	inner *corev1.PersistentVolumeClaim
-	// class and driver are those of the original.
-	class  *storagev1.StorageClass
-	driver *storagev1.CSIDriver
+	// class and driver are those of the original, self is nearflash's driver.
+	class        *storagev1.StorageClass
+	driver, self *storagev1.CSIDriver
 	// twins are other PersistentVolumes of the same volume.
 	twins []string
 	// pods use the claim and have not ended; owners would make such pods.
@@ -117,6 +117,9 @@ func (a *Adopter) gatherMade(ctx context.Context, f *facts) (err error) {
 func (a *Adopter) gatherKind(ctx context.Context, f *facts) (err error) {
 	if f.volume == nil {
 		return nil
+	}
+	if f.self, err = get[storagev1.CSIDriver](ctx, a, "CSIDriver", named(driverName)); err != nil {
+		return err
 	}
 	if name := f.volume.Spec.StorageClassName; name != "" {
 		if f.class, err = get[storagev1.StorageClass](ctx, a, "StorageClass", named(name)); err != nil {

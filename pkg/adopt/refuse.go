@@ -58,6 +58,9 @@ func refuseClaim(f *facts, w Want) error {
 		refuseParameters(&p, "parameter of StorageClass "+f.class.Name, pv.Spec.CSI.Driver, f.class.Parameters)
 	}
 	refuseDriver(&p, f.driver, w)
+	if f.self == nil {
+		p.add("there is no CSIDriver %s: install nearflash, with origins.enabled, before", driverName)
+	}
 	if len(f.twins) > 0 {
 		p.add("PersistentVolume %s is of the same volume as %s: accepted is the only one of it", strings.Join(f.twins, ", "), pv.Name)
 	}

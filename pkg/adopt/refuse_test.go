@@ -32,6 +32,7 @@ func TestRefuse(t *testing.T) {
 		err    string // "" is accepted
 	}{
 		"as it is":         {},
+		"no nearflash":     {change: func(f *facts) { f.self = nil }, err: "there is no CSIDriver csi.nearflash.io"},
 		"no claim":         {change: func(f *facts) { f.claim = nil }, err: "there is no claim data in namespace shop"},
 		"not bound":        {change: func(f *facts) { f.claim.Status.Phase = corev1.ClaimPending }, err: "is not bound (Pending)"},
 		"claim leaves":     {change: func(f *facts) { gone(f.claim) }, err: "is being deleted"},

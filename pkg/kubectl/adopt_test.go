@@ -33,6 +33,7 @@ func adoptable() []client.Object {
 				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "disks.example.org", VolumeHandle: "h"}},
 			},
 		},
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "disks"}, Provisioner: "disks.example.org"},
 		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "cached"}, Provisioner: driver, Parameters: map[string]string{
 			"backend": "csi", "originStorageClass": "disks", "cacheMode": "writeback", "acceptDirtyLoss": "node-loss", "cacheSize": "5Gi", "csi.storage.k8s.io/fstype": "xfs",
@@ -179,7 +180,7 @@ func TestAdoptRefuses(t *testing.T) {
 		"":    "error: no namespace of origins is found by the chart's labels",
 		"a b": "error: 2 namespaces have the labels of origins: name one of a, b with --origins-namespace\n",
 	} {
-		objs := adoptable()[:4]
+		objs := adoptable()[:5]
 		for _, n := range strings.Fields(names) {
 			objs = append(objs, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n, Labels: map[string]string{"app.kubernetes.io/name": "nearflash", "app.kubernetes.io/component": "origins"}}})
 		}
