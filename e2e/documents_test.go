@@ -41,6 +41,7 @@ var followed = []string{
 var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
 	"docs/explanation/compatibility.md":        "make test-versions and make e2e-upstream are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
+	"docs/how-to/adopt-a-claim.md":             "origin_adopt_test.go does what it says, in a lab with another driver; " + checked,
 	"docs/how-to/cache-any-csi-volume.md":      "it needs another driver's StorageClass, which the lab does not have; " + checked,
 	"docs/how-to/kind.md":                      ownRing,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
@@ -132,6 +133,8 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		w := &walk{path: "docs/reference/kubectl.md", s: s, words: append(v.words(), word{`\b20Gi\b`, "96Mi"}, word{`~/\.local\b`, "."})}
 		w.steps = map[string]step{
 			"kubectl nearflash abandon":    {left: "nothing is to be abandoned; docs/how-to/abandon-writes.md"},
+			"kubectl nearflash adopt":      {left: "no claim of another driver is there; origin_adopt_test.go"},
+			"kubectl nearflash release":    {left: "no claim is adopted; origin_adopt_test.go"},
 			"kubectl nearflash invalidate": {left: "the pod goes on; TestWithAPIServer of pkg/kubectl"},
 			"cat >~/.local": {before: func(ctx context.Context) {
 				w.mustType(ctx, "mkdir -p bin share/bash-completion/completions")

@@ -34,8 +34,8 @@ func strays() []client.Object {
 		return p
 	}
 	return append(bound("shop", "owner", "pv-owned"),
-		claim("restored", "pv-owned"), claim("pending", ""), claim("dangling", "pv-none"), claim("foreign", "pv-foreign"), claim("local", "pv-local"), claim("orphan", "pv-orphan"), claim("fresh", "pv-fresh"),
-		pv("pv-foreign", "ebs.csi.aws.com", nil), pv("pv-local", "", nil), pv("pv-orphan", driver, nil), pv("pv-fresh", driver, map[string]string{"iqn": "iqn.x"}),
+		claim("restored", "pv-owned"), claim("pending", ""), claim("dangling", "pv-none"), claim("foreign", "pv-foreign"), claim("local", "pv-local"), claim("orphan", "pv-orphan"), claim("fresh", "pv-fresh"), claim("over", "pv-over"),
+		pv("pv-foreign", "ebs.csi.aws.com", nil), pv("pv-local", "", nil), pv("pv-orphan", driver, nil), pv("pv-fresh", driver, map[string]string{"iqn": "iqn.x"}), pv("pv-over", driver, map[string]string{"originPersistentVolume": "x"}),
 	)
 }
 
@@ -56,6 +56,7 @@ func TestBadInput(t *testing.T) {
 		"list local":               "PersistentVolume pv-local is of no CSI driver, not of nearflash: name a claim whose StorageClass has the provisioner csi.nearflash.io",
 		"list orphan":              "CachedVolume pv-orphan of PersistentVolume pv-orphan is missing: run `kubectl nearflash doctor`; restore the object from a backup of the cluster",
 		"list fresh":               "PersistentVolume pv-fresh has no CachedVolume pv-fresh yet: it is made when a pod first uses the volume",
+		"list over":                "PersistentVolume pv-over has no CachedVolume pv-over yet: it is made when a pod first uses the volume",
 		"list cvol/none":           "there is no CachedVolume none: `kubectl nearflash list -A` shows all volumes",
 		"top --sort-by size":       "--sort-by size is not known: accepted are hit, iops, dirty, used, p99",
 		"top -w --interval 10ms":   "--interval 10ms is too short: give at least 1s",

@@ -99,15 +99,15 @@ func attachedAs(v *volume) string {
 }
 
 // confirm asks unless that was answered beforehand.
-func (c *change) confirm(yes bool) error {
+func (f *Factory) confirm(yes bool) error {
 	if yes {
 		return nil
 	}
-	if _, err := fmt.Fprint(c.ErrOut, "Go on? [y/N] "); err != nil {
+	if _, err := fmt.Fprint(f.ErrOut, "Go on? [y/N] "); err != nil {
 		return err
 	}
 	// The end of the input is an answer too: no.
-	answer, _ := bufio.NewReader(c.In).ReadString('\n')
+	answer, _ := bufio.NewReader(f.In).ReadString('\n')
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return nil

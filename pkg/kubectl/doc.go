@@ -6,7 +6,8 @@
 // the Factory.
 //
 // Everything shown is read from the API server, and everything changed is a
-// field of an object there. Nothing is run on nodes or in pods.
+// field of an object there; adopt and release make objects again. Nothing is run on
+// nodes or in pods.
 //
 // Users know volumes as claims of a namespace. A claim leads to its
 // PersistentVolume, whose volumeHandle is the name of the CachedVolume.

@@ -203,10 +203,12 @@ func (s *session) fromPV(ctx context.Context, pvName string) (*volume, error) {
 	return joined(record, &pv), nil
 }
 
-// noRecord says what a missing record means: one of an existing LUN is made when
-// a pod first uses the volume, any other has been lost.
+// noRecord says what a missing record means: one of an existing LUN, or of another driver's
+// volume, is made when a pod first uses the volume, any other has been lost.
 func noRecord(pv *corev1.PersistentVolume, id string) error {
-	if _, static := pv.Spec.CSI.VolumeAttributes["iqn"]; static {
+	_, lun := pv.Spec.CSI.VolumeAttributes["iqn"]
+	_, origin := pv.Spec.CSI.VolumeAttributes["originPersistentVolume"]
+	if lun || origin {
 		return fmt.Errorf("PersistentVolume %s has no CachedVolume %s yet: it is made when a pod first uses the volume", pv.Name, id)
 	}
 	return fmt.Errorf("CachedVolume %s of PersistentVolume %s is missing: run `%s doctor`; restore the object from a backup of the cluster", id, pv.Name, name)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestHelp(t *testing.T) {
-	for _, verb := range []string{"list", "top", "describe", "migrate", "migrations", "flush", "mode", "resize", "drop", "invalidate", "abandon", "pools", "doctor", "version", "completion"} {
+	for _, verb := range []string{"list", "top", "describe", "migrate", "migrations", "flush", "mode", "resize", "drop", "invalidate", "abandon", "pools", "doctor", "version", "completion", "adopt", "release"} {
 		code, out, errOut := newRig(t).run(verb, "--help")
 		if code != 0 || errOut != "" || !strings.Contains(out, "kubectl nearflash "+verb) {
 			t.Errorf("%s: exit status %d, errors %q, help %q", verb, code, errOut, out)
@@ -46,6 +46,8 @@ func TestCompletion(t *testing.T) {
 		"migrate node-a --to node-":   "node-a\nnode-b\n:4\n",
 		"fl":                          "flush\tWrite everything that is dirty to the storage server, while the pod runs\n:4\n",
 		"mode x --accept-dirty-loss ": "node-loss\n:4\n",
+		"adopt x --cache-mode ":       "none\nwritethrough\nwriteback\n:4\n",
+		"release -n shop l":           "logs\nlost\n:4\n",
 	} {
 		t.Run(args, func(t *testing.T) {
 			words := strings.Split(args, " ")

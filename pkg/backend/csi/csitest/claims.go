@@ -40,26 +40,34 @@ func (c *Cluster) volume(name string, size int64, class string) *corev1.Persiste
 
 // claims provisions, binds and expands.
 func (c *Cluster) claims(ctx context.Context, b Behaviour) {
-	list := &corev1.PersistentVolumeClaimList{}
-	if c.api.List(ctx, list, client.InNamespace(c.Namespace)) != nil {
-		return
-	}
-	for i := range list.Items {
-		claim := &list.Items[i]
-		switch {
-		case claim.DeletionTimestamp != nil:
-			if slices.Contains(claim.Finalizers, claimFinal) {
-				claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == claimFinal })
-				_ = c.api.Update(ctx, claim)
-			}
-		case claim.Status.Phase == corev1.ClaimBound:
-			c.expand(ctx, claim, b)
-		case b.HoldBind:
-		case claim.Spec.VolumeName != "":
-			c.bind(ctx, claim)
-		default:
-			c.provision(ctx, claim, b)
+	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
+		list := &corev1.PersistentVolumeClaimList{}
+		if c.api.List(ctx, list, client.InNamespace(namespace)) != nil {
+			continue
 		}
+		for i := range list.Items {
+			c.claim(ctx, &list.Items[i], b)
+		}
+	}
+}
+
+// claim does what a claim needs next.
+func (c *Cluster) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim, b Behaviour) {
+	ours := claim.Namespace == c.Namespace
+	switch {
+	case claim.DeletionTimestamp != nil:
+		if slices.Contains(claim.Finalizers, claimFinal) && (ours || !c.used(ctx, claim)) {
+			claim.Finalizers = slices.DeleteFunc(claim.Finalizers, func(f string) bool { return f == claimFinal })
+			_ = c.api.Update(ctx, claim)
+		}
+	case claim.Status.Phase == corev1.ClaimBound:
+		c.expand(ctx, claim, b)
+	case b.HoldBind:
+	case claim.Spec.VolumeName != "" && ours:
+		c.bind(ctx, claim)
+	case !ours && c.bindReserved(ctx, claim), claim.Spec.VolumeName != "":
+	default:
+		c.provision(ctx, claim, b)
 	}
 }
 
@@ -88,6 +96,9 @@ func (c *Cluster) provision(ctx context.Context, claim *corev1.PersistentVolumeC
 	}
 	pv := c.volume("pvc-"+string(claim.UID), size, class)
 	pv.Annotations, pv.Spec.NodeAffinity = map[string]string{provisionedBy: c.Driver}, b.Affinity
+	if mode := claim.Spec.VolumeMode; claim.Namespace != c.Namespace && mode != nil && *mode == corev1.PersistentVolumeFilesystem {
+		pv.Spec.VolumeMode, pv.Spec.CSI.FSType = mode, "ext4"
+	}
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	if err := c.api.Create(ctx, pv); err != nil {
 		c.take(-size)
@@ -159,9 +170,14 @@ func (c *Cluster) volumes(ctx context.Context) {
 	if c.api.List(ctx, list) != nil {
 		return
 	}
+	live := c.live(ctx)
 	for i := range list.Items {
 		pv := &list.Items[i]
-		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != c.Driver || pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID == "" || pv.DeletionTimestamp != nil {
+		if !c.serves(pv) || pv.Spec.ClaimRef == nil || live[string(pv.Spec.ClaimRef.UID)] {
+			continue
+		}
+		if pv.Spec.ClaimRef.UID == "" {
+			c.end(ctx, pv)
 			continue
 		}
 		claim := &corev1.PersistentVolumeClaim{}
@@ -174,6 +190,7 @@ func (c *Cluster) volumes(ctx context.Context) {
 				pv.Status.Phase = corev1.VolumeReleased
 				_ = c.api.Status().Update(ctx, pv)
 			}
+			c.end(ctx, pv)
 			continue
 		}
 		if node := c.Attached()[pv.Name]; node != "" {
@@ -187,7 +204,21 @@ func (c *Cluster) volumes(ctx context.Context) {
 		}
 		c.mu.Lock()
 		c.deleted = append(c.deleted, pv.Spec.ClaimRef.Name)
+		c.erased = append(c.erased, pv.Spec.CSI.VolumeHandle)
 		c.free += pv.Spec.Capacity.Storage().Value()
 		c.mu.Unlock()
 	}
+}
+
+// live are the UIDs of the claims that there are: of most volumes nothing else is to be known.
+func (c *Cluster) live(ctx context.Context) map[string]bool {
+	out := map[string]bool{}
+	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
+		list := &corev1.PersistentVolumeClaimList{}
+		_ = c.api.List(ctx, list, client.InNamespace(namespace)) // without it each is looked for
+		for i := range list.Items {
+			out[string(list.Items[i].UID)] = true
+		}
+	}
+	return out
 }

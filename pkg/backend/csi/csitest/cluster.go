@@ -64,6 +64,8 @@ type Cluster struct {
 	snapshots             bool
 	contents, cutContents map[string]string
 	deletedCuts           []string
+	erased                []string // handles
+	apps                  []string // namespaces
 }
 
 // Start makes the objects of a cluster by the name, and serves until the test ends. Classes
@@ -132,6 +134,13 @@ func (c *Cluster) Deleted() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.deleted)
+}
+
+// Erased returns the handles of the volumes whose data were deleted.
+func (c *Cluster) Erased() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.erased)
 }
 
 // Attached returns the nodes by the PersistentVolumes that are attached to them.

@@ -1,0 +1,198 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// bareVolume makes a pod on a node with a new disk of the origin driver, with the filesystem that
+// the other driver's node plugin makes.
+func (s *space) bareVolume(ctx context.Context, name, node string) (*vol, error) {
+	v := &vol{space: s, claim: name}
+	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi"}
+	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", name, err)
+	}
+	// The class waits for the pod.
+	if err := v.begin(ctx, node); err != nil {
+		return nil, err
+	}
+	// It is no volume of the space's: those are the driver's.
+	var err error
+	if v.Volume, err = k.AwaitBound(ctx, s.name, name, soon); err != nil {
+		return nil, err
+	}
+	return v, v.awaitReady(ctx)
+}
+
+// claimed is what the claim of a volume is bound to now.
+func (v *vol) claimed(ctx context.Context) (*corev1.PersistentVolume, error) {
+	var err error
+	if v.Volume, err = k.AwaitBound(ctx, v.space.name, v.claim, soon); err != nil {
+		return nil, err
+	}
+	pv := &corev1.PersistentVolume{}
+	return pv, k.API.Get(ctx, client.ObjectKey{Name: v.PV}, pv)
+}
+
+var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab", "slow"), func() {
+	It("gets a cache in front under its name, and is given back, with all its data", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.bareVolume(ctx, "data", nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		before, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		first, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("refusing while the pod runs")
+		_, errOut, status, err := plugin(ctx, "adopt", "-n", s.name, v.claim, "--yes")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(status).To(Equal(1))
+		Expect(errOut).To(ContainSubstring("pod " + v.pod + " (Running) uses the claim"))
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, before.Name)
+
+		By("adopting it")
+		out, err := shown(ctx, "adopt", "-n", s.name, v.claim, "--yes", "--cache-size", "128Mi")
+		Expect(err).NotTo(HaveOccurred(), out)
+		front, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(front.Spec.CSI.Driver).To(Equal(cluster.DriverName))
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
+		second, err := v.write(ctx, 16, 16)
+		Expect(err).NotTo(HaveOccurred())
+		block, err := v.origin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(block.Spec.CSI.VolumeHandle).To(Equal(before.Spec.CSI.VolumeHandle))
+		Expect(attachedTo(ctx, block.Name)).To(ConsistOf(nodeA))
+
+		By("moving it to the other node")
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
+
+		By("releasing it")
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, front.Name)
+		awaitDetached(ctx, block.Name)
+		out, err = shown(ctx, "release", "-n", s.name, v.claim, "--yes")
+		Expect(err).NotTo(HaveOccurred(), out)
+		after, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after.Name).To(Equal(before.Name))
+		Expect(after.Spec.CSI.VolumeHandle).To(Equal(before.Spec.CSI.VolumeHandle))
+		Expect(after.Spec.PersistentVolumeReclaimPolicy).To(Equal(before.Spec.PersistentVolumeReclaimPolicy))
+
+		By("reading both on the bare disk, without nearflash")
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(attachedTo(ctx, after.Name)).To(ConsistOf(nodeA))
+		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
+		Expect(v.verify(ctx, 16, 16, second)).To(Succeed())
+
+		By("deleting it, with the disk")
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		expectDiskGone(ctx, after.Name)
+	}, NodeTimeout(specLimit))
+
+	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		v, err := s.bareVolume(ctx, "killed", nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		before, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, before.Name)
+		stop := s.makeAgain(ctx, v.claim)
+
+		Expect(killing(ctx, "adopt", "-n", s.name, v.claim, "--yes")).To(Succeed())
+		front, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(front.Spec.CSI.Driver).To(Equal(cluster.DriverName))
+		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		awaitDetached(ctx, front.Name)
+		awaitDetached(ctx, front.Name+"-origin")
+
+		Expect(killing(ctx, "release", "-n", s.name, v.claim, "--yes")).To(Succeed())
+		stop()
+		after, err := v.claimed(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(after.Spec.CSI.VolumeHandle).To(Equal(before.Spec.CSI.VolumeHandle))
+		Expect(after.Spec.PersistentVolumeReclaimPolicy).To(Equal(before.Spec.PersistentVolumeReclaimPolicy))
+		Expect(v.start(ctx, nodeB)).To(Succeed())
+		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.stop(ctx)).To(Succeed())
+		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
+		expectDiskGone(ctx, after.Name)
+	}, NodeTimeout(specLimit))
+})
+
+// makeAgain makes a claim whenever it is not there, as an operator does, until it is stopped.
+func (s *space) makeAgain(ctx context.Context, name string) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			// Refused while it is there.
+			_ = k.API.Create(ctx, cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi"}))
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-done
+	}
+	DeferCleanup(stop)
+	return stop
+}
+
+// killing runs the plugin, and kills it after a while that is longer each time, until it ends by
+// itself.
+func killing(ctx context.Context, args ...string) error {
+	for life := 100 * time.Millisecond; ; life += 100 * time.Millisecond {
+		short, cancel := context.WithTimeout(ctx, life)
+		_, errOut, status, err := plugin(short, args...)
+		killed := short.Err() != nil
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case killed:
+			continue
+		case err == nil && status != 0:
+			return fmt.Errorf("kubectl nearflash %v: %s", args, errOut)
+		}
+		return err
+	}
+}
+
+// awaitDetached waits until a PersistentVolume is attached to no node.
+func awaitDetached(ctx context.Context, pv string) {
+	GinkgoHelper()
+	Expect(cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		nodes, err := attachedTo(ctx, pv)
+		if len(nodes) > 0 {
+			return fmt.Sprintf("%s is attached to %v", pv, nodes), err
+		}
+		return "", err
+	})).To(Succeed())
+}
