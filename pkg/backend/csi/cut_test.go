@@ -390,17 +390,6 @@ func (f *fixture) cutLife(of volume.ID) []step {
 	}
 }
 
-// again repeats an order, as a controller does: others write to the same objects.
-func again(ctx context.Context, act func(ctx context.Context) error) error {
-	for {
-		err := act(ctx)
-		if !errors.Is(err, volume.ErrBusy) {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // testCutKilled: killed between any two writes, the same order again ends right.
 func testCutKilled(t *testing.T, f *fixture) {
 	var deaths atomic.Int64
