@@ -45,6 +45,7 @@ var notFollowed = map[string]string{
 	"docs/how-to/cache-any-csi-volume.md":      "it needs another driver's StorageClass, which the lab does not have; " + checked,
 	"docs/how-to/kind.md":                      ownRing,
 	"docs/how-to/rescue-a-dead-nodes-cache.md": "TestKernelRescue runs the program on a dead node's SSD; " + checked,
+	"docs/how-to/snapshots.md":                 "it needs the VolumeSnapshot API, which the lab does not have; " + checked,
 	"docs/reference/campaigns.md":              ownRing,
 }
 

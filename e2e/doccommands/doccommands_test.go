@@ -139,6 +139,7 @@ func TestWrongDocuments(t *testing.T) {
 		"values without a fence": {"    volumeAttributesClasses:\n      - name: x\n        parameters:\n          fsType: xfs\n", "additional properties 'fsType' not allowed"},
 		"class":                  {"    apiVersion: storage.k8s.io/v1\n    kind: StorageClass\n    metadata: {name: x}\n    provisioner: csi.nearflash.io\n    parameters: {cacheMod: none}\n", `unknown parameter "cacheMod"`},
 		"attributes":             {"    apiVersion: storage.k8s.io/v1\n    kind: VolumeAttributesClass\n    metadata: {name: x}\n    driverName: csi.nearflash.io\n    parameters: {fsType: xfs}\n", `unknown mutable parameter "fsType"`},
+		"snapshot class":         {"    apiVersion: snapshot.storage.k8s.io/v1\n    kind: VolumeSnapshotClass\n    metadata: {name: x}\n    driver: csi.nearflash.io\n    deletionPolicy: Delete\n    parameters: {type: full}\n", `unknown parameter "type"`},
 		"static volume":          {"    apiVersion: v1\n    kind: PersistentVolume\n    spec:\n      csi:\n        driver: csi.nearflash.io\n        volumeHandle: x\n        volumeAttributes: {portals: a, iqn: b, lun: \"0\"}\n", "the driver refuses this"},
 		"unknown field":          {"    apiVersion: v1\n    kind: Pod\n    spec: {container: []}\n", "container"},
 		"piped into kubectl":     {"    kubectl apply -f - <<'EOF'\n    apiVersion: v1\n    kind: Pod\n    spec:\n\n      volume: []\n    EOF\n", "volume"},

@@ -18,7 +18,7 @@ var builtin = map[string]schema.GroupVersionKind{
 	"pod": {Version: "v1", Kind: "Pod"}, "pods": {Version: "v1", Kind: "Pod"}, "secret": {}, "configmaps": {}, "storageclass": {}, "storageclasses": {}, "sc": {},
 	"pv": {Version: "v1", Kind: "PersistentVolume"}, "persistentvolume": {Version: "v1", Kind: "PersistentVolume"},
 	"pvc": {Version: "v1", Kind: "PersistentVolumeClaim"}, "persistentvolumeclaim": {Version: "v1", Kind: "PersistentVolumeClaim"},
-	"volumeattachments": {}, "volumeattributesclass": {}, "volumeattributesclasses": {}, "crd": {}, "clusterrolebinding": {},
+	"volumesnapshot": {}, "volumeattachments": {}, "volumeattributesclass": {}, "volumeattributesclasses": {}, "crd": {}, "clusterrolebinding": {},
 }
 
 // kubectl checks a call of kubectl, or of the plugin.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -68,6 +69,10 @@ func (c *Checker) object(kind schema.GroupVersionKind, text string) {
 	case *storagev1.VolumeAttributesClass:
 		if object.DriverName == driver.Name {
 			c.wrong(driver.CheckMutable(object.Parameters))
+		}
+	case *snapshotv1.VolumeSnapshotClass:
+		if object.Driver == driver.Name {
+			c.wrong(driver.CheckSnapshotClass(object.Parameters))
 		}
 	case *corev1.PersistentVolume:
 		if csi := object.Spec.CSI; csi != nil && csi.Driver == driver.Name {

@@ -30,5 +30,11 @@ func CheckStatic(attributes map[string]string) error {
 	return err
 }
 
+// CheckSnapshotClass judges the parameters of a VolumeSnapshotClass as CreateSnapshot does.
+func CheckSnapshotClass(params map[string]string) error {
+	_, err := parseSnapshotClass(params)
+	return err
+}
+
 // SnapshotClassParameters returns the accepted parameters of a VolumeSnapshotClass.
 func SnapshotClassParameters() []string { return slices.Clone(snapshotParameters) }

@@ -174,7 +174,7 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 	case cutDrop:
 		return s.dropCut(ctx, c)
 	case cutAccept:
-		if err := c.snaps.Accept(c.sight.of(ctx), c.name); err != nil {
+		if err := c.snaps.Accept(c.sight.of(ctx), c.name, c.facts.Cut.Hold); err != nil {
 			return fmt.Errorf("accept snapshot %s: %w", c.name, err)
 		}
 		return nil
@@ -209,18 +209,8 @@ func (s *Service) patch(ctx context.Context, obj *v1alpha1.CachedVolume, change 
 // dropCut deletes a cut that was not accepted and whose hold is over. A hold that is over does
 // not come back: what is still not accepted now never will be.
 func (s *Service) dropCut(ctx context.Context, c *cutting) error {
-	now, err := c.snaps.Find(ctx, c.name)
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("find snapshot %s: %w", c.name, err)
-	}
-	if now.Accepted || now.Hold != c.facts.Cut.Hold {
-		return nil
-	}
-	if err := c.snaps.DeleteCut(c.sight.of(ctx), c.name); err != nil {
-		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.name, err)
+	if err := c.snaps.DropCut(c.sight.of(ctx), c.name, c.facts.Cut.Hold); err != nil {
+		return fmt.Errorf("drop snapshot %s, which was not accepted: %w", c.name, err)
 	}
 	return nil
 }

@@ -74,18 +74,8 @@ func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backe
 	if err == nil && v.Hold != nil && v.Hold.Token == c.Hold {
 		return nil
 	}
-	now, err := snaps.Find(ctx, c.ID)
-	if errors.Is(err, volume.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("find snapshot %s: %w", c.ID, err)
-	}
-	if now.Accepted || now.Hold != c.Hold {
-		return nil
-	}
-	if err := snaps.DeleteCut(ctx, c.ID); err != nil {
-		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
+	if err := snaps.DropCut(ctx, c.ID, c.Hold); err != nil {
+		return fmt.Errorf("drop snapshot %s, which was not accepted: %w", c.ID, err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Deleted what was cut and never accepted", "cut", c.ID, "volume", c.Volume)
 	return nil

@@ -9,6 +9,8 @@
 //     node that died) is taken back: the conditions and the state of the cache;
 //   - a record carries the names of its PersistentVolume and its claim, by which
 //     people know the volume;
+//   - a hold for which nobody asks any more ends, and what was cut under one and never
+//     accepted is deleted;
 //   - retained caches of nodes that left the cluster are dropped;
 //   - a migration that nobody waits for any more is ended, so that its source lets
 //     go, and the objects of ended ones are deleted after an hour.
@@ -34,6 +36,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -48,6 +51,10 @@ type Volumes interface {
 	Settle(ctx context.Context, id volume.ID) error
 	// Retire removes a record that nothing but a PersistentVolume could need.
 	Retire(ctx context.Context, id volume.ID) error
+	// ExpireHold ends a hold for which nobody asks any more.
+	ExpireHold(ctx context.Context, id volume.ID) error
+	// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats.
+	SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
 }
 
 // Locker is the per-volume lock that is shared with the CSI services.
@@ -66,6 +73,9 @@ type Config struct {
 	// Retention is how long an ended CacheMigration is kept for people to look at;
 	// 0 means an hour.
 	Retention time.Duration
+	// SweepPause is the pause between two looks at what was cut and never accepted; 0 means
+	// ten minutes.
+	SweepPause time.Duration
 }
 
 // Reconciler finishes volumes. What informers show decides whether there is
@@ -86,7 +96,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	d, err := r.due(ctx, id)
 	if d.nothing() {
-		return ctrl.Result{}, err
+		return ctrl.Result{RequeueAfter: d.untilExpiry()}, err
 	}
 	unlock, ok := r.Locks.TryLock(string(id))
 	if !ok {
@@ -94,6 +104,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	defer unlock()
 	again, actErr := r.act(ctx, id, d)
+	if again == 0 {
+		again = d.untilExpiry()
+	}
 	err = errors.Join(err, actErr)
 	if errors.Is(err, volume.ErrBusy) {
 		klog.FromContext(ctx).V(2).Info("Coming back", "reason", err.Error())
@@ -117,10 +130,22 @@ type due struct {
 	// retire: no PersistentVolume needs the record. begun: its deletion has begun, so that
 	// none keeps it.
 	retire, begun bool
+	// expire: the volume is held, and nobody asks for it any more. held is when that is so,
+	// the zero time for a volume that is not held.
+	expire bool
+	held   time.Time
 }
 
 func (d due) nothing() bool {
-	return !d.writes() && d.claim == nil && !d.settle && !d.retire
+	return !d.writes() && d.claim == nil && !d.settle && !d.retire && !d.expire
+}
+
+// untilExpiry is when to look at a hold again that is not over yet, 0 if there is none.
+func (d due) untilExpiry() time.Duration {
+	if d.held.IsZero() || d.expire {
+		return 0
+	}
+	return max(time.Until(d.held), lockedRetry)
 }
 
 // writes reports whether the status of the record is to be written.
@@ -140,6 +165,10 @@ func (r *Reconciler) due(ctx context.Context, id volume.ID) (due, error) {
 	d := due{
 		detach: leftBehind(obj),
 		settle: released(obj) && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty && obj.Spec.Static == nil,
+	}
+	if h := obj.Spec.Hold; h != nil {
+		d.held = provision.HoldExpires(h.Since.Time)
+		d.expire = !time.Now().Before(d.held)
 	}
 	var errs []error
 	for _, name := range retainingNodes(obj) {
@@ -187,6 +216,9 @@ func (r *Reconciler) act(ctx context.Context, id volume.ID, d due) (again time.D
 	err = errors.Join(r.write(ctx, id, d), r.setClaim(ctx, id, d.claim))
 	if d.settle {
 		err = errors.Join(err, r.Volumes.Settle(ctx, id))
+	}
+	if d.expire {
+		err = errors.Join(err, r.Volumes.ExpireHold(ctx, id))
 	}
 	if d.retire {
 		var retireErr error

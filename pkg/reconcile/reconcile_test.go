@@ -75,7 +75,7 @@ func (c *cluster) run(t *testing.T, cfg *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName})
+	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName, SweepPause: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,6 +235,8 @@ func TestReconcile(t *testing.T) {
 	t.Run("interrupted retirement", c.testInterruptedRetirement)
 	t.Run("interrupted deletion", c.testInterruptedDeletion)
 	t.Run("volume without a PersistentVolume", c.testKept)
+	t.Run("holds", c.testHolds)
+	t.Run("cuts for nobody", c.testCuts)
 	t.Run("origins", c.testOrigins)
 }
 

@@ -50,6 +50,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("reconciler of CachedVolumes: %w", err)
 	}
+	if err := mgr.Add(&cutSweeper{cfg}); err != nil {
+		return fmt.Errorf("sweeper of cuts: %w", err)
+	}
 	return setupMigrations(mgr, cfg)
 }
 

@@ -101,10 +101,12 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	registry.MustRegister(metrics.BuildInfo("controller"))
 	// controller-runtime keeps the metrics of the reconcilers and of the process.
 	source := prometheus.Gatherers{registry, calls.Gatherer(), ctrlmetrics.Registry}
+	services := driver.NewController(volumes, locks)
+	if volumes.HasSnapshots() {
+		services = services.WithSnapshots(volumes)
+	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return serveCSI(ctx, cfg, calls, driver.NewController(volumes, locks), ready)
-	})
+	group.Go(func() error { return serveCSI(ctx, cfg, calls, services, ready) })
 	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check) })
 	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, source) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })

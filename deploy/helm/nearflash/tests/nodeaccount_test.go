@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -165,6 +166,7 @@ func (c *cluster) testNodeElse(t *testing.T, node client.Client) {
 	spec := volume.DeepCopy()
 	spec.Spec.CacheMode = v1alpha1.CacheModeNone
 	forbidden(t, "change a spec", node.Update(ctx, spec))
+	c.testNodeHold(t, node)
 	forbidden(t, "change its Node", node.Patch(ctx, newNode("node-a"), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"x":"y"}}}`))))
 	allowed(t, "read its Node", client.IgnoreNotFound(node.Get(ctx, client.ObjectKey{Name: "node-a"}, &corev1.Node{})))
 	forbidden(t, "list Nodes", node.List(ctx, &corev1.NodeList{}))
@@ -172,6 +174,31 @@ func (c *cluster) testNodeElse(t *testing.T, node client.Client) {
 	forbidden(t, "read the CHAP secret", node.Get(ctx, client.ObjectKeyFromObject(c.chapSecret(t)), &corev1.Secret{}))
 	forbidden(t, "list claims", node.List(ctx, &corev1.PersistentVolumeClaimList{}))
 	forbidden(t, "list pods", node.List(ctx, &corev1.PodList{}))
+}
+
+// testNodeHold: a hold is the controller's, and an administrator's to end. What a node writes of
+// it beside its status is not kept.
+func (c *cluster) testNodeHold(t *testing.T, node client.Client) {
+	ctx := t.Context()
+	volume := c.storedVolume(t, "held", ownedStatus("node-a", 1))
+	volume.Spec.Hold = &v1alpha1.VolumeHold{Name: "s", Token: "t", Since: metav1.NewTime(time.Unix(1, 0))}
+	allowed(t, "hold a volume as an administrator", c.admin.Update(ctx, volume))
+	free := volume.DeepCopy()
+	free.Spec.Hold = nil
+	forbidden(t, "end a hold", node.Update(ctx, free))
+	forbidden(t, "end a hold by a patch", node.Patch(ctx, volume.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"hold":null}}`))))
+	free = volume.DeepCopy()
+	free.Spec.Hold, free.Status.Flush = nil, v1alpha1.FlushStatus{Request: "t"}
+	allowed(t, "report a flush", node.Status().Update(ctx, free))
+	if err := c.admin.Get(ctx, client.ObjectKeyFromObject(volume), volume); err != nil || volume.Spec.Hold == nil || volume.Status.Flush.Request != "t" {
+		t.Errorf("the hold ended with a write of the status: %+v, %v", volume.Spec.Hold, err)
+	}
+	dirty := volume.DeepCopy()
+	dirty.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty
+	if err := node.Status().Update(ctx, dirty); !apierrors.IsInvalid(err) {
+		t.Errorf("mark a volume that is held: %v, want it refused", err)
+	}
+	allowed(t, "end a hold by hand", c.admin.Patch(ctx, volume, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"hold":null}}`))))
 }
 
 // testNodeVolumeStatus tries changes of one status: node-a owns generation 3 and

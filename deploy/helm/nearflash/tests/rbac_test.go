@@ -36,6 +36,7 @@ func wantGrants() map[string][]grant {
 			{"nearflash.io/cachepools/status", "patch", "nodes are told what was deleted"},
 			{"nearflash.io/cachemigrations", "get list watch delete", "it ends what nobody waits for, and deletes what has ended"},
 			{"nearflash.io/cachemigrations/status", "patch", "the outcome, when the destination cannot say it"},
+			{"nearflash.io/cachehotsets", "get create patch", "a clone begins with what its parent reads most"},
 			{"/nodes", "get list watch", "a pool without a node is stale"},
 			{"/persistentvolumes", "get list watch", "a volume stays while its PersistentVolume may be used"},
 			{"/events", "create patch", "core events"},
@@ -133,9 +134,25 @@ func wantOriginGrants() map[string][]grant {
 }
 
 func TestRBAC(t *testing.T) {
-	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants()} {
+	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants(), "production": withSnapshotGrants()} {
 		t.Run(values, func(t *testing.T) { compareGrants(t, values, grants) })
 	}
+}
+
+// withSnapshotGrants has what csi-snapshotter takes, in the release of production.yaml.
+func withSnapshotGrants() map[string][]grant {
+	all := wantGrants()
+	const provisioner, why = "ClusterRole/nearflash-controller-provisioner", "the snapshot that a claim is to be made from"
+	all[provisioner] = append(all[provisioner],
+		grant{"snapshot.storage.k8s.io/volumesnapshots", "get list", why},
+		grant{"snapshot.storage.k8s.io/volumesnapshotcontents", "get list", why})
+	all["ClusterRole/nearflash-controller-snapshotter"] = []grant{
+		{"snapshot.storage.k8s.io/volumesnapshotclasses", "get list watch", "parameters"},
+		{"snapshot.storage.k8s.io/volumesnapshotcontents", "create get list watch update patch", "its input, and its finalizer"},
+		{"snapshot.storage.k8s.io/volumesnapshotcontents/status", "update patch", "its output"},
+		{"/events", "list watch create update patch", "it reports on the snapshot"},
+	}
+	return all
 }
 
 func withOriginGrants() map[string][]grant {
