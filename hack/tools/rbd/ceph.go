@@ -64,6 +64,10 @@ func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
 	if err != nil {
 		return err
 	}
+	// An empty list of words is printed as nothing at all.
+	if len(bytes.TrimSpace(out)) == 0 {
+		return nil
+	}
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("rbd %s: %w", strings.Join(args, " "), err)
 	}
