@@ -127,6 +127,29 @@ func (c *cluster) locks(ctx context.Context, image string) ([]lock, error) {
 	return locks, c.rbdJSON(ctx, &locks, "lock", "list", image)
 }
 
+// clients are the addresses of all that have an image open for writing: who watches it,
+// and who has its lock. A client that cannot be reached stops to be the former.
+func (c *cluster) clients(ctx context.Context, image string) ([]string, error) {
+	var state struct {
+		Watchers []struct {
+			Address string `json:"address"`
+		} `json:"watchers"`
+	}
+	if err := c.rbdJSON(ctx, &state, "status", image); err != nil {
+		return nil, err
+	}
+	locks, err := c.locks(ctx, image)
+	var out []string
+	for _, w := range state.Watchers {
+		out = append(out, w.Address)
+	}
+	for _, l := range locks {
+		out = append(out, l.Address)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), err
+}
+
 // breakLock takes the lock from a client; it is fenced.
 func (c *cluster) breakLock(ctx context.Context, image string, l lock) error {
 	_, err := c.rbd(ctx, "lock", "remove", image, l.ID, l.Locker)

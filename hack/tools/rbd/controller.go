@@ -200,7 +200,7 @@ func (c *controller) ControllerPublishVolume(ctx context.Context, r *csi.Control
 }
 
 // ControllerUnpublishVolume implements ControllerServer. A node that has unstaged the
-// volume has no lock; one that has it is lost, and fenced before the answer.
+// volume has no client any more; one that has it is lost, and fenced before the answer.
 func (c *controller) ControllerUnpublishVolume(ctx context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	image, node := r.GetVolumeId(), r.GetNodeId()
 	end, err := c.begin(image)
@@ -223,6 +223,11 @@ func (c *controller) ControllerUnpublishVolume(ctx context.Context, r *csi.Contr
 	if err := c.fence(ctx, image, has, words); err != nil {
 		return nil, failed(err)
 	}
+	if words[metaClients] != "" {
+		if err := c.ceph.setMetadata(ctx, image, metaClients, ""); err != nil {
+			return nil, failed(err)
+		}
+	}
 	return done, failed(c.ceph.setMetadata(ctx, image, metaNode, ""))
 }
 
@@ -240,7 +245,7 @@ func (c *controller) ControllerExpandVolume(ctx context.Context, r *csi.Controll
 	defer end()
 	have, err := c.ceph.size(ctx, image)
 	if err == nil && have < want {
-		have, err = want, c.ceph.resize(ctx, image, want)
+		have, err = want, c.grow(ctx, image, want)
 	}
 	if err != nil {
 		return nil, failed(err)

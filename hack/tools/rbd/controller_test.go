@@ -31,6 +31,8 @@ type fakeImage struct {
 	size  int64
 	words map[string]string
 	locks []lock
+	// watchers are addresses.
+	watchers []string
 }
 
 func (f *fakeCeph) run(_ context.Context, args ...string) ([]byte, error) {
@@ -68,6 +70,15 @@ func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
 			return nil, nil // as rbd prints it
 		}
 		answer = img.words
+	case "status " + name:
+		type watcher struct {
+			Address string `json:"address"`
+		}
+		var all []watcher
+		for _, address := range img.watchers {
+			all = append(all, watcher{address})
+		}
+		answer = map[string]any{"watchers": all}
 	case "lock list":
 		answer = img.locks
 	default:
@@ -281,6 +292,28 @@ func TestExpandImage(t *testing.T) {
 	}
 	expand(2<<30+1, 2<<30+objectSize)
 	expand(1<<30, 2<<30+objectSize)
+}
+
+// TestFenceWithoutLock: who grows an image has its lock then. A client that watches the
+// image is fenced all the same, and one that nobody has heard of since.
+func TestFenceWithoutLock(t *testing.T) {
+	w := newWorld(t)
+	_, err := w.publish("a")
+	wantCode(t, err, codes.OK)
+	img := w.ceph.images[testImage]
+	w.lock("10.0.0.11:0/1")
+	_, err = w.ControllerExpandVolume(context.Background(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: testImage, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 << 30},
+	})
+	wantCode(t, err, codes.OK)
+	img.locks, img.watchers = nil, []string{"10.0.0.11:0/2"}
+	wantCode(t, w.unpublish("a"), codes.OK)
+	if want := map[string]bool{"10.0.0.11:0/1": true, "10.0.0.11:0/2": true}; !maps.Equal(w.ceph.blocked, want) {
+		t.Errorf("blocked %v, want %v", w.ceph.blocked, want)
+	}
+	if img.words[metaClients] != "" || img.words[metaNode] != "" {
+		t.Errorf("words kept with the image: %v", img.words)
+	}
 }
 
 func TestOneCallAtATime(t *testing.T) {

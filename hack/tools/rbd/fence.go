@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,11 @@ import (
 const (
 	// metaNode is the node that it is published to.
 	metaNode = "lab.node"
+	// metaClients are clients of that node that were there before the image grew, with
+	// blanks between: who grows it takes the lock, and a client that nobody can reach after
+	// that leaves no trace. One that has unstaged the volume since is fenced too, which
+	// keeps nobody out.
+	metaClients = "lab.clients"
 	// metaFenced are the clients that were fenced for it, a list of fenced in JSON.
 	metaFenced = "lab.fenced"
 )
@@ -60,12 +66,13 @@ func newNodeBoots(kubeconfig string) (boots, error) {
 	}, nil
 }
 
-// fence takes the lock from whoever has it, so that none of its writes arrives any more.
-// An image is published to one node, which is therefore that of the lock. A fence is
-// remembered before it is made: a call that was killed in between is repeated.
+// fence keeps out whoever has an image open, so that none of its writes arrives any more,
+// and takes the lock from it. An image is published to one node, which is therefore that of
+// its clients. A fence is remembered before it is made: a call that was killed in between is
+// repeated.
 func (c *controller) fence(ctx context.Context, image, node string, words map[string]string) error {
-	locks, err := c.ceph.locks(ctx, image)
-	if err != nil || len(locks) == 0 {
+	clients, err := c.everyClient(ctx, image, words)
+	if err != nil || len(clients) == 0 {
 		return err
 	}
 	boot, err := c.boots(ctx, node)
@@ -76,24 +83,55 @@ func (c *controller) fence(ctx context.Context, image, node string, words map[st
 	if err != nil {
 		return err
 	}
-	for _, l := range locks {
-		if !slices.ContainsFunc(list, func(f fenced) bool { return f.Address == l.Address }) {
-			list = append(list, fenced{Address: l.Address, Node: node, Boot: boot})
+	for _, client := range clients {
+		if !slices.ContainsFunc(list, func(f fenced) bool { return f.Address == client }) {
+			list = append(list, fenced{Address: client, Node: node, Boot: boot})
 		}
 	}
 	if err := c.remember(ctx, image, words, list); err != nil {
 		return err
 	}
-	for _, l := range locks {
-		if err := c.ceph.block(ctx, l.Address, fenceLasts); err != nil {
+	for _, client := range clients {
+		if err := c.ceph.block(ctx, client, fenceLasts); err != nil {
 			return err
 		}
+		klog.InfoS("Fenced", "image", image, "node", node, "client", client)
+	}
+	locks, err := c.ceph.locks(ctx, image)
+	for _, l := range locks {
 		if err := c.ceph.breakLock(ctx, image, l); err != nil {
 			return err
 		}
-		klog.InfoS("Fenced", "image", image, "node", node, "client", l.Address)
 	}
-	return nil
+	return err
+}
+
+// everyClient are the clients that an image has, and those remembered.
+func (c *controller) everyClient(ctx context.Context, image string, words map[string]string) ([]string, error) {
+	clients, err := c.ceph.clients(ctx, image)
+	clients = append(clients, strings.Fields(words[metaClients])...)
+	slices.Sort(clients)
+	return slices.Compact(clients), err
+}
+
+// grow makes an image larger; who has it open is remembered before that.
+func (c *controller) grow(ctx context.Context, image string, size int64) error {
+	words, err := c.ceph.metadata(ctx, image)
+	if err != nil {
+		return err
+	}
+	if words[metaNode] != "" {
+		clients, err := c.everyClient(ctx, image, words)
+		if err != nil {
+			return err
+		}
+		if value := strings.Join(clients, " "); value != words[metaClients] {
+			if err := c.ceph.setMetadata(ctx, image, metaClients, value); err != nil {
+				return err
+			}
+		}
+	}
+	return c.ceph.resize(ctx, image, size)
 }
 
 // unfence takes away the entries of clients that are gone for certain: their node has

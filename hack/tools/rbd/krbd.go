@@ -31,21 +31,14 @@ type mapping struct {
 	Client string
 }
 
-// errMapped is returned where the kernel says that another client has the lock.
-var errMapped = errors.New("another client has the exclusive lock")
-
 // mapRequest says what is to be mapped and who asks.
 type mapRequest struct {
 	image, monitors, user, key string
 }
 
-// lockLimit is how long the kernel waits for the lock. It breaks the lock of a client that
-// is gone, after half a minute, and does not wait for one that lives.
-const lockLimit = 90 * time.Second
-
-// attach maps an image. What it cannot do without its lock it does not do: a lock is taken
-// at the map and kept (exclusive). There is one client for each mapping (noshare). I/O
-// waits for a cluster that does not answer, for ever: what fails is for the fence to say.
+// attach maps an image. Nothing is read or written without its lock (lock_on_read), and
+// there is one client for each mapping (noshare). I/O waits for a cluster that does not
+// answer, for ever: what fails is for the fence to say.
 func (k krbd) attach(r mapRequest) error {
 	pool, image, _ := strings.Cut(r.image, "/")
 	secret, err := base64.StdEncoding.DecodeString(r.key)
@@ -67,13 +60,29 @@ func (k krbd) attachHere(r mapRequest, pool, image string, secret []byte) error 
 	if _, err := unix.AddKey("ceph", name, secret, unix.KEY_SPEC_THREAD_KEYRING); err != nil {
 		return fmt.Errorf("key ring: %w", err)
 	}
-	options := fmt.Sprintf("name=%s,key=%s,ms_mode=prefer-crc,noshare,exclusive,lock_timeout=%d", r.user, name, int(lockLimit.Seconds()))
-	err := k.write("add_single_major", strings.Join([]string{r.monitors, options, pool, image, "-"}, " "))
-	switch {
-	case errors.Is(err, unix.EROFS), errors.Is(err, unix.EBUSY), errors.Is(err, unix.ETIMEDOUT):
-		return fmt.Errorf("map %s: %w: %w", r.image, errMapped, err)
-	case err != nil:
+	options := fmt.Sprintf("name=%s,key=%s,ms_mode=prefer-crc,noshare,lock_on_read", r.user, name)
+	if err := k.write("add_single_major", strings.Join([]string{r.monitors, options, pool, image, "-"}, " ")); err != nil {
 		return fmt.Errorf("map %s: %w", r.image, err)
+	}
+	return nil
+}
+
+// lock has the client take the exclusive lock, by a read. It waits for a client that has
+// the lock and is gone, half a minute, and breaks the lock then.
+func (k krbd) lock(m mapping) error {
+	const size = 4096
+	buffer, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE) // aligned
+	if err != nil {
+		return fmt.Errorf("memory for a read: %w", err)
+	}
+	defer func() { _ = unix.Munmap(buffer) }()
+	f, err := os.OpenFile(k.device(m), os.O_RDONLY|unix.O_DIRECT, 0)
+	if err != nil {
+		return fmt.Errorf("lock of %s: %w", m.Image, err)
+	}
+	_, err = f.ReadAt(buffer, 0)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("lock of %s: %w", m.Image, err)
 	}
 	return nil
 }

@@ -2,13 +2,16 @@
 // of a driver whose volumes are cached: raw block volumes of one writer. It is for the
 // lab, and strict: a call out of order is refused, never made good.
 //
-// What fences is the exclusive lock, as with any RBD client. A node maps an image with
-// the option exclusive: it holds the lock from the map to the unmap, and a second node
-// that maps the image fails. ControllerUnpublishVolume of a node that still has the lock
-// puts its client on the OSDs' blocklist, so that a node which nobody can reach writes
-// nothing any more. Each mapping is a client of its own (noshare): the node's other
-// volumes go on. The entry is taken away by a publication after the node's reboot, see
-// fence.go.
+// What fences is the exclusive lock, as with any RBD client, and the OSDs' blocklist. A
+// node that stages a volume takes the lock, and has it until it unstages the volume.
+// ControllerUnpublishVolume of a node whose client is still there puts that client on the
+// blocklist, so that a node which nobody can reach writes nothing any more. Each mapping is
+// a client of its own (noshare): the node's other volumes go on. The entry is taken away
+// by a publication after the node's reboot, see fence.go.
+//
+// The lock is one that a client gives away when it is asked for (there is no map option
+// exclusive), since an image cannot grow below a client that keeps it: so the controller
+// remembers who had it. That an image is on one node is for the controller to see to.
 package main
 
 import (

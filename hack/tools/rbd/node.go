@@ -33,6 +33,7 @@ const expandLimit = 30 * time.Second
 type kernel interface {
 	find(image string) (mapping, bool, error)
 	attach(r mapRequest) error
+	lock(m mapping) error
 	detach(m mapping) error
 	refresh(m mapping) error
 	device(m mapping) string
@@ -193,16 +194,15 @@ func checkStage(r *csi.NodeStageVolumeRequest, request mapRequest) error {
 }
 
 func (n *node) stage(request mapRequest, path string) error {
-	err := n.kernel.attach(request)
-	if errors.Is(err, errMapped) {
-		return status.Error(codes.FailedPrecondition, err.Error())
-	}
-	if err != nil {
+	if err := n.kernel.attach(request); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
 	m, mapped, err := n.kernel.find(request.image)
 	if err != nil || !mapped {
 		return status.Errorf(codes.Internal, "%s was mapped and is not there: %v", request.image, err)
+	}
+	if err := n.kernel.lock(m); err != nil {
+		return status.Error(codes.Internal, err.Error())
 	}
 	return n.save(request.image, staged{Boot: n.boot, ID: m.ID, Client: m.Client, Staging: path})
 }
@@ -330,7 +330,8 @@ func (n *node) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolume
 }
 
 // NodeExpandVolume implements NodeServer: the kernel hears of a new size by itself, and
-// is asked all the same, so that the answer can say that it has it.
+// is asked all the same, so that the answer can say that it has it. The lock went to who
+// has changed the size, and is taken back.
 func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	end, err := n.begin(r.GetVolumeId())
 	if err != nil {
@@ -347,6 +348,9 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 	ctx, cancel := context.WithTimeout(ctx, expandLimit)
 	defer cancel()
 	size, err := n.kernel.awaitSize(ctx, m, r.GetCapacityRange().GetRequiredBytes())
+	if err == nil {
+		err = n.kernel.lock(m)
+	}
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
