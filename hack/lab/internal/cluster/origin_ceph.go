@@ -82,7 +82,7 @@ func (l *Lab) writeCephEntrance() error {
 exec unshare --mount --propagation=private -- sh -ec 'mount --rbind /dev "$1/dev"; mount -t proc proc "$1/proc"; exec chroot "$@"' ceph %s "$@"
 `
 	if err := os.WriteFile(l.cephEntrance(), fmt.Appendf(nil, script, l.cephRoot()), 0o700); err != nil {
-		return fmt.Errorf("Ceph's root: %w", err)
+		return fmt.Errorf("root of Ceph: %w", err)
 	}
 	return nil
 }
@@ -180,21 +180,21 @@ func (l *Lab) unpackCeph(ctx context.Context, archive string) error {
 	}
 	fresh := root + ".new"
 	if err := os.RemoveAll(fresh); err != nil {
-		return fmt.Errorf("Ceph's root: %w", err)
+		return fmt.Errorf("root of Ceph: %w", err)
 	}
 	for _, dir := range []string{
 		"dev", "proc", "run/ceph", "tmp", "etc/ceph", "var/log/ceph", "var/lib/ceph/tmp",
 		"var/lib/ceph/mon/ceph-a", "var/lib/ceph/osd/ceph-0", "var/lib/ceph/mgr/ceph-x",
 	} {
 		if err := os.MkdirAll(filepath.Join(fresh, dir), 0o755); err != nil {
-			return fmt.Errorf("Ceph's root: %w", err)
+			return fmt.Errorf("root of Ceph: %w", err)
 		}
 	}
 	if out, err := exec.CommandContext(ctx, "tar", "--numeric-owner", "-C", fresh, "-xf", archive).CombinedOutput(); err != nil {
-		return fmt.Errorf("Ceph's root: tar: %w: %s", err, out)
+		return fmt.Errorf("root of Ceph: tar: %w: %s", err, out)
 	}
 	if err := os.WriteFile(filepath.Join(fresh, "etc/ceph/ceph.conf"), []byte(cephConf(newUUID())), 0o644); err != nil {
-		return fmt.Errorf("Ceph's root: %w", err)
+		return fmt.Errorf("root of Ceph: %w", err)
 	}
 	return os.Rename(fresh, root)
 }
@@ -254,7 +254,7 @@ func (l *Lab) makeMonitor(ctx context.Context) error {
 	}
 	conf, err := os.ReadFile(filepath.Join(l.cephRoot(), "etc/ceph/ceph.conf"))
 	if err != nil {
-		return fmt.Errorf("Ceph's monitor: %w", err)
+		return fmt.Errorf("monitor of Ceph: %w", err)
 	}
 	_, fsid, _ := strings.Cut(string(conf), "fsid = ")
 	fsid, _, _ = strings.Cut(fsid, "\n")
@@ -270,7 +270,7 @@ func (l *Lab) makeMonitor(ctx context.Context) error {
 		{"touch", data + "/made"},
 	} {
 		if _, err := l.ceph(ctx, "", argv...); err != nil {
-			return fmt.Errorf("Ceph's monitor: %w", err)
+			return fmt.Errorf("monitor of Ceph: %w", err)
 		}
 	}
 	return nil
@@ -299,7 +299,7 @@ printf '[osd.0]\n\tkey = %s\n' "$key" >keyring
 ceph-osd -i 0 --mkfs --osd-uuid "$2"
 touch made`
 	if _, err := l.ceph(ctx, "", "sh", "-ec", script, "osd", osdDir, newUUID()); err != nil {
-		return fmt.Errorf("Ceph's OSD: %w", err)
+		return fmt.Errorf("OSD of Ceph: %w", err)
 	}
 	return nil
 }
@@ -327,7 +327,7 @@ func (l *Lab) makePool(ctx context.Context) error {
 			"osd", "profile rbd pool=" + cephPool, "-o", clientKeyring(cephNode)},
 	} {
 		if _, err := l.ceph(ctx, "", argv...); err != nil {
-			return fmt.Errorf("Ceph's pool: %w", err)
+			return fmt.Errorf("pool of Ceph: %w", err)
 		}
 	}
 	return nil
