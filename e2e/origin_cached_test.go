@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -21,21 +22,22 @@ import (
 // originsNamespace is where the chart has the claims of origins by default.
 const originsNamespace = "nearflash-origins"
 
-// cachedOrigin makes a volume over a disk of the lab's origin driver, and a pod with it on a node: both
+// cachedOrigin makes a volume over a disk of an origin driver, and a pod with it on a node: both
 // classes wait for that.
-func (s *space) cachedOrigin(ctx context.Context, name, node string, mode v1alpha1.CacheMode) (*vol, error) {
-	parameters := map[string]string{"backend": "csi", "originStorageClass": originClass}
+func (s *space) cachedOrigin(ctx context.Context, o originDriver, spec volumeSpec, node string) (*vol, error) {
+	parameters := map[string]string{"backend": "csi", "originStorageClass": o.class}
 	for key := range k.SecretParameters {
 		parameters[key] = "" // they are the storage server's
 	}
-	class, err := s.class(ctx, name, cluster.ClassSpec{Mode: mode, Delayed: true, Parameters: parameters})
+	maps.Copy(parameters, o.parameters)
+	class, err := s.class(ctx, spec.name, cluster.ClassSpec{Mode: spec.mode, CacheSize: spec.cacheSize, Delayed: true, Parameters: parameters})
 	if err != nil {
 		return nil, err
 	}
-	v := &vol{space: s, claim: name}
-	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: class, Size: "1Gi"}
-	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
-		return nil, fmt.Errorf("claim %s: %w", name, err)
+	v := &vol{space: s, claim: spec.name, block: spec.kind == block}
+	claim := cluster.ClaimSpec{Namespace: s.name, Name: v.claim, Class: class, Size: "1Gi", Block: v.block}
+	if err := k.API.Create(ctx, cluster.Claim(claim)); err != nil {
+		return nil, fmt.Errorf("claim %s: %w", v.claim, err)
 	}
 	if err := v.begin(ctx, node); err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
 var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "lab", "slow"), func() {
 	It("is cached, moves, and is deleted with the disk", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.cachedOrigin(ctx, "over", nodeA, v1alpha1.CacheModeWritethrough)
+		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "over", mode: v1alpha1.CacheModeWritethrough}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 		pv, err := v.origin(ctx)
@@ -102,7 +104,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 
 	It("keeps its unflushed writes for its node, and the disk with it, when the node loses its power", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.cachedOrigin(ctx, "dirty", nodeA, v1alpha1.CacheModeWriteback)
+		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		pv, err := v.origin(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -122,9 +124,9 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 
 	It("is taken from a lost node only with its writes and by the other driver", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		clean, err := s.cachedOrigin(ctx, "clean", nodeA, v1alpha1.CacheModeWritethrough)
+		clean, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "clean", mode: v1alpha1.CacheModeWritethrough}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
-		dirty, err := s.cachedOrigin(ctx, "dirty", nodeA, v1alpha1.CacheModeWriteback)
+		dirty, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		sums := map[*vol]string{}
 		disks := map[*vol]string{}

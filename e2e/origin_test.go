@@ -16,14 +16,21 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-// originClass is the class of the lab's origin driver (lab up --origin pd): raw disks,
-// without a cache.
-const originClass = "pd"
+// originDriver is another CSI driver of the lab.
+type originDriver struct {
+	// class is its class: raw disks, without a cache.
+	class string
+	// parameters are those of a class of ours over it, but the name of its class.
+	parameters map[string]string
+}
+
+// pd is what `lab up --origin pd` brings.
+var pd = originDriver{class: "pd"}
 
 // originVolume makes a pod on a node with a new disk of the origin.
-func (s *space) originVolume(ctx context.Context, name, node string) (*vol, error) {
+func (s *space) originVolume(ctx context.Context, o originDriver, name, node string) (*vol, error) {
 	v := &vol{space: s, claim: name, block: true}
-	claim := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi", Block: true}
+	claim := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: o.class, Size: "1Gi", Block: true}
 	if err := k.API.Create(ctx, cluster.Claim(claim)); err != nil {
 		return nil, fmt.Errorf("claim %s: %w", name, err)
 	}
@@ -70,7 +77,7 @@ func expectDiskGone(ctx context.Context, name string) {
 var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), func() {
 	It("goes from node to node with its data, grows, and leaves nothing", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.originVolume(ctx, "disk", nodeA)
+		v, err := s.originVolume(ctx, pd, "disk", nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())
@@ -91,7 +98,7 @@ var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), f
 
 	It("is there after a power loss of its machine and a restart of its controller", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.originVolume(ctx, "disk", nodeA)
+		v, err := s.originVolume(ctx, pd, "disk", nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())

@@ -40,7 +40,16 @@ selected() {
 export NEARFLASH_KUBECTL_PLUGIN="$PWD/$out/kubectl-nearflash"
 export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
-if selected "($labels) && origin"; then "$out/lab" artifacts pd; fi
+origin=""
+if selected "($labels) && origin"; then origin=pd; fi
+if selected "($labels) && origin-ceph"; then
+  if [[ -n $origin ]]; then
+    echo "the filter $labels selects specs of two origins (origin, origin-ceph), and a lab has one: run them apart"
+    exit 1
+  fi
+  origin=ceph
+fi
+if [[ -n $origin ]]; then "$out/lab" artifacts "$origin"; fi
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
 if [[ ${UPSTREAM:-} == true ]]; then
@@ -56,7 +65,7 @@ part() {
   # What a run has left that was ended with its machine.
   run "${lab[@]}" down
   up=(up)
-  if selected "($filter) && origin" "$1"; then up+=(--origin pd); fi
+  if [[ -n $origin ]] && selected "($filter) && (origin || origin-ceph)" "$1"; then up+=(--origin "$origin"); fi
   run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

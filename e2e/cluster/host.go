@@ -105,16 +105,21 @@ func (l *Lab) FreshControl(ctx context.Context) error {
 	return err
 }
 
-// KillOrigin kills processes of the origin driver's controller, or all of it.
+// KillOrigin kills processes of the origin, or all of its driver's controller.
 func (l *Lab) KillOrigin(ctx context.Context, processes ...string) error {
 	_, err := l.do(ctx, nil, append([]string{"origin", "kill"}, processes...)...)
 	return err
 }
 
-// StartOrigin starts what does not run of the origin driver's controller.
+// StartOrigin starts what does not run of the origin.
 func (l *Lab) StartOrigin(ctx context.Context) error {
 	_, err := l.do(ctx, nil, "origin", "start")
 	return err
+}
+
+// Ceph runs a command beside the lab's Ceph.
+func (l *Lab) Ceph(ctx context.Context, args ...string) (string, error) {
+	return l.do(ctx, nil, append([]string{"origin", "exec", "--"}, args...)...)
 }
 
 // Disks lists what is plugged into a machine: device, name and file of each disk.

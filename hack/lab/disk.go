@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
@@ -78,10 +80,10 @@ func newDiskList(o *options) *cobra.Command {
 }
 
 func newOrigin(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "origin", Short: "Break and mend the controller of the origin driver (up --origin)"}
+	cmd := &cobra.Command{Use: "origin", Short: "Break and mend the origin (up --origin)"}
 	cmd.AddCommand(&cobra.Command{
-		Use:   "kill [controller|provisioner|attacher|resizer]...",
-		Short: "Kill processes of it, or all; what is attached stays so",
+		Use:   "kill [controller|provisioner|attacher|resizer|mon|mgr|osd]...",
+		Short: "Kill processes of it, or all of the driver's controller; what is attached stays so",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lab, err := o.lab()
 			if err != nil {
@@ -100,6 +102,27 @@ func newOrigin(o *options) *cobra.Command {
 			}
 			return lab.StartOrigin(cmd.Context())
 		},
-	})
+	}, newOriginExec(o))
 	return cmd
+}
+
+func newOriginExec(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec -- COMMAND...",
+		Short: "Run a command beside Ceph's daemons, such as ceph or rbd (up --origin ceph)",
+		Long: `Runs in the root and in the network of Ceph's daemons, with the administrator's key at
+hand. Input, output and exit status are passed on.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			err = lab.OriginExec(cmd.Context(), args, os.Stdin, os.Stdout, os.Stderr)
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
+				return exitCode(exit.ExitCode())
+			}
+			return err
+		},
+	}
 }

@@ -36,7 +36,7 @@ it started is ended.`,
 			if up.Origin, err = cluster.ParseOrigin(origin, zones); err != nil {
 				return err
 			}
-			up.Parts = func(ctx context.Context, origin bool) (cluster.Parts, error) {
+			up.Parts = func(ctx context.Context, origin string) (cluster.Parts, error) {
 				return clusterParts(ctx, lab.Checkout, origin)
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), limit, fmt.Errorf("not up after %v", limit))
@@ -46,8 +46,8 @@ it started is ended.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&noDriver, "no-driver", false, "stop when both nodes are Ready")
-	f.StringVar(&origin, "origin", "", "also run a CSI driver whose volumes can be cached: pd, Google's Persistent Disk driver over a cloud of files")
-	f.StringVar(&zones, "origin-zones", "", "NODE=ZONE,... of its cloud, in a lab that has no origin yet (default: one zone for all)")
+	f.StringVar(&origin, "origin", "", "also run a CSI driver whose volumes can be cached: pd, Google's Persistent Disk driver over a cloud of files, or ceph, block devices of a Ceph on this machine")
+	f.StringVar(&zones, "origin-zones", "", "NODE=ZONE,... of the cloud of pd, in a lab that has no origin yet (default: one zone for all)")
 	f.Int64Var(&up.Sizes.SSDMiB, "ssd-size", 8192, "size of each node's SSD in MiB (sparse)")
 	f.Int64Var(&up.Sizes.StorageMiB, "storage-size", 32768, "size of the storage server's disk in MiB (sparse)")
 	f.IntVar(&up.Sizes.WorkerMemoryMiB, "node-memory", 2560, "memory of each node in MiB")
@@ -57,10 +57,13 @@ it started is ended.`,
 	return cmd
 }
 
-func clusterParts(ctx context.Context, checkout string, origin bool) (cluster.Parts, error) {
+func clusterParts(ctx context.Context, checkout, origin string) (cluster.Parts, error) {
 	groups := []artifact.Group{artifact.Cluster}
-	if origin {
+	switch origin {
+	case cluster.OriginPD:
 		groups = append(groups, artifact.PD)
+	case cluster.OriginCeph:
+		groups = append(groups, artifact.Ceph)
 	}
 	set, err := ensureArtifacts(ctx, checkout, groups...)
 	if err != nil {
@@ -72,12 +75,19 @@ func clusterParts(ctx context.Context, checkout string, origin bool) (cluster.Pa
 	}
 	return cluster.Parts{
 		SnapshotDefinitions: snapshots,
-		Kernel:              set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Origin: cluster.OriginParts(set.PD),
+		Kernel:              set.Kernel, NodeBase: set.NodeBase, Bin: set.Bin, Origin: originParts(set),
 		// The storage server runs the program itself, no node needs its image.
 		Images: slices.DeleteFunc(slices.Clone(set.DriverImages), func(path string) bool {
 			return filepath.Base(path) == "nearflash-target.tar"
 		}),
 	}, nil
+}
+
+func originParts(set *artifact.Set) cluster.OriginParts {
+	return cluster.OriginParts{
+		Program: set.PD, Root: set.CephRoot, Tools: artifact.NodeTools,
+		Provisioner: set.Sidecars.Provisioner, Attacher: set.Sidecars.Attacher, Resizer: set.Sidecars.Resizer,
+	}
 }
 
 func newDown(o *options) *cobra.Command {
@@ -109,7 +119,7 @@ func newImages(o *options) *cobra.Command {
 			if err := lab.MustBeUp(); err != nil { // reads the state, and so the checkout
 				return err
 			}
-			parts, err := clusterParts(cmd.Context(), lab.Checkout, false)
+			parts, err := clusterParts(cmd.Context(), lab.Checkout, "")
 			if err != nil {
 				return err
 			}

@@ -36,6 +36,9 @@ const (
 	// PD is Google's Persistent Disk driver for a lab, an example of a driver whose
 	// volumes are cached, and its sidecars as programs; used with Cluster.
 	PD Group = "pd"
+	// Ceph is the root file system of a Ceph of one machine for a lab, and the sidecars of
+	// the driver over it as programs; used with Cluster.
+	Ceph Group = "ceph"
 	// Upstream is Kubernetes' own suite of tests and the images that its pods run.
 	Upstream Group = "upstream"
 	// Kind is what a cluster made by kind needs: Images, and archives of the sidecars
@@ -48,7 +51,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Images, Kind, KindGuest, Upstream}, StockKernels()...)
+	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Ceph, Images, Kind, KindGuest, Upstream}, StockKernels()...)
 }
 
 // Options say what is needed and where it is kept.
@@ -194,7 +197,7 @@ type plan struct {
 	driverImages, fullImages      *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
-	pd                            *task
+	pd, ceph                      *task
 	// stock are the kernels of distributions.
 	stock map[Group]*task
 
@@ -264,6 +267,11 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	}
 	if slices.Contains(groups, PD) {
 		if err := b.planPD(p); err != nil {
+			return nil, err
+		}
+	}
+	if slices.Contains(groups, Ceph) {
+		if err := b.planCeph(p); err != nil {
 			return nil, err
 		}
 	}

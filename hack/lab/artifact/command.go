@@ -25,6 +25,7 @@ func Command() *cobra.Command {
 		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, prometheus (and promtool), kernel (guest kernel and root),\n" +
 			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives),\n" +
 			"pd (Google's Persistent Disk driver, for `up --origin pd`),\n" +
+			"ceph (Ceph's daemons and tools, for `up --origin ceph`),\n" +
 			"upstream (Kubernetes' own tests and the images of their pods), debian-12, debian-13, debian-newest (kernels of distributions).",
 		ValidArgs:    groupNames(),
 		Args:         cobra.OnlyValidArgs,
@@ -126,7 +127,8 @@ func printSet(w io.Writer, set *Set) error {
 	add("node-root", set.NodeRoot)
 	add("node-base", set.NodeBase)
 	add("kind-guest", set.KindGuest)
-	add("pd-driver", set.PD.Program)
+	add("pd-driver", set.PD)
+	add("ceph-root", set.CephRoot)
 	for _, g := range StockKernels() {
 		add(string(g), set.Stock[g].Vmlinuz)
 	}

@@ -51,6 +51,9 @@ func TestPlanGroups(t *testing.T) {
 		"pd": {
 			groups: []Group{PD}, wantTasks: []string{"pd", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
+		"ceph": {
+			groups: []Group{Ceph}, wantTasks: []string{"ceph", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
+		},
 		"kind": {
 			groups:    []Group{Kind},
 			wantTasks: []string{"full images", "node-tools", "other images", "sidecars", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
@@ -104,7 +107,7 @@ func TestPlanGroups(t *testing.T) {
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc(slices.AppendSeq([]*task{
 		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
-		p.kindGuest, p.pd,
+		p.kindGuest, p.pd, p.ceph,
 	}, maps.Values(p.stock)), func(t *task) bool { return t == nil })
 }
 

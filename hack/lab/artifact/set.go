@@ -33,22 +33,26 @@ type Set struct {
 	FullImages []string
 	// OtherImages are complete archives of the other images of a cluster (Kind).
 	OtherImages []string
-	// PD is the Persistent Disk driver (PD).
-	PD PDDriver
+	// PD is the program of the Persistent Disk driver (PD).
+	PD string
+	// CephRoot is an archive of a root file system with Ceph's daemons and tools (Ceph).
+	CephRoot string
+	// Sidecars are programs for an origin's controller (PD, Ceph).
+	Sidecars Sidecars
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
 	KindGuest string
 	// Stock are the kernels of distributions (their groups).
 	Stock map[Group]StockKernel
 }
 
-// PDDriver is a CSI driver with what goes with it.
-type PDDriver struct {
-	// Program is the driver, Tools the name of an image that the nodes have, with
-	// the host tools that it calls.
-	Program, Tools string
-	// Provisioner, Attacher and Resizer are the programs of its sidecars.
+// Sidecars are the programs of the sidecars that a CSI driver's controller needs.
+type Sidecars struct {
 	Provisioner, Attacher, Resizer string
 }
+
+// NodeTools is the name of an image that the nodes have, with host tools: what an origin's
+// node plugin runs over.
+const NodeTools = nodeToolsImage
 
 // StockKernel is an unmodified kernel of a distribution.
 type StockKernel struct {
@@ -105,8 +109,13 @@ func (p *plan) set(groups []Group) *Set {
 		}
 	}
 	if p.pd != nil {
-		s.PD = PDDriver{
-			Program: p.pd.file(pdProgramName), Tools: nodeToolsImage,
+		s.PD = p.pd.file(pdProgramName)
+	}
+	if p.ceph != nil {
+		s.CephRoot = p.ceph.file(layerFile)
+	}
+	if p.pd != nil || p.ceph != nil {
+		s.Sidecars = Sidecars{
 			Provisioner: p.sidecars.file("csi-provisioner"), Attacher: p.sidecars.file("csi-attacher"), Resizer: p.sidecars.file("csi-resizer"),
 		}
 	}
@@ -144,7 +153,9 @@ func (s *Set) Dir(g Group) (string, error) {
 	case Kernel:
 		path = s.Kernel
 	case PD:
-		path = s.PD.Program
+		path = s.PD
+	case Ceph:
+		path = s.CephRoot
 	case Images:
 		if len(s.FullImages) > 0 {
 			path = s.FullImages[0]

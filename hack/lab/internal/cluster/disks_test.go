@@ -68,6 +68,8 @@ func TestParseOrigin(t *testing.T) {
 		"none":           {},
 		"one zone":       {name: OriginPD, want: one},
 		"two zones":      {name: OriginPD, zones: "node-b=us-lab1-b", want: two},
+		"ceph":           {name: OriginCeph},
+		"zones of ceph":  {name: OriginCeph, zones: "node-b=us-lab1-b", wantErr: ErrOrigin},
 		"other origin":   {name: "x", wantErr: ErrOrigin},
 		"zones alone":    {zones: "node-b=us-lab1-b", wantErr: ErrOrigin},
 		"no worker":      {name: OriginPD, zones: "storage=us-lab1-b", wantErr: ErrOrigin},
@@ -90,22 +92,26 @@ func TestParseOrigin(t *testing.T) {
 	}
 }
 
-// TestOriginPod: what the driver's node half sees of the host is what its own manifest
-// shows it, and the program.
+// TestOriginPod: what the node half of a driver sees of the host is what drivers' own
+// manifests show them, and the program.
 func TestOriginPod(t *testing.T) {
-	o, err := ParseOrigin(OriginPD, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, v := range originPod(o, "image", "/images/other/program")["volumes"].([]m) {
-		got = append(got, v["hostPath"].(m)["path"].(string))
-	}
-	want := []string{
-		"/var/lib/kubelet/plugins/kubernetes.io/csi", "/var/lib/kubelet/pods", "/var/lib/kubelet/plugins/pd.csi.storage.gke.io",
-		"/var/lib/kubelet/plugins_registry", "/dev", "/sys", "/run/udev", "/images/other/program",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("folders (-want +got):\n%s", diff)
+	for name, more := range map[string][]string{OriginPD: nil, OriginCeph: {"/lib/modules"}} {
+		t.Run(name, func(t *testing.T) {
+			o, err := ParseOrigin(name, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, v := range o.kind().pod(o, "/images/other/program")["volumes"].([]m) {
+				got = append(got, v["hostPath"].(m)["path"].(string))
+			}
+			want := append([]string{
+				"/var/lib/kubelet/plugins/kubernetes.io/csi", "/var/lib/kubelet/pods", "/var/lib/kubelet/plugins/" + o.kind().driver,
+				"/var/lib/kubelet/plugins_registry", "/dev", "/sys", "/run/udev", "/images/other/program",
+			}, more...)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("folders (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -22,16 +22,21 @@ import (
 
 // Origin is a CSI driver whose volumes the driver under test can cache.
 type Origin struct {
-	// Name is the only one there is, [OriginPD].
+	// Name is [OriginPD] or [OriginCeph].
 	Name string `json:"name"`
-	// Zones maps nodes to zones of its cloud.
-	Zones map[string]string `json:"zones"`
+	// Zones maps nodes to zones of the cloud of OriginPD.
+	Zones map[string]string `json:"zones,omitempty"`
 	// Parts are what it was started with last.
 	Parts OriginParts `json:"parts"`
 }
 
-// OriginPD is Google's Persistent Disk driver over a cloud whose disks are files.
-const OriginPD = "pd"
+// The origins that there are.
+const (
+	// OriginPD is Google's Persistent Disk driver over a cloud whose disks are files.
+	OriginPD = "pd"
+	// OriginCeph is a driver of block devices over a Ceph of one machine.
+	OriginCeph = "ceph"
+)
 
 // originZone is where nodes are unless it is said.
 const originZone = "us-lab1-a"
@@ -44,8 +49,14 @@ func ParseOrigin(name, zones string) (*Origin, error) {
 	if name == "" && zones == "" {
 		return nil, nil
 	}
-	if name != OriginPD {
-		return nil, fmt.Errorf("%w %q: there is %s", ErrOrigin, name, OriginPD)
+	if name != OriginPD && name != OriginCeph {
+		return nil, fmt.Errorf("%w %q: there are %s and %s", ErrOrigin, name, OriginPD, OriginCeph)
+	}
+	if name == OriginCeph {
+		if zones != "" {
+			return nil, fmt.Errorf("%w: %s has no zones", ErrOrigin, name)
+		}
+		return &Origin{Name: name}, nil
 	}
 	o := &Origin{Name: name, Zones: map[string]string{}}
 	for _, n := range plan.Workers() {
@@ -82,18 +93,39 @@ const (
 	originResizer     = originPrefix + "resizer"
 )
 
-// processes names what runs on the host, in the order in which it starts.
-func (o *Origin) processes() []string {
-	if o == nil {
-		return nil
-	}
+// controllers names the driver's controller and its sidecars.
+func controllers() []string {
 	return []string{originController, originProvisioner, originAttacher, originResizer}
+}
+
+// processes names what runs on the host, in the order in which it starts: the storage
+// first, if it is here.
+func (o *Origin) processes() []string {
+	switch {
+	case o == nil:
+		return nil
+	case o.Name == OriginCeph:
+		return append(cephDaemons(), controllers()...)
+	default:
+		return controllers()
+	}
+}
+
+// kind is how the origin appears in the cluster.
+func (o *Origin) kind() originKind {
+	if o.Name == OriginCeph {
+		return rbdKind()
+	}
+	return pdKind()
 }
 
 // OriginParts are the files of an origin: the driver's program, the name of an image
 // with the host tools that it calls on nodes, and the programs of its sidecars.
 type OriginParts struct {
-	Program     string `json:"program"`
+	// Program is empty if the lab builds it.
+	Program string `json:"program"`
+	// Root is an archive of the root that the storage's daemons run in, if it has some.
+	Root        string `json:"root,omitempty"`
 	Tools       string `json:"tools"`
 	Provisioner string `json:"provisioner"`
 	Attacher    string `json:"attacher"`
@@ -103,25 +135,45 @@ type OriginParts struct {
 // startOrigin starts what does not run of the origin, brings its objects up to date and
 // waits until it has registered on every node. The guests run.
 func (l *Lab) startOrigin(ctx context.Context, s state) error {
-	parts := s.Origin.Parts
-	program, err := l.stageOrigin(parts.Program)
-	if err != nil {
-		return err
-	}
 	if err := l.copySelf(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(l.Paths.Origin(), 0o700); err != nil {
 		return fmt.Errorf("origin: %w", err)
 	}
+	kind := s.Origin.kind()
+	var objects []any
+	if s.Origin.Name == OriginCeph {
+		// It is on the disk when it has run before, and the same file.
+		if _, err := l.install(ctx, rbdPackage, l.rbdProgram()); err != nil {
+			return err
+		}
+		secret, err := l.startCeph(ctx, s.Origin)
+		if err != nil {
+			return err
+		}
+		objects = append(objects, secret)
+	}
+	program, err := l.stageOrigin(l.originProgram(s.Origin))
+	if err != nil {
+		return err
+	}
 	if err := l.startOriginProcesses(ctx, s.Origin); err != nil {
 		return err
 	}
-	objects := originObjects(s.Origin, parts.Tools, program)
+	objects = append(originObjects(kind, kind.pod(s.Origin, program)), objects...)
 	if err := l.kubectl(ctx, s, objects, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 		return err
 	}
-	return l.awaitOrigin(ctx)
+	return l.awaitOrigin(ctx, s.Origin)
+}
+
+// originProgram is the path of the driver's program.
+func (l *Lab) originProgram(o *Origin) string {
+	if o.Name == OriginCeph {
+		return l.rbdProgram()
+	}
+	return o.Parts.Program
 }
 
 func (l *Lab) startOriginProcesses(ctx context.Context, o *Origin) error {
@@ -133,8 +185,9 @@ func (l *Lab) startOriginProcesses(ctx context.Context, o *Origin) error {
 	return nil
 }
 
-// KillOrigin kills processes of the origin's controller, or all of it: "controller",
-// "provisioner", "attacher", "resizer". What is attached stays so.
+// KillOrigin kills processes of the origin: "controller", "provisioner", "attacher",
+// "resizer", which are meant if none is named, and the storage's own, if it has some: "mon",
+// "mgr", "osd". What is attached stays so.
 func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
 	s, unlock, err := l.lockState(ctx)
 	if err != nil {
@@ -144,13 +197,13 @@ func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
 	if s.Origin == nil {
 		return fmt.Errorf("%w: none runs", ErrOrigin)
 	}
-	names := s.Origin.processes()
+	names := controllers()
 	if len(which) > 0 {
 		names = names[:0]
 	}
 	for _, w := range which {
 		name := originPrefix + w
-		if !slices.Contains((&Origin{}).processes(), name) {
+		if !slices.Contains(s.Origin.processes(), name) {
 			return fmt.Errorf("%w: it has no %q", ErrOrigin, w)
 		}
 		names = append(names, name)
@@ -170,7 +223,7 @@ func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
 	return nil
 }
 
-// StartOrigin starts what does not run of the origin's controller.
+// StartOrigin starts what does not run of the origin on the host.
 func (l *Lab) StartOrigin(ctx context.Context) error {
 	s, unlock, err := l.lockState(ctx)
 	if err != nil {
@@ -178,7 +231,7 @@ func (l *Lab) StartOrigin(ctx context.Context) error {
 	}
 	defer unlock()
 	if s.Origin == nil {
-		return fmt.Errorf("%w: none runs; lab up --origin %s", ErrOrigin, OriginPD)
+		return fmt.Errorf("%w: none runs; lab up --origin %s, or %s", ErrOrigin, OriginPD, OriginCeph)
 	}
 	return l.startOriginProcesses(ctx, s.Origin)
 }
@@ -201,23 +254,24 @@ func (l *Lab) stageOrigin(program string) (string, error) {
 }
 
 // awaitOrigin waits until the driver is registered on every node.
-func (l *Lab) awaitOrigin(ctx context.Context) error {
+func (l *Lab) awaitOrigin(ctx context.Context, o *Origin) error {
+	name := o.kind().driver
 	api, err := l.api()
 	if err != nil {
 		return err
 	}
 	err = until(ctx, "the origin driver on the nodes", func(ctx context.Context) (bool, error) {
-		if err := l.mustLive((&Origin{}).processes()...); err != nil {
+		if err := l.mustLive(o.processes()...); err != nil {
 			return true, err
 		}
-		nodes, err := api.CSINodes(ctx, originDriver)
+		nodes, err := api.CSINodes(ctx, name)
 		if err != nil {
 			return false, err
 		}
 		if len(nodes) == len(plan.Workers()) {
 			return true, nil
 		}
-		return false, fmt.Errorf("%s has registered on %v", originDriver, nodes)
+		return false, fmt.Errorf("%s has registered on %v", name, nodes)
 	})
 	if err == nil {
 		l.say("origin driver registered")
@@ -253,7 +307,13 @@ func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + filepath.Dir(filepath.Dir(l.Paths.Root))},
 	}
 	switch name {
+	case cephMon, cephOSD, cephMgr:
+		l.cephSpec(&spec)
 	case originController:
+		if o.Name == OriginCeph {
+			l.rbdControllerSpec(&spec, socket)
+			break
+		}
 		spec.Path = parts.Program
 		spec.Args = []string{
 			"--mode=controller", "--v=4", "--endpoint=" + socket, "--state-dir=" + filepath.Join(dir, "disks"),

@@ -5,42 +5,56 @@ import (
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 )
 
-// Names of the origin in the cluster.
-const (
-	originDriver    = "pd.csi.storage.gke.io"
-	originClass     = "pd"
-	originNamespace = "lab-origin"
-	originNode      = "pd-csi-node"
-	originPluginDir = "/var/lib/kubelet/plugins/" + originDriver
-)
+// originNamespace is where an origin's objects are.
+const originNamespace = "lab-origin"
 
 type m = driver.M
 
-// originObjects are what the driver needs of the cluster. They follow its own
-// manifests; what is left out is said beside it.
-func originObjects(o *Origin, image, program string) []any {
-	meta := m{"name": originNode, "namespace": originNamespace}
+// originKind is how an origin appears in the cluster.
+type originKind struct {
+	// driver is the name of the CSI driver, class that of its class, with parameters, and
+	// node that of its DaemonSet.
+	driver, class, node string
+	parameters          m
+	// pod is the driver's node half; program is its path on the nodes.
+	pod func(o *Origin, program string) m
+}
+
+// pluginDir is where the node half has its socket.
+func (k originKind) pluginDir() string { return "/var/lib/kubelet/plugins/" + k.driver }
+
+// pdKind is Google's driver. What is left out of its own manifests is said beside it.
+func pdKind() originKind {
+	return originKind{
+		driver: "pd.csi.storage.gke.io", class: OriginPD, node: "pd-csi-node",
+		parameters: m{"type": "pd-ssd"}, pod: pdPod,
+	}
+}
+
+// originObjects are what an origin needs of the cluster.
+func originObjects(k originKind, pod m) []any {
+	meta := m{"name": k.node, "namespace": originNamespace}
 	return []any{
 		m{"apiVersion": "v1", "kind": "Namespace", "metadata": m{"name": originNamespace}},
 		m{
-			"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": m{"name": originDriver},
+			"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": m{"name": k.driver},
 			"spec": m{"attachRequired": true, "podInfoOnMount": false},
 		},
 		m{
-			"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": m{"name": originClass},
-			"provisioner": originDriver, "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
-			"parameters": m{"type": "pd-ssd"},
+			"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": m{"name": k.class},
+			"provisioner": k.driver, "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
+			"parameters": k.parameters,
 		},
 		originRole(pki.OriginUser, originRules()),
 		originBinding(pki.OriginUser, m{"kind": "User", "name": pki.OriginUser, "apiGroup": "rbac.authorization.k8s.io"}),
 		m{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-		originRole(originNode, []m{rule("", "nodes", "get")}),
-		originBinding(originNode, m{"kind": "ServiceAccount", "name": originNode, "namespace": originNamespace}),
+		originRole(k.node, []m{rule("", "nodes", "get")}),
+		originBinding(k.node, m{"kind": "ServiceAccount", "name": k.node, "namespace": originNamespace}),
 		m{
 			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta,
 			"spec": m{
-				"selector": m{"matchLabels": m{"app": originNode}},
-				"template": m{"metadata": m{"labels": m{"app": originNode}}, "spec": originPod(o, image, program)},
+				"selector": m{"matchLabels": m{"app": k.node}},
+				"template": m{"metadata": m{"labels": m{"app": k.node}}, "spec": pod},
 			},
 		},
 	}
@@ -81,41 +95,49 @@ func originBinding(role string, subject m) m {
 	}
 }
 
-// originPod is the driver's node half. It sees of kubelet's folders what the driver's
-// own manifest shows it: the staging folders of Kubernetes and the pods' folders, no
-// others. udev's rules and the modules are left out: the lab's driver calls neither
-// udevadm nor modprobe. The registrar's work is done by the program itself, which lies
-// in a folder of the host, over an image with the tools that it calls.
-func originPod(o *Origin, image, program string) m {
-	mount := func(name, path string) m { return m{"name": name, "mountPath": path} }
+// originPod is a driver's node half: a program of the host over an image with the tools
+// that it calls. It sees of kubelet's folders what the drivers' own manifests show them: the
+// staging folders of Kubernetes and the pods' folders, no others. The registrar's work is
+// done by the program itself.
+func originPod(k originKind, image, program string, args []string) m {
 	shared := func(name, path string) m {
 		return m{"name": name, "mountPath": path, "mountPropagation": "Bidirectional"}
 	}
-	host := func(name, path, kind string) m { return m{"name": name, "hostPath": m{"path": path, "type": kind}} }
 	const csi, pods = "/var/lib/kubelet/plugins/kubernetes.io/csi", "/var/lib/kubelet/pods"
 	return m{
-		"hostNetwork": true, "serviceAccountName": originNode, "priorityClassName": "system-node-critical",
+		"hostNetwork": true, "serviceAccountName": k.node, "priorityClassName": "system-node-critical",
 		"tolerations":                   []m{{"operator": "Exists"}},
 		"terminationGracePeriodSeconds": 2,
 		"containers": []m{{
-			"name": "pd-driver", "image": image, "imagePullPolicy": "Never",
-			"command": []string{
-				"/pd-csi-driver", "--mode=node", "--v=4", "--node-name=$(NODE_NAME)", "--instances=" + o.instances(),
-				"--kubelet-endpoint=" + originPluginDir + "/csi.sock",
-			},
+			"name": "driver", "image": image, "imagePullPolicy": "Never",
+			"command": append([]string{
+				"/csi-driver", "--mode=node", "--v=4", "--node-name=$(NODE_NAME)", "--kubelet-endpoint=" + k.pluginDir() + "/csi.sock",
+			}, args...),
 			"env":             []m{{"name": "NODE_NAME", "valueFrom": m{"fieldRef": m{"fieldPath": "spec.nodeName"}}}},
 			"securityContext": m{"privileged": true},
 			"volumeMounts": []m{
 				shared("kubelet-csi", csi), shared("kubelet-pods", pods), mount("plugin", "/csi"), mount("registration", "/registration"),
 				mount("dev", "/dev"), mount("sys", "/sys"), mount("udev", "/run/udev"),
-				{"name": "program", "mountPath": "/pd-csi-driver", "readOnly": true},
+				{"name": "program", "mountPath": "/csi-driver", "readOnly": true},
 			},
 		}},
 		"volumes": []m{
-			host("kubelet-csi", csi, "DirectoryOrCreate"), host("kubelet-pods", pods, "Directory"),
-			host("plugin", originPluginDir, "DirectoryOrCreate"), host("registration", "/var/lib/kubelet/plugins_registry", "Directory"),
-			host("dev", "/dev", "Directory"), host("sys", "/sys", "Directory"), host("udev", "/run/udev", "Directory"),
-			host("program", program, "File"),
+			hostPath("kubelet-csi", csi, "DirectoryOrCreate"), hostPath("kubelet-pods", pods, "Directory"),
+			hostPath("plugin", k.pluginDir(), "DirectoryOrCreate"), hostPath("registration", "/var/lib/kubelet/plugins_registry", "Directory"),
+			hostPath("dev", "/dev", "Directory"), hostPath("sys", "/sys", "Directory"), hostPath("udev", "/run/udev", "Directory"),
+			hostPath("program", program, "File"),
 		},
 	}
+}
+
+func mount(name, path string) m { return m{"name": name, "mountPath": path} }
+
+func hostPath(name, path, kind string) m {
+	return m{"name": name, "hostPath": m{"path": path, "type": kind}}
+}
+
+// pdPod leaves out udev's rules and the modules: the lab's driver calls neither udevadm
+// nor modprobe.
+func pdPod(o *Origin, program string) m {
+	return originPod(o.kind(), o.Parts.Tools, program, []string{"--instances=" + o.instances()})
 }

@@ -32,9 +32,9 @@ type Parts struct {
 
 // UpOptions say what [Lab.Up] makes.
 type UpOptions struct {
-	// Parts returns the files, making what is absent.
-	// An origin driver's are among them if it asks for one.
-	Parts func(ctx context.Context, origin bool) (Parts, error)
+	// Parts returns the files, making what is absent. Those of an origin driver are
+	// among them if it is named.
+	Parts func(ctx context.Context, origin string) (Parts, error)
 	Sizes Sizes
 	// Driver says whether the driver is installed too.
 	Driver bool
@@ -63,7 +63,11 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	if s.Origin == nil {
 		s.Origin = o.Origin
 	}
-	parts, partsErr := o.Parts(ctx, s.Origin != nil)
+	origin := ""
+	if s.Origin != nil {
+		origin = s.Origin.Name
+	}
+	parts, partsErr := o.Parts(ctx, origin)
 	if partsErr != nil {
 		return partsErr
 	}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// errNoImage is returned for an image that the pool does not have.
+var errNoImage = errors.New("no such image")
+
+// runner runs a program of Ceph and returns its standard output.
+type runner func(ctx context.Context, args ...string) ([]byte, error)
+
+// commandLimit bounds one command. Ceph's programs wait for ever for a cluster that does
+// not answer; every call of the controller may be repeated.
+const commandLimit = 60 * time.Second
+
+// commandRunner puts words before each command.
+func commandRunner(prefix []string) runner {
+	return func(ctx context.Context, args ...string) ([]byte, error) {
+		ctx, cancel := context.WithTimeout(ctx, commandLimit)
+		defer cancel()
+		argv := slices.Concat(prefix, args)
+		var stdout, stderr bytes.Buffer
+		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		}
+		return stdout.Bytes(), nil
+	}
+}
+
+// cluster is a Ceph cluster, asked by its own programs.
+type cluster struct {
+	run  runner
+	user string
+}
+
+func (c *cluster) rbd(ctx context.Context, args ...string) ([]byte, error) {
+	out, err := c.run(ctx, slices.Concat([]string{"rbd", "--id", c.user}, args)...)
+	// rbd's exit status is the error number.
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == int(syscall.ENOENT) {
+		err = fmt.Errorf("%w: %w", errNoImage, err)
+	}
+	return out, err
+}
+
+func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
+	out, err := c.rbd(ctx, append(args, "--format", "json")...)
+	if err != nil {
+		return err
+	}
+	// An empty list of words is printed as nothing at all.
+	if len(bytes.TrimSpace(out)) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("rbd %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// create makes an image. Of its features there is what a kernel of any age can map, and
+// the lock.
+func (c *cluster) create(ctx context.Context, image string, size int64) error {
+	_, err := c.rbd(ctx, "create", "--size", strconv.FormatInt(size, 10)+"B", "--image-feature", "layering,exclusive-lock", image)
+	return err
+}
+
+// size is an image's, in bytes.
+func (c *cluster) size(ctx context.Context, image string) (int64, error) {
+	var info struct {
+		Size int64 `json:"size"`
+	}
+	return info.Size, c.rbdJSON(ctx, &info, "info", image)
+}
+
+func (c *cluster) resize(ctx context.Context, image string, size int64) error {
+	_, err := c.rbd(ctx, "resize", "--no-progress", "--size", strconv.FormatInt(size, 10)+"B", image)
+	return err
+}
+
+func (c *cluster) remove(ctx context.Context, image string) error {
+	_, err := c.rbd(ctx, "remove", "--no-progress", image)
+	return err
+}
+
+// metadata are the words that are kept with an image.
+func (c *cluster) metadata(ctx context.Context, image string) (map[string]string, error) {
+	words := map[string]string{}
+	return words, c.rbdJSON(ctx, &words, "image-meta", "list", image)
+}
+
+// setMetadata keeps a word, or with an empty value forgets it; it must be there then.
+func (c *cluster) setMetadata(ctx context.Context, image, key, value string) error {
+	args := []string{"image-meta", "set", image, key, value}
+	if value == "" {
+		args = []string{"image-meta", "remove", image, key}
+	}
+	_, err := c.rbd(ctx, args...)
+	return err
+}
+
+// lock is the exclusive lock of an image, as a client has it.
+type lock struct {
+	ID      string `json:"id"`
+	Locker  string `json:"locker"`
+	Address string `json:"address"`
+}
+
+func (c *cluster) locks(ctx context.Context, image string) ([]lock, error) {
+	var locks []lock
+	return locks, c.rbdJSON(ctx, &locks, "lock", "list", image)
+}
+
+// clients are the addresses of all that have an image open for writing: who watches it,
+// and who has its lock. A client that cannot be reached stops to be the former.
+func (c *cluster) clients(ctx context.Context, image string) ([]string, error) {
+	var state struct {
+		Watchers []struct {
+			Address string `json:"address"`
+		} `json:"watchers"`
+	}
+	if err := c.rbdJSON(ctx, &state, "status", image); err != nil {
+		return nil, err
+	}
+	locks, err := c.locks(ctx, image)
+	var out []string
+	for _, w := range state.Watchers {
+		out = append(out, w.Address)
+	}
+	for _, l := range locks {
+		out = append(out, l.Address)
+	}
+	slices.Sort(out)
+	return slices.Compact(out), err
+}
+
+// breakLock takes the lock from a client; it is fenced.
+func (c *cluster) breakLock(ctx context.Context, image string, l lock) error {
+	_, err := c.rbd(ctx, "lock", "remove", image, l.ID, l.Locker)
+	return err
+}
+
+// block has the OSDs refuse whatever a client sends; block and allow may be repeated.
+func (c *cluster) block(ctx context.Context, address string, lasts time.Duration) error {
+	_, err := c.run(ctx, "ceph", "--id", c.user, "osd", "blocklist", "add", address, strconv.Itoa(int(lasts.Seconds())))
+	return err
+}
+
+// allow ends that.
+func (c *cluster) allow(ctx context.Context, address string) error {
+	_, err := c.run(ctx, "ceph", "--id", c.user, "osd", "blocklist", "rm", address)
+	return err
+}
