@@ -9,7 +9,8 @@ import (
 
 // CutRequest says under what a volume is cut.
 type CutRequest struct {
-	// Hold is the token of the hold under which the cut is made. It is kept with the cut.
+	// Hold is the token of the hold under which the cut is made, 1 to 255 letters, digits and
+	// hyphens. It is kept with the cut.
 	Hold string
 	// Filesystem is what the record says of the volume's content, for what is made from the cut.
 	Filesystem volume.Formatted
@@ -46,8 +47,13 @@ type Snapshots interface {
 	Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req CutRequest) (Cut, error)
 	// Find returns a cut. Errors: ErrNotFound.
 	Find(ctx context.Context, id volume.SnapshotID) (Cut, error)
-	// Accept says, durably, that the hold of a cut was there all the time. Errors: ErrNotFound.
-	Accept(ctx context.Context, id volume.SnapshotID) error
+	// Accept says, durably, that the hold of a cut was there all the time. It names the hold: a
+	// caller that stalls must not accept what was cut under a later one. Errors: ErrNotFound
+	// without a cut of this ID and hold.
+	Accept(ctx context.Context, id volume.SnapshotID, hold string) error
+	// DropCut deletes a cut that has this hold and was not accepted, judged in the same moment:
+	// what was accepted, is of another hold, or is missing, is left, and that is success.
+	DropCut(ctx context.Context, id volume.SnapshotID, hold string) error
 	// DeleteCut deletes a cut; a missing one is success. What was made from it stays, or
 	// ErrInUse says that it must go first.
 	DeleteCut(ctx context.Context, id volume.SnapshotID) error

@@ -68,7 +68,7 @@ func testSweepCuts(t *testing.T, _ *rest.Config, f *fixture) {
 	leave("sweep-held", "held")
 	leave("sweep-accepted", "over")
 	leave("sweep-late", "over")
-	if err := f.storage.Accept(t.Context(), "sweep-accepted"); err != nil {
+	if err := f.storage.Accept(t.Context(), "sweep-accepted", "over"); err != nil {
 		t.Fatal(err)
 	}
 	err := records.UpdateObject(t.Context(), f.client, f.id, func(obj *v1alpha1.CachedVolume) error {
@@ -103,7 +103,7 @@ func testSweepCuts(t *testing.T, _ *rest.Config, f *fixture) {
 	sweep(true, all...)
 	f.read = func() { // between the look at all and that at one
 		f.read = nil
-		if err := f.storage.Accept(t.Context(), "sweep-late"); err != nil {
+		if err := f.storage.Accept(t.Context(), "sweep-late", "over"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -47,7 +47,7 @@ func (c *cluster) testCuts(t *testing.T) {
 	}
 	cut("kept", "held")
 	cut("accepted", "held")
-	c.must(t, c.storage.Accept(t.Context(), "accepted"))
+	c.must(t, c.storage.Accept(t.Context(), "accepted", "held"))
 	cut("left", "over")
 	eventually(t, "what was cut for nobody goes", func() bool {
 		_, err := c.storage.Find(t.Context(), "left")

@@ -301,7 +301,7 @@ func TestKernelSnapshotKilled(t *testing.T) {
 				if r.contentOf(svc, name) == "after" {
 					late++
 				}
-				must(t, svc.DeleteSnapshot(t.Context(), name))
+				must(t, svc.DeleteSnapshot(t.Context(), name, ""))
 			}
 		}
 		_, err = svc.CreateSnapshot(t.Context(), target.SnapshotRequest{Name: name, Volume: "v1", Hold: "h"})
@@ -309,7 +309,7 @@ func TestKernelSnapshotKilled(t *testing.T) {
 		if got := r.contentOf(svc, name); got != "after" {
 			t.Errorf("round %d: the snapshot has %q", i, got)
 		}
-		must(t, svc.DeleteSnapshot(t.Context(), name))
+		must(t, svc.DeleteSnapshot(t.Context(), name, ""))
 	}
 	t.Logf("of %d commands that were killed within %v %d left a snapshot; %d of the %d that were looked into had a later content", rounds, whole, left, late, left/2)
 	if left == 0 || left == rounds {
@@ -320,7 +320,7 @@ func TestKernelSnapshotKilled(t *testing.T) {
 // contentOf is the text of a volume that is made of a snapshot.
 func (r *rig) contentOf(svc *target.Service, snapshot string) string {
 	r.t.Helper()
-	must(r.t, svc.AcceptSnapshot(r.t.Context(), snapshot))
+	must(r.t, svc.AcceptSnapshot(r.t.Context(), snapshot, "h"))
 	_, err := svc.CreateVolumeFromSnapshot(r.t.Context(), "w", 24*mib, "", snapshot)
 	must(r.t, err)
 	text, err := r.readText("nf-w")
@@ -343,7 +343,7 @@ func TestKernelSnapshotProcess(t *testing.T) {
 				_, err := p.client.CreateSnapshot(ctx, targetclient.SnapshotRequest{Name: name, Volume: "v1", Hold: "h"})
 				return err
 			},
-			func() error { return p.client.AcceptSnapshot(ctx, name) },
+			func() error { return p.client.AcceptSnapshot(ctx, name, "h") },
 			func() error {
 				_, err := p.client.CreateVolumeFromSnapshot(ctx, "w", 24*mib, targetclient.ServerDefault, name)
 				return err
@@ -364,7 +364,7 @@ func TestKernelSnapshotProcess(t *testing.T) {
 		if err != nil || v.SizeBytes != 24*mib || !v.Ready {
 			t.Errorf("round %d: %+v, %v", i, v, err)
 		}
-		must(t, errors.Join(p.client.DeleteVolume(ctx, "w"), p.client.DeleteSnapshot(ctx, name)))
+		must(t, errors.Join(p.client.DeleteVolume(ctx, "w"), p.client.DeleteSnapshot(ctx, name, "")))
 	}
 	if all, _, err := p.client.ListSnapshots(ctx, 0, ""); err != nil || len(all) > 0 {
 		t.Errorf("left: %+v, %v", all, err)

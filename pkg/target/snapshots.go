@@ -16,10 +16,16 @@ import (
 // snapshotLock begins the locks of snapshots; no volume's name has a blank.
 const snapshotLock = "snapshot "
 
-// noteAccepted is what LVM takes in a tag.
-const noteAccepted = `up to 255 letters, digits and _ + . - / = ! : & #`
+// What LVM takes in a tag.
+const (
+	noteAccepted = `up to 255 letters, digits and _ + . - / = ! : & #`
+	holdAccepted = `1 to 255 letters, digits and _ + . - / = ! : & #`
+)
 
-var notePattern = regexp.MustCompile(`^[A-Za-z0-9_+.\-/=!:&#]{0,255}$`)
+var (
+	notePattern = regexp.MustCompile(`^[A-Za-z0-9_+.\-/=!:&#]{0,255}$`)
+	holdPattern = regexp.MustCompile(`^[A-Za-z0-9_+.\-/=!:&#]{1,255}$`)
+)
 
 // SnapshotRequest asks for a snapshot of a volume. Hold and Filesystem are kept with it.
 type SnapshotRequest struct {
@@ -45,7 +51,7 @@ func (s *Service) checkSnapshotRequest(req SnapshotRequest) error {
 		pattern                *regexp.Regexp
 	}{
 		{"volume", req.Volume, volumeNameAccepted, volumeNamePattern},
-		{"hold", req.Hold, noteAccepted, notePattern},
+		{"hold", req.Hold, holdAccepted, holdPattern},
 		{"filesystem", req.Filesystem, noteAccepted, notePattern},
 	} {
 		if !f.pattern.MatchString(f.value) {
@@ -137,16 +143,19 @@ func (s *Service) accepted(ctx context.Context, name string) (lvol.Snapshot, err
 	return found, err
 }
 
-// AcceptSnapshot keeps with a snapshot that its maker has accepted it.
+// AcceptSnapshot keeps with a snapshot of a hold that its maker has accepted it.
 // Errors: *InvalidError, ErrNotFound.
-func (s *Service) AcceptSnapshot(ctx context.Context, name string) error {
+func (s *Service) AcceptSnapshot(ctx context.Context, name, hold string) error {
 	if err := s.checkSnapshot(name); err != nil {
 		return err
 	}
+	if !holdPattern.MatchString(hold) {
+		return &InvalidError{Field: "hold", Value: hold, Accepted: holdAccepted}
+	}
 	return changeOnly(ctx, s, snapshotLock+name, func(ctx context.Context) error {
 		found, err := s.vols.GetSnapshot(ctx, name)
-		if err == nil && !found.Done {
-			err = fmt.Errorf("%w: snapshot %s is not done", ErrNotFound, name)
+		if err == nil && (!found.Done || found.Hold != hold) {
+			err = fmt.Errorf("%w: snapshot %s is not done, or of another hold than %s", ErrNotFound, name, hold)
 		}
 		if err != nil {
 			return err
@@ -155,11 +164,15 @@ func (s *Service) AcceptSnapshot(ctx context.Context, name string) error {
 	})
 }
 
-// DeleteSnapshot removes a snapshot; one that does not exist is not an error.
+// DeleteSnapshot removes a snapshot; one that does not exist is not an error. With a hold, one
+// that was accepted, or has another hold, stays, and that is no error either.
 // Errors: *InvalidError, ErrBusy, ErrInProgress.
-func (s *Service) DeleteSnapshot(ctx context.Context, name string) error {
+func (s *Service) DeleteSnapshot(ctx context.Context, name, unacceptedHold string) error {
 	if err := s.checkSnapshot(name); err != nil {
 		return err
+	}
+	if !notePattern.MatchString(unacceptedHold) {
+		return &InvalidError{Field: "unaccepted_hold", Value: unacceptedHold, Accepted: noteAccepted}
 	}
 	return changeOnly(ctx, s, snapshotLock+name, func(ctx context.Context) error {
 		found, err := s.vols.GetSnapshot(ctx, name)
@@ -168,6 +181,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, name string) error {
 		}
 		if err != nil {
 			return err
+		}
+		if unacceptedHold != "" && (found.Accepted || found.Hold != unacceptedHold) {
+			return nil
 		}
 		return s.vols.DeleteSnapshot(ctx, found)
 	})

@@ -28,7 +28,7 @@ func mustCut(t *testing.T, svc *target.Service, name, of string) lvol.Snapshot {
 	t.Helper()
 	c, err := svc.CreateSnapshot(t.Context(), cutRequest(name, of))
 	if err == nil {
-		err = svc.AcceptSnapshot(t.Context(), name)
+		err = svc.AcceptSnapshot(t.Context(), name, "h")
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -42,10 +42,10 @@ func snapshotScenario(t *testing.T, svc *target.Service) []func() error {
 	ctx := t.Context()
 	return []func() error{
 		func() error { _, err := svc.CreateSnapshot(ctx, cutRequest("s", "v1")); return err },
-		func() error { return svc.AcceptSnapshot(ctx, "s") },
+		func() error { return svc.AcceptSnapshot(ctx, "s", "h") },
 		func() error { _, err := svc.CreateVolumeFromSnapshot(ctx, "w", 16*mib, "", "s"); return err },
 		func() error { _, err := svc.ExportVolume(ctx, "w", nodeB, account("b"), 1); return err },
-		func() error { return svc.DeleteSnapshot(ctx, "s") },
+		func() error { return svc.DeleteSnapshot(ctx, "s", "") },
 	}
 }
 
@@ -150,7 +150,7 @@ func TestUnfinishedSnapshot(t *testing.T) {
 	if c, err := svc.GetSnapshot(t.Context(), "s"); err != nil || c.Done {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if err := svc.AcceptSnapshot(t.Context(), "s"); !errors.Is(err, target.ErrNotFound) {
+	if err := svc.AcceptSnapshot(t.Context(), "s", "h"); !errors.Is(err, target.ErrNotFound) {
 		t.Errorf("accepted: %v", err)
 	}
 	if _, err := svc.CreateVolumeFromSnapshot(t.Context(), "w", 8*mib, "", "s"); !errors.Is(err, target.ErrNotFound) {
@@ -198,10 +198,13 @@ func TestInvalidSnapshots(t *testing.T) {
 		"thick":             {cut(func(r *target.SnapshotRequest) { r.Volume = "thick" }), "volume"},
 		"hold with a comma": {cut(func(r *target.SnapshotRequest) { r.Hold = "a,nearflash.accepted" }), "hold"},
 		"long hold":         {cut(func(r *target.SnapshotRequest) { r.Hold = strings.Repeat("a", 256) }), "hold"},
+		"no hold":           {cut(func(r *target.SnapshotRequest) { r.Hold = "" }), "hold"},
+		"accept hold":       {svc.AcceptSnapshot(t.Context(), "s", ""), "hold"},
+		"delete hold":       {svc.DeleteSnapshot(t.Context(), "s", "a b"), "unaccepted_hold"},
 		"filesystem":        {cut(func(r *target.SnapshotRequest) { r.Filesystem = "a b" }), "filesystem"},
 		"get":               {getErr, "name"},
-		"accept":            {svc.AcceptSnapshot(t.Context(), ".."), "name"},
-		"delete":            {svc.DeleteSnapshot(t.Context(), ""), "name"},
+		"accept":            {svc.AcceptSnapshot(t.Context(), "..", "h"), "name"},
+		"delete":            {svc.DeleteSnapshot(t.Context(), "", ""), "name"},
 		"snapshot":          {from(8*mib, "", "a b"), "snapshot"},
 		"thick volume":      {from(8*mib, target.Thick, "s"), "provisioning"},
 		"size 0":            {from(0, "", "s"), "size_bytes"},
@@ -259,7 +262,7 @@ func TestForeignSnapshot(t *testing.T) {
 	if _, err := svc.GetSnapshot(t.Context(), "s"); !errors.Is(err, target.ErrNotFound) {
 		t.Errorf("get: %v", err)
 	}
-	must(t, svc.DeleteSnapshot(t.Context(), "s"))
+	must(t, svc.DeleteSnapshot(t.Context(), "s", ""))
 	m.lvm.Tag("nf-v1", "nearflash.deleting")
 	if _, err := svc.CreateSnapshot(t.Context(), cutRequest("x", "v1")); !errors.Is(err, target.ErrNotFound) {
 		t.Errorf("of a volume that is being deleted: %v", err)
@@ -285,7 +288,7 @@ func TestSnapshotRace(t *testing.T) {
 				case 1:
 					_, _ = svc.CreateVolumeFromSnapshot(t.Context(), "a", 8*mib, "", "s")
 				case 2:
-					_ = svc.AcceptSnapshot(t.Context(), "s")
+					_ = svc.AcceptSnapshot(t.Context(), "s", "h")
 				case 3:
 					_ = svc.DeleteVolume(t.Context(), "a")
 				}
@@ -293,7 +296,7 @@ func TestSnapshotRace(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	must(t, errors.Join(svc.DeleteVolume(t.Context(), "a"), svc.DeleteSnapshot(t.Context(), "s")))
+	must(t, errors.Join(svc.DeleteVolume(t.Context(), "a"), svc.DeleteSnapshot(t.Context(), "s", "")))
 	if names := m.lvm.Names(); len(names) > 0 {
 		t.Errorf("left over: %q", names)
 	}
@@ -330,8 +333,8 @@ func TestEarlierServer(t *testing.T) {
 			return err
 		},
 		"get":    func(ctx context.Context) error { _, err := c.GetSnapshot(ctx, "s"); return err },
-		"accept": func(ctx context.Context) error { return c.AcceptSnapshot(ctx, "s") },
-		"delete": func(ctx context.Context) error { return c.DeleteSnapshot(ctx, "s") },
+		"accept": func(ctx context.Context) error { return c.AcceptSnapshot(ctx, "s", "h") },
+		"delete": func(ctx context.Context) error { return c.DeleteSnapshot(ctx, "s", "") },
 		"list":   func(ctx context.Context) error { _, _, err := c.ListSnapshots(ctx, 0, ""); return err },
 		"restore": func(ctx context.Context) error {
 			_, err := c.CreateVolumeFromSnapshot(ctx, "w", 8*mib, targetclient.ServerDefault, "s")

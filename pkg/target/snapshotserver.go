@@ -29,7 +29,7 @@ func (s *Server) GetSnapshot(ctx context.Context, req *targetpb.GetSnapshotReque
 
 // AcceptSnapshot implements targetpb.TargetServer.
 func (s *Server) AcceptSnapshot(ctx context.Context, req *targetpb.AcceptSnapshotRequest) (*targetpb.AcceptSnapshotResponse, error) {
-	if err := s.svc.AcceptSnapshot(ctx, req.GetName()); err != nil {
+	if err := s.svc.AcceptSnapshot(ctx, req.GetName(), req.GetHold()); err != nil {
 		return nil, statusFor(err)
 	}
 	return &targetpb.AcceptSnapshotResponse{}, nil
@@ -37,7 +37,7 @@ func (s *Server) AcceptSnapshot(ctx context.Context, req *targetpb.AcceptSnapsho
 
 // DeleteSnapshot implements targetpb.TargetServer.
 func (s *Server) DeleteSnapshot(ctx context.Context, req *targetpb.DeleteSnapshotRequest) (*targetpb.DeleteSnapshotResponse, error) {
-	if err := s.svc.DeleteSnapshot(ctx, req.GetName()); err != nil {
+	if err := s.svc.DeleteSnapshot(ctx, req.GetName(), req.GetUnacceptedHold()); err != nil {
 		return nil, statusFor(err)
 	}
 	return &targetpb.DeleteSnapshotResponse{}, nil

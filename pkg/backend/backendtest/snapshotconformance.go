@@ -27,6 +27,7 @@ func SnapshotConformance(t *testing.T, open func(t *testing.T) Store, without ..
 		"list":    conformCuts,
 		"restore": conformRestore,
 		"clone":   conformParentGone,
+		"drop":    conformDrop,
 		"thick":   conformThick,
 		"space":   conformCutSpace,
 		"epoch":   conformCutEpoch,
@@ -72,8 +73,7 @@ func cut(t *testing.T, b Store, id volume.SnapshotID, of volume.ID, hold string)
 // snapshot is cut, and the cut is accepted.
 func snapshot(t *testing.T, b Store, id volume.SnapshotID, of volume.ID) {
 	t.Helper()
-	cut(t, b, id, of, "hold-of-"+string(id))
-	must(t, b.Accept(t.Context(), id))
+	must(t, b.Accept(t.Context(), id, cut(t, b, id, of, "hold-of-"+string(id)).Hold))
 }
 
 // begin makes a volume of a cut.
@@ -87,7 +87,7 @@ func conformCut(t *testing.T, b Store) {
 	must(t, b.Create(ctx, "v", backend.Request{SizeBytes: 8 * mib}))
 	_, err := b.Find(ctx, "s")
 	want(t, "find without a cut", err, volume.ErrNotFound)
-	want(t, "accept without a cut", b.Accept(ctx, "s"), volume.ErrNotFound)
+	want(t, "accept without a cut", b.Accept(ctx, "s", "h"), volume.ErrNotFound)
 	must(t, b.DeleteCut(ctx, "s"))
 	_, err = b.Cut(ctx, "s", "none", backend.CutRequest{Hold: "h"})
 	want(t, "cut without a volume", err, volume.ErrNotFound)
@@ -105,8 +105,12 @@ func conformCut(t *testing.T, b Store) {
 	must(t, b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib}))
 	_, err = b.Cut(ctx, "s", "w", backend.CutRequest{Hold: "hold-1"})
 	want(t, "cut of another volume", err, volume.ErrExists)
+	want(t, "accept under another hold", b.Accept(ctx, "s", "hold-2"), volume.ErrNotFound)
+	if c, err := b.Find(ctx, "s"); err != nil || c.Accepted {
+		t.Errorf("accepted under another hold: %+v, %v", c, err)
+	}
 	for range 2 {
-		must(t, b.Accept(ctx, "s"))
+		must(t, b.Accept(ctx, "s", "hold-1"))
 	}
 	first.Accepted = true
 	for what, ask := range map[string]func() (backend.Cut, error){
@@ -159,6 +163,37 @@ func conformCutNames(t *testing.T, b Store) {
 	must(t, err)
 }
 
+// conformDrop: only what was never accepted is dropped, and only under its own hold.
+func conformDrop(t *testing.T, b Store) {
+	ctx := t.Context()
+	must(t, b.Create(ctx, "v", backend.Request{SizeBytes: 8 * mib}))
+	_, err := b.Cut(ctx, "s", "v", backend.CutRequest{})
+	want(t, "cut without a hold", err, volume.ErrInvalid)
+	want(t, "accept without a hold", b.Accept(ctx, "s", ""), volume.ErrInvalid)
+	want(t, "drop without a hold", b.DropCut(ctx, "s", ""), volume.ErrInvalid)
+	must(t, b.DropCut(ctx, "s", "hold-1"))
+	cut(t, b, "s", "v", "hold-1")
+	drop := func(hold string) {
+		t.Helper()
+		for range 2 {
+			eventually(t, "drop", func() (bool, error) { return true, b.DropCut(ctx, "s", hold) })
+		}
+	}
+	drop("hold-2")
+	_, err = b.Find(ctx, "s")
+	must(t, err)
+	drop("hold-1")
+	_, err = b.Find(ctx, "s")
+	want(t, "find of what was dropped", err, volume.ErrNotFound)
+	cut(t, b, "s", "v", "hold-2")
+	drop("hold-1") // of one who has stalled
+	must(t, b.Accept(ctx, "s", "hold-2"))
+	drop("hold-2")
+	if c, err := b.Find(ctx, "s"); err != nil || !c.Accepted {
+		t.Errorf("what was accepted, after it was to be dropped: %+v, %v", c, err)
+	}
+}
+
 func conformCuts(t *testing.T, b Store) {
 	ctx := t.Context()
 	if all, err := b.Cuts(ctx); err != nil || len(all) > 0 {
@@ -168,7 +203,7 @@ func conformCuts(t *testing.T, b Store) {
 	for _, id := range []volume.SnapshotID{"b", "c", "a"} {
 		cut(t, b, id, "v", "hold-of-"+string(id))
 	}
-	must(t, b.Accept(ctx, "b"))
+	must(t, b.Accept(ctx, "b", "hold-of-b"))
 	all, err := b.Cuts(ctx)
 	must(t, err)
 	if len(all) != 3 || !slices.IsSortedFunc(all, func(x, y backend.Cut) int { return cmp.Compare(x.ID, y.ID) }) {
@@ -294,7 +329,8 @@ func conformCutEpoch(t *testing.T, b Store) {
 		_, cutErr := b.Cut(ctx, "t", "v", backend.CutRequest{Hold: "h"})
 		_, foundErr := b.Cut(ctx, "s", "v", backend.CutRequest{Hold: "h"})
 		for what, err := range map[string]error{
-			"cut": cutErr, "cut that is there": foundErr, "accept": b.Accept(ctx, "open"), "delete": b.DeleteCut(ctx, "s"),
+			"cut": cutErr, "cut that is there": foundErr, "accept": b.Accept(ctx, "open", "h"), "delete": b.DeleteCut(ctx, "s"),
+			"drop":   b.DropCut(ctx, "open", "h"),
 			"create": b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib, From: "s"}),
 		} {
 			var refused *backend.EpochError
@@ -310,5 +346,5 @@ func conformCutEpoch(t *testing.T, b Store) {
 		want(t, "volume of a refused call", err, volume.ErrNotFound)
 	}
 	ctx := backend.WithEpoch(t.Context(), mine)
-	must(t, errors.Join(b.Accept(ctx, "open"), b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib, From: "s"}), b.DeleteCut(ctx, "s")))
+	must(t, errors.Join(b.Accept(ctx, "open", "h"), b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib, From: "s"}), b.DeleteCut(ctx, "s")))
 }

@@ -26,6 +26,8 @@ func (s *Server) cutOf(id volume.SnapshotID, of volume.ID, req backend.CutReques
 	}
 	v, ok := s.volumes[of]
 	switch {
+	case req.Hold == "":
+		return nil, noHold(id)
 	case !ok:
 		return nil, fmt.Errorf("%w: %s", volume.ErrNotFound, of)
 	case v.Request.Provisioning == thick:
@@ -82,15 +84,35 @@ func noCut(id volume.SnapshotID) error {
 }
 
 // Accept implements backend.Snapshots.
-func (s *Server) Accept(ctx context.Context, id volume.SnapshotID) error {
+func (s *Server) Accept(ctx context.Context, id volume.SnapshotID, hold string) error {
 	return s.change(ctx, "accept", volume.ID(id), func() error {
 		c, ok := s.cuts[id]
-		if !ok {
+		switch {
+		case hold == "":
+			return noHold(id)
+		case !ok || c.Hold != hold || !c.Done:
 			return noCut(id)
 		}
 		c.Accepted = true
 		return nil
 	})
+}
+
+// DropCut implements backend.Snapshots.
+func (s *Server) DropCut(ctx context.Context, id volume.SnapshotID, hold string) error {
+	return s.change(ctx, "drop-cut", volume.ID(id), func() error {
+		if hold == "" {
+			return noHold(id)
+		}
+		if c, ok := s.cuts[id]; ok && !c.Accepted && c.Hold == hold {
+			delete(s.cuts, id)
+		}
+		return nil
+	})
+}
+
+func noHold(id volume.SnapshotID) error {
+	return fmt.Errorf("%w: hold of snapshot %s is missing", volume.ErrInvalid, id)
 }
 
 // DeleteCut implements backend.Snapshots.

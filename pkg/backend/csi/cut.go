@@ -23,6 +23,9 @@ func (b *Backend) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, r
 	if _, err := volume.ParseID(string(id)); err != nil {
 		return backend.Cut{}, err
 	}
+	if err := checkHold(id, req.Hold); err != nil {
+		return backend.Cut{}, err
+	}
 	ctx, cancel := b.wait(ctx)
 	defer cancel()
 	var pace pacer
@@ -45,7 +48,7 @@ func (b *Backend) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, r
 		case cutDone:
 			return cutOf(have)
 		case cutEnd:
-			err = b.finishDeleteCut(ctx, id, have.UID)
+			err = b.finishDeleteCut(ctx, id, have.UID, whichever)
 		case cutWait:
 			if pace.next(ctx, "the volume is cut") != nil {
 				return cutOf(have)
@@ -87,21 +90,36 @@ func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, 
 }
 
 // Accept implements backend.Snapshots.
-func (b *Backend) Accept(ctx context.Context, id volume.SnapshotID) error {
-	s, err := b.existing(ctx, id)
-	if err != nil {
+func (b *Backend) Accept(ctx context.Context, id volume.SnapshotID, hold string) error {
+	if err := checkHold(id, hold); err != nil {
 		return err
 	}
-	c, err := cutOf(s)
-	switch {
-	case err != nil || c.Accepted:
-		return err
-	case !c.Done:
-		return fmt.Errorf("%w: snapshot %s is not cut yet", volume.ErrBusy, id)
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	for {
+		s, err := b.existing(ctx, id)
+		if err != nil {
+			return err
+		}
+		c, err := cutOf(s)
+		switch {
+		case err != nil:
+			return err
+		case c.Hold != hold:
+			return fmt.Errorf("%w: snapshot %s was cut under hold %q, %q was asked for", volume.ErrNotFound, id, c.Hold, hold)
+		case c.Accepted:
+			return nil
+		case !c.Done:
+			return fmt.Errorf("%w: snapshot %s is not cut yet", volume.ErrBusy, id)
+		}
+		err = b.writeSnapshot(ctx, s, func(s *snapshotv1.VolumeSnapshot) {
+			metav1.SetMetaDataAnnotation(&s.ObjectMeta, annotationAccepted, "true")
+		})
+		// The sidecar writes to it as well, when it is ready.
+		if err == nil || ctx.Err() != nil || !conflict(err) {
+			return err
+		}
 	}
-	return b.writeSnapshot(ctx, s, func(s *snapshotv1.VolumeSnapshot) {
-		metav1.SetMetaDataAnnotation(&s.ObjectMeta, annotationAccepted, "true")
-	})
 }
 
 // writeSnapshot changes a VolumeSnapshot as it was read. Errors: ErrBusy if it was changed since.
@@ -119,18 +137,42 @@ func (b *Backend) writeSnapshot(ctx context.Context, s *snapshotv1.VolumeSnapsho
 func (b *Backend) DeleteCut(ctx context.Context, id volume.SnapshotID) error {
 	ctx, cancel := b.wait(ctx)
 	defer cancel()
-	return b.finishDeleteCut(ctx, id, "")
+	return b.finishDeleteCut(ctx, id, "", whichever)
 }
 
-// finishDeleteCut deletes a VolumeSnapshot of ours, whichever it is or that of a UID alone.
-func (b *Backend) finishDeleteCut(ctx context.Context, id volume.SnapshotID, uid types.UID) error {
+// DropCut implements backend.Snapshots.
+func (b *Backend) DropCut(ctx context.Context, id volume.SnapshotID, hold string) error {
+	if err := checkHold(id, hold); err != nil {
+		return err
+	}
+	ctx, cancel := b.wait(ctx)
+	defer cancel()
+	return b.finishDeleteCut(ctx, id, "", func(s *snapshotv1.VolumeSnapshot) bool {
+		return s.Annotations[annotationHold] == hold && s.Annotations[annotationAccepted] != "true"
+	})
+}
+
+// checkHold takes the token of a hold.
+func checkHold(id volume.SnapshotID, hold string) error {
+	if hold == "" {
+		return fmt.Errorf("%w: hold of snapshot %s is missing", volume.ErrInvalid, id)
+	}
+	return nil
+}
+
+// whichever is meant of all cuts.
+func whichever(*snapshotv1.VolumeSnapshot) bool { return true }
+
+// finishDeleteCut deletes a VolumeSnapshot of ours that is meant, whichever it is or that of a
+// UID alone. It is judged on the version that is deleted.
+func (b *Backend) finishDeleteCut(ctx context.Context, id volume.SnapshotID, uid types.UID, meant func(*snapshotv1.VolumeSnapshot) bool) error {
 	var pace pacer
 	for {
 		have, err := b.readSnapshot(ctx, id)
 		if err != nil {
 			return err
 		}
-		if have != nil && uid != "" && have.UID != uid {
+		if have != nil && (uid != "" && have.UID != uid || !meant(have)) {
 			return nil
 		}
 		switch decideDeleteCut(have) {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
@@ -150,13 +151,13 @@ func TestSnapshots(t *testing.T) {
 	t.Run("conformance", func(t *testing.T) { testSnapshotConformance(t, cfg) })
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"content": testCutContent, "slow": testCutSlow, "refusals": testCutRefusals, "foreign": testCutForeign,
-		"deletion": testCutDeletion, "killed": testCutKilled,
+		"deletion": testCutDeletion, "stalled": testCutStalled, "killed": testCutKilled,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newCutFixture(t, cfg, "s-"+name)) })
 	}
 }
 
-func cutRequest() backend.CutRequest { return backend.CutRequest{Hold: "h, of a name/1"} }
+func cutRequest() backend.CutRequest { return backend.CutRequest{Hold: "h"} }
 
 // snapshot makes an accepted cut.
 func (f *fixture) snapshot(t *testing.T, id volume.SnapshotID, of volume.ID) backend.Cut {
@@ -166,7 +167,7 @@ func (f *fixture) snapshot(t *testing.T, id volume.SnapshotID, of volume.ID) bac
 	if !c.Done {
 		t.Fatalf("cut: %+v", c)
 	}
-	must(t, f.b.Accept(t.Context(), id))
+	must(t, f.b.Accept(t.Context(), id, "h"))
 	return c
 }
 
@@ -202,7 +203,7 @@ func testNotInstalled(t *testing.T, f *fixture) {
 	_, err := f.b.Cut(t.Context(), "s", "v", cutRequest())
 	_, findErr := f.b.Find(t.Context(), "s")
 	_, listErr := f.b.Cuts(t.Context())
-	for _, err := range []error{err, findErr, listErr, f.b.Accept(t.Context(), "s"), f.b.DeleteCut(t.Context(), "s"), f.b.Create(t.Context(), "w", f.from("s", 8*mib))} {
+	for _, err := range []error{err, findErr, listErr, f.b.Accept(t.Context(), "s", "h"), f.b.DropCut(t.Context(), "s", "h"), f.b.DeleteCut(t.Context(), "s"), f.b.Create(t.Context(), "w", f.from("s", 8*mib))} {
 		want(t, err, volume.ErrInvalid, "VolumeSnapshot API is not installed")
 	}
 }
@@ -243,12 +244,12 @@ func testCutSlow(t *testing.T, f *fixture) {
 			t.Errorf("cut that takes long: %+v, %v", c, err)
 		}
 	}
-	want(t, f.b.Accept(t.Context(), "s"), volume.ErrBusy, "not cut yet")
+	want(t, f.b.Accept(t.Context(), "s", "h"), volume.ErrBusy, "not cut yet")
 	f.Behave(csitest.Behaviour{HoldReady: true})
 	if c, err := f.b.Cut(t.Context(), "s", "v", cutRequest()); err != nil || !c.Done || c.Ready {
 		t.Errorf("cut that is being copied: %+v, %v", c, err)
 	}
-	must(t, f.b.Accept(t.Context(), "s"))
+	must(t, f.b.Accept(t.Context(), "s", "h"))
 	want(t, f.b.Create(t.Context(), "w", f.from("s", 8*mib)), volume.ErrBusy, "snapshot s is not ready yet")
 	f.Behave(csitest.Behaviour{})
 	f.begin(t, "w", f.from("s", 8*mib))
@@ -269,7 +270,7 @@ func testCutRefusals(t *testing.T, f *fixture) {
 	// The driver tries again, and then it is cut.
 	f.Behave(csitest.Behaviour{})
 	f.await(t, "the cut", func() bool { return cut("b", "") == nil })
-	must(t, f.b.Accept(t.Context(), "b"))
+	must(t, f.b.Accept(t.Context(), "b", "h"))
 	f.await(t, "it is ready", func() bool {
 		c, err := f.b.Find(t.Context(), "b")
 		return err == nil && c.Ready
@@ -297,7 +298,7 @@ func testCutForeign(t *testing.T, f *fixture) {
 	want(t, err, volume.ErrExists, "is not ours")
 	_, err = f.b.Find(t.Context(), "s")
 	want(t, err, volume.ErrNotFound)
-	want(t, f.b.Accept(t.Context(), "s"), volume.ErrNotFound)
+	want(t, f.b.Accept(t.Context(), "s", "h"), volume.ErrNotFound)
 	want(t, f.b.Create(t.Context(), "w", f.from("s", 8*mib)), volume.ErrNotFound)
 	must(t, f.b.DeleteCut(t.Context(), "s"))
 	if all, err := f.b.Cuts(t.Context()); err != nil || len(all) > 0 || f.object(t, "s").DeletionTimestamp != nil {
@@ -335,6 +336,41 @@ func testCutDeletion(t *testing.T, f *fixture) {
 	}
 }
 
+// testCutStalled: a controller that stalls before it drops a cut, or accepts it, while another
+// goes on, does not touch what that one has.
+func testCutStalled(t *testing.T, f *fixture) {
+	f.make(t, "v")
+	stalls := func(meanwhile func()) *Backend {
+		var once sync.Once
+		return f.backend(interceptor.NewClient(f.api, interceptor.Funcs{
+			Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+				once.Do(meanwhile)
+				return c.Delete(ctx, obj, opts...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+				once.Do(meanwhile)
+				return c.Patch(ctx, obj, patch, opts...)
+			},
+		}), 20*time.Second)
+	}
+	_, err := f.b.Cut(t.Context(), "s", "v", cutRequest())
+	must(t, err)
+	must(t, stalls(func() { must(t, f.b.Accept(t.Context(), "s", "h")) }).DropCut(t.Context(), "s", "h"))
+	if c, err := f.b.Find(t.Context(), "s"); err != nil || !c.Accepted {
+		t.Errorf("accepted while it was being dropped: %+v, %v", c, err)
+	}
+	_, err = f.b.Cut(t.Context(), "x", "v", cutRequest())
+	must(t, err)
+	err = stalls(func() {
+		must(t, f.b.DropCut(t.Context(), "x", "h"))
+		_, err := f.b.Cut(t.Context(), "x", "v", backend.CutRequest{Hold: "later"})
+		must(t, err)
+	}).Accept(t.Context(), "x", "h")
+	if c, findErr := f.b.Find(t.Context(), "x"); err == nil || findErr != nil || c.Accepted || c.Hold != "later" {
+		t.Errorf("made anew while it was being accepted: %v; %+v, %v", err, c, findErr)
+	}
+}
+
 // cutLife is all orders of a snapshot, in their order.
 func (f *fixture) cutLife(of volume.ID) []step {
 	id := volume.SnapshotID("of-" + of)
@@ -346,22 +382,11 @@ func (f *fixture) cutLife(of volume.ID) []step {
 			}
 			return err
 		}},
-		{"accept", func(ctx context.Context, b *Backend, _ volume.ID) error { return b.Accept(ctx, id) }},
+		{"accept", func(ctx context.Context, b *Backend, _ volume.ID) error { return b.Accept(ctx, id, "h") }},
 		{"create", func(ctx context.Context, b *Backend, _ volume.ID) error {
 			return b.Create(ctx, "w-"+of, f.from(id, 8*mib))
 		}},
 		{"delete", func(ctx context.Context, b *Backend, _ volume.ID) error { return b.DeleteCut(ctx, id) }},
-	}
-}
-
-// again repeats an order, as a controller does: others write to the same objects.
-func again(ctx context.Context, act func(ctx context.Context) error) error {
-	for {
-		err := act(ctx)
-		if !errors.Is(err, volume.ErrBusy) {
-			return err
-		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 

@@ -147,7 +147,7 @@ func orders(ctx context.Context, k *Keeper) []error {
 	_, expandErr := k.Expand(ctx, "v", 1<<20)
 	_, cutErr := k.Cut(ctx, "s", "v", backend.CutRequest{Hold: "h"})
 	return []error{
-		exportErr, expandErr, cutErr, k.Accept(ctx, "s"), k.DeleteCut(ctx, "none"),
+		exportErr, expandErr, cutErr, k.Accept(ctx, "s", "h"), k.DropCut(ctx, "none", "h"), k.DeleteCut(ctx, "none"),
 		k.Create(ctx, "v", backend.Request{SizeBytes: 1 << 20}),
 		k.Unexport(ctx, "v", backend.Export{Initiator: initiator, Admission: "a-former-one"}),
 		k.Delete(ctx, "none"),

@@ -42,12 +42,21 @@ func (k *Keeper) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, e
 }
 
 // Accept implements backend.Snapshots.
-func (k *Keeper) Accept(ctx context.Context, id volume.SnapshotID) error {
+func (k *Keeper) Accept(ctx context.Context, id volume.SnapshotID, hold string) error {
 	s, err := k.snapshots()
 	if err != nil {
 		return err
 	}
-	return k.order(ctx, func(ctx context.Context) error { return s.Accept(ctx, id) })
+	return k.order(ctx, func(ctx context.Context) error { return s.Accept(ctx, id, hold) })
+}
+
+// DropCut implements backend.Snapshots.
+func (k *Keeper) DropCut(ctx context.Context, id volume.SnapshotID, hold string) error {
+	s, err := k.snapshots()
+	if err != nil {
+		return err
+	}
+	return k.order(ctx, func(ctx context.Context) error { return s.DropCut(ctx, id, hold) })
 }
 
 // DeleteCut implements backend.Snapshots.

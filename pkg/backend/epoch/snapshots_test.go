@@ -24,7 +24,7 @@ func TestNoSnapshots(t *testing.T) {
 	_, cutErr := k.Cut(t.Context(), "s", "v", backend.CutRequest{})
 	_, findErr := k.Find(t.Context(), "s")
 	_, listErr := k.Cuts(t.Context())
-	for _, err := range []error{cutErr, findErr, listErr, k.Accept(t.Context(), "s"), k.DeleteCut(t.Context(), "s")} {
+	for _, err := range []error{cutErr, findErr, listErr, k.Accept(t.Context(), "s", "h"), k.DropCut(t.Context(), "s", "h"), k.DeleteCut(t.Context(), "s")} {
 		if !errors.Is(err, volume.ErrInvalid) {
 			t.Errorf("got %v, want ErrInvalid", err)
 		}

@@ -14,8 +14,8 @@ import (
 type SnapshotAPI interface {
 	CreateSnapshot(ctx context.Context, req targetclient.SnapshotRequest) (targetclient.Snapshot, error)
 	GetSnapshot(ctx context.Context, name string) (targetclient.Snapshot, error)
-	AcceptSnapshot(ctx context.Context, name string) error
-	DeleteSnapshot(ctx context.Context, name string) error
+	AcceptSnapshot(ctx context.Context, name, hold string) error
+	DeleteSnapshot(ctx context.Context, name, unacceptedHold string) error
 	ListSnapshots(ctx context.Context, limit int32, token string) (snapshots []targetclient.Snapshot, next string, err error)
 	CreateVolumeFromSnapshot(ctx context.Context, name string, sizeBytes int64, p targetclient.Provisioning, from string) (targetclient.Volume, error)
 }
@@ -46,13 +46,21 @@ func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, 
 }
 
 // Accept implements backend.Snapshots.
-func (b *Backend) Accept(ctx context.Context, id volume.SnapshotID) error {
-	return translateSnapshot(ctx, b.api.AcceptSnapshot(epoch(ctx), string(id)))
+func (b *Backend) Accept(ctx context.Context, id volume.SnapshotID, hold string) error {
+	return translateSnapshot(ctx, b.api.AcceptSnapshot(epoch(ctx), string(id), hold))
+}
+
+// DropCut implements backend.Snapshots.
+func (b *Backend) DropCut(ctx context.Context, id volume.SnapshotID, hold string) error {
+	if hold == "" { // to the server, whichever
+		return fmt.Errorf("%w: hold of snapshot %s, which is to be dropped, is missing", volume.ErrInvalid, id)
+	}
+	return translateSnapshot(ctx, b.api.DeleteSnapshot(epoch(ctx), string(id), hold))
 }
 
 // DeleteCut implements backend.Snapshots.
 func (b *Backend) DeleteCut(ctx context.Context, id volume.SnapshotID) error {
-	return translateSnapshot(ctx, b.api.DeleteSnapshot(epoch(ctx), string(id)))
+	return translateSnapshot(ctx, b.api.DeleteSnapshot(epoch(ctx), string(id), ""))
 }
 
 // Cuts implements backend.Snapshots.

@@ -26,8 +26,8 @@ func (earlier) GetSnapshot(context.Context, string) (targetclient.Snapshot, erro
 	return targetclient.Snapshot{}, unknown()
 }
 
-func (earlier) AcceptSnapshot(context.Context, string) error { return unknown() }
-func (earlier) DeleteSnapshot(context.Context, string) error { return unknown() }
+func (earlier) AcceptSnapshot(context.Context, string, string) error { return unknown() }
+func (earlier) DeleteSnapshot(context.Context, string, string) error { return unknown() }
 
 func (earlier) ListSnapshots(context.Context, int32, string) ([]targetclient.Snapshot, string, error) {
 	return nil, "", unknown()
@@ -45,7 +45,8 @@ func TestEarlierServer(t *testing.T) {
 	_, findErr := b.Find(t.Context(), "s")
 	_, listErr := b.Cuts(t.Context())
 	for what, err := range map[string]error{
-		"cut": cutErr, "find": findErr, "list": listErr, "accept": b.Accept(t.Context(), "s"), "delete": b.DeleteCut(t.Context(), "s"),
+		"cut": cutErr, "find": findErr, "list": listErr, "accept": b.Accept(t.Context(), "s", "h"), "delete": b.DeleteCut(t.Context(), "s"),
+		"drop":   b.DropCut(t.Context(), "s", "h"),
 		"create": b.Create(t.Context(), "w", backend.Request{SizeBytes: 8 << 20, From: "s"}),
 	} {
 		if !errors.Is(err, volume.ErrInvalid) || errors.Is(err, backend.ErrNoEpochs) || !strings.Contains(err.Error(), "upgrade nearflash-target") {

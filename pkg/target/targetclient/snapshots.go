@@ -20,8 +20,8 @@ type Snapshot struct {
 	Done, Accepted bool
 }
 
-// SnapshotRequest asks for a snapshot. Hold and Filesystem are up to 255 letters, digits and
-// _ + . - / = ! : & #.
+// SnapshotRequest asks for a snapshot. Hold and Filesystem, which may be empty, are up to 255
+// letters, digits and _ + . - / = ! : & #.
 type SnapshotRequest struct {
 	Name, Volume, Hold, Filesystem string
 }
@@ -47,17 +47,18 @@ func (c *Client) GetSnapshot(ctx context.Context, name string) (Snapshot, error)
 	return snapshot(res.GetSnapshot()), nil
 }
 
-// AcceptSnapshot keeps with a snapshot that it was accepted.
+// AcceptSnapshot keeps with a snapshot of a hold that it was accepted.
 // Errors: ErrNotFound, *InvalidFieldError, ErrInProgress, ErrUnknownCall.
-func (c *Client) AcceptSnapshot(ctx context.Context, name string) error {
-	_, err := c.api.AcceptSnapshot(ctx, &targetpb.AcceptSnapshotRequest{Name: name})
+func (c *Client) AcceptSnapshot(ctx context.Context, name, hold string) error {
+	_, err := c.api.AcceptSnapshot(ctx, &targetpb.AcceptSnapshotRequest{Name: name, Hold: hold})
 	return wrap("accept snapshot", name, err)
 }
 
-// DeleteSnapshot deletes a snapshot; one that does not exist is not an error.
+// DeleteSnapshot deletes a snapshot; one that does not exist is not an error. With a hold, one
+// that was accepted, or has another hold, stays, and that is no error either.
 // Errors: *InvalidFieldError, ErrInUse, ErrInProgress, ErrUnknownCall.
-func (c *Client) DeleteSnapshot(ctx context.Context, name string) error {
-	_, err := c.api.DeleteSnapshot(ctx, &targetpb.DeleteSnapshotRequest{Name: name})
+func (c *Client) DeleteSnapshot(ctx context.Context, name, unacceptedHold string) error {
+	_, err := c.api.DeleteSnapshot(ctx, &targetpb.DeleteSnapshotRequest{Name: name, UnacceptedHold: unacceptedHold})
 	return wrap("delete snapshot", name, err)
 }
 

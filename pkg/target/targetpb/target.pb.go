@@ -1164,9 +1164,9 @@ type CreateSnapshotRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Name   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Volume string                 `protobuf:"bytes,2,opt,name=volume,proto3" json:"volume,omitempty"`
-	// Kept with the snapshot: up to 255 letters, digits and _ + . - / = ! : & #.
+	// Kept with the snapshot: 1 to 255 letters, digits and _ + . - / = ! : & #.
 	Hold string `protobuf:"bytes,3,opt,name=hold,proto3" json:"hold,omitempty"`
-	// So is this.
+	// So is this, which may be empty.
 	Filesystem    string `protobuf:"bytes,4,opt,name=filesystem,proto3" json:"filesystem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1363,8 +1363,10 @@ func (x *GetSnapshotResponse) GetSnapshot() *Snapshot {
 }
 
 type AcceptSnapshotRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Of the snapshot that is meant: a later one of the name has another.
+	Hold          string `protobuf:"bytes,2,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1406,6 +1408,13 @@ func (x *AcceptSnapshotRequest) GetName() string {
 	return ""
 }
 
+func (x *AcceptSnapshotRequest) GetHold() string {
+	if x != nil {
+		return x.Hold
+	}
+	return ""
+}
+
 type AcceptSnapshotResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1443,10 +1452,13 @@ func (*AcceptSnapshotResponse) Descriptor() ([]byte, []int) {
 }
 
 type DeleteSnapshotRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// With it, only a snapshot that has this hold and was not accepted is deleted. Any other
+	// stays, which is not an error.
+	UnacceptedHold string `protobuf:"bytes,2,opt,name=unaccepted_hold,json=unacceptedHold,proto3" json:"unaccepted_hold,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *DeleteSnapshotRequest) Reset() {
@@ -1482,6 +1494,13 @@ func (*DeleteSnapshotRequest) Descriptor() ([]byte, []int) {
 func (x *DeleteSnapshotRequest) GetName() string {
 	if x != nil {
 		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteSnapshotRequest) GetUnacceptedHold() string {
+	if x != nil {
+		return x.UnacceptedHold
 	}
 	return ""
 }
@@ -2475,12 +2494,14 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\x12GetSnapshotRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"P\n" +
 	"\x13GetSnapshotResponse\x129\n" +
-	"\bsnapshot\x18\x01 \x01(\v2\x1d.nearflash.target.v1.SnapshotR\bsnapshot\"+\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1d.nearflash.target.v1.SnapshotR\bsnapshot\"?\n" +
 	"\x15AcceptSnapshotRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x18\n" +
-	"\x16AcceptSnapshotResponse\"+\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04hold\x18\x02 \x01(\tR\x04hold\"\x18\n" +
+	"\x16AcceptSnapshotResponse\"T\n" +
 	"\x15DeleteSnapshotRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x18\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\x0funaccepted_hold\x18\x02 \x01(\tR\x0eunacceptedHold\"\x18\n" +
 	"\x16DeleteSnapshotResponse\"^\n" +
 	"\x14ListSnapshotsRequest\x12\x1f\n" +
 	"\vmax_entries\x18\x01 \x01(\x05R\n" +

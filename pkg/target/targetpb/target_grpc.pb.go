@@ -88,7 +88,7 @@ type TargetClient interface {
 	// NOT_FOUND: there is no such snapshot.
 	GetSnapshot(ctx context.Context, in *GetSnapshotRequest, opts ...grpc.CallOption) (*GetSnapshotResponse, error)
 	// Keeps with a snapshot that its maker has accepted it.
-	// NOT_FOUND: there is no such snapshot.
+	// NOT_FOUND: there is no such snapshot of this hold.
 	AcceptSnapshot(ctx context.Context, in *AcceptSnapshotRequest, opts ...grpc.CallOption) (*AcceptSnapshotResponse, error)
 	// Deletes a snapshot; one that does not exist is not an error. Volumes that were made of it
 	// stay.
@@ -330,7 +330,7 @@ type TargetServer interface {
 	// NOT_FOUND: there is no such snapshot.
 	GetSnapshot(context.Context, *GetSnapshotRequest) (*GetSnapshotResponse, error)
 	// Keeps with a snapshot that its maker has accepted it.
-	// NOT_FOUND: there is no such snapshot.
+	// NOT_FOUND: there is no such snapshot of this hold.
 	AcceptSnapshot(context.Context, *AcceptSnapshotRequest) (*AcceptSnapshotResponse, error)
 	// Deletes a snapshot; one that does not exist is not an error. Volumes that were made of it
 	// stay.
