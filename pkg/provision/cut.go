@@ -174,7 +174,8 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 	case cutDrop:
 		return s.dropCut(ctx, c)
 	case cutAccept:
-		if err := c.snaps.Accept(c.sight.of(ctx), c.name, c.facts.Cut.Hold); err != nil {
+		err := c.snaps.Accept(c.sight.of(ctx), c.name, c.facts.Record.Hold.Token)
+		if err != nil && !errors.Is(err, volume.ErrNotFound) { // another process has dropped it
 			return fmt.Errorf("accept snapshot %s: %w", c.name, err)
 		}
 		return nil
@@ -206,11 +207,10 @@ func (s *Service) patch(ctx context.Context, obj *v1alpha1.CachedVolume, change 
 	return records.Error("write CachedVolume "+obj.Name, s.client.Patch(ctx, obj, patch))
 }
 
-// dropCut deletes a cut that was not accepted and whose hold is over. A hold that is over does
-// not come back: what is still not accepted now never will be.
+// dropCut deletes a cut whose hold is over. A hold that is over does not come back.
 func (s *Service) dropCut(ctx context.Context, c *cutting) error {
 	if err := c.snaps.DropCut(c.sight.of(ctx), c.name, c.facts.Cut.Hold); err != nil {
-		return fmt.Errorf("drop snapshot %s, which was not accepted: %w", c.name, err)
+		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.name, err)
 	}
 	return nil
 }

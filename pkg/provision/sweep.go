@@ -63,9 +63,8 @@ func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock f
 	return errors.Join(errs...)
 }
 
-// sweepCut deletes a cut whose hold is over. The record is read after the cut was seen, and the
-// cut is looked at again after that: a hold that is over does not come back, and nothing is
-// accepted any more that was not accepted by then.
+// sweepCut deletes a cut whose hold is over. The record is read after the cut was seen: a hold
+// that is over by then does not come back. What was accepted meanwhile is left.
 func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
 	v, err := s.Get(ctx, c.Volume)
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
@@ -75,8 +74,8 @@ func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backe
 		return nil
 	}
 	if err := snaps.DropCut(ctx, c.ID, c.Hold); err != nil {
-		return fmt.Errorf("drop snapshot %s, which was not accepted: %w", c.ID, err)
+		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
 	}
-	logr.FromContextOrDiscard(ctx).Info("Deleted what was cut and never accepted", "cut", c.ID, "volume", c.Volume)
+	logr.FromContextOrDiscard(ctx).Info("Dropped what was cut and not accepted", "cut", c.ID, "volume", c.Volume)
 	return nil
 }
