@@ -17,8 +17,8 @@ import (
 // errNoImage is returned for an image that the pool does not have.
 var errNoImage = errors.New("no such image")
 
-// runner runs a program of Ceph and returns its standard output.
-type runner func(ctx context.Context, args ...string) ([]byte, error)
+// runner runs a program of Ceph with standard input and returns its standard output.
+type runner func(ctx context.Context, stdin []byte, args ...string) ([]byte, error)
 
 // commandLimit bounds one command. Ceph's programs wait for ever for a cluster that does
 // not answer; every call of the controller may be repeated.
@@ -26,13 +26,13 @@ const commandLimit = 60 * time.Second
 
 // commandRunner puts words before each command.
 func commandRunner(prefix []string) runner {
-	return func(ctx context.Context, args ...string) ([]byte, error) {
+	return func(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, commandLimit)
 		defer cancel()
 		argv := slices.Concat(prefix, args)
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 		err := cmd.Run()
 		if ctx.Err() != nil {
 			err = ctx.Err()
@@ -51,22 +51,23 @@ type cluster struct {
 }
 
 func (c *cluster) rbd(ctx context.Context, args ...string) ([]byte, error) {
-	out, err := c.run(ctx, slices.Concat([]string{"rbd", "--id", c.user}, args)...)
-	// rbd's exit status is the error number.
+	out, err := c.run(ctx, nil, slices.Concat([]string{"rbd", "--id", c.user}, args)...)
+	return out, absent(err)
+}
+
+// absent makes errNoImage of the exit status of rbd and rados for what does not exist, which
+// is the error number.
+func absent(err error) error {
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == int(syscall.ENOENT) {
-		err = fmt.Errorf("%w: %w", errNoImage, err)
+		return fmt.Errorf("%w: %w", errNoImage, err)
 	}
-	return out, err
+	return err
 }
 
 func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
 	out, err := c.rbd(ctx, append(args, "--format", "json")...)
 	if err != nil {
 		return err
-	}
-	// An empty list of words is printed as nothing at all.
-	if len(bytes.TrimSpace(out)) == 0 {
-		return nil
 	}
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("rbd %s: %w", strings.Join(args, " "), err)
@@ -99,20 +100,48 @@ func (c *cluster) remove(ctx context.Context, image string) error {
 	return err
 }
 
-// metadata are the words that are kept with an image.
-func (c *cluster) metadata(ctx context.Context, image string) (map[string]string, error) {
-	words := map[string]string{}
-	return words, c.rbdJSON(ctx, &words, "image-meta", "list", image)
+// notes are what is kept beside an image, in an object of its own. An image's metadata are no
+// place for it: rbd takes the exclusive lock to write them, from a client that is lost too.
+func (c *cluster) notes(ctx context.Context, image string) (notes, error) {
+	var n notes
+	if _, err := c.size(ctx, image); err != nil {
+		return n, err
+	}
+	out, err := c.rados(ctx, nil, image, "get", "-")
+	if errors.Is(err, errNoImage) {
+		return n, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &n)
+	}
+	if err != nil {
+		return n, fmt.Errorf("notes of %s: %w", image, err)
+	}
+	return n, nil
 }
 
-// setMetadata keeps a word, or with an empty value forgets it; it must be there then.
-func (c *cluster) setMetadata(ctx context.Context, image, key, value string) error {
-	args := []string{"image-meta", "set", image, key, value}
-	if value == "" {
-		args = []string{"image-meta", "remove", image, key}
+func (c *cluster) setNotes(ctx context.Context, image string, n notes) error {
+	b, err := json.Marshal(n)
+	if err != nil {
+		return err
 	}
-	_, err := c.rbd(ctx, args...)
+	_, err = c.rados(ctx, b, image, "put", "-")
 	return err
+}
+
+// removeNotes may be repeated.
+func (c *cluster) removeNotes(ctx context.Context, image string) error {
+	if _, err := c.rados(ctx, nil, image, "rm"); err != nil && !errors.Is(err, errNoImage) {
+		return err
+	}
+	return nil
+}
+
+// rados works on the object of an image's notes.
+func (c *cluster) rados(ctx context.Context, stdin []byte, image, verb string, more ...string) ([]byte, error) {
+	pool, name, _ := strings.Cut(image, "/")
+	out, err := c.run(ctx, stdin, slices.Concat([]string{"rados", "--id", c.user, "-p", pool, verb, "lab." + name}, more)...)
+	return out, absent(err)
 }
 
 // lock is the exclusive lock of an image, as a client has it.
@@ -150,20 +179,20 @@ func (c *cluster) clients(ctx context.Context, image string) ([]string, error) {
 	return slices.Compact(out), err
 }
 
-// breakLock takes the lock from a client; it is fenced.
+// breakLock takes the lock from a client that is fenced.
 func (c *cluster) breakLock(ctx context.Context, image string, l lock) error {
-	_, err := c.rbd(ctx, "lock", "remove", image, l.ID, l.Locker)
+	_, err := c.rbd(ctx, "--rbd-blocklist-on-break-lock=false", "lock", "remove", image, l.ID, l.Locker)
 	return err
 }
 
 // block has the OSDs refuse whatever a client sends; block and allow may be repeated.
 func (c *cluster) block(ctx context.Context, address string, lasts time.Duration) error {
-	_, err := c.run(ctx, "ceph", "--id", c.user, "osd", "blocklist", "add", address, strconv.Itoa(int(lasts.Seconds())))
+	_, err := c.run(ctx, nil, "ceph", "--id", c.user, "osd", "blocklist", "add", address, strconv.Itoa(int(lasts.Seconds())))
 	return err
 }
 
 // allow ends that.
 func (c *cluster) allow(ctx context.Context, address string) error {
-	_, err := c.run(ctx, "ceph", "--id", c.user, "osd", "blocklist", "rm", address)
+	_, err := c.run(ctx, nil, "ceph", "--id", c.user, "osd", "blocklist", "rm", address)
 	return err
 }

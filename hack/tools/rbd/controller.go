@@ -136,17 +136,21 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 		return nil, err
 	}
 	defer end()
-	words, err := c.ceph.metadata(ctx, image)
+	n, err := c.ceph.notes(ctx, image)
 	if errors.Is(err, errNoImage) {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	if err != nil {
 		return nil, failed(err)
 	}
-	if node := words[metaNode]; node != "" {
-		return nil, status.Errorf(codes.FailedPrecondition, "image %s is published to %s", image, node)
+	if n.Node != "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "image %s is published to %s", image, n.Node)
 	}
-	if err := c.unfence(ctx, image, words); err != nil {
+	if err := c.unfence(ctx, image, &n); err != nil {
+		return nil, failed(err)
+	}
+	// Before the image: without it there is nothing that a repeated call would look for.
+	if err := c.ceph.removeNotes(ctx, image); err != nil {
 		return nil, failed(err)
 	}
 	if err := c.ceph.remove(ctx, image); err != nil {
@@ -173,27 +177,22 @@ func (c *controller) ControllerPublishVolume(ctx context.Context, r *csi.Control
 		return nil, err
 	}
 	defer end()
-	words, err := c.ceph.metadata(ctx, image)
+	n, err := c.ceph.notes(ctx, image)
 	if err != nil {
 		return nil, failed(err)
 	}
-	if has := words[metaNode]; has != "" && has != node {
-		return nil, status.Errorf(codes.FailedPrecondition, "image %s is published to %s", image, has)
+	if n.Node != "" && n.Node != node {
+		return nil, status.Errorf(codes.FailedPrecondition, "image %s is published to %s", image, n.Node)
 	}
-	if err := c.unfence(ctx, image, words); err != nil {
+	if err := c.unfence(ctx, image, &n); err != nil {
 		return nil, failed(err)
 	}
-	if words[metaNode] == "" {
-		if err := c.ceph.setMetadata(ctx, image, metaNode, node); err != nil {
-			return nil, failed(err)
-		}
-	}
-	list, err := fences(words)
-	if err != nil {
+	n.Node = node
+	if err := c.ceph.setNotes(ctx, image, n); err != nil {
 		return nil, failed(err)
 	}
 	var addresses []string
-	for _, f := range list {
+	for _, f := range n.Fenced {
 		addresses = append(addresses, f.Address)
 	}
 	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{contextFenced: strings.Join(addresses, " ")}}, nil
@@ -209,26 +208,21 @@ func (c *controller) ControllerUnpublishVolume(ctx context.Context, r *csi.Contr
 	}
 	defer end()
 	done := &csi.ControllerUnpublishVolumeResponse{}
-	words, err := c.ceph.metadata(ctx, image)
+	n, err := c.ceph.notes(ctx, image)
 	if errors.Is(err, errNoImage) {
 		return done, nil
 	}
 	if err != nil {
 		return nil, failed(err)
 	}
-	has := words[metaNode]
-	if has == "" || node != "" && has != node {
+	if n.Node == "" || node != "" && n.Node != node {
 		return done, nil
 	}
-	if err := c.fence(ctx, image, has, words); err != nil {
+	if err := c.fence(ctx, image, &n); err != nil {
 		return nil, failed(err)
 	}
-	if words[metaClients] != "" {
-		if err := c.ceph.setMetadata(ctx, image, metaClients, ""); err != nil {
-			return nil, failed(err)
-		}
-	}
-	return done, failed(c.ceph.setMetadata(ctx, image, metaNode, ""))
+	n.Node, n.Clients = "", nil
+	return done, failed(c.ceph.setNotes(ctx, image, n))
 }
 
 // ControllerExpandVolume implements ControllerServer.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +19,7 @@ import (
 // fakeCeph answers the commands as Ceph does, from memory.
 type fakeCeph struct {
 	images  map[string]*fakeImage
+	notes   map[string][]byte
 	blocked map[string]bool
 	// done are the commands that changed something, without the user.
 	done []string
@@ -29,13 +29,12 @@ type fakeCeph struct {
 
 type fakeImage struct {
 	size  int64
-	words map[string]string
 	locks []lock
 	// watchers are addresses.
 	watchers []string
 }
 
-func (f *fakeCeph) run(_ context.Context, args ...string) ([]byte, error) {
+func (f *fakeCeph) run(_ context.Context, stdin []byte, args ...string) ([]byte, error) {
 	if args[1] != "--id" || args[2] != "controller" {
 		return nil, fmt.Errorf("who asks? %v", args)
 	}
@@ -46,12 +45,31 @@ func (f *fakeCeph) run(_ context.Context, args ...string) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if args[0] == "rados" {
+		return f.rados(line, stdin, args[3], strings.Replace(args[4], "lab.", args[2]+"/", 1))
+	}
 	if args[0] == "ceph" {
 		f.done = append(f.done, line)
 		f.blocked[args[4]] = args[3] == "add"
 		return nil, nil
 	}
 	return f.rbd(line, args[1:])
+}
+
+func (f *fakeCeph) rados(line string, stdin []byte, verb, image string) ([]byte, error) {
+	if verb != "get" {
+		f.done = append(f.done, line)
+	}
+	notes, there := f.notes[image]
+	switch {
+	case verb == "put":
+		f.notes[image] = stdin
+	case !there:
+		return nil, errNoImage
+	case verb == "rm":
+		delete(f.notes, image)
+	}
+	return notes, nil
 }
 
 func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
@@ -65,11 +83,6 @@ func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
 	switch args[0] + " " + args[1] {
 	case "info " + name:
 		answer = map[string]int64{"size": img.size}
-	case "image-meta list":
-		if len(img.words) == 0 {
-			return nil, nil // as rbd prints it
-		}
-		answer = img.words
 	case "status " + name:
 		type watcher struct {
 			Address string `json:"address"`
@@ -92,7 +105,7 @@ func (f *fakeCeph) change(name string, img *fakeImage, args []string) error {
 	switch args[0] + " " + args[1] {
 	case "create --size":
 		size, err := strconv.ParseInt(strings.TrimSuffix(args[2], "B"), 10, 64)
-		f.images[name] = &fakeImage{size: size, words: map[string]string{}}
+		f.images[name] = &fakeImage{size: size}
 		return err
 	case "resize --no-progress":
 		var err error
@@ -100,15 +113,8 @@ func (f *fakeCeph) change(name string, img *fakeImage, args []string) error {
 		return err
 	case "remove --no-progress":
 		delete(f.images, name)
-	case "image-meta set":
-		img.words[args[3]] = args[4]
-	case "image-meta remove":
-		if _, there := img.words[args[3]]; !there {
-			return errors.New("no such word")
-		}
-		delete(img.words, args[3])
-	case "lock remove":
-		img.locks = slices.DeleteFunc(img.locks, func(l lock) bool { return l.ID == args[3] && l.Locker == args[4] })
+	case "--rbd-blocklist-on-break-lock=false lock":
+		img.locks = slices.DeleteFunc(img.locks, func(l lock) bool { return l.ID == args[4] && l.Locker == args[5] })
 	default:
 		return fmt.Errorf("unknown command %v", args)
 	}
@@ -126,7 +132,7 @@ const testImage = "rbd/vol"
 
 func newWorld(t *testing.T) world {
 	t.Helper()
-	f := &fakeCeph{images: map[string]*fakeImage{}, blocked: map[string]bool{}, fail: map[string]error{}}
+	f := &fakeCeph{images: map[string]*fakeImage{}, notes: map[string][]byte{}, blocked: map[string]bool{}, fail: map[string]error{}}
 	booted := map[string]string{"a": "a1", "b": "b1"}
 	c := newController(&cluster{run: f.run, user: "controller"}, func(_ context.Context, node string) (string, error) { return booted[node], nil })
 	w := world{controller: c, ceph: f, boots: booted}
@@ -244,7 +250,7 @@ func TestFence(t *testing.T) {
 	}
 	publish("a", "")
 	w.lock(client)
-	w.ceph.fail["rbd lock remove"] = context.DeadlineExceeded
+	w.ceph.fail["rbd --rbd-blocklist-on-break-lock=false lock remove"] = context.DeadlineExceeded
 	wantCode(t, w.unpublish("a"), codes.DeadlineExceeded)
 	_, err := w.publish("b")
 	wantCode(t, err, codes.FailedPrecondition) // the fence is not done
@@ -252,9 +258,10 @@ func TestFence(t *testing.T) {
 	w.ceph.done = nil
 	wantCode(t, w.unpublish("a"), codes.OK)
 	want := []string{
+		"rados -p rbd put lab.vol -",
 		"ceph osd blocklist add " + client + " " + strconv.Itoa(int(fenceLasts/time.Second)),
-		"rbd lock remove " + testImage + " auto 1 client.1",
-		"rbd image-meta remove " + testImage + " " + metaNode,
+		"rbd --rbd-blocklist-on-break-lock=false lock remove " + testImage + " auto 1 client.1",
+		"rados -p rbd put lab.vol -",
 	}
 	if !slices.Equal(w.ceph.done, want) {
 		t.Errorf("commands %q, want %q", w.ceph.done, want)
@@ -273,8 +280,13 @@ func TestFence(t *testing.T) {
 	if w.ceph.blocked[client] {
 		t.Error("the client of an earlier boot is still fenced")
 	}
-	if words := w.ceph.images[testImage].words; !maps.Equal(words, map[string]string{metaNode: "a"}) {
-		t.Errorf("words kept with the image: %v", words)
+	if got := string(w.ceph.notes[testImage]); got != `{"node":"a"}` {
+		t.Errorf("notes %s", got)
+	}
+	wantCode(t, w.unpublish("a"), codes.OK)
+	wantCode(t, w.remove(), codes.OK)
+	if len(w.ceph.notes) > 0 {
+		t.Errorf("left: %s", w.ceph.notes)
 	}
 }
 
@@ -311,8 +323,9 @@ func TestFenceWithoutLock(t *testing.T) {
 	if want := map[string]bool{"10.0.0.11:0/1": true, "10.0.0.11:0/2": true}; !maps.Equal(w.ceph.blocked, want) {
 		t.Errorf("blocked %v, want %v", w.ceph.blocked, want)
 	}
-	if img.words[metaClients] != "" || img.words[metaNode] != "" {
-		t.Errorf("words kept with the image: %v", img.words)
+	n, err := w.controller.ceph.notes(context.Background(), testImage)
+	if err != nil || n.Node != "" || len(n.Clients) > 0 || len(n.Fenced) != 2 {
+		t.Errorf("notes %+v, %v", n, err)
 	}
 }
 

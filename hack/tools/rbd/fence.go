@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,18 +13,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Words that are kept with an image.
-const (
-	// metaNode is the node that it is published to.
-	metaNode = "lab.node"
-	// metaClients are clients of that node that were there before the image grew, with
-	// blanks between: who grows it takes the lock, and a client that nobody can reach after
-	// that leaves no trace. One that has unstaged the volume since is fenced too, which
-	// keeps nobody out.
-	metaClients = "lab.clients"
-	// metaFenced are the clients that were fenced for it, a list of fenced in JSON.
-	metaFenced = "lab.fenced"
-)
+// notes are what the controller knows of an image.
+type notes struct {
+	// Node is the one that it is published to.
+	Node string `json:"node,omitempty"`
+	// Clients are those of that node that were there before the image grew: who grows it
+	// takes the lock, and a client that nobody can reach after that leaves no trace. One
+	// that has unstaged the volume since is fenced too, which keeps nobody out.
+	Clients []string `json:"clients,omitempty"`
+	// Fenced are the clients that were fenced for it.
+	Fenced []fenced `json:"fenced,omitempty"`
+}
 
 // fenceLasts bounds an entry that nobody takes away, of a node that never comes back. It is
 // far above the time for which a kernel holds on to a write.
@@ -70,32 +67,28 @@ func newNodeBoots(kubeconfig string) (boots, error) {
 // and takes the lock from it. An image is published to one node, which is therefore that of
 // its clients. A fence is remembered before it is made: a call that was killed in between is
 // repeated.
-func (c *controller) fence(ctx context.Context, image, node string, words map[string]string) error {
-	clients, err := c.everyClient(ctx, image, words)
+func (c *controller) fence(ctx context.Context, image string, n *notes) error {
+	clients, err := c.everyClient(ctx, image, n)
 	if err != nil || len(clients) == 0 {
 		return err
 	}
-	boot, err := c.boots(ctx, node)
-	if err != nil {
-		return err
-	}
-	list, err := fences(words)
+	boot, err := c.boots(ctx, n.Node)
 	if err != nil {
 		return err
 	}
 	for _, client := range clients {
-		if !slices.ContainsFunc(list, func(f fenced) bool { return f.Address == client }) {
-			list = append(list, fenced{Address: client, Node: node, Boot: boot})
+		if !slices.ContainsFunc(n.Fenced, func(f fenced) bool { return f.Address == client }) {
+			n.Fenced = append(n.Fenced, fenced{Address: client, Node: n.Node, Boot: boot})
 		}
 	}
-	if err := c.remember(ctx, image, words, list); err != nil {
+	if err := c.ceph.setNotes(ctx, image, *n); err != nil {
 		return err
 	}
 	for _, client := range clients {
 		if err := c.ceph.block(ctx, client, fenceLasts); err != nil {
 			return err
 		}
-		klog.InfoS("Fenced", "image", image, "node", node, "client", client)
+		klog.InfoS("Fenced", "image", image, "node", n.Node, "client", client)
 	}
 	locks, err := c.ceph.locks(ctx, image)
 	for _, l := range locks {
@@ -107,28 +100,25 @@ func (c *controller) fence(ctx context.Context, image, node string, words map[st
 }
 
 // everyClient are the clients that an image has, and those remembered.
-func (c *controller) everyClient(ctx context.Context, image string, words map[string]string) ([]string, error) {
+func (c *controller) everyClient(ctx context.Context, image string, n *notes) ([]string, error) {
 	clients, err := c.ceph.clients(ctx, image)
-	clients = append(clients, strings.Fields(words[metaClients])...)
+	clients = append(clients, n.Clients...)
 	slices.Sort(clients)
 	return slices.Compact(clients), err
 }
 
 // grow makes an image larger; who has it open is remembered before that.
 func (c *controller) grow(ctx context.Context, image string, size int64) error {
-	words, err := c.ceph.metadata(ctx, image)
+	n, err := c.ceph.notes(ctx, image)
 	if err != nil {
 		return err
 	}
-	if words[metaNode] != "" {
-		clients, err := c.everyClient(ctx, image, words)
-		if err != nil {
+	if n.Node != "" {
+		if n.Clients, err = c.everyClient(ctx, image, &n); err != nil {
 			return err
 		}
-		if value := strings.Join(clients, " "); value != words[metaClients] {
-			if err := c.ceph.setMetadata(ctx, image, metaClients, value); err != nil {
-				return err
-			}
+		if err := c.ceph.setNotes(ctx, image, n); err != nil {
+			return err
 		}
 	}
 	return c.ceph.resize(ctx, image, size)
@@ -137,14 +127,10 @@ func (c *controller) grow(ctx context.Context, image string, size int64) error {
 // unfence takes away the entries of clients that are gone for certain: their node has
 // booted since. An entry of a node that was only cut off stays until its time is over. The
 // old mapping may still have writes under way, and would be let in with them; a new one
-// is another client, which the entry does not keep out.
-func (c *controller) unfence(ctx context.Context, image string, words map[string]string) error {
-	list, err := fences(words)
-	if err != nil || len(list) == 0 {
-		return err
-	}
+// is another client, which the entry does not keep out. The notes are the caller's to keep.
+func (c *controller) unfence(ctx context.Context, image string, n *notes) error {
 	var kept []fenced
-	for _, f := range list {
+	for _, f := range n.Fenced {
 		boot, err := c.boots(ctx, f.Node)
 		if err != nil {
 			return err
@@ -158,37 +144,6 @@ func (c *controller) unfence(ctx context.Context, image string, words map[string
 		}
 		klog.InfoS("Taken off the blocklist", "image", image, "node", f.Node, "client", f.Address)
 	}
-	if len(kept) == len(list) {
-		return nil
-	}
-	return c.remember(ctx, image, words, kept)
-}
-
-func fences(words map[string]string) (list []fenced, err error) {
-	if words[metaFenced] == "" {
-		return nil, nil
-	}
-	if err := json.Unmarshal([]byte(words[metaFenced]), &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", metaFenced, err)
-	}
-	return list, nil
-}
-
-func (c *controller) remember(ctx context.Context, image string, words map[string]string, list []fenced) error {
-	value := ""
-	if len(list) > 0 {
-		b, err := json.Marshal(list)
-		if err != nil {
-			return err
-		}
-		value = string(b)
-	}
-	if value == words[metaFenced] {
-		return nil
-	}
-	if err := c.ceph.setMetadata(ctx, image, metaFenced, value); err != nil {
-		return err
-	}
-	words[metaFenced] = value
+	n.Fenced = kept
 	return nil
 }
