@@ -54,7 +54,7 @@ const permissions = `
 | adopt, release | get and list ` + "`namespaces`, `persistentvolumes`, `volumeattachments`, `storageclasses`, `csidrivers`, `cachedvolumes`; create, patch and delete `persistentvolumes`; " +
 	"in the namespace of the claim: get, create and delete `persistentvolumeclaims`, list `pods`, `replicationcontrollers`, `statefulsets`, `deployments`, `replicasets`, `daemonsets`, `jobs`, `cronjobs`, " +
 	"and get the owners of the claim; in the namespace of origins: get `persistentvolumeclaims`, get, create, patch and delete `configmaps`" + ` |
-| doctor | also list ` + "`configmaps`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
+| doctor | also list ` + "`configmaps` and `volumeattachments`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 
 ` + "`CachedVolumes` have no namespace: who may patch them may change every volume.\n"
 
