@@ -52,16 +52,11 @@ type cluster struct {
 
 func (c *cluster) rbd(ctx context.Context, args ...string) ([]byte, error) {
 	out, err := c.run(ctx, nil, slices.Concat([]string{"rbd", "--id", c.user}, args)...)
-	return out, absent(err)
-}
-
-// absent makes errNoImage of the exit status of rbd and rados for what does not exist, which
-// is the error number.
-func absent(err error) error {
+	// Its exit status is the error number.
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == int(syscall.ENOENT) {
-		return fmt.Errorf("%w: %w", errNoImage, err)
+		err = fmt.Errorf("%w: %w", errNoImage, err)
 	}
-	return err
+	return out, err
 }
 
 func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
@@ -141,7 +136,11 @@ func (c *cluster) removeNotes(ctx context.Context, image string) error {
 func (c *cluster) rados(ctx context.Context, stdin []byte, image, verb string, more ...string) ([]byte, error) {
 	pool, name, _ := strings.Cut(image, "/")
 	out, err := c.run(ctx, stdin, slices.Concat([]string{"rados", "--id", c.user, "-p", pool, verb, "lab." + name}, more)...)
-	return out, absent(err)
+	// Its exit status is always 1; the error number is in what it says.
+	if err != nil && strings.Contains(err.Error(), "(2) No such file or directory") {
+		err = fmt.Errorf("%w: %w", errNoImage, err)
+	}
+	return out, err
 }
 
 // lock is the exclusive lock of an image, as a client has it.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -65,7 +66,7 @@ func (f *fakeCeph) rados(line string, stdin []byte, verb, image string) ([]byte,
 	case verb == "put":
 		f.notes[image] = stdin
 	case !there:
-		return nil, errNoImage
+		return nil, errors.New("exit status 1: error getting it: (2) No such file or directory")
 	case verb == "rm":
 		delete(f.notes, image)
 	}
