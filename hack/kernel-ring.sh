@@ -25,7 +25,7 @@ go build -o "$out/lab" ./hack/lab
 # Left to make test-full: what ring 1 has at every step on fakes that are held to the kernel,
 # or the model in every order; that the tests find what they are for; and what takes minutes
 # and is the smaller half of another test.
-whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled)$'
+whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess)$'
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
