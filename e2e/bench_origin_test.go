@@ -144,6 +144,8 @@ func parseFio(out string) (fioFigures, error) {
 			Write direction `json:"write"`
 		} `json:"jobs"`
 	}
+	// It says before that which caches it may not drop.
+	out = out[max(0, strings.Index(out, "{")):]
 	if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Jobs) != 1 {
 		return fioFigures{}, fmt.Errorf("not the result of one fio job (%w): %.200s", err, out)
 	}
