@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -35,33 +34,30 @@ var _ = Describe("A cache over Ceph RBD, measured", Label("bench", "origin-ceph"
 		Expect(alone.tell(ctx, "RBD alone, read", "randread")).To(Succeed())
 		Expect(alone.tell(ctx, "RBD alone, write", "randwrite")).To(Succeed())
 
-		through := s.warmOverCeph(ctx, "through", v1alpha1.CacheModeWritethrough, "peer")
+		through := s.warmOverCeph(ctx, "through", v1alpha1.CacheModeWritethrough)
 		Expect(through.tell(ctx, "cached, read", "randread")).To(Succeed())
 		Expect(through.tell(ctx, "cached writethrough, write", "randwrite")).To(Succeed())
-		back := s.warmOverCeph(ctx, "back", v1alpha1.CacheModeWriteback, "peer")
+		back := s.warmOverCeph(ctx, "back", v1alpha1.CacheModeWriteback)
 		Expect(back.tell(ctx, "cached writeback, write", "randwrite")).To(Succeed())
 		Expect(back.stop(ctx)).To(Succeed())
 		Expect(alone.tell(ctx, "RBD alone, read again", "randread")).To(Succeed())
 		Expect(alone.stop(ctx)).To(Succeed())
 
-		cold := s.warmOverCeph(ctx, "cold", v1alpha1.CacheModeWritethrough, "off")
-		for name, v := range map[string]*vol{"with the old node's cache": through, "without it": cold} {
-			Expect(v.restart(ctx, nodeB)).To(Succeed())
-			for second := range 5 {
-				f, err := v.measure(ctx, "randread", 16, 1)
-				Expect(err).NotTo(HaveOccurred())
-				say("| after the move, %s, second %d | %.0f | %.0f | %.0f | %.3f |", name, second+1, f.iops, f.p50, f.p99, f.hits)
-			}
+		// The lab's kernel has no tracepoints. So nobody knows whether requests to an origin of
+		// another driver have failed, the old node keeps no cache, and no such move is warm.
+		Expect(through.restart(ctx, nodeB)).To(Succeed())
+		for second := range 5 {
+			f, err := through.measure(ctx, "randread", 16, 1)
+			Expect(err).NotTo(HaveOccurred())
+			say("| after a move without the old node's cache, second %d | %.0f | %.0f | %.0f | %.3f |", second+1, f.iops, f.p50, f.p99, f.hits)
 		}
 	}, NodeTimeout(30*time.Minute))
 })
 
 // warmOverCeph returns a running volume on node A whose working set is in its cache.
-func (s *space) warmOverCeph(ctx context.Context, name string, mode v1alpha1.CacheMode, warmStart string) *vol {
+func (s *space) warmOverCeph(ctx context.Context, name string, mode v1alpha1.CacheMode) *vol {
 	GinkgoHelper()
-	o := originDriver{class: cephRBD.class, parameters: maps.Clone(cephRBD.parameters)}
-	o.parameters["warmStart"] = warmStart
-	v, err := s.cachedOrigin(ctx, o, volumeSpec{name: name, mode: mode, kind: block, cacheSize: "256Mi"}, nodeA)
+	v, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: name, mode: mode, kind: block, cacheSize: "256Mi"}, nodeA)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(v.fill(ctx)).To(Succeed())
 	Expect(cluster.AwaitEvery(ctx, time.Millisecond, 2*late, func(ctx context.Context) (string, error) {
@@ -144,6 +140,8 @@ func parseFio(out string) (fioFigures, error) {
 			Write direction `json:"write"`
 		} `json:"jobs"`
 	}
+	// It says before that which caches it may not drop.
+	out = out[max(0, strings.Index(out, "{")):]
 	if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Jobs) != 1 {
 		return fioFigures{}, fmt.Errorf("not the result of one fio job (%w): %.200s", err, out)
 	}
