@@ -131,15 +131,18 @@ func testSlow(t *testing.T, f *fixture) {
 	b := f.behaviour()
 	b.HoldBind, b.HoldAttach, b.HoldDetach = true, true, true
 	f.Behave(b)
-	want(t, f.brief().Create(t.Context(), "v", f.request(8*mib)), volume.ErrBusy, "bound")
+	f.wantBusy(t, func(b *Backend) error { return b.Create(t.Context(), "v", f.request(8*mib)) }, "bound")
 	_, err := f.b.Export(t.Context(), "v", f.grant("a", 1))
 	want(t, err, volume.ErrBusy, "not bound")
 	b.HoldBind = false
 	f.Behave(b)
 	f.make(t, "v")
 
-	_, err = f.brief().Export(t.Context(), "v", f.grant("a", 1))
-	want(t, err, volume.ErrBusy, "attached")
+	admit := func(b *Backend) error {
+		_, err := b.Export(t.Context(), "v", f.grant("a", 1))
+		return err
+	}
+	f.wantBusy(t, admit, "attached")
 	if got := f.exports(t, "v"); len(got) != 1 || got[0].LoggedIn {
 		t.Errorf("exports %+v", got)
 	}
@@ -156,14 +159,13 @@ func testSlow(t *testing.T, f *fixture) {
 	must(t, err)
 
 	held := f.exports(t, "v")[0]
-	want(t, f.brief().Unexport(t.Context(), "v", held), volume.ErrBusy, "detached")
+	f.wantBusy(t, func(b *Backend) error { return b.Unexport(t.Context(), "v", held) }, "detached")
 	if got := f.exports(t, "v"); len(got) != 1 || got[0] != held {
 		t.Errorf("before it is detached: %+v", got)
 	}
 	_, err = f.b.Export(t.Context(), "v", f.grant("b", 2))
 	want(t, err, volume.ErrInUse)
-	_, err = f.brief().Export(t.Context(), "v", f.grant("a", 1)) // not by an attachment that is about to end
-	want(t, err, volume.ErrBusy)
+	f.wantBusy(t, admit) // not by an attachment that is about to end
 	b.HoldDetach = false
 	f.Behave(b)
 	must(t, f.b.Unexport(t.Context(), "v", f.exports(t, "v")[0]))

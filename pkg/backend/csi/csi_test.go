@@ -46,8 +46,16 @@ func (f *fixture) backend(api client.Client, patience time.Duration) *Backend {
 	return New(Config{Client: api, Namespace: f.Namespace, Driver: "csi.nearflash.io", Patience: patience})
 }
 
-// brief is a Backend that does not wait long.
-func (f *fixture) brief() *Backend { return f.backend(f.api, 150*time.Millisecond) }
+// wantBusy wants a call to end with ErrBusy that does not wait long. One whose time was over in
+// the middle of a read, because the machine is slow, is made again.
+func (f *fixture) wantBusy(t *testing.T, call func(b *Backend) error, words ...string) {
+	t.Helper()
+	err := volume.ErrUnavailable
+	for patience := 150 * time.Millisecond; errors.Is(err, volume.ErrUnavailable) && t.Context().Err() == nil; patience *= 2 {
+		err = call(f.backend(f.api, patience))
+	}
+	want(t, err, volume.ErrBusy, words...)
+}
 
 func (f *fixture) request(size int64) backend.Request {
 	return backend.Request{SizeBytes: size, Origin: volume.Origin{StorageClass: f.Class("")}, UID: "uid"}

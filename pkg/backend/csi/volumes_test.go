@@ -262,7 +262,7 @@ func testDelete(t *testing.T, f *fixture) {
 	b := f.behaviour()
 	b.HoldBind = true
 	f.Behave(b)
-	want(t, f.brief().Create(t.Context(), "w", f.request(8*mib)), volume.ErrBusy, "bound")
+	f.wantBusy(t, func(b *Backend) error { return b.Create(t.Context(), "w", f.request(8*mib)) }, "bound")
 	claim := f.claim(t, "w")
 	there.Spec.ClaimRef.UID = claim.UID
 	must(t, f.api.Update(t.Context(), there))
