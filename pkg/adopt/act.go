@@ -71,6 +71,8 @@ func (a *Adopter) actRelease(ctx context.Context, f *facts, s step) error {
 		return a.remove(ctx, "PersistentVolume", f.block)
 	case makeOriginal:
 		return a.make(ctx, "PersistentVolume", j.originalVolume())
+	case end:
+		return a.note(ctx, j, func(j *journal) { j.Direction = givenBack })
 	case restore:
 		return a.setPolicy(ctx, s.volume, j.ReclaimPolicy)
 	case forget:
@@ -110,6 +112,12 @@ func (a *Adopter) setPolicy(ctx context.Context, pv *corev1.PersistentVolume, to
 
 // reserve makes a PersistentVolume one for whatever claim has the name.
 func (a *Adopter) reserve(ctx context.Context, pv *corev1.PersistentVolume, f *facts) error {
+	// The claim was looked for before the PersistentVolume was read: one that was bound in
+	// between would be Lost without its UID here.
+	now, err := get[corev1.PersistentVolumeClaim](ctx, a, "claim", f.key)
+	if err != nil || now != nil && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == now.UID {
+		return err
+	}
 	base := pv.DeepCopy()
 	pv.Spec.ClaimRef = reserved(f.key.Namespace, f.key.Name)
 	if err := a.api.Patch(ctx, pv, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {

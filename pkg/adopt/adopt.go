@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,9 @@ type Config struct {
 	Report func(string) error
 	// Patience is how long to wait for others; 0 waits for ever.
 	Patience time.Duration
+	// VolumeExists is somebody's word for a release: the volume of an original PersistentVolume
+	// that vanished is there.
+	VolumeExists bool
 }
 
 // Adopter adopts and releases claims.
@@ -215,12 +219,15 @@ func (f *facts) sameWant(w Want) error {
 	return nil
 }
 
-// manifests are the originals, for a copy in a file.
+// manifests are the originals, for a copy in a file: as a release makes them, since somebody may
+// apply it. Kubernetes takes a PersistentVolume with the UID of a claim that is gone for one to
+// be reclaimed, with its volume.
 func manifests(j *journal) ([]byte, error) {
-	volume, err := yaml.Marshal(manifestOf(j.Volume))
+	volume, err := yaml.Marshal(manifestOf(j.originalVolume()))
 	if err != nil {
 		return nil, err
 	}
-	claim, err := yaml.Marshal(manifestOf(j.Claim))
-	return append(append(volume, "---\n"...), claim...), err
+	claim, err := yaml.Marshal(manifestOf(j.claimFor(j.Volume.Name)))
+	head := fmt.Sprintf("# The reclaim policy was %s. Set it again when the claim is bound.\n", j.ReclaimPolicy)
+	return slices.Concat([]byte(head), volume, []byte("---\n"), claim), err
 }

@@ -322,7 +322,12 @@ func testVanished(t *testing.T, f *fixture) {
 	if err == nil || !strings.Contains(err.Error(), "was not deleted by this command") || !strings.Contains(err.Error(), "release -n "+f.apps+" data") {
 		t.Fatalf("went on: %v", err)
 	}
-	f.must(f.adopter(f.api).Release(t.Context(), f.key("data")))
+	a := f.adopter(f.api)
+	if err := a.Release(t.Context(), f.key("data")); err == nil || !strings.Contains(err.Error(), "add --volume-exists") {
+		t.Fatalf("went on: %v", err)
+	}
+	a.VolumeExists = true
+	f.must(a.Release(t.Context(), f.key("data")))
 	f.wantReleased("released", c, pv)
 }
 

@@ -31,6 +31,7 @@ const (
 	deleteBlock  kind = "DeleteBlock"
 	makeOriginal kind = "MakeVolume"
 	restore      kind = "Restore"
+	end          kind = "End"
 	forget       kind = "Forget"
 )
 
@@ -57,7 +58,7 @@ func decideAdopt(f *facts, w Want) (step, error) {
 		}
 		return step{kind: save}, refuseUse(f)
 	}
-	if j.Direction == toOriginal || j.object.DeletionTimestamp != nil {
+	if j.Direction != toCache {
 		return step{}, fmt.Errorf("its release was begun: end it with `kubectl nearflash release -n %s %s`", f.key.Namespace, f.key.Name)
 	}
 	if f.claim != nil && f.claim.UID == j.Claim.UID {
@@ -152,7 +153,7 @@ func missingOriginal(f *facts) error {
 	case len(f.twins) > 0:
 		return fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), src.VolumeHandle)
 	case !j.ordered(j.Volume.UID):
-		return fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, `kubectl nearflash release -n %s %s` makes PersistentVolume and claim again",
+		return fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, `kubectl nearflash release -n %s %s --volume-exists` makes PersistentVolume and claim again",
 			j.Volume.Name, src.Driver, src.VolumeHandle, f.key.Namespace, f.key.Name)
 	}
 	return nil

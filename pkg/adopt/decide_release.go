@@ -19,8 +19,8 @@ func decideRelease(f *facts) (step, error) {
 		return step{}, fmt.Errorf("there is no claim %s in namespace %s, and none of the name was adopted", f.key.Name, f.key.Namespace)
 	case j == nil:
 		return step{kind: done}, nil
-	case j.object.DeletionTimestamp != nil:
-		return step{kind: forget}, nil
+	case j.Direction == givenBack:
+		return decideEnded(f)
 	}
 	if err := checkMade(f); err != nil {
 		return step{}, err
@@ -123,12 +123,18 @@ func decideGiveBack(f *facts) (step, error) {
 	switch {
 	case pv == nil && len(f.twins) > 0:
 		return step{}, fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), j.Volume.Spec.CSI.VolumeHandle)
+	case pv == nil && !j.ordered(j.Volume.UID) && !f.exists:
+		return step{}, fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, add --volume-exists",
+			j.Volume.Name, j.Volume.Spec.CSI.Driver, j.Volume.Spec.CSI.VolumeHandle)
 	case pv == nil:
 		return step{kind: makeOriginal}, nil
 	case !sameSource(pv, j.Volume):
 		return step{}, fmt.Errorf("PersistentVolume %s is of another volume than the one that is released: delete it, or rename it, so that the name is free", pv.Name)
 	case pv.DeletionTimestamp != nil:
 		return waitUntil("PersistentVolume %s is gone, and is made again", pv.Name)
+	case pv.Status.Phase == corev1.VolumeFailed, pv.Status.Phase == corev1.VolumeReleased && !kept(pv):
+		return step{}, fmt.Errorf("PersistentVolume %s is %s, with the policy %s (%s): its volume may be deleted at this moment; set it on Retain, and look with the tools of %s whether volume %s is there",
+			pv.Name, pv.Status.Phase, pv.Spec.PersistentVolumeReclaimPolicy, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
 	}
 	next, err := decideClaim(f, pv)
 	switch {
@@ -136,7 +142,17 @@ func decideGiveBack(f *facts) (step, error) {
 		return next, err
 	case next.kind != done:
 		return step{kind: keep, volume: pv}, nil // not before it is bound
-	case pv.Spec.PersistentVolumeReclaimPolicy != j.ReclaimPolicy:
+	}
+	return step{kind: end}, nil
+}
+
+// decideEnded restores the reclaim policy, and ends the journal. Whatever has become of claim
+// and PersistentVolume since was done by their owner, who has them again.
+func decideEnded(f *facts) (step, error) {
+	j, pv, c := f.journal, f.volume, f.claim
+	bound := pv != nil && c != nil && sameSource(pv, j.Volume) && pv.DeletionTimestamp == nil && c.DeletionTimestamp == nil &&
+		c.Spec.VolumeName == pv.Name && pv.Spec.ClaimRef != nil && pv.Spec.ClaimRef.UID == c.UID
+	if bound && pv.Spec.PersistentVolumeReclaimPolicy != j.ReclaimPolicy {
 		return step{kind: restore, volume: pv}, nil
 	}
 	return step{kind: forget}, nil

@@ -171,7 +171,7 @@ func TestDecideAdopt(t *testing.T) {
 		"origin on Delete":             {facts: after, change: func(f *facts) { f.block.Spec.PersistentVolumeReclaimPolicy = "Delete" }, want: keep},
 		"somebody's origin":            {facts: after, change: func(f *facts) { f.block.Spec.CSI.VolumeHandle = "x" }, err: "was not made by this command"},
 		"its release was begun":        {facts: after, change: func(f *facts) { f.journal.Direction = toOriginal }, err: "kubectl nearflash release -n shop data"},
-		"its release has ended almost": {facts: after, change: func(f *facts) { gone(f.journal.object) }, err: "kubectl nearflash release -n shop data"},
+		"its release has ended almost": {facts: after, change: func(f *facts) { f.journal.Direction = givenBack; gone(f.journal.object) }, err: "kubectl nearflash release -n shop data"},
 	}, func(f *facts) (step, error) { return decideAdopt(f, Want{}) })
 }
 
@@ -246,17 +246,32 @@ func TestDecideRelease(t *testing.T) {
 		"origin ordered":             {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil; f.journal.order("b1") }, want: deleteBlock},
 		"origin leaves":              {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil; gone(f.block) }, want: wait, until: "is gone"},
 
-		"nothing left":                 {facts: bare, want: makeOriginal},
-		"nothing left, a twin":         {facts: bare, change: func(f *facts) { f.twins = []string{"pv-2"} }, err: "PersistentVolume pv-2"},
-		"the name is taken":            {facts: bare, change: func(f *facts) { f.volume = f.journal.originalVolume(); f.volume.Spec.CSI.VolumeHandle = "x" }, err: "of another volume"},
-		"original made":                {facts: original, change: func(f *facts) { f.claim = nil; f.volume.Spec.ClaimRef.UID = "" }, want: makeClaim},
-		"original made, not Retain":    {facts: original, change: func(f *facts) { f.claim = nil; f.volume.Spec.PersistentVolumeReclaimPolicy = "Delete" }, want: keep},
-		"original leaves":              {facts: original, change: func(f *facts) { gone(f.volume) }, want: wait, until: "is made again"},
-		"claim of somebody":            {facts: original, change: func(f *facts) { f.claim.Spec.VolumeName = "pv-3" }, err: "was made again by somebody"},
-		"claim bound":                  {facts: original, want: restore},
-		"policy restored":              {facts: original, change: func(f *facts) { f.volume.Spec.PersistentVolumeReclaimPolicy = "Delete" }, want: forget},
-		"journal leaves":               {facts: original, change: func(f *facts) { gone(f.journal.object) }, want: forget},
+		"nothing left":           {facts: bare, want: makeOriginal},
+		"nothing left, no order": {facts: bare, change: func(f *facts) { f.journal.Ordered = nil }, err: "add --volume-exists"},
+		"nothing left, seen":     {facts: bare, change: func(f *facts) { f.journal.Ordered, f.exists = nil, true }, want: makeOriginal},
+		"original is being reclaimed": {facts: original, change: func(f *facts) {
+			f.claim = nil
+			f.volume.Spec.PersistentVolumeReclaimPolicy, f.volume.Status.Phase = "Delete", corev1.VolumeReleased
+		}, err: "may be deleted at this moment"},
+		"nothing left, a twin":      {facts: bare, change: func(f *facts) { f.twins = []string{"pv-2"} }, err: "PersistentVolume pv-2"},
+		"the name is taken":         {facts: bare, change: func(f *facts) { f.volume = f.journal.originalVolume(); f.volume.Spec.CSI.VolumeHandle = "x" }, err: "of another volume"},
+		"original made":             {facts: original, change: func(f *facts) { f.claim = nil; f.volume.Spec.ClaimRef.UID = "" }, want: makeClaim},
+		"original made, not Retain": {facts: original, change: func(f *facts) { f.claim = nil; f.volume.Spec.PersistentVolumeReclaimPolicy = "Delete" }, want: keep},
+		"original leaves":           {facts: original, change: func(f *facts) { gone(f.volume) }, want: wait, until: "is made again"},
+		"claim of somebody":         {facts: original, change: func(f *facts) { f.claim.Spec.VolumeName = "pv-3" }, err: "was made again by somebody"},
+		"claim bound":               {facts: original, want: end},
+		"journal leaves":            {facts: original, change: func(f *facts) { gone(f.journal.object) }, want: end},
+		"ended":                     {facts: original, change: func(f *facts) { f.journal.Direction = givenBack }, want: restore},
+		"ended, policy restored": {facts: original, change: func(f *facts) {
+			f.journal.Direction, f.volume.Spec.PersistentVolumeReclaimPolicy = givenBack, "Delete"
+		}, want: forget},
+		"ended, deleted by its owner": {facts: original, change: func(f *facts) {
+			f.journal.Direction, f.volume, f.claim = givenBack, nil, nil
+		}, want: forget},
+		"ended, the claim is another one": {facts: original, change: func(f *facts) {
+			f.journal.Direction, f.claim.UID = givenBack, "other"
+		}, want: forget},
 		"begun, and the claim stayed":  {facts: during, change: func(f *facts) { f.journal.Direction = toOriginal }, want: deleteFront},
-		"the claim stayed, front gone": {facts: during, change: func(f *facts) { f.journal.Direction, f.front = toOriginal, nil }, want: restore},
+		"the claim stayed, front gone": {facts: during, change: func(f *facts) { f.journal.Direction, f.front = toOriginal, nil }, want: end},
 	}, decideRelease)
 }

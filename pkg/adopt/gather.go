@@ -40,6 +40,8 @@ type facts struct {
 	// pods use the claim and have not ended; owners would make such pods.
 	pods   []corev1.Pod
 	owners []owner
+	// exists is somebody's word that the volume of a PersistentVolume that is gone is there.
+	exists bool
 	// attachments are those of volume, front and block.
 	attachments []storagev1.VolumeAttachment
 }
@@ -65,7 +67,7 @@ func named(name string) client.ObjectKey { return client.ObjectKey{Name: name} }
 
 // gather asks the API server itself for everything.
 func (a *Adopter) gather(ctx context.Context, key types.NamespacedName) (f facts, err error) {
-	f.key = key
+	f.key, f.exists = key, a.VolumeExists
 	if f.journal, err = a.load(ctx, key); err != nil {
 		return f, err
 	}

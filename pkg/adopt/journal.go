@@ -39,6 +39,8 @@ type direction string
 const (
 	toCache    direction = "adopt"
 	toOriginal direction = "release"
+	// givenBack says that the claim is bound to its original again, which is its owner's since.
+	givenBack direction = "ended"
 )
 
 // state is the part of a journal that is no manifest.
@@ -123,8 +125,8 @@ func decode(obj *corev1.ConfigMap) (*journal, error) {
 			return nil, fmt.Errorf("key %s: %w", key, err)
 		}
 	}
-	if j.Direction != toCache && j.Direction != toOriginal {
-		return nil, fmt.Errorf("key %s: direction %q: accepted are %s, %s", keyState, j.Direction, toCache, toOriginal)
+	if !slices.Contains([]direction{toCache, toOriginal, givenBack}, j.Direction) {
+		return nil, fmt.Errorf("key %s: direction %q: accepted are %s, %s, %s", keyState, j.Direction, toCache, toOriginal, givenBack)
 	}
 	if j.Claim.UID == "" || j.Volume.UID == "" || j.Volume.Spec.CSI == nil || j.ReclaimPolicy == "" {
 		return nil, fmt.Errorf("it lacks the UID of the claim or of the PersistentVolume, its CSI source, or its reclaim policy")

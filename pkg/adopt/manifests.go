@@ -117,7 +117,7 @@ func (j *journal) claimFor(pv string) *corev1.PersistentVolumeClaim {
 			StorageClassName: ptr.To(volume.GetPersistentVolumeClass(j.Volume)),
 		},
 	}
-	if j.Direction == toOriginal && j.Owners != nil {
+	if j.Direction != toCache && j.Owners != nil {
 		out.OwnerReferences = j.Owners
 	}
 	if j.Request != nil && j.Request.Cmp(*old.Spec.Resources.Requests.Storage()) > 0 {

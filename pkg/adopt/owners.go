@@ -48,6 +48,11 @@ func runningOf(list client.ObjectList, key types.NamespacedName) []owner {
 	switch l := list.(type) {
 	case *appsv1.StatefulSetList:
 		for i := range l.Items {
+			if p := l.Items[i].Spec.PersistentVolumeClaimRetentionPolicy; p != nil && p.WhenScaled == appsv1.DeletePersistentVolumeClaimRetentionPolicyType && templated(&l.Items[i], key.Name) {
+				// Scaled to 0, it has its claims deleted, and with them what is on Delete.
+				add("StatefulSet", l.Items[i].Name, `patch %s %s -p '{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenScaled":"Retain"}}}'`)
+				continue
+			}
 			if s := &l.Items[i]; ptr.Deref(s.Spec.Replicas, 1) > 0 && (uses(&s.Spec.Template.Spec, "", key.Name) || templated(s, key.Name)) {
 				add("StatefulSet", s.Name, scale)
 			}

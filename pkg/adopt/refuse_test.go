@@ -116,9 +116,13 @@ func TestRunningOf(t *testing.T) {
 		list client.ObjectList
 		want string // "" is nobody
 	}{
-		"StatefulSet by template":    {set(ptr.To(int32(1)), corev1.PodTemplateSpec{}, templates), "kubectl scale -n shop statefulset/db --replicas=0"},
-		"StatefulSet by pod":         {set(nil, pod, nil), "kubectl scale -n shop statefulset/db --replicas=0"},
-		"StatefulSet of 0":           {set(ptr.To(int32(0)), pod, templates), ""},
+		"StatefulSet by template": {set(ptr.To(int32(1)), corev1.PodTemplateSpec{}, templates), "kubectl scale -n shop statefulset/db --replicas=0"},
+		"StatefulSet by pod":      {set(nil, pod, nil), "kubectl scale -n shop statefulset/db --replicas=0"},
+		"StatefulSet of 0":        {set(ptr.To(int32(0)), pod, templates), ""},
+		"StatefulSet that deletes its claims": {&appsv1.StatefulSetList{Items: []appsv1.StatefulSet{{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
+			Replicas: ptr.To(int32(0)), VolumeClaimTemplates: templates,
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{WhenScaled: appsv1.DeletePersistentVolumeClaimRetentionPolicyType},
+		}}}}, `kubectl patch -n shop statefulset/db -p '{"spec":{"persistentVolumeClaimRetentionPolicy":{"whenScaled":"Retain"}}}'`},
 		"StatefulSet of others":      {set(nil, other, nil), ""},
 		"Deployment":                 {&appsv1.DeploymentList{Items: []appsv1.Deployment{{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Template: pod}}}}, "kubectl scale -n shop deployment/db --replicas=0"},
 		"ReplicaSet":                 {&appsv1.ReplicaSetList{Items: []appsv1.ReplicaSet{{ObjectMeta: meta, Spec: appsv1.ReplicaSetSpec{Template: pod}}}}, "kubectl scale -n shop replicaset/db --replicas=0"},

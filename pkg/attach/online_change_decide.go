@@ -98,7 +98,7 @@ func decideUncached(f changeFacts) changeStep {
 	case f.Problem != "":
 		return flushedOr(f, changeImpossible)
 	}
-	return changeCache
+	return flushedOr(f, changeCache)
 }
 
 // decideCached decides for a volume whose cache is live and journalled.
@@ -135,6 +135,8 @@ func decideCached(f changeFacts) changeStep {
 	case f.Degraded != "":
 		// Also nothing is made larger on half a mirror.
 		return flushedOr(f, changeImpossible)
+	case f.Record.FlushPending():
+		return changeFlushed // a pool without room may keep all below from coming about
 	case f.Want.dataBytes > e.DataBytes:
 		return changeGrow
 	case f.Held:

@@ -25,7 +25,7 @@ type adopting struct {
 	session
 
 	claim, origins, file string
-	yes, dryRun          bool
+	yes, dryRun, exists  bool
 	timeout              time.Duration
 }
 
@@ -74,7 +74,7 @@ func (o *adopting) say(text string) error {
 func (o *adopting) adopter(ctx context.Context) (*adopt.Adopter, error) {
 	namespace, err := o.originsNamespace(ctx)
 	return adopt.New(adopt.Config{
-		Client: o.client, Origins: namespace, Now: o.Clock.Now, After: o.Clock.After, Report: o.say, Patience: o.timeout,
+		Client: o.client, Origins: namespace, Now: o.Clock.Now, After: o.Clock.After, Report: o.say, Patience: o.timeout, VolumeExists: o.exists,
 	}), err
 }
 

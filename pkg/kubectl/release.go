@@ -27,6 +27,7 @@ If the command is interrupted, the same command goes on. It takes back an adopti
 	}
 	cmd.Args = wantVolume(cmd, 0)
 	o.addFlags(cmd)
+	cmd.Flags().BoolVar(&o.exists, "volume-exists", false, "The original PersistentVolume vanished, and you have seen with the tools of the other driver that its volume is there.")
 	return cmd
 }
 

@@ -130,7 +130,7 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.facts.Admitted = len(c.sight.Exports) > 0
 	c.facts.Filesystem = contentOf(obj, c.sight)
 	c.facts.Ours = v.Hold != nil && s.holds.has(c.of, heldBy{v.Hold.Token, c.sight.takeover})
-	if v.Published && v.PossiblyDirty {
+	if v.Published {
 		c.facts.Lost, err = s.lost(ctx, v.Fence.Node)
 	}
 	return err
@@ -183,7 +183,11 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 		return s.orderCut(ctx, c)
 	case cutWait, cutAnswer:
 	}
-	return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: node %s flushes volume %s before it is cut for %s", volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
+	var renewed error
+	if c.facts.Record.PossiblyDirty { // it takes as long as it takes; what else does not come about may not hold the volume for ever
+		renewed = s.renewHold(ctx, c)
+	}
+	return errors.Join(renewed, fmt.Errorf("%w: node %s flushes volume %s before it is cut for %s", volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
 }
 
 // hold puts a hold of this process on the record, and asks the node that has the volume for a
@@ -224,8 +228,8 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 	switch {
 	case errors.Is(err, volume.ErrInvalid), errors.Is(err, volume.ErrNoSpace):
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
-	case err != nil:
-		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.renewHold(ctx, c))
+	case err != nil: // and the hold ends, if that goes on
+		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
 	case !cut.Done:
 		return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: volume %s is being cut for %s", volume.ErrBusy, c.of, c.name))
 	}

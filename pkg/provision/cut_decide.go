@@ -19,8 +19,7 @@ type cutFacts struct {
 	// Ours is true if this process has put the record's hold there, since the last takeover of
 	// the storage server. Another one may be out of a backup.
 	Ours bool
-	// Lost is gathered for a node that may have unflushed writes of the published volume:
-	// Kubernetes does not hear of it.
+	// Lost is gathered for the node of a published volume: Kubernetes does not hear of it.
 	Lost bool
 	// Admitted is true while the storage admits anybody.
 	Admitted bool
@@ -84,6 +83,8 @@ func decideHeld(f cutFacts) (cutStep, error) {
 		return cutCut, nil
 	case r.PossiblyDirty:
 		return cutWait, nil
+	case r.Published && r.FlushDone != r.Hold.Token && f.Lost:
+		return "", fmt.Errorf("%w: node %s has volume %s, and cannot be asked to flush it now", volume.ErrFenced, r.Fence.Node, f.Volume)
 	case r.Published && r.FlushDone != r.Hold.Token:
 		// A flush that somebody else waits for is left to its end.
 		if r.FlushRequest != r.Hold.Token && !r.FlushPending() {

@@ -78,6 +78,8 @@ func TestDecideCut(t *testing.T) {
 		"held, draining":                        {base(published, dirty, asked("t", "")), cutWait, nil},
 		"held, flushed, mark is left":           {base(published, dirty, asked("t", "t")), cutWait, nil},
 		"held, clean, not flushed":              {base(published, asked("t", "")), cutWait, nil},
+		"held, its node is lost":                {base(published, lost, asked("t", "")), "", volume.ErrFenced},
+		"held, flushed, its node is lost":       {base(published, lost, asked("t", "t")), cutCut, nil},
 		"held, clean, flushed before":           {base(published, asked("t", "old")), cutWait, nil},
 		"held, flushed":                         {base(published, admitted, asked("t", "t")), cutCut, nil},
 		"held, another flush is asked for":      {base(published, asked("u", "old")), cutWait, nil},

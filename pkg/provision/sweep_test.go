@@ -14,12 +14,14 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// testHoldExpires: a hold ends when nobody asks any more, and with its snapshot.
+// testHoldExpires: a hold ends when nobody asks any more, when what is asked for is not drained
+// and does not come about, and with its snapshot.
 func testHoldExpires(t *testing.T, _ *rest.Config, f *fixture) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	f.svc.now = func() time.Time { return now }
 	f.create(t)
 	f.publish(t, nodeA, 1)
+	f.mark(t, true)
 	_, err := f.snapshot(t, "expires")
 	wantError(t, err, volume.ErrBusy)
 	first := f.wantHold(t, "expires")
@@ -43,6 +45,18 @@ func testHoldExpires(t *testing.T, _ *rest.Config, f *fixture) {
 	_, err = f.snapshot(t, "expires")
 	wantError(t, err, volume.ErrBusy)
 	f.wantHold(t, "expires")
+	f.mark(t, false)
+	for range 2 { // the node has nothing to drain, and does not answer
+		now = now.Add(5 * time.Minute)
+		_, err = f.snapshot(t, "expires")
+		wantError(t, err, volume.ErrBusy)
+	}
+	if err := f.svc.ExpireHold(t.Context(), f.id); err != nil {
+		t.Fatal(err)
+	}
+	f.wantHold(t, "")
+	_, err = f.snapshot(t, "expires")
+	wantError(t, err, volume.ErrBusy)
 	h := volume.SnapshotHandle{Backend: "iscsi", ID: "expires"}
 	if err := f.svc.DeleteSnapshot(t.Context(), h); err != nil { // there is no cut yet
 		t.Fatal(err)
