@@ -21,7 +21,7 @@ import (
 // the other driver's node plugin makes.
 func (s *space) bareVolume(ctx context.Context, name, node string) (*vol, error) {
 	v := &vol{space: s, claim: name}
-	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi"}
+	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: pd.class, Size: "1Gi"}
 	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
 		return nil, fmt.Errorf("claim %s: %w", name, err)
 	}
@@ -153,7 +153,7 @@ func (s *space) makeAgain(ctx context.Context, name string) (stop func()) {
 		defer close(done)
 		for ctx.Err() == nil {
 			// Refused while it is there.
-			_ = k.API.Create(ctx, cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: originClass, Size: "1Gi"}))
+			_ = k.API.Create(ctx, cluster.Claim(cluster.ClaimSpec{Namespace: s.name, Name: name, Class: pd.class, Size: "1Gi"}))
 			time.Sleep(10 * time.Millisecond)
 		}
 	}()
