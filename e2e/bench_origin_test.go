@@ -28,7 +28,7 @@ var _ = Describe("A cache over Ceph RBD, measured", Label("bench", "origin-ceph"
 	It("beside RBD alone, and after a move", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		say("| case | IOPS | p50 us | p99 us | hits |")
-		alone, err := s.originVolume(ctx, cephRBD, "alone", nodeA)
+		alone, err := s.originVolume(ctx, cephRBD, "alone", nodeA, true)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(alone.fill(ctx)).To(Succeed())
 		Expect(alone.tell(ctx, "RBD alone, read", "randread")).To(Succeed())

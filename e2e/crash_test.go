@@ -83,10 +83,7 @@ var _ = Describe("A node that loses power", Label("crash", "lab"), func() {
 		loseNode(ctx)
 		v.takeFromLostNode(ctx)
 		Expect(v.begin(ctx, nodeB)).To(Succeed())
-		_, err = k.AwaitEvent(ctx, v.pod, late, func(e cluster.Event) bool {
-			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "fenced")
-		})
-		Expect(err).NotTo(HaveOccurred(), "the refusal must name the node that holds the writes (I1, I2)")
+		Expect(v.awaitFenced(ctx, "fenced")).To(Succeed(), "the refusal must name the node that holds the writes (I1, I2)")
 
 		By("bringing the node back")
 		Expect(outOfService(ctx, nodeA, false)).To(Succeed())

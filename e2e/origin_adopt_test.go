@@ -17,26 +17,6 @@ import (
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
 
-// bareVolume makes a pod on a node with a new disk of the origin driver, with the filesystem that
-// the other driver's node plugin makes.
-func (s *space) bareVolume(ctx context.Context, name, node string) (*vol, error) {
-	v := &vol{space: s, claim: name}
-	spec := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: pd.class, Size: "1Gi"}
-	if err := k.API.Create(ctx, cluster.Claim(spec)); err != nil {
-		return nil, fmt.Errorf("claim %s: %w", name, err)
-	}
-	// The class waits for the pod.
-	if err := v.begin(ctx, node); err != nil {
-		return nil, err
-	}
-	// It is no volume of the space's: those are the driver's.
-	var err error
-	if v.Volume, err = k.AwaitBound(ctx, s.name, name, soon); err != nil {
-		return nil, err
-	}
-	return v, v.awaitReady(ctx)
-}
-
 // claimed is what the claim of a volume is bound to now.
 func (v *vol) claimed(ctx context.Context) (*corev1.PersistentVolume, error) {
 	var err error
@@ -50,7 +30,7 @@ func (v *vol) claimed(ctx context.Context) (*corev1.PersistentVolume, error) {
 var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab", "slow"), func() {
 	It("gets a cache in front under its name, and is given back, with all its data", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.bareVolume(ctx, "data", nodeA)
+		v, err := s.originVolume(ctx, pd, "data", nodeA, false)
 		Expect(err).NotTo(HaveOccurred())
 		before, err := v.claimed(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -111,7 +91,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 
 	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.bareVolume(ctx, "killed", nodeA)
+		v, err := s.originVolume(ctx, pd, "killed", nodeA, false)
 		Expect(err).NotTo(HaveOccurred())
 		before, err := v.claimed(ctx)
 		Expect(err).NotTo(HaveOccurred())

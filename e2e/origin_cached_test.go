@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -150,10 +149,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(clean.verify(ctx, 0, 16, sums[clean])).To(Succeed())
 		Expect(attachedTo(ctx, disks[clean])).To(ConsistOf(nodeB))
 		Expect(dirty.begin(ctx, nodeB)).To(Succeed())
-		_, err = k.AwaitEvent(ctx, dirty.pod, late, func(e cluster.Event) bool {
-			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "fenced")
-		})
-		Expect(err).NotTo(HaveOccurred())
+		Expect(dirty.awaitFenced(ctx, "fenced")).To(Succeed())
 
 		By("bringing the node back")
 		Expect(outOfService(ctx, nodeA, false)).To(Succeed())

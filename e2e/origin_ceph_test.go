@@ -189,10 +189,7 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		Expect(clean.start(ctx, nodeB)).To(Succeed())
 		Expect(clean.verify(ctx, 0, 16, sums[clean])).To(Succeed())
 		Expect(dirty.begin(ctx, nodeB)).To(Succeed())
-		_, err = k.AwaitEvent(ctx, dirty.pod, late, func(e cluster.Event) bool {
-			return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "fenced")
-		})
-		Expect(err).NotTo(HaveOccurred())
+		Expect(dirty.awaitFenced(ctx, "fenced")).To(Succeed())
 
 		By("bringing the node back")
 		Expect(outOfService(ctx, nodeA, false)).To(Succeed())

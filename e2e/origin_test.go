@@ -27,10 +27,11 @@ type originDriver struct {
 // pd is what `lab up --origin pd` brings.
 var pd = originDriver{class: "pd"}
 
-// originVolume makes a pod on a node with a new disk of the origin.
-func (s *space) originVolume(ctx context.Context, o originDriver, name, node string) (*vol, error) {
-	v := &vol{space: s, claim: name, block: true}
-	claim := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: o.class, Size: "1Gi", Block: true}
+// originVolume makes a pod on a node with a new disk of the origin, raw or with the filesystem
+// that the origin's node plugin makes.
+func (s *space) originVolume(ctx context.Context, o originDriver, name, node string, block bool) (*vol, error) {
+	v := &vol{space: s, claim: name, block: block}
+	claim := cluster.ClaimSpec{Namespace: s.name, Name: name, Class: o.class, Size: "1Gi", Block: block}
 	if err := k.API.Create(ctx, cluster.Claim(claim)); err != nil {
 		return nil, fmt.Errorf("claim %s: %w", name, err)
 	}
@@ -77,7 +78,7 @@ func expectDiskGone(ctx context.Context, name string) {
 var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), func() {
 	It("goes from node to node with its data, grows, and leaves nothing", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.originVolume(ctx, pd, "disk", nodeA)
+		v, err := s.originVolume(ctx, pd, "disk", nodeA, true)
 		Expect(err).NotTo(HaveOccurred())
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())
@@ -98,7 +99,7 @@ var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), f
 
 	It("is there after a power loss of its machine and a restart of its controller", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.originVolume(ctx, pd, "disk", nodeA)
+		v, err := s.originVolume(ctx, pd, "disk", nodeA, true)
 		Expect(err).NotTo(HaveOccurred())
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())

@@ -63,7 +63,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		for _, c := range crashed {
 			c.takeFromLostNode(ctx)
 			Expect(c.begin(ctx, nodeB)).To(Succeed())
-			Expect(c.awaitFenced(ctx)).To(Succeed())
+			Expect(c.awaitFenced(ctx, "unflushed writes")).To(Succeed())
 		}
 
 		By("bringing the node back")
@@ -144,7 +144,7 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		Expect(works.check(ctx)).To(Succeed())
 		for _, c := range crashed {
 			Expect(c.begin(ctx, nodeB)).To(Succeed())
-			Expect(c.awaitFenced(ctx)).To(Succeed())
+			Expect(c.awaitFenced(ctx, "unflushed writes")).To(Succeed())
 		}
 		Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
 		for _, c := range crashed {
@@ -226,10 +226,10 @@ func (v *vol) awaitClean(ctx context.Context) error {
 }
 
 // awaitFenced waits until the attachment of the pod's volume is refused for node A, by its
-// name or by that of its initiator.
-func (v *vol) awaitFenced(ctx context.Context) error {
+// name or by that of its initiator, in an error that says so.
+func (v *vol) awaitFenced(ctx context.Context, says string) error {
 	_, err := k.AwaitEvent(ctx, v.pod, late, func(e cluster.Event) bool {
-		return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, "unflushed writes")
+		return e.Reason == "FailedAttachVolume" && strings.Contains(e.Message, nodeA) && strings.Contains(e.Message, says)
 	})
 	return err
 }

@@ -124,7 +124,7 @@ func decideReplace(f *facts) (step, error) {
 	case pv.DeletionTimestamp != nil:
 		return waitUntil("PersistentVolume %s is gone; its finalizers are %s", pv.Name, strings.Join(pv.Finalizers, ", "))
 	case pv.Status.Phase == corev1.VolumeFailed:
-		return step{}, fmt.Errorf("PersistentVolume %s is %s (%s): look with the tools of %s whether volume %s is there", pv.Name, pv.Status.Phase, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
+		return step{}, failedError(pv)
 	case pv.Status.Phase != corev1.VolumeReleased:
 		return waitUntil("PersistentVolume %s is Released; it is %s", pv.Name, pv.Status.Phase)
 	}
@@ -151,12 +151,22 @@ func missingOriginal(f *facts) error {
 	case f.volume != nil && sameSource(f.volume, j.Volume):
 		return fmt.Errorf("PersistentVolume %s of volume %s was made again by somebody: delete it, if it is on Retain and no claim has it", f.volume.Name, src.VolumeHandle)
 	case len(f.twins) > 0:
-		return fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), src.VolumeHandle)
+		return twinError(f)
 	case !j.ordered(j.Volume.UID):
 		return fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, `kubectl nearflash release -n %s %s --volume-exists` makes PersistentVolume and claim again",
 			j.Volume.Name, src.Driver, src.VolumeHandle, f.key.Namespace, f.key.Name)
 	}
 	return nil
+}
+
+// twinError is for another PersistentVolume of the same volume.
+func twinError(f *facts) error {
+	return fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), f.journal.Volume.Spec.CSI.VolumeHandle)
+}
+
+// failedError is for a PersistentVolume whose volume Kubernetes could not reclaim.
+func failedError(pv *corev1.PersistentVolume) error {
+	return fmt.Errorf("PersistentVolume %s is %s (%s): look with the tools of %s whether volume %s is there", pv.Name, pv.Status.Phase, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
 }
 
 // checkMade reports whether what has the names of what an adoption makes is that.

@@ -107,7 +107,7 @@ func decideUncover(f *facts) (step, error) {
 	}
 	switch pv.Status.Phase {
 	case corev1.VolumeFailed:
-		return step{}, fmt.Errorf("PersistentVolume %s is %s (%s): look with the tools of %s whether volume %s is there", pv.Name, pv.Status.Phase, pv.Status.Message, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)
+		return step{}, failedError(pv)
 	case corev1.VolumeBound:
 		return waitUntil("PersistentVolume %s is not Bound any more", pv.Name)
 	}
@@ -122,7 +122,7 @@ func decideGiveBack(f *facts) (step, error) {
 	j, pv := f.journal, f.volume
 	switch {
 	case pv == nil && len(f.twins) > 0:
-		return step{}, fmt.Errorf("PersistentVolume %s is of the same volume %s: delete it, if it is on Retain and no claim has it", strings.Join(f.twins, ", "), j.Volume.Spec.CSI.VolumeHandle)
+		return step{}, twinError(f)
 	case pv == nil && !j.ordered(j.Volume.UID) && !f.exists:
 		return step{}, fmt.Errorf("PersistentVolume %s is not there any more, and was not deleted by this command: look with the tools of %s whether volume %s is there; if it is, add --volume-exists",
 			j.Volume.Name, j.Volume.Spec.CSI.Driver, j.Volume.Spec.CSI.VolumeHandle)

@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,7 +141,7 @@ func merged(first, later map[string]string) map[string]string {
 // reserved for its name: this is the function by which it does.
 func fits(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool {
 	for _, m := range claim.Spec.AccessModes {
-		if !hasMode(pv, m) {
+		if !slices.Contains(pv.Spec.AccessModes, m) {
 			return false
 		}
 	}
@@ -148,16 +149,7 @@ func fits(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool
 	return err == nil && found != nil
 }
 
-func hasMode(pv *corev1.PersistentVolume, mode corev1.PersistentVolumeAccessMode) bool {
-	for _, m := range pv.Spec.AccessModes {
-		if m == mode {
-			return true
-		}
-	}
-	return false
-}
-
-// keep is Retain, the policy under which nothing deletes a volume.
+// kept reports whether a PersistentVolume is on Retain, the policy under which nothing deletes a volume.
 func kept(pv *corev1.PersistentVolume) bool {
 	return pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain
 }

@@ -62,12 +62,7 @@ var changes = []struct {
 func (l *life) beChanged() {
 	l.t.Helper()
 	req := l.publish(l.a.name)
-	begin := func(p *plugin) error {
-		if _, running := l.a.mounts[staging]; running {
-			return nil
-		}
-		return p.Stage(l.ctx, req)
-	}
+	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
 	l.persist(l.a, "stage", begin)
 	for i, c := range changes {
 		l.a.podWrites(uint64(i+1), 1, 2, int64(i+3))

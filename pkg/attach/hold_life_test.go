@@ -87,12 +87,7 @@ func (l *life) snapshot(name volume.SnapshotID, again func(*plugin) error) {
 func (l *life) beCut() {
 	l.t.Helper()
 	req := l.publish(l.a.name)
-	begin := func(p *plugin) error {
-		if _, running := l.a.mounts[staging]; running {
-			return nil
-		}
-		return p.Stage(l.ctx, req)
-	}
+	begin := func(p *plugin) error { return l.stageUnlessRunning(l.a, p, req) }
 	l.persist(l.a, "stage", begin)
 	for i, name := range []volume.SnapshotID{"s-1", "s-2"} {
 		l.a.podWrites(uint64(100*(i+1)), 1, 2, first, second, int64(i+3))

@@ -78,15 +78,19 @@ func (l *life) prepare() {
 	l.stay(l.b, 3, 5)
 }
 
+// stageUnlessRunning stages the volume for a pod that does not run, as one whose node has lost
+// its power.
+func (l *life) stageUnlessRunning(h *host, p *plugin, req volume.StageRequest) error {
+	if _, running := h.mounts[staging]; running {
+		return nil
+	}
+	return p.Stage(l.ctx, req)
+}
+
 // begin stages the volume, again if the node has lost its power meanwhile.
 func (l *life) begin(h *host) {
 	l.t.Helper()
-	l.persist(h, "stage", func(p *plugin) error {
-		if _, running := h.mounts[staging]; running {
-			return nil
-		}
-		return p.Stage(l.ctx, l.req)
-	})
+	l.persist(h, "stage", func(p *plugin) error { return l.stageUnlessRunning(h, p, l.req) })
 }
 
 // podReads has the pod read everything, while the hydration, which it may wait for, goes on.

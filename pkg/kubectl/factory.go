@@ -15,12 +15,13 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/kube"
 )
 
 // driverName is the CSI driver of nearflash in PersistentVolumes, CSINodes and
 // StorageClasses.
-const driverName = "csi.nearflash.io"
+const driverName = driver.Name
 
 // Limits of the client's own throttling, in requests per second: one command
 // makes a few dozen requests at most.

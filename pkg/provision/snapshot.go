@@ -138,20 +138,29 @@ func (s *Service) endHolds(ctx context.Context, h volume.SnapshotHandle) error {
 	return err
 }
 
+// cutsAt lists the cuts of a place, none where there are no snapshots, with what has them.
+func (s *Service) cutsAt(ctx context.Context, at place) (backend.Snapshots, []backend.Cut, error) {
+	snaps, err := s.snapshots(at, volume.ErrInvalid)
+	if err != nil {
+		return nil, nil, nil
+	}
+	cuts, err := snaps.Cuts(ctx)
+	if errors.Is(err, volume.ErrInvalid) {
+		return snaps, nil, nil // a storage server without snapshots
+	}
+	if err != nil {
+		return snaps, nil, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err)
+	}
+	return snaps, cuts, nil
+}
+
 // Snapshots implements volume.Snapshotter.
 func (s *Service) Snapshots(ctx context.Context) ([]volume.Snapshot, error) {
 	out := []volume.Snapshot{}
 	for _, at := range s.configured() {
-		snaps, err := s.snapshots(at, volume.ErrInvalid)
+		_, cuts, err := s.cutsAt(ctx, at)
 		if err != nil {
-			continue
-		}
-		cuts, err := snaps.Cuts(ctx)
-		if errors.Is(err, volume.ErrInvalid) {
-			continue // a storage server without snapshots
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err)
+			return nil, err
 		}
 		for _, c := range cuts {
 			if c.Accepted && !c.ID.ForClone() {

@@ -39,17 +39,8 @@ func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
 func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
 	var errs []error
 	for _, at := range s.configured() {
-		snaps, err := s.snapshots(at, volume.ErrInvalid)
-		if err != nil {
-			continue
-		}
-		cuts, err := snaps.Cuts(ctx)
-		if errors.Is(err, volume.ErrInvalid) {
-			continue // a storage server without snapshots
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("list snapshots of backend %s: %w", backendName(at), err))
-		}
+		snaps, cuts, err := s.cutsAt(ctx, at)
+		errs = append(errs, err)
 		for _, c := range cuts {
 			if c.Accepted || s.now().Before(HoldExpires(c.Created)) {
 				continue
