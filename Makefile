@@ -25,7 +25,7 @@ test: test-unit test-kernel ## Run all test rings but kind.
 
 .PHONY: test-full
 test-full: test-unit model-deep test-stock-smoke ## All that the rings have: a kill at every step, long campaigns, the documents, upstream's whole suite; hours.
-	MATRIX=whole go test -run '^TestKill' -timeout 6h ./pkg/attach
+	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
 	LABELS='!bench && !origin-ceph' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
@@ -42,10 +42,11 @@ vulncheck: ## Look for known vulnerabilities; asks a database on the network (NE
 
 ##@ Test rings
 
+UNIT := ./... ./hack/...
 .PHONY: test-unit
 test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
-		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test ./... ./hack/...
+		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test $(UNIT)
 
 .PHONY: model-deep
 model-deep: ## The model of the decisions, 30 times as many states as in ring 1; a few minutes.

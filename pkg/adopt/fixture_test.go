@@ -82,23 +82,21 @@ func (f *fixture) adopter(api client.Client) *Adopter {
 
 // retire ends the records whose PersistentVolumes are gone, as pkg/reconcile does.
 func (f *fixture) retire(ctx context.Context) {
-	list := &v1alpha1.CachedVolumeList{}
-	if f.api.List(ctx, list) != nil {
+	list, pvs := &v1alpha1.CachedVolumeList{}, &corev1.PersistentVolumeList{}
+	if f.api.List(ctx, list) != nil || f.api.List(ctx, pvs) != nil {
 		return
+	}
+	driver := map[string]string{} // by PersistentVolume
+	for i := range pvs.Items {
+		driver[pvs.Items[i].Name] = pvs.Items[i].Spec.CSI.Driver
 	}
 	for i := range list.Items {
 		id := list.Items[i].Name
-		err := f.api.Get(ctx, client.ObjectKey{Name: id}, &corev1.PersistentVolume{})
-		if apierrors.IsNotFound(err) && strings.HasPrefix(id, "adopted-") && f.owns(ctx, id) {
+		// Others share the API server.
+		if ours := strings.HasPrefix(id, "adopted-") && driver[id+"-origin"] == f.Driver; ours && driver[id] == "" {
 			_ = f.svc.Retire(ctx, volume.ID(id)) // what fails comes again
 		}
 	}
-}
-
-// owns reports whether a record is of this fixture: others share the API server.
-func (f *fixture) owns(ctx context.Context, id string) bool {
-	pv := &corev1.PersistentVolume{}
-	return f.api.Get(ctx, client.ObjectKey{Name: id + "-origin"}, pv) == nil && pv.Spec.CSI.Driver == f.Driver
 }
 
 func (f *fixture) key(name string) types.NamespacedName {

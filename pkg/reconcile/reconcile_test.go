@@ -42,7 +42,7 @@ var chap = &volume.Credentials{Username: "user", Password: "password-of-user"}
 
 // cluster is a real API server with the reconciler running on it.
 type cluster struct {
-	client  client.Client
+	client  client.WithWatch
 	storage *backendtest.Server
 	origins *csitest.Cluster
 	svc     *provision.Service

@@ -418,7 +418,7 @@ func testCutKilled(t *testing.T, f *fixture) {
 		}
 		return died
 	})
-	if n := deaths.Load(); n < 12 {
+	if n := deaths.Load(); n < 9 {
 		t.Errorf("%d deaths: there are more writes than that", n)
 	}
 	if all, err := f.b.Cuts(t.Context()); err != nil || len(all) > 0 {

@@ -60,15 +60,11 @@ func (c *Cluster) used(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 
 // bindReserved binds a claim to the PersistentVolume that it names, or that is reserved for it,
 // by Kubernetes' own rule. It reports whether there is one.
-func (c *Cluster) bindReserved(ctx context.Context, claim *corev1.PersistentVolumeClaim) bool {
-	list := &corev1.PersistentVolumeList{}
-	if c.api.List(ctx, list) != nil {
-		return true // not known
-	}
+func (c *Cluster) bindReserved(ctx context.Context, claim *corev1.PersistentVolumeClaim, pvs []corev1.PersistentVolume) bool {
 	var pv *corev1.PersistentVolume
 	var reserved []*corev1.PersistentVolume
-	for i := range list.Items {
-		p := &list.Items[i]
+	for i := range pvs {
+		p := &pvs[i]
 		if claim.Spec.VolumeName == p.Name {
 			pv = p
 		}

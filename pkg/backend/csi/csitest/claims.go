@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -38,21 +37,8 @@ func (c *Cluster) volume(name string, size int64, class string) *corev1.Persiste
 	}
 }
 
-// claims provisions, binds and expands.
-func (c *Cluster) claims(ctx context.Context, b Behaviour) {
-	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
-		list := &corev1.PersistentVolumeClaimList{}
-		if c.api.List(ctx, list, client.InNamespace(namespace)) != nil {
-			continue
-		}
-		for i := range list.Items {
-			c.claim(ctx, &list.Items[i], b)
-		}
-	}
-}
-
-// claim does what a claim needs next.
-func (c *Cluster) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim, b Behaviour) {
+// claim does what a claim needs next: it provisions, binds and expands.
+func (c *Cluster) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim, b Behaviour, pvs []corev1.PersistentVolume) {
 	ours := claim.Namespace == c.Namespace
 	switch {
 	case claim.DeletionTimestamp != nil:
@@ -61,11 +47,13 @@ func (c *Cluster) claim(ctx context.Context, claim *corev1.PersistentVolumeClaim
 			_ = c.api.Update(ctx, claim)
 		}
 	case claim.Status.Phase == corev1.ClaimBound:
-		c.expand(ctx, claim, b)
+		if i := slices.IndexFunc(pvs, func(pv corev1.PersistentVolume) bool { return pv.Name == claim.Spec.VolumeName }); i >= 0 {
+			c.expand(ctx, claim, &pvs[i], b)
+		}
 	case b.HoldBind:
 	case claim.Spec.VolumeName != "" && ours:
 		c.bind(ctx, claim)
-	case !ours && c.bindReserved(ctx, claim), claim.Spec.VolumeName != "":
+	case !ours && c.bindReserved(ctx, claim, pvs), claim.Spec.VolumeName != "":
 	default:
 		c.provision(ctx, claim, b)
 	}
@@ -136,11 +124,7 @@ func (c *Cluster) bind(ctx context.Context, claim *corev1.PersistentVolumeClaim)
 }
 
 // expand grows a claim that asks for more.
-func (c *Cluster) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, b Behaviour) {
-	pv := &corev1.PersistentVolume{}
-	if c.api.Get(ctx, types.NamespacedName{Name: claim.Spec.VolumeName}, pv) != nil {
-		return
-	}
+func (c *Cluster) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume, b Behaviour) {
 	want, have := claim.Spec.Resources.Requests.Storage().Value(), pv.Spec.Capacity.Storage().Value()
 	if want <= have || claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending {
 		return
@@ -165,15 +149,10 @@ func (c *Cluster) expand(ctx context.Context, claim *corev1.PersistentVolumeClai
 }
 
 // volumes deletes or keeps the PersistentVolumes whose claims are gone.
-func (c *Cluster) volumes(ctx context.Context) {
-	list := &corev1.PersistentVolumeList{}
-	if c.api.List(ctx, list) != nil {
-		return
-	}
-	live := c.live(ctx)
-	for i := range list.Items {
-		pv := &list.Items[i]
-		if !c.serves(pv) || pv.Spec.ClaimRef == nil || live[string(pv.Spec.ClaimRef.UID)] {
+func (c *Cluster) volumes(ctx context.Context, pvs []corev1.PersistentVolume, live map[types.UID]bool) {
+	for i := range pvs {
+		pv := &pvs[i]
+		if !c.serves(pv) || pv.Spec.ClaimRef == nil || live[pv.Spec.ClaimRef.UID] {
 			continue
 		}
 		if pv.Spec.ClaimRef.UID == "" {
@@ -208,17 +187,4 @@ func (c *Cluster) volumes(ctx context.Context) {
 		c.free += pv.Spec.Capacity.Storage().Value()
 		c.mu.Unlock()
 	}
-}
-
-// live are the UIDs of the claims that there are: of most volumes nothing else is to be known.
-func (c *Cluster) live(ctx context.Context) map[string]bool {
-	out := map[string]bool{}
-	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
-		list := &corev1.PersistentVolumeClaimList{}
-		_ = c.api.List(ctx, list, client.InNamespace(namespace)) // without it each is looked for
-		for i := range list.Items {
-			out[string(list.Items[i].UID)] = true
-		}
-	}
-	return out
 }

@@ -17,12 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// tick is how often the stand-in looks.
-const tick = 15 * time.Millisecond
+// tick is how often the stand-in looks when nothing has changed: what it failed to do comes again.
+const tick = 250 * time.Millisecond
 
 // Behaviour is what a test may ask of the stand-in.
 type Behaviour struct {
@@ -50,7 +51,9 @@ type Cluster struct {
 	// Namespace is that of the claims, Driver the other driver.
 	Namespace, Driver string
 
-	api client.Client
+	api client.WithWatch
+	// changed has an element when there may be something to do.
+	changed chan struct{}
 
 	round     sync.Mutex // held while the stand-in acts; before mu
 	mu        sync.Mutex
@@ -71,16 +74,17 @@ type Cluster struct {
 // Start makes the objects of a cluster by the name, and serves until the test ends. Classes
 // are those of Class with "", "thin", "thick", "fixed" (no expansion) and "late"
 // (WaitForFirstConsumer); nodes are those of Node with "a" and "b".
-func Start(t testing.TB, api client.Client, name string, free int64) *Cluster {
+func Start(t testing.TB, api client.WithWatch, name string, free int64) *Cluster {
 	t.Helper()
-	c := &Cluster{Namespace: name, Driver: name + ".example.org", api: api, free: free, attached: map[string]string{}, contents: map[string]string{}, cutContents: map[string]string{}}
-	make := func(o client.Object) {
+	c := &Cluster{Namespace: name, Driver: name + ".example.org", api: api, changed: make(chan struct{}, 1), free: free,
+		attached: map[string]string{}, contents: map[string]string{}, cutContents: map[string]string{}}
+	create := func(o client.Object) {
 		if err := api.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
 	}
-	make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	make(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.Driver}})
+	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	create(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: c.Driver}})
 	for _, class := range []string{"", "thin", "thick", "fixed", "late"} {
 		object := &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: c.Class(class)}, Provisioner: c.Driver, AllowVolumeExpansion: ptr.To(class != "fixed"),
@@ -88,22 +92,53 @@ func Start(t testing.TB, api client.Client, name string, free int64) *Cluster {
 		if class == "late" {
 			object.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
 		}
-		make(object)
+		create(object)
 	}
 	for _, node := range []string{"a", "b"} {
-		make(&storagev1.CSINode{
+		create(&storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: c.Node(node)},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: c.Driver, NodeID: node}}},
 		})
 	}
+	c.serve(t, c.run)
+	for _, list := range []client.ObjectList{
+		&corev1.PersistentVolumeClaimList{}, &corev1.PersistentVolumeList{}, &corev1.PodList{}, &storagev1.VolumeAttachmentList{},
+	} {
+		c.serve(t, func(ctx context.Context) { c.watch(ctx, list) })
+	}
+	return c
+}
+
+// serve has work run beside the test, until its end.
+func (c *Cluster) serve(t testing.TB, work func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var done sync.WaitGroup
-	done.Go(func() { c.run(ctx) })
+	done.Go(func() { work(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		done.Wait()
 	})
-	return c
+}
+
+// watch has the stand-in look whenever one of a kind of objects changes.
+func (c *Cluster) watch(ctx context.Context, list client.ObjectList) {
+	for ctx.Err() == nil {
+		w, err := c.api.Watch(ctx, list)
+		if err != nil {
+			return // the tick is left
+		}
+		for range w.ResultChan() {
+			c.look()
+		}
+	}
+}
+
+// look has the stand-in look soon.
+func (c *Cluster) look() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // it will
+	}
 }
 
 // Class returns the name of a class.
@@ -120,6 +155,7 @@ func (c *Cluster) Behave(b Behaviour) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.behaviour = b
+	c.look()
 }
 
 // Wrong returns what must never happen and did.
@@ -167,6 +203,7 @@ func (c *Cluster) run(ctx context.Context) {
 		c.once(ctx)
 		select {
 		case <-ctx.Done():
+		case <-c.changed:
 		case <-time.After(tick):
 		}
 	}
@@ -182,8 +219,25 @@ func (c *Cluster) once(ctx context.Context) {
 	if snapshots {
 		c.cuts(ctx, b)
 	}
-	c.claims(ctx, b)
-	c.volumes(ctx)
+	// Claims first: a volume that is reserved for one of them is there by then.
+	var claims []corev1.PersistentVolumeClaim
+	for _, namespace := range append([]string{c.Namespace}, c.served()...) {
+		list := &corev1.PersistentVolumeClaimList{}
+		if c.api.List(ctx, list, client.InNamespace(namespace)) != nil {
+			return
+		}
+		claims = append(claims, list.Items...)
+	}
+	pvs := &corev1.PersistentVolumeList{}
+	if c.api.List(ctx, pvs) != nil {
+		return
+	}
+	live := map[types.UID]bool{} // of most volumes nothing else is to be known
+	for i := range claims {
+		live[claims[i].UID] = true
+		c.claim(ctx, &claims[i], b, pvs.Items)
+	}
+	c.volumes(ctx, pvs.Items, live)
 	c.attachments(ctx, b)
 }
 

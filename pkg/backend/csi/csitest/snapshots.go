@@ -77,6 +77,7 @@ func (c *Cluster) StartSnapshots(t testing.TB) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.snapshots = true
+	c.serve(t, func(ctx context.Context) { c.watch(ctx, &snapshotv1.VolumeSnapshotList{}) })
 }
 
 // SnapshotClass returns the name of a class of snapshots.
