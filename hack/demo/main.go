@@ -32,7 +32,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.DurationVar(&o.runtime, "runtime", 4*time.Second, "duration of one measurement of throughput, whole seconds; latency takes half of it")
+	flag.DurationVar(&o.runtime, "runtime", 3*time.Second, "duration of one measurement of throughput, whole seconds; latency takes half of it")
 	flag.IntVar(&o.workingSet, "working-set", 64, "MiB that are read and written at random")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table, as Markdown, to this `file`")
 	flag.Parse()

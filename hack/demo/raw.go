@@ -23,11 +23,6 @@ var errNoPool = errors.New("the node has no cache pool")
 // like those of the other cases but for its rights on the node's devices.
 func (d *demo) rawSSD(ctx context.Context) (row, error) {
 	r := row{name: "raw SSD, read"}
-	if d.scratch == "" {
-		if err := d.makeScratch(ctx); err != nil {
-			return r, err
-		}
-	}
 	err := d.jobs(ctx, rawPod, "randread", d.device(), &r)
 	if err == nil {
 		d.say("%s: %.0f IOPS, p50 %s", r.name, r.deep.IOPS, micros(r.single.P50))
