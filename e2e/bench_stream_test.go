@@ -39,19 +39,18 @@ var _ = Describe("A move by each method, measured", Label("bench", "streams", "s
 		}
 	}, NodeTimeout(20*time.Minute))
 
-	It("has the hot part serve soon", func(ctx SpecContext) {
-		s := newSpace(ctx)
-		for name, parameters := range map[string]map[string]string{
-			"clone":   {"warmStart": "peer", "warmStartMethod": "clone"},
-			"stream":  {"warmStart": "peer", "warmStartMethod": "stream"},
-			"hot-set": {"warmStart": "origin"},
-			"cold":    {"warmStart": "off"},
-		} {
-			before, curve, err := zipfianMove(ctx, s, name, parameters)
+	for name, parameters := range map[string]map[string]string{
+		"clone":   {"warmStart": "peer", "warmStartMethod": "clone"},
+		"stream":  {"warmStart": "peer", "warmStartMethod": "stream"},
+		"hot-set": {"warmStart": "origin"},
+		"cold":    {"warmStart": "off"},
+	} {
+		It("has the hot part serve soon: "+name, func(ctx SpecContext) {
+			before, curve, err := zipfianMove(ctx, newSpace(ctx), name, parameters)
 			Expect(err).NotTo(HaveOccurred())
 			say("zipfian reads (theta 1.1) of 1 GiB, %s: before %.3f, then at seconds %s", name, before, strings.Join(curve, " "))
-		}
-	}, NodeTimeout(40*time.Minute))
+		}, NodeTimeout(10*time.Minute))
+	}
 
 	It("does not keep the pod waiting", func(ctx SpecContext) {
 		s := newSpace(ctx)
