@@ -6,7 +6,8 @@
 # MATRIX=whole kills the plugin at each step and not only at one of each phase, and runs
 # the tests that make test leaves to make test-full.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md); without
-# RUN and SEED the seed follows from the commit, so that each has other disasters;
+# RUN and SEED the seed follows from the commit, so that each has other disasters, and kills at
+# every second of the steps that stand for a phase, others than the commit before;
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
 # KERNEL=debian-12 (debian-13, debian-newest) runs them in an emulated machine with that
@@ -25,7 +26,7 @@ go build -o "$out/lab" ./hack/lab
 # Left to make test-full: what ring 1 has at every step on fakes that are held to the kernel,
 # or the model in every order; that the tests find what they are for; and what takes minutes
 # and is the smaller half of another test.
-whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess)$'
+whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess|SnapshotOfWritten)$'
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()

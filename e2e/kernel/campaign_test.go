@@ -83,7 +83,7 @@ var disasters = map[string]func(*campaign){
 // volume reads as the contract allows. DISASTERS is their number, KINDS a part of the
 // names of those that are wanted.
 func TestKernelCampaign(t *testing.T) {
-	seed, n := number(t, "SEED", 1), number(t, "DISASTERS", defaultDisasters())
+	seed, n := number(t, seedEnv, 1), number(t, "DISASTERS", defaultDisasters())
 	kinds := slices.DeleteFunc(slices.Sorted(maps.Keys(disasters)), func(k string) bool { return !strings.Contains(k, os.Getenv("KINDS")) })
 	kinds = possible(kinds)
 	m := newMachine(t)

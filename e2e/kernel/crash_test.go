@@ -25,6 +25,8 @@ const (
 	childEnv = "NEARFLASH_KERNEL_CHILD"
 	// matrixEnv is "whole" where every step is killed at; without it one of each phase is.
 	matrixEnv = "MATRIX"
+	// seedEnv chooses what is left to chance.
+	seedEnv = "SEED"
 )
 
 func wholeMatrix() bool { return os.Getenv(matrixEnv) == "whole" }
@@ -42,7 +44,9 @@ func cachingModes() []volume.CacheMode {
 }
 
 // killedAt are the steps that a test kills at: all of points, or those that stand for their
-// phase because the steps beside them leave nearly the same (make test-full has all).
+// phase because the steps beside them leave nearly the same (make test-full has all). With SEED,
+// which follows from the commit, it is every second of these: each commit has others, as its
+// campaign has.
 func killedAt(t *testing.T, points []string, phases ...string) []string {
 	t.Helper()
 	for _, p := range phases {
@@ -53,7 +57,11 @@ func killedAt(t *testing.T, points []string, phases ...string) []string {
 	if wholeMatrix() {
 		return points
 	}
-	return phases
+	if os.Getenv(seedEnv) == "" || every() || len(phases) < 2 {
+		return phases
+	}
+	i := number(t, seedEnv, 0)
+	return slices.DeleteFunc(slices.Clone(phases), func(string) bool { i++; return i%2 == 0 })
 }
 
 // order is what a child process does.

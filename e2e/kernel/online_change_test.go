@@ -444,8 +444,8 @@ func TestKernelKillChange(t *testing.T) {
 	// These leave what unstage has to make sense of.
 	left := []string{"change.cached", "change.recorded", "change.writeback", "change.cleaner", "change.denied", "change.uncached", "change.data-grown"}
 	for i, c := range changes()[:3] {
-		for _, point := range c.points {
-			if !slices.Contains(left, point) || !wholeMatrix() && !slices.Contains(c.phases, point) {
+		for _, point := range killedAt(t, c.points, c.phases...) {
+			if !slices.Contains(left, point) {
 				continue
 			}
 			d.killedThenUnstaged(c, point, l)
