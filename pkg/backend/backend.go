@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -185,3 +186,23 @@ func (e *StaleGenerationError) Error() string {
 
 // Unwrap makes errors.Is(err, volume.ErrFenced) true.
 func (e *StaleGenerationError) Unwrap() error { return volume.ErrFenced }
+
+// Report is what a storage server says of itself.
+type Report struct {
+	// Problems are one line each; none is a server that is well.
+	Problems []string
+	// CapacityBytes and UsedBytes are those of the thin pool, or of the volume group where
+	// volumes are thick by default.
+	CapacityBytes, UsedBytes int64
+	// MetadataRatio is how much of the thin pool's metadata is used, from 0 to 1.
+	MetadataRatio float64
+	// ServerNotAfter and ClientNotAfter are when the certificates end of the last connection;
+	// zero while there was none. They are set although the server could not be asked.
+	ServerNotAfter, ClientNotAfter time.Time
+}
+
+// Reporter is a Backend over a server that can be asked how it is.
+type Reporter interface {
+	// Report fails as Check does, and not because the server has problems.
+	Report(ctx context.Context) (Report, error)
+}

@@ -67,18 +67,20 @@ type desc struct {
 
 // NewCollector returns the Collector of a node.
 func NewCollector(node string, scrape func(context.Context) observe.Snapshot, pool func() Pool, now func() time.Time) *Collector {
-	c := &Collector{Node: node, Scrape: scrape, Pool: pool, Now: now, descs: map[string]desc{}}
-	for _, m := range Table() {
-		if m.Name == nameBuildInfo {
-			continue // of every component, see BuildInfo
-		}
+	return &Collector{Node: node, Scrape: scrape, Pool: pool, Now: now, descs: descsOf(nodeTables())}
+}
+
+// descsOf are the descriptors of metrics by their names.
+func descsOf(table []Metric) map[string]desc {
+	out := map[string]desc{}
+	for _, m := range table {
 		kind := prometheus.GaugeValue
 		if m.Type == Counter {
 			kind = prometheus.CounterValue
 		}
-		c.descs[m.Name] = desc{prometheus.NewDesc(m.Name, m.Help, m.Labels, nil), kind}
+		out[m.Name] = desc{prometheus.NewDesc(m.Name, m.Help, m.Labels, nil), kind}
 	}
-	return c
+	return out
 }
 
 // Describe implements prometheus.Collector.
@@ -105,7 +107,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			e.dirtyLimit(l)
 		}
 	}
-	e := emitter{c, ch, []string{c.Node}}
+	e := emitter{c.descs, ch, []string{c.Node}}
 	e.put(namePassDuration, snap.Duration.Seconds())
 	e.put(namePassSuccess, number(snap.Err == nil))
 	failovers := uint64(0)
@@ -119,13 +121,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 // emitter sends metrics that share their first labels.
 type emitter struct {
-	c      *Collector
+	descs  map[string]desc
 	ch     chan<- prometheus.Metric
 	labels []string
 }
 
 func (e emitter) put(name string, value float64, labels ...string) {
-	d := e.c.descs[name]
+	d := e.descs[name]
 	m, err := prometheus.NewConstMetric(d.Desc, d.kind, value, with(e.labels, labels...)...)
 	e.send(d.Desc, m, err)
 }
@@ -153,7 +155,7 @@ func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample)
 		// Two volumes without a name would be one series, and the scrape fail.
 		pv = string(s.ID)
 	}
-	e := emitter{c, ch, []string{pv, s.Namespace, s.Claim, c.Node}}
+	e := emitter{c.descs, ch, []string{pv, s.Namespace, s.Claim, c.Node}}
 	mode, health := describe(s)
 	e.put(nameInfo, 1, string(s.ID), mode, health)
 	e.put(nameCached, number(s.Cached))
@@ -172,7 +174,7 @@ func (c *Collector) collectVolume(ch chan<- prometheus.Metric, s observe.Sample)
 		e.ratio(s.Hits.WriteTotal, "write", "total")
 	}
 	if s.Cache != nil && s.Cache.Health != observe.Failed {
-		e.cache(*s.Cache)
+		e.cache(*s.Cache, c.Now())
 	}
 	for _, d := range observe.Devices() {
 		if io, measured := s.IO[d]; measured {
@@ -201,13 +203,13 @@ func (e emitter) ratio(r observe.Ratio, operation, window string) {
 	}
 }
 
-func (e emitter) cache(c observe.Cache) {
+func (e emitter) cache(c observe.Cache, now time.Time) {
 	e.put(nameSize, float64(c.SizeBytes))
 	e.put(nameUsed, float64(c.UsedBytes))
 	e.put(nameDirty, float64(c.DirtyBytes))
 	age := 0.0
 	if !c.DirtySince.IsZero() {
-		age = max(0, e.c.Now().Sub(c.DirtySince).Seconds())
+		age = max(0, now.Sub(c.DirtySince).Seconds())
 	}
 	e.put(nameDirtyAge, age)
 	e.put(nameChunk, float64(c.ChunkBytes))
@@ -227,7 +229,7 @@ func (e emitter) device(device string, io observe.IO) {
 		below += io.Histogram[i]
 		buckets[b.Seconds()] = below
 	}
-	d := e.c.descs[nameDuration].Desc
+	d := e.descs[nameDuration].Desc
 	m, err := prometheus.NewConstHistogram(d, io.Histogram.Operations(), seconds(io.Read.Nanoseconds+io.Write.Nanoseconds),
 		buckets, with(e.labels, device)...)
 	e.send(d, m, err)
@@ -236,7 +238,7 @@ func (e emitter) device(device string, io observe.IO) {
 func seconds(ns uint64) float64 { return float64(ns) / float64(time.Second) }
 
 func (c *Collector) collectPool(ch chan<- prometheus.Metric, p Pool) {
-	e := emitter{c, ch, []string{c.Node}}
+	e := emitter{c.descs, ch, []string{c.Node}}
 	e.put(namePoolReady, number(p.Ready))
 	e.put(namePoolKept, float64(p.Kept))
 	if p.Known {

@@ -1,7 +1,7 @@
-// Package metrics exports what the node plugin knows of its volumes and its pool
-// to Prometheus.
+// Package metrics exports what the node plugin knows of its volumes and its pool, and what
+// the controller knows of all of them, to Prometheus.
 //
-// [Table] declares every metric once: the descriptors of the [Collector] and the
+// [Table] declares every metric once: the descriptors of [Collector] and [Cluster], and the
 // reference in docs/reference/metrics.md are made from it. Values are read when
 // they are scraped.
 //

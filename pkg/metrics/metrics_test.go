@@ -96,7 +96,9 @@ func gather(t *testing.T, r *prometheus.Registry) map[string]*dto.MetricFamily {
 
 // TestTable: what is declared is exported, and nothing else.
 func TestTable(t *testing.T) {
-	families := gather(t, registry(t, observe.Snapshot{Time: noon, Duration: time.Second, Volumes: []observe.Sample{cached()}}, pool()))
+	all := registry(t, observe.Snapshot{Time: noon, Duration: time.Second, Volumes: []observe.Sample{cached()}}, pool())
+	all.MustRegister(newCluster(true, clusterFacts(), nil))
+	families := gather(t, all)
 	for _, m := range metrics.Table() {
 		f := families[m.Name]
 		delete(families, m.Name)

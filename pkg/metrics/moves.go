@@ -52,7 +52,7 @@ func (m *Moves) count(from volume.ServedFrom, o volume.MoveOutcome) uint64 {
 
 // collectMoves sends what is known of warm moves to and from the node.
 func (c *Collector) collectMoves(ctx context.Context, ch chan<- prometheus.Metric) {
-	e := emitter{c, ch, []string{c.Node}}
+	e := emitter{c.descs, ch, []string{c.Node}}
 	// All of them from the beginning: an increase from nothing would not be seen.
 	for _, from := range []volume.ServedFrom{volume.FromPeer, volume.FromOrigin} {
 		for _, o := range []volume.MoveOutcome{volume.MoveCompleted, volume.MoveEnded, volume.MoveFailed} {

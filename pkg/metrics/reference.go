@@ -17,6 +17,8 @@ its claim, ` + "`node`" + ` the node. Sizes are bytes, times seconds, ratios fro
 Counters of volumes only grow as long as the node knows the volume: restarts of the plugin and of the machine, changes of the cache's mode and size and
 caches that come back do not set them back. They begin anew when nothing of the volume is left on the node. Access counters come from
 dm-cache, which starts them where they were when its table was loaded: what happened in a crash between the last look and the crash is lost.
+
+The controller serves what the records of volumes and nodes say. Those figures stay when a node is gone. Of several controllers the one that leads serves them.
 `
 
 // Reference is the text of docs/reference/metrics.md.
@@ -26,7 +28,8 @@ func Reference() string {
 		title   string
 		metrics []Metric
 	}{
-		{"Volumes", volumeTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", nodeTable()},
+		{"Volumes", volumeTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", append(nodeTable(), buildInfo())},
+		{"Controller", clusterTable()},
 	} {
 		text += fmt.Sprintf("\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", section.title)
 		for _, m := range section.metrics {

@@ -72,11 +72,35 @@ const (
 	namePassDuration      = "nearflash_pass_duration_seconds"
 	namePassSuccess       = "nearflash_pass_success"
 	nameBuildInfo         = "nearflash_build_info"
+
+	nameAtRiskLost         = "nearflash_unflushed_volume_node_lost"
+	nameAtRiskBytes        = "nearflash_unflushed_volume_bytes"
+	nameAtRiskAge          = "nearflash_unflushed_volume_age_seconds"
+	nameNodeRegistered     = "nearflash_node_plugin_registered"
+	nameNodePoolReady      = "nearflash_node_pool_ready"
+	nameClusterMoves       = "nearflash_cachemigrations"
+	nameStorageUp          = "nearflash_storage_server_up"
+	nameStorageHealthy     = "nearflash_storage_server_healthy"
+	nameStorageCapacity    = "nearflash_storage_server_capacity_bytes"
+	nameStorageUsed        = "nearflash_storage_server_used_bytes"
+	nameStorageMetadata    = "nearflash_storage_server_metadata_used_ratio"
+	nameStorageCertificate = "nearflash_storage_server_certificate_not_after_timestamp_seconds"
 )
 
 // Table lists every metric of nearflash itself.
 func Table() []Metric {
+	return slices.Concat(nodeTables(), clusterTable(), []Metric{buildInfo()})
+}
+
+// nodeTables are what a node exports.
+func nodeTables() []Metric {
 	return slices.Concat(volumeTable(), hydrationTable(), ioTable(), nodeTable())
+}
+
+func buildInfo() Metric {
+	return Metric{
+		Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from.",
+	}
 }
 
 func volumeTable() []Metric {
@@ -142,6 +166,27 @@ func nodeTable() []Metric {
 		{Name: nameFailovers, Type: Counter, Labels: nodeLabels, Help: "Attached volumes that failed over to the origin since the plugin started, because the SSD of their cache failed."},
 		{Name: namePassDuration, Type: Gauge, Labels: nodeLabels, Help: "Time that the last look at all volumes took."},
 		{Name: namePassSuccess, Type: Gauge, Labels: nodeLabels, Help: "1 if the last look at all volumes was complete, else 0: some figures are old or missing then."},
-		{Name: nameBuildInfo, Type: Gauge, Labels: []string{"component", "version", "commit", "go_version"}, Help: "1, with the component and what it was built from."},
+	}
+}
+
+// clusterTable is what the controller exports.
+func clusterTable() []Metric {
+	m := func(labels []string, name, help string, more ...string) Metric {
+		return Metric{Name: name, Type: Gauge, Help: help, Labels: with(labels, more...)}
+	}
+	server := []string{"address"}
+	return []Metric{
+		m(volumeLabels, nameAtRiskLost, "There for each volume whose newest writes may be on the SSD of one node alone, where no pod works with it: 1 if Kubernetes does not say that this node is ready, so that the volume waits for it, else 0."),
+		m(volumeLabels, nameAtRiskBytes, "Of such a volume, what the node last reported as not flushed. Absent if it never did. More may have come after that."),
+		m(volumeLabels, nameAtRiskAge, "Of such a volume, the time since it was last known to have nothing that was not flushed. Absent if that is not known."),
+		m(nodeLabels, nameNodeRegistered, "For each node of the cluster with a CachePool: 1 if its kubelet knows the node plugin, else 0."),
+		m(nodeLabels, nameNodePoolReady, "The same as nearflash_pool_ready, by the CachePool: it is there when the node is not. Absent for nodes without SSDs for a pool."),
+		m(nil, nameClusterMoves, "CacheMigrations that there are, by their outcome: running, completed, ended, failed. They are deleted after a while.", "outcome"),
+		m(server, nameStorageUp, "1 if the storage server answered when the controller last asked, every half minute, else 0."),
+		m(server, nameStorageHealthy, "1 if it then had no problem of its own, else 0."),
+		m(server, nameStorageCapacity, "Size of the server's thin pool, or of its volume group where volumes are thick by default."),
+		m(server, nameStorageUsed, "Part of that which is in use. At 100 % the writes of every volume fail."),
+		m(server, nameStorageMetadata, "Part of the thin pool's metadata that is in use. At 1 the writes of every volume fail. 0 without a thin pool."),
+		m(server, nameStorageCertificate, "When a certificate ends: the server's, or the controller's (certificate=client), as the last connection had them.", "certificate"),
 	}
 }

@@ -17,10 +17,27 @@ import (
 func cacheOptions() cache.Options {
 	byObject := scheduling.CacheOptions()
 	byObject[&corev1.PersistentVolume{}] = cache.ByObject{Transform: keepOfVolume}
+	byObject[&corev1.Node{}] = cache.ByObject{Transform: keepOfNode}
 	return cache.Options{ByObject: byObject, DefaultTransform: keep}
 }
 
-// keep drops what nobody reads of any object. Of a Node only labels are read.
+// keepOfNode is what the metrics of the cluster rest on. Labels are read of its metadata, which
+// are kept apart.
+func keepOfNode(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return keep(obj)
+	}
+	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return out, nil
+}
+
+// keep drops what nobody reads of any object.
 func keep(obj any) (any, error) {
 	o, err := meta.Accessor(obj)
 	if err != nil {

@@ -75,6 +75,10 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err != nil {
 		return err
 	}
+	known, err := clusterMetrics(ctx, mgr, cfg.Target.Address, storage)
+	if err != nil {
+		return fmt.Errorf("metrics of the cluster: %w", err)
+	}
 	if storage, err = keepEpoch(mgr, cfg, storage); err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	log.Info("Starting", "version", cfg.Version, "endpoint", cfg.Endpoint, "storageServer", cfg.Target.Address, "originNamespace", cfg.OriginNamespace)
 	calls := rpc.NewCallMetrics(driver.Name)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(metrics.BuildInfo("controller"))
+	registry.MustRegister(metrics.BuildInfo("controller"), known)
 	// controller-runtime keeps the metrics of the reconcilers and of the process.
 	source := prometheus.Gatherers{registry, calls.Gatherer(), ctrlmetrics.Registry}
 	services := driver.NewController(volumes, locks)

@@ -256,6 +256,9 @@ func testStatic(t *testing.T, config *rest.Config, api client.Client) {
 			return e.Regarding.Name == "lun-1" && e.Reason == "UnflushedWrites" && e.Type == "Warning"
 		})
 	})
+	eventually(t, "a volume that waits for a node which is gone has a metric", func() bool {
+		return strings.Contains(a.scrape(t), `nearflash_unflushed_volume_node_lost{namespace="",node="node-a",pv="lun-1",pvc=""} 1`)
+	})
 	setDirty(t, api, v1alpha1.DirtyStateClean)
 	// No PersistentVolume has lun-1: the reconciler runs if the record goes.
 	eventually(t, "the record of lun-1 goes", func() bool {
@@ -327,6 +330,9 @@ func testAway(t *testing.T, config *rest.Config) {
 		t.Error(err)
 	}
 	a.waitFor(t, "/healthz", http.StatusOK)
+	eventually(t, "a storage server that is away has a metric", func() bool {
+		return strings.Contains(a.scrape(t), `nearflash_storage_server_up{address="`) && strings.Contains(a.scrape(t), `"} 0`)
+	})
 }
 
 func eventually(t testing.TB, what string, done func() bool) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/target/targetclient"
@@ -25,6 +26,7 @@ type API interface {
 	SwapEpoch(ctx context.Context, current, next string) error
 	GetCapacity(ctx context.Context, p targetclient.Provisioning) (targetclient.Capacity, error)
 	Health(ctx context.Context) (targetclient.Health, error)
+	CertificatesEnd() (server, client time.Time)
 	SnapshotAPI
 }
 
@@ -35,7 +37,10 @@ type Backend struct {
 	api API
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var (
+	_ backend.Backend  = (*Backend)(nil)
+	_ backend.Reporter = (*Backend)(nil)
+)
 
 // New returns a Backend.
 func New(api API) *Backend {
@@ -151,6 +156,23 @@ func (b *Backend) Check(ctx context.Context) error {
 		return fmt.Errorf("%w: server %s reports: %s", volume.ErrBackend, h.ServerID, strings.Join(h.Problems, "; "))
 	}
 	return nil
+}
+
+// Report implements backend.Reporter.
+func (b *Backend) Report(ctx context.Context) (backend.Report, error) {
+	var r backend.Report
+	h, err := b.api.Health(ctx)
+	r.ServerNotAfter, r.ClientNotAfter = b.api.CertificatesEnd()
+	if err != nil {
+		return r, translate(ctx, "", err)
+	}
+	r.Problems = h.Problems
+	if !h.Healthy && len(r.Problems) == 0 {
+		r.Problems = []string{"it does not say what"}
+	}
+	c, err := b.api.GetCapacity(ctx, targetclient.ServerDefault)
+	r.CapacityBytes, r.UsedBytes, r.MetadataRatio = c.TotalBytes, c.UsedBytes, c.MetadataPercent/100
+	return r, translate(ctx, "", err)
 }
 
 // isCertificate reports whether TLS is why the server could not be reached. gRPC

@@ -123,6 +123,33 @@ func TestUnhealthy(t *testing.T) {
 	}
 }
 
+func (broken) GetCapacity(context.Context, targetclient.Provisioning) (targetclient.Capacity, error) {
+	return targetclient.Capacity{TotalBytes: 100, UsedBytes: 99, MetadataPercent: 25}, nil
+}
+
+func (broken) CertificatesEnd() (server, client time.Time) { return time.Time{}, time.Time{} }
+
+// TestReport: a server that is not well reports that, and its room; one that is away nothing.
+func TestReport(t *testing.T) {
+	r, err := iscsi.New(broken{}).Report(t.Context())
+	if err != nil || len(r.Problems) != 2 || r.CapacityBytes != 100 || r.UsedBytes != 99 || r.MetadataRatio != 0.25 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	s := startServer(t)
+	r, err = s.backend(t, s.config("controller")).Report(t.Context())
+	soon := time.Now().Add(2 * time.Hour)
+	for _, end := range []time.Time{r.ServerNotAfter, r.ClientNotAfter} {
+		if left := end.Sub(soon); err != nil || left > 0 || left < -4*time.Hour {
+			t.Errorf("a certificate of an hour ends %s (%v)", end, err)
+		}
+	}
+	away := s.config("controller")
+	away.Address = "127.0.0.1:1"
+	if r, err = s.backend(t, away).Report(t.Context()); !errors.Is(err, volume.ErrUnavailable) || !r.ServerNotAfter.IsZero() {
+		t.Errorf("of a server that is away: %+v, %v", r, err)
+	}
+}
+
 func TestProvisioning(t *testing.T) {
 	s := startServer(t)
 	err := s.backend(t, s.config("controller")).Create(t.Context(), "v", backend.Request{SizeBytes: 8 << 20, Provisioning: "thicker"})

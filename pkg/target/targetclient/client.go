@@ -106,6 +106,7 @@ type Health struct {
 type Client struct {
 	conn *grpc.ClientConn
 	api  targetpb.TargetClient
+	ends *ends
 }
 
 // New returns a client. It fails if the certificates cannot be read; whether the
@@ -120,7 +121,19 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("storage server %s: %w", c.Address, err)
 	}
-	return &Client{conn: conn, api: targetpb.NewTargetClient(conn)}, nil
+	return &Client{conn: conn, api: targetpb.NewTargetClient(conn), ends: creds.ends}, nil
+}
+
+// CertificatesEnd returns when the certificates end of the last connection, the server's and
+// ours; zero for none yet. They are read anew for each connection.
+func (c *Client) CertificatesEnd() (server, client time.Time) {
+	at := func(n int64) (t time.Time) {
+		if n != 0 {
+			t = time.Unix(n, 0)
+		}
+		return t
+	}
+	return at(c.ends.server.Load()), at(c.ends.client.Load())
 }
 
 // Close closes the connection.

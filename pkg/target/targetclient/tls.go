@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
 )
@@ -16,15 +17,30 @@ import (
 type reloading struct {
 	credentials.TransportCredentials
 
-	cfg Config
+	cfg  Config
+	ends *ends
 }
 
-func newCredentials(c Config) (credentials.TransportCredentials, error) {
+// ends are when the certificates of the last connection end, as Unix seconds; 0 without one.
+type ends struct{ server, client atomic.Int64 }
+
+// note notes the certificates of a connection that is being made: the server's once it is
+// verified.
+func (e *ends) note(t *tls.Config) {
+	own := t.Certificates[0].Leaf
+	e.client.Store(own.NotAfter.Unix())
+	t.VerifyConnection = func(c tls.ConnectionState) error {
+		e.server.Store(c.PeerCertificates[0].NotAfter.Unix())
+		return nil
+	}
+}
+
+func newCredentials(c Config) (*reloading, error) {
 	t, err := loadTLS(c)
 	if err != nil {
 		return nil, err
 	}
-	return &reloading{TransportCredentials: credentials.NewTLS(t), cfg: c}, nil
+	return &reloading{TransportCredentials: credentials.NewTLS(t), cfg: c, ends: &ends{}}, nil
 }
 
 func loadTLS(c Config) (*tls.Config, error) {
@@ -51,10 +67,11 @@ func (r *reloading) ClientHandshake(ctx context.Context, authority string, conn 
 	if err != nil {
 		return nil, nil, err
 	}
+	r.ends.note(t)
 	return credentials.NewTLS(t).ClientHandshake(ctx, authority, conn)
 }
 
 // Clone implements credentials.TransportCredentials.
 func (r *reloading) Clone() credentials.TransportCredentials {
-	return &reloading{TransportCredentials: r.TransportCredentials.Clone(), cfg: r.cfg}
+	return &reloading{TransportCredentials: r.TransportCredentials.Clone(), cfg: r.cfg, ends: r.ends}
 }

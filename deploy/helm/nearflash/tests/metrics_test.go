@@ -20,7 +20,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -169,7 +171,7 @@ func TestThresholds(t *testing.T) {
 	object := rendered(t, "PrometheusRule", valuesArgs("monitoring")...)
 	text := fmt.Sprint(object.Object["spec"])
 	for _, want := range []string{
-		"dirty_age_seconds > 600", "< 0.3 *", "[30m])) > 100", "< 0.2", "wear_ratio > 1 or", "https://wiki.example.com/nearflash#nearflash",
+		"dirty_age_seconds > 600", "< 0.3 *", "[30m])) > 100", "< 0.2", "capacity_bytes > 0.7", "wear_ratio > 1 or", "https://wiki.example.com/nearflash#nearflash",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the rules lack %q:\n%s", want, text)
@@ -323,7 +325,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
-// TestMetricsText gives what a node with a volume exports to promtool.
+// TestMetricsText gives what a node with a volume exports, and a controller, to promtool.
 func TestMetricsText(t *testing.T) {
 	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	ratio := observe.Ratio{Value: 0.5, Known: true}
@@ -351,7 +353,7 @@ func TestMetricsText(t *testing.T) {
 		return []dirtylimit.Use{{ID: sample.ID, Bytes: 2, Age: time.Minute, Activations: 1}}
 	}
 	collector.Leases = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
-	registry.MustRegister(metrics.BuildInfo("node"), collector)
+	registry.MustRegister(metrics.BuildInfo("node"), collector, clusterMetrics(now))
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)
 	families, err := prometheus.Gatherers{registry, calls.Gatherer()}.Gather()
 	if err != nil {
@@ -368,6 +370,24 @@ func TestMetricsText(t *testing.T) {
 		}
 	}
 	promtool(t, t.TempDir(), text.Bytes(), "check", "metrics")
+}
+
+// clusterMetrics is what a controller exports that knows a volume which waits for a node, and one
+// storage server.
+func clusterMetrics(now time.Time) *metrics.Cluster {
+	leads := make(chan struct{})
+	close(leads)
+	lost := v1alpha1.CachedVolume{Status: v1alpha1.CachedVolumeStatus{
+		OwnerNode: "node-b", PersistentVolumeName: "pvc-2", DirtyState: v1alpha1.DirtyStatePossiblyDirty,
+		Cache: v1alpha1.CacheStatus{DirtyBytes: ptr.To(int64(1)), ObservedTime: metav1.NewTime(now)},
+	}}
+	pool := v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	facts := metrics.ClusterFacts{Volumes: []v1alpha1.CachedVolume{lost}, Pools: []v1alpha1.CachePool{pool}, Ready: map[string]bool{"node-a": true}}
+	c := metrics.NewCluster(leads, func(context.Context) (metrics.ClusterFacts, error) { return facts, nil }, func() time.Time { return now })
+	c.Storage = func() []metrics.StorageServer {
+		return []metrics.StorageServer{{Address: "192.0.2.1:9443", Up: true, CapacityBytes: 1, ServerNotAfter: now, ClientNotAfter: now}}
+	}
+	return c
 }
 
 // TestMetricsOff wants nothing of metrics to be left.
