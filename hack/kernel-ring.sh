@@ -6,8 +6,8 @@
 # MATRIX=whole kills the plugin at each step and not only at one of each phase, and runs
 # the tests that make test leaves to make test-full.
 # SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md); without
-# RUN and SEED the seed follows from the commit, so that each has other disasters, and kills at
-# every second of the steps that stand for a phase, others than the commit before;
+# RUN and SEED the seed follows from the commit, so that each has other disasters, and other halves
+# of the steps that stand for a phase, and of the cases that are not in every run;
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
 # disks and MEMORY that of its memory in MiB; VERBOSE=true prints what tests say that pass.
 # KERNEL=debian-12 (debian-13, debian-newest) runs them in an emulated machine with that
@@ -27,6 +27,11 @@ go build -o "$out/lab" ./hack/lab
 # or the model in every order; that the tests find what they are for; and what takes minutes
 # and is the smaller half of another test.
 whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess|SnapshotOfWritten)$'
+# Of these a commit has every second, by its seed: each is a case beside one that every commit has.
+half='^TestKernel(Sanity|StaticTakenAway|PlaceExtended|MoveSourceLost|Prestage|HandOver|HungSSD|Secrets|Volume|RecordLost|BlocksOfPeer|SwapIsNoStop|BlocksLeft|BlocksOfSSD|UpgradeMove|PoolFull|OriginOfDriver|HydrationReader|FailoverHydration|LUNReplaced|ShutOutReader|EarlierVersion|ChangeImpossible|HotSet|FormatBug|PeerDies|Process|OriginGrows|RescueLate|Superseded|PathsReturn|SecretsReleased|FailoverAtRisk|MapAfterData|FailoverExported|MoveAgain|Upgrade|Mirror|Stripes|LUNExported|PathsOver|DeadPortal|StaticTakes|OriginLateWriter|OriginReserved)$'
+seed=${SEED:-}
+[[ -n $seed || -n ${RUN:-} ]] || seed=$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1)
+turn=${seed:-0}
 # One job a guest: package, tests to run, tests to skip.
 jobs=()
 long=()
@@ -37,15 +42,18 @@ for p in "${packages[@]}"; do
     continue
   fi
   # The longest have a guest each and begin first; the others, which wait most of the
-  # time, are dealt to guests for about five of them: fewer guests, and the last one ends late.
+  # time, are dealt to guests for about four of them: fewer guests, and the last one ends late.
   hands=()
   i=0
   for t in "${tests[@]}"; do
-    [[ ! $t =~ $whole || ${MATRIX:-} == whole || -n ${KERNEL:-} ]] || continue
+    if [[ ${MATRIX:-} != whole && -z ${KERNEL:-} ]]; then
+      [[ ! $t =~ $whole ]] || continue
+      [[ ! $t =~ $half ]] || ((turn++ % 2)) || continue
+    fi
     if [[ $t =~ ^TestKernel(Kill|Campaign) ]]; then
       long+=("$p ^$t\$ ^\$")
     else
-      hand=$((i++ % ((${#tests[@]} + 5) / 6)))
+      hand=$((i++ % ((${#tests[@]} + 8) / 9)))
       hands[hand]+="${hands[hand]:+|}$t"
     fi
   done
@@ -91,8 +99,6 @@ if [[ -n ${KERNEL:-} ]]; then
   machine=(--kernel "$KERNEL" --cpus "${CPUS:-2}" --kvm="${KVM:-false}" --env "NEARFLASH_STOCK_KERNEL=$KERNEL")
   memory=2048
 fi
-seed=${SEED:-}
-[[ -n $seed || -n ${RUN:-} ]] || seed=$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1)
 start() {
   local run skip
   read -r _ run skip <<<"${jobs[$1]}"
