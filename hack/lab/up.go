@@ -87,6 +87,7 @@ func originParts(set *artifact.Set) cluster.OriginParts {
 	return cluster.OriginParts{
 		Program: set.PD, Root: set.CephRoot, Tools: artifact.NodeTools,
 		Provisioner: set.Sidecars.Provisioner, Attacher: set.Sidecars.Attacher, Resizer: set.Sidecars.Resizer,
+		Snapshotter: set.Sidecars.Snapshotter,
 	}
 }
 

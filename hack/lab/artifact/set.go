@@ -47,7 +47,7 @@ type Set struct {
 
 // Sidecars are the programs of the sidecars that a CSI driver's controller needs.
 type Sidecars struct {
-	Provisioner, Attacher, Resizer string
+	Provisioner, Attacher, Resizer, Snapshotter string
 }
 
 // NodeTools is the name of an image that the nodes have, with host tools: what an origin's
@@ -117,6 +117,7 @@ func (p *plan) set(groups []Group) *Set {
 	if p.pd != nil || p.ceph != nil {
 		s.Sidecars = Sidecars{
 			Provisioner: p.sidecars.file("csi-provisioner"), Attacher: p.sidecars.file("csi-attacher"), Resizer: p.sidecars.file("csi-resizer"),
+			Snapshotter: p.sidecars.file("csi-snapshotter"),
 		}
 	}
 	if p.kindGuest != nil {

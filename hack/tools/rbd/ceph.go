@@ -70,10 +70,12 @@ func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// create makes an image. Of its features there is what a kernel of any age can map, and
-// the lock.
+// imageFeatures are what a kernel of any age can map, and the lock.
+const imageFeatures = "layering,exclusive-lock"
+
+// create makes an image.
 func (c *cluster) create(ctx context.Context, image string, size int64) error {
-	_, err := c.rbd(ctx, "create", "--size", strconv.FormatInt(size, 10)+"B", "--image-feature", "layering,exclusive-lock", image)
+	_, err := c.rbd(ctx, "create", "--size", strconv.FormatInt(size, 10)+"B", "--image-feature", imageFeatures, image)
 	return err
 }
 

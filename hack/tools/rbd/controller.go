@@ -41,6 +41,7 @@ func (c *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 	} {
 		rpc := &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: kind}}
 		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{Type: rpc})
@@ -84,6 +85,8 @@ func failed(err error) error {
 		return nil
 	case errors.Is(err, errNoImage):
 		return status.Error(codes.NotFound, err.Error())
+	case errors.Is(err, errSmaller):
+		return status.Error(codes.OutOfRange, err.Error())
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return status.Error(codes.DeadlineExceeded, err.Error())
 	default:
@@ -96,8 +99,9 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if err := checkCapability(r.GetVolumeCapabilities()...); err != nil {
 		return nil, err
 	}
-	if r.GetVolumeContentSource() != nil {
-		return nil, status.Error(codes.InvalidArgument, "no clones and no snapshots")
+	from, err := sourceOf(r)
+	if err != nil {
+		return nil, err
 	}
 	monitors := r.GetParameters()[paramMonitors]
 	if monitors == "" || strings.ContainsAny(monitors, " \t\n") {
@@ -115,7 +119,11 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	defer end()
 	have, err := c.ceph.size(ctx, image)
 	if errors.Is(err, errNoImage) {
-		have, err = want, c.ceph.create(ctx, image, want)
+		if have = want; from == "" {
+			err = c.ceph.create(ctx, image, want)
+		} else {
+			err = c.fill(ctx, from, image, want)
+		}
 	}
 	if err != nil {
 		return nil, failed(err)
@@ -124,7 +132,7 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 		return nil, status.Errorf(codes.AlreadyExists, "image %s has %d bytes, not %d", image, have, want)
 	}
 	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
-		VolumeId: image, CapacityBytes: have, VolumeContext: map[string]string{paramMonitors: monitors},
+		VolumeId: image, CapacityBytes: have, VolumeContext: map[string]string{paramMonitors: monitors}, ContentSource: r.GetVolumeContentSource(),
 	}}, nil
 }
 
@@ -145,6 +153,13 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeReques
 	}
 	if n.Node != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "image %s is published to %s", image, n.Node)
+	}
+	all, err := c.ceph.snapshots(ctx, image)
+	if err != nil {
+		return nil, failed(err)
+	}
+	if len(all) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "image %s has %d snapshots", image, len(all))
 	}
 	if err := c.unfence(ctx, image, &n); err != nil {
 		return nil, failed(err)
@@ -239,7 +254,7 @@ func (c *controller) ControllerExpandVolume(ctx context.Context, r *csi.Controll
 	defer end()
 	have, err := c.ceph.size(ctx, image)
 	if err == nil && have < want {
-		have, err = want, c.grow(ctx, image, want)
+		have, err = want, c.withLock(ctx, image, func() error { return c.ceph.resize(ctx, image, want) })
 	}
 	if err != nil {
 		return nil, failed(err)

@@ -30,6 +30,7 @@ type fakeCeph struct {
 
 type fakeImage struct {
 	size  int64
+	snaps []snapshot
 	locks []lock
 	// watchers are addresses.
 	watchers []string
@@ -75,7 +76,7 @@ func (f *fakeCeph) rados(line string, stdin []byte, verb, image string) ([]byte,
 
 func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
 	at := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "rbd/") })
-	name := args[at]
+	name, snap, _ := strings.Cut(args[at], "@")
 	img := f.images[name]
 	if img == nil && args[0] != "create" {
 		return nil, fmt.Errorf("%w: %s", errNoImage, name)
@@ -95,6 +96,21 @@ func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
 		answer = map[string]any{"watchers": all}
 	case "lock list":
 		answer = img.locks
+	case "snap list":
+		answer = img.snaps
+	case "snap create", "snap remove":
+		f.done = append(f.done, line)
+		img.snaps = slices.DeleteFunc(img.snaps, func(s snapshot) bool { return s.Name == snap })
+		if args[1] == "create" {
+			img.snaps = append(img.snaps, snapshot{Name: snap, Size: img.size, Timestamp: "Fri Nov  6 06:22:36 2026"})
+		}
+	case "copy --no-progress":
+		f.done = append(f.done, line)
+		f.images[args[at+1]] = &fakeImage{size: img.snaps[0].Size}
+	case "rename " + name:
+		f.done = append(f.done, line)
+		f.images[args[2]] = img
+		delete(f.images, name)
 	default:
 		f.done = append(f.done, line)
 		return nil, f.change(name, img, args)

@@ -17,8 +17,8 @@ import (
 type notes struct {
 	// Node is the one that it is published to.
 	Node string `json:"node,omitempty"`
-	// Clients are those of that node that were there before the image grew: who grows it
-	// takes the lock, and a client that nobody can reach after that leaves no trace. One
+	// Clients are those of that node that were there before the image grew or had a snapshot
+	// made: who does that takes the lock, and a client that nobody can reach after that leaves no trace. One
 	// that has unstaged the volume since is fenced too, which keeps nobody out.
 	Clients []string `json:"clients,omitempty"`
 	// Fenced are the clients that were fenced for it.
@@ -107,8 +107,9 @@ func (c *controller) everyClient(ctx context.Context, image string, n *notes) ([
 	return slices.Compact(clients), err
 }
 
-// grow makes an image larger; who has it open is remembered before that.
-func (c *controller) grow(ctx context.Context, image string, size int64) error {
+// withLock does what takes the lock of an image from the client that has it; who has the image
+// open is remembered before that.
+func (c *controller) withLock(ctx context.Context, image string, do func() error) error {
 	n, err := c.ceph.notes(ctx, image)
 	if err != nil {
 		return err
@@ -121,7 +122,7 @@ func (c *controller) grow(ctx context.Context, image string, size int64) error {
 			return err
 		}
 	}
-	return c.ceph.resize(ctx, image, size)
+	return do()
 }
 
 // unfence takes away the entries of clients that are gone for certain: their node has

@@ -91,11 +91,16 @@ const (
 	originProvisioner = originPrefix + "provisioner"
 	originAttacher    = originPrefix + "attacher"
 	originResizer     = originPrefix + "resizer"
+	originSnapshotter = originPrefix + "snapshotter"
 )
 
 // controllers names the driver's controller and its sidecars.
-func controllers() []string {
-	return []string{originController, originProvisioner, originAttacher, originResizer}
+func (o *Origin) controllers() []string {
+	names := []string{originController, originProvisioner, originAttacher, originResizer}
+	if o.kind().snapshots {
+		names = append(names, originSnapshotter)
+	}
+	return names
 }
 
 // processes names what runs on the host, in the order in which it starts: the storage
@@ -105,9 +110,9 @@ func (o *Origin) processes() []string {
 	case o == nil:
 		return nil
 	case o.Name == OriginCeph:
-		return append(cephDaemons(), controllers()...)
+		return append(cephDaemons(), o.controllers()...)
 	default:
-		return controllers()
+		return o.controllers()
 	}
 }
 
@@ -130,6 +135,7 @@ type OriginParts struct {
 	Provisioner string `json:"provisioner"`
 	Attacher    string `json:"attacher"`
 	Resizer     string `json:"resizer"`
+	Snapshotter string `json:"snapshotter"`
 }
 
 // startOrigin starts what does not run of the origin, brings its objects up to date and
@@ -186,7 +192,7 @@ func (l *Lab) startOriginProcesses(ctx context.Context, o *Origin) error {
 }
 
 // KillOrigin kills processes of the origin: "controller", "provisioner", "attacher",
-// "resizer", which are meant if none is named, and the storage's own, if it has some: "mon",
+// "resizer", "snapshotter", which are meant if none is named, and the storage's own, if it has some: "mon",
 // "mgr", "osd". What is attached stays so.
 func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
 	s, unlock, err := l.lockState(ctx)
@@ -197,7 +203,7 @@ func (l *Lab) KillOrigin(ctx context.Context, which []string) error {
 	if s.Origin == nil {
 		return fmt.Errorf("%w: none runs", ErrOrigin)
 	}
-	names := controllers()
+	names := s.Origin.controllers()
 	if len(which) > 0 {
 		names = names[:0]
 	}
@@ -324,6 +330,8 @@ func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 		spec.Args = append(sidecar, "--feature-gates=Topology=true", "--extra-create-metadata", "--default-fstype=ext4", "--controller-publish-readonly=true")
 	case originAttacher:
 		spec.Path, spec.Args = parts.Attacher, sidecar
+	case originSnapshotter:
+		spec.Path, spec.Args = parts.Snapshotter, sidecar
 	case originResizer:
 		spec.Path = parts.Resizer
 		spec.Args = append(sidecar, "--handle-volume-inuse-error=false")

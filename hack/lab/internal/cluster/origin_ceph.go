@@ -43,7 +43,7 @@ var cephMonitor = plan.HostIP + ":3300"
 // rbdKind is the driver of the tests over Ceph's block devices.
 func rbdKind() originKind {
 	return originKind{
-		driver: "rbd.lab.nearflash.io", class: "rbd", node: "rbd-csi-node", pod: rbdPod,
+		driver: "rbd.lab.nearflash.io", class: "rbd", node: "rbd-csi-node", pod: rbdPod, snapshots: true,
 		parameters: m{
 			"pool": cephPool, "monitors": cephMonitor,
 			"csi.storage.k8s.io/node-stage-secret-name":      rbdSecret,

@@ -16,6 +16,8 @@ type originKind struct {
 	// node that of its DaemonSet.
 	driver, class, node string
 	parameters          m
+	// snapshots is whether it has them; their class has the same name.
+	snapshots bool
 	// pod is the driver's node half; program is its path on the nodes.
 	pod func(o *Origin, program string) m
 }
@@ -34,7 +36,7 @@ func pdKind() originKind {
 // originObjects are what an origin needs of the cluster.
 func originObjects(k originKind, pod m) []any {
 	meta := m{"name": k.node, "namespace": originNamespace}
-	return []any{
+	objects := []any{
 		m{"apiVersion": "v1", "kind": "Namespace", "metadata": m{"name": originNamespace}},
 		m{
 			"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": m{"name": k.driver},
@@ -58,12 +60,19 @@ func originObjects(k originKind, pod m) []any {
 			},
 		},
 	}
+	if k.snapshots {
+		objects = append(objects, m{
+			"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": m{"name": k.class},
+			"driver": k.driver, "deletionPolicy": "Delete",
+		})
+	}
+	return objects
 }
 
-// originRules are what provisioner, attacher and resizer ask for together; one user of
-// the lab runs all three.
+// originRules are what provisioner, attacher, resizer and snapshotter ask for together; one user
+// of the lab runs all of them.
 func originRules() []m {
-	const storage = "storage.k8s.io"
+	const storage, snapshots = "storage.k8s.io", "snapshot.storage.k8s.io"
 	return []m{
 		rule("", "persistentvolumes", "get", "list", "watch", "create", "update", "patch", "delete"),
 		rule("", "persistentvolumeclaims", "get", "list", "watch", "update"),
@@ -76,6 +85,10 @@ func originRules() []m {
 		rule(storage, "csinodes", "get", "list", "watch"),
 		rule(storage, "volumeattachments", "get", "list", "watch", "patch"),
 		rule(storage, "volumeattachments/status", "patch"),
+		rule(snapshots, "volumesnapshotclasses", "get", "list", "watch"),
+		rule(snapshots, "volumesnapshots", "get", "list", "watch"),
+		rule(snapshots, "volumesnapshotcontents", "get", "list", "watch", "update", "patch"),
+		rule(snapshots, "volumesnapshotcontents/status", "update", "patch"),
 	}
 }
 

@@ -15,12 +15,17 @@ const snapshotController = "snapshot-controller"
 // controller. It runs with the administrator's rights: what it may do is not the driver's
 // affair.
 func (l *Lab) startSnapshots(ctx context.Context, s state, definitions []string) error {
-	args := []string{"apply", "--server-side"}
-	for _, path := range definitions {
-		args = append(args, "--filename="+path)
-	}
-	if err := l.kubectl(ctx, s, nil, args...); err != nil {
-		return err
+	for _, args := range [][]string{
+		{"apply", "--server-side"},
+		// Until then there is no kind of the name.
+		{"wait", "--for=condition=Established", "--timeout=60s"},
+	} {
+		for _, path := range definitions {
+			args = append(args, "--filename="+path)
+		}
+		if err := l.kubectl(ctx, s, nil, args...); err != nil {
+			return err
+		}
 	}
 	return l.startProcess(ctx, proc.Spec{
 		Name: snapshotController, Path: s.Bin[snapshotController], Dir: l.Paths.Root, Log: l.Paths.Log(snapshotController),

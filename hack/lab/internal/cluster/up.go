@@ -141,18 +141,19 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if driver || s.Origin != nil {
+		// Before both: who asks for snapshots ends where their API is not known.
+		if err := l.startSnapshots(ctx, *s, parts.SnapshotDefinitions); err != nil {
+			return err
+		}
+	}
 	g, gctx = errgroup.WithContext(ctx)
 	if s.Origin != nil {
 		s.Origin.Parts = parts.Origin
 		g.Go(func() error { return l.startOrigin(gctx, *s) })
 	}
 	if driver {
-		g.Go(func() error {
-			if err := l.startSnapshots(gctx, *s, parts.SnapshotDefinitions); err != nil {
-				return err
-			}
-			return l.installDriver(gctx, *s)
-		})
+		g.Go(func() error { return l.installDriver(gctx, *s) })
 	}
 	if err := g.Wait(); err != nil {
 		return err
