@@ -91,6 +91,14 @@ test-upstream: ## A fixed part of Kubernetes' own suite of storage tests, on a t
 e2e-upstream: ## The whole of that suite that the driver selects.
 	hack/upstream-ring.sh
 
+.PHONY: e2e-upstream-csi
+e2e-upstream-csi: ## The same over volumes of another CSI driver: block devices of a real Ceph (SUBSET=true a fixed part).
+	ORIGIN=ceph hack/upstream-ring.sh
+
+.PHONY: e2e-upstream-disruptive
+e2e-upstream-disruptive: ## What of that suite stops kubelets or wants a cluster to itself (ORIGIN=ceph as above).
+	DISRUPTIVE=true hack/upstream-ring.sh
+
 .PHONY: e2e-docs
 e2e-docs: ## The commands of the documents, typed in their order on a two-node lab cluster.
 	LABELS=docs hack/cluster-ring.sh
@@ -138,4 +146,4 @@ generate: ## Regenerate deepcopy code, CRDs, protobuf code, snapshots and refere
 
 .PHONY: help
 help: ## List the targets.
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -124,6 +124,40 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		}, NodeTimeout(specLimit))
 	}
 
+	It("has snapshots and clones, with what a writeback cache had acknowledged and nothing of later", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		class := s.snapshotClass(ctx, map[string]string{"originSnapshotClass": cephRBD.class})
+		v, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: "parent", mode: v1alpha1.CacheModeWriteback}, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		pv, err := v.origin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		sum, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("taking a snapshot below the running pod")
+		snapshot, err := v.snapshot(ctx, class, "before")
+		Expect(err).NotTo(HaveOccurred())
+		later, err := v.write(ctx, 0, 16)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("restoring it, larger, and cloning the volume, beside it")
+		restored, err := s.madeOn(ctx, nodeA, "restored", "2Gi", v, ofSnapshot(snapshot.Name))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(restored.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(restored.size(ctx)).To(BeNumerically(">", 3<<29))
+		clone, err := s.madeOn(ctx, nodeA, "clone", "1Gi", v, corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: v.claim})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(clone.verify(ctx, 0, 16, later)).To(Succeed())
+
+		By("deleting snapshot and parent, which their children outlive")
+		Expect(k.DeleteAndWait(ctx, snapshot, late)).To(Succeed())
+		v.deleteCeph(ctx, pv.Name)
+		Expect(restored.restart(ctx, nodeB)).To(Succeed())
+		Expect(restored.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(clone.restart(ctx, nodeB)).To(Succeed())
+		Expect(clone.verify(ctx, 0, 16, later)).To(Succeed())
+	}, NodeTimeout(specLimit))
+
 	It("waits for an OSD that was killed, and loses nothing", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: "osd", mode: v1alpha1.CacheModeWritethrough, kind: block}, nodeA)

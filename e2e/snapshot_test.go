@@ -18,10 +18,11 @@ import (
 )
 
 // snapshotClass makes a VolumeSnapshotClass that goes with the space.
-func (s *space) snapshotClass(ctx context.Context) string {
+func (s *space) snapshotClass(ctx context.Context, parameters map[string]string) string {
 	GinkgoHelper()
 	class := &snapshotv1.VolumeSnapshotClass{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		Parameters: parameters,
 	}
 	Expect(k.API.Create(ctx, class)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(k.API.Delete(ctx, class))).To(Succeed()) })
@@ -52,6 +53,30 @@ func (v *vol) snapshot(ctx context.Context, class, name string) (*snapshotv1.Vol
 
 // made is a volume that begins as something else.
 func (s *space) made(ctx context.Context, name, size string, like *vol, from corev1.TypedLocalObjectReference) (*vol, error) {
+	v, err := s.claimFrom(ctx, name, size, like, from)
+	if err != nil {
+		return nil, err
+	}
+	return v, s.awaitBound(ctx, v)
+}
+
+// madeOn is the same with a pod on a node, for a class that waits for one.
+func (s *space) madeOn(ctx context.Context, node, name, size string, like *vol, from corev1.TypedLocalObjectReference) (*vol, error) {
+	v, err := s.claimFrom(ctx, name, size, like, from)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.begin(ctx, node); err != nil {
+		return nil, err
+	}
+	if err := s.awaitBound(ctx, v); err != nil {
+		return nil, err
+	}
+	return v, v.awaitReady(ctx)
+}
+
+// claimFrom makes the claim of a volume that begins as something else.
+func (s *space) claimFrom(ctx context.Context, name, size string, like *vol, from corev1.TypedLocalObjectReference) (*vol, error) {
 	var parent corev1.PersistentVolumeClaim
 	if err := k.API.Get(ctx, client.ObjectKey{Namespace: s.name, Name: like.claim}, &parent); err != nil {
 		return nil, err
@@ -62,7 +87,7 @@ func (s *space) made(ctx context.Context, name, size string, like *vol, from cor
 	if err := k.API.Create(ctx, claim); err != nil {
 		return nil, fmt.Errorf("claim %s: %w", name, err)
 	}
-	return v, s.awaitBound(ctx, v)
+	return v, nil
 }
 
 func ofSnapshot(name string) corev1.TypedLocalObjectReference {
@@ -73,7 +98,7 @@ func ofSnapshot(name string) corev1.TypedLocalObjectReference {
 var _ = Describe("Snapshots and clones", Label("snapshot", "lab"), func() {
 	It("have what a writeback cache had acknowledged, and nothing of later", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		class := s.snapshotClass(ctx)
+		class := s.snapshotClass(ctx, nil)
 		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: xfs})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())

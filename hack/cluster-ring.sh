@@ -72,7 +72,7 @@ part() {
     -ginkgo.timeout="${TIMEOUT:-60m}" -ginkgo.v="${VERBOSE:-true}" -ginkgo.no-color
   if [[ ${UPSTREAM:-} == true ]] && mkdir "$out/upstream/taken" 2>/dev/null; then
     . hack/upstream-tests.sh
-    SUBSET=small LABELS='' FOCUS='' TIMEOUT=30m upstream "$PWD/$out/upstream" "$upstream_tests"
+    SUBSET=small ORIGIN='' DISRUPTIVE='' LABELS='' FOCUS='' TIMEOUT=30m upstream "$PWD/$out/upstream" "$upstream_tests"
   fi
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -108,4 +109,44 @@ func TestSupervisorRestart(t *testing.T) {
 	if err := s.runOnce("x", exec.Command("/nonexistent")); !os.IsNotExist(err) {
 		t.Errorf("error %v for a program that is not there", err)
 	}
+}
+
+// TestSupervisorStop: a service that was stopped has ended, and runs again after a start only.
+func TestSupervisorStop(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s := newSupervisor()
+	if err := s.stop(ctx, "x"); err == nil {
+		t.Error("a service that never ran can be stopped")
+	}
+	looped := make(chan struct{})
+	go func() {
+		defer close(looped)
+		for s.awaitStart(ctx, "x") == nil {
+			_ = s.runOnce("x", exec.CommandContext(ctx, "sleep", "60"))
+		}
+	}()
+	awaitRun := func(want int) {
+		t.Helper()
+		if err := waitFor(ctx, "the service", 10*time.Second, func() bool { return len(s.runs()) == 1 && s.counts()["x"] == want }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitRun(1)
+	for range 2 {
+		if err := s.stop(ctx, "x"); err != nil || len(s.runs()) > 0 {
+			t.Fatalf("stopped: %v, and %v runs", err, s.runs())
+		}
+	}
+	if err := s.runOnce("x", exec.Command("true")); !errors.Is(err, errStopped) || s.counts()["x"] != 1 {
+		t.Fatalf("a stopped service was started: %v", err)
+	}
+	for range 2 {
+		if err := s.start(ctx, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitRun(2)
+	cancel()
+	<-looped
 }

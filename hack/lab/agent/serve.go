@@ -156,7 +156,7 @@ func (g *guest) status() agentapi.Status {
 	defer g.mu.Unlock()
 	return agentapi.Status{
 		Node: g.cfg.Node, BootID: g.bootID, Ready: g.ready, Error: g.failure,
-		Services: g.sup.counts(), Timeline: append([]agentapi.Step(nil), g.timeline...),
+		Services: g.sup.counts(), Running: g.sup.runs(), Timeline: append([]agentapi.Step(nil), g.timeline...),
 	}
 }
 

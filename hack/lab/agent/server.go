@@ -28,7 +28,9 @@ func (g *guest) listen(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+agentapi.StatusPath, g.handleStatus)
 	mux.HandleFunc("POST "+agentapi.ExecPath, handleExec)
-	mux.HandleFunc("POST "+agentapi.RestartPath+"{service}", g.handleRestart)
+	mux.HandleFunc("POST "+agentapi.RestartPath+"{service}", handleService(func(_ context.Context, name string) error { return g.sup.restart(name) }))
+	mux.HandleFunc("POST "+agentapi.StopPath+"{service}", handleService(g.sup.stop))
+	mux.HandleFunc("POST "+agentapi.StartPath+"{service}", handleService(g.sup.start))
 	mux.HandleFunc("POST "+agentapi.PowerOffPath, g.handlePowerOff)
 	srv := &http.Server{Handler: g.authorize(mux), ReadHeaderTimeout: 10 * time.Second}
 	go func() {
@@ -55,9 +57,12 @@ func (g *guest) handleStatus(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(g.status())
 }
 
-func (g *guest) handleRestart(w http.ResponseWriter, r *http.Request) {
-	if err := g.sup.restart(r.PathValue("service")); err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
+// handleService does something to the service in a request's path.
+func handleService(do func(ctx context.Context, name string) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := do(r.Context(), r.PathValue("service")); err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -29,10 +30,12 @@ type supervisor struct {
 	starts map[string]int
 	// running has the process of each service that runs.
 	running map[string]*os.Process
+	// stopped has a channel for each service that is not to run, closed when it is again.
+	stopped map[string]chan struct{}
 }
 
 func newSupervisor() *supervisor {
-	return &supervisor{starts: map[string]int{}, running: map[string]*os.Process{}}
+	return &supervisor{starts: map[string]int{}, running: map[string]*os.Process{}, stopped: map[string]chan struct{}{}}
 }
 
 // run keeps the service running until ctx ends.
@@ -44,7 +47,7 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 	}
 	s.wg.Go(func() {
 		defer log.Close()
-		for ctx.Err() == nil {
+		for s.awaitStart(ctx, svc.Name) == nil {
 			err := s.runOnce(svc.Name, command(ctx, svc, log))
 			if ctx.Err() != nil {
 				return
@@ -59,9 +62,33 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 	return nil
 }
 
+// awaitStart waits while a service is stopped.
+func (s *supervisor) awaitStart(ctx context.Context, name string) error {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		stopped := s.stopped[name]
+		s.mu.Unlock()
+		if stopped == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-stopped:
+		}
+	}
+	return ctx.Err()
+}
+
+// errStopped is returned for a service that was stopped before it was started.
+var errStopped = errors.New("stopped")
+
 // runOnce runs the service's program to its end.
 func (s *supervisor) runOnce(name string, cmd *exec.Cmd) error {
 	s.mu.Lock()
+	if s.stopped[name] != nil {
+		s.mu.Unlock()
+		return errStopped
+	}
 	s.starts[name]++
 	err := cmd.Start()
 	if err == nil {
@@ -90,6 +117,61 @@ func (s *supervisor) restart(name string) error {
 		return fmt.Errorf("%w: %s", errNotRunning, name)
 	}
 	return p.Signal(syscall.SIGTERM)
+}
+
+// stop ends a service and keeps it from running until start.
+func (s *supervisor) stop(ctx context.Context, name string) error {
+	s.mu.Lock()
+	if s.starts[name] == 0 {
+		s.mu.Unlock()
+		return fmt.Errorf("%w: %s", errNotRunning, name)
+	}
+	if s.stopped[name] == nil {
+		s.stopped[name] = make(chan struct{})
+	}
+	s.mu.Unlock()
+	asked := time.Now()
+	for {
+		s.mu.Lock()
+		p := s.running[name]
+		s.mu.Unlock()
+		if p == nil {
+			return nil
+		}
+		signal := syscall.SIGTERM
+		if time.Since(asked) > stopGrace {
+			signal = syscall.SIGKILL
+		}
+		if err := p.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("end %s: %w", name, err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// start lets a service run that was stopped.
+func (s *supervisor) start(_ context.Context, name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.starts[name] == 0 {
+		return fmt.Errorf("%w: %s", errNotRunning, name)
+	}
+	if stopped := s.stopped[name]; stopped != nil {
+		close(stopped)
+		delete(s.stopped, name)
+	}
+	return nil
+}
+
+// runs are the services that run.
+func (s *supervisor) runs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.running))
 }
 
 func command(ctx context.Context, svc agentapi.Service, log *os.File) *exec.Cmd {

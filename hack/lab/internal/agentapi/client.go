@@ -75,16 +75,24 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 
 // Restart ends a service, which the agent then starts again.
 func (c *Client) Restart(ctx context.Context, service string) error {
-	resp, err := c.do(ctx, http.MethodPost, RestartPath+service, nil)
-	if err != nil {
-		return err
-	}
-	return resp.Body.Close()
+	return c.post(ctx, RestartPath+service)
+}
+
+// Stop ends a service, which runs no more until Start. It may be repeated.
+func (c *Client) Stop(ctx context.Context, service string) error {
+	return c.post(ctx, StopPath+service)
+}
+
+// Start lets a service run that was stopped. It may be repeated.
+func (c *Client) Start(ctx context.Context, service string) error {
+	return c.post(ctx, StartPath+service)
 }
 
 // PowerOff ends the guest in order.
-func (c *Client) PowerOff(ctx context.Context) error {
-	resp, err := c.do(ctx, http.MethodPost, PowerOffPath, nil)
+func (c *Client) PowerOff(ctx context.Context) error { return c.post(ctx, PowerOffPath) }
+
+func (c *Client) post(ctx context.Context, path string) error {
+	resp, err := c.do(ctx, http.MethodPost, path, nil)
 	if err != nil {
 		return err
 	}

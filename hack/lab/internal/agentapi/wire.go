@@ -18,6 +18,10 @@ const (
 	// RestartPath, followed by a service's name, ends that service, which then is
 	// started again: POST.
 	RestartPath = "/v1/restart/"
+	// StopPath ends a service and keeps it from being started until StartPath: POST, answered
+	// when it has ended.
+	StopPath  = "/v1/stop/"
+	StartPath = "/v1/start/"
 	// PowerOffPath ends the guest in order: POST.
 	PowerOffPath = "/v1/poweroff"
 )
@@ -41,6 +45,8 @@ type Status struct {
 	Error string `json:"error,omitempty"`
 	// Services maps a service's name to the number of its starts.
 	Services map[string]int `json:"services,omitempty"`
+	// Running are the services that run.
+	Running []string `json:"running,omitempty"`
 	// Timeline tells at which uptime each step of the boot was done.
 	Timeline []Step `json:"timeline,omitempty"`
 }
