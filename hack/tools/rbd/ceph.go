@@ -24,10 +24,12 @@ type runner func(ctx context.Context, stdin []byte, args ...string) ([]byte, err
 // not answer; every call of the controller may be repeated.
 const commandLimit = 60 * time.Second
 
-// commandRunner puts words before each command.
+// commandRunner puts words before each command. A command is not ended with its call, which a
+// sidecar gives up after some seconds: half of an image would be left. It keeps other calls for
+// the image away meanwhile.
 func commandRunner(prefix []string) runner {
 	return func(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
-		ctx, cancel := context.WithTimeout(ctx, commandLimit)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandLimit)
 		defer cancel()
 		argv := slices.Concat(prefix, args)
 		var stdout, stderr bytes.Buffer
@@ -73,10 +75,22 @@ func (c *cluster) rbdJSON(ctx context.Context, into any, args ...string) error {
 // imageFeatures are what a kernel of any age can map, and the lock.
 const imageFeatures = "layering,exclusive-lock"
 
-// create makes an image.
+// create makes an image that info does not show. What is in its way was left by a command that was
+// killed between an image's name and its header, and goes: the call fails, and is repeated.
 func (c *cluster) create(ctx context.Context, image string, size int64) error {
 	_, err := c.rbd(ctx, "create", "--size", strconv.FormatInt(size, 10)+"B", "--image-feature", imageFeatures, image)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == int(syscall.EEXIST) {
+		err = errors.Join(err, c.removeHalf(ctx, image))
+	}
 	return err
+}
+
+// removeHalf removes what there is of an image, which may be nothing.
+func (c *cluster) removeHalf(ctx context.Context, image string) error {
+	if err := c.remove(ctx, image); err != nil && !errors.Is(err, errNoImage) {
+		return err
+	}
+	return nil
 }
 
 // size is an image's, in bytes.

@@ -78,6 +78,9 @@ func (f *fakeCeph) rbd(line string, args []string) ([]byte, error) {
 	at := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "rbd/") })
 	name, snap, _ := strings.Cut(args[at], "@")
 	img := f.images[name]
+	if img == nil && args[0] == "remove" {
+		f.done = append(f.done, line)
+	}
 	if img == nil && args[0] != "create" {
 		return nil, fmt.Errorf("%w: %s", errNoImage, name)
 	}

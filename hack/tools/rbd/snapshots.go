@@ -48,12 +48,10 @@ func (c *cluster) unsnap(ctx context.Context, id string) error {
 }
 
 // copyFrom makes an image of a snapshot's content, whole or not at all. It is a copy, no child:
-// nothing keeps the snapshot from being deleted. A sidecar may give a call up sooner than a copy
-// ends: it goes on, and keeps other calls away meanwhile.
+// nothing keeps the snapshot from being deleted.
 func (c *cluster) copyFrom(ctx context.Context, from, image string, size int64) error {
-	ctx = context.WithoutCancel(ctx)
 	half := image + copying
-	if err := c.remove(ctx, half); err != nil && !errors.Is(err, errNoImage) {
+	if err := c.removeHalf(ctx, half); err != nil {
 		return err
 	}
 	if _, err := c.rbd(ctx, "copy", "--no-progress", "--image-feature", imageFeatures, from, half); err != nil {

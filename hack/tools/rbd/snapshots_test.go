@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -109,5 +110,32 @@ func TestRestore(t *testing.T) {
 	}
 	if !slices.Equal(w.ceph.done, want) {
 		t.Errorf("commands %q, want %q", w.ceph.done, want)
+	}
+}
+
+// TestHalfAnImage: what a killed command has left of an image does not keep it from being made.
+func TestHalfAnImage(t *testing.T) {
+	w := newWorld(t)
+	delete(w.ceph.images, testImage)
+	w.ceph.done = nil
+	exists := exec.Command("sh", "-c", "exit 17").Run()
+	w.ceph.fail["rbd create"] = exists
+	_, err := w.create(1 << 30)
+	wantCode(t, err, codes.Internal)
+	if want := []string{"rbd remove --no-progress " + testImage}; !slices.Equal(w.ceph.done, want) {
+		t.Errorf("commands %q, want %q", w.ceph.done, want)
+	}
+	clear(w.ceph.fail)
+	_, err = w.create(1 << 30)
+	wantCode(t, err, codes.OK)
+}
+
+// TestCommandGoesOn: a call that is given up does not end its command.
+func TestCommandGoesOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	out, err := commandRunner(nil)(ctx, nil, "echo", "made")
+	if err != nil || string(out) != "made\n" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
