@@ -62,8 +62,10 @@ func originObjects(k originKind, pod m) []any {
 	}
 	if k.snapshots {
 		objects = append(objects, m{
-			"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": m{"name": k.class},
-			"driver": k.driver, "deletionPolicy": "Delete",
+			"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+			// Of the driver's classes the one of who names none: clones do not.
+			"metadata": m{"name": k.class, "annotations": m{"snapshot.storage.kubernetes.io/is-default-class": "true"}},
+			"driver":   k.driver, "deletionPolicy": "Delete",
 		})
 	}
 	return objects
