@@ -128,8 +128,11 @@ func (f *fakeCeph) change(name string, img *fakeImage, args []string) error {
 		f.images[name] = &fakeImage{size: size}
 		return err
 	case "resize --no-progress":
-		var err error
-		img.size, err = strconv.ParseInt(strings.TrimSuffix(args[3], "B"), 10, 64)
+		size, err := strconv.ParseInt(strings.TrimSuffix(args[3], "B"), 10, 64)
+		if size == img.size {
+			return errors.New("exit status 22: rbd: new size is equal to original size")
+		}
+		img.size = size
 		return err
 	case "remove --no-progress":
 		delete(f.images, name)

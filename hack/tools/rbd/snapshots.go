@@ -57,10 +57,15 @@ func (c *cluster) copyFrom(ctx context.Context, from, image string, size int64) 
 	if _, err := c.rbd(ctx, "copy", "--no-progress", "--image-feature", imageFeatures, from, half); err != nil {
 		return err
 	}
-	if err := c.resize(ctx, half, size); err != nil {
+	// A size that an image has is refused.
+	have, err := c.size(ctx, half)
+	if err == nil && have != size {
+		err = c.resize(ctx, half, size)
+	}
+	if err != nil {
 		return err
 	}
-	_, err := c.rbd(ctx, "rename", half, image)
+	_, err = c.rbd(ctx, "rename", half, image)
 	return err
 }
 

@@ -94,6 +94,9 @@ func TestRestore(t *testing.T) {
 		t.Fatal("half a copy has the volume's name")
 	}
 	clear(w.ceph.fail)
+	_, err = w.restore(testSnapshot, 1<<30)
+	wantCode(t, err, codes.OK)
+	delete(w.ceph.images, image)
 	w.ceph.done = nil
 	for range 2 {
 		v, err := w.restore(testSnapshot, 2<<30)

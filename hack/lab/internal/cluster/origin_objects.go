@@ -88,7 +88,7 @@ func originRules() []m {
 		rule(storage, "volumeattachments", "get", "list", "watch", "patch"),
 		rule(storage, "volumeattachments/status", "patch"),
 		rule(snapshots, "volumesnapshotclasses", "get", "list", "watch"),
-		rule(snapshots, "volumesnapshots", "get", "list", "watch"),
+		rule(snapshots, "volumesnapshots", "get", "list", "watch", "update"),
 		rule(snapshots, "volumesnapshotcontents", "get", "list", "watch", "update", "patch"),
 		rule(snapshots, "volumesnapshotcontents/status", "update", "patch"),
 	}
