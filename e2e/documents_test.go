@@ -40,7 +40,7 @@ var followed = []string{
 // notFollowed are the others, with the reason.
 var notFollowed = map[string]string{
 	"docs/benchmarks.md":                       "it is a measurement of some minutes; " + checked,
-	"docs/explanation/compatibility.md":        "make test-versions and make e2e-upstream are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
+	"docs/explanation/compatibility.md":        "make test-versions, make e2e-upstream and those after it are rings themselves, and the definitions are those of docs/how-to/upgrade.md",
 	"docs/how-to/adopt-a-claim.md":             "origin_adopt_test.go does what it says, in a lab with another driver; " + checked,
 	"docs/how-to/cache-any-csi-volume.md":      "it needs another driver's StorageClass, which the lab does not have; " + checked,
 	"docs/how-to/kind.md":                      ownRing,

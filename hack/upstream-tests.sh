@@ -43,6 +43,7 @@ upstream() {
     # Of a node without SELinux what says so is asked for all the same.
     labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
     procs=1
+    [[ -n ${FOCUS:-} ]] || least=15
     # It deploys images of other projects, of which there are none here.
     skip=(--skip='with any volume data source')
     environment+=(KUBE_SSH_BASTION=127.0.0.1:2222 KUBE_SSH_USER=root KUBE_SSH_KEY_PATH="$dir/key")
