@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -28,9 +29,15 @@ func (v *vol) claimed(ctx context.Context) (*corev1.PersistentVolume, error) {
 }
 
 var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab", "slow"), func() {
-	It("gets a cache in front under its name, and is given back, with all its data", func(ctx SpecContext) {
+	DescribeTable("gets a cache in front under its name, and is given back, with all its data", func(ctx SpecContext, kind kind, mode v1alpha1.CacheMode) {
 		s := newSpace(ctx)
-		v, err := s.originVolume(ctx, pd, "data", nodeA, false)
+		driver := pd
+		if kind == xfs {
+			var err error
+			driver, err = s.originClass(ctx, pd, "xfs", map[string]string{"csi.storage.k8s.io/fstype": "xfs"})
+			Expect(err).NotTo(HaveOccurred())
+		}
+		v, err := s.originVolume(ctx, driver, "data", nodeA, kind == block)
 		Expect(err).NotTo(HaveOccurred())
 		before, err := v.claimed(ctx)
 		Expect(err).NotTo(HaveOccurred())
@@ -46,13 +53,18 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		awaitDetached(ctx, before.Name)
 
 		By("adopting it")
-		out, err := shown(ctx, "adopt", "-n", s.name, v.claim, "--yes", "--cache-size", "128Mi")
+		args := []string{"adopt", "-n", s.name, v.claim, "--yes", "--cache-size", "128Mi", "--cache-mode", string(mode)}
+		if mode == v1alpha1.CacheModeWriteback {
+			args = append(args, "--accept-dirty-loss", "node-loss")
+		}
+		out, err := shown(ctx, args...)
 		Expect(err).NotTo(HaveOccurred(), out)
 		front, err := v.claimed(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(front.Spec.CSI.Driver).To(Equal(cluster.DriverName))
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
+		Expect(v.expectTable(ctx, mode)).To(Succeed())
+		Expect(v.expectKind(ctx, kind)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
 		second, err := v.write(ctx, 16, 16)
 		Expect(err).NotTo(HaveOccurred())
@@ -63,6 +75,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 
 		By("moving it to the other node")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		Expect(v.expectTable(ctx, mode)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
 
 		By("releasing it")
@@ -80,6 +93,7 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		By("reading both on the bare disk, without nearflash")
 		Expect(v.start(ctx, nodeA)).To(Succeed())
 		Expect(attachedTo(ctx, after.Name)).To(ConsistOf(nodeA))
+		Expect(v.expectKind(ctx, kind)).To(Succeed())
 		Expect(v.verify(ctx, 0, 16, first)).To(Succeed())
 		Expect(v.verify(ctx, 16, 16, second)).To(Succeed())
 
@@ -87,7 +101,12 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		Expect(v.stop(ctx)).To(Succeed())
 		Expect(k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: v.claim}}, soon)).To(Succeed())
 		expectDiskGone(ctx, after.Name)
-	}, NodeTimeout(specLimit))
+	},
+		Entry("of ext4", ext4, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+		Entry("of ext4, writeback", ext4, v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+		Entry("of xfs", xfs, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+		Entry("of raw blocks", block, v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	)
 
 	It("comes through a command that is killed again and again, and a claim that somebody makes again at once", func(ctx SpecContext) {
 		s := newSpace(ctx)
@@ -124,6 +143,16 @@ var _ = Describe("A claim of another CSI driver with data", Label("origin", "lab
 		expectDiskGone(ctx, after.Name)
 	}, NodeTimeout(specLimit))
 })
+
+// expectKind fails unless the pod sees a volume of this kind.
+func (v *vol) expectKind(ctx context.Context, want kind) error {
+	got, err := v.run(ctx, fmt.Sprintf("if [ -b %s ]; then echo %s; else stat --file-system --format=%%T %s; fi", cluster.DevicePath, block, cluster.MountPath))
+	// stat(1) names the filesystem by its number, which ext4 has of ext2.
+	if err == nil && string(want) != strings.Replace(got, "ext2/ext3", string(ext4), 1) {
+		err = fmt.Errorf("volume %s is %q in its pod, want %s", v.claim, got, want)
+	}
+	return err
+}
 
 // makeAgain makes a claim whenever it is not there, as an operator does, until it is stopped.
 func (s *space) makeAgain(ctx context.Context, name string) (stop func()) {

@@ -69,30 +69,62 @@ func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
 	return nodes, err
 }
 
-var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "lab", "slow"), func() {
-	It("is cached, moves, and is deleted with the disk", func(ctx SpecContext) {
+// expectFollowed: the cache of a volume that has come to its node for the generation-th time was
+// taken from the node before, and has what it had there: at once by clone, and by stream when all
+// of it has come.
+func (v *vol) expectFollowed(ctx context.Context, from string, generation int64, method v1alpha1.MigrationMethod, before float64) {
+	GinkgoHelper()
+	if method == v1alpha1.MigrationClone {
+		v.expectHits(ctx, before)
+	}
+	cm, err := v.awaitMoved(ctx, generation)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cm.Spec.SourceNode).To(Equal(from))
+	Expect(cm.Spec.Method).To(Equal(method))
+	Expect(v.expectWhole(ctx)).To(Succeed())
+	v.expectHits(ctx, before)
+}
+
+// expectHits: the first reads find about as much in the cache as before.
+func (v *vol) expectHits(ctx context.Context, before float64) {
+	GinkgoHelper()
+	rate, err := v.hitRate(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(rate).To(BeNumerically(">=", 0.9*before), "hit rate of %d reads; it was %.3f", firstReads, before)
+}
+
+var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "lab"), func() {
+	It("is cached, moves with its cache, by clone and by stream, and is deleted with the disk", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "over", mode: v1alpha1.CacheModeWritethrough}, nodeA)
+		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "over", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "128Mi"}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 		pv, err := v.origin(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pv.Spec.PersistentVolumeReclaimPolicy).To(Equal(corev1.PersistentVolumeReclaimRetain))
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeA))
-		sum, err := v.write(ctx, 0, 16)
-		Expect(err).NotTo(HaveOccurred())
+		Expect(k.Lab.Unplug(ctx, nodeA, pv.Name)).NotTo(Succeed(), "the cache has the disk open")
+		sum, before, old := v.warm(ctx)
 
-		By("moving it to the other node")
+		By("moving it to the other node, by clone")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		v.expectFollowed(ctx, nodeA, 2, v1alpha1.MigrationClone, before)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
+		Expect(v.awaitCacheGone(ctx, nodeA, old)).To(Succeed())
 
-		By("coming back after a restart of the other driver's controller")
+		By("moving it back by stream, after a write and a restart of the other driver's controller")
+		Expect(v.change(ctx, func(spec *v1alpha1.CachedVolumeSpec) {
+			spec.WarmStart = v1alpha1.WarmStart{Method: v1alpha1.WarmStartStream}
+		})).To(Succeed())
+		sum, err = v.write(ctx, 0, workingSet)
+		Expect(err).NotTo(HaveOccurred())
 		Expect(k.Lab.KillOrigin(ctx)).To(Succeed())
 		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
-		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		v.expectFollowed(ctx, nodeB, 3, v1alpha1.MigrationStream, before)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("deleting it")
 		Expect(v.stop(ctx)).To(Succeed())
@@ -101,7 +133,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(attachedTo(ctx, pv.Name)).To(BeEmpty())
 	}, NodeTimeout(specLimit))
 
-	It("keeps its unflushed writes for its node, and the disk with it, when the node loses its power", func(ctx SpecContext) {
+	It("keeps its unflushed writes for its node, and the disk with it, when the node loses its power", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
@@ -121,7 +153,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
 	}, NodeTimeout(specLimit))
 
-	It("is taken from a lost node only with its writes and by the other driver", func(ctx SpecContext) {
+	It("is taken from a lost node only with its writes and by the other driver", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		clean, err := s.cachedOrigin(ctx, pd, volumeSpec{name: "clean", mode: v1alpha1.CacheModeWritethrough}, nodeA)
 		Expect(err).NotTo(HaveOccurred())

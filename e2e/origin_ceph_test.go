@@ -27,6 +27,9 @@ var cephRBD = originDriver{class: "rbd", parameters: map[string]string{
 	"csi.storage.k8s.io/node-stage-secret-namespace": "lab-origin",
 }}
 
+// cephSCSI has nodes show an image as a disk of SCSI (hack/tools/rbd).
+var cephSCSI = map[string]string{"disk": "scsi"}
+
 // cephJSON asks Ceph.
 func cephJSON(ctx context.Context, into any, args ...string) error {
 	out, err := k.Lab.Ceph(ctx, append(args, "--format", "json")...)
@@ -156,6 +159,22 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		Expect(restored.verify(ctx, 0, 16, sum)).To(Succeed())
 		Expect(clone.restart(ctx, nodeB)).To(Succeed())
 		Expect(clone.verify(ctx, 0, 16, later)).To(Succeed())
+	}, NodeTimeout(specLimit))
+
+	It("moves with its cache, where nodes show it as a disk of SCSI, which counts what it fails", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		driver, err := s.originClass(ctx, cephRBD, "scsi", cephSCSI)
+		Expect(err).NotTo(HaveOccurred())
+		v, err := s.cachedOrigin(ctx, driver, volumeSpec{name: "scsi", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "128Mi"}, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		pv, err := v.origin(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		sum, before, _ := v.warm(ctx)
+
+		Expect(v.restart(ctx, nodeB)).To(Succeed())
+		v.expectFollowed(ctx, nodeA, 2, v1alpha1.MigrationClone, before)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+		v.deleteCeph(ctx, pv.Name)
 	}, NodeTimeout(specLimit))
 
 	It("waits for an OSD that was killed, and loses nothing", func(ctx SpecContext) {

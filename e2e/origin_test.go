@@ -5,11 +5,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,6 +28,25 @@ type originDriver struct {
 
 // pd is what `lab up --origin pd` brings.
 var pd = originDriver{class: "pd"}
+
+// originClass makes a class like the one that an origin driver has, with other parameters too.
+func (s *space) originClass(ctx context.Context, o originDriver, name string, parameters map[string]string) (originDriver, error) {
+	var class storagev1.StorageClass
+	if err := k.API.Get(ctx, client.ObjectKey{Name: o.class}, &class); err != nil {
+		return o, fmt.Errorf("class %s: %w", o.class, err)
+	}
+	o.class = s.name + "-origin-" + name // ours over it may have its name
+	class.ObjectMeta = metav1.ObjectMeta{Name: o.class}
+	class.Parameters = maps.Clone(class.Parameters)
+	maps.Copy(class.Parameters, parameters)
+	if err := k.API.Create(ctx, &class); err != nil {
+		return o, fmt.Errorf("class %s: %w", o.class, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.classes = append(s.classes, o.class)
+	return o, nil
+}
 
 // originVolume makes a pod on a node with a new disk of the origin, raw or with the filesystem
 // that the origin's node plugin makes.
@@ -82,6 +103,7 @@ var _ = Describe("A disk of the origin alone", Label("origin", "lab", "slow"), f
 		Expect(err).NotTo(HaveOccurred())
 		sum, err := v.write(ctx, 0, 16)
 		Expect(err).NotTo(HaveOccurred())
+		Expect(k.Lab.Unplug(ctx, nodeA, v.PV)).NotTo(Succeed(), "the pod has the disk open")
 
 		By("moving it to the other node")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())

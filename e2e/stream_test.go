@@ -22,14 +22,22 @@ func startWarm(ctx context.Context, spec volumeSpec) (v *vol, sum string, rate f
 	v, err := newSpace(ctx).volume(ctx, spec)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(v.start(ctx, nodeA)).To(Succeed())
-	sum, err = v.write(ctx, 0, workingSet)
+	sum, rate, cache = v.warm(ctx)
+	return v, sum, rate, cache
+}
+
+// warm writes the working set of a volume that runs, and warms its cache; it returns what startWarm
+// does.
+func (v *vol) warm(ctx context.Context) (sum string, rate float64, cache string) {
+	GinkgoHelper()
+	sum, err := v.write(ctx, 0, workingSet)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(v.warmUp(ctx)).To(Succeed())
 	rate, err = v.hitRate(ctx)
 	Expect(err).NotTo(HaveOccurred())
-	cache, err = v.cacheUUID(ctx, nodeA)
+	cache, err = v.cacheUUID(ctx, v.node)
 	Expect(err).NotTo(HaveOccurred())
-	return v, sum, rate, cache
+	return sum, rate, cache
 }
 
 // followByStream moves a volume to the other node and back, and wants its cache to follow it by

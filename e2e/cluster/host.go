@@ -122,6 +122,12 @@ func (l *Lab) Ceph(ctx context.Context, args ...string) (string, error) {
 	return l.do(ctx, nil, append([]string{"origin", "exec", "--"}, args...)...)
 }
 
+// Unplug takes a disk away from a machine, unless it has it open.
+func (l *Lab) Unplug(ctx context.Context, machine, name string) error {
+	_, err := l.do(ctx, nil, "disk", "unplug", machine, name)
+	return err
+}
+
 // Disks lists what is plugged into a machine: device, name and file of each disk.
 func (l *Lab) Disks(ctx context.Context, machine string) ([]string, error) {
 	out, err := l.do(ctx, nil, "disk", "list", machine)

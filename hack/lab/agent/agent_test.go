@@ -6,11 +6,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearflash/nearflash/hack/scsidisk"
 )
 
 func TestMountPoints(t *testing.T) {
@@ -23,6 +26,27 @@ none /host hostfs rw 0 0
 	want := []string{"/var/lib/kubelet/a b", "/mnt"}
 	if diff := cmp.Diff(want, mountPoints(mounts)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPlugged: the guest's own disks have no serial number, which stays as it is.
+func TestPlugged(t *testing.T) {
+	sys := t.TempDir()
+	for path, text := range map[string]string{
+		"ubda/serial": "(null)", "ubda/ro": "0\n", "ubdc/serial": "pvc-1\n", "ubdc/ro": "0\n", "ubdd/serial": "pvc-2\n", "ubdd/ro": "1\n",
+	} {
+		if err := writeFile(filepath.Join(sys, path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for device, want := range map[string]scsidisk.Disk{
+		"ubda": {}, "ubdb": {},
+		"ubdc": {Device: "ubdc", Serial: "pvc-1"}, "ubdd": {Device: "ubdd", Serial: "pvc-2", ReadOnly: true},
+	} {
+		got, found, err := plugged(sys, device)
+		if err != nil || found != (want.Serial != "") || found && got != want {
+			t.Errorf("%s: %+v, %v, %v, want %+v", device, got, found, err, want)
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ var commonModules = []string{
 	"configfs", "loop",
 	"dm-mod", "dm-cache", "dm-cache-smq", "dm-clone", "dm-delay", "dm-flakey", "dm-dust",
 	"dm-multipath", "dm-round-robin", "dm-raid", "raid1", "dm-thin-pool",
-	"iscsi_tcp", "target_core_mod", "target_core_iblock", "iscsi_target_mod",
+	"iscsi_tcp", "target_core_mod", "target_core_iblock", "iscsi_target_mod", "tcm_loop", "sd_mod",
 }
 
 // workerModules are needed by containers and their network.
@@ -46,18 +46,14 @@ func (g *guest) setupCommon(ctx context.Context) error {
 	if err := g.startUdev(ctx); err != nil {
 		return err
 	}
+	if err := addDisks(ctx); err != nil {
+		return err
+	}
 	if err := enableControllers(); err != nil {
 		return err
 	}
 	return completeCPUInfo()
 }
-
-// plugRule names a disk that is plugged in by its serial number, as Compute Engine's
-// guest environment does. The guest's own disks have none, which the kernel prints so.
-const (
-	plugRules = "/run/udev/rules.d/65-lab-disks.rules"
-	plugRule  = `SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="ubd*", ATTR{serial}=="?*", ATTR{serial}!="(null)", SYMLINK+="disk/by-id/google-$attr{serial}"` + "\n"
-)
 
 // startUdev runs the device manager and lets it see what is there already.
 func (g *guest) startUdev(ctx context.Context) error {

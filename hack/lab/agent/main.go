@@ -4,7 +4,7 @@
 //
 // As process 1 it only boots, reaps and ends the guest; all else happens in a
 // child of it, so that reaping orphans and waiting for one's own children never
-// get in each other's way.
+// get in each other's way. The host has it run once more for a disk that comes or goes.
 package main
 
 import (
@@ -25,7 +25,11 @@ import (
 const exitPowerOff = 0
 
 func main() {
-	if os.Getpid() != 1 {
+	switch {
+	case os.Getpid() == 1:
+	case len(os.Args) == 4 && os.Args[1] == agentapi.DiskCommand:
+		os.Exit(disk(os.Args[2], os.Args[3]))
+	default:
 		os.Exit(serve())
 	}
 	if err := initProcess(); err != nil {

@@ -90,8 +90,10 @@ func serialOf(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "serial"))
-	return strings.TrimSpace(string(b)), err
+	// Page 0x80 of the disk: four bytes, then its unit serial number.
+	const header = 4
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "device/vpd_pg80"))
+	return strings.Trim(string(b[min(header, len(b)):]), " \x00"), err
 }
 
 // registrar announces the driver to kubelet, as the sidecar node-driver-registrar does.

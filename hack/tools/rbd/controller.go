@@ -14,6 +14,9 @@ import (
 const (
 	paramPool     = "pool"
 	paramMonitors = "monitors"
+	// paramDisk is how nodes show an image: diskSCSI, or as the kernel's client does.
+	paramDisk = "disk"
+	diskSCSI  = "scsi"
 )
 
 // Sizes of images. What is asked for is rounded up to whole objects of RBD.
@@ -107,6 +110,10 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if monitors == "" || strings.ContainsAny(monitors, " \t\n") {
 		return nil, status.Errorf(codes.InvalidArgument, "parameter %s %q: want ADDRESS:PORT,...", paramMonitors, monitors)
 	}
+	kind := r.GetParameters()[paramDisk]
+	if kind != "" && kind != diskSCSI {
+		return nil, status.Errorf(codes.InvalidArgument, "parameter %s %q: want %s, or none", paramDisk, kind, diskSCSI)
+	}
 	want, err := roundUp(r.GetCapacityRange())
 	if err != nil {
 		return nil, err
@@ -131,9 +138,13 @@ func (c *controller) CreateVolume(ctx context.Context, r *csi.CreateVolumeReques
 	if have != want {
 		return nil, status.Errorf(codes.AlreadyExists, "image %s has %d bytes, not %d", image, have, want)
 	}
-	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+	volume := &csi.Volume{
 		VolumeId: image, CapacityBytes: have, VolumeContext: map[string]string{paramMonitors: monitors}, ContentSource: r.GetVolumeContentSource(),
-	}}, nil
+	}
+	if kind != "" {
+		volume.VolumeContext[paramDisk] = kind
+	}
+	return &csi.CreateVolumeResponse{Volume: volume}, nil
 }
 
 // DeleteVolume implements ControllerServer.

@@ -223,6 +223,9 @@ func TestCreate(t *testing.T) {
 	mounted.VolumeCapabilities, mounted.Parameters = []*csi.VolumeCapability{blockVolume()}, nil
 	_, err = w.CreateVolume(context.Background(), mounted)
 	wantCode(t, err, codes.InvalidArgument)
+	mounted.Parameters = map[string]string{paramPool: "rbd", paramMonitors: "10.0.0.1:3300", paramDisk: "tape"}
+	_, err = w.CreateVolume(context.Background(), mounted)
+	wantCode(t, err, codes.InvalidArgument)
 	mounted.Parameters, mounted.Name = map[string]string{paramPool: "rbd", paramMonitors: "10.0.0.1:3300"}, "a b"
 	_, err = w.CreateVolume(context.Background(), mounted)
 	wantCode(t, err, codes.InvalidArgument)

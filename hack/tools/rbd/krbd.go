@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/hack/scsidisk"
 )
 
 // krbd is the kernel's client, by its files (Documentation/ABI/testing/sysfs-bus-rbd).
@@ -87,8 +89,27 @@ func (k krbd) lock(m mapping) error {
 	return nil
 }
 
-// detach unmaps; the error is EBUSY while somebody has the device open.
+// disk makes a mapping a disk of SCSI, unless it is one, and returns the path of that.
+func (k krbd) disk(ctx context.Context, m mapping) (string, error) {
+	name, err := scsi(m).Add(ctx)
+	return filepath.Join(k.dev, name), err
+}
+
+// scsi describes a mapping as a disk of SCSI, whose serial number is the image's name.
+func scsi(m mapping) scsidisk.Disk {
+	return scsidisk.Disk{Device: fmt.Sprintf("rbd%d", m.ID), Serial: filepath.Base(m.Image)}
+}
+
+// detach unmaps; the error is EBUSY while somebody has the device open, or the disk of SCSI
+// that it is.
 func (k krbd) detach(m mapping) error {
+	err := scsi(m).Remove()
+	if errors.Is(err, scsidisk.ErrInUse) {
+		err = errors.Join(err, unix.EBUSY)
+	}
+	if err != nil {
+		return fmt.Errorf("unmap %s: %w", m.Image, err)
+	}
 	if err := k.write("remove_single_major", strconv.Itoa(m.ID)); err != nil {
 		return fmt.Errorf("unmap /dev/rbd%d of %s: %w", m.ID, m.Image, err)
 	}

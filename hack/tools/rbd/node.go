@@ -37,6 +37,7 @@ type kernel interface {
 	detach(m mapping) error
 	refresh(m mapping) error
 	device(m mapping) string
+	disk(ctx context.Context, m mapping) (string, error)
 	awaitSize(ctx context.Context, m mapping, want int64) (int64, error)
 }
 
@@ -65,6 +66,8 @@ type staged struct {
 	Client  string   `json:"client"`
 	Staging string   `json:"staging"`
 	Targets []string `json:"targets"`
+	// SCSI says that the image is a disk of SCSI.
+	SCSI bool `json:"scsi,omitempty"`
 }
 
 func newNode(name, dir string) (*node, error) {
@@ -169,7 +172,7 @@ func (n *node) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest)
 			return nil, unmapError(err)
 		}
 	}
-	if err := n.stage(request, r.GetStagingTargetPath()); err != nil {
+	if err := n.stage(request, r.GetStagingTargetPath(), r.GetVolumeContext()[paramDisk] == diskSCSI); err != nil {
 		return nil, err
 	}
 	return &csi.NodeStageVolumeResponse{}, nil
@@ -193,7 +196,7 @@ func checkStage(r *csi.NodeStageVolumeRequest, request mapRequest) error {
 	return nil
 }
 
-func (n *node) stage(request mapRequest, path string) error {
+func (n *node) stage(request mapRequest, path string, scsi bool) error {
 	if err := n.kernel.attach(request); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
@@ -204,7 +207,7 @@ func (n *node) stage(request mapRequest, path string) error {
 	if err := n.kernel.lock(m); err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	return n.save(request.image, staged{Boot: n.boot, ID: m.ID, Client: m.Client, Staging: path})
+	return n.save(request.image, staged{Boot: n.boot, ID: m.ID, Client: m.Client, Staging: path, SCSI: scsi})
 }
 
 // unmapError says that a device is open where it is.
@@ -265,7 +268,7 @@ func (n *node) current(image string) (staged, mapping, error) {
 }
 
 // NodePublishVolume implements NodeServer.
-func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (n *node) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	end, err := n.begin(r.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -292,9 +295,16 @@ func (n *node) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequ
 			return nil, err
 		}
 	}
-	bound, err := n.mounts.bound(n.kernel.device(m), target)
+	device := n.kernel.device(m)
+	if s.SCSI {
+		device, err = n.kernel.disk(ctx, m)
+	}
+	bound := false
+	if err == nil {
+		bound, err = n.mounts.bound(device, target)
+	}
 	if err == nil && !bound {
-		err = n.mounts.bind(n.kernel.device(m), target)
+		err = n.mounts.bind(device, target)
 	}
 	if err != nil {
 		return nil, status.Errorf(codes.Internal, "publish at %s: %v", target, err)
@@ -338,9 +348,12 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequ
 		return nil, err
 	}
 	defer end()
-	_, m, err := n.current(r.GetVolumeId())
+	s, m, err := n.current(r.GetVolumeId())
 	if err != nil {
 		return nil, err
+	}
+	if s.SCSI {
+		return nil, status.Errorf(codes.FailedPrecondition, "%s is a disk of SCSI, which does not grow", r.GetVolumeId())
 	}
 	if err := n.kernel.refresh(m); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())

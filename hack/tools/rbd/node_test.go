@@ -49,6 +49,10 @@ func (f *fakeKernel) refresh(mapping) error { f.size = 2 << 30; return nil }
 
 func (f *fakeKernel) device(m mapping) string { return "/dev/" + m.Client }
 
+func (f *fakeKernel) disk(_ context.Context, m mapping) (string, error) {
+	return "/dev/sd" + m.Client, nil
+}
+
 func (f *fakeKernel) awaitSize(context.Context, mapping, int64) (int64, error) { return f.size, nil }
 
 type fakeMounts map[string]string
@@ -73,10 +77,13 @@ func newMachine(t *testing.T) machine {
 	return m
 }
 
-func (m machine) stage(fenced string) error {
+func (m machine) stage(fenced string) error { return m.stageAs("", fenced) }
+
+func (m machine) stageAs(disk, fenced string) error {
 	_, err := m.NodeStageVolume(context.Background(), &csi.NodeStageVolumeRequest{
-		VolumeId: testImage, StagingTargetPath: m.staging, VolumeCapability: blockVolume(), VolumeContext: map[string]string{paramMonitors: "mon"},
-		Secrets: map[string]string{secretUser: "node", secretKey: "key"}, PublishContext: map[string]string{contextFenced: fenced},
+		VolumeId: testImage, StagingTargetPath: m.staging, VolumeCapability: blockVolume(),
+		VolumeContext: map[string]string{paramMonitors: "mon", paramDisk: disk},
+		Secrets:       map[string]string{secretUser: "node", secretKey: "key"}, PublishContext: map[string]string{contextFenced: fenced},
 	})
 	return err
 }
@@ -131,6 +138,18 @@ func TestNodeOrder(t *testing.T) {
 	if err != nil || len(files) > 0 {
 		t.Errorf("left: %v, %v", files, err)
 	}
+}
+
+// TestSCSI: the disk that is made of the device is what is published.
+func TestSCSI(t *testing.T) {
+	m := newMachine(t)
+	wantCode(t, m.stageAs(diskSCSI, ""), codes.OK)
+	wantCode(t, m.publish("/t"), codes.OK)
+	if m.mounts["/t"] != "/dev/sdclient0" {
+		t.Errorf("mounts %v", m.mounts)
+	}
+	_, err := m.NodeExpandVolume(context.Background(), &csi.NodeExpandVolumeRequest{VolumeId: testImage, VolumePath: "/t"})
+	wantCode(t, err, codes.FailedPrecondition)
 }
 
 func TestNoStagingFolder(t *testing.T) {

@@ -40,6 +40,18 @@ const (
 	NewRoot = "newroot"
 	// AgentFile is the agent, relative to the boot root.
 	AgentFile = "agent"
+	// AgentSelf is the agent in a guest that runs.
+	AgentSelf = "/proc/1/exe"
+)
+
+// The agent as a command, for a disk that is plugged in: AgentSelf DiskCommand DiskAdd DEVICE
+// makes it a disk of SCSI, DiskRemove ends that, and exits with DiskInUse if somebody has it
+// open.
+const (
+	DiskCommand = "disk"
+	DiskAdd     = "add"
+	DiskRemove  = "remove"
+	DiskInUse   = 16
 )
 
 // Config tells the agent what its guest is. The host writes it before a start.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 	"github.com/nearflash/nearflash/hack/lab/internal/node"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
@@ -17,10 +19,9 @@ import (
 // ownDisks are a guest's root and its second disk.
 const ownDisks = 2
 
-// PlugDisk gives a guest a raw image as a disk, found there as
-// /dev/disk/by-id/google-NAME, and returns its device. The guest keeps it over boots,
-// until it is unplugged. A guest that does not run has it from its next boot on. What
-// is plugged in already is left as it is.
+// PlugDisk gives a guest a raw image as a disk of SCSI, and returns its path there,
+// /dev/disk/by-id/google-NAME. The guest keeps it over boots, until it is unplugged. A guest
+// that does not run has it from its next boot on. What is plugged in already is left as it is.
 func (l *Lab) PlugDisk(ctx context.Context, guest string, d node.Plugged) (device string, err error) {
 	if d.File, err = filepath.Abs(d.File); err != nil {
 		return "", fmt.Errorf("plug %s: %w", d.Serial, err)
@@ -37,10 +38,15 @@ func (l *Lab) PlugDisk(ctx context.Context, guest string, d node.Plugged) (devic
 		} else if d.Letter = list[i].Letter; d != list[i] {
 			return nil, fmt.Errorf("plug %s: %s has another disk of that name: %+v", d.Serial, guest, list[i])
 		}
-		device = "/dev/ubd" + d.Letter
 		if l.mustLive(guest) == nil {
-			if err := l.plugLive(ctx, guest, d); err != nil {
-				return nil, err
+			if i < 0 { // a call that failed in the middle may have left another there
+				err = l.unplugLive(ctx, guest, d)
+			}
+			if err == nil {
+				err = l.plugLive(ctx, guest, d)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("plug %s: %w", d.Serial, err)
 			}
 		}
 		if i < 0 {
@@ -48,17 +54,45 @@ func (l *Lab) PlugDisk(ctx context.Context, guest string, d node.Plugged) (devic
 		}
 		return list, nil
 	})
-	return device, err
+	return "/dev/disk/by-id/google-" + d.Serial, err
 }
 
 // plugLive plugs a disk into a running guest that may have it.
 func (l *Lab) plugLive(ctx context.Context, guest string, d node.Plugged) error {
 	console := node.Console{Guest: guest, RunDir: l.Paths.Node(guest)}
-	if has, err := console.Has(ctx, d.Letter); has && err == nil {
-		return nil
+	if has, err := console.Has(ctx, d.Letter); !has || err != nil {
+		if err := console.Plug(ctx, d); err != nil {
+			return err
+		}
 	}
-	if err := console.Plug(ctx, d); err != nil {
-		return fmt.Errorf("plug %s: %w", d.Serial, err)
+	return l.changeDisk(ctx, guest, agentapi.DiskAdd, d)
+}
+
+// unplugLive takes the disk of a letter away from a running guest, if it has one.
+func (l *Lab) unplugLive(ctx context.Context, guest string, d node.Plugged) error {
+	console := node.Console{Guest: guest, RunDir: l.Paths.Node(guest)}
+	if has, err := console.Has(ctx, d.Letter); !has || err != nil {
+		return err
+	}
+	if err := l.changeDisk(ctx, guest, agentapi.DiskRemove, d); err != nil {
+		return err
+	}
+	return console.Unplug(ctx, d.Letter)
+}
+
+// changeDisk has a running guest make what was plugged in a disk of SCSI, or end that. The
+// guest has such a disk open itself, so that its console no longer says who else does.
+func (l *Lab) changeDisk(ctx context.Context, guest, verb string, d node.Plugged) error {
+	var out bytes.Buffer
+	argv := []string{agentapi.AgentSelf, agentapi.DiskCommand, verb, "ubd" + d.Letter}
+	code, err := l.Exec(ctx, guest, agentapi.ExecRequest{Argv: argv}, &out, &out)
+	switch {
+	case err != nil:
+		return err
+	case code == agentapi.DiskInUse:
+		return fmt.Errorf("%w: %s", node.ErrInUse, bytes.TrimSpace(out.Bytes()))
+	case code != 0:
+		return fmt.Errorf("%s: %v: exit status %d: %s", guest, argv, code, bytes.TrimSpace(out.Bytes()))
 	}
 	return nil
 }
@@ -72,12 +106,7 @@ func (l *Lab) UnplugDisk(ctx context.Context, guest, name string) error {
 			return list, nil
 		}
 		if l.mustLive(guest) == nil {
-			console := node.Console{Guest: guest, RunDir: l.Paths.Node(guest)}
-			has, err := console.Has(ctx, list[i].Letter)
-			if err == nil && has {
-				err = console.Unplug(ctx, list[i].Letter)
-			}
-			if err != nil {
+			if err := l.unplugLive(ctx, guest, list[i]); err != nil {
 				return nil, fmt.Errorf("unplug %s: %w", name, err)
 			}
 		}

@@ -47,7 +47,7 @@ func TestPlugIntoMachineThatDoesNotRun(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if device, err := plug("f", true); device != "/dev/ubdc" || err != nil {
+	if device, err := plug("f", true); device != "/dev/disk/by-id/google-f" || err != nil {
 		t.Errorf("got %q, %v", device, err)
 	}
 	got, err := l.PluggedDisks(ctx, "node-a")
