@@ -19,9 +19,9 @@ func (a *Adopter) act(ctx context.Context, f *facts, s step, w Want) error {
 	case save:
 		return a.create(ctx, newJournal(f, w))
 	case keep:
-		return a.setPolicy(ctx, s.volume, corev1.PersistentVolumeReclaimRetain)
+		return a.keep(ctx, j, s.volume)
 	case makeFront:
-		return a.make(ctx, "PersistentVolume", j.frontVolume())
+		return a.makeVolume(ctx, j, j.frontVolume())
 	case orderClaim:
 		return a.note(ctx, j, func(j *journal) {
 			j.Claim = f.claim
@@ -37,7 +37,7 @@ func (a *Adopter) act(ctx context.Context, f *facts, s step, w Want) error {
 	case deleteOld:
 		return a.remove(ctx, "PersistentVolume", f.volume)
 	case makeBlock:
-		return a.make(ctx, "PersistentVolume", j.blockVolume(a.origins))
+		return a.makeVolume(ctx, j, j.blockVolume(a.origins))
 	case reserve:
 		return a.reserve(ctx, s.volume, f)
 	case makeClaim:
@@ -59,6 +59,8 @@ func (a *Adopter) actRelease(ctx context.Context, f *facts, s step) error {
 				j.Request = &request
 			}
 		})
+	case touchClaim:
+		return a.touchClaim(ctx, f)
 	case deleteFront:
 		return a.remove(ctx, "PersistentVolume", f.front)
 	case orderBlock:
@@ -70,7 +72,9 @@ func (a *Adopter) actRelease(ctx context.Context, f *facts, s step) error {
 	case deleteBlock:
 		return a.remove(ctx, "PersistentVolume", f.block)
 	case makeOriginal:
-		return a.make(ctx, "PersistentVolume", j.originalVolume())
+		pv := j.originalVolume()
+		pv.Spec.ClaimRef.UID = j.Claim.UID // nobody is bound to it before it is reserved
+		return a.makeVolume(ctx, j, pv)
 	case end:
 		return a.note(ctx, j, func(j *journal) { j.Direction = givenBack })
 	case restore:
@@ -86,6 +90,48 @@ func (a *Adopter) make(ctx context.Context, kind string, obj client.Object) erro
 		return fmt.Errorf("make %s %s: %w", kind, obj.GetName(), err)
 	}
 	return nil
+}
+
+// makeVolume makes a PersistentVolume, for which nothing could be judged: the name was free. Who
+// stalls before that may find that the adoption was ended meanwhile, and begun anew, and that the
+// volume has another PersistentVolume by now. Then it is taken back.
+func (a *Adopter) makeVolume(ctx context.Context, j *journal, pv *corev1.PersistentVolume) error {
+	if err := a.make(ctx, "PersistentVolume", pv); err != nil {
+		return err
+	}
+	if goesOn, err := a.goesOn(ctx, j); err != nil || goesOn {
+		return err
+	}
+	now, err := get[corev1.PersistentVolume](ctx, a, "PersistentVolume", named(pv.Name))
+	if err != nil || now == nil || now.UID != pv.UID {
+		return err
+	}
+	if !kept(now) {
+		return fmt.Errorf("PersistentVolume %s was made although the command was overtaken by another, and is on %s since: set it on Retain, and delete it", now.Name, now.Spec.PersistentVolumeReclaimPolicy)
+	}
+	return a.remove(ctx, "PersistentVolume", now)
+}
+
+// keep sets a PersistentVolume on Retain. Its policy is not set back by who was overtaken: whoever
+// goes on may rely on Retain by now.
+func (a *Adopter) keep(ctx context.Context, j *journal, pv *corev1.PersistentVolume) error {
+	if err := a.setPolicy(ctx, pv, corev1.PersistentVolumeReclaimRetain); err != nil {
+		return err
+	}
+	goesOn, err := a.goesOn(ctx, j)
+	if err == nil && !goesOn && pv.Name == j.Volume.Name {
+		err = fmt.Errorf("PersistentVolume %s is on Retain now, although the command was overtaken by another: it was on %s", pv.Name, j.ReclaimPolicy)
+	}
+	return err
+}
+
+// goesOn reports whether the journal still leads where it did when it was read.
+func (a *Adopter) goesOn(ctx context.Context, j *journal) (bool, error) {
+	now, err := a.load(ctx, client.ObjectKeyFromObject(j.Claim))
+	if err != nil {
+		return false, err
+	}
+	return now != nil && now.object.UID == j.object.UID && now.Direction == j.Direction, nil
 }
 
 // remove deletes an object as it was judged.
@@ -122,6 +168,21 @@ func (a *Adopter) reserve(ctx context.Context, pv *corev1.PersistentVolume, f *f
 	pv.Spec.ClaimRef = reserved(f.key.Namespace, f.key.Name)
 	if err := a.api.Patch(ctx, pv, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("reserve PersistentVolume %s for claim %s: %w", pv.Name, f.key.Name, err)
+	}
+	return nil
+}
+
+// touchClaim makes the original claim another version than the one whose deletion was ordered. Who
+// stalls before that deletion would delete it after its PersistentVolume has its reclaim policy
+// again, and the data with it.
+func (a *Adopter) touchClaim(ctx context.Context, f *facts) error {
+	base := f.claim.DeepCopy()
+	metav1.SetMetaDataAnnotation(&f.claim.ObjectMeta, annotationTouched, string(f.journal.object.UID))
+	if err := a.api.Patch(ctx, f.claim, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write claim %s: %w", f.claim.Name, err)
+	}
+	if f.claim.ResourceVersion == base.ResourceVersion {
+		return fmt.Errorf("claim %s was not changed by an annotation %s: is there an admission policy that takes it away? it is left on Retain", f.claim.Name, annotationTouched)
 	}
 	return nil
 }

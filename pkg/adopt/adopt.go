@@ -114,20 +114,39 @@ func (a *Adopter) PlanRelease(ctx context.Context, claim types.NamespacedName) (
 
 // Adopt puts a cache in front of a claim, or goes on with that.
 func (a *Adopter) Adopt(ctx context.Context, claim types.NamespacedName, w Want) error {
+	var seen journalUID
 	return a.run(ctx, claim, func(f *facts) (step, error) {
-		if err := f.sameWant(w); err != nil {
+		if err := errors.Join(seen.same(f), f.sameWant(w)); err != nil {
 			return step{}, err
 		}
 		return decideAdopt(f, w)
 	}, w)
 }
 
+// journalUID is that of the journal that a command goes by, once it has seen one.
+type journalUID types.UID
+
+// same refuses another journal than the one of before: somebody has ended that, and it is not for
+// this command to begin again.
+func (u *journalUID) same(f *facts) error {
+	switch {
+	case f.journal != nil && *u == "":
+		*u = journalUID(f.journal.object.UID)
+	case *u != "" && (f.journal == nil || f.journal.object.UID != types.UID(*u)):
+		return fmt.Errorf("another command has released claim %s meanwhile: look what it is like, and begin anew if that is wanted", f.key.Name)
+	}
+	return nil
+}
+
 // Release gives a claim back, or goes on with that.
 func (a *Adopter) Release(ctx context.Context, claim types.NamespacedName) error {
-	seen := false
+	var seen journalUID
 	return a.run(ctx, claim, func(f *facts) (step, error) {
-		if seen = seen || f.journal != nil; seen && f.journal == nil {
+		if seen != "" && f.journal == nil {
 			return step{kind: done}, nil
+		}
+		if err := seen.same(f); err != nil {
+			return step{}, err
 		}
 		return decideRelease(f)
 	}, Want{})

@@ -26,6 +26,7 @@ const (
 	makeClaim   kind = "MakeClaim"
 
 	turn         kind = "Turn"
+	touchClaim   kind = "TouchClaim"
 	deleteFront  kind = "DeleteFront"
 	orderBlock   kind = "OrderBlock"
 	deleteBlock  kind = "DeleteBlock"
@@ -60,6 +61,10 @@ func decideAdopt(f *facts, w Want) (step, error) {
 	}
 	if j.Direction != toCache {
 		return step{}, fmt.Errorf("its release was begun: end it with `kubectl nearflash release -n %s %s`", f.key.Namespace, f.key.Name)
+	}
+	if j.object.DeletionTimestamp != nil {
+		return step{}, fmt.Errorf("ConfigMap %s/%s, which alone knows what the claim was, was deleted by somebody, and is there for its finalizer alone: give the claim back with `kubectl nearflash release -n %s %s` while it is, and adopt it anew if that is wanted",
+			j.object.Namespace, j.object.Name, f.key.Namespace, f.key.Name)
 	}
 	if f.claim != nil && f.claim.UID == j.Claim.UID {
 		return decideDetach(f)

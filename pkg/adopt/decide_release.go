@@ -28,6 +28,9 @@ func decideRelease(f *facts) (step, error) {
 	if j.Direction == toCache {
 		return decideTurn(f)
 	}
+	if c := f.claim; c != nil && c.UID == j.Claim.UID && j.ordered(c.UID) && c.ResourceVersion == j.Claim.ResourceVersion {
+		return step{kind: touchClaim}, nil
+	}
 	if f.front != nil || onFront(f) || f.record != nil || f.inner != nil {
 		return decideTakeAway(f)
 	}

@@ -134,6 +134,7 @@ func TestDecideAdopt(t *testing.T) {
 		"another volume below claim": {facts: during, change: func(f *facts) { f.volume = f.volume.DeepCopy(); f.volume.UID = "v2" }, err: "was not deleted by this command"},
 
 		"claim gone":                   {facts: replaced, want: orderVolume},
+		"journal deleted by somebody":  {facts: after, change: func(f *facts) { f.journal.object.DeletionTimestamp = ptr.To(metav1.Now()) }, err: "kubectl nearflash release -n shop data"},
 		"claim gone, not Released":     {facts: replaced, change: func(f *facts) { f.volume.Status.Phase = corev1.VolumeBound }, want: wait, until: "Released"},
 		"claim gone, Failed":           {facts: replaced, change: func(f *facts) { f.volume.Status.Phase = corev1.VolumeFailed }, err: "whether volume h is there"},
 		"claim gone, attached":         {facts: replaced, change: func(f *facts) { f.attachments = []storagev1.VolumeAttachment{attachment("pv-1")} }, want: wait, until: "detached from node n"},
@@ -271,7 +272,9 @@ func TestDecideRelease(t *testing.T) {
 		"ended, the claim is another one": {facts: original, change: func(f *facts) {
 			f.journal.Direction, f.claim.UID = givenBack, "other"
 		}, want: forget},
-		"begun, and the claim stayed":  {facts: during, change: func(f *facts) { f.journal.Direction = toOriginal }, want: deleteFront},
-		"the claim stayed, front gone": {facts: during, change: func(f *facts) { f.journal.Direction, f.front = toOriginal, nil }, want: end},
+		"begun, and the claim stayed":                {facts: during, change: func(f *facts) { f.journal.Direction = toOriginal }, want: deleteFront},
+		"the claim stayed, its deletion was ordered": {facts: during, change: func(f *facts) { f.journal.Direction = toOriginal; f.journal.order("c1") }, want: touchClaim},
+		"the claim stayed, and was changed since":    {facts: during, change: func(f *facts) { f.journal.Direction, f.claim.ResourceVersion = toOriginal, "11"; f.journal.order("c1") }, want: deleteFront},
+		"the claim stayed, front gone":               {facts: during, change: func(f *facts) { f.journal.Direction, f.front = toOriginal, nil }, want: end},
 	}, decideRelease)
 }

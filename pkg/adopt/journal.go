@@ -24,6 +24,9 @@ const (
 	Finalizer = "nearflash.io/adoption"
 	// annotationFrom is on the PersistentVolumes that are made, with the name of the original.
 	annotationFrom = "nearflash.io/adopted-from"
+	// annotationTouched is on a claim whose deletion was ordered, and was given back before. It
+	// has the UID of the journal.
+	annotationTouched = "nearflash.io/release-of"
 )
 
 // Keys of the ConfigMap. The originals are manifests, for people too.

@@ -35,6 +35,7 @@ func unbound(in map[string]string) map[string]string {
 	for _, k := range binding {
 		delete(out, k)
 	}
+	delete(out, annotationTouched)
 	return out
 }
 

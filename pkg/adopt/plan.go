@@ -40,7 +40,7 @@ func releaseSteps(j *journal) []planned {
 }
 
 // planOf names the step of a plan that another step is a part of.
-var planOf = map[kind]kind{orderClaim: deleteClaim, orderVolume: deleteOld, orderBlock: deleteBlock, reserve: makeClaim, end: restore}
+var planOf = map[kind]kind{orderClaim: deleteClaim, orderVolume: deleteOld, orderBlock: deleteBlock, touchClaim: turn, reserve: makeClaim, end: restore}
 
 // stepsLeft are the steps of a plan from the next one on. What is waited for may be anywhere: all
 // of the plan is shown then.
@@ -72,6 +72,8 @@ func sentence(f *facts, s step) string {
 		return fmt.Sprintf("save the manifests of claim %s and PersistentVolume %s", f.key.Name, f.volume.Name)
 	case orderClaim, orderVolume, orderBlock:
 		return "note what is about to be deleted"
+	case touchClaim:
+		return fmt.Sprintf("see to it that nobody deletes claim %s by an order of before", f.key.Name)
 	case end:
 		return "note that the claim is given back"
 	}
