@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 // maxEvents is how many events are shown, the newest.
@@ -144,10 +145,30 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)
 	}
 	line(w, "Asked for", "%s", asked+dirtyLimit(v))
+	if v.Spec.Hold != nil {
+		line(w, "Held", "%s", o.held(v))
+	}
 	warmStart(w, v)
 	if d := v.DeletionTimestamp; d != nil {
 		line(w, "Deleted", "%s ago, waits for %s", ago(o.Clock.Now(), *d), strings.Join(v.Finalizers, ", "))
 	}
+}
+
+// held says for what a volume is held, and what that means.
+func (o *describeOptions) held(v *volume) string {
+	h := v.Spec.Hold
+	what := "snapshot " + h.Name
+	if domain.SnapshotID(h.Name).ForClone() {
+		what = "a clone (" + h.Name + ")"
+	}
+	text := fmt.Sprintf("for %s, asked for %s ago: no write stays in the cache alone until it is cut", what, ago(o.Clock.Now(), h.Since))
+	switch {
+	case v.Status.DirtyState == v1alpha1.DirtyStatePossiblyDirty:
+		text += fmt.Sprintf("; node %s flushes the cache", v.Status.OwnerNode)
+	case v.Spec.FlushRequest == h.Token && v.Status.Flush.Request != h.Token:
+		text += fmt.Sprintf("; node %s is asked for a flush", v.Status.OwnerNode)
+	}
+	return text
 }
 
 // dirtyLimit is what the spec says of unflushed writes, with a comma before it.
@@ -170,6 +191,12 @@ func origin(v *volume) string {
 			lun = *s.LUN
 		}
 		return fmt.Sprintf("%s LUN %d of %s at %s", v.Spec.Backend, lun, s.IQN, strings.Join(s.Portals, ", "))
+	}
+	switch o := v.Spec.Origin; {
+	case o != nil && o.PersistentVolumeName != "":
+		return v.Spec.Backend + ", PersistentVolume " + o.PersistentVolumeName
+	case o != nil:
+		return v.Spec.Backend + ", made by StorageClass " + o.StorageClassName
 	}
 	if v.Spec.Provisioning != "" {
 		return v.Spec.Backend + ", made by nearflash-target, " + v.Spec.Provisioning

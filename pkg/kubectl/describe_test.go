@@ -265,3 +265,31 @@ func TestDescribeWarmth(t *testing.T) {
 		})
 	}
 }
+
+// TestDescribeHold: a volume that is held says for what, and what it waits for.
+func TestDescribeHold(t *testing.T) {
+	const asked = "asked for 2m ago: no write stays in the cache alone until it is cut"
+	for name, tc := range map[string]struct {
+		hold  string
+		dirty bool
+		flush string
+		want  string
+	}{
+		"draining": {"s-1", true, "t", "Held:              for snapshot s-1, " + asked + "; node node-a flushes the cache\n"},
+		"asked":    {"s-1", false, "t", "Held:              for snapshot s-1, " + asked + "; node node-a is asked for a flush\n"},
+		"cutting":  {"clone-pvc-2", false, "", "Held:              for a clone (clone-pvc-2), " + asked + "\n"},
+	} {
+		objs := append(bound("shop", "data", "pvc-1", writeback, on("node-a"), func(v *v1alpha1.CachedVolume) {
+			v.Spec.Hold, v.Spec.FlushRequest = &v1alpha1.VolumeHold{Name: tc.hold, Token: "t", Since: before(2 * time.Minute)}, tc.flush
+			v.Spec.Origin = &v1alpha1.OriginSource{StorageClassName: "disks"}
+			v.Status.DirtyState = v1alpha1.DirtyStateClean
+			if tc.dirty {
+				v.Status.DirtyState = v1alpha1.DirtyStatePossiblyDirty
+			}
+		}), node("node-a", true))
+		_, out, errOut := newRig(t, objs...).run("describe", "-n", "shop", "data")
+		if !strings.Contains(out, tc.want) || !strings.Contains(out, ", made by StorageClass disks\n") {
+			t.Errorf("%s: want %q in\n%s%s", name, tc.want, out, errOut)
+		}
+	}
+}
