@@ -276,3 +276,37 @@ func TestHoldBelowPod(t *testing.T) {
 	l.must("unpublish", l.a.Unpublish(l.ctx, volumeID, "/pod"))
 	l.leave(l.a)
 }
+
+// TestHoldReleased: the record of a volume is of before a restore of etcd, and says that its node
+// has released it. The node says that it has nothing of the volume once that is so.
+func TestHoldReleased(t *testing.T) {
+	l := newLife(t, volume.ModeWriteback)
+	answered := func() bool {
+		t.Helper()
+		l.must("change", ignoreBusy(l.a.Change(l.ctx)))
+		return l.record().Status.Flush.Request == "t"
+	}
+	l.stay(l.a, 1, 0, 1) // leaves a clean cache
+	released := l.record().Status
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	l.a.podWrites(2, 1, 2)
+	before := l.record()
+	released.DeepCopyInto(&before.Status)
+	l.must("set the record back", l.api.Status().Update(l.ctx, before))
+	l.hold("t")
+	l.must("repair", l.a.Repair(l.ctx)) // its pod has the volume
+	if answered() {
+		t.Fatal("it says that it has nothing of a volume whose pod writes")
+	}
+	l.persist(l.a, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
+	l.compare("the storage server", l.lun)
+	if !answered() {
+		t.Error("it does not say that it has nothing")
+	}
+	l.hold("") // nobody asks
+	l.hold("u")
+	if l.must("change", ignoreBusy(l.a.Change(l.ctx))); l.record().Status.Flush.Request != "u" {
+		t.Error("it answers once")
+	}
+}

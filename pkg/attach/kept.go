@@ -135,6 +135,14 @@ func (k *keeps) drop(id volume.ID) {
 	delete(k.m, id)
 }
 
+// has reports whether unflushed writes of a volume are kept, once everything was looked at.
+func (k *keeps) has(id volume.ID) (looked, kept bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, kept = k.m[id]
+	return k.looked, kept
+}
+
 // due reports whether the storage server may be asked about a volume again.
 func (k *keeps) due(id volume.ID, now time.Time, every time.Duration) bool {
 	k.mu.Lock()

@@ -77,6 +77,7 @@ func (a *Attacher) Change(ctx context.Context) (busy bool, err error) {
 	if err != nil || len(records) == 0 {
 		return false, err
 	}
+	a.answerHolds(ctx, records)
 	status, err := a.DM.StatusAll(ctx)
 	if err != nil {
 		return false, err

@@ -45,6 +45,9 @@ type Snapshots interface {
 	// without the volume, ErrExists if the ID is that of a cut of another volume, ErrNoSpace,
 	// ErrInvalid.
 	Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req CutRequest) (Cut, error)
+	// CanCut returns why Cut would refuse, as far as that can be known before; nil promises
+	// nothing. It changes nothing. Errors: those of Cut.
+	CanCut(ctx context.Context, of volume.ID, class string) error
 	// Find returns a cut. Errors: ErrNotFound.
 	Find(ctx context.Context, id volume.SnapshotID) (Cut, error)
 	// Accept says, durably, that the hold of a cut was there all the time. It names the hold: a

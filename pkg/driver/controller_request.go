@@ -53,6 +53,7 @@ func parseCreate(req *csi.CreateVolumeRequest) (createRequest, error) {
 		return createRequest{}, err
 	}
 	spec.Parent = parent
+	spec.LimitBytes = req.GetCapacityRange().GetLimitBytes()
 	spec.Node = chosenNode(req.GetAccessibilityRequirements())
 	return createRequest{ID: id, Spec: spec, FSType: fsType, Range: req.GetCapacityRange()}, checkGeometry(spec)
 }

@@ -243,3 +243,12 @@ func TestListSnapshots(t *testing.T) {
 	_, err := c.ListSnapshots(t.Context(), &csi.ListSnapshotsRequest{MaxEntries: -1})
 	wantCode(t, err, codes.InvalidArgument, "max_entries", "-1")
 }
+
+// TestLimit: what a volume begins as may be larger than is asked for, and not than is accepted.
+func TestLimit(t *testing.T) {
+	req := from(nil)
+	req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 << 30, LimitBytes: 3 << 30}
+	if got, err := parseCreate(req); err != nil || got.Spec.LimitBytes != 3<<30 || got.Spec.CapacityBytes != 2<<30 {
+		t.Errorf("%+v, %v", got.Spec, err)
+	}
+}

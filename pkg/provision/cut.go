@@ -2,9 +2,9 @@ package provision
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -23,15 +23,20 @@ import (
 // have the same step taken for ever.
 const cutSteps = 16
 
-// heldBy is a hold that this process has put there.
-type heldBy struct{ token, takeover string }
+// cutOrder is a cut that is asked for.
+type cutOrder struct {
+	name volume.SnapshotID
+	of   volume.ID
+	// class is the other driver's VolumeSnapshotClass, "" for its default.
+	class string
+	// clone is the record of the clone that the cut is for, nil for a snapshot.
+	clone *v1alpha1.CachedVolume
+}
 
 // cutting is one cut under way.
 type cutting struct {
-	name  volume.SnapshotID
-	of    volume.ID
+	cutOrder
 	at    place
-	class string
 	snaps backend.Snapshots
 	// obj and sight are those of the last look.
 	obj   *v1alpha1.CachedVolume
@@ -41,8 +46,8 @@ type cutting struct {
 
 // cut makes a cut of a volume that is held, or finds it. Each step is decided anew by what is
 // there, so that a call goes on where another one was killed.
-func (s *Service) cut(ctx context.Context, name volume.SnapshotID, of volume.ID, class string) (backend.Cut, place, error) {
-	c, err := s.beginCut(ctx, name, of, class)
+func (s *Service) cut(ctx context.Context, o cutOrder) (backend.Cut, place, error) {
+	c, err := s.beginCut(ctx, o)
 	if err != nil {
 		return backend.Cut{}, onServer, err
 	}
@@ -55,30 +60,30 @@ func (s *Service) cut(ctx context.Context, name volume.SnapshotID, of volume.ID,
 		if err != nil {
 			return backend.Cut{}, c.at, err
 		}
-		log.V(2).Info("Cutting volume", "volume", of, "cut", name, "step", step)
+		log.V(2).Info("Cutting volume", "volume", o.of, "cut", o.name, "step", step)
 		if step == cutAnswer {
-			s.holds.forget(of)
-			return *c.facts.Cut, c.at, s.endHold(ctx, of, name)
+			s.refusals.forget(o.name)
+			return *c.facts.Cut, c.at, s.endHold(ctx, o.of, o.name)
 		}
 		if err := s.takeCutStep(ctx, c, step); err != nil {
 			return backend.Cut{}, c.at, err
 		}
 	}
-	return backend.Cut{}, c.at, fmt.Errorf("%w: volume %s changes while it is cut for %s", volume.ErrBusy, of, name)
+	return backend.Cut{}, c.at, fmt.Errorf("%w: volume %s changes while it is cut for %s", volume.ErrBusy, o.of, o.name)
 }
 
 // beginCut finds where a volume lies. The snapshot of one whose record is gone is found where
 // there is one of its name.
-func (s *Service) beginCut(ctx context.Context, name volume.SnapshotID, of volume.ID, class string) (*cutting, error) {
-	obj, err := records.Load(ctx, s.client, of)
+func (s *Service) beginCut(ctx context.Context, o cutOrder) (*cutting, error) {
+	obj, err := records.Load(ctx, s.client, o.of)
 	if errors.Is(err, volume.ErrNotFound) {
 		for _, at := range s.configured() {
 			snaps, err := s.snapshots(at, volume.ErrInvalid)
 			if err != nil {
 				continue
 			}
-			if _, err := snaps.Find(ctx, name); err == nil {
-				return &cutting{name: name, of: of, at: at, class: class, snaps: snaps}, nil
+			if _, err := snaps.Find(ctx, o.name); err == nil {
+				return &cutting{cutOrder: o, at: at, snaps: snaps}, nil
 			}
 		}
 	}
@@ -88,19 +93,22 @@ func (s *Service) beginCut(ctx context.Context, name volume.SnapshotID, of volum
 	at := placeOf(obj)
 	switch {
 	case obj.Spec.Static != nil:
-		return nil, fmt.Errorf("%w: volume %s is a static LUN, whose server nearflash does not control: make the snapshot there", volume.ErrInvalid, of)
-	case class != "" && at == onServer:
+		return nil, fmt.Errorf("%w: volume %s is a static LUN, whose server nearflash does not control: make the snapshot there", volume.ErrInvalid, o.of)
+	case o.class != "" && at == onServer:
 		return nil, fmt.Errorf("%w: parameter originSnapshotClass: %q goes with volumes of backend %s, and volume %s has backend %s; leave it out",
-			volume.ErrInvalid, class, records.BackendCSI, of, records.BackendISCSI)
+			volume.ErrInvalid, o.class, records.BackendCSI, o.of, records.BackendISCSI)
 	}
 	snaps, err := s.snapshots(at, volume.ErrInvalid)
-	return &cutting{name: name, of: of, at: at, class: class, snaps: snaps}, err
+	return &cutting{cutOrder: o, at: at, snaps: snaps}, err
 }
 
 // gatherCut looks: at the cut, whom the storage admits, and then at the record. A hold that the
 // record has then was there when the cut was found.
 func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.facts = cutFacts{Name: c.name, Volume: c.of}
+	if c.clone != nil {
+		c.facts.Clone = markOf(string(c.clone.UID))
+	}
 	switch found, err := c.snaps.Find(ctx, c.name); {
 	case err == nil:
 		c.facts.Cut = &found
@@ -129,10 +137,33 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.obj, c.facts.Record = obj, &v
 	c.facts.Admitted = len(c.sight.Exports) > 0
 	c.facts.Filesystem = contentOf(obj, c.sight)
-	c.facts.Ours = v.Hold != nil && s.holds.has(c.of, heldBy{v.Hold.Token, c.sight.takeover})
+	c.facts.Ours = v.Hold != nil && markIn(v.Hold.Token) == c.facts.Clone && s.holds.has(c.of, heldBy{v.Hold.Name, v.Hold.Token, c.sight.takeover})
 	if v.Published {
 		c.facts.Lost, err = s.lost(ctx, v.Fence.Node)
+		return err
 	}
+	if c.at == withOrigin {
+		return s.gatherReleased(ctx, c, v)
+	}
+	return nil
+}
+
+// gatherReleased asks who may have a volume over another driver's that its record shows as
+// published nowhere. The record may be of before a restore of etcd, and so are claim and
+// attachment: what is outside of etcd is asked for.
+func (s *Service) gatherReleased(ctx context.Context, c *cutting, v volume.Volume) (err error) {
+	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss {
+		return nil // its writes are on the origin, whoever makes them
+	}
+	if c.facts.UsedOn, err = s.usedOn(ctx, c.of); err != nil || v.Fence.Node == "" {
+		return err
+	}
+	pool, err := s.pool(ctx, v.Fence.Node)
+	if pool == nil || err != nil {
+		return err // nobody could answer
+	}
+	lost, err := s.lost(ctx, v.Fence.Node)
+	c.facts.Answers = !lost
 	return err
 }
 
@@ -154,12 +185,34 @@ func (s *Service) lost(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, records.Error("read Node "+name, err)
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status != corev1.ConditionTrue, nil
+	return !ready(node), nil
+}
+
+// ready reports whether Kubernetes hears of a node.
+func ready(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// usedOn names a node whose kubelet says that it uses a volume, "" if none does. A kubelet that
+// lives says so again after a restore of etcd; what one that is not heard of has said is old.
+func (s *Service) usedOn(ctx context.Context, id volume.ID) (string, error) {
+	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + s.driver + "^" + string(id))
+	page := corev1.NodeList{}
+	for {
+		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
+			return "", records.Error("list Nodes", err)
+		}
+		for i := range page.Items {
+			if n := &page.Items[i]; ready(n) && slices.Contains(n.Status.VolumesInUse, name) {
+				return n.Name, nil
+			}
+		}
+		if page.Continue == "" {
+			return "", nil
 		}
 	}
-	return true, nil
 }
 
 // takeCutStep takes one step. Each may be repeated from its beginning.
@@ -173,6 +226,8 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 		return s.settle(ctx, c.of, c.at)
 	case cutDrop:
 		return s.dropCut(ctx, c)
+	case cutDiscard:
+		return s.discardCut(ctx, c)
 	case cutAccept:
 		err := c.snaps.Accept(c.sight.of(ctx), c.name, c.facts.Record.Hold.Token)
 		if err != nil && !errors.Is(err, volume.ErrNotFound) { // another process has dropped it
@@ -187,20 +242,36 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 	if c.facts.Record.PossiblyDirty { // it takes as long as it takes; what else does not come about may not hold the volume for ever
 		renewed = s.renewHold(ctx, c)
 	}
-	return errors.Join(renewed, fmt.Errorf("%w: node %s flushes volume %s before it is cut for %s", volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
+	text := "%w: node %s flushes volume %s before it is cut for %s"
+	if !c.facts.Record.Published {
+		text = "%w: node %s, which had volume %s last, is asked whether it has anything of it that is not written, before it is cut for %s: does the nearflash node plugin run there?"
+	}
+	return errors.Join(renewed, fmt.Errorf(text, volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
 }
 
 // hold puts a hold of this process on the record, and asks the node that has the volume for a
 // flush: who answers it has seen the hold. A flush that somebody waits for is left to its end.
+// What is known to be refused is not held for.
 func (s *Service) hold(ctx context.Context, c *cutting) error {
-	token := "hold-" + rand.Text()
-	s.holds.put(c.of, heldBy{token, c.sight.takeover})
-	return s.patch(ctx, c.obj, func(obj *v1alpha1.CachedVolume) {
+	err := s.refusals.of(c.cutOrder, s.now())
+	if err == nil {
+		err = c.snaps.CanCut(ctx, c.of, c.class)
+	}
+	if err != nil { // also of one that another process holds for it
+		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
+	}
+	token := newHold(c.clone)
+	s.holds.put(c.of, heldBy{c.name, token, c.sight.takeover})
+	err = s.patch(ctx, c.obj, func(obj *v1alpha1.CachedVolume) {
 		obj.Spec.Hold = &v1alpha1.VolumeHold{Name: string(c.name), Token: token, Since: metav1.NewTime(s.now())}
-		if v := c.facts.Record; v.Published && !v.FlushPending() {
+		if c.facts.asked() && c.facts.mayAsk() {
 			obj.Spec.FlushRequest = token
 		}
 	})
+	if err != nil {
+		s.holds.forget(c.of, c.name)
+	}
+	return err
 }
 
 // patch changes an object as it was read. Errors: ErrBusy if somebody has written it since.
@@ -219,6 +290,22 @@ func (s *Service) dropCut(ctx context.Context, c *cutting) error {
 	return nil
 }
 
+// discardCut deletes what was cut for a clone of the same name that there was before, if the
+// record of this one is there still.
+func (s *Service) discardCut(ctx context.Context, c *cutting) error {
+	now, err := records.Load(ctx, s.client, volume.ID(c.clone.Name))
+	if err == nil && now.UID != c.clone.UID || errors.Is(err, volume.ErrNotFound) {
+		return fmt.Errorf("%w: volume %s was deleted, or made anew, meanwhile", volume.ErrBusy, c.clone.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.snaps.DeleteCut(ctx, c.name); err != nil {
+		return fmt.Errorf("delete what an earlier clone %s was to be made from: %w", c.clone.Name, err)
+	}
+	return nil
+}
+
 // orderCut asks for the cut. What the storage refuses for good does not keep the volume in
 // writethrough mode.
 func (s *Service) orderCut(ctx context.Context, c *cutting) error {
@@ -227,6 +314,7 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 	})
 	switch {
 	case errors.Is(err, volume.ErrInvalid), errors.Is(err, volume.ErrNoSpace):
+		s.refusals.put(c.cutOrder, err, s.now())
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
 	case err != nil: // and the hold ends, if that goes on
 		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
@@ -249,5 +337,6 @@ func (s *Service) renewHold(ctx context.Context, c *cutting) error {
 
 // endHold ends the hold of a volume for a cut, if there is one.
 func (s *Service) endHold(ctx context.Context, of volume.ID, name volume.SnapshotID) error {
+	s.holds.forget(of, name)
 	return records.EndHold(ctx, s.client, of, func(h volume.Hold) bool { return h.Name == name })
 }

@@ -17,10 +17,18 @@ type cutFacts struct {
 	// Record is nil if there is none.
 	Record *volume.Volume
 	// Ours is true if this process has put the record's hold there, since the last takeover of
-	// the storage server. Another one may be out of a backup.
+	// the storage server, for this clone if for one. Another one may be out of a backup.
 	Ours bool
 	// Lost is gathered for the node of a published volume: Kubernetes does not hear of it.
 	Lost bool
+	// Clone is the mark of the clone that the cut is for, "" for a snapshot.
+	Clone string
+	// UsedOn is a node that says that it uses a volume which its record shows as published
+	// nowhere, "" if none does.
+	UsedOn string
+	// Answers is true if the last owner of such a volume can be asked what it has of it, and has
+	// to be: what the record says may be of before a restore of etcd.
+	Answers bool
 	// Admitted is true while the storage admits anybody.
 	Admitted bool
 	// Filesystem is what the record says of the content.
@@ -34,6 +42,8 @@ const (
 	// cutAnswer: the cut is the answer, and the hold of its name ends.
 	cutAnswer cutStep = "Answer"
 	cutHold   cutStep = "Hold"
+	// cutDiscard deletes what was accepted for an earlier clone of the name.
+	cutDiscard cutStep = "Discard"
 	// cutDrop deletes a cut of which nobody knows whether its hold lasted.
 	cutDrop   cutStep = "Drop"
 	cutAccept cutStep = "Accept"
@@ -46,12 +56,21 @@ const (
 	cutWait cutStep = "Wait"
 )
 
+// asked reports whether a node is asked for a flush before the cut.
+func (f *cutFacts) asked() bool { return f.Record.Published || f.Answers }
+
+// mayAsk reports whether a flush may be asked for: one that somebody waits for, of a node that
+// has the volume, is left to its end.
+func (f *cutFacts) mayAsk() bool { return !f.Record.Published || !f.Record.FlushPending() }
+
 // decideCut is that table, in its order. Errors: ErrExists, ErrNotFound, ErrBusy, ErrFenced.
 func decideCut(f cutFacts) (cutStep, error) {
 	c, r := f.Cut, f.Record
 	switch {
 	case c != nil && c.Volume != f.Volume:
 		return "", fmt.Errorf("%w: snapshot %s is of volume %s, asked for was one of %s", volume.ErrExists, f.Name, c.Volume, f.Volume)
+	case c != nil && c.Accepted && f.Clone != "" && f.Clone != markIn(c.Hold):
+		return cutDiscard, nil
 	case c != nil && c.Accepted:
 		return cutAnswer, nil
 	case r == nil:
@@ -60,6 +79,8 @@ func decideCut(f cutFacts) (cutStep, error) {
 		return "", fmt.Errorf("%w: volume %s is being deleted", volume.ErrBusy, f.Volume)
 	case r.PossiblyDirty && (!r.Published || f.Lost):
 		return "", fmt.Errorf("%w: node %s may hold unflushed writes of volume %s, and cannot be asked for them now: bring the node back so that it flushes them", volume.ErrFenced, r.Fence.Node, f.Volume)
+	case f.UsedOn != "":
+		return "", fmt.Errorf("%w: the record of volume %s shows it as published nowhere, but node %s uses it (was etcd restored from a backup?): stop the volume's pods there; it can be cut when the node has unmounted it", volume.ErrFenced, f.Volume, f.UsedOn)
 	case r.Hold != nil && r.Hold.Name != f.Name:
 		return "", fmt.Errorf("%w: volume %s is held for %s", volume.ErrBusy, f.Volume, r.Hold.Name)
 	case r.Hold == nil, !f.Ours:
@@ -85,9 +106,8 @@ func decideHeld(f cutFacts) (cutStep, error) {
 		return cutWait, nil
 	case r.Published && r.FlushDone != r.Hold.Token && f.Lost:
 		return "", fmt.Errorf("%w: node %s has volume %s, and cannot be asked to flush it now", volume.ErrFenced, r.Fence.Node, f.Volume)
-	case r.Published && r.FlushDone != r.Hold.Token:
-		// A flush that somebody else waits for is left to its end.
-		if r.FlushRequest != r.Hold.Token && !r.FlushPending() {
+	case f.asked() && r.FlushDone != r.Hold.Token:
+		if r.FlushRequest != r.Hold.Token && f.mayAsk() {
 			return cutFlush, nil
 		}
 		return cutWait, nil

@@ -28,6 +28,7 @@ func TestDecideCut(t *testing.T) {
 	made := cut(func(*backend.Cut) {})
 	accepted := cut(func(c *backend.Cut) { c.Accepted = true })
 	under := func(token string) func(*facts) { return cut(func(c *backend.Cut) { c.Hold = token }) }
+	acceptedUnder := func(token string) func(*facts) { return func(f *facts) { f.Cut.Hold = token } }
 	undone := cut(func(c *backend.Cut) { c.Done = false })
 	free := func(f *facts) { f.Record.Hold = nil }
 	foreign := func(f *facts) { f.Ours = false }
@@ -41,6 +42,9 @@ func TestDecideCut(t *testing.T) {
 	asked := func(request, done string) func(*facts) {
 		return func(f *facts) { f.Record.FlushRequest, f.Record.FlushDone = request, done }
 	}
+	answers := func(f *facts) { f.Answers = true }
+	used := func(f *facts) { f.UsedOn = "a" }
+	forClone := func(f *facts) { f.Clone = "c" }
 	for name, tc := range map[string]struct {
 		f    facts
 		want cutStep
@@ -51,6 +55,16 @@ func TestDecideCut(t *testing.T) {
 		"accepted, the volume is gone":          {base(accepted, gone), cutAnswer, nil},
 		"accepted, dirty since":                 {base(accepted, free, published, dirty), cutAnswer, nil},
 		"accepted, held for another":            {base(accepted, other), cutAnswer, nil},
+		"accepted for the clone":                {base(accepted, forClone, acceptedUnder("hold-x-c")), cutAnswer, nil},
+		"accepted for an earlier clone":         {base(accepted, forClone, acceptedUnder("hold-x-d")), cutDiscard, nil},
+		"used, whatever the record says":        {base(used), "", volume.ErrFenced},
+		"used, cut":                             {base(used, made), "", volume.ErrFenced},
+		"used, accepted":                        {base(used, accepted), cutAnswer, nil},
+		"released, its node is asked":           {base(answers, asked("t", "")), cutWait, nil},
+		"released, its node is to be asked":     {base(answers, asked("old", "")), cutFlush, nil},
+		"released, its node has answered":       {base(answers, asked("t", "t")), cutCut, nil},
+		"released, admitted, not answered":      {base(answers, admitted, asked("t", "")), cutWait, nil},
+		"released, admitted, answered":          {base(answers, admitted, asked("t", "t")), cutSettle, nil},
 		"of another volume":                     {base(cut(func(c *backend.Cut) { c.Volume, c.Accepted = "w", true })), "", volume.ErrExists},
 		"of another volume, not accepted":       {base(cut(func(c *backend.Cut) { c.Volume = "w" })), "", volume.ErrExists},
 		"no volume":                             {base(gone), "", volume.ErrNotFound},

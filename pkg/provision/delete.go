@@ -193,6 +193,7 @@ func (s *Service) markDeleting(ctx context.Context, obj *v1alpha1.CachedVolume) 
 // owner meanwhile is not forgotten: another controller may have published a
 // volume whose record waits for its finalizer.
 func (s *Service) forget(ctx context.Context, obj *v1alpha1.CachedVolume) error {
+	s.holds.forget(volume.ID(obj.Name), "")
 	if err := s.endClone(ctx, obj); err != nil {
 		return err
 	}

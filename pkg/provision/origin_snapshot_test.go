@@ -2,9 +2,18 @@ package provision
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/csi/csitest"
+	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -74,5 +83,140 @@ func TestOriginSnapshots(t *testing.T) {
 	}
 	if all, err := o.svc.Snapshots(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("left are %+v, %v", all, err)
+	}
+	for name, test := range map[string]func(*testing.T, *origins){
+		"larger": testOriginCloneLarger, "no-class": testOriginNoClass, "released": testOriginReleased, "used": testOriginUsed,
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOrigins(t, cfg, "p-s-"+name)
+			o.cluster.StartSnapshots(t)
+			until(t, "create", func() error { _, err := o.svc.Create(t.Context(), o.id, o.spec()); return err })
+			test(t, o)
+		})
+	}
+}
+
+// testOriginCloneLarger: what the other driver makes of a cut may have to be larger than the
+// volume was. The same request is answered the same, and another one is refused.
+func testOriginCloneLarger(t *testing.T, o *origins) {
+	o.cluster.Behave(csitest.Behaviour{RestoreMore: gib})
+	clone := o.spec()
+	clone.Parent = &volume.Parent{Volume: o.id}
+	left := 3 // record, snapshot, and the claim of the clone: killed behind that
+	o.fail = func(step string, done bool) error {
+		if step == "make record" && done {
+			if left--; left == 0 {
+				return errInjected
+			}
+		}
+		return nil
+	}
+	var err error
+	for range 50 {
+		if _, err = o.createChild(t, clone); !errors.Is(err, volume.ErrBusy) {
+			break
+		}
+	}
+	o.fail = nil
+	if err == nil || left != 0 {
+		t.Fatalf("it was not killed: %v", err)
+	}
+	for range 2 {
+		until(t, "clone", func() error {
+			v, err := o.createChild(t, clone)
+			if err == nil && v.Spec.CapacityBytes != 2*gib {
+				t.Errorf("it has %d bytes", v.Spec.CapacityBytes)
+			}
+			return err
+		})
+	}
+	clone.CapacityBytes = 3 * gib
+	_, err = o.createChild(t, clone)
+	wantError(t, err, volume.ErrExists)
+}
+
+// testOriginNoClass: a driver whose snapshots no class is for is refused before the volume is
+// held, whoever has it.
+func testOriginNoClass(t *testing.T, o *origins) {
+	class := &snapshotv1.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: o.cluster.SnapshotClass("")}}
+	if err := o.client.Delete(t.Context(), class); err != nil {
+		t.Fatal(err)
+	}
+	makeNode(t, o.client, o.cluster.Node("a"), corev1.ConditionTrue)
+	o.publishTo(t, "a", 1)
+	o.mark(t, true)
+	for _, name := range []string{"", "foreign", "none"} {
+		if name != "" {
+			name = o.cluster.SnapshotClass(name)
+		}
+		_, err := o.svc.CreateSnapshot(t.Context(), "s", o.id, name)
+		wantError(t, err, volume.ErrInvalid)
+		if v := o.record(t); v.Hold != nil || v.FlushRequest != "" {
+			t.Errorf("class %q: it was held for what is refused: %+v", name, v.Hold)
+		}
+	}
+}
+
+// testOriginReleased: a record that says released and clean may be of before a restore of etcd.
+// The volume is cut once the node that had it last says that it has nothing of it.
+func testOriginReleased(t *testing.T, o *origins) {
+	node := o.cluster.Node("a")
+	makeNode(t, o.client, node, corev1.ConditionTrue)
+	o.publishTo(t, "a", 1)
+	err := records.UpdateObject(t.Context(), o.client, o.id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Spec.FlushRequest = "of somebody who waits no more"
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.unpublish(t, node)
+	for range 2 {
+		_, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, "")
+		wantError(t, err, volume.ErrBusy)
+		if !strings.Contains(err.Error(), node) {
+			t.Errorf("the error does not say who is asked: %v", err)
+		}
+	}
+	if _, err := o.svc.origins.(backend.Snapshots).Find(t.Context(), "released"); !errors.Is(err, volume.ErrNotFound) {
+		t.Fatalf("it was cut before the node had answered: %v", err)
+	}
+	o.flushes(t)
+	if _, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, ""); err != nil {
+		t.Fatal(err)
+	}
+	// Who is not there is not asked.
+	if err := o.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.svc.CreateSnapshot(t.Context(), "gone", o.id, ""); err != nil {
+		t.Error(err)
+	}
+}
+
+// testOriginUsed: a kubelet that says that it uses a volume is believed before the record.
+func testOriginUsed(t *testing.T, o *origins) {
+	const name = "p-s-used-kubelet"
+	makeNode(t, o.client, name, corev1.ConditionTrue)
+	node := &corev1.Node{}
+	if err := o.client.Get(t.Context(), client.ObjectKey{Name: name}, node); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName("kubernetes.io/csi/" + testDriver + "^" + string(o.id))}
+	if err := o.client.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	_, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, "")
+	wantError(t, err, volume.ErrFenced)
+	if !strings.Contains(err.Error(), "node "+name) {
+		t.Errorf("the error does not name the node: %v", err)
+	}
+	o.wantHold(t, "")
+	node.Status.Conditions[0].Status = corev1.ConditionUnknown // what it said is old
+	if err := o.client.Status().Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, ""); err != nil {
+		t.Error(err)
 	}
 }

@@ -62,9 +62,12 @@ func newOrigins(t *testing.T, cfg *rest.Config, name string) *origins {
 	return o
 }
 
+// testDriver is the name of this driver.
+const testDriver = "csi.nearflash.test"
+
 func (o *origins) service(api client.Client) *Service {
 	return New(Config{
-		Client: api, Backend: o.storage, Events: events.NewFakeRecorder(1000),
+		Client: api, Backend: o.storage, Events: events.NewFakeRecorder(1000), Driver: testDriver,
 		Origins:   csi.New(csi.Config{Client: api, Namespace: o.cluster.Namespace, Patience: 20 * time.Second}),
 		TakenOver: func(context.Context) (string, error) { return "one", nil },
 	})

@@ -38,21 +38,41 @@ func (s *Service) createFrom(ctx context.Context, storage backend.Backend, obj *
 			return err
 		}
 	}
-	c, err := s.parentCut(ctx, snaps, id, spec)
+	c, err := s.parentCut(ctx, snaps, obj, spec)
 	if err != nil {
 		return err
 	}
-	req.SizeBytes = max(req.SizeBytes, c.SizeBytes)
+	// Before the storage is asked: the next call asks for what the record says.
+	if req.SizeBytes, err = s.growToCut(ctx, obj, spec, c); err != nil {
+		return err
+	}
 	err = records.WriteStatus(ctx, s.client, obj, func(status *v1alpha1.CachedVolumeStatus) {
 		status.Filesystem = records.ObjectFilesystem(c.Filesystem)
 	})
 	if err != nil {
 		return err
 	}
-	if err := storage.Create(ctx, id, req); err != nil {
+	err = storage.Create(ctx, id, req)
+	if errors.Is(err, volume.ErrNotFound) && parent.Volume != "" {
+		return fmt.Errorf("%w: what clone %s was to be made from is gone, and is cut anew: %w", volume.ErrBusy, id, err)
+	}
+	if err != nil {
 		return err
 	}
 	return s.leaveParent(ctx, snaps, id, parent)
+}
+
+// growToCut has a record say that its volume is as large as the cut that it begins as, which may
+// be larger than was asked: storages round sizes up, and the record of a parent may be behind.
+// Errors: ErrOutOfRange.
+func (s *Service) growToCut(ctx context.Context, obj *v1alpha1.CachedVolume, spec volume.Spec, c backend.Cut) (int64, error) {
+	switch {
+	case c.SizeBytes <= spec.CapacityBytes:
+		return spec.CapacityBytes, nil
+	case spec.LimitBytes != 0 && c.SizeBytes > spec.LimitBytes:
+		return 0, fmt.Errorf("%w: at most %d bytes: what volume %s begins as has %d; accepted are as many and more", volume.ErrOutOfRange, spec.LimitBytes, obj.Name, c.SizeBytes)
+	}
+	return c.SizeBytes, s.patch(ctx, obj, func(obj *v1alpha1.CachedVolume) { obj.Spec.CapacityBytes = &c.SizeBytes })
 }
 
 // checkParent refuses a parent that lies elsewhere. Errors: ErrInvalid.
@@ -70,7 +90,8 @@ func checkParent(id volume.ID, at place, parent *volume.Parent) error {
 
 // parentCut is the accepted cut that a volume begins as. Errors: ErrNotFound, ErrOutOfRange,
 // ErrBusy while it is not ready, and those of cut.
-func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, id volume.ID, spec volume.Spec) (backend.Cut, error) {
+func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, obj *v1alpha1.CachedVolume, spec volume.Spec) (backend.Cut, error) {
+	id := volume.ID(obj.Name)
 	if h := spec.Parent.Snapshot; h != nil {
 		c, err := snaps.Find(ctx, h.ID)
 		switch {
@@ -94,7 +115,7 @@ func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, id vol
 	case spec.CapacityBytes < of.Spec.CapacityBytes:
 		return backend.Cut{}, fmt.Errorf("%w: %d bytes: volume %s has %d; accepted are as many and more", volume.ErrOutOfRange, spec.CapacityBytes, of.ID, of.Spec.CapacityBytes)
 	}
-	c, _, err := s.cut(ctx, volume.CloneCut(id), of.ID, "")
+	c, _, err := s.cut(ctx, cutOrder{name: volume.CloneCut(id), of: of.ID, clone: obj})
 	if err == nil && !c.Ready {
 		err = fmt.Errorf("%w: clone %s: volume %s is being copied", volume.ErrBusy, id, of.ID)
 	}

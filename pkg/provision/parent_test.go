@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -152,8 +153,8 @@ func testClone(t *testing.T, _ *rest.Config, f *fixture) {
 	f.wantHold(t, volume.CloneCut(f.child()))
 	f.flushes(t)
 	for range 2 {
-		if _, err := f.svc.Create(t.Context(), f.child(), want); err != nil {
-			t.Fatal(err)
+		if v, err := f.createChild(t, want); err != nil || v.Spec.CapacityBytes != gib+backendtest.Extent {
+			t.Fatalf("%+v, %v", v.Spec, err)
 		}
 		f.wantHold(t, "")
 		if all, err := f.storage.Cuts(t.Context()); err != nil || len(all) > 0 {

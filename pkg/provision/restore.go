@@ -66,6 +66,7 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 		if err := s.patch(ctx, obj, func(obj *v1alpha1.CachedVolume) { obj.Spec.Hold = nil }); err != nil {
 			return false, err
 		}
+		s.holds.forget(v.ID, "")
 	}
 	before, node := v.Fence, v.Fence.Node
 	if !again {

@@ -41,6 +41,8 @@ type Config struct {
 	// enabled.
 	Origins Origins
 	Events  events.EventRecorder
+	// Driver is the name of this driver, by which kubelets name its volumes.
+	Driver string
 	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
 	// is the same.
 	TakenOver func(context.Context) (string, error)
@@ -55,11 +57,13 @@ type Service struct {
 	backend backend.Backend
 	origins Origins
 	events  events.EventRecorder
+	driver  string
 
 	takenOver func(context.Context) (string, error)
 	now       func() time.Time
 	hotSets   *records.HotSets
 	holds     holds
+	refusals  refusals
 }
 
 var _ volume.Provisioner = (*Service)(nil)
@@ -73,7 +77,7 @@ func New(c Config) *Service {
 		c.Now = time.Now
 	}
 	return &Service{
-		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, takenOver: c.TakenOver,
+		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, driver: c.Driver, takenOver: c.TakenOver,
 		now: c.Now, hotSets: records.NewHotSets(c.Client),
 	}
 }

@@ -90,6 +90,11 @@ func TestService(t *testing.T) {
 		"clone and its cut":                testCloneHidden,
 		"clone killed":                     testCloneKilled,
 		"clone with a hot set":             testCloneHotSet,
+		"clone of what has grown":          testCloneGrown,
+		"clone of an earlier name":         testCloneAnew,
+		"cut for a clone that is gone":     testCloneStalled,
+		"snapshot refused at the end":      testSnapshotRefusedLate,
+		"holds are forgotten":              testHoldsForgotten,
 		"cuts for nobody":                  testSweepCuts,
 	}
 	for name, test := range tests {

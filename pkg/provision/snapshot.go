@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
@@ -15,37 +13,6 @@ import (
 )
 
 var _ volume.Snapshotter = (*Service)(nil)
-
-// holdExpiry is after how long without a call a hold ends.
-const holdExpiry = 10 * time.Minute
-
-// holds are what this process holds, the last for each volume. A hold that it does not know may
-// be out of a backup of etcd, and prove nothing.
-type holds struct {
-	mu   sync.Mutex
-	last map[volume.ID]heldBy
-}
-
-func (h *holds) put(id volume.ID, by heldBy) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.last == nil {
-		h.last = map[volume.ID]heldBy{}
-	}
-	h.last[id] = by
-}
-
-func (h *holds) has(id volume.ID, by heldBy) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last[id] == by
-}
-
-func (h *holds) forget(id volume.ID) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.last, id)
-}
 
 // backendName is the word for a place in records and in handles of snapshots.
 func backendName(at place) string {
@@ -81,7 +48,7 @@ func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of v
 	if id.ForClone() {
 		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s: names that begin with clone- are those of what clones are made from", volume.ErrInvalid, id)
 	}
-	c, at, err := s.cut(ctx, id, of, class)
+	c, at, err := s.cut(ctx, cutOrder{name: id, of: of, class: class})
 	if err != nil {
 		return volume.Snapshot{}, err
 	}
@@ -104,6 +71,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, h volume.SnapshotHandle) e
 	if h.ID.ForClone() {
 		return nil // no snapshot has such a name
 	}
+	s.refusals.forget(h.ID)
 	snaps, err := s.snapshots(placeNamed(h), volume.ErrUnavailable)
 	if err != nil {
 		return err

@@ -371,15 +371,14 @@ func testSnapshotRefused(t *testing.T, _ *rest.Config, f *fixture) {
 	wantError(t, err, volume.ErrInvalid)
 	_, err = f.snapshot(t, "clone-x")
 	wantError(t, err, volume.ErrInvalid)
-	for _, kind := range []error{volume.ErrInvalid, volume.ErrNoSpace} {
-		f.failOnce("cut", false)
+	for i, kind := range []error{volume.ErrInvalid, volume.ErrNoSpace} {
 		f.fail = func(step string, done bool) error {
 			if step == "cut" && !done {
 				return kind
 			}
 			return nil
 		}
-		_, err = f.snapshot(t, "refused")
+		_, err = f.snapshot(t, volume.SnapshotID(fmt.Sprint("refused-", i)))
 		wantError(t, err, kind)
 		f.wantHold(t, "")
 	}

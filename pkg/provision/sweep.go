@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -29,24 +30,38 @@ func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
 		return true
 	})
 	if err == nil && ended != nil {
+		s.holds.forget(id, ended.Name)
 		logr.FromContextOrDiscard(ctx).Info("Hold of a volume ended, nobody asked for it any more", "volume", id, "name", ended.Name, "since", ended.Since)
 	}
 	return err
 }
 
-// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats. lock
-// is tried for each volume.
+// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats; and what
+// was accepted for a clone that has no record any more. lock is tried for each volume.
 func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
 	var errs []error
 	for _, at := range s.configured() {
 		snaps, cuts, err := s.cutsAt(ctx, at)
 		errs = append(errs, err)
-		for _, c := range cuts {
-			if c.Accepted || s.now().Before(HoldExpires(c.Created)) {
+		cuts = slices.DeleteFunc(cuts, func(c backend.Cut) bool {
+			return c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created))
+		})
+		var wanted map[volume.SnapshotID]string
+		if slices.ContainsFunc(cuts, func(c backend.Cut) bool { return c.Accepted }) {
+			if wanted, err = s.clones(ctx); err != nil {
+				errs = append(errs, err)
 				continue
 			}
+		}
+		for _, c := range cuts {
+			sweep := s.sweepCut
+			if mark, named := wanted[c.ID]; c.Accepted && named && (mark == markIn(c.Hold) || markIn(c.Hold) == "") {
+				continue
+			} else if c.Accepted {
+				sweep = s.sweepClone
+			}
 			if unlock, ok := lock(string(c.Volume)); ok {
-				errs = append(errs, s.sweepCut(ctx, snaps, c))
+				errs = append(errs, sweep(ctx, snaps, c))
 				unlock()
 			}
 		}
@@ -68,5 +83,41 @@ func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backe
 		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Dropped what was cut and not accepted", "cut", c.ID, "volume", c.Volume)
+	return nil
+}
+
+// clones are the marks of all clones, by the names of what they are made from.
+func (s *Service) clones(ctx context.Context) (map[volume.SnapshotID]string, error) {
+	all, err := s.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[volume.SnapshotID]string{}
+	for _, v := range all {
+		if p := v.Spec.Parent; p != nil && p.Volume != "" {
+			out[volume.CloneCut(v.ID)] = markOf(v.Fence.UID)
+		}
+	}
+	return out, nil
+}
+
+// sweepClone deletes what was accepted for a clone that had no record when all were read, after
+// the cut was seen: the record comes first, and its UID never comes back. Who is cutting for a
+// later clone of the name finds it gone, or another one, and cuts anew.
+func (s *Service) sweepClone(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
+	now, err := snaps.Find(ctx, c.ID)
+	if errors.Is(err, volume.ErrNotFound) || err == nil && now.Hold != c.Hold {
+		return nil
+	}
+	if err == nil {
+		err = snaps.DeleteCut(ctx, c.ID)
+	}
+	if errors.Is(err, volume.ErrInUse) {
+		return nil // a volume without a record needs it
+	}
+	if err != nil {
+		return fmt.Errorf("delete snapshot %s, whose clone is gone: %w", c.ID, err)
+	}
+	logr.FromContextOrDiscard(ctx).Info("Dropped what was cut for a clone that is gone", "cut", c.ID, "volume", c.Volume)
 	return nil
 }

@@ -161,6 +161,8 @@ type Origin struct {
 type Spec struct {
 	// CapacityBytes is the origin's size; 0 when only the target knows.
 	CapacityBytes int64
+	// LimitBytes is the most that a request accepts, 0 for any size. It is not kept.
+	LimitBytes int64
 	// Static is set for a LUN that nearflash did not make.
 	Static *ISCSI
 	// Origin is set for a volume of another CSI driver.

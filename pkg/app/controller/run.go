@@ -84,7 +84,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	}
 	volumes := provision.New(provision.Config{
 		Client: mgr.GetClient(), Backend: storage, Origins: origins(mgr, cfg.OriginNamespace),
-		Events: mgr.GetEventRecorder("nearflash-controller"), TakenOver: takenOver(storage),
+		Events: mgr.GetEventRecorder("nearflash-controller"), Driver: driver.Name, TakenOver: takenOver(storage),
 	})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})

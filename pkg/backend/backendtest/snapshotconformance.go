@@ -286,7 +286,9 @@ func conformThick(t *testing.T, b Store) {
 	must(t, b.Create(ctx, "v", backend.Request{SizeBytes: 8 * mib, Provisioning: thick}))
 	_, err := b.Cut(ctx, "s", "v", backend.CutRequest{Hold: "h"})
 	want(t, "cut of a thick volume", err, volume.ErrInvalid)
+	want(t, "whether it can be cut", b.CanCut(ctx, "v", ""), volume.ErrInvalid)
 	must(t, b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib, Provisioning: "thin"}))
+	must(t, b.CanCut(ctx, "w", ""))
 	snapshot(t, b, "s", "w")
 	want(t, "thick volume of a cut", b.Create(ctx, "x", backend.Request{SizeBytes: 8 * mib, Provisioning: thick, From: "s"}), volume.ErrInvalid)
 }

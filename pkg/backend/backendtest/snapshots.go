@@ -42,6 +42,20 @@ func (s *Server) cutOf(id volume.SnapshotID, of volume.ID, req backend.CutReques
 	}, nil
 }
 
+// CanCut implements backend.Snapshots.
+func (s *Server) CanCut(_ context.Context, of volume.ID, _ string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.volumes[of]
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: %s", volume.ErrNotFound, of)
+	case v.Request.Provisioning == thick:
+		return fmt.Errorf("%w: volume %s is thick: only a thin volume has snapshots", volume.ErrInvalid, of)
+	}
+	return nil
+}
+
 // Cut implements backend.Snapshots.
 func (s *Server) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req backend.CutRequest) (backend.Cut, error) {
 	var out backend.Cut

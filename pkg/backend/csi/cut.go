@@ -80,6 +80,15 @@ func (b *Backend) plan(ctx context.Context, id volume.SnapshotID, of volume.ID, 
 	return b.newSnapshot(id, of, f.pv, src.Driver, req), nil
 }
 
+// CanCut implements backend.Snapshots.
+func (b *Backend) CanCut(ctx context.Context, of volume.ID, class string) error {
+	s, err := b.plan(ctx, "-", of, backend.CutRequest{Class: class})
+	if err != nil || class != "" {
+		return err
+	}
+	return b.checkDefaultClass(ctx, s.Annotations[annotationDriver])
+}
+
 // Find implements backend.Snapshots.
 func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := b.existing(ctx, id)

@@ -248,3 +248,26 @@ func dataSource(from volume.SnapshotID) *corev1.TypedLocalObjectReference {
 	}
 	return &corev1.TypedLocalObjectReference{APIGroup: ptr.To(snapshotv1.GroupName), Kind: "VolumeSnapshot", Name: string(from)}
 }
+
+// defaultSnapshotClass is the annotation of a driver's default.
+const defaultSnapshotClass = "snapshot.storage.kubernetes.io/is-default-class"
+
+// checkDefaultClass reports why the snapshot controller will find no class for a driver, or more
+// than one. A driver that makes no snapshots has none.
+func (b *Backend) checkDefaultClass(ctx context.Context, driver string) error {
+	list := &snapshotv1.VolumeSnapshotClassList{}
+	if err := b.api.List(ctx, list); err != nil {
+		return snapshotError("list VolumeSnapshotClasses", err)
+	}
+	var names []string
+	for i := range list.Items {
+		if c := &list.Items[i]; c.Driver == driver && c.Annotations[defaultSnapshotClass] == "true" {
+			names = append(names, c.Name)
+		}
+	}
+	if len(names) != 1 {
+		return fmt.Errorf("%w: driver %s, which has the origin, has %d default VolumeSnapshotClasses %v: name one in the parameter originSnapshotClass, or make one the default (annotation %s)",
+			volume.ErrInvalid, driver, len(names), names, defaultSnapshotClass)
+	}
+	return nil
+}

@@ -32,6 +32,15 @@ func (k *Keeper) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, re
 	return c, err
 }
 
+// CanCut implements backend.Snapshots.
+func (k *Keeper) CanCut(ctx context.Context, of volume.ID, class string) error {
+	s, err := k.snapshots()
+	if err != nil {
+		return err
+	}
+	return s.CanCut(ctx, of, class)
+}
+
 // Find implements backend.Snapshots.
 func (k *Keeper) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := k.snapshots()

@@ -36,6 +36,19 @@ func (b *Backend) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, r
 	return cutOf(s), nil
 }
 
+// CanCut implements backend.Snapshots. Whether the server has room it says when it cuts.
+func (b *Backend) CanCut(ctx context.Context, of volume.ID, _ string) error {
+	v, err := b.api.GetVolume(ctx, string(of))
+	switch {
+	case err != nil:
+		return translate(ctx, of, err)
+	case v.Provisioning == targetclient.Thick:
+		return fmt.Errorf("%w: volume %s is thick: only thin volumes have snapshots", volume.ErrInvalid, of)
+	}
+	_, _, err = b.api.ListSnapshots(ctx, 1, "")
+	return translateSnapshot(ctx, err)
+}
+
 // Find implements backend.Snapshots.
 func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := b.api.GetSnapshot(ctx, string(id))

@@ -16,6 +16,10 @@ import (
 // earlier is a server that does not know snapshots.
 type earlier struct{ iscsi.API }
 
+func (earlier) GetVolume(context.Context, string) (targetclient.Volume, error) {
+	return targetclient.Volume{}, nil
+}
+
 func unknown() error { return fmt.Errorf("call: %w", targetclient.ErrUnknownCall) }
 
 func (earlier) CreateSnapshot(context.Context, targetclient.SnapshotRequest) (targetclient.Snapshot, error) {
@@ -44,8 +48,9 @@ func TestEarlierServer(t *testing.T) {
 	_, cutErr := b.Cut(t.Context(), "s", "v", backend.CutRequest{})
 	_, findErr := b.Find(t.Context(), "s")
 	_, listErr := b.Cuts(t.Context())
+	canErr := b.CanCut(t.Context(), "v", "")
 	for what, err := range map[string]error{
-		"cut": cutErr, "find": findErr, "list": listErr, "accept": b.Accept(t.Context(), "s", "h"), "delete": b.DeleteCut(t.Context(), "s"),
+		"cut": cutErr, "find": findErr, "list": listErr, "can": canErr, "accept": b.Accept(t.Context(), "s", "h"), "delete": b.DeleteCut(t.Context(), "s"),
 		"drop":   b.DropCut(t.Context(), "s", "h"),
 		"create": b.Create(t.Context(), "w", backend.Request{SizeBytes: 8 << 20, From: "s"}),
 	} {

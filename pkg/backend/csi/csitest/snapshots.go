@@ -11,6 +11,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -140,7 +141,7 @@ func (c *Cluster) cuts(ctx context.Context, b Behaviour) {
 			s.Status = &status
 			_ = c.api.Status().Update(ctx, s)
 		case status.CreationTime == nil && !b.HoldCut:
-			c.cut(ctx, s)
+			c.cut(ctx, s, b)
 		case status.CreationTime != nil && !ptr.Deref(status.ReadyToUse, false) && !b.HoldReady:
 			status.ReadyToUse = ptr.To(true)
 			s.Status = &status
@@ -151,7 +152,7 @@ func (c *Cluster) cuts(ctx context.Context, b Behaviour) {
 
 // cut copies the content of a volume. Asked again, because its answer was not written, it finds
 // what it has made, as CreateSnapshot of the same name does.
-func (c *Cluster) cut(ctx context.Context, s *snapshotv1.VolumeSnapshot) {
+func (c *Cluster) cut(ctx context.Context, s *snapshotv1.VolumeSnapshot, b Behaviour) {
 	claim := &corev1.PersistentVolumeClaim{}
 	if c.api.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: ptr.Deref(s.Spec.Source.PersistentVolumeClaimName, "")}, claim) != nil || claim.Status.Phase != corev1.ClaimBound {
 		s.Status = &snapshotv1.VolumeSnapshotStatus{Error: &snapshotv1.VolumeSnapshotError{Message: ptr.To("the claim is not bound")}}
@@ -163,9 +164,10 @@ func (c *Cluster) cut(ctx context.Context, s *snapshotv1.VolumeSnapshot) {
 		c.cutContents[string(s.UID)] = c.contents[claim.Spec.VolumeName]
 	}
 	c.mu.Unlock()
+	size := resource.NewQuantity(claim.Status.Capacity.Storage().Value()+b.RestoreMore, resource.BinarySI)
 	s.Status = &snapshotv1.VolumeSnapshotStatus{
 		BoundVolumeSnapshotContentName: ptr.To("snapcontent-" + string(s.UID)), CreationTime: ptr.To(metav1.Now()),
-		ReadyToUse: ptr.To(false), RestoreSize: ptr.To(claim.Status.Capacity.Storage().DeepCopy()),
+		ReadyToUse: ptr.To(false), RestoreSize: size,
 	}
 	_ = c.api.Status().Update(ctx, s)
 }

@@ -1,0 +1,74 @@
+package attach
+
+import (
+	"context"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// heldFacts are what mayAnswer rests on.
+type heldFacts struct {
+	Record volume.Volume
+	// Entry is nil if the journal has none.
+	Entry *state.Entry
+	// Active is true while the top device has a table.
+	Active bool
+	// Looked is true once the node has looked at everything that it has, Kept if there are
+	// unflushed writes of the volume among it.
+	Looked, Kept bool
+}
+
+// asksLast tells the record of a volume that is held, and published nowhere: this node had it
+// last, and is asked whether it has anything of it that is not written.
+func asksLast(rec volume.Volume) bool {
+	h := rec.Hold
+	return h != nil && !rec.Published && !rec.PossiblyDirty && rec.FlushRequest == h.Token && rec.FlushDone != h.Token
+}
+
+// mayAnswer reports whether this node can say that it has nothing of such a volume. Its record may
+// be of before a restore of etcd: what this node has at work, whatever the record says of it, is
+// no answer, and is brought down first (states.md, Snapshots and clones).
+func mayAnswer(f heldFacts) bool {
+	idle := f.Entry == nil || f.Entry.State == state.Retained || f.Entry.State == state.Prewarmed
+	return asksLast(f.Record) && idle && !f.Active && f.Looked && !f.Kept
+}
+
+// answerHolds answers the controller, which cuts volumes that this node had last. What cannot be
+// looked at now is not answered, and asked about again.
+func (a *Attacher) answerHolds(ctx context.Context, records []volume.Volume) {
+	for _, rec := range records {
+		if !asksLast(rec) {
+			continue
+		}
+		if err := a.answerHold(ctx, rec.ID); err != nil && ctx.Err() == nil {
+			klog.FromContext(ctx).Error(err, "Controller was not told whether anything is left of a volume that is cut", "volume", rec.ID)
+		}
+	}
+}
+
+func (a *Attacher) answerHold(ctx context.Context, id volume.ID) error {
+	unlock, ok := a.Locks.TryLock(string(id))
+	if !ok {
+		return nil
+	}
+	defer unlock()
+	f := heldFacts{}
+	var err error
+	if f.Entry, err = a.loadSettled(ctx, id); err != nil {
+		return err
+	}
+	if _, f.Active, err = a.stack.Top(ctx, id); err != nil {
+		return err
+	}
+	if f.Record, err = a.Records.Get(ctx, id); err != nil {
+		return err
+	}
+	f.Looked, f.Kept = a.keeps.has(id)
+	if !mayAnswer(f) {
+		return nil
+	}
+	return a.Records.ReportFlushed(ctx, id, f.Record.Fence, f.Record.Hold.Token)
+}
