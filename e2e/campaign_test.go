@@ -74,6 +74,7 @@ var labDisasters = map[string]labDisaster{
 	"clock of a node set":         {true, clockSet, checker.LossNothing},
 	"storage fails for a while":   {true, storageRefuses, checker.LossNothing},
 	"storage server killed":       {true, storageKilled, checker.LossStorage},
+	"snapshot, program killed":    {true, snapshotTaken, checker.LossNothing},
 	"node abandoned with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 
 	"static volume taken by force": {false, takenByForce, checker.LossNothing},
@@ -93,10 +94,12 @@ var _ = Describe("A campaign of disasters", Label("campaign", "slow", "lab"), fu
 		s := newSpace(ctx)
 		DeferCleanup(disarm, NodeTimeout(soon))
 		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.Heal(ctx)).To(Succeed()) }, NodeTimeout(soon))
+		class := s.snapshotClass(ctx, nil)
 		var ws []*witness
 		for _, mode := range []checker.Mode{checker.Writeback, checker.Writethrough, checker.None} {
 			w, err := newWitness(ctx, s, mode, seed)
 			Expect(err).NotTo(HaveOccurred())
+			w.class = class
 			ws = append(ws, w)
 		}
 		for _, w := range ws {

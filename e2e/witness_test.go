@@ -41,6 +41,8 @@ type witness struct {
 	s      *checker.Session
 	r      *rand.Rand
 	cancel context.CancelFunc
+	// class is that of its snapshots.
+	class string
 	// beside are the other volumes of the campaign.
 	beside []*witness
 	// writing ends the load under way and returns its error.

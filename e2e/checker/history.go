@@ -21,6 +21,7 @@ type History struct {
 	// stopping is true while the storage server may lose power at any moment.
 	stopping bool
 	where    map[uint64]int64 // the block of each write that was not answered
+	copies   []*Copy          // that are under way
 }
 
 // NewHistory begins with a volume that has never been written to.
@@ -52,6 +53,9 @@ func (h *History) Issue(at int64) uint64 {
 	defer h.mu.Unlock()
 	h.last++
 	h.where[h.last] = at
+	for _, c := range h.copies {
+		c.issue(h.last)
+	}
 	h.blocks[at] = h.blocks[at].issue(h.last)
 	return h.last
 }
@@ -59,9 +63,12 @@ func (h *History) Issue(at int64) uint64 {
 // Ack notes that a write was acknowledged. Writes of one block are acknowledged in
 // their order.
 func (h *History) Ack(seq uint64) error {
-	return h.answer(seq, func(b block) block {
+	return h.answer(seq, func(at int64, b block) block {
 		if b = b.ack(seq, h.mode); h.stopping {
 			b = b.stop()
+		}
+		for _, c := range h.copies {
+			c.ack(seq, at)
 		}
 		return b
 	})
@@ -85,10 +92,10 @@ func (h *History) StorageIsBack() {
 
 // Fail notes that a write returned an error while its user lives on.
 func (h *History) Fail(seq uint64) error {
-	return h.answer(seq, block.fail)
+	return h.answer(seq, func(_ int64, b block) block { return b.fail() })
 }
 
-func (h *History) answer(seq uint64, f func(block) block) error {
+func (h *History) answer(seq uint64, f func(at int64, b block) block) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at, ok := h.where[seq]
@@ -96,7 +103,7 @@ func (h *History) answer(seq uint64, f func(block) block) error {
 		return fmt.Errorf("answer to write %d, which is not under way", seq)
 	}
 	delete(h.where, seq)
-	h.blocks[at] = f(h.blocks[at])
+	h.blocks[at] = f(at, h.blocks[at])
 	return nil
 }
 
@@ -167,6 +174,9 @@ func (h *History) Judge(l Loss, read []Content) (Report, error) {
 			continue
 		}
 		h.blocks[i] = b.observe(l, h.mode, c.Seq)
+	}
+	for _, c := range h.copies {
+		c.took(read)
 	}
 	return r, nil
 }

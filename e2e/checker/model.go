@@ -171,6 +171,9 @@ const (
 	LostByContract Verdict = "lost by contract"
 	// Stale is a write older than the loss allows.
 	Stale Verdict = "stale"
+	// OutOfOrder is a write older than one that was acknowledged before another block of the
+	// same copy was written.
+	OutOfOrder Verdict = "out of order"
 	// Resurrected is a write that an earlier disaster had taken.
 	Resurrected Verdict = "resurrected"
 	// Invented is a write that nobody has asked for.

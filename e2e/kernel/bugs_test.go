@@ -38,6 +38,8 @@ func TestKernelSeededBugs(t *testing.T) {
 		"bug.trust-node-name": trustName,
 
 		"bug.stream-untracked": streamUntracked,
+
+		"bug.cut-undrained": cutUndrained,
 	}
 	for bug, tell := range stories {
 		for _, present := range []bool{false, true} {

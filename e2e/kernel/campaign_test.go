@@ -23,7 +23,7 @@ import (
 // in both modes; or a third of the kinds, where others run beside it (make test-full has all).
 func defaultDisasters() uint64 {
 	if every() {
-		return 32
+		return 36
 	}
 	return 11
 }
@@ -77,6 +77,10 @@ var disasters = map[string]func(*campaign){
 	"clock set forward or back":                (*campaign).jumpClock,
 	"stage on two nodes at the same time":      (*campaign).stageAtOnce,
 	"node restored from an image":              (*campaign).restoreNode,
+	"snapshot under load":                      (*campaign).snapshotUnderLoad,
+	"snapshot, plugin killed":                  (*campaign).snapshotKilled,
+	"snapshot, node stopped":                   (*campaign).snapshotStopped,
+	"snapshot, volume leaves":                  (*campaign).snapshotAtRest,
 }
 
 // TestKernelCampaign: after each of many disasters, chosen by SEED, every block of the

@@ -155,3 +155,10 @@ func resumeLoad(l *load, path string) *load {
 	go func() { n.done <- n.run() }()
 	return n
 }
+
+func mustPass(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -228,6 +227,9 @@ func (r fileRecords) MarkPossiblyDirty(_ context.Context, id volume.ID, f volume
 	return r.update(id, func(rec *fileRecord) error {
 		if rec.Volume.Fence != f || !rec.Volume.Published {
 			return volume.ErrFenced
+		}
+		if rec.Volume.Hold != nil && !rec.Volume.PossiblyDirty {
+			return volume.ErrBusy
 		}
 		rec.Volume.PossiblyDirty = true
 		return nil
@@ -486,12 +488,5 @@ func (d *disk) wantReport(reason string) {
 	}
 	if rec.Report.Reason != reason {
 		d.m.t.Errorf("the record says %q (%s), want %q", rec.Report.Reason, rec.Report.Message, reason)
-	}
-}
-
-func mustPass(t *testing.T, what string, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%s: %v", what, err)
 	}
 }

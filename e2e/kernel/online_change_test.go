@@ -23,7 +23,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// change lets the node do what the record asks, until it says that it has.
+// change lets the node do what the record asks, until it says that it has; of a volume that is held,
+// the flush.
 func (n *node) change(ctx context.Context, id volume.ID) error {
 	rec := n.Records.(fileRecords)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -35,6 +36,9 @@ func (n *node) change(ctx context.Context, id volume.ID) error {
 		now, err := rec.load(id)
 		if err != nil {
 			return err
+		}
+		if now.Volume.Hold != nil && !now.Volume.FlushPending() {
+			return nil // what it asks for comes when it is not held any more
 		}
 		if a := now.Applied; a.State == volume.AppliedDone && a.SpecGeneration == now.Volume.SpecGeneration && !now.Volume.FlushPending() {
 			return nil

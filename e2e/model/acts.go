@@ -233,7 +233,7 @@ func writeBack(w *World, n Node) (string, bool) {
 	m := w.at(n)
 	if !w.connected(n) {
 		j, r := &m.Journal, w.record()
-		if w.Without&Leaves == 0 && !m.entry(n).MayBeDirty() && !j.Marked && !(r.names(n, j.Fence) && r.Published) {
+		if w.Without&Leaves == 0 && !m.entry(n).MayBeDirty() && !(j.Marked && r.names(n, j.Fence) && r.Dirty) && !(r.names(n, j.Fence) && r.Published) {
 			j.State = Wiping // shutOut
 		}
 		return "", false

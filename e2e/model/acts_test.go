@@ -11,15 +11,22 @@ import (
 )
 
 // codeActs are the calls of the code that the acts of the model stand for, in their
-// order: of acts in node.go, and of controlActs in control.go. Between them there may be
-// others, which the model knows nothing of.
+// order: of acts in node.go, and of controlActs in control.go; and of those of snapshots in
+// cut_node.go and cut_control.go. Between them there may be others, which the model knows
+// nothing of.
 var codeActs = map[string]map[string]string{
 	"../../pkg/attach": {
 		"begin":           "removeEarlier pendActivation wipeForStage saveIntent",
 		"build":           "begin connect buildCached CreateTop confirmActivation save",
-		"makeCache":       "provideCache markDirty activate",
+		"makeCache":       "provideCache activate restore markDirty activate",
 		"activate":        "save beginTable createDataDevice CreateTop",
-		"adopt":           "confirmActivation markDirty save swapPolicy",
+		"adopt":           "confirmActivation drainUnmarked markDirty save swapPolicy",
+		"drainUnmarked":   "cleanLive",
+		"cleanLive":       "swapPolicy CacheStatus flushOrigin save",
+		"startWriteback":  "countUp TagMode save restore",
+		"restore":         "markDirty swapPolicy",
+		"markDirty":       "save MarkPossiblyDirty",
+		"flushed":         "flushOrigin save ReportFlushed",
 		"flush":           "save swapPolicy AwaitClean save",
 		"recoverForFlush": "reconnect BeginRecover createDataDevice CreateTop save",
 		"removeEarlier":   "RemoveDevices",
@@ -46,6 +53,17 @@ var codeActs = map[string]map[string]string{
 		"Settle":        "settle",
 		"settle":        "inspect Load restoreOwner revoke",
 		"deleteJudged":  "inspect Load markDeleting Unexport Delete forget",
+
+		"cut":            "beginCut gatherCut decideCut endHold takeCutStep",
+		"gatherCut":      "Find inspect Load",
+		"takeCutStep":    "hold patch settle dropCut Accept orderCut",
+		"hold":           "put patch",
+		"orderCut":       "Cut",
+		"dropCut":        "DropCut",
+		"restoreOwner":   "patch WriteStatus",
+		"DeleteSnapshot": "Find endHold DeleteCut",
+		"SweepCuts":      "cutsAt clones sweep",
+		"sweepCut":       "Get DropCut",
 	},
 }
 

@@ -14,6 +14,10 @@ const (
 	foreignEnd   = "another cluster ended the access of a node"
 	foreignIn    = "another cluster admitted a node"
 	foreignGone  = "another cluster deleted the volume"
+
+	lacksBefore  = "a snapshot lacks a write that was acknowledged before it was asked for"
+	noPrefix     = "a snapshot has a write without one that was acknowledged before it"
+	acceptedGone = "an accepted snapshot was deleted by who had not asked for that"
 )
 
 // Fix is a set of mechanisms, without each of which one of these is possible.
@@ -47,4 +51,31 @@ const (
 	Admits
 	// Stays: a reservation that was taken from another owner stays when the volume leaves.
 	Stays
+)
+
+// CutFix is a set of mechanisms of snapshots.
+type CutFix uint16
+
+// The mechanisms of "Snapshots and clones".
+const (
+	// SecondLook: the record is read again behind the cut, before it is accepted.
+	SecondLook CutFix = 1 << iota
+	// Refusal: a record that says Clean is not marked while it is held.
+	Refusal
+	// CutNames: an order to accept or to drop a cut names its hold, and what was accepted stays.
+	CutNames
+	// OwnHold: a process trusts no hold but its own.
+	OwnHold
+	// Takeovers: nor its own of before a takeover.
+	Takeovers
+	// Unfinished: a cut that was cut off is none.
+	Unfinished
+	// CutFirst: the cut is looked for before the record is read.
+	CutFirst
+	// Flushes: a node that has the volume does the flush that came with the hold.
+	Flushes
+	// Drained: nor is a volume cut while its record says PossiblyDirty.
+	Drained
+	// Expires: a hold ends that nobody asks for any more, and what was cut under it goes.
+	Expires
 )

@@ -10,6 +10,9 @@ import (
 // deepStates is how many states are looked at, together.
 const deepStates = 20_000_000
 
+// deepCuts is how many states are looked at of each world of snapshots.
+const deepCuts = 1_000_000
+
 // TestDeep goes on where TestNoViolation ends, with more chances in one world.
 func TestDeep(t *testing.T) {
 	all := map[string]World{
@@ -30,6 +33,14 @@ func TestDeep(t *testing.T) {
 			r := explore(w, events(), deepStates/len(all)+1)
 			sum += r.States
 			if t.Log(time.Since(began).Round(time.Second), r); r.Violation != "" {
+				t.Error("an invariant does not hold")
+			}
+		})
+	}
+	for name, w := range cutWorlds {
+		t.Run(name, func(t *testing.T) {
+			r := explore(w, cutEvents(), deepCuts)
+			if t.Log(r); r.Violation != "" {
 				t.Error("an invariant does not hold")
 			}
 		})

@@ -4,7 +4,10 @@
 // one block of data. It drives the production decision functions, breadth first,
 // with every other event between any two of their acts.
 //
-// What it does not have: sizes, timing, more than one block, warm moves.
+// Snapshots have a world of their own, Cutting: one node and two blocks, whose order tells
+// whether a snapshot is crash-consistent.
+//
+// What it does not have: sizes, timing, more blocks, warm moves.
 package model
 
 import (
@@ -12,11 +15,27 @@ import (
 	"strings"
 )
 
-// event is one thing that may happen next. apply returns the violation of an
+// explorable is a state of a world, by its pointer.
+type explorable[W comparable] interface {
+	*W
+	// normal gives names that are random the lowest ones that say the same.
+	normal()
+	// busy is a node whose next act is seen by nobody else, if there is one.
+	busy() Node
+	// ofUse tells a state that is as users want it.
+	ofUse() bool
+	// canonical is the state without what only chances and checks depend on.
+	canonical() W
+}
+
+// event is one of World.
+type event = eventOf[World]
+
+// eventOf is one thing that may happen next. apply returns the violation of an
 // invariant that it is, or "". An event that cannot happen returns ok false.
-type event struct {
+type eventOf[W comparable] struct {
 	name  string
-	apply func(*World) (violation string, ok bool)
+	apply func(*W) (violation string, ok bool)
 	kind  kind
 	// on is the node that alone is concerned, if it is one.
 	on Node
@@ -35,7 +54,7 @@ const (
 )
 
 // Result is what an exploration has found.
-type Result struct {
+type Result[W comparable] struct {
 	// States is the number of different states, Depth that of the longest shortest
 	// way to one. Exhausted is true if no state was left to look at.
 	States, Depth int
@@ -46,10 +65,10 @@ type Result struct {
 	Violation string
 	Trace     []string
 	// Last is the state that the trace leads to.
-	Last World
+	Last W
 }
 
-func (r Result) String() string {
+func (r Result[W]) String() string {
 	s := fmt.Sprintf("%d states, depth %d, exhausted %t, %d beyond", r.States, r.Depth, r.Exhausted, r.Beyond)
 	if r.Violation != "" {
 		s += "\n" + r.Violation + "\n  " + strings.Join(folded(r.Trace), "\n  ") + fmt.Sprintf("\n%+v", r.Last)
@@ -59,9 +78,9 @@ func (r Result) String() string {
 
 // explorer keeps each state once, with the state and the event that it was first
 // reached by.
-type explorer struct {
-	events []event
-	states store
+type explorer[W comparable, P explorable[W]] struct {
+	events []eventOf[W]
+	states store[W]
 	parent []int32
 	by     []uint8
 	// from and to are the steps that need no chance: each leads from a state to another.
@@ -72,10 +91,10 @@ type explorer struct {
 // Then it sees whether each of them leads on: whether some way without a chance leads
 // to a state in which the volume is of use. Of those whose ways were not looked at any
 // more, what only chances and checks depend on is left out for that.
-func explore(start World, events []event, limit int) Result {
-	x := &explorer{events: events, states: newStore()}
+func explore[W comparable, P explorable[W]](start W, events []eventOf[W], limit int) Result[W] {
+	x := &explorer[W, P]{events: events, states: newStore[W]()}
 	x.add(start, -1, 0)
-	r := Result{}
+	r := Result[W]{}
 	at, end := 0, 1 // end of the states of this depth
 	for ; at < x.states.len() && x.states.len() < limit; at++ {
 		if at == end {
@@ -86,7 +105,7 @@ func explore(start World, events []event, limit int) Result {
 		}
 	}
 	r.States, r.Exhausted = x.states.len(), at == x.states.len()
-	g := newGuide(events)
+	g := newGuide[W, P](events)
 	bad := at
 	for bad < r.States && g.leads(*x.states.at(int32(bad))) {
 		bad++
@@ -98,7 +117,7 @@ func explore(start World, events []event, limit int) Result {
 	return r
 }
 
-func (x *explorer) violated(r Result, violation string, at int32, by int) Result {
+func (x *explorer[W, P]) violated(r Result[W], violation string, at int32, by int) Result[W] {
 	r.States, r.Violation, r.Last = x.states.len(), violation, *x.states.at(at)
 	r.Trace = x.trace(at)
 	if by >= 0 {
@@ -107,7 +126,7 @@ func (x *explorer) violated(r Result, violation string, at int32, by int) Result
 	return r
 }
 
-func (x *explorer) add(w World, parent int32, by int) int32 {
+func (x *explorer[W, P]) add(w W, parent int32, by int) int32 {
 	at, known := x.states.add(w)
 	if !known {
 		x.parent, x.by = append(x.parent, parent), append(x.by, uint8(by))
@@ -117,8 +136,8 @@ func (x *explorer) add(w World, parent int32, by int) int32 {
 
 // expand adds what may follow a state. If a node is about to do what nobody else sees,
 // what others do may as well come after it.
-func (x *explorer) expand(at int32) (violation string, by int) {
-	only := x.states.at(at).busy()
+func (x *explorer[W, P]) expand(at int32) (violation string, by int) {
+	only := P(x.states.at(at)).busy()
 	for i := range x.events {
 		e := &x.events[i]
 		if only != NoNode && e.on != only {
@@ -132,7 +151,7 @@ func (x *explorer) expand(at int32) (violation string, by int) {
 		if !ok {
 			continue
 		}
-		w.normal()
+		P(&w).normal()
 		next := x.add(w, at, i)
 		if e.kind != chance {
 			x.step(at, next)
@@ -141,13 +160,13 @@ func (x *explorer) expand(at int32) (violation string, by int) {
 	return "", 0
 }
 
-func (x *explorer) step(from, to int32) {
+func (x *explorer[W, P]) step(from, to int32) {
 	if from != to {
 		x.from, x.to = append(x.from, from), append(x.to, to)
 	}
 }
 
-func (x *explorer) trace(at int32) []string {
+func (x *explorer[W, P]) trace(at int32) []string {
 	var out []string
 	for ; x.parent[at] >= 0; at = x.parent[at] {
 		out = append(out, x.events[x.by[at]].name)
@@ -161,7 +180,7 @@ func (x *explorer) trace(at int32) []string {
 // stuck returns the first state from which no state of use can be reached. Of those from
 // open on, whose ways were not looked at, all lead on but the one of number bad, if there
 // is one.
-func (x *explorer) stuck(open, bad int32) (int32, bool) {
+func (x *explorer[W, P]) stuck(open, bad int32) (int32, bool) {
 	n := x.states.len()
 	// The states before each one, as ranges of a list: before[first[s]:first[s+1]].
 	first, before := make([]int32, n+2), make([]int32, len(x.to))
@@ -178,7 +197,7 @@ func (x *explorer) stuck(open, bad int32) (int32, bool) {
 	leads := make([]bool, n)
 	var queue []int32
 	for at := range int32(n) {
-		if at >= open && at != bad || x.states.at(at).ofUse() {
+		if at >= open && at != bad || P(x.states.at(at)).ofUse() {
 			leads[at] = true
 			queue = append(queue, at)
 		}

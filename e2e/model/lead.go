@@ -1,30 +1,32 @@
 package model
 
 // guide finds ways to a state in which the volume is of use.
-type guide struct {
-	events []event
+type guide[W comparable, P explorable[W]] struct {
+	events []eventOf[W]
 	// good are states that lead on.
-	good map[World]struct{}
+	good map[W]struct{}
 }
 
-func newGuide(events []event) *guide { return &guide{events: events, good: map[World]struct{}{}} }
+func newGuide[W comparable, P explorable[W]](events []eventOf[W]) *guide[W, P] {
+	return &guide[W, P]{events: events, good: map[W]struct{}{}}
+}
 
 // crumb is a state on the way, and the event that is tried next from there.
-type crumb struct {
-	w    World
+type crumb[W comparable] struct {
+	w    W
 	next int
 }
 
 // leads reports whether some way without a chance leads from a state to one of use: depth
 // first, because each act that is taken is mostly one on the way. What only chances and
 // checks depend on is left out.
-func (g *guide) leads(w World) bool {
-	seen := map[World]struct{}{}
-	path := []crumb{{w: w.canonical()}}
+func (g *guide[W, P]) leads(w W) bool {
+	seen := map[W]struct{}{}
+	path := []crumb[W]{{w: P(&w).canonical()}}
 	seen[path[0].w] = struct{}{}
 	for len(path) > 0 {
 		at := &path[len(path)-1]
-		if _, known := g.good[at.w]; known || at.w.ofUse() {
+		if _, known := g.good[at.w]; known || P(&at.w).ofUse() {
 			for _, c := range path {
 				g.good[c.w] = struct{}{}
 			}
@@ -36,13 +38,13 @@ func (g *guide) leads(w World) bool {
 			continue
 		}
 		seen[next] = struct{}{}
-		path = append(path, crumb{w: next})
+		path = append(path, crumb[W]{w: next})
 	}
 	return false
 }
 
 // follow returns the next state after at that was not seen yet.
-func (g *guide) follow(at *crumb, seen map[World]struct{}) (World, bool) {
+func (g *guide[W, P]) follow(at *crumb[W], seen map[W]struct{}) (next W, found bool) {
 	for ; at.next < len(g.events); at.next++ {
 		e := &g.events[at.next]
 		if e.kind == chance {
@@ -52,12 +54,12 @@ func (g *guide) follow(at *crumb, seen map[World]struct{}) (World, bool) {
 		if _, ok := e.apply(&w); !ok {
 			continue
 		}
-		w.normal()
+		P(&w).normal()
 		if _, was := seen[w]; !was {
 			return w, true
 		}
 	}
-	return World{}, false
+	return next, false
 }
 
 // canonical is a state without what only chances and checks depend on.

@@ -46,7 +46,7 @@ func unfolded(trace []string) []string {
 
 // replay lets the events of a trace happen one after the other. It ends at the first that
 // cannot, and says which one that is, or at a violation.
-func replay(w World, events []event, trace []string) (violation, refused string, last World) {
+func replay[W comparable](w W, events []eventOf[W], trace []string) (violation, refused string, last W) {
 	for i, name := range unfolded(trace) {
 		violation, ok := find(events, name).apply(&w)
 		if violation != "" {
@@ -59,7 +59,7 @@ func replay(w World, events []event, trace []string) (violation, refused string,
 	return "", "", w
 }
 
-func find(events []event, name string) event {
+func find[W comparable](events []eventOf[W], name string) eventOf[W] {
 	for _, e := range events {
 		if e.name == name {
 			return e

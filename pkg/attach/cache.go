@@ -281,6 +281,9 @@ func (a *Attacher) createDataDevice(ctx context.Context, e *state.Entry, c ssd.C
 // swapPolicy reloads a live cache with the cleaner or with its own policy. It
 // does nothing when the table is already as wanted, and in use.
 func (a *Attacher) swapPolicy(ctx context.Context, e *state.Entry, cleaning bool) error {
+	if !cleaning && e.Recovered && e.Mode == volume.ModeWritethrough {
+		return nil // the cleaner stays: what it has flushed would be dirty again
+	}
 	next := devmapper.CacheTarget{Mode: liveMode(e.Mode), Policy: devmapper.PolicySMQ}
 	if cleaning {
 		next.Mode, next.Policy = devmapper.Writethrough, devmapper.PolicyCleaner

@@ -23,6 +23,10 @@ type (
 	Proof = proof
 	// Ownership is what is known of unflushed writes.
 	Ownership = ownership
+	// ChangeFacts are those of "What changes while the volume is attached".
+	ChangeFacts = changeFacts
+	// ChangeStep is the decision.
+	ChangeStep = changeStep
 )
 
 // The plans and actions.
@@ -41,6 +45,13 @@ const (
 	DownWipe    = downWipe
 	DownKeep    = downKeep
 
+	ChangeClean     = changeClean
+	ChangeUnmark    = changeUnmark
+	ChangeMark      = changeMark
+	ChangeRestore   = changeRestore
+	ChangeWriteback = changeWriteback
+	ChangeFlushed   = changeFlushed
+
 	OwnedHere     = ownedHere
 	OwnedUnproven = ownedUnproven
 )
@@ -50,6 +61,9 @@ func DecideStage(f StageFacts) StagePlan { return decideStage(f) }
 
 // DecideDown is the table "What unstage and repair decide".
 func DecideDown(f DownFacts) DownAction { return decideDown(f) }
+
+// DecideChange is the table "What changes while the volume is attached".
+func DecideChange(f ChangeFacts) ChangeStep { return decideChange(f) }
 
 // PastWrites tells unflushed writes of disks of the past ("Whose disks these are").
 func PastWrites(e *state.Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }

@@ -169,6 +169,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 			return err
 		}
 	}
+	e.Recovered = true
 	// Before there is a device: a stage adopts it with what the journal says, and a plugin
 	// of before must not look for it under another name.
 	if err := a.write(ctx, e); err != nil {

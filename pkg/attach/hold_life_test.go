@@ -310,3 +310,96 @@ func TestHoldReleased(t *testing.T) {
 		t.Error("it answers once")
 	}
 }
+
+var errNoAnswer = errors.New("the API server does not answer")
+
+// TestShutOutMarked: a volume is flushed for a hold, and deleted before its node could say so. The
+// server never lets the node in again, which has nothing that is not there, and leaves.
+func TestShutOutMarked(t *testing.T) {
+	l := newLife(t, volume.ModeWriteback)
+	api := l.api
+	l.api = interceptor.NewClient(api, interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if o, record := obj.(*v1alpha1.CachedVolume); record && o.Spec.Hold != nil && o.Status.DirtyState == v1alpha1.DirtyStateClean {
+				return errNoAnswer
+			}
+			return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+		},
+	})
+	l.a.start()
+	l.api = api
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	l.a.podWrites(1, 1, 2)
+	l.hold("t")
+	for range 20 {
+		_, _ = l.a.Change(l.ctx)
+	}
+	if e := l.a.entry(); e.Mode != volume.ModeWritethrough || !e.Marked {
+		t.Fatalf("the journal says %s, marked %t", e.Mode, e.Marked)
+	}
+	l.unpublish(l.a.name)
+	l.must("delete", l.control.Delete(l.ctx, volumeID))
+	l.a.start()
+	l.persist(l.a, "unstage", func(p *plugin) error { return p.Unstage(l.ctx, volumeID, staging) })
+	devices, err := l.a.kernel.Client(nil).Info(l.ctx, "nf-")
+	l.must("devices", err)
+	if e := l.a.entry(); e != nil || len(devices) > 0 || len(l.a.sessions) > 0 {
+		t.Errorf("left: %+v, devices %v, sessions %v", e, devices, l.a.sessions)
+	}
+}
+
+// TestHoldAfterCrash: a cache that was recovered is flushed for a hold, or for another mode. What its
+// pod writes after that is on the storage server: the next table would call all of it dirty again.
+func TestHoldAfterCrash(t *testing.T) {
+	for name, ask := range map[string]func(*life){
+		"held": func(l *life) { l.hold("t") },
+		"writethrough": func(l *life) {
+			l.ask(func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeWritethrough })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLife(t, volume.ModeWriteback)
+			req := l.publish(l.a.name)
+			l.must("stage", l.a.Stage(l.ctx, req))
+			l.a.podWrites(1, 1, 2, 3)
+			l.a.powerLoss()
+			l.a.start()
+			l.must("stage after a crash", l.a.Stage(l.ctx, req))
+			ask(l)
+			l.persist(l.a, "flush", func(p *plugin) error {
+				if _, err := p.Change(l.ctx); err != nil {
+					return err
+				}
+				if e := l.a.entry(); e.Mode != volume.ModeWritethrough || e.Marked {
+					return errNotApplied
+				}
+				return nil
+			})
+			for i := range uint64(3) {
+				l.must("change", ignoreBusy(l.a.Change(l.ctx)))
+				l.a.podWrites(2+i, 1, 2)
+				l.compare("the storage server", l.lun)
+				l.wantClean()
+				if s, _, err := l.a.kernel.Client(nil).Status(l.ctx, "nf-"+string(volumeID)); err != nil || s.Policy != devmapper.PolicyCleaner {
+					t.Fatalf("live is %s, %s, %v: every block of it is dirty again", s.Policy, s.Mode(), err)
+				}
+			}
+			size, err := l.a.Expand(l.ctx, volumeID, staging, false, lunBytes)
+			if l.must("expand", err); size != lunBytes {
+				t.Errorf("%d bytes after an expansion", size)
+			}
+			l.a.podWrites(9, 1, 3)
+			l.compare("the storage server", l.lun)
+			l.hold("")
+			l.persist(l.a, "let go", func(p *plugin) error {
+				if _, err := p.Change(l.ctx); err != nil {
+					return err
+				}
+				return l.asAsked(l.a)
+			})
+			l.a.podReads()
+			l.leave(l.a)
+		})
+	}
+}

@@ -108,7 +108,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	}
 	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.FailoverCause = ""
+	e.FailoverCause, e.Recovered = "", false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {

@@ -126,7 +126,7 @@ func decideCached(f changeFacts) changeStep {
 	case e.Streams():
 		// Until there is one map its tables are the stream's (The stream).
 		return flushedOr(f, changeDone)
-	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited():
+	case (f.Status.Policy != devmapper.PolicySMQ || f.Status.Mode() != liveMode(e.Mode)) && !f.limited() && !f.cleanerStays():
 		return changeRestore
 	case e.Mode == volume.ModeWritethrough && asked == volume.ModeWriteback:
 		return changeWriteback
@@ -152,6 +152,8 @@ func needsNewCache(f changeFacts) bool {
 	switch {
 	case f.Coarse != "":
 		return true
+	case f.cleanerStays() && f.Want.dataBytes > e.DataBytes:
+		return true
 	case e.ChunkSectors == 0, f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
 		return false
 	case f.Want.dataBytes < e.DataBytes:
@@ -171,6 +173,12 @@ func (f changeFacts) waitsForHydration() bool {
 // (package dirtylimit).
 func (f changeFacts) limited() bool {
 	return f.Entry.Mode == volume.ModeWriteback && f.Status.Mode() == devmapper.Writethrough && !f.Record.Spec.DirtyLimit.IsZero()
+}
+
+// cleanerStays tells a cache over which no other table is loaded: all that is flushed would be
+// dirty again, and a write to a dirty block goes to the SSD alone in every mode.
+func (f changeFacts) cleanerStays() bool {
+	return f.Entry.Recovered && f.Entry.Mode == volume.ModeWritethrough && f.Status.Policy == devmapper.PolicyCleaner
 }
 
 // flushDue reports whether a flush was asked for that the node has not done yet.

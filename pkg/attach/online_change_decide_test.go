@@ -61,6 +61,7 @@ func (s *attached) live(mode devmapper.CacheMode, policy devmapper.CachePolicy) 
 
 func flushAsked(f *changeFacts) { f.Record.FlushRequest = "t1" }
 func flushDone(f *changeFacts)  { f.Record.FlushRequest, f.Entry.FlushDone = "t1", "t1" }
+func recovered(f *changeFacts)  { f.Entry.Recovered = true }
 func marked(f *changeFacts)     { f.Entry.Marked = true }
 func tooCoarse(f *changeFacts)  { f.Coarse = "4096, not 512" }
 func poolGone(f *changeFacts)   { f.Problem = "no devices" }
@@ -140,12 +141,17 @@ func TestDecideChange(t *testing.T) {
 		"writeback, given up, another mode":           {runs(wb).asks(wt).with(unmarked), changeMark},
 		"writeback that is not live yet and unmarked": {runs(wb).live(through, smq).with(unmarked), changeMark},
 
-		"flush of writeback":               {runs(wb).with(flushAsked), changeClean},
-		"flush of writeback, done":         {runs(wb).live(through, cleaner).with(flushDone), changeRestore},
-		"flush of writeback, to report":    {runs(wb).with(flushDone), changeFlushed},
-		"flush of writethrough":            {runs(wt).with(flushAsked), changeFlushed},
-		"flush and another mode":           {runs(wb).asks(wt).with(flushAsked), changeClean},
-		"an old flush asks for no new one": {runs(wb).with(func(f *changeFacts) { flushAsked(f); f.Record.FlushDone = "t1" }), changeDone},
+		"flush of writeback":                  {runs(wb).with(flushAsked), changeClean},
+		"flush of writeback, done":            {runs(wb).live(through, cleaner).with(flushDone), changeRestore},
+		"clean, a map of an unclean stop":     {runs(wt).live(through, cleaner).with(recovered), changeDone},
+		"the same, flush to report":           {runs(wt).live(through, cleaner).with(recovered).with(flushDone), changeFlushed},
+		"the same, writeback again":           {runs(wt).live(through, cleaner).with(recovered).asks(wb), changeWriteback},
+		"the same, a larger size":             {runs(wt).live(through, cleaner).with(recovered).wants(128 * mib), changeUncache},
+		"a map of an unclean stop, writeback": {runs(wb).live(through, cleaner).with(recovered), changeRestore},
+		"flush of writeback, to report":       {runs(wb).with(flushDone), changeFlushed},
+		"flush of writethrough":               {runs(wt).with(flushAsked), changeFlushed},
+		"flush and another mode":              {runs(wb).asks(wt).with(flushAsked), changeClean},
+		"an old flush asks for no new one":    {runs(wb).with(func(f *changeFacts) { flushAsked(f); f.Record.FlushDone = "t1" }), changeDone},
 
 		"a degraded mirror, writeback":           {runs(wb).asks(wt).with(degraded), changeClean},
 		"a degraded mirror, flushed, marked":     {runs(wt).live(through, cleaner).with(marked).with(degraded), changeUnmark},

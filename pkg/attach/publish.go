@@ -147,6 +147,11 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
 	}
+	if e.Recovered && e.Mode == volume.ModeWritethrough {
+		if err := a.leaveRecovered(ctx, e); err != nil {
+			return 0, err
+		}
+	}
 	if err := a.askedFor(ctx, e, size); err != nil {
 		return 0, err
 	}
@@ -179,6 +184,20 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	a.ssd.TagGrown(ctx, e, before)
 	a.poll()
 	return e.OriginBytes, nil
+}
+
+// leaveRecovered takes away a cache over which no longer table can be loaded; another one is made
+// below the pod.
+func (a *Attacher) leaveRecovered(ctx context.Context, e *state.Entry) error {
+	rec, err := a.Records.Get(ctx, e.ID)
+	if err != nil {
+		return err
+	}
+	f, err := a.changeOf(ctx, e, rec)
+	if err != nil || !f.LiveCache {
+		return err
+	}
+	return a.uncacheLive(ctx, f)
 }
 
 // askedFor journals the size that another driver's node plugin is about to be asked for: that of the

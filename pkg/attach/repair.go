@@ -356,11 +356,18 @@ func (a *Attacher) Run(ctx context.Context, every time.Duration) {
 }
 
 // shutOut reports whether a flush that failed need not be waited for: no write is on the SSD
-// alone, and this ownership is over, so that the server may never let the node in again. A
-// look that fails tells nothing.
+// alone, and this ownership is over, so that the server may never let the node in again. While
+// the record says that this node may have unflushed writes, the server lets it in. A look that
+// fails tells nothing.
 func (a *Attacher) shutOut(ctx context.Context, e *state.Entry) bool {
-	if e.MayBeDirty() || e.Marked {
+	if e.MayBeDirty() {
 		return false
+	}
+	if e.Marked {
+		rec, err := a.findRecord(ctx, e.ID)
+		if err != nil || rec != nil && rec.Fence == e.Fence && rec.PossiblyDirty {
+			return false
+		}
 	}
 	over, err := a.abandoned(ctx, e)
 	return err == nil && over

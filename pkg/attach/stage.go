@@ -291,7 +291,7 @@ func (a *Attacher) saveIntent(ctx context.Context, s *staging) error {
 		e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Clean = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, true
 		e.Marked, e.Hydration = prior.Marked, prior.Hydration.Again()
 	case s.plan.Cache == planRecover:
-		e.Activated, e.Marked = true, true
+		e.Activated, e.Marked, e.Recovered = true, true, true
 		if prior != nil {
 			e.WWID = prior.WWID
 			e.ChunkSectors, e.DataBytes, e.MetaBytes, e.Hydration = prior.ChunkSectors, prior.DataBytes, prior.MetaBytes, prior.Hydration.Again()

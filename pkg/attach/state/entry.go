@@ -75,6 +75,9 @@ type Entry struct {
 	ChunkSectors uint64 `json:"chunkSectors,omitempty"`
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
+	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
+	// table that is loaded over it calls every block dirty.
+	Recovered bool `json:"recovered,omitempty"`
 	// Full is true if every chunk of the cache held a block of the volume when it was
 	// last flushed: then nothing of another volume is on its data.
 	Full bool `json:"full,omitempty"`

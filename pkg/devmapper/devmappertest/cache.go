@@ -261,7 +261,8 @@ func (c *cache) write(p []byte, off int64) error {
 			return c.origin.write(p, int64(block)*c.chunkBytes+in)
 		}
 		cached := hit || c.promote(block)
-		if !cached || c.mode == devmapper.Writethrough {
+		// A write to a dirty block goes to the cache alone in every mode (map_bio).
+		if !cached || c.mode == devmapper.Writethrough && !c.dirty[c.in[block]] {
 			if err := c.origin.write(p, int64(block)*c.chunkBytes+in); err != nil || !cached {
 				return err
 			}

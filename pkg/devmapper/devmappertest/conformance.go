@@ -342,7 +342,7 @@ func (c *suite) cleanStop() {
 	c.wantByte(info, 1)
 }
 
-// unclean: without the mark, everything is dirty.
+// unclean: without the mark, everything is dirty, and again with each table that follows.
 func (c *suite) unclean() {
 	info := c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	c.dirty(info, 1)
@@ -358,6 +358,15 @@ func (c *suite) unclean() {
 	c.create(top, c.cache(devmapper.Writeback, devmapper.PolicySMQ))
 	if s := c.status(); used == 0 || s.Dirty == 0 {
 		c.Errorf("%d of %d blocks are dirty", s.Dirty, used)
+	}
+	// The metadata stay open from table to table.
+	c.Must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicyCleaner)))
+	c.Must("resume", c.Client.Resume(c.Context(), top))
+	c.soon("the end of the flush", func() bool { return c.status().Dirty == 0 })
+	c.Must("load", c.Client.Load(c.Context(), top, c.cache(devmapper.Writethrough, devmapper.PolicySMQ)))
+	c.Must("resume", c.Client.Resume(c.Context(), top))
+	if s := c.status(); s.Dirty == 0 {
+		c.Error("the next table has forgotten that the last stop was unclean")
 	}
 }
 

@@ -1,0 +1,81 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/e2e/cluster"
+)
+
+// snapshotTaken has a snapshot made under load, with a program killed on the way, and judges what
+// a volume that is made of it has.
+func snapshotTaken(ctx context.Context, w *witness) error {
+	name := fmt.Sprintf("%s-%d", w.claim, w.r.Uint32())
+	machine, program := w.node, "nearflash-node"
+	switch w.r.IntN(3) {
+	case 0:
+		machine, program = cluster.StorageMachine, "nearflash-target"
+	case 1:
+		pod, err := k.Controller(ctx)
+		if err != nil {
+			return err
+		}
+		machine, program = pod.Spec.NodeName, "nearflash-controller"
+	}
+	c := w.h.BeginCopy()
+	defer c.Done()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.snapshot(ctx, w.class, name)
+		done <- err
+	}()
+	time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
+	_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
+	if err = errors.Join(err, <-done, recovered(ctx)); err != nil {
+		return err
+	}
+	read, err := w.copied(ctx, name)
+	if err != nil {
+		return err
+	}
+	r, err := c.Judge(read)
+	if err == nil {
+		err = r.Err()
+	}
+	return err
+}
+
+// copied reads what a volume has that is made of a snapshot, and deletes both.
+func (w *witness) copied(ctx context.Context, snapshot string) ([]checker.Content, error) {
+	v, err := w.space.made(ctx, snapshot, "64Mi", w.vol, ofSnapshot(snapshot))
+	if err != nil {
+		return nil, err
+	}
+	v.patience = backedOff
+	if err := v.start(ctx, w.node); err != nil {
+		return nil, err
+	}
+	reader := &witness{vol: v, mode: w.mode, h: checker.NewHistory(w.h.Volume(), witnessBlocks, w.mode), r: w.r}
+	if err := reader.open(ctx); err != nil {
+		return nil, err
+	}
+	read, err := reader.s.Read()
+	reader.close()
+	if err = errors.Join(err, v.stop(ctx)); err != nil {
+		return nil, err
+	}
+	meta := metav1.ObjectMeta{Namespace: w.space.name, Name: snapshot}
+	return read, errors.Join(
+		k.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: meta}, late),
+		k.DeleteAndWait(ctx, &snapshotv1.VolumeSnapshot{ObjectMeta: meta}, late),
+	)
+}
