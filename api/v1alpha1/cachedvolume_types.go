@@ -415,6 +415,10 @@ type CachedVolumeStatus struct {
 	// +optional
 	Flush FlushStatus `json:"flush,omitempty,omitzero"`
 
+	// freeze is the last answer to a request to freeze the filesystem.
+	// +optional
+	Freeze FreezeStatus `json:"freeze,omitempty,omitzero"`
+
 	// persistentVolumeName is the PersistentVolume that refers to the volume.
 	// +optional
 	// +kubebuilder:validation:MinLength=1

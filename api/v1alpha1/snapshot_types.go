@@ -39,4 +39,56 @@ type VolumeHold struct {
 	// since is when the snapshot or the clone was last asked for.
 	// +required
 	Since metav1.Time `json:"since,omitempty,omitzero"`
+
+	// freeze asks the node to freeze the volume's filesystem, or to thaw it.
+	// +optional
+	Freeze FreezeRequest `json:"freeze,omitempty"`
+}
+
+// FreezeRequest is what the node is asked to do with the filesystem of a volume that is held.
+//
+// +kubebuilder:validation:Enum=Freeze;Thaw
+type FreezeRequest string
+
+const (
+	// FreezeRequestFreeze asks for a frozen filesystem. It is thawed after five seconds, if it
+	// was not asked for before.
+	FreezeRequestFreeze FreezeRequest = "Freeze"
+	// FreezeRequestThaw says that the volume was cut.
+	FreezeRequestThaw FreezeRequest = "Thaw"
+)
+
+// FreezeState is how the freeze of a filesystem stands.
+//
+// +kubebuilder:validation:Enum=Frozen;Held;Failed;NoFilesystem
+type FreezeState string
+
+const (
+	// FreezeStateFrozen means the filesystem was frozen when this was written.
+	FreezeStateFrozen FreezeState = "Frozen"
+	// FreezeStateHeld means it was frozen until the node saw that it was to be thawed.
+	FreezeStateHeld FreezeState = "Held"
+	// FreezeStateFailed means it was not frozen, or not for as long as was asked.
+	FreezeStateFailed FreezeState = "Failed"
+	// FreezeStateNoFilesystem means pods have the volume as a raw block device.
+	FreezeStateNoFilesystem FreezeState = "NoFilesystem"
+)
+
+// FreezeStatus is the node's answer to spec.hold.freeze.
+type FreezeStatus struct {
+	// token is that of the hold.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Token string `json:"token,omitempty"`
+
+	// state is how the freeze stands.
+	// +required
+	State FreezeState `json:"state,omitempty"`
+
+	// message says why the filesystem was not frozen for long enough.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }

@@ -1,6 +1,7 @@
 // Command nearflash-node is the node plugin of the nearflash CSI driver: it
 // attaches volumes through a cache on the SSDs of its node. "nearflash-node rescue"
-// flushes the cache of a node that is lost.
+// flushes the cache of a node that is lost. "nearflash-node freeze" is what the plugin runs to
+// freeze a filesystem and to thaw it, whatever has become of the plugin.
 package main
 
 import (
@@ -9,10 +10,14 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/app"
 	"github.com/nearflash/nearflash/pkg/app/node"
+	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/version"
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == freeze.Command {
+		os.Exit(freeze.Guard(os.Args[2:], os.Stderr))
+	}
 	if len(os.Args) > 1 && os.Args[1] == "rescue" {
 		rescue := node.Rescue{Out: os.Stdout}
 		app.Main(app.Command{Name: "nearflash-node rescue", Args: os.Args[2:], AddFlags: rescue.AddFlags, Run: rescue.Run})

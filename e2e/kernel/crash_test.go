@@ -5,7 +5,9 @@ package kernel
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,6 +91,8 @@ type order struct {
 	Other string
 	// Prewarm makes that node copy what the record asks for.
 	Prewarm bool
+	// Freeze does what the record asks of the filesystem.
+	Freeze bool
 	// Count lets the count of the attached volume grow.
 	Count bool
 	// DirtyLimits keeps the dirty limits for a while.
@@ -139,6 +143,8 @@ func child() int {
 		case o.Count:
 			n.later(time.Hour)
 			err = n.CountUp(ctx)
+		case o.Freeze:
+			err = n.Freeze(ctx, o.Req.ID)
 		case o.Prewarm:
 			err = n.prewarm(ctx, o.Req.ID)
 		case o.Hydration:
@@ -208,7 +214,9 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 	if st.ExitCode() != 0 {
 		d.m.t.Fatalf("%s: the child ended with %v and not by the fault", point, st)
 	}
-	mustPass(d.m.t, "disarm", os.Remove(arm))
+	if err := os.Remove(arm); !errors.Is(err, fs.ErrNotExist) { // a process of its own may have died there
+		mustPass(d.m.t, "disarm", err)
+	}
 	return false
 }
 
@@ -219,9 +227,9 @@ var cachedPoints = []string{"stage.allocated", "stage.data-device", "stage.activ
 // pointsOf lists the fault points that a mode passes and is tried with.
 func pointsOf(mode volume.CacheMode) []string {
 	return slices.DeleteFunc(faultpoint.List(), func(point string) bool {
-		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost."} {
+		for _, other := range []string{"change.", "hydration.", "export.", "release.", "prestage.", "prewarm.", "failover.", "dirtylimit.", "rescue.", "format.", "count.", "lost.", "freeze."} {
 			if strings.HasPrefix(point, other) {
-				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount; lost.: pkg/attach, TestReservationLost
+				return true // TestKernelKillChange, TestKernelKillHydration, TestKernelKillPrewarm, TestKernelKillFailover, TestKernelFormatOnce, TestKernelKillCount, TestKernelFreeze; lost.: pkg/attach, TestReservationLost
 			}
 		}
 		detach := strings.HasPrefix(point, "detach.")

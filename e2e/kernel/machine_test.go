@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/e2e/kernel/guest"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
+	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/exportstate"
@@ -40,6 +41,9 @@ var ssdOne, ssdTwo, storageDisk = guest.Disk("b"), guest.Disk("c"), guest.Disk("
 // TestMain lets the test binary be its own victim: with childEnv set it is a
 // node plugin that does one thing and is killed at a fault point.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == freeze.Command {
+		os.Exit(freeze.Guard(os.Args[2:], os.Stderr))
+	}
 	if os.Getenv(childEnv) != "" {
 		os.Exit(child())
 	}

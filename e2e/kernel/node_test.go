@@ -23,6 +23,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/cachestream"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -99,12 +100,16 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if n.streams, err = newStreamServer(ctx, name, dir); err != nil {
 		return nil, err
 	}
+	freezer, err := freeze.Open(run, filepath.Join(dir, "freezes"), boot)
+	if err != nil {
+		return nil, err
+	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(csi.Config{Kubelet: filepath.Join(dir, kubeletDir)})}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Stream: cachestream.NewClient(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
-		CacheProblem: func(context.Context) string { return "" },
+		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer,
 	})
 	n.Lessor().Streams = n.streams
 	n.pool.Serve(n.Attacher)
@@ -322,6 +327,16 @@ func (r fileRecords) ReportFlushed(_ context.Context, id volume.ID, f volume.Fen
 			return volume.ErrFenced
 		}
 		rec.Volume.FlushDone = request
+		return nil
+	})
+}
+
+func (r fileRecords) ReportFreeze(_ context.Context, id volume.ID, f volume.Fence, rep volume.FreezeReport) error {
+	return r.update(id, func(rec *fileRecord) error {
+		if rec.Volume.Fence != f {
+			return volume.ErrFenced
+		}
+		rec.Volume.Freeze = rep
 		return nil
 	})
 }

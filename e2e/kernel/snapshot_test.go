@@ -234,7 +234,7 @@ func (w *watched) shoot(name string) *shot {
 // ask is one call for the snapshot. One that a kill has ended is as one that has to be repeated.
 func (s *shot) ask() (done bool) {
 	s.w.t.Helper()
-	_, err := s.svc.CreateSnapshot(s.w.t.Context(), s.id, s.d.req.ID, "")
+	_, err := s.svc.CreateSnapshot(s.w.t.Context(), s.id, s.d.req.ID, volume.SnapshotClass{})
 	if errors.Is(err, errKilled) {
 		s.restart()
 		return false

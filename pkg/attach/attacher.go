@@ -112,7 +112,7 @@ type Config struct {
 	// CacheTimeout bounds the steps that concern the cache alone, so that an SSD
 	// that hangs costs the pod a delay and not its start (I6).
 	CacheTimeout time.Duration
-	// PollInterval is the time between two looks at a flush.
+	// PollInterval is the time between two looks at a flush, and at who asks for a freeze.
 	PollInterval time.Duration
 	// AskEvery is the pause between two questions to the storage server whether unflushed
 	// writes that nobody knows of are still wanted; 0 is a minute.
@@ -212,6 +212,8 @@ type Deps struct {
 	Meter Meter
 	// Stream gets other nodes' caches chunk by chunk; nil if that is not configured.
 	Stream Puller
+	// Freezer freezes filesystems while a volume is cut; nil if that is not configured.
+	Freezer Freezer
 	// WarmProblem says why this node can neither export caches nor import them by clone, or "";
 	// nil is "". StreamProblem says why it cannot fill a cache by a stream.
 	WarmProblem, StreamProblem func(ctx context.Context) string
@@ -252,7 +254,7 @@ type Attacher struct {
 	cacheFaults *cachefault.Watch
 	// repairs, changers and counting are who works on what the
 	// passes find.
-	repairs, changers, counting passes.Workers
+	repairs, changers, counting, freezing passes.Workers
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	trying  keylock.Set
 	tending passes.Workers

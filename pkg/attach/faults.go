@@ -55,6 +55,10 @@ var (
 	faultChangeDataGrown   = faultpoint.New("change.data-grown")
 	faultChangeGrown       = faultpoint.New("change.grown")
 
+	faultFreezeFrozen   = faultpoint.New("freeze.frozen")
+	faultFreezeReported = faultpoint.New("freeze.reported")
+	faultFreezeThawed   = faultpoint.New("freeze.thawed")
+
 	faultFailoverUnmarked  = faultpoint.New("failover.unmarked")
 	faultFailoverDenied    = faultpoint.New("failover.denied")
 	faultFailoverSwapped   = faultpoint.New("failover.swapped")

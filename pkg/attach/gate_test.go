@@ -14,6 +14,8 @@ type gate struct {
 	// as after the last one, unless the journal has been written.
 	journal, said string
 	left          int
+	// last is a step that the process ends at, "" for none.
+	last string
 	// making are the changes that are under way.
 	making int
 	// at is the step that it ended at, of which dead tells.
@@ -28,6 +30,10 @@ func (g *gate) step(what string) {
 			g.at = what
 			close(g.dead)
 		}
+	}
+	if g.at == "" && g.last == what {
+		g.at = what
+		close(g.dead)
 	}
 	ended := g.at != ""
 	switch {

@@ -53,7 +53,7 @@ func (l *life) snapshot(name volume.SnapshotID, again func(*plugin) error) {
 	}
 	const tries = 100
 	for i := range uint64(tries) {
-		_, err := l.control.CreateSnapshot(l.ctx, name, volumeID, "")
+		_, err := l.control.CreateSnapshot(l.ctx, name, volumeID, volume.SnapshotClass{})
 		if err == nil {
 			break
 		}

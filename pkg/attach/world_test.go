@@ -93,7 +93,7 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 			obj.SetUID(uuid.NewUUID())
 			return c.Create(ctx, obj, opts...)
 		}})
-	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: events.NewFakeRecorder(1000)})
+	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: events.NewFakeRecorder(1000), FreezePoll: time.Millisecond})
 	_, err := w.control.Create(w.ctx, volumeID, volume.Spec{
 		CapacityBytes: lunBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: chunk, AcceptNodeLoss: mode == volume.ModeWriteback,
 	})
@@ -181,6 +181,8 @@ type host struct {
 	silent chan struct{}
 	// got counts the chunks that other nodes have sent.
 	got atomic.Int64
+	// ice is what is frozen.
+	ice ice
 	*plugin
 }
 
@@ -238,6 +240,7 @@ func (h *host) powerLoss() {
 	}
 	h.w.lose(h)
 	clear(h.mounts)
+	h.ice.melt()
 	clear(h.sessions)
 	h.boots++
 }
@@ -303,7 +306,7 @@ func (h *host) start() {
 		DM: h.kernel.Client(g.step), LVM: h.lvmClient(g.step), Blocks: blocks,
 		Owned: owned{h}, Transport: initiator{h, g.step}, FS: filesystems{h, g.step}, Journal: entries, Pool: poolOf{}, Locks: &keylock.Set{},
 		Records:      records.New(stepping(h.w.api, g.step), recorder, time.Now),
-		CacheProblem: func(context.Context) string { return "" },
+		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer{h, g.step},
 	}
 	if h.w.warm {
 		config.Warm.Dir = h.files()

@@ -16,17 +16,20 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// keyOriginSnapshotClass is the parameter of a VolumeSnapshotClass.
-const keyOriginSnapshotClass = "originSnapshotClass"
+// keyOriginSnapshotClass and keyFreeze are the parameters of a VolumeSnapshotClass.
+const (
+	keyOriginSnapshotClass = "originSnapshotClass"
+	keyFreeze              = "freeze"
+)
 
 // snapshotParameters are the accepted keys of a VolumeSnapshotClass.
-var snapshotParameters = []string{keyOriginSnapshotClass}
+var snapshotParameters = []string{keyOriginSnapshotClass, keyFreeze}
 
 // snapshotRequest is a checked CreateSnapshotRequest.
 type snapshotRequest struct {
 	ID    volume.SnapshotID
 	Of    volume.ID
-	Class string
+	Class volume.SnapshotClass
 }
 
 func parseCreateSnapshot(req *csi.CreateSnapshotRequest) (snapshotRequest, error) {
@@ -60,13 +63,14 @@ func snapshotIDFor(name string) (volume.SnapshotID, error) {
 }
 
 // parseSnapshotClass checks the parameters of a VolumeSnapshotClass.
-func parseSnapshotClass(params map[string]string) (class string, err error) {
+func parseSnapshotClass(params map[string]string) (class volume.SnapshotClass, err error) {
 	p := &problems{what: "parameter"}
 	p.unknown(params, snapshotParameters)
-	class = params[keyOriginSnapshotClass]
-	if class != "" && len(validation.IsDNS1123Subdomain(class)) > 0 {
-		p.add(keyOriginSnapshotClass, "%q is not accepted; accepted is the name of a VolumeSnapshotClass of the other CSI driver, for volumes of %s %s", class, keyBackend, backendCSI)
+	class.Origin = params[keyOriginSnapshotClass]
+	if class.Origin != "" && len(validation.IsDNS1123Subdomain(class.Origin)) > 0 {
+		p.add(keyOriginSnapshotClass, "%q is not accepted; accepted is the name of a VolumeSnapshotClass of the other CSI driver, for volumes of %s %s", class.Origin, keyBackend, backendCSI)
 	}
+	class.Freeze = p.oneOf(keyFreeze, params[keyFreeze], "false", "true", "false") == "true"
 	return class, p.err()
 }
 

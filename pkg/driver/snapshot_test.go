@@ -155,11 +155,16 @@ func TestCloneLocks(t *testing.T) {
 func TestSnapshotClass(t *testing.T) {
 	for name, tc := range map[string]struct {
 		params map[string]string
-		class  string
+		class  volume.SnapshotClass
 		words  []string
 	}{
 		"none":        {},
-		"class":       {params: map[string]string{"originSnapshotClass": "ebs"}, class: "ebs"},
+		"class":       {params: map[string]string{"originSnapshotClass": "ebs"}, class: volume.SnapshotClass{Origin: "ebs"}},
+		"frozen":      {params: map[string]string{"freeze": "true"}, class: volume.SnapshotClass{Freeze: true}},
+		"not frozen":  {params: map[string]string{"freeze": "false"}},
+		"both":        {params: map[string]string{"freeze": "true", "originSnapshotClass": "ebs"}, class: volume.SnapshotClass{Origin: "ebs", Freeze: true}},
+		"yes":         {params: map[string]string{"freeze": "yes"}, words: []string{"parameter freeze", `"yes"`, "accepted are true, false"}},
+		"True":        {params: map[string]string{"freeze": "True"}, words: []string{"parameter freeze", `"True"`, "did you mean"}},
 		"empty":       {params: map[string]string{"originSnapshotClass": ""}},
 		"sidecar's":   {params: map[string]string{"csi.storage.k8s.io/volumesnapshot/name": "a", "csi.storage.k8s.io/volumesnapshotcontent/name": "b"}},
 		"unknown":     {params: map[string]string{"type": "full"}, words: []string{`"type"`, `"full"`, "originSnapshotClass"}},
@@ -169,7 +174,7 @@ func TestSnapshotClass(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			class, err := parseSnapshotClass(tc.params)
 			if class != tc.class && len(tc.words) == 0 || (err != nil) != (len(tc.words) > 0) {
-				t.Fatalf("got %q, %v", class, err)
+				t.Fatalf("got %+v, %v", class, err)
 			}
 			if err != nil {
 				if !errors.Is(err, volume.ErrInvalid) {

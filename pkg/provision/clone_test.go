@@ -216,7 +216,7 @@ func testSnapshotRefusedLate(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := f.svc.Publish(t.Context(), f.child(), nodeA, nil, chap); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.svc.CreateSnapshot(t.Context(), "thick", f.child(), "")
+	_, err = f.svc.CreateSnapshot(t.Context(), "thick", f.child(), volume.SnapshotClass{})
 	wantError(t, err, volume.ErrInvalid)
 	if v, err := f.svc.Get(t.Context(), f.child()); err != nil || v.Hold != nil || v.FlushRequest != "" {
 		t.Errorf("it was held for what is refused: %+v, %v", v.Hold, err)

@@ -27,8 +27,8 @@ const cutSteps = 16
 type cutOrder struct {
 	name volume.SnapshotID
 	of   volume.ID
-	// class is the other driver's VolumeSnapshotClass, "" for its default.
-	class string
+	// class is what a snapshot's class says; "" as that of the other driver is its default.
+	class volume.SnapshotClass
 	// clone is the record of the clone that the cut is for, nil for a snapshot.
 	clone *v1alpha1.CachedVolume
 }
@@ -52,7 +52,11 @@ func (s *Service) cut(ctx context.Context, o cutOrder) (backend.Cut, place, erro
 		return backend.Cut{}, onServer, err
 	}
 	log := logr.FromContextOrDiscard(ctx)
-	for range cutSteps {
+	steps := cutSteps
+	if o.class.Freeze {
+		steps += frozenSteps
+	}
+	for range steps {
 		if err := s.gatherCut(ctx, c); err != nil {
 			return backend.Cut{}, c.at, err
 		}
@@ -94,9 +98,9 @@ func (s *Service) beginCut(ctx context.Context, o cutOrder) (*cutting, error) {
 	switch {
 	case obj.Spec.Static != nil:
 		return nil, fmt.Errorf("%w: volume %s is a static LUN, whose server nearflash does not control: make the snapshot there", volume.ErrInvalid, o.of)
-	case o.class != "" && at == onServer:
+	case o.class.Origin != "" && at == onServer:
 		return nil, fmt.Errorf("%w: parameter originSnapshotClass: %q goes with volumes of backend %s, and volume %s has backend %s; leave it out",
-			volume.ErrInvalid, o.class, records.BackendCSI, o.of, records.BackendISCSI)
+			volume.ErrInvalid, o.class.Origin, records.BackendCSI, o.of, records.BackendISCSI)
 	}
 	snaps, err := s.snapshots(at, volume.ErrInvalid)
 	return &cutting{cutOrder: o, at: at, snaps: snaps}, err
@@ -105,7 +109,7 @@ func (s *Service) beginCut(ctx context.Context, o cutOrder) (*cutting, error) {
 // gatherCut looks: at the cut, whom the storage admits, and then at the record. A hold that the
 // record has then was there when the cut was found.
 func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
-	c.facts = cutFacts{Name: c.name, Volume: c.of}
+	c.facts = cutFacts{Name: c.name, Volume: c.of, Freeze: c.class.Freeze}
 	if c.clone != nil {
 		c.facts.Clone = markOf(string(c.clone.UID))
 	}
@@ -236,6 +240,8 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 		return nil
 	case cutCut:
 		return s.orderCut(ctx, c)
+	case cutFreeze, cutAwaitFreeze, cutThaw, cutUnfrozen:
+		return s.takeFreezeStep(ctx, c, step)
 	case cutWait, cutAnswer:
 	}
 	var renewed error
@@ -255,7 +261,7 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 func (s *Service) hold(ctx context.Context, c *cutting) error {
 	err := s.refusals.of(c.cutOrder, s.now())
 	if err == nil {
-		err = c.snaps.CanCut(ctx, c.of, c.class)
+		err = c.snaps.CanCut(ctx, c.of, c.class.Origin)
 	}
 	if err != nil { // also of one that another process holds for it
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
@@ -310,7 +316,7 @@ func (s *Service) discardCut(ctx context.Context, c *cutting) error {
 // writethrough mode.
 func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 	cut, err := c.snaps.Cut(c.sight.of(ctx), c.name, c.of, backend.CutRequest{
-		Hold: c.facts.Record.Hold.Token, Filesystem: c.facts.Filesystem, Class: c.class,
+		Hold: c.facts.Record.Hold.Token, Filesystem: c.facts.Filesystem, Class: c.class.Origin,
 	})
 	switch {
 	case errors.Is(err, volume.ErrInvalid), errors.Is(err, volume.ErrNoSpace):
@@ -318,6 +324,8 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
 	case err != nil: // and the hold ends, if that goes on
 		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
+	case !cut.Done && c.facts.Record.Hold.Freeze == volume.FreezeAsked && c.facts.report() == volume.FreezeFrozen:
+		return pause(ctx, s.freezePoll) // there are seconds for it
 	case !cut.Done:
 		return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: volume %s is being cut for %s", volume.ErrBusy, c.of, c.name))
 	}

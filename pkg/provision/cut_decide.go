@@ -38,6 +38,8 @@ type cutFacts struct {
 	Admitted bool
 	// Filesystem is what the record says of the content.
 	Filesystem volume.Formatted
+	// Freeze is true if the filesystem is to be frozen while the volume is cut.
+	Freeze bool
 }
 
 // cutStep is one step of the table "Snapshots and clones" in states.md.
@@ -100,6 +102,10 @@ func decideHeld(f cutFacts) (cutStep, error) {
 	switch {
 	case c != nil && c.Hold != r.Hold.Token:
 		return cutDrop, nil
+	case r.Hold.Freeze != "" && f.report() != volume.FreezeNoFilesystem:
+		return decideFrozen(f), nil
+	case f.Freeze && r.Published && r.Hold.Freeze == "" && c != nil:
+		return cutUnfrozen, nil
 	case c != nil && c.Done && c.Filesystem != f.Filesystem:
 		// It was formatted meanwhile, before or after the cut.
 		return cutDrop, nil
@@ -120,6 +126,8 @@ func decideHeld(f cutFacts) (cutStep, error) {
 		return cutWait, nil
 	case !r.Published && f.Admitted:
 		return cutSettle, nil
+	case f.Freeze && r.Published && r.Hold.Freeze == "":
+		return cutFreeze, nil
 	}
 	return cutCut, nil
 }

@@ -90,7 +90,7 @@ type refusals struct {
 
 type refusal struct {
 	of    volume.ID
-	class string
+	class volume.SnapshotClass
 	err   error
 	until time.Time
 }

@@ -38,7 +38,7 @@ func TestOriginSnapshots(t *testing.T) {
 	cfg := apiserver.Start(t)
 	o := newOrigins(t, cfg, "p-snapshots")
 	until(t, "create", func() error { _, err := o.svc.Create(t.Context(), o.id, o.spec()); return err })
-	_, err := o.svc.CreateSnapshot(t.Context(), "early", o.id, "")
+	_, err := o.svc.CreateSnapshot(t.Context(), "early", o.id, volume.SnapshotClass{})
 	wantError(t, err, volume.ErrInvalid) // the API is not installed
 	o.wantHold(t, "")
 	csitest.InstallSnapshots(t, cfg)
@@ -46,7 +46,7 @@ func TestOriginSnapshots(t *testing.T) {
 	o.cluster.Write(t, string(o.id), "monday")
 	var s volume.Snapshot
 	until(t, "snapshot", func() (err error) {
-		s, err = o.svc.CreateSnapshot(t.Context(), "monday", o.id, o.cluster.SnapshotClass(""))
+		s, err = o.svc.CreateSnapshot(t.Context(), "monday", o.id, volume.SnapshotClass{Origin: o.cluster.SnapshotClass("")})
 		return err
 	})
 	if s.Handle.String() != "csi/monday" || s.Volume != o.id || s.SizeBytes != gib {
@@ -54,7 +54,7 @@ func TestOriginSnapshots(t *testing.T) {
 	}
 	o.wantHold(t, "")
 	o.cluster.Write(t, string(o.id), "tuesday")
-	_, err = o.svc.CreateSnapshot(t.Context(), "foreign", o.id, o.cluster.SnapshotClass("foreign"))
+	_, err = o.svc.CreateSnapshot(t.Context(), "foreign", o.id, volume.SnapshotClass{Origin: o.cluster.SnapshotClass("foreign")})
 	wantError(t, err, volume.ErrInvalid)
 	o.wantHold(t, "")
 	restored, clone := o.spec(), o.spec()
@@ -149,7 +149,7 @@ func testOriginNoClass(t *testing.T, o *origins) {
 		if name != "" {
 			name = o.cluster.SnapshotClass(name)
 		}
-		_, err := o.svc.CreateSnapshot(t.Context(), "s", o.id, name)
+		_, err := o.svc.CreateSnapshot(t.Context(), "s", o.id, volume.SnapshotClass{Origin: name})
 		wantError(t, err, volume.ErrInvalid)
 		if v := o.record(t); v.Hold != nil || v.FlushRequest != "" {
 			t.Errorf("class %q: it was held for what is refused: %+v", name, v.Hold)
@@ -172,7 +172,7 @@ func testOriginReleased(t *testing.T, o *origins) {
 	}
 	o.unpublish(t, node)
 	for range 2 {
-		_, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, "")
+		_, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, volume.SnapshotClass{})
 		wantError(t, err, volume.ErrBusy)
 		if !strings.Contains(err.Error(), node) {
 			t.Errorf("the error does not say who is asked: %v", err)
@@ -182,14 +182,14 @@ func testOriginReleased(t *testing.T, o *origins) {
 		t.Fatalf("it was cut before the node had answered: %v", err)
 	}
 	o.flushes(t)
-	if _, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, ""); err != nil {
+	if _, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, volume.SnapshotClass{}); err != nil {
 		t.Fatal(err)
 	}
 	// Who is not there is not asked.
 	if err := o.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.svc.CreateSnapshot(t.Context(), "gone", o.id, ""); err != nil {
+	if _, err := o.svc.CreateSnapshot(t.Context(), "gone", o.id, volume.SnapshotClass{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -206,7 +206,7 @@ func testOriginUsed(t *testing.T, o *origins) {
 	if err := o.client.Status().Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	_, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, "")
+	_, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, volume.SnapshotClass{})
 	wantError(t, err, volume.ErrFenced)
 	if !strings.Contains(err.Error(), "node "+name) {
 		t.Errorf("the error does not name the node: %v", err)
@@ -216,7 +216,7 @@ func testOriginUsed(t *testing.T, o *origins) {
 	if err := o.client.Status().Update(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, ""); err != nil {
+	if _, err := o.svc.CreateSnapshot(t.Context(), "used", o.id, volume.SnapshotClass{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -48,6 +48,8 @@ type Config struct {
 	TakenOver func(context.Context) (string, error)
 	// Now tells the time; nil is the machine's.
 	Now func() time.Time
+	// FreezePoll is the pause between two looks at a freeze; 0 is 100 ms.
+	FreezePoll time.Duration
 }
 
 // Service is volume.Provisioner over the API server, a storage server, and volumes of other
@@ -64,6 +66,8 @@ type Service struct {
 	hotSets   *records.HotSets
 	holds     holds
 	refusals  refusals
+
+	freezePoll time.Duration
 }
 
 var _ volume.Provisioner = (*Service)(nil)
@@ -78,7 +82,7 @@ func New(c Config) *Service {
 	}
 	return &Service{
 		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, driver: c.Driver, takenOver: c.TakenOver,
-		now: c.Now, hotSets: records.NewHotSets(c.Client),
+		now: c.Now, hotSets: records.NewHotSets(c.Client), freezePoll: cmp.Or(c.FreezePoll, freezePoll),
 	}
 }
 

@@ -44,7 +44,7 @@ func (s *Service) HasSnapshots() bool {
 }
 
 // CreateSnapshot implements volume.Snapshotter.
-func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of volume.ID, class string) (volume.Snapshot, error) {
+func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of volume.ID, class volume.SnapshotClass) (volume.Snapshot, error) {
 	if id.ForClone() {
 		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s: names that begin with clone- are those of what clones are made from", volume.ErrInvalid, id)
 	}

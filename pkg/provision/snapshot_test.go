@@ -21,7 +21,7 @@ import (
 // snapshot asks for a snapshot of the fixture's volume once.
 func (f *fixture) snapshot(t *testing.T, id volume.SnapshotID) (volume.Snapshot, error) {
 	t.Helper()
-	return f.svc.CreateSnapshot(t.Context(), id, f.id, "")
+	return f.svc.CreateSnapshot(t.Context(), id, f.id, volume.SnapshotClass{})
 }
 
 // flushes is the node that has the volume: what is asked for is flushed, and reported.
@@ -249,13 +249,13 @@ func testSnapshotTwoControllers(t *testing.T, _ *rest.Config, f *fixture) {
 	f.storage.Step = func(op string, done bool) error {
 		if op == "cut" && done && once {
 			once = false
-			if _, err := second.CreateSnapshot(t.Context(), "two", f.id, ""); err != nil {
+			if _, err := second.CreateSnapshot(t.Context(), "two", f.id, volume.SnapshotClass{}); err != nil {
 				t.Error(err)
 			}
 		}
 		return nil
 	}
-	got, err := first.CreateSnapshot(t.Context(), "two", f.id, "")
+	got, err := first.CreateSnapshot(t.Context(), "two", f.id, volume.SnapshotClass{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func testSnapshotRaces(t *testing.T, cfg *rest.Config, _ *fixture) {
 // testSnapshotRefused: what cannot be cut is not held any longer.
 func testSnapshotRefused(t *testing.T, _ *rest.Config, f *fixture) {
 	f.create(t)
-	_, err := f.svc.CreateSnapshot(t.Context(), "class", f.id, "ebs")
+	_, err := f.svc.CreateSnapshot(t.Context(), "class", f.id, volume.SnapshotClass{Origin: "ebs"})
 	wantError(t, err, volume.ErrInvalid)
 	_, err = f.snapshot(t, "clone-x")
 	wantError(t, err, volume.ErrInvalid)
@@ -387,7 +387,7 @@ func testSnapshotRefused(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := f.svc.Publish(t.Context(), "static-snapshot", nodeA, static, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.svc.CreateSnapshot(t.Context(), "static", "static-snapshot", "")
+	_, err = f.svc.CreateSnapshot(t.Context(), "static", "static-snapshot", volume.SnapshotClass{})
 	wantError(t, err, volume.ErrInvalid)
 	if _, err := f.snapshot(t, "taken"); err != nil {
 		t.Fatal(err)
@@ -395,7 +395,7 @@ func testSnapshotRefused(t *testing.T, _ *rest.Config, f *fixture) {
 	if _, err := f.svc.Create(t.Context(), "refused-other", spec()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.svc.CreateSnapshot(t.Context(), "taken", "refused-other", "")
+	_, err = f.svc.CreateSnapshot(t.Context(), "taken", "refused-other", volume.SnapshotClass{})
 	wantError(t, err, volume.ErrExists)
 }
 

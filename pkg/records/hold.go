@@ -15,7 +15,23 @@ func hold(h *v1alpha1.VolumeHold) *volume.Hold {
 	if h == nil {
 		return nil
 	}
-	return &volume.Hold{Name: volume.SnapshotID(h.Name), Token: h.Token, Since: h.Since.Time}
+	return &volume.Hold{Name: volume.SnapshotID(h.Name), Token: h.Token, Since: h.Since.Time, Freeze: volume.FreezeRequest(h.Freeze)}
+}
+
+// ReportFreeze implements volume.Records.
+func (r *Records) ReportFreeze(ctx context.Context, id volume.ID, f volume.Fence, rep volume.FreezeReport) error {
+	return UpdateStatus(ctx, r.client, id, func(obj *v1alpha1.CachedVolume) error {
+		if Fence(obj) != f {
+			return fencedError(obj, f)
+		}
+		obj.Status.Freeze = v1alpha1.FreezeStatus{Token: rep.Token, State: v1alpha1.FreezeState(rep.State), Message: truncate(rep.Message, maxEventNote)}
+		return nil
+	})
+}
+
+// freezeReport reads what ReportFreeze writes.
+func freezeReport(s v1alpha1.FreezeStatus) volume.FreezeReport {
+	return volume.FreezeReport{Token: s.Token, State: volume.FreezeState(s.State), Message: s.Message}
 }
 
 // parent reads what objectParent writes. Errors: ErrInvalid.

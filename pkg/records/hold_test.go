@@ -1,9 +1,14 @@
 package records_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/records"
@@ -90,4 +95,35 @@ func TestParent(t *testing.T) {
 	bad.Spec.Parent = &v1alpha1.VolumeParent{SnapshotHandle: "zfs/s"}
 	_, err := records.Spec(bad)
 	wantError(t, err, volume.ErrInvalid)
+}
+
+// TestReportFreeze: the owner answers a request to freeze, nobody else does, and a long reason is
+// cut to what the API server takes.
+func TestReportFreeze(t *testing.T) {
+	obj := &v1alpha1.CachedVolume{ObjectMeta: metav1.ObjectMeta{Name: "v", UID: "u"}}
+	obj.Status.OwnerNode, obj.Status.Generation = "a", new(int64(1))
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(obj).WithObjects(obj).Build()
+	rec := records.New(c, nil, time.Now)
+	own := volume.Fence{UID: "u", Generation: 1, Node: "a"}
+	want := volume.FreezeReport{Token: "t", State: volume.FreezeFailed, Message: "because"}
+	if err := rec.ReportFreeze(t.Context(), "v", volume.Fence{UID: "u", Generation: 2, Node: "a"}, want); !errors.Is(err, volume.ErrFenced) {
+		t.Errorf("an answer of another generation: %v", err)
+	}
+	if err := rec.ReportFreeze(t.Context(), "v", own, want); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := rec.Get(t.Context(), "v"); err != nil || v.Freeze != want {
+		t.Errorf("got %+v, %v, want %+v", v.Freeze, err, want)
+	}
+	want.Message = strings.Repeat("x", 5000)
+	if err := rec.ReportFreeze(t.Context(), "v", own, want); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := rec.Get(t.Context(), "v"); err != nil || len(v.Freeze.Message) > 1024 || v.Freeze.Message == "" {
+		t.Errorf("a reason of %d bytes is stored, %v", len(v.Freeze.Message), err)
+	}
 }

@@ -205,6 +205,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Abandoned:      len(untold(obj)) > 0,
 		Filesystem:     Filesystem(obj.Status.Filesystem),
 		Hold:           hold(obj.Spec.Hold),
+		Freeze:         freezeReport(obj.Status.Freeze),
 		Activation:     activation(obj.Status.Activation),
 		Pending:        activation(obj.Status.PendingActivation),
 	}, nil

@@ -67,6 +67,45 @@ type Hold struct {
 	Token string
 	// Since is when the cut was last asked for.
 	Since time.Time
+	// Freeze is what is asked of the node's filesystem; "" is nothing.
+	Freeze FreezeRequest
+}
+
+// FreezeRequest is what is asked of the filesystem of a volume that is held.
+type FreezeRequest string
+
+// The requests.
+const (
+	FreezeAsked FreezeRequest = "Freeze"
+	FreezeOver  FreezeRequest = "Thaw"
+)
+
+// FreezeState is how a freeze stands.
+type FreezeState string
+
+// The states. Frozen may be over by now; Held was frozen until the node saw that the request was
+// gone.
+const (
+	FreezeFrozen       FreezeState = "Frozen"
+	FreezeHeld         FreezeState = "Held"
+	FreezeFailed       FreezeState = "Failed"
+	FreezeNoFilesystem FreezeState = "NoFilesystem"
+)
+
+// FreezeReport is the node's answer to the request of the hold with the token.
+type FreezeReport struct {
+	Token string
+	State FreezeState
+	// Message says why one has Failed.
+	Message string
+}
+
+// SnapshotClass is what a VolumeSnapshotClass says of a snapshot.
+type SnapshotClass struct {
+	// Origin is the other driver's VolumeSnapshotClass, "" for its default.
+	Origin string
+	// Freeze asks for the filesystem to be frozen while the volume is cut.
+	Freeze bool
 }
 
 // clonePrefix begins the IDs of cuts that clones are made from. No snapshot has it.
@@ -86,11 +125,11 @@ func (id SnapshotID) ForClone() bool { return strings.HasPrefix(string(id), clon
 
 // Snapshotter is the controller's side of snapshots.
 type Snapshotter interface {
-	// CreateSnapshot holds a volume, cuts it, and lets it go, or finds the snapshot. class is
-	// the other driver's VolumeSnapshotClass, "" for its default. Errors: ErrNotFound,
-	// ErrExists, ErrBusy while the volume is drained or held for another, ErrFenced while a lost
-	// node may have unflushed writes, ErrNoSpace, ErrInvalid, ErrBackend.
-	CreateSnapshot(ctx context.Context, id SnapshotID, of ID, class string) (Snapshot, error)
+	// CreateSnapshot holds a volume, cuts it, and lets it go, or finds the snapshot. Errors:
+	// ErrNotFound, ErrExists, ErrBusy while the volume is drained or held for another, or if
+	// its filesystem could not be kept frozen, ErrFenced while a lost node may have unflushed
+	// writes, ErrNoSpace, ErrInvalid, ErrBackend.
+	CreateSnapshot(ctx context.Context, id SnapshotID, of ID, class SnapshotClass) (Snapshot, error)
 	// DeleteSnapshot deletes a snapshot and ends a hold that was for it; a missing one is
 	// success. Errors: ErrInUse, ErrBackend.
 	DeleteSnapshot(ctx context.Context, h SnapshotHandle) error

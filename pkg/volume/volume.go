@@ -238,6 +238,8 @@ type Volume struct {
 	Filesystem Formatted
 	// Hold is under what the volume is cut, nil if it is not.
 	Hold *Hold
+	// Freeze is the last answer to a request of a hold; the zero value if there is none.
+	Freeze FreezeReport
 	// Activation is the last stage that made the volume's devices, Pending one that is
 	// about to; each the zero value if there is none.
 	Activation, Pending Activation
@@ -469,4 +471,7 @@ type Records interface {
 	// ReportFlushed records that f's node has carried out a flush request;
 	// ErrFenced if the record shows another owner or generation.
 	ReportFlushed(ctx context.Context, id ID, f Fence, request string) error
+	// ReportFreeze answers a request to freeze the filesystem; ErrFenced if the record shows
+	// another owner or generation.
+	ReportFreeze(ctx context.Context, id ID, f Fence, r FreezeReport) error
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/durable"
+	"github.com/nearflash/nearflash/pkg/freeze"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
@@ -133,6 +134,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 		// that are here already must be repaired meanwhile.
 		log.Error(err, "Pool could not be reconciled")
 	}
+	p.attacher.ThawLeft(ctx) // before anything is unmounted, or asked to be
 	p.attacher.AdoptNames(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { p.repeatPreflight(ctx); return nil })
@@ -141,6 +143,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
 	group.Go(func() error { return p.owned.Run(ctx) })
 	group.Go(func() error { p.attacher.RunChanges(ctx, changeEvery); return nil })
+	group.Go(func() error { p.attacher.RunFreezes(ctx, changeEvery); return nil })
 	group.Go(func() error { p.attacher.CacheFaults().Run(ctx, failoverEvery); return nil })
 	group.Go(func() error { p.attacher.RunReservations(ctx, reservationEvery); return nil })
 	group.Go(func() error { p.attacher.DirtyLimits().Run(ctx); return nil })
@@ -239,6 +242,10 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if err := durable.Sweep(warm.Dir); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
+	freezer, err := freeze.Open(runner, filepath.Join(cfg.StateDir, "freezes"), strings.TrimSpace(string(boot)))
+	if err != nil {
+		return nil, err
+	}
 	exporter := &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: cfg.NodeName, NodeIP: cfg.NodeIP, Port: cfg.WarmStartPort, Prepare: lio.NewHost(runner).Prepare}
 	var puller attach.Puller
 	if p.streamClient != nil {
@@ -248,7 +255,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		DM: dm, LVM: lv, Transport: p.transports(runner), IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(runner), Reserver: &reservation.Disks{},
 		Journal: entries, Records: volumes, Pool: p.pool, Locks: p.locks, Owned: owned, Requested: requested, Meter: p.sampler,
 		Moves: destination, HotSets: records.NewHotSets(api),
-		Exporter: exporter, Stream: puller, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
+		Exporter: exporter, Stream: puller, Freezer: freezer, Tools: cachetools.Tools{Run: runner}, MoveEnded: p.moveCounts.Ended,
 		FailedOver:    func() { p.failovers.Add(1) },
 		CacheProblem:  func(context.Context) string { return read(&p.findings.cache) },
 		WarmProblem:   func(context.Context) string { return read(&p.findings.warm) },

@@ -13,7 +13,7 @@ import (
 var _ volume.Snapshotter = (*Provisioner)(nil)
 
 // CreateSnapshot implements volume.Snapshotter.
-func (p *Provisioner) CreateSnapshot(_ context.Context, id volume.SnapshotID, of volume.ID, _ string) (volume.Snapshot, error) {
+func (p *Provisioner) CreateSnapshot(_ context.Context, id volume.SnapshotID, of volume.ID, _ volume.SnapshotClass) (volume.Snapshot, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := volume.SnapshotHandle{Backend: "iscsi", ID: id}

@@ -201,6 +201,10 @@ func (c *cluster) testNodeHold(t *testing.T, node client.Client) {
 	allowed(t, "end a hold by hand", c.admin.Patch(ctx, volume, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"hold":null}}`))))
 }
 
+func frozen() v1alpha1.FreezeStatus {
+	return v1alpha1.FreezeStatus{Token: "t", State: v1alpha1.FreezeStateFrozen}
+}
+
 // testNodeVolumeStatus tries changes of one status: node-a owns generation 3 and
 // keeps no cache, node-b keeps one of generation 2, node-c one of generation 1.
 func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client) {
@@ -235,6 +239,8 @@ func (c *cluster) testNodeVolumeStatus(t *testing.T, nodeA, nodeB client.Client)
 		"other removes the cache":       {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Cache = v1alpha1.CacheStatus{} }, false},
 		"owner reports a flush":         {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, true},
 		"other reports a flush":         {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Flush.Request = "now" }, false},
+		"owner reports a freeze":        {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, true},
+		"other reports a freeze":        {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.Freeze = frozen() }, false},
 		"owner takes the warm source":   {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, true},
 		"other takes the warm source":   {nodeB, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource = v1alpha1.WarmSource{} }, false},
 		"owner changes the warm source": {nodeA, func(s *v1alpha1.CachedVolumeStatus) { s.WarmSource.NodeName = "node-c" }, false},

@@ -106,6 +106,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 		"WarmSource":           {WarmSource: v1alpha1.WarmSource{NodeName: "node-s", Generation: 1}},
 		"Cache":                {Cache: v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWritethrough}},
 		"Flush":                {Flush: v1alpha1.FlushStatus{Request: "x", CompletionTime: metav1.Now()}},
+		"Freeze":               {Freeze: frozen()},
 		"PersistentVolumeName": {PersistentVolumeName: "pv"},
 		"Conditions":           {Conditions: cachedCondition()},
 		"Abandoned": {Abandoned: []v1alpha1.AbandonedWrites{{

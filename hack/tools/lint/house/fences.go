@@ -76,7 +76,7 @@ var fences = []fence{
 	{
 		imports: []string{module + "api/"},
 		outside: []string{
-			"pkg/smart", "pkg/blockdev", "pkg/cachemap", "pkg/cachetools", "pkg/devmapper", "pkg/hostexec", "pkg/ioerrors", "pkg/journal", "pkg/lvm", "pkg/mount",
+			"pkg/smart", "pkg/blockdev", "pkg/cachemap", "pkg/cachetools", "pkg/devmapper", "pkg/freeze", "pkg/hostexec", "pkg/ioerrors", "pkg/journal", "pkg/lvm", "pkg/mount",
 			"pkg/reservation", "pkg/transport", "pkg/volume",
 		},
 		tests: true,
