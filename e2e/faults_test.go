@@ -44,7 +44,7 @@ var _ = Describe("A node plugin that is killed between any two steps", Label("fa
 	},
 		// What a kubelet has to do with it: a call that ends in the middle. Every step without
 		// one is killed at in ring 1.
-		Entry("at one step of each phase", "stage.activated", "unstage.flushed", "wipe.removed", NodeTimeout(specLimit)),
+		Entry("at one step of each phase", "stage.activated", "unstage.flushed", "wipe.removed", Label("slow"), NodeTimeout(specLimit)),
 		Entry("at every step", Label("slow"), NodeTimeout(2*specLimit)),
 	)
 })

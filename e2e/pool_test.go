@@ -108,7 +108,7 @@ var _ = Describe("A volume that cannot be cached", Label("fallback", "lab"), fun
 		Expect(v.verify(ctx, 0, 8, sum)).To(Succeed())
 	}, NodeTimeout(specLimit))
 
-	It("is attached uncached when the SSD fails below its retained cache", func(ctx SpecContext) {
+	It("is attached uncached when the SSD fails below its retained cache", Label("slow"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "failing", mode: v1alpha1.CacheModeWritethrough, kind: ext4})
 		Expect(err).NotTo(HaveOccurred())
