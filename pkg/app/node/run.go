@@ -231,16 +231,9 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	volumes := records.New(api, recorder, time.Now)
 	p.reporter = observe.NewReporter(volumes, cfg.NodeName, time.Now)
-	warm := attach.WarmConfig{
-		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
-		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
-	}
-	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
-	}
-	if err := durable.Sweep(warm.Dir); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+	warm, err := warmConfig(cfg)
+	if err != nil {
+		return nil, err
 	}
 	freezer, err := freeze.Open(runner, filepath.Join(cfg.StateDir, "freezes"), strings.TrimSpace(string(boot)))
 	if err != nil {
@@ -271,6 +264,22 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		})
 	}
 	return p, err
+}
+
+// warmConfig makes the folder of what warm moves keep.
+func warmConfig(cfg Config) (attach.WarmConfig, error) {
+	warm := attach.WarmConfig{
+		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
+		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
+		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
+	}
+	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
+		return warm, fmt.Errorf("state directory: %w", err)
+	}
+	if err := durable.Sweep(warm.Dir); err != nil {
+		return warm, fmt.Errorf("state directory: %w", err)
+	}
+	return warm, nil
 }
 
 // apiClients returns a client that reads from the API server itself (the fence
