@@ -66,7 +66,7 @@ func every() int {
 	if os.Getenv("MATRIX") == "whole" {
 		return 1
 	}
-	return 2
+	return 3
 }
 
 // deaths calls walk with a kill before the first write, and then behind each one, which is the

@@ -38,6 +38,7 @@ func wantGrants() map[string][]grant {
 			{"nearflash.io/cachemigrations/status", "patch", "the outcome, when the destination cannot say it"},
 			{"nearflash.io/cachehotsets", "get create patch", "a clone begins with what its parent reads most"},
 			{"/nodes", "get list watch", "a pool without a node is stale"},
+			{"storage.k8s.io/csinodes", "get list watch", "it exports where the node plugin is missing"},
 			{"/persistentvolumes", "get list watch", "a volume stays while its PersistentVolume may be used"},
 			{"/events", "create patch", "core events"},
 			{"events.k8s.io/events", "create patch", "events of the new API"},
@@ -121,7 +122,7 @@ func wantOriginGrants() map[string][]grant {
 			{"storage.k8s.io/csidrivers", "get list", "whether the other driver attaches"},
 			{"storage.k8s.io/csinodes", "get list", "on which nodes the other driver is, and by which labels"},
 			{"storage.k8s.io/storageclasses", "get list", "whose class the origin's is, and when it binds"},
-			{"snapshot.storage.k8s.io/volumesnapshotclasses", "get", "whose class a snapshot is to be made by"},
+			{"snapshot.storage.k8s.io/volumesnapshotclasses", "get list", "whose class a snapshot is to be made by, and which is the default"},
 		},
 		"Role/" + role: {
 			{"/persistentvolumeclaims", "get list watch create patch delete", "inner claims, in their own namespace alone"},
@@ -144,7 +145,7 @@ func withSnapshotGrants() map[string][]grant {
 	all := wantGrants()
 	const provisioner, why = "ClusterRole/nearflash-controller-provisioner", "the snapshot that a claim is to be made from"
 	all[provisioner] = append(all[provisioner],
-		grant{"snapshot.storage.k8s.io/volumesnapshots", "get list", why},
+		grant{"snapshot.storage.k8s.io/volumesnapshots", "get list watch update", why + ", with a finalizer meanwhile"},
 		grant{"snapshot.storage.k8s.io/volumesnapshotcontents", "get list", why})
 	all["ClusterRole/nearflash-controller-snapshotter"] = []grant{
 		{"snapshot.storage.k8s.io/volumesnapshotclasses", "get list watch", "parameters"},
