@@ -2,6 +2,7 @@ package adopt
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -81,7 +82,7 @@ func decideAdopt(f *facts, w Want) (step, error) {
 	case f.block == nil:
 		return step{kind: makeBlock}, nil
 	}
-	if err := checkMade(f); err != nil {
+	if err := checkTaken(f); err != nil {
 		return step{}, err
 	}
 	if !kept(f.block) {
@@ -109,7 +110,7 @@ func decideDetach(f *facts) (step, error) {
 	if f.front == nil {
 		return step{kind: makeFront}, nil
 	}
-	if err := checkMade(f); err != nil {
+	if err := checkTaken(f); err != nil {
 		return step{}, err
 	}
 	if !j.ordered(f.claim.UID) || j.Claim.ResourceVersion != f.claim.ResourceVersion {
@@ -133,7 +134,7 @@ func decideReplace(f *facts) (step, error) {
 	case pv.Status.Phase != corev1.VolumeReleased:
 		return waitUntil("PersistentVolume %s is Released; it is %s", pv.Name, pv.Status.Phase)
 	}
-	if err := checkMade(f); err != nil {
+	if err := checkTaken(f); err != nil {
 		return step{}, err
 	}
 	for _, va := range f.attachments {
@@ -182,6 +183,20 @@ func checkMade(f *facts) error {
 	}
 	if pv := f.block; pv != nil && !sameSource(pv, j.Volume) {
 		return fmt.Errorf("PersistentVolume %s was not made by this command: delete it", pv.Name)
+	}
+	return nil
+}
+
+// checkTaken is checkMade for an adoption, which takes a front that is there. A command that was
+// overtaken, and killed, may have left that of an adoption before, of the same claim.
+func checkTaken(f *facts) error {
+	if err := checkMade(f); err != nil || f.front == nil || onFront(f) {
+		return err
+	}
+	has, want := f.front.Spec.CSI, f.journal.frontVolume().Spec.CSI
+	if !maps.Equal(has.VolumeAttributes, want.VolumeAttributes) || has.FSType != want.FSType {
+		return fmt.Errorf("PersistentVolume %s is left of an adoption before, with other attributes (%v, filesystem %q; asked for is %v, %q): delete it (`kubectl delete pv %s`), and run the command again",
+			f.front.Name, has.VolumeAttributes, has.FSType, want.VolumeAttributes, want.FSType, f.front.Name)
 	}
 	return nil
 }

@@ -16,8 +16,8 @@ type heldFacts struct {
 	Entry *state.Entry
 	// Active is true while the top device has a table.
 	Active bool
-	// Looked is true once the node has looked at everything that it has, Kept if there are
-	// unflushed writes of the volume among it.
+	// Looked is true if the node's SSDs were looked at for the volume, under its lock, Kept if
+	// there may be unflushed writes of it.
 	Looked, Kept bool
 }
 
@@ -66,9 +66,27 @@ func (a *Attacher) answerHold(ctx context.Context, id volume.ID) error {
 	if f.Record, err = a.Records.Get(ctx, id); err != nil {
 		return err
 	}
-	f.Looked, f.Kept = a.keeps.has(id)
+	if f.Looked, f.Kept, err = a.mayHold(ctx, id, f.Entry, f.Record); err != nil {
+		return err
+	}
 	if !mayAnswer(f) {
 		return nil
 	}
 	return a.Records.ReportFlushed(ctx, id, f.Record.Fence, f.Record.Hold.Token)
+}
+
+// mayHold looks whether the SSDs may have unflushed writes of a volume that is not at work. The
+// pass of repair is no such look: it goes past what is locked, and past what fails. What the tags
+// call dirty is for repair to decide about; until then it is there.
+func (a *Attacher) mayHold(ctx context.Context, id volume.ID, e *state.Entry, rec volume.Volume) (looked, kept bool, err error) {
+	view := a.Pool.View()
+	if !view.Ready {
+		return false, false, nil // an SSD that is not there may have them
+	}
+	c, err := a.ssd.Inspect(ctx, view.VG, id)
+	if err != nil {
+		return false, false, err
+	}
+	_, dirty := unflushed(believed(e, c.Facts, &rec), c.Facts)
+	return true, dirty || a.keeps.has(id), nil
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -308,6 +310,40 @@ func TestHoldReleased(t *testing.T) {
 	l.hold("u")
 	if l.must("change", ignoreBusy(l.a.Change(l.ctx))); l.record().Status.Flush.Request != "u" {
 		t.Error("it answers once")
+	}
+}
+
+// TestHoldLostJournal: a node whose journal is lost has unflushed writes on its SSD, of which the
+// record of a backup does not know. It does not say that it has nothing, also if repair could not
+// look at that volume.
+func TestHoldLostJournal(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		t.Run(fmt.Sprintf("seen=%t", seen), func(t *testing.T) {
+			l := newLife(t, volume.ModeWriteback)
+			l.stay(l.a, 1, 0, 1)
+			released := l.record().Status
+			l.stay(l.b, 2, 1)
+			req := l.publish(l.a.name)
+			l.must("stage", l.a.Stage(l.ctx, req))
+			l.a.podWrites(3, 1, 2)
+			before := l.record()
+			released.DeepCopyInto(&before.Status)
+			l.must("set the record back", l.api.Status().Update(l.ctx, before))
+			l.a.powerLoss()
+			l.must("lose the journal", os.Remove(filepath.Join(l.a.files(), "journal", string(volumeID)+".json")))
+			l.a.start()
+			l.hold("t")
+			unlock := func() {}
+			if !seen {
+				unlock, _ = l.a.Locks.TryLock(string(volumeID))
+			}
+			l.must("repair", l.a.Repair(l.ctx))
+			unlock()
+			l.must("change", ignoreBusy(l.a.Change(l.ctx)))
+			if l.record().Status.Flush.Request == "t" {
+				t.Error("it says that it has nothing of a volume whose writes are on its SSD alone")
+			}
+		})
 	}
 }
 

@@ -135,12 +135,12 @@ func (k *keeps) drop(id volume.ID) {
 	delete(k.m, id)
 }
 
-// has reports whether unflushed writes of a volume are kept, once everything was looked at.
-func (k *keeps) has(id volume.ID) (looked, kept bool) {
+// has reports whether unflushed writes of a volume are known to be kept.
+func (k *keeps) has(id volume.ID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, kept = k.m[id]
-	return k.looked, kept
+	_, kept := k.m[id]
+	return kept
 }
 
 // due reports whether the storage server may be asked about a volume again.

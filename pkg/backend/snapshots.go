@@ -32,6 +32,9 @@ type Cut struct {
 	Done, Ready bool
 	// Accepted says that Accept was called. What is not accepted is no snapshot.
 	Accepted bool
+	// Ending is one of Cuts alone: it is no cut any more, and DeleteCut, which does not have to
+	// wait for anybody, takes away what is left of it.
+	Ending bool
 }
 
 // Snapshots is a Backend that makes snapshots. It is crash-consistent alone: the caller holds
@@ -48,6 +51,10 @@ type Snapshots interface {
 	// CanCut returns why Cut would refuse, as far as that can be known before; nil promises
 	// nothing. It changes nothing. Errors: those of Cut.
 	CanCut(ctx context.Context, of volume.ID, class string) error
+	// CanBegin returns why Create would refuse a volume that begins as a cut of of, as far as
+	// that can be known before there is one; nil promises nothing. It changes nothing. Errors:
+	// those of Create.
+	CanBegin(ctx context.Context, id, of volume.ID, req Request) error
 	// Find returns a cut. Errors: ErrNotFound.
 	Find(ctx context.Context, id volume.SnapshotID) (Cut, error)
 	// Accept says, durably, that the hold of a cut was there all the time. It names the hold: a
@@ -60,6 +67,6 @@ type Snapshots interface {
 	// DeleteCut deletes a cut; a missing one is success. What was made from it stays, or
 	// ErrInUse says that it must go first.
 	DeleteCut(ctx context.Context, id volume.SnapshotID) error
-	// Cuts lists all, in the order of their IDs.
+	// Cuts lists all, in the order of their IDs, and what deletions have left that were killed.
 	Cuts(ctx context.Context) ([]Cut, error)
 }

@@ -43,7 +43,7 @@ func (s *Service) Create(ctx context.Context, id volume.ID, spec volume.Spec) (v
 	}
 	if err != nil {
 		err = fmt.Errorf("create volume %s: %w", id, err)
-		if intentIsVoid(obj, made, err) {
+		if intentIsVoid(obj, made || s.unmade(ctx, storage, obj, err), err) {
 			// The caller takes these errors as final and does not ask for a deletion.
 			err = errors.Join(err, s.drop(ctx, obj))
 		}
@@ -87,15 +87,27 @@ func (s *Service) asMade(ctx context.Context, storage backend.Backend, obj *v1al
 // intentIsVoid reports whether the server has certainly made no volume for this
 // record. "No space" is answered only when the volume does not exist; the other
 // refusals say so only if no earlier call may have made it.
-func intentIsVoid(obj *v1alpha1.CachedVolume, made bool, err error) bool {
+func intentIsVoid(obj *v1alpha1.CachedVolume, unmade bool, err error) bool {
 	if ptr.Deref(obj.Status.Generation, 0) != 0 {
 		return false
 	}
 	// A parent that is not there, or too large, is found out after a volume that is.
-	unmade := made || obj.Spec.Parent != nil && obj.Status.Filesystem == ""
 	return errors.Is(err, volume.ErrNoSpace) ||
 		obj.Spec.Parent != nil && (errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrOutOfRange)) ||
 		unmade && (errors.Is(err, volume.ErrInvalid) || errors.Is(err, volume.ErrExists) || errors.Is(err, volume.ErrFenced))
+}
+
+// unmade reports whether there is certainly no volume that begins as another one, whose record
+// an earlier call has made.
+func (s *Service) unmade(ctx context.Context, storage backend.Backend, obj *v1alpha1.CachedVolume, err error) bool {
+	if obj.Spec.Parent == nil || obj.Status.Filesystem == "" {
+		return obj.Spec.Parent != nil
+	}
+	if !errors.Is(err, volume.ErrInvalid) {
+		return false
+	}
+	_, err = storage.Access(ctx, volume.ID(obj.Name))
+	return errors.Is(err, volume.ErrNotFound)
 }
 
 // ensureRecord makes the record of a volume, or returns the existing one if it

@@ -8,7 +8,9 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +33,10 @@ type cutOrder struct {
 	class volume.SnapshotClass
 	// clone is the record of the clone that the cut is for, nil for a snapshot.
 	clone *v1alpha1.CachedVolume
+	// begin is what is asked for of that clone, and limit the most bytes that it may have, 0 for
+	// any.
+	begin backend.Request
+	limit int64
 }
 
 // cutting is one cut under way.
@@ -81,19 +87,37 @@ func (s *Service) cut(ctx context.Context, o cutOrder) (backend.Cut, place, erro
 func (s *Service) beginCut(ctx context.Context, o cutOrder) (*cutting, error) {
 	obj, err := records.Load(ctx, s.client, o.of)
 	if errors.Is(err, volume.ErrNotFound) {
-		for _, at := range s.configured() {
-			snaps, err := s.snapshots(at, volume.ErrInvalid)
-			if err != nil {
-				continue
-			}
-			if _, err := snaps.Find(ctx, o.name); err == nil {
-				return &cutting{cutOrder: o, at: at, snaps: snaps}, nil
-			}
+		if c, findErr := s.findUnrecorded(ctx, o); c != nil || findErr != nil {
+			return c, findErr
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
+	return s.cuttingOf(o, obj)
+}
+
+// findUnrecorded looks for the cut of a volume that has no record; nil says that there is none,
+// which is final: all storages have said so.
+func (s *Service) findUnrecorded(ctx context.Context, o cutOrder) (*cutting, error) {
+	var unknown error
+	for _, at := range s.configured() {
+		snaps, err := s.snapshots(at, volume.ErrInvalid)
+		if err != nil {
+			continue
+		}
+		switch _, err := snaps.Find(ctx, o.name); {
+		case err == nil:
+			return &cutting{cutOrder: o, at: at, snaps: snaps}, nil
+		case !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid):
+			unknown = errors.Join(unknown, fmt.Errorf("find snapshot %s of volume %s, which has no record: %w", o.name, o.of, err))
+		}
+	}
+	return nil, unknown
+}
+
+// cuttingOf is beginCut for a volume that has a record.
+func (s *Service) cuttingOf(o cutOrder, obj *v1alpha1.CachedVolume) (*cutting, error) {
 	at := placeOf(obj)
 	switch {
 	case obj.Spec.Static != nil:
@@ -167,8 +191,28 @@ func (s *Service) gatherReleased(ctx context.Context, c *cutting, v volume.Volum
 		return err // nobody could answer
 	}
 	lost, err := s.lost(ctx, v.Fence.Node)
-	c.facts.Answers = !lost
+	if c.facts.Answers = !lost; lost || err != nil {
+		return err
+	}
+	c.facts.Mute, err = s.mute(ctx, pool)
 	return err
+}
+
+// mute says why the plugin of a node that is heard of cannot say what the node has, "" if nothing
+// is known against it: SSDs that do not answer may have anything.
+func (s *Service) mute(ctx context.Context, pool *v1alpha1.CachePool) (string, error) {
+	node := &storagev1.CSINode{}
+	err := records.Error("read CSINode "+pool.Name, s.client.Get(ctx, types.NamespacedName{Name: pool.Name}, node))
+	if err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return "", err
+	}
+	if !slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == s.driver }) {
+		return fmt.Sprintf("no nearflash node plugin runs there (its kubelet does not know driver %s). If none is to run there any more, and nothing of its SSDs is wanted, delete CachePool %s", s.driver, pool.Name), nil
+	}
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
+		return fmt.Sprintf("its CachePool is not ready (%s: %s)", c.Reason, c.Message), nil
+	}
+	return "", nil
 }
 
 // contentOf is what a record says of the content of a volume, also of one that nobody ever had.
@@ -248,11 +292,18 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 	if c.facts.Record.PossiblyDirty { // it takes as long as it takes; what else does not come about may not hold the volume for ever
 		renewed = s.renewHold(ctx, c)
 	}
-	text := "%w: node %s flushes volume %s before it is cut for %s"
-	if !c.facts.Record.Published {
-		text = "%w: node %s, which had volume %s last, is asked whether it has anything of it that is not written, before it is cut for %s: does the nearflash node plugin run there?"
+	return errors.Join(renewed, fmt.Errorf(waitsFor(c.facts.Record), volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
+}
+
+// waitsFor is the text of what a cut waits for, with an error, the node, the volume and the cut.
+func waitsFor(r *volume.Volume) string {
+	switch {
+	case !r.Published:
+		return "%w: node %s, which had volume %s last, is asked whether it has anything of it that is not written, before it is cut for %s: does the nearflash node plugin run there?"
+	case r.PossiblyDirty:
+		return "%w: node %s flushes volume %s before it is cut for %s"
 	}
-	return errors.Join(renewed, fmt.Errorf(text, volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
+	return "%w: node %s, to which volume %s is attached, is to flush it before it is cut for %s; it can while the volume is mounted there: if no pod has it mounted, start one, or delete the pod that the volume is attached for"
 }
 
 // hold puts a hold of this process on the record, and asks the node that has the volume for a
@@ -262,6 +313,9 @@ func (s *Service) hold(ctx context.Context, c *cutting) error {
 	err := s.refusals.of(c.cutOrder, s.now())
 	if err == nil {
 		err = c.snaps.CanCut(ctx, c.of, c.class.Origin)
+	}
+	if err == nil && c.clone != nil {
+		err = c.snaps.CanBegin(ctx, volume.ID(c.clone.Name), c.of, c.begin)
 	}
 	if err != nil { // also of one that another process holds for it
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
@@ -323,10 +377,12 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 		s.refusals.put(c.cutOrder, err, s.now())
 		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
 	case err != nil: // and the hold ends, if that goes on
+		s.refusals.note(c.cutOrder, err, s.now())
 		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
 	case !cut.Done && c.facts.Record.Hold.Freeze == volume.FreezeAsked && c.facts.report() == volume.FreezeFrozen:
 		return pause(ctx, s.freezePoll) // there are seconds for it
 	case !cut.Done:
+		s.refusals.forget(c.name)
 		return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: volume %s is being cut for %s", volume.ErrBusy, c.of, c.name))
 	}
 	return nil

@@ -34,6 +34,8 @@ type cutFacts struct {
 	// Answers is true if the last owner of such a volume can be asked what it has of it, and has
 	// to be: what the record says may be of before a restore of etcd.
 	Answers bool
+	// Mute says why that owner cannot be asked now, "" if nothing is known against it.
+	Mute string
 	// Admitted is true while the storage admits anybody.
 	Admitted bool
 	// Filesystem is what the record says of the content.
@@ -66,6 +68,12 @@ const (
 // asked reports whether a node is asked for a flush before the cut.
 func (f *cutFacts) asked() bool { return f.Record.Published || f.Answers }
 
+// answered reports whether the node that was asked under this process's own hold has answered.
+func (f *cutFacts) answered() bool {
+	h := f.Record.Hold
+	return h != nil && f.Ours && f.Record.FlushDone == h.Token
+}
+
 // mayAsk reports whether a flush may be asked for: one that somebody waits for, of a node that
 // has the volume, is left to its end.
 func (f *cutFacts) mayAsk() bool { return !f.Record.Published || !f.Record.FlushPending() }
@@ -90,6 +98,8 @@ func decideCut(f cutFacts) (cutStep, error) {
 		return "", fmt.Errorf("%w: the record of volume %s shows it as published nowhere, but node %s uses it (was etcd restored from a backup?): stop the volume's pods there; it can be cut when the node has unmounted it", volume.ErrFenced, f.Volume, f.UsedOn)
 	case r.Hold != nil && r.Hold.Name != f.Name:
 		return "", fmt.Errorf("%w: volume %s is held for %s", volume.ErrBusy, f.Volume, r.Hold.Name)
+	case f.Mute != "" && !f.answered():
+		return "", fmt.Errorf("%w: volume %s cannot be cut while it is detached: node %s, which had it last, has to say whether it has anything of it that is not written, and cannot: %s. Mend that; or have the volume cut while a pod uses it", volume.ErrFenced, f.Volume, r.Fence.Node, f.Mute)
 	case r.Hold == nil, !f.Ours:
 		return cutHold, nil
 	}

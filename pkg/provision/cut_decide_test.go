@@ -43,6 +43,7 @@ func TestDecideCut(t *testing.T) {
 		return func(f *facts) { f.Record.FlushRequest, f.Record.FlushDone = request, done }
 	}
 	answers := func(f *facts) { f.Answers = true }
+	mute := func(f *facts) { f.Mute = "its SSD is gone" }
 	used := func(f *facts) { f.UsedOn = "a" }
 	forClone := func(f *facts) { f.Clone = "c" }
 	for name, tc := range map[string]struct {
@@ -65,6 +66,10 @@ func TestDecideCut(t *testing.T) {
 		"released, its node has answered":       {base(answers, asked("t", "t")), cutCut, nil},
 		"released, admitted, not answered":      {base(answers, admitted, asked("t", "")), cutWait, nil},
 		"released, admitted, answered":          {base(answers, admitted, asked("t", "t")), cutSettle, nil},
+		"released, its node cannot answer":      {base(answers, mute, free), "", volume.ErrFenced},
+		"released, its node cannot answer now":  {base(answers, mute, asked("t", "")), "", volume.ErrFenced},
+		"released, it cannot answer any more":   {base(answers, mute, asked("t", "t")), cutCut, nil},
+		"released, it has answered others":      {base(answers, mute, foreign, asked("t", "t")), "", volume.ErrFenced},
 		"of another volume":                     {base(cut(func(c *backend.Cut) { c.Volume, c.Accepted = "w", true })), "", volume.ErrExists},
 		"of another volume, not accepted":       {base(cut(func(c *backend.Cut) { c.Volume = "w" })), "", volume.ErrExists},
 		"no volume":                             {base(gone), "", volume.ErrNotFound},

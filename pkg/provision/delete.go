@@ -17,6 +17,7 @@ import (
 // Delete implements volume.Provisioner. Unflushed writes on a node do not stop
 // it: nobody wants the data any more.
 func (s *Service) Delete(ctx context.Context, id volume.ID) error {
+	s.refusals.forget(volume.CloneCut(id))
 	obj, err := records.Load(ctx, s.client, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return s.deleteUnrecorded(ctx, id)
@@ -148,16 +149,17 @@ func (s *Service) deleteUnrecordedOn(ctx context.Context, id volume.ID, at place
 	return s.dropCloneCut(ctx, id, at)
 }
 
-// dropCloneCut removes what a clone without a record may have been made from.
+// dropCloneCut removes what a clone without a record may have been made from. Of one that is not
+// found a deletion may have been killed: it is ended.
 func (s *Service) dropCloneCut(ctx context.Context, clone volume.ID, at place) error {
 	snaps, err := s.snapshots(at, volume.ErrInvalid)
 	if err != nil {
 		return nil // there are none
 	}
 	switch _, err := snaps.Find(ctx, volume.CloneCut(clone)); {
-	case errors.Is(err, volume.ErrNotFound), errors.Is(err, volume.ErrInvalid): // the latter of a server without snapshots
+	case errors.Is(err, volume.ErrInvalid): // a server without snapshots
 		return nil
-	case err != nil:
+	case err != nil && !errors.Is(err, volume.ErrNotFound):
 		return fmt.Errorf("find what clone %s was made from: %w", clone, err)
 	}
 	if err := snaps.DeleteCut(ctx, volume.CloneCut(clone)); err != nil {

@@ -89,13 +89,24 @@ type refusals struct {
 }
 
 type refusal struct {
-	of    volume.ID
-	class volume.SnapshotClass
+	order cutOrder
 	err   error
 	until time.Time
+	// tried is a failure that may pass: it is a refusal once the hold has ended with it.
+	tried bool
 }
 
+// put refuses a cut for a while.
 func (r *refusals) put(o cutOrder, err error, now time.Time) {
+	r.add(refusal{order: o, err: err, until: now.Add(refusalPause)}, now)
+}
+
+// note remembers the last failure of a cut that is tried again while its volume is held.
+func (r *refusals) note(o cutOrder, err error, now time.Time) {
+	r.add(refusal{order: o, err: err, until: now.Add(holdExpiry + refusalPause), tried: true}, now)
+}
+
+func (r *refusals) add(one refusal, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
@@ -106,15 +117,27 @@ func (r *refusals) put(o cutOrder, err error, now time.Time) {
 			delete(r.last, name)
 		}
 	}
-	r.last[o.name] = refusal{of: o.of, class: o.class, err: err, until: now.Add(refusalPause)}
+	one.order.clone = nil // the next record is another
+	r.last[one.order.name] = one
+}
+
+// expired has a cut refused whose hold has ended while it failed.
+func (r *refusals) expired(name volume.SnapshotID, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if last, ok := r.last[name]; ok && last.tried {
+		last.tried, last.until = false, now.Add(refusalPause)
+		r.last[name] = last
+	}
 }
 
 // of returns why a cut was refused a short while ago, nil if it was not.
 func (r *refusals) of(o cutOrder, now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	o.clone = nil
 	last, ok := r.last[o.name]
-	if !ok || last.of != o.of || last.class != o.class || !now.Before(last.until) {
+	if !ok || last.tried || last.order != o || !now.Before(last.until) {
 		return nil
 	}
 	return fmt.Errorf("%w; it is tried again in %s", last.err, last.until.Sub(now).Round(time.Second))

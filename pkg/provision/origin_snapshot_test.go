@@ -7,6 +7,8 @@ import (
 
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -85,7 +87,7 @@ func TestOriginSnapshots(t *testing.T) {
 		t.Errorf("left are %+v, %v", all, err)
 	}
 	for name, test := range map[string]func(*testing.T, *origins){
-		"larger": testOriginCloneLarger, "no-class": testOriginNoClass, "released": testOriginReleased, "used": testOriginUsed,
+		"larger": testOriginCloneLarger, "refused": testOriginCloneRefused, "fails": testOriginFails, "deletion": testOriginDeletion, "clone-deletion": testOriginCloneDeletion, "no-class": testOriginNoClass, "released": testOriginReleased, "used": testOriginUsed,
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := newOrigins(t, cfg, "p-s-"+name)
@@ -171,6 +173,7 @@ func testOriginReleased(t *testing.T, o *origins) {
 		t.Fatal(err)
 	}
 	o.unpublish(t, node)
+	o.mute(t, node)
 	for range 2 {
 		_, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, volume.SnapshotClass{})
 		wantError(t, err, volume.ErrBusy)
@@ -191,6 +194,44 @@ func testOriginReleased(t *testing.T, o *origins) {
 	}
 	if _, err := o.svc.CreateSnapshot(t.Context(), "gone", o.id, volume.SnapshotClass{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// mute has the node that had the volume last unable to answer, for one reason after the other. The
+// volume is not held for an answer that cannot come.
+func (o *origins) mute(t *testing.T, node string) {
+	t.Helper()
+	refused := func(why string) {
+		t.Helper()
+		_, err := o.svc.CreateSnapshot(t.Context(), "released", o.id, volume.SnapshotClass{})
+		if wantError(t, err, volume.ErrFenced); !strings.Contains(err.Error(), node) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%v does not say that of node %s %s", err, node, why)
+		}
+		o.wantHold(t, "")
+	}
+	refused("no nearflash node plugin runs there")
+	kubelet := &storagev1.CSINode{}
+	if err := o.client.Get(t.Context(), client.ObjectKey{Name: node}, kubelet); err != nil {
+		t.Fatal(err)
+	}
+	kubelet.Spec.Drivers = append(kubelet.Spec.Drivers, storagev1.CSINodeDriver{Name: testDriver, NodeID: node})
+	if err := o.client.Update(t.Context(), kubelet); err != nil {
+		t.Fatal(err)
+	}
+	pool := &v1alpha1.CachePool{}
+	for _, status := range []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionTrue} {
+		if err := o.client.Get(t.Context(), client.ObjectKey{Name: node}, pool); err != nil {
+			t.Fatal(err)
+		}
+		meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionReady, Status: status, Reason: v1alpha1.ReasonNoDevices, Message: "no device matches /dev/none",
+		})
+		if err := o.client.Status().Update(t.Context(), pool); err != nil {
+			t.Fatal(err)
+		}
+		if status == metav1.ConditionFalse {
+			refused("no device matches /dev/none")
+		}
 	}
 }
 

@@ -30,18 +30,43 @@ func (s *Service) createFrom(ctx context.Context, storage backend.Backend, obj *
 	if parent.Snapshot != nil {
 		req.From = parent.Snapshot.ID
 	}
+	order := cloneOrder(obj, spec, req)
 	if obj.Status.Filesystem != "" {
 		switch err := storage.Create(ctx, id, req); {
 		case err == nil:
 			return s.leaveParent(ctx, snaps, id, parent)
 		case !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrInvalid): // the latter of a size that is rounded below
-			return err
+			return s.refused(order, err)
 		}
 	}
-	c, err := s.parentCut(ctx, snaps, obj, spec)
+	c, err := s.parentCut(ctx, snaps, order, spec)
 	if err != nil {
 		return err
 	}
+	if err := s.makeOf(ctx, storage, obj, spec, req, c); err != nil {
+		return s.refused(order, err)
+	}
+	return s.leaveParent(ctx, snaps, id, parent)
+}
+
+// cloneOrder is the cut that a clone begins as.
+func cloneOrder(obj *v1alpha1.CachedVolume, spec volume.Spec, req backend.Request) cutOrder {
+	req.UID = "" // the next record's is another
+	return cutOrder{name: volume.CloneCut(volume.ID(obj.Name)), of: spec.Parent.Volume, clone: obj, begin: req, limit: spec.LimitBytes}
+}
+
+// refused remembers why the storage made no clone of what was cut for it: record and cut go, and
+// the next call would have the parent drained again.
+func (s *Service) refused(o cutOrder, err error) error {
+	if o.of != "" && (errors.Is(err, volume.ErrNoSpace) || errors.Is(err, volume.ErrOutOfRange) || errors.Is(err, volume.ErrInvalid)) {
+		s.refusals.put(o, err, s.now())
+	}
+	return err
+}
+
+// makeOf makes a volume of a cut that was accepted.
+func (s *Service) makeOf(ctx context.Context, storage backend.Backend, obj *v1alpha1.CachedVolume, spec volume.Spec, req backend.Request, c backend.Cut) (err error) {
+	id := volume.ID(obj.Name)
 	// Before the storage is asked: the next call asks for what the record says.
 	if req.SizeBytes, err = s.growToCut(ctx, obj, spec, c); err != nil {
 		return err
@@ -53,13 +78,10 @@ func (s *Service) createFrom(ctx context.Context, storage backend.Backend, obj *
 		return err
 	}
 	err = storage.Create(ctx, id, req)
-	if errors.Is(err, volume.ErrNotFound) && parent.Volume != "" {
+	if errors.Is(err, volume.ErrNotFound) && spec.Parent.Volume != "" {
 		return fmt.Errorf("%w: what clone %s was to be made from is gone, and is cut anew: %w", volume.ErrBusy, id, err)
 	}
-	if err != nil {
-		return err
-	}
-	return s.leaveParent(ctx, snaps, id, parent)
+	return err
 }
 
 // growToCut has a record say that its volume is as large as the cut that it begins as, which may
@@ -90,8 +112,8 @@ func checkParent(id volume.ID, at place, parent *volume.Parent) error {
 
 // parentCut is the accepted cut that a volume begins as. Errors: ErrNotFound, ErrOutOfRange,
 // ErrBusy while it is not ready, and those of cut.
-func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, obj *v1alpha1.CachedVolume, spec volume.Spec) (backend.Cut, error) {
-	id := volume.ID(obj.Name)
+func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, o cutOrder, spec volume.Spec) (backend.Cut, error) {
+	id := volume.ID(o.clone.Name)
 	if h := spec.Parent.Snapshot; h != nil {
 		c, err := snaps.Find(ctx, h.ID)
 		switch {
@@ -115,7 +137,7 @@ func (s *Service) parentCut(ctx context.Context, snaps backend.Snapshots, obj *v
 	case spec.CapacityBytes < of.Spec.CapacityBytes:
 		return backend.Cut{}, fmt.Errorf("%w: %d bytes: volume %s has %d; accepted are as many and more", volume.ErrOutOfRange, spec.CapacityBytes, of.ID, of.Spec.CapacityBytes)
 	}
-	c, _, err := s.cut(ctx, cutOrder{name: volume.CloneCut(id), of: of.ID, clone: obj})
+	c, _, err := s.cut(ctx, o)
 	if err == nil && !c.Ready {
 		err = fmt.Errorf("%w: clone %s: volume %s is being copied", volume.ErrBusy, id, of.ID)
 	}

@@ -95,6 +95,10 @@ func TestService(t *testing.T) {
 		"clone with a hot set":             testCloneHotSet,
 		"clone of what has grown":          testCloneGrown,
 		"clone of an earlier name":         testCloneAnew,
+		"clone refused":                    testCloneRefused,
+		"clone too large":                  testCloneTooLarge,
+		"restore refused later":            testRestoreRefusedLater,
+		"snapshot unanswered":              testSnapshotUnanswered,
 		"cut for a clone that is gone":     testCloneStalled,
 		"snapshot refused at the end":      testSnapshotRefusedLate,
 		"holds are forgotten":              testHoldsForgotten,
@@ -201,7 +205,7 @@ func testDelete(t *testing.T, _ *rest.Config, f *fixture) {
 		}
 		f.wantGone(t)
 	}
-	f.wantSteps(t, "delete record", "delete", "tell node", "change record")
+	f.wantSteps(t, "delete record", "delete", "tell node", "change record", "delete-cut") // the last of what has no record
 }
 
 func testDeleteConverges(t *testing.T, _ *rest.Config, f *fixture) {

@@ -77,13 +77,15 @@ func (s *Service) DeleteSnapshot(ctx context.Context, h volume.SnapshotHandle) e
 		return err
 	}
 	c, err := snaps.Find(ctx, h.ID)
-	if errors.Is(err, volume.ErrNotFound) {
-		return s.endHolds(ctx, h)
+	switch {
+	case errors.Is(err, volume.ErrNotFound): // or a deletion was killed, which DeleteCut ends
+		err = s.endHolds(ctx, h)
+	case err != nil:
+		err = fmt.Errorf("find snapshot %s: %w", h, err)
+	default:
+		err = s.endHold(ctx, c.Volume, h.ID)
 	}
 	if err != nil {
-		return fmt.Errorf("find snapshot %s: %w", h, err)
-	}
-	if err := s.endHold(ctx, c.Volume, h.ID); err != nil {
 		return err
 	}
 	if err := snaps.DeleteCut(ctx, h.ID); err != nil {
@@ -131,7 +133,7 @@ func (s *Service) Snapshots(ctx context.Context) ([]volume.Snapshot, error) {
 			return nil, err
 		}
 		for _, c := range cuts {
-			if c.Accepted && !c.ID.ForClone() {
+			if c.Accepted && !c.Ending && !c.ID.ForClone() {
 				out = append(out, snapshotOf(at, c))
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,7 +68,9 @@ func testSnapshot(t *testing.T, _ *rest.Config, f *fixture) {
 	f.publish(t, nodeA, 1)
 	f.mark(t, true)
 	_, err := f.snapshot(t, "s-1")
-	wantError(t, err, volume.ErrBusy)
+	if wantError(t, err, volume.ErrBusy); !strings.Contains(err.Error(), "flushes volume") {
+		t.Errorf("it is not said what is waited for: %v", err)
+	}
 	token := f.wantHold(t, "s-1")
 	if v := f.record(t); v.FlushRequest != token {
 		t.Errorf("asked for flush %q, the hold is %q", v.FlushRequest, token)
@@ -77,7 +80,9 @@ func testSnapshot(t *testing.T, _ *rest.Config, f *fixture) {
 	wantError(t, err, volume.ErrBusy)
 	f.mark(t, false)
 	_, err = f.snapshot(t, "s-1") // clean, and the flush is not reported
-	wantError(t, err, volume.ErrBusy)
+	if wantError(t, err, volume.ErrBusy); !strings.Contains(err.Error(), "mounted") {
+		t.Errorf("it is not said that it may have to be mounted: %v", err)
+	}
 	if _, err := f.storage.Find(t.Context(), "s-1"); !errors.Is(err, volume.ErrNotFound) {
 		t.Fatalf("it was cut before its node had flushed: %v", err)
 	}

@@ -31,20 +31,22 @@ func (s *Service) ExpireHold(ctx context.Context, id volume.ID) error {
 	})
 	if err == nil && ended != nil {
 		s.holds.forget(id, ended.Name)
+		s.refusals.expired(ended.Name, s.now())
 		logr.FromContextOrDiscard(ctx).Info("Hold of a volume ended, nobody asked for it any more", "volume", id, "name", ended.Name, "since", ended.Since)
 	}
 	return err
 }
 
-// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats; and what
-// was accepted for a clone that has no record any more. lock is tried for each volume.
+// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats; what
+// was accepted for a clone that has no record any more; and what deletions have left that were
+// killed. lock is tried for each volume.
 func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error {
 	var errs []error
 	for _, at := range s.configured() {
 		snaps, cuts, err := s.cutsAt(ctx, at)
 		errs = append(errs, err)
 		cuts = slices.DeleteFunc(cuts, func(c backend.Cut) bool {
-			return c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created))
+			return !c.Ending && (c.Accepted && !c.ID.ForClone() || s.now().Before(HoldExpires(c.Created)))
 		})
 		var wanted map[volume.SnapshotID]string
 		if slices.ContainsFunc(cuts, func(c backend.Cut) bool { return c.Accepted }) {
@@ -57,6 +59,8 @@ func (s *Service) SweepCuts(ctx context.Context, lock func(key string) (unlock f
 			sweep := s.sweepCut
 			if mark, named := wanted[c.ID]; c.Accepted && named && (mark == markIn(c.Hold) || markIn(c.Hold) == "") {
 				continue
+			} else if c.Ending {
+				sweep = s.sweepEnding
 			} else if c.Accepted {
 				sweep = s.sweepClone
 			}
@@ -119,5 +123,17 @@ func (s *Service) sweepClone(ctx context.Context, snaps backend.Snapshots, c bac
 		return fmt.Errorf("delete snapshot %s, whose clone is gone: %w", c.ID, err)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Dropped what was cut for a clone that is gone", "cut", c.ID, "volume", c.Volume)
+	return nil
+}
+
+// sweepEnding ends a deletion that was killed. What has the name by now is left.
+func (s *Service) sweepEnding(ctx context.Context, snaps backend.Snapshots, c backend.Cut) error {
+	if _, err := snaps.Find(ctx, c.ID); !errors.Is(err, volume.ErrNotFound) {
+		return err
+	}
+	if err := snaps.DeleteCut(ctx, c.ID); err != nil {
+		return fmt.Errorf("end the deletion of snapshot %s: %w", c.ID, err)
+	}
+	logr.FromContextOrDiscard(ctx).Info("Deletion of a snapshot ended that was killed", "cut", c.ID, "volume", c.Volume)
 	return nil
 }

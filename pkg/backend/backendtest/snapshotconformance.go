@@ -289,6 +289,8 @@ func conformThick(t *testing.T, b Store) {
 	want(t, "whether it can be cut", b.CanCut(ctx, "v", ""), volume.ErrInvalid)
 	must(t, b.Create(ctx, "w", backend.Request{SizeBytes: 8 * mib, Provisioning: "thin"}))
 	must(t, b.CanCut(ctx, "w", ""))
+	want(t, "whether a thick one can begin so", b.CanBegin(ctx, "x", "w", backend.Request{SizeBytes: 8 * mib, Provisioning: thick}), volume.ErrInvalid)
+	must(t, b.CanBegin(ctx, "x", "w", backend.Request{SizeBytes: 8 * mib}))
 	snapshot(t, b, "s", "w")
 	want(t, "thick volume of a cut", b.Create(ctx, "x", backend.Request{SizeBytes: 8 * mib, Provisioning: thick, From: "s"}), volume.ErrInvalid)
 }

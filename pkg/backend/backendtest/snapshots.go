@@ -56,6 +56,18 @@ func (s *Server) CanCut(_ context.Context, of volume.ID, _ string) error {
 	return nil
 }
 
+// CanBegin implements backend.Snapshots.
+func (s *Server) CanBegin(_ context.Context, id, _ volume.ID, req backend.Request) error {
+	if req.Provisioning == thick {
+		return thickCopy(id)
+	}
+	return nil
+}
+
+func thickCopy(id volume.ID) error {
+	return fmt.Errorf("%w: provisioning thick: volume %s is to begin as a snapshot, and is thin", volume.ErrInvalid, id)
+}
+
 // Cut implements backend.Snapshots.
 func (s *Server) Cut(ctx context.Context, id volume.SnapshotID, of volume.ID, req backend.CutRequest) (backend.Cut, error) {
 	var out backend.Cut
@@ -159,7 +171,7 @@ func (s *Server) begins(id volume.ID, req backend.Request) error {
 	case !ok || !c.Accepted:
 		return noCut(req.From)
 	case req.Provisioning == thick:
-		return fmt.Errorf("%w: provisioning thick: volume %s is to begin as a snapshot, and is thin", volume.ErrInvalid, id)
+		return thickCopy(id)
 	case req.SizeBytes < c.SizeBytes:
 		return fmt.Errorf("%w: size %d of volume %s: accepted are %d bytes, the size of snapshot %s, and more", volume.ErrInvalid, req.SizeBytes, id, c.SizeBytes, c.ID)
 	case !s.look(c).Ready:

@@ -89,6 +89,22 @@ func (b *Backend) CanCut(ctx context.Context, of volume.ID, class string) error 
 	return b.checkDefaultClass(ctx, s.Annotations[annotationDriver])
 }
 
+// CanBegin implements backend.Snapshots.
+func (b *Backend) CanBegin(ctx context.Context, _, of volume.ID, req backend.Request) error {
+	f, err := b.lookBound(ctx, of)
+	if err != nil {
+		return err
+	}
+	src, err := source(ctx, f.pv)
+	if err != nil {
+		return err
+	}
+	if err := b.checkClassOf(ctx, req.Origin.StorageClass, src.Driver, "volume "+string(of)); err != nil {
+		return err
+	}
+	return b.checkClass(ctx, req)
+}
+
 // Find implements backend.Snapshots.
 func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := b.existing(ctx, id)
@@ -212,10 +228,14 @@ func (b *Backend) Cuts(ctx context.Context) ([]backend.Cut, error) {
 			return nil, snapshotError("list VolumeSnapshots in namespace "+b.namespace, err)
 		}
 		for i := range list.Items {
-			if list.Items[i].DeletionTimestamp != nil {
+			s := &list.Items[i]
+			if s.DeletionTimestamp != nil {
+				if decideDeleteCut(s) == deleteCutFinalizer {
+					out = append(out, backend.Cut{ID: volume.SnapshotID(s.Name), Volume: volume.ID(s.Labels[LabelVolume]), Ending: true})
+				}
 				continue
 			}
-			c, err := cutOf(&list.Items[i])
+			c, err := cutOf(s)
 			if err != nil {
 				return nil, err
 			}

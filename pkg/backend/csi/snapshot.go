@@ -227,16 +227,21 @@ func (b *Backend) checkFrom(ctx context.Context, id volume.ID, req backend.Reque
 	case !c.Ready:
 		return fmt.Errorf("%w: snapshot %s is not ready yet: the other driver is at it", volume.ErrBusy, req.From)
 	}
-	class, err := b.class(ctx, req.Origin.StorageClass)
+	return b.checkClassOf(ctx, req.Origin.StorageClass, s.Annotations[annotationDriver], "snapshot "+string(req.From))
+}
+
+// checkClassOf reports why a class cannot make a volume that begins as what a driver has.
+func (b *Backend) checkClassOf(ctx context.Context, name, driver, what string) error {
+	class, err := b.class(ctx, name)
 	if err != nil {
 		return err
 	}
-	driver := class.Provisioner
-	if moved, err := csitranslation.New().GetCSINameFromInTreeName(driver); err == nil {
-		driver = moved
+	of := class.Provisioner
+	if moved, err := csitranslation.New().GetCSINameFromInTreeName(of); err == nil {
+		of = moved
 	}
-	if of := s.Annotations[annotationDriver]; driver != of {
-		return fmt.Errorf("%w: StorageClass %s is of driver %s: accepted for a volume that begins as snapshot %s is a class of %s", volume.ErrInvalid, class.Name, driver, req.From, of)
+	if of != driver {
+		return fmt.Errorf("%w: StorageClass %s is of driver %s: accepted for a volume that begins as %s is a class of %s", volume.ErrInvalid, class.Name, of, what, driver)
 	}
 	return nil
 }

@@ -41,6 +41,15 @@ func (k *Keeper) CanCut(ctx context.Context, of volume.ID, class string) error {
 	return s.CanCut(ctx, of, class)
 }
 
+// CanBegin implements backend.Snapshots.
+func (k *Keeper) CanBegin(ctx context.Context, id, of volume.ID, req backend.Request) error {
+	s, err := k.snapshots()
+	if err != nil {
+		return err
+	}
+	return s.CanBegin(ctx, id, of, req)
+}
+
 // Find implements backend.Snapshots.
 func (k *Keeper) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := k.snapshots()

@@ -49,6 +49,15 @@ func (b *Backend) CanCut(ctx context.Context, of volume.ID, _ string) error {
 	return translateSnapshot(ctx, err)
 }
 
+// CanBegin implements backend.Snapshots. Whether the server has room it says when it makes the volume.
+func (b *Backend) CanBegin(_ context.Context, id, of volume.ID, req backend.Request) error {
+	p, err := provisioning(req.Provisioning)
+	if err == nil && p == targetclient.Thick {
+		err = fmt.Errorf("%w: provisioning thick: volume %s is to begin as volume %s is: accepted is thin", volume.ErrInvalid, id, of)
+	}
+	return err
+}
+
 // Find implements backend.Snapshots.
 func (b *Backend) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := b.api.GetSnapshot(ctx, string(id))
