@@ -34,7 +34,8 @@ func (h limitHost) Limited(ctx context.Context) ([]dirtylimit.Volume, error) {
 			continue // the repair speaks of a journal that cannot be read
 		}
 		out = append(out, dirtylimit.Volume{
-			ID: rec.ID, Fence: rec.Fence, Bytes: l.Bytes(e.DataBytes), Age: l.Age, Flushing: rec.FlushPending() && e.FlushDone != rec.FlushRequest,
+			ID: rec.ID, Fence: rec.Fence, Bytes: l.Bytes(e.DataBytes), Age: l.Age, Recovered: e.Recovered,
+			Flushing: rec.FlushPending() && e.FlushDone != rec.FlushRequest,
 		})
 	}
 	return out, nil
@@ -65,6 +66,9 @@ func (h limitHost) SwapTo(ctx context.Context, id volume.ID, f volume.Fence, to 
 		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicySMQ, h.stack.QuickCount)
 	case dirtylimit.Draining:
 		err = h.swapTo(ctx, e, devmapper.Writethrough, devmapper.PolicyCleaner, h.stack.QuickCount)
+		if e.Recovered {
+			h.poll() // the change makes the cache anew
+		}
 	case dirtylimit.Writeback:
 		if cleans, err := h.cleans(ctx, e); err != nil || cleans {
 			return false, err

@@ -220,6 +220,7 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		return err
 	}
 	faultUnstageRemoved.Hit()
+	e.Recovered = false // the next stage opens the map anew
 	// Until now whoever had it open could write, since the flush too.
 	if writable {
 		e.Doubt = a.doubt(ctx, e)
@@ -289,6 +290,9 @@ func (a *Attacher) recordWhole(ctx context.Context, e *state.Entry) error {
 
 // detach takes an uncached volume down.
 func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
+	if err := a.cleanDenied(ctx, e); err != nil && !a.shutOut(ctx, e) {
+		return err
+	}
 	if e.State != state.Releasing {
 		if err := a.save(ctx, e, state.Releasing); err != nil {
 			return err

@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 )
 
@@ -24,3 +25,8 @@ func (a *Attacher) StepPrewarms(ctx context.Context) { a.stepPrewarms(ctx) }
 
 // Prewarming is how many copies are under way.
 func (a *Attacher) Prewarming() int { return a.prewarms.count() }
+
+// DetachCache has a volume go on without a cache that fails.
+func (a *Attacher) DetachCache(ctx context.Context, e *state.Entry, cause string) error {
+	return a.detachCache(ctx, e, cause)
+}

@@ -63,6 +63,9 @@ func (a *Attacher) detachCache(ctx context.Context, e *state.Entry, cause string
 	if !ok || cache.Mode != devmapper.Writethrough && !e.Streams() {
 		return fmt.Errorf("%w: the cache that fails is in mode %q although the journal says %s: it is kept", volume.ErrUnavailable, cache.Mode, e.Mode)
 	}
+	if err := a.nothingDirty(ctx, e); err != nil {
+		return err
+	}
 	if err := a.clearDirtyMark(ctx, e); err != nil {
 		return err
 	}

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -59,6 +61,28 @@ func (a *Attacher) flush(ctx context.Context, e *state.Entry) error {
 	}
 	faultUnstageFlushed.Hit()
 	return nil
+}
+
+// cleanDenied flushes a live cache that the journal denies, because a step was killed. Nothing of
+// it is dirty unless something loaded a table that made it so.
+func (a *Attacher) cleanDenied(ctx context.Context, e *state.Entry) error {
+	if e.DataBytes == 0 {
+		return nil // it never had one
+	}
+	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
+	if errors.Is(err, devmapper.ErrNotExist) || err == nil && (!found || st.Dirty == 0) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.swapPolicy(ctx, e, true); err != nil {
+		return err
+	}
+	if err := a.stack.AwaitClean(ctx, e); err != nil {
+		return err
+	}
+	return a.flushOrigin(ctx, e)
 }
 
 // flushOrigin empties the storage server's volatile write cache. Blocks that

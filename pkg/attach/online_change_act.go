@@ -80,12 +80,13 @@ func (a *Attacher) sweepBecause(ctx context.Context, e *state.Entry, why string)
 		return err
 	}
 	faultChangeDataRemoved.Hit()
-	if e.Hydration != nil {
+	if e.Hydration != nil || e.Recovered {
 		outcome := volume.MoveEnded
 		if a.Now().Before(e.NoCacheBefore) {
 			outcome, why = volume.MoveFailed, "the SSD failed"
 		}
 		a.dropHydration(ctx, e, outcome, why)
+		e.Recovered = false
 		if err := a.save(ctx, e, e.State); err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func (a *Attacher) cacheLive(ctx context.Context, f changeFacts) error {
 	}
 	// A failover that could not be reported in all that time is not news any more; left
 	// here it would be completed with the new cache.
-	e.FailoverCause, e.Recovered = "", false
+	e.FailoverCause = ""
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = f.Want.chunkSectors, f.Want.dataBytes, f.Want.metaBytes
 	a.markOrigin(ctx, e)
 	if err := a.save(ctx, e, e.State); err != nil {
@@ -147,6 +148,9 @@ func (a *Attacher) loadNewCache(ctx context.Context, e *state.Entry, o stack.Ori
 
 // recordCache journals a cache that is live in writethrough mode.
 func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
+	if err := a.nothingDirty(ctx, e); err != nil {
+		return err
+	}
 	e.Activate(volume.ModeWritethrough)
 	a.stack.RefuseDiscards(ctx, e) // whoever loaded the table may have been killed before
 	a.stack.BeginCounting(ctx, e)
@@ -155,6 +159,22 @@ func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
 	}
 	faultChangeRecorded.Hit()
 	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "cache made while attached on node " + a.Node})
+	return nil
+}
+
+// nothingDirty refuses a live cache with dirty blocks, which the journal is about to deny, or has
+// denied. What a level of a stream has is a copy.
+func (a *Attacher) nothingDirty(ctx context.Context, e *state.Entry) error {
+	if e.Streams() {
+		return nil
+	}
+	st, found, err := a.DM.Status(ctx, layout.Device(e.ID, layout.Top))
+	switch {
+	case err != nil:
+		return err
+	case found && st.Dirty > 0:
+		return fmt.Errorf("%w: the cache of volume %s has %d dirty blocks, which its journal denies", volume.ErrUnavailable, e.ID, st.Dirty)
+	}
 	return nil
 }
 
@@ -201,6 +221,13 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 // table is writethrough meanwhile, so that no write makes a block dirty again.
 func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err error) {
 	e := f.Entry
+	if e.Mode != volume.ModeWriteback && !e.Recovered {
+		// Whatever made it dirty would do so again with the next table.
+		e.Recovered = true
+		if err := a.save(ctx, e, e.State); err != nil {
+			return false, err
+		}
+	}
 	if err := a.swapPolicy(ctx, e, true); err != nil {
 		return false, err
 	}
@@ -222,7 +249,7 @@ func (a *Attacher) cleanLive(ctx context.Context, f changeFacts) (wait bool, err
 	}
 	faultChangeCleaned.Hit()
 	e.FlushDone = f.Record.FlushRequest
-	if f.Record.Spec.Mode != volume.ModeWriteback || needsNewCache(f) {
+	if e.Mode == volume.ModeWriteback && (f.Record.Spec.Mode != volume.ModeWriteback || needsNewCache(f)) {
 		// From here on a crash costs the cache, not data: it is not dirty, and the
 		// table cannot make it so.
 		e.Mode = volume.ModeWritethrough

@@ -72,6 +72,8 @@ func decideChange(f changeFacts) changeStep {
 		return changeNothing // see The cache device fails
 	case f.Broken != "" || f.Status.Fail:
 		return changeImpossible
+	case e.Mode != volume.ModeWriteback && !e.Streams() && f.Status.Dirty > 0:
+		return changeClean // the journal denies it
 	case !e.Cached():
 		// A step was killed; the table that is live is writethrough (states.md).
 		if f.Record.Spec.Mode == volume.ModeNone || needsNewCache(f) {
@@ -152,8 +154,10 @@ func needsNewCache(f changeFacts) bool {
 	switch {
 	case f.Coarse != "":
 		return true
-	case f.cleanerStays() && f.Want.dataBytes > e.DataBytes:
+	case f.renews():
 		return true
+	case e.Recovered && e.Mode == volume.ModeWritethrough && f.Want.dataBytes > e.DataBytes:
+		return true // its longer table would call all of it dirty
 	case e.ChunkSectors == 0, f.Want.dataBytes == 0 || f.Want.dataBytes <= e.DataBytes && f.Want.fits(e.DataBytes):
 		return false
 	case f.Want.dataBytes < e.DataBytes:
@@ -179,6 +183,14 @@ func (f changeFacts) limited() bool {
 // dirty again, and a write to a dirty block goes to the SSD alone in every mode.
 func (f changeFacts) cleanerStays() bool {
 	return f.Entry.Recovered && f.Entry.Mode == volume.ModeWritethrough && f.Status.Policy == devmapper.PolicyCleaner
+}
+
+// renews tells a recovered cache that takes writes again by being made anew, because the cleaner is
+// live over it and a table in writeback mode would call all of it dirty: one that is clean, and one
+// that its dirty limit drains.
+func (f changeFacts) renews() bool {
+	return f.Entry.Recovered && f.Status.Policy == devmapper.PolicyCleaner && f.Record.Spec.Mode == volume.ModeWriteback &&
+		f.Problem == "" && f.Want.dataBytes > 0 && (f.Entry.Mode == volume.ModeWritethrough || f.limited())
 }
 
 // flushDue reports whether a flush was asked for that the node has not done yet.

@@ -62,6 +62,8 @@ func (s *attached) live(mode devmapper.CacheMode, policy devmapper.CachePolicy) 
 func flushAsked(f *changeFacts) { f.Record.FlushRequest = "t1" }
 func flushDone(f *changeFacts)  { f.Record.FlushRequest, f.Entry.FlushDone = "t1", "t1" }
 func recovered(f *changeFacts)  { f.Entry.Recovered = true }
+func dirty(f *changeFacts)      { f.Status.Dirty = 3 }
+func denied(f *changeFacts)     { f.Entry.Deny() }
 func marked(f *changeFacts)     { f.Entry.Marked = true }
 func tooCoarse(f *changeFacts)  { f.Coarse = "4096, not 512" }
 func poolGone(f *changeFacts)   { f.Problem = "no devices" }
@@ -145,9 +147,21 @@ func TestDecideChange(t *testing.T) {
 		"flush of writeback, done":            {runs(wb).live(through, cleaner).with(flushDone), changeRestore},
 		"clean, a map of an unclean stop":     {runs(wt).live(through, cleaner).with(recovered), changeDone},
 		"the same, flush to report":           {runs(wt).live(through, cleaner).with(recovered).with(flushDone), changeFlushed},
-		"the same, writeback again":           {runs(wt).live(through, cleaner).with(recovered).asks(wb), changeWriteback},
+		"the same, writeback again":           {runs(wt).live(through, cleaner).with(recovered).asks(wb), changeUncache},
+		"the same, marked":                    {runs(wt).live(through, cleaner).with(recovered).asks(wb).with(marked), changeUncache},
+		"the same, no pool":                   {runs(wt).live(through, cleaner).with(recovered).asks(wb).with(poolGone), changeWriteback},
+		"a dirty limit drains such a map":     {runs(wb).live(through, cleaner).with(recovered).with(bounded), changeClean},
+		"a dirty limit, still smq":            {runs(wb).live(through, smq).with(recovered).with(bounded), changeDone},
+		"a dirty limit, no pool":              {runs(wb).live(through, cleaner).with(recovered).with(bounded).with(poolGone), changeDone},
 		"the same, a larger size":             {runs(wt).live(through, cleaner).with(recovered).wants(128 * mib), changeUncache},
 		"a map of an unclean stop, writeback": {runs(wb).live(through, cleaner).with(recovered), changeRestore},
+		"the same, a larger size, smq":        {runs(wt).with(recovered).wants(128 * mib), changeUncache},
+		"dirty, and the journal denies it":    {runs(wt).with(dirty).with(marked), changeClean},
+		"dirty and denied, flush to report":   {runs(wt).with(dirty).with(flushDone), changeClean},
+		"dirty and denied, asked none":        {runs(wt).asks(none).with(dirty), changeClean},
+		"dirty, journal none":                 {runs(wt).with(dirty).with(denied), changeClean},
+		"dirty, journal and asked none":       {runs(wt).asks(none).with(dirty).with(denied), changeClean},
+		"dirty, and it fails":                 {runs(wt).with(dirty).with(func(f *changeFacts) { f.Broken = "it fails" }), changeImpossible},
 		"flush of writeback, to report":       {runs(wb).with(flushDone), changeFlushed},
 		"flush of writethrough":               {runs(wt).with(flushAsked), changeFlushed},
 		"flush and another mode":              {runs(wb).asks(wt).with(flushAsked), changeClean},

@@ -147,11 +147,6 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
 	}
-	if e.Recovered && e.Mode == volume.ModeWritethrough {
-		if err := a.leaveRecovered(ctx, e); err != nil {
-			return 0, err
-		}
-	}
 	if err := a.askedFor(ctx, e, size); err != nil {
 		return 0, err
 	}
@@ -160,6 +155,9 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	}
 	o, err := a.growOrigin(ctx, e)
 	if err != nil {
+		return 0, err
+	}
+	if err := a.leaveRecovered(ctx, e, o.Sectors); err != nil {
 		return 0, err
 	}
 	if e.Streams() {
@@ -186,15 +184,19 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	return e.OriginBytes, nil
 }
 
-// leaveRecovered takes away a cache over which no longer table can be loaded; another one is made
-// below the pod.
-func (a *Attacher) leaveRecovered(ctx context.Context, e *state.Entry) error {
+// leaveRecovered takes away a cache over which no longer table may be loaded: writes would go to the
+// SSD alone under a journal that denies it. Also one that the journal denies by now may be live: a
+// try before was killed in the middle. Another one is made below the pod.
+func (a *Attacher) leaveRecovered(ctx context.Context, e *state.Entry, sectors uint64) error {
+	if !e.Recovered || e.Mode == volume.ModeWriteback {
+		return nil
+	}
 	rec, err := a.Records.Get(ctx, e.ID)
 	if err != nil {
 		return err
 	}
 	f, err := a.changeOf(ctx, e, rec)
-	if err != nil || !f.LiveCache {
+	if err != nil || !f.LiveCache || f.Status.OriginSectors >= sectors {
 		return err
 	}
 	return a.uncacheLive(ctx, f)

@@ -102,6 +102,7 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	s.plan = uncached(s.plan, reason, cause.Error())
 	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.entry.Deny()
+	s.entry.Recovered = false // its devices are gone
 	if reason == v1alpha1.ReasonCacheDeviceError {
 		s.entry.NoCacheBefore = a.Now().Add(deviceRest)
 	}

@@ -51,7 +51,9 @@ const (
 	// would copy.
 	// 7: the origin may be a volume of another CSI driver, which an older program would not leave.
 	// Only records that say so have it.
-	version = 7
+	// 8: tables over a recovered cache call its blocks dirty, and an older program would load some.
+	// Only records that say so have it.
+	version = 8
 	// usual is the format of a record that asks for none.
 	usual = 6
 )

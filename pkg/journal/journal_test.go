@@ -141,7 +141,7 @@ func (r record) Check() error {
 // removed, and the records beside it can be worked with.
 func TestNewer(t *testing.T) {
 	for name, text := range map[string]string{
-		"format":       `{"version":8,"key":"new","record":{"State":"Staged","N":1}}`,
+		"format":       `{"version":9,"key":"new","record":{"State":"Staged","N":1}}`,
 		"other format": `{"version":9,"records":[1,2,3]}`,
 		"value":        `{"version":1,"key":"new","record":{"State":"FromTheFuture"}}`,
 	} {
@@ -230,7 +230,7 @@ func TestFormatted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for least, want := range map[int]string{0: `"version":6`, 6: `"version":6`, 7: `"version":7`} {
+	for least, want := range map[int]string{0: `"version":6`, 6: `"version":6`, 7: `"version":7`, 8: `"version":8`} {
 		if err := s.Save("a", needy{Least: least}); err != nil {
 			t.Fatal(err)
 		}

@@ -48,6 +48,8 @@ func decide(f facts) step {
 		return stepHealed
 	case f.broken() == "":
 		return stepNothing
+	case f.Status.Dirty > 0 && !e.Streams(): // a level of a stream is a copy
+		return stepAtRisk // whatever the journal says
 	case e.Mode == volume.ModeWritethrough || e.Mode == volume.ModeNone:
 		return stepDetach
 	}

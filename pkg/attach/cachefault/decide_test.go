@@ -32,6 +32,7 @@ func cloneFine(f *facts)     { f.Clone = &devmapper.CloneStatus{} }
 func isAtRisk(f *facts)      { f.AtRiskTold = true }
 func onOrigin(f *facts)      { f.LiveCache, f.LiveOrigin = false, true }
 func unreported(f *facts)    { f.Entry.FailoverCause = "it failed" }
+func streams(f *facts)       { f.Entry.Hydration = &state.Hydration{Stream: &state.Stream{}} }
 func dirtyBlocks(f *facts)   { f.Status.Dirty = 3 }
 
 func inState(s state.State) func(*facts) { return func(f *facts) { f.Entry.State = s } }
@@ -64,6 +65,9 @@ func TestDecide(t *testing.T) {
 		"killed after the swap":                           {cacheOn(none, onOrigin, unreported), stepReport},
 		"reported":                                        {cacheOn(none, onOrigin), stepNothing},
 		"no top device":                                   {cacheOn(wt, kernelFail, func(f *facts) { f.LiveCache = false }), stepNothing},
+		"dirty, whatever the journal says":                {cacheOn(wt, deadSSD, dirtyBlocks), stepAtRisk},
+		"dirty, and the journal denies it":                {cacheOn(none, deadSSD, dirtyBlocks), stepAtRisk},
+		"dirty, a level of a stream":                      {cacheOn(wt, deadSSD, dirtyBlocks, streams), stepDetach},
 		"writeback, Fail":                                 {cacheOn(wb, kernelFail), stepAtRisk},
 		"writeback, dirty":                                {cacheOn(wb, deadSSD, dirtyBlocks), stepAtRisk},
 		"writeback, clean now, but the next write is not": {cacheOn(wb, deadSSD), stepAtRisk},
@@ -85,10 +89,12 @@ func TestNeverForgetsDirt(t *testing.T) {
 	for _, fault := range []func(*facts){kernelFail, readOnlyMeta, needsCheck, deadSSD, cloneFailed, cloneReadOnly} {
 		for _, s := range []state.State{state.Staging, state.Staged, state.Flushing, state.Flushed, state.Releasing, state.Retained, state.Wiping, state.Prewarmed} {
 			for _, told := range []bool{false, true} {
-				f := cacheOn(volume.ModeWriteback, dirtyBlocks, fault, inState(s))
-				f.AtRiskTold = told
-				if got := decide(f); got == stepDetach {
-					t.Errorf("%s: %s of %+v", s, got, f.Status)
+				for _, mode := range []volume.CacheMode{volume.ModeNone, volume.ModeWritethrough, volume.ModeWriteback} {
+					f := cacheOn(mode, fault, dirtyBlocks, inState(s))
+					f.AtRiskTold = told
+					if got := decide(f); got == stepDetach {
+						t.Errorf("%s, %s: %s of %+v", s, mode, got, f.Status)
+					}
 				}
 			}
 		}

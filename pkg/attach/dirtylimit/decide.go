@@ -48,6 +48,8 @@ type facts struct {
 	Dirty, Growth int64
 	// DirtyFor is the time since nothing was dirty.
 	DirtyFor time.Duration
+	// Recovered is true of a cache of which each further table calls every block dirty.
+	Recovered bool
 }
 
 // decide is the table "The dirty limit" of states.md, in its order.
@@ -56,10 +58,15 @@ func decide(f facts) Level {
 	case f.Age > 0 && f.Dirty > 0 && f.DirtyFor >= f.Age:
 		return Draining
 	case f.Level == Writeback:
-		if f.Bytes > 0 && (f.Dirty >= highMark(f.Bytes) || f.Dirty+foreseen(f.Growth) >= f.Bytes) {
-			return Writethrough
+		switch {
+		case f.Bytes == 0 || f.Dirty < highMark(f.Bytes) && f.Dirty+foreseen(f.Growth) < f.Bytes:
+			return Writeback
+		case f.Recovered:
+			return Draining
 		}
-		return Writeback
+		return Writethrough
+	case f.Recovered:
+		return Draining // until the cache is made anew: each level begins with everything dirty
 	case f.Since < rest:
 		return f.Level
 	case f.Dirty <= lowMark(f.Bytes):

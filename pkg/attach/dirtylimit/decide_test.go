@@ -32,6 +32,13 @@ func TestDecide(t *testing.T) {
 		"old in writethrough":                   {facts{Age: minute, Bytes: 100 * mib, Level: Writethrough, Since: s, Dirty: mib, DirtyFor: 2 * minute}, Draining},
 		"flushed once":                          {facts{Age: minute, Level: Draining, Since: 4 * s}, Writeback},
 		"flush of a plugin before":              {facts{Age: minute, Level: Draining, Since: 4 * s, Dirty: 1, DirtyFor: s}, Draining},
+		"recovered, below the high mark":        {facts{Bytes: 100 * mib, Level: Writeback, Dirty: 74 * mib, Recovered: true}, Writeback},
+		"recovered, at the high mark":           {facts{Bytes: 100 * mib, Level: Writeback, Dirty: 75 * mib, Recovered: true}, Draining},
+		"recovered, foreseen":                   {facts{Bytes: 100 * mib, Level: Writeback, Dirty: 50 * mib, Growth: 200 * mib, Recovered: true}, Draining},
+		"recovered, in writethrough":            {facts{Bytes: 100 * mib, Level: Writethrough, Since: s, Dirty: 75 * mib, Recovered: true}, Draining},
+		"recovered, drained":                    {facts{Bytes: 100 * mib, Level: Draining, Since: 9 * s, Recovered: true}, Draining},
+		"recovered, old":                        {facts{Age: minute, Level: Writeback, Dirty: 1, DirtyFor: minute, Recovered: true}, Draining},
+		"recovered, old and drained":            {facts{Age: minute, Level: Draining, Since: 9 * s, Recovered: true}, Draining},
 		"writethrough for a limit that went":    {facts{Age: minute, Level: Writethrough, Since: 4 * s, Dirty: mib, DirtyFor: s}, Writeback},
 	}
 	for name, tc := range cases {

@@ -39,6 +39,8 @@ type Volume struct {
 	Age   time.Duration
 	// Flushing tells that a flush which was asked for cleans the cache: it is left alone.
 	Flushing bool
+	// Recovered tells a cache of which each further table calls every block dirty.
+	Recovered bool
 }
 
 // Host is the node whose volumes are kept within their limits.
@@ -113,6 +115,8 @@ type limit struct {
 	// is of [Volume].
 	next               time.Time
 	swapping, flushing bool
+	// recovered is of [Volume].
+	recovered bool
 }
 
 // idle reports whether nobody else is at the table.
@@ -204,7 +208,7 @@ func (k *Keeper) list(ctx context.Context) error {
 	defer k.mu.Unlock()
 	for _, v := range volumes {
 		l := limits[v.ID]
-		l.seen.Bytes, l.seen.Age, l.flushing = v.Bytes, v.Age, v.Flushing
+		l.seen.Bytes, l.seen.Age, l.flushing, l.recovered = v.Bytes, v.Age, v.Flushing, v.Recovered
 	}
 	k.limits = limits
 	return nil
@@ -359,7 +363,7 @@ func levelOf(st devmapper.CacheStatus) Level {
 func (l *limit) facts(now time.Time) facts {
 	return facts{
 		Bytes: l.seen.Bytes, Age: l.seen.Age, Level: l.level, Since: now.Sub(l.since),
-		Dirty: l.dirty, Growth: l.growth, DirtyFor: now.Sub(l.clean),
+		Dirty: l.dirty, Growth: l.growth, DirtyFor: now.Sub(l.clean), Recovered: l.recovered,
 	}
 }
 

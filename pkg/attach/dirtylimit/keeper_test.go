@@ -133,6 +133,20 @@ func TestKeeperSwapsAndRests(t *testing.T) {
 	}
 }
 
+// TestKeeperDrainsRecovered: a recovered cache is drained, and gets no other table of the limit's.
+func TestKeeperDrainsRecovered(t *testing.T) {
+	w := newWorld(t, Volume{ID: "v", Bytes: 100 * mib, Recovered: true})
+	w.dirty = 80 * mib
+	w.passes(2 * time.Second)
+	w.wantSwaps(Draining)
+	w.dirty = 0
+	w.passes(10 * time.Second)
+	w.wantSwaps()
+	w.volumes[0].Recovered = false // it was made anew
+	w.passes(2 * time.Second)
+	w.wantSwaps(Writeback)
+}
+
 func TestKeeperLooksOnlyWhenItMust(t *testing.T) {
 	w := newWorld(t, Volume{ID: "v", Bytes: 100 * mib})
 	w.passes(time.Second)

@@ -30,6 +30,12 @@ func (was earlierEntry) translate(e *Entry) {
 	}
 }
 
+// mayBeRecovered tells an entry of a version that did not say so: of a cache that may be live, also
+// below a journal that denies it. A stream's maps are new.
+func mayBeRecovered(e *Entry) bool {
+	return (e.State == Staging || e.State == Staged || e.State == Flushing) && e.DataBytes > 0 && !e.Streams()
+}
+
 // UnmarshalJSON implements json.Unmarshaler, as that of an Entry.
 func (p *Prewarm) UnmarshalJSON(b []byte) error {
 	type plain Prewarm

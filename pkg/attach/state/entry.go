@@ -76,8 +76,9 @@ type Entry struct {
 	DataBytes    int64  `json:"dataBytes,omitempty"`
 	MetaBytes    int64  `json:"metaBytes,omitempty"`
 	// Recovered is true of a cache whose map the kernel has open since an unclean stop: each
-	// table that is loaded over it calls every block dirty.
-	Recovered bool `json:"recovered,omitempty"`
+	// table that is loaded over it calls every block dirty. It is written if it is false, too: versions
+	// before did not know.
+	Recovered bool `json:"recovered"`
 	// Full is true if every chunk of the cache held a block of the volume when it was
 	// last flushed: then nothing of another volume is on its data.
 	Full bool `json:"full,omitempty"`
@@ -149,11 +150,15 @@ func (e *Entry) UnmarshalJSON(b []byte) error {
 	both := struct {
 		*plain
 		*earlierEntry
-	}{(*plain)(e), &earlierEntry{}}
+		Recovered *bool `json:"recovered"`
+	}{(*plain)(e), &earlierEntry{}, nil}
 	if err := json.Unmarshal(b, &both); err != nil {
 		return err
 	}
 	both.translate(e)
+	if e.Recovered = mayBeRecovered(e); both.Recovered != nil {
+		e.Recovered = *both.Recovered
+	}
 	return nil
 }
 
@@ -217,7 +222,8 @@ func (e *Entry) Activate(mode volume.CacheMode) {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = mode, true, false, nil
 }
 
-// Deny is said before the pod may write past the cache (I3).
+// Deny is said before the pod may write past the cache (I3). The cache is still live, so that
+// Recovered stays.
 func (e *Entry) Deny() {
 	e.Mode, e.Activated, e.Clean, e.Prewarm = volume.ModeNone, false, false, nil
 	e.Hydration.ForgetRetainedCache()
@@ -226,7 +232,7 @@ func (e *Entry) Deny() {
 // Anew is said before a cache that was not used is removed, in whose place the same stage
 // makes another one.
 func (e *Entry) Anew() {
-	e.Activated, e.Clean, e.Prewarm = false, false, nil
+	e.Activated, e.Clean, e.Prewarm, e.Recovered = false, false, nil, false
 	e.ChunkSectors, e.DataBytes, e.MetaBytes = 0, 0, 0
 }
 
@@ -242,16 +248,23 @@ type Lost struct {
 func (l *Lost) Foreign() bool { return l.To != 0 && !l.To.Ours() }
 
 // Format implements journal.Formatted: an earlier version takes an entry without a LUN for one that
-// was never attached.
+// was never attached, and loads tables over a recovered cache that make it dirty.
 func (e Entry) Format() int {
-	if e.Source.CSI != nil {
+	switch {
+	case e.Recovered:
+		return formatRecovered
+	case e.Source.CSI != nil:
 		return formatOrigins
 	}
 	return 0
 }
 
-// formatOrigins is the journal's format of origins that another driver has.
-const formatOrigins = 7
+// formatOrigins is the journal's format of origins that another driver has, formatRecovered that of
+// caches over which no other table may be loaded.
+const (
+	formatOrigins   = 7
+	formatRecovered = 8
+)
 
 // Hydration is a cache whose map is whole and whose data are still being copied
 // (states.md, The warm move).

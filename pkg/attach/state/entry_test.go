@@ -55,7 +55,7 @@ func TestValidate(t *testing.T) {
 // what comes of it may be journalled.
 func TestTransitions(t *testing.T) {
 	before := Entry{
-		State: Staging, Mode: volume.ModeWriteback, Activated: true, Clean: true, ChunkSectors: 256, DataBytes: 1 << 20, MetaBytes: 1 << 12,
+		State: Staging, Mode: volume.ModeWriteback, Activated: true, Clean: true, ChunkSectors: 256, DataBytes: 1 << 20, MetaBytes: 1 << 12, Recovered: true,
 		Prewarm: &Prewarm{Request: "r"}, Hydration: &Hydration{From: &volume.WarmSource{}, Deadline: time.Unix(1, 0)},
 	}
 	for name, c := range map[string]struct {
@@ -63,12 +63,14 @@ func TestTransitions(t *testing.T) {
 		want func(Entry) bool
 	}{
 		"activate": {func(e *Entry) { e.Activate(volume.ModeWritethrough) }, func(e Entry) bool {
-			return e.Mode == volume.ModeWritethrough && e.Activated && e.DataBytes > 0 && e.Hydration.From != nil
+			return e.Recovered && e.Mode == volume.ModeWritethrough && e.Activated && e.DataBytes > 0 && e.Hydration.From != nil
 		}},
 		"deny": {(*Entry).Deny, func(e Entry) bool {
-			return !e.Cached() && !e.Activated && e.DataBytes > 0 && e.Hydration != nil && e.Hydration.From == nil
+			return e.Recovered && !e.Cached() && !e.Activated && e.DataBytes > 0 && e.Hydration != nil && e.Hydration.From == nil
 		}},
-		"anew": {(*Entry).Anew, func(e Entry) bool { return e.Cached() && !e.Activated && e.CacheBytes() == 0 && e.ChunkSectors == 0 }},
+		"anew": {(*Entry).Anew, func(e Entry) bool {
+			return !e.Recovered && e.Cached() && !e.Activated && e.CacheBytes() == 0 && e.ChunkSectors == 0
+		}},
 	} {
 		e := before
 		hydration := *before.Hydration
@@ -76,6 +78,33 @@ func TestTransitions(t *testing.T) {
 		c.do(&e)
 		if !c.want(e) || e.Clean || e.Prewarm != nil || e.Validate() != nil {
 			t.Errorf("%s: %+v: %v", name, e, e.Validate())
+		}
+	}
+}
+
+// TestEarlierRecovered: an entry of a version that did not say whether its cache was recovered may be
+// of one, as long as that may be live. What this version writes says it.
+func TestEarlierRecovered(t *testing.T) {
+	const cache = `"dataBytes":4096`
+	for text, want := range map[string]bool{
+		`{"state":"Staged","mode":"writeback",` + cache + `}`:                              true,
+		`{"state":"Staged","mode":"writethrough",` + cache + `}`:                           true,
+		`{"state":"Staged","mode":"none",` + cache + `}`:                                   true,
+		`{"state":"Flushing","mode":"writeback",` + cache + `}`:                            true,
+		`{"state":"Staging","mode":"writeback",` + cache + `}`:                             true,
+		`{"state":"Staged","mode":"none"}`:                                                 false,
+		`{"state":"Retained","mode":"writeback","clean":true,` + cache + `}`:               false,
+		`{"state":"Staged","mode":"writethrough","hydration":{"stream":{}},` + cache + `}`: false,
+		`{"state":"Staged","mode":"writeback","recovered":false,` + cache + `}`:            false,
+		`{"state":"Retained","mode":"writeback","recovered":true,` + cache + `}`:           true,
+	} {
+		var e, again Entry
+		if err := json.Unmarshal([]byte(text), &e); err != nil || e.Recovered != want {
+			t.Errorf("%s: %t, %v", text, e.Recovered, err)
+		}
+		written, err := json.Marshal(e)
+		if err != nil || json.Unmarshal(written, &again) != nil || again.Recovered != want {
+			t.Errorf("%s: %t after it was written, %v", text, again.Recovered, err)
 		}
 	}
 }

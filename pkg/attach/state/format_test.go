@@ -11,11 +11,13 @@ import (
 var _ journal.Formatted = state.Entry{}
 
 // TestFormat: an earlier version must not take a volume of another driver for one that was never
-// attached, and reads all others.
+// attached, nor load a table over a recovered cache, and reads all others.
 func TestFormat(t *testing.T) {
 	lun := state.Entry{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.x"}}}
 	over := state.Entry{Source: volume.Source{CSI: &volume.CSISource{Driver: "d"}}}
-	if lun.Format() != 0 || over.Format() != 7 {
-		t.Errorf("formats %d and %d", lun.Format(), over.Format())
+	recovered := over
+	recovered.Recovered = true
+	if lun.Format() != 0 || over.Format() != 7 || recovered.Format() != 8 {
+		t.Errorf("formats %d, %d and %d", lun.Format(), over.Format(), recovered.Format())
 	}
 }

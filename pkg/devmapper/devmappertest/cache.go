@@ -360,7 +360,7 @@ func (c *cache) writeBack(block uint64) error {
 }
 
 // status is what the kernel says now. What a cache does in the background is done between
-// two looks: a cleaner, and a cache that is not writeback, write back what is dirty.
+// two looks: a cleaner writes back what is dirty, a cache that is not writeback one block of it.
 func (c *cache) status() devmapper.CacheStatus {
 	s := c.stat
 	s.OriginSectors, s.ChunkSectors = c.sectors, c.meta.chunk
@@ -370,7 +370,8 @@ func (c *cache) status() devmapper.CacheStatus {
 	s.CoreArgs, s.Policy, s.PolicyArgs = map[string]string{"migration_threshold": c.threshold}, c.policy, map[string]string{}
 	if c.policy == devmapper.PolicyCleaner || c.mode != devmapper.Writeback {
 		for _, block := range slices.Clone(c.age) {
-			if c.writeBack(block) != nil {
+			dirty := c.dirty[c.in[block]]
+			if c.writeBack(block) != nil || dirty && c.policy != devmapper.PolicyCleaner {
 				break
 			}
 		}
