@@ -186,6 +186,17 @@ func (p *photographer) Cut(ctx context.Context, id volume.SnapshotID, of volume.
 	return made, err
 }
 
+var _ backend.Snapshots = (*photographer)(nil)
+
+// CanCut implements backend.Snapshots: all volumes are thin.
+func (p *photographer) CanCut(ctx context.Context, of volume.ID, _ string) error {
+	_, err := p.m.svc.GetVolume(ctx, string(of))
+	return translate(err)
+}
+
+// CanBegin implements backend.Snapshots.
+func (p *photographer) CanBegin(context.Context, volume.ID, volume.ID, backend.Request) error { return nil }
+
 // Find implements backend.Snapshots.
 func (p *photographer) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
 	s, err := p.m.svc.GetSnapshot(ctx, string(id))
