@@ -195,7 +195,9 @@ func (p *photographer) CanCut(ctx context.Context, of volume.ID, _ string) error
 }
 
 // CanBegin implements backend.Snapshots.
-func (p *photographer) CanBegin(context.Context, volume.ID, volume.ID, backend.Request) error { return nil }
+func (p *photographer) CanBegin(context.Context, volume.ID, volume.ID, backend.Request) error {
+	return nil
+}
 
 // Find implements backend.Snapshots.
 func (p *photographer) Find(ctx context.Context, id volume.SnapshotID) (backend.Cut, error) {
