@@ -134,14 +134,7 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		Expect(err).NotTo(HaveOccurred())
 		pv, err := v.origin(ctx)
 		Expect(err).NotTo(HaveOccurred())
-		sum, err := v.write(ctx, 0, 16)
-		Expect(err).NotTo(HaveOccurred())
-
-		By("taking a snapshot below the running pod")
-		snapshot, err := v.snapshot(ctx, class, "before")
-		Expect(err).NotTo(HaveOccurred())
-		later, err := v.write(ctx, 0, 16)
-		Expect(err).NotTo(HaveOccurred())
+		snapshot, sum, later := v.snapshotBetween(ctx, class)
 
 		By("restoring it, larger, and cloning the volume, beside it")
 		restored, err := s.madeOn(ctx, nodeA, "restored", "2Gi", v, ofSnapshot(snapshot.Name))

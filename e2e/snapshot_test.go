@@ -90,6 +90,20 @@ func (s *space) claimFrom(ctx context.Context, name, size string, like *vol, fro
 	return v, nil
 }
 
+// snapshotBetween writes, takes a snapshot below the running pod, and writes again. It returns the
+// sums of what was written before, and later.
+func (v *vol) snapshotBetween(ctx context.Context, class string) (s *snapshotv1.VolumeSnapshot, sum, later string) {
+	GinkgoHelper()
+	sum, err := v.write(ctx, 0, 16)
+	Expect(err).NotTo(HaveOccurred())
+	By("taking a snapshot below the running pod")
+	s, err = v.snapshot(ctx, class, "before")
+	Expect(err).NotTo(HaveOccurred())
+	later, err = v.write(ctx, 0, 16)
+	Expect(err).NotTo(HaveOccurred())
+	return s, sum, later
+}
+
 func ofSnapshot(name string) corev1.TypedLocalObjectReference {
 	group := snapshotv1.GroupName
 	return corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: name}
@@ -102,14 +116,7 @@ var _ = Describe("Snapshots and clones", Label("snapshot", "lab"), func() {
 		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: xfs})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.start(ctx, nodeA)).To(Succeed())
-		sum, err := v.write(ctx, 0, 16)
-		Expect(err).NotTo(HaveOccurred())
-
-		By("taking a snapshot below the running pod")
-		snapshot, err := v.snapshot(ctx, class, "before")
-		Expect(err).NotTo(HaveOccurred())
-		later, err := v.write(ctx, 0, 16)
-		Expect(err).NotTo(HaveOccurred())
+		snapshot, sum, later := v.snapshotBetween(ctx, class)
 		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
 			if cv.Spec.Hold != nil || cv.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
 				return "it is held, or has not gone back to writeback"

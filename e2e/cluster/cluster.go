@@ -170,9 +170,9 @@ func (c *Cluster) registeredNodes(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var names []string
-	for _, n := range list.Items {
-		if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == DriverName }) {
-			names = append(names, n.Name)
+	for i := range list.Items {
+		if kube.Registered(&list.Items[i], DriverName) {
+			names = append(names, list.Items[i].Name)
 		}
 	}
 	slices.Sort(names)

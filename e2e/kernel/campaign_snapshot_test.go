@@ -66,20 +66,22 @@ func (c *campaign) snapshotKilled() {
 	c.mustBe(s)
 }
 
-// snapshotStopped: the node stops on the way, and flushes when it is back.
-func (c *campaign) snapshotStopped() {
+// snapFor asks for a snapshot under load, for a while; done says that it was made.
+func (c *campaign) snapFor() (s *shot, done bool) {
 	end := c.begin(c.load(c.r))
-	s := c.snap()
-	done := s.ask()
+	defer end()
+	s = c.snap()
+	done = s.ask()
 	for range c.r.IntN(4) {
 		c.drain()
 		done = done || s.ask()
 	}
-	end()
-	c.stop(false, c.load(c.r))
-	c.repairSometimes()
-	c.again(checker.LossNode)
-	end = c.begin(c.load(c.r))
+	return s, done
+}
+
+// finish has such a snapshot made under load, unless it was, and judged.
+func (c *campaign) finish(s *shot, done bool) {
+	end := c.begin(c.load(c.r))
 	if !done {
 		s.insist(c.drain)
 	}
@@ -87,16 +89,18 @@ func (c *campaign) snapshotStopped() {
 	c.mustBe(s)
 }
 
+// snapshotStopped: the node stops on the way, and flushes when it is back.
+func (c *campaign) snapshotStopped() {
+	s, done := c.snapFor()
+	c.stop(false, c.load(c.r))
+	c.repairSometimes()
+	c.again(checker.LossNode)
+	c.finish(s, done)
+}
+
 // snapshotAtRest: the volume leaves its node on the way, and comes to the other one.
 func (c *campaign) snapshotAtRest() {
-	end := c.begin(c.load(c.r))
-	s := c.snap()
-	done := s.ask()
-	for range c.r.IntN(4) {
-		c.drain()
-		done = done || s.ask()
-	}
-	end()
+	s, done := c.snapFor()
 	c.leave()
 	ctx := c.t.Context()
 	mustPass(c.t, "unpublish", c.m.svc.UnexportVolume(ctx, string(c.req.ID), "", ""))
@@ -111,12 +115,7 @@ func (c *campaign) snapshotAtRest() {
 	_, other := c.here()
 	c.goTo(other)
 	c.use()
-	end = c.begin(c.load(c.r))
-	if !done {
-		s.insist(c.drain)
-	}
-	end()
-	c.mustBe(s)
+	c.finish(s, done)
 }
 
 // cutUndrained: the storage server is not asked for what the SSD alone has.

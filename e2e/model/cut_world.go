@@ -140,13 +140,7 @@ func (w Cutting) consenting() Cutting      { w.Consent = true; return w }
 func (w Cutting) without(f CutFix) Cutting { w.Without |= f; return w }
 
 // running is the world with a pod.
-func (w Cutting) running() Cutting {
-	violation, refused, last := replay(w, cutEvents(), podRuns)
-	if violation != "" || refused != "" {
-		panic("no pod comes to run: " + violation + refused)
-	}
-	return last
-}
+func (w Cutting) running() Cutting { return behind(w, cutEvents(), podRuns) }
 
 // podRuns are the steps to a pod that runs.
 var podRuns = []string{"publish", "stage is decided", "4 x next act of the node"}

@@ -44,6 +44,15 @@ func unfolded(trace []string) []string {
 	return out
 }
 
+// behind is the world behind the steps to a pod that runs.
+func behind[W comparable](w W, events []eventOf[W], trace []string) W {
+	violation, refused, last := replay(w, events, trace)
+	if violation != "" || refused != "" {
+		panic("no pod comes to run: " + violation + refused)
+	}
+	return last
+}
+
 // replay lets the events of a trace happen one after the other. It ends at the first that
 // cannot, and says which one that is, or at a violation.
 func replay[W comparable](w W, events []eventOf[W], trace []string) (violation, refused string, last W) {

@@ -50,11 +50,8 @@ func newKubeconfig(o *options) *cobra.Command {
 		Short: "Print the path of the administrator's kubeconfig, for use within `lab run`",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			lab, err := o.lab()
+			lab, err := o.labUp()
 			if err != nil {
-				return err
-			}
-			if err := lab.MustBeUp(); err != nil {
 				return err
 			}
 			fmt.Println(lab.Kubeconfig())
@@ -72,11 +69,8 @@ NEARFLASH_LAB_ID and PATH. The program replaces this one: signals and exit statu
 are its own. The lab's network leads nowhere else.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			lab, err := o.lab()
+			lab, err := o.labUp()
 			if err != nil {
-				return err
-			}
-			if err := lab.MustBeUp(); err != nil {
 				return err
 			}
 			env, err := withLabProgram(lab.Environ(os.Environ()))

@@ -80,6 +80,15 @@ func (o *options) lab() (*cluster.Lab, error) {
 	return cluster.New(id, root, "", os.Stderr)
 }
 
+// labUp is lab for what needs one that is up.
+func (o *options) labUp() (*cluster.Lab, error) {
+	lab, err := o.lab()
+	if err != nil {
+		return nil, err
+	}
+	return lab, lab.MustBeUp()
+}
+
 // errNoCheckout is returned when there is no telling which checkout is meant.
 var errNoCheckout = errors.New("the working folder is not in a checkout of nearflash")
 

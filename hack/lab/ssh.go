@@ -28,11 +28,8 @@ it is ended. KEYFILE is made when it listens, and has the one key that is let in
 asked for; systemctl stops, starts and shows the services of the guest's agent.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lab, err := o.lab()
+			lab, err := o.labUp()
 			if err != nil {
-				return err
-			}
-			if err := lab.MustBeUp(); err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

@@ -131,11 +131,8 @@ func newImages(o *options) *cobra.Command {
 		Short: "Load archives of other images on both nodes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			lab, err := o.lab()
+			lab, err := o.labUp()
 			if err != nil {
-				return err
-			}
-			if err := lab.MustBeUp(); err != nil {
 				return err
 			}
 			return lab.AddImages(cmd.Context(), args)

@@ -279,6 +279,14 @@ func TestHoldBelowPod(t *testing.T) {
 	l.leave(l.a)
 }
 
+// setBack gives the record an earlier status, as a restore of etcd does.
+func (l *life) setBack(to v1alpha1.CachedVolumeStatus) {
+	l.t.Helper()
+	before := l.record()
+	to.DeepCopyInto(&before.Status)
+	l.must("set the record back", l.api.Status().Update(l.ctx, before))
+}
+
 // TestHoldReleased: the record of a volume is of before a restore of etcd, and says that its node
 // has released it. The node says that it has nothing of the volume once that is so.
 func TestHoldReleased(t *testing.T) {
@@ -293,9 +301,7 @@ func TestHoldReleased(t *testing.T) {
 	req := l.publish(l.a.name)
 	l.must("stage", l.a.Stage(l.ctx, req))
 	l.a.podWrites(2, 1, 2)
-	before := l.record()
-	released.DeepCopyInto(&before.Status)
-	l.must("set the record back", l.api.Status().Update(l.ctx, before))
+	l.setBack(released)
 	l.hold("t")
 	l.must("repair", l.a.Repair(l.ctx)) // its pod has the volume
 	if answered() {
@@ -326,9 +332,7 @@ func TestHoldLostJournal(t *testing.T) {
 			req := l.publish(l.a.name)
 			l.must("stage", l.a.Stage(l.ctx, req))
 			l.a.podWrites(3, 1, 2)
-			before := l.record()
-			released.DeepCopyInto(&before.Status)
-			l.must("set the record back", l.api.Status().Update(l.ctx, before))
+			l.setBack(released)
 			l.a.powerLoss()
 			l.must("lose the journal", os.Remove(filepath.Join(l.a.files(), "journal", string(volumeID)+".json")))
 			l.a.start()

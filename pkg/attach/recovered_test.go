@@ -28,6 +28,17 @@ func crashedLife(t testing.TB, d ...disaster) *life {
 // running has the volume staged, if its node has lost its power.
 func (l *life) running(p *plugin) error { return l.stageUnlessRunning(l.a, p, l.req) }
 
+// whileRunning has a process do something with the staged volume, and may end in the middle.
+func (l *life) whileRunning(what string, do func(p *plugin) error) {
+	l.t.Helper()
+	l.persist(l.a, what, func(p *plugin) error {
+		if err := l.running(p); err != nil {
+			return err
+		}
+		return do(p)
+	})
+}
+
 // grow has the volume grow.
 func (l *life) grow(size int64) {
 	l.t.Helper()
@@ -39,10 +50,7 @@ func (l *life) grow(size int64) {
 // expand has a process expand it, which may end in the middle.
 func (l *life) expand() {
 	l.t.Helper()
-	l.persist(l.a, "expand", func(p *plugin) error {
-		if err := l.running(p); err != nil {
-			return err
-		}
+	l.whileRunning("expand", func(p *plugin) error {
 		_, err := p.Expand(l.ctx, volumeID, staging, false, 0)
 		return err
 	})
@@ -55,10 +63,7 @@ func (l *life) heldAfterCrash() {
 	l.persist(l.a, "stage", l.running)
 	l.a.podReads()
 	l.hold("t")
-	l.persist(l.a, "flush", func(p *plugin) error {
-		if err := l.running(p); err != nil {
-			return err
-		}
+	l.whileRunning("flush", func(p *plugin) error {
 		if _, err := p.Change(l.ctx); err != nil {
 			return err
 		}
@@ -77,19 +82,13 @@ func (l *life) heldAfterCrash() {
 	l.grow(2 * lunBytes)
 	l.expand()
 	write(3, 1, 3)
-	l.persist(l.a, "change", func(p *plugin) error {
-		if err := l.running(p); err != nil {
-			return err
-		}
+	l.whileRunning("change", func(p *plugin) error {
 		_, err := p.Change(l.ctx)
 		return err
 	})
 	write(4, 2, 4)
 	l.hold("")
-	l.persist(l.a, "let go", func(p *plugin) error {
-		if err := l.running(p); err != nil {
-			return err
-		}
+	l.whileRunning("let go", func(p *plugin) error {
 		if _, err := p.Change(l.ctx); err != nil {
 			return err
 		}
@@ -280,10 +279,7 @@ func (l *life) limitAfterCrash() {
 		_, err := p.DirtyLimits().Host.SwapTo(l.ctx, volumeID, l.req.Publication.Fence, to)
 		return err
 	}
-	l.persist(l.a, "drain", func(p *plugin) error {
-		if err := l.running(p); err != nil {
-			return err
-		}
+	l.whileRunning("drain", func(p *plugin) error {
 		limited, err := p.DirtyLimits().Host.Limited(l.ctx)
 		if err == nil && len(limited) == 1 {
 			to := dirtylimit.Writeback

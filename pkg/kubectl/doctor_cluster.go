@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/kube"
 )
 
 // The labels that the chart puts on the driver's pods.
@@ -152,8 +153,8 @@ func (s *session) gather(ctx context.Context) (*clusterFacts, error) {
 	for i := range nodes.Items {
 		f.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	for _, n := range csiNodes.Items {
-		f.registered[n.Name] = slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driverName })
+	for i := range csiNodes.Items {
+		f.registered[csiNodes.Items[i].Name] = kube.Registered(&csiNodes.Items[i], driverName)
 	}
 	for i := range pools.Items {
 		f.pools[pools.Items[i].Name] = &pools.Items[i]

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -206,7 +207,7 @@ func (s *Service) mute(ctx context.Context, pool *v1alpha1.CachePool) (string, e
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return "", err
 	}
-	if !slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == s.driver }) {
+	if !kube.Registered(node, s.driver) {
 		return fmt.Sprintf("no nearflash node plugin runs there (its kubelet does not know driver %s). If none is to run there any more, and nothing of its SSDs is wanted, delete CachePool %s", s.driver, pool.Name), nil
 	}
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); c != nil && c.Status == metav1.ConditionFalse {
@@ -233,14 +234,7 @@ func (s *Service) lost(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, records.Error("read Node "+name, err)
 	}
-	return !ready(node), nil
-}
-
-// ready reports whether Kubernetes hears of a node.
-func ready(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return !kube.NodeReady(node), nil
 }
 
 // usedOn names a node whose kubelet says that it uses a volume, "" if none does. A kubelet that
@@ -253,7 +247,7 @@ func (s *Service) usedOn(ctx context.Context, id volume.ID) (string, error) {
 			return "", records.Error("list Nodes", err)
 		}
 		for i := range page.Items {
-			if n := &page.Items[i]; ready(n) && slices.Contains(n.Status.VolumesInUse, name) {
+			if n := &page.Items[i]; kube.NodeReady(n) && slices.Contains(n.Status.VolumesInUse, name) {
 				return n.Name, nil
 			}
 		}

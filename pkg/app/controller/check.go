@@ -264,8 +264,7 @@ func checkRegistration(ctx context.Context, api client.Reader, node string, f *f
 		f.problem("CSINode %s: %v", node, err)
 		return
 	}
-	known := slices.ContainsFunc(object.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver.Name })
-	if !known {
+	if !kube.Registered(&object, driver.Name) {
 		f.problem("the kubelet of node %s does not know %s: is node.kubeletDir its root directory?", node, driver.Name)
 		return
 	}

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/metrics"
 )
 
@@ -27,15 +26,8 @@ const storageInterval = 30 * time.Second
 
 // clusterMetrics adds to mgr what the metrics of the cluster rest on, and returns them. storage
 // is nil without a storage server.
-func clusterMetrics(ctx context.Context, mgr manager.Manager, address string, storage backend.Backend) (prometheus.Collector, error) {
+func clusterMetrics(mgr manager.Manager, address string, storage backend.Backend) (prometheus.Collector, error) {
 	informed := mgr.GetCache()
-	for _, obj := range []client.Object{
-		&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}, &v1alpha1.CacheMigration{}, &corev1.Node{}, &storagev1.CSINode{},
-	} {
-		if _, err := informed.GetInformer(ctx, obj, cache.BlockUntilSynced(false)); err != nil {
-			return nil, fmt.Errorf("informer of %T: %w", obj, err)
-		}
-	}
 	c := metrics.NewCluster(mgr.Elected(), func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed) }, time.Now)
 	if reporter, ok := storage.(backend.Reporter); ok {
 		w := &storageWatch{storage: reporter, address: address}
@@ -47,7 +39,8 @@ func clusterMetrics(ctx context.Context, mgr manager.Manager, address string, st
 	return c, nil
 }
 
-// clusterFacts reads from informers. It waits until they have everything.
+// clusterFacts reads from informers, which the first scrape begins: a process that does not lead
+// needs none of them. It waits until they have everything.
 func clusterFacts(ctx context.Context, in client.Reader) (f metrics.ClusterFacts, err error) {
 	volumes, pools, moves := &v1alpha1.CachedVolumeList{}, &v1alpha1.CachePoolList{}, &v1alpha1.CacheMigrationList{}
 	nodes, registrations := &corev1.NodeList{}, &storagev1.CSINodeList{}
@@ -60,13 +53,11 @@ func clusterFacts(ctx context.Context, in client.Reader) (f metrics.ClusterFacts
 	f = metrics.ClusterFacts{Volumes: volumes.Items, Pools: pools.Items, Moves: moves.Items, Ready: map[string]bool{}, Registered: map[string]bool{}}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		f.Ready[n.Name] = slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		})
+		f.Ready[n.Name] = kube.NodeReady(n)
 	}
 	for i := range registrations.Items {
 		n := &registrations.Items[i]
-		f.Registered[n.Name] = slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver.Name })
+		f.Registered[n.Name] = kube.Registered(n, driver.Name)
 	}
 	return f, nil
 }

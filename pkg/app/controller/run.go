@@ -75,7 +75,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err != nil {
 		return err
 	}
-	known, err := clusterMetrics(ctx, mgr, cfg.Target.Address, storage)
+	known, err := clusterMetrics(mgr, cfg.Target.Address, storage)
 	if err != nil {
 		return fmt.Errorf("metrics of the cluster: %w", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -118,7 +118,7 @@ func (b *Backend) registered(ctx context.Context, node, driver string) error {
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}
-	if !slices.ContainsFunc(object.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver }) {
+	if !kube.Registered(object, driver) {
 		return fmt.Errorf("%w: the kubelet of node %s does not know driver %s, which has the volume's origin: does its node plugin run there?", volume.ErrNodeNotFound, node, driver)
 	}
 	return nil
