@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -102,14 +103,26 @@ func (a *Adopter) makeVolume(ctx context.Context, j *journal, pv *corev1.Persist
 	if goesOn, err := a.goesOn(ctx, j); err != nil || goesOn {
 		return err
 	}
-	now, err := get[corev1.PersistentVolume](ctx, a, "PersistentVolume", named(pv.Name))
-	if err != nil || now == nil || now.UID != pv.UID {
-		return err
+	return a.takeBack(ctx, pv)
+}
+
+// takeBack deletes a PersistentVolume that is not to be. Kubernetes writes to a new one at once,
+// and each deletion is of what was judged: so it may take several.
+func (a *Adopter) takeBack(ctx context.Context, pv *corev1.PersistentVolume) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		now, err := get[corev1.PersistentVolume](ctx, a, "PersistentVolume", named(pv.Name))
+		if err != nil || now == nil || now.UID != pv.UID {
+			return err
+		}
+		if !kept(now) {
+			return fmt.Errorf("it is on %s since", now.Spec.PersistentVolumeReclaimPolicy)
+		}
+		return a.remove(ctx, "PersistentVolume", now)
+	})
+	if err != nil { // not wrapped: another look would not find it
+		return fmt.Errorf("PersistentVolume %s was made although the command was overtaken by another: set it on Retain, and delete it (%v)", pv.Name, err)
 	}
-	if !kept(now) {
-		return fmt.Errorf("PersistentVolume %s was made although the command was overtaken by another, and is on %s since: set it on Retain, and delete it", now.Name, now.Spec.PersistentVolumeReclaimPolicy)
-	}
-	return a.remove(ctx, "PersistentVolume", now)
+	return nil
 }
 
 // keep sets a PersistentVolume on Retain. Its policy is not set back by who was overtaken: whoever

@@ -28,7 +28,7 @@ func TestAdoption(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"there-and-back": testThereAndBack, "killed": testKilled, "released-killed": testReleaseKilled, "taken-back": testTakenBack,
 		"made-again": testMadeAgain, "in-use": testInUse, "vanished": testVanished, "changed": testChanged, "rebound": testRebound,
-		"stalled": testStalled, "twin": testTwin, "journal-deleted": testJournalDeleted,
+		"stalled": testStalled, "twin": testTwin, "twin-changed": testTwinChanged, "journal-deleted": testJournalDeleted,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newFixture(t, cfg, "d-"+name)) })
 	}

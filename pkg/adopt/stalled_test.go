@@ -131,6 +131,40 @@ func testTwin(t *testing.T, f *fixture) {
 	f.wantOne("released", pv)
 }
 
+// testTwinChanged: one that stalls before it makes the PersistentVolume takes it back, also if
+// Kubernetes writes to it at that moment.
+func testTwinChanged(t *testing.T, f *fixture) {
+	_, pv := f.bound("data")
+	other := f.adopter(f.api)
+	f.must(other.Adopt(t.Context(), f.key("data"), Want{}))
+	f.must(f.use(f.wantAdopted("adopted", pv, "data")))
+	overtaken, writes := false, 0
+	api := interceptor.NewClient(f.api, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if obj.GetName() == pv.Name {
+				f.must(errors.Join(other.Release(ctx, f.key("data")), other.Adopt(ctx, f.key("data"), Want{})))
+				overtaken = true
+			}
+			return c.Create(ctx, obj, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			if overtaken && obj.GetName() == pv.Name && writes < 2 {
+				writes++
+				now := f.pv(pv.Name)
+				base := now.DeepCopy()
+				now.Annotations = map[string]string{"example.org/write": fmt.Sprint(writes)}
+				f.must(f.api.Patch(ctx, now, client.MergeFrom(base)))
+			}
+			return c.Delete(ctx, obj, opts...)
+		},
+	})
+	if err := f.adopter(api).Release(t.Context(), f.key("data")); err == nil || !overtaken || writes != 2 {
+		t.Errorf("overtaken %v, %d writes: %v", overtaken, writes, err)
+	}
+	f.wantOne("taken back", pv)
+	f.wantAdopted("taken back", pv, "data")
+}
+
 // testJournalDeleted: an adoption whose journal somebody deletes is not done, and can be released.
 func testJournalDeleted(t *testing.T, f *fixture) {
 	c, pv := f.bound("data")
