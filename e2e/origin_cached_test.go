@@ -69,17 +69,19 @@ func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
 	return nodes, err
 }
 
-// expectFollowed: the cache of a volume that has come to its node for the generation-th time was
-// taken from the node before, and has what it had there: at once by clone, and by stream when all
-// of it has come.
-func (v *vol) expectFollowed(ctx context.Context, from string, generation int64, method v1alpha1.MigrationMethod, before float64) {
+// expectCloned: the cache of a volume that has just moved came with it by clone, and serves at once.
+func (v *vol) expectCloned(ctx context.Context, generation int64, before float64) {
 	GinkgoHelper()
-	if method == v1alpha1.MigrationClone {
-		v.expectHits(ctx, before)
-	}
+	v.expectHits(ctx, before)
 	cm, err := v.awaitMoved(ctx, generation)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(cm.Spec.SourceNode).To(Equal(from))
+	v.expectFollowed(ctx, cm, v1alpha1.MigrationClone, before)
+}
+
+// expectFollowed: the cache of a volume has come with it, by the method.
+func (v *vol) expectFollowed(ctx context.Context, cm *v1alpha1.CacheMigration, method v1alpha1.MigrationMethod, before float64) {
+	GinkgoHelper()
+	Expect(cm.Spec.SourceNode).To(Equal(otherNode(v.node)))
 	Expect(cm.Spec.Method).To(Equal(method))
 	Expect(v.expectWhole(ctx)).To(Succeed())
 	v.expectHits(ctx, before)
@@ -108,7 +110,8 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 
 		By("moving it to the other node, by clone")
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		v.expectFollowed(ctx, nodeA, 2, v1alpha1.MigrationClone, before)
+		generation := int64(2)
+		v.expectCloned(ctx, generation, before)
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWritethrough)).To(Succeed())
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeB))
@@ -122,8 +125,8 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(err).NotTo(HaveOccurred())
 		Expect(k.Lab.KillOrigin(ctx)).To(Succeed())
 		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
-		Expect(v.restart(ctx, nodeA)).To(Succeed())
-		v.expectFollowed(ctx, nodeB, 3, v1alpha1.MigrationStream, before)
+		cm := v.moveByStream(ctx, &generation, func() {}, func() { Expect(v.warmUp(ctx)).To(Succeed()) })
+		v.expectFollowed(ctx, cm, v1alpha1.MigrationStream, before)
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("deleting it")

@@ -165,7 +165,7 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		sum, before, _ := v.warm(ctx)
 
 		Expect(v.restart(ctx, nodeB)).To(Succeed())
-		v.expectFollowed(ctx, nodeA, 2, v1alpha1.MigrationClone, before)
+		v.expectCloned(ctx, 2, before)
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 		v.deleteCeph(ctx, pv.Name)
 	}, NodeTimeout(specLimit))

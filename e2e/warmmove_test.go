@@ -170,14 +170,22 @@ func (v *vol) migration(ctx context.Context, generation int64) (*v1alpha1.CacheM
 }
 
 // awaitMoved waits until a move is complete.
-func (v *vol) awaitMoved(ctx context.Context, generation int64) (cm *v1alpha1.CacheMigration, err error) {
+func (v *vol) awaitMoved(ctx context.Context, generation int64) (*v1alpha1.CacheMigration, error) {
+	cm, err := v.awaitMoveEnded(ctx, generation)
+	if err == nil && cm.Status.Outcome != v1alpha1.MigrationCompleted {
+		err = fmt.Errorf("CacheMigration %s: outcome %q, %s", cm.Name, cm.Status.Outcome, cm.Status.OutcomeMessage)
+	}
+	return cm, err
+}
+
+// awaitMoveEnded waits until a move has ended, as it may.
+func (v *vol) awaitMoveEnded(ctx context.Context, generation int64) (cm *v1alpha1.CacheMigration, err error) {
 	err = cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		if cm, err = v.migration(ctx, generation); err != nil {
 			return "", err
 		}
-		if cm.Status.Outcome != v1alpha1.MigrationCompleted {
-			return fmt.Sprintf("CacheMigration %s: outcome %q, %s; source %+v, progress %+v",
-				cm.Name, cm.Status.Outcome, cm.Status.OutcomeMessage, cm.Status.Source, cm.Status.Progress), nil
+		if cm.Status.Outcome == "" {
+			return fmt.Sprintf("CacheMigration %s: no outcome; source %+v, progress %+v", cm.Name, cm.Status.Source, cm.Status.Progress), nil
 		}
 		return "", nil
 	})
