@@ -249,7 +249,7 @@ func inUseAndLost(t *testing.T, m *machine, n *node) *node {
 	if e, err := d.n.Journal.Load(string(d.req.ID)); err != nil || !e.MayBeDirty() {
 		t.Errorf("the journal of what is kept: %+v, %v", e, err)
 	}
-	mustPass(t, "give up", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.PossiblyDirty = false; return nil }))
+	mustPass(t, "give up", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.PossiblyDirty, r.Volume.GivenUp = false, true; return nil }))
 	d.stage()
 	check(t, d.device(), origin, 0)
 	d.unstage()
@@ -280,7 +280,7 @@ func lostSince(t *testing.T, m *machine, n *node) *node {
 			t.Errorf("repair: %v", err)
 		}
 	}
-	mustPass(t, "give up", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.PossiblyDirty = false; return nil }))
+	mustPass(t, "give up", d.rec.update(d.req.ID, func(r *fileRecord) error { r.Volume.PossiblyDirty, r.Volume.GivenUp = false, true; return nil }))
 	d.stage()
 	d.unstage()
 	d.remove()

@@ -141,7 +141,7 @@ func abandonCut(w *Cutting) (string, bool) {
 	if r := w.Record; r.Published || !r.Dirty || !w.Consent {
 		return "", false
 	}
-	w.Record.Dirty = false
+	w.Record.Dirty, w.Record.GivenUp = false, true
 	w.Truth.Given, w.Truth.Owed = w.Truth.Acked, false
 	return "", true
 }

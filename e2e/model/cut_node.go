@@ -110,6 +110,7 @@ func stageCut(w *Cutting) (string, bool) {
 	p := attach.DecideStage(attach.StageFacts{
 		Entry: n.entry(), SameBoot: n.Journal.SameBoot, TopActive: n.Top != TopNone, TopOurs: n.Top != TopNone,
 		Cache: n.facts(), Fence: cutFence, Record: *rec, Node: cutFence.Node,
+		Proof: attach.Proof{GivenUp: attach.GivenUp(n.entry(), n.facts(), rec)},
 	})
 	if p.Refuse != nil {
 		return "", false
@@ -118,7 +119,7 @@ func stageCut(w *Cutting) (string, bool) {
 	switch {
 	case n.Work.Cache == Adopt:
 		n.Work.Op = cutAdopt // which flushes below a hold
-	case n.Work.Cache == Recover && !w.Record.Dirty:
+	case n.Work.Cache == Recover && !w.Record.Dirty && (w.Record.GivenUp || w.Record.Hold != 0):
 		n.Work.Op = cutAbandoned
 	}
 	return "", true
@@ -178,7 +179,7 @@ func downCut(w *Cutting) (string, bool) {
 		f.Cache = n.facts()
 	}
 	f.Record = w.volume(w.Record)
-	f.Proof = attach.Proof{Deleted: w.Record.Gone}
+	f.Proof = attach.Proof{Deleted: w.Record.Gone, GivenUp: attach.GivenUp(f.Entry, n.facts(), f.Record)}
 	ops := map[attach.DownAction]cutOp{
 		attach.DownFlush: cutFlush, attach.DownRecover: cutRecover, attach.DownRelease: cutRelease, attach.DownDetach: cutWipe, attach.DownWipe: cutWipe,
 	}

@@ -67,6 +67,8 @@ func (k holdToken) String() string {
 // held is the CachedVolume.
 type held struct {
 	Published, Dirty bool
+	// GivenUp is true if writes were abandoned.
+	GivenUp bool
 	// Old is true of a record that was not judged since the last takeover. Gone is true when
 	// the volume was deleted.
 	Old, Gone         bool
@@ -155,7 +157,7 @@ func (w *Cutting) volume(r held) *volume.Volume {
 	}
 	v := &volume.Volume{
 		ID: "v", Spec: volume.Spec{Mode: modes[w.Mode], AcceptNodeLoss: w.Mode == Writeback}, Fence: cutFence,
-		Published: r.Published, PossiblyDirty: r.Dirty, FlushRequest: r.Flush.String(), FlushDone: r.Done.String(),
+		Published: r.Published, PossiblyDirty: r.Dirty, GivenUp: r.GivenUp, FlushRequest: r.Flush.String(), FlushDone: r.Done.String(),
 	}
 	if r.Hold != 0 {
 		v.Hold = &volume.Hold{Name: "s", Token: r.Hold.String()}

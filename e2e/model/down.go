@@ -2,6 +2,7 @@ package model
 
 import (
 	"github.com/nearflash/nearflash/pkg/attach"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -44,6 +45,13 @@ func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
 	p := attach.Proof{Deleted: m.Told.UID == known.UID && m.Told.UID != 0 && known.Generation <= m.Told.Generation}
 	if w.Without&Proofs != 0 {
 		p.Deleted = p.Deleted || w.record().UID != known.UID
+	}
+	if rec := w.shown(); w.record().UID != 0 && rec.Fence == known.fence(n) {
+		var e *state.Entry
+		if journalled {
+			e = attach.Believed(m.entry(n), w.cacheFacts(n), rec)
+		}
+		p.GivenUp = attach.GivenUp(e, w.cacheFacts(n), &rec)
 	}
 	if journalled && !w.Static && !w.Server.Deleted {
 		p.LUN, p.SameLUN = int64(w.Server.Admitted[n-1]), true

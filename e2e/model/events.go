@@ -193,7 +193,7 @@ func abandon(w *World) (string, bool) {
 	if r := w.record(); r.Published || !r.Dirty || !w.Consent {
 		return "", false
 	}
-	w.record().Dirty = false
+	w.record().Dirty, w.record().GivenUp = false, w.record().Generation
 	w.abandon()
 	return "", true
 }

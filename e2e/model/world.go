@@ -93,6 +93,8 @@ type Record struct {
 	UID, Generation            uint8
 	Owner                      Node
 	Published, Dirty, Deleting bool
+	// GivenUp is the generation whose writes were abandoned last.
+	GivenUp uint8
 	// Old is true of a record that was not judged since the last takeover.
 	Old bool
 }
@@ -238,7 +240,7 @@ func (r Record) volume(mode Mode) volume.Volume {
 	return volume.Volume{
 		ID: "v", Spec: volume.Spec{Mode: modes[mode], AcceptNodeLoss: mode == Writeback},
 		Fence:     volume.Fence{UID: uids[r.UID], Generation: int64(r.Generation), Node: r.Owner.String()},
-		Published: r.Published, PossiblyDirty: r.Dirty,
+		Published: r.Published, PossiblyDirty: r.Dirty, GivenUp: r.GivenUp != 0 && r.GivenUp == r.Generation,
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -15,6 +17,9 @@ func (w *world) abandon() {
 	w.t.Helper()
 	obj := w.record()
 	obj.Status.DirtyState = v1alpha1.DirtyStateClean
+	obj.Status.Abandoned = append(obj.Status.Abandoned, v1alpha1.AbandonedWrites{
+		Generation: *obj.Status.Generation, NodeName: obj.Status.OwnerNode, Consent: v1alpha1.LossConsent{Time: metav1.Now()},
+	})
 	w.must("give the writes up", w.api.Status().Update(w.ctx, obj))
 }
 

@@ -62,8 +62,11 @@ const (
 
 // stagePlan is the decision of decideStage.
 type stagePlan struct {
-	// Refuse, when set, fails the request; nothing is touched.
+	// Refuse, when set, fails the request; nothing on the node is touched.
 	Refuse error
+	// Mark is true if the record calls writes clean that this node knows of: it is told, so
+	// that an administrator finds there what to decide.
+	Mark bool
 	// Wipe destroys the cache found on the SSD before anything else.
 	Wipe  bool
 	Cache cachePlan
@@ -114,7 +117,7 @@ func decideStage(f stageFacts) stagePlan {
 		plan.Cache, plan.Mode = planRecover, volume.ModeWriteback
 		return plan
 	case lostDirty(f, sameFence):
-		return stagePlan{Refuse: fmt.Errorf(
+		return stagePlan{Mark: !f.Record.PossiblyDirty, Refuse: fmt.Errorf(
 			"%w: node %s holds unflushed writes of generation %d on an SSD that cannot be read now (%s): bring the SSD back; docs/troubleshooting.md says how to give the writes up",
 			volume.ErrFenced, f.Node, f.Fence.Generation, orUnknown(cmp.Or(f.PoolProblem, f.CacheProblem)))}
 	}
@@ -204,29 +207,31 @@ func decideWarm(f stageFacts, sameFence bool) *warmPlan {
 var retainedStates = map[state.State]bool{state.Retained: true, state.Flushed: true, state.Staging: true}
 
 // recoverable reports a writeback cache of this very fence whose stop was
-// unclean, or whose journal is gone while the record says that it may be dirty.
+// unclean, or whose journal is gone while it may be dirty.
 func recoverable(f stageFacts, sameFence bool) bool {
 	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
 		return false
 	}
-	if f.CacheProblem != "" && !f.Record.PossiblyDirty {
+	if f.CacheProblem != "" && f.givenUp() {
 		return false // its writes were abandoned, and it cannot be read
 	}
 	if f.Entry == nil {
-		return f.Record.PossiblyDirty && f.Cache.Mode == volume.ModeWriteback
+		return f.Cache.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !f.Cache.Stopped && !f.givenUp())
 	}
 	return sameFence && f.Entry.MayBeDirty()
 }
 
-// lostDirty reports unflushed writes of this fence that cannot be reached. A
-// record that says Clean all the same is an administrator's word that they are
-// given up.
+// givenUp reports whether unflushed writes of this fence are not missed if they cannot be read.
+func (f stageFacts) givenUp() bool { return !f.Record.PossiblyDirty && f.Proof.GivenUp }
+
+// lostDirty reports unflushed writes of this fence that cannot be reached, and that nobody
+// has given up.
 func lostDirty(f stageFacts, sameFence bool) bool {
 	if f.Entry == nil || !sameFence || journalIdentity(f.Entry, f.Record) == volume.IdentityPast && !state.BugTrustNodeName.On() {
 		// What is not of the stage that made the writes says nothing of them.
 		return f.Record.PossiblyDirty
 	}
-	return f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && f.Record.PossiblyDirty
+	return f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && !f.givenUp()
 }
 
 // fenceError checks I1: the record must name this node as published owner of

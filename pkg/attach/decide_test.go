@@ -77,6 +77,7 @@ func shown(generation int64) func(*stageFacts) {
 func isHeld(f *stageFacts) { f.Record.Hold = &volume.Hold{Name: "s", Token: "t"} }
 
 func recordDirty(f *stageFacts) { f.Record.PossiblyDirty = true }
+func abandoned(f *stageFacts)   { f.Record.GivenUp, f.Proof.GivenUp = true, true }
 
 func TestDecideStage(t *testing.T) {
 	const wt, wb, none = volume.ModeWritethrough, volume.ModeWriteback, volume.ModeNone
@@ -84,6 +85,7 @@ func TestDecideStage(t *testing.T) {
 		s          *situation
 		want       stagePlan
 		wantRefuse bool
+		wantMark   bool
 	}{
 		"cold start": {s: newSituation(wt), want: stagePlan{Cache: planCreate, Mode: wt}},
 		"warm start": {
@@ -306,8 +308,24 @@ func TestDecideStage(t *testing.T) {
 			wantRefuse: true,
 		},
 		"unflushed writes on an SSD that is gone, abandoned": {
-			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool),
+			s:    newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool).with(abandoned),
 			want: stagePlan{Cache: planUncached, Mode: none, Reason: v1alpha1.ReasonPoolMissing},
+		},
+		"unflushed writes on an SSD that is gone, the record clean in a backup (I2)": {
+			s:          newSituation(wb).entry(fence5, state.Staged, wb, true, false).with(rebooted).with(noPool),
+			wantRefuse: true, wantMark: true,
+		},
+		"journal lost, the record clean in a backup": {
+			s:    newSituation(wb).cache(fence5, wb, false),
+			want: stagePlan{Cache: planRecover, Mode: wb},
+		},
+		"journal lost, flushed": {
+			s:    newSituation(wb).cache(fence5, wb, true),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
+		},
+		"journal lost, abandoned": {
+			s:    newSituation(wb).cache(fence5, wb, false).with(abandoned),
+			want: stagePlan{Wipe: true, Cache: planCreate, Mode: wb},
 		},
 		"journal lost, record dirty, cache found": {
 			s:    newSituation(wb).cache(fence5, wb, false).with(recordDirty),
@@ -392,6 +410,9 @@ func TestDecideStage(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			got := decideStage(tc.s.f)
+			if got.Mark != tc.wantMark {
+				t.Errorf("mark %t, want %t", got.Mark, tc.wantMark)
+			}
 			if tc.wantRefuse {
 				if !errors.Is(got.Refuse, volume.ErrFenced) {
 					t.Fatalf("got %+v, want a refusal with ErrFenced", got)
@@ -433,7 +454,7 @@ func TestDecideDown(t *testing.T) {
 		return &state.Entry{Fence: fence5, State: st, Mode: mode, Activated: activated, Clean: clean}
 	}
 	rec := func(f volume.Fence, dirty bool) *volume.Volume { return &volume.Volume{Fence: f, PossiblyDirty: dirty} }
-	whole, admitted := ssd.Facts{Whole: true, Fence: fence5, Mode: wb}, proof{LUN: 5, SameLUN: true}
+	whole, admitted, given := ssd.Facts{Whole: true, Fence: fence5, Mode: wb}, proof{LUN: 5, SameLUN: true}, proof{GivenUp: true}
 	cases := map[string]struct {
 		f    downFacts
 		want downAction
@@ -456,8 +477,10 @@ func TestDecideDown(t *testing.T) {
 		"releasing":                          {downFacts{Entry: e(state.Releasing, none, false, false)}, downDetach},
 		"superseded, active":                 {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true, Record: rec(fence6, true)}, downWipe},
 		"superseded, crashed":                {downFacts{Entry: e(state.Flushing, wb, true, false), Cache: whole, Record: rec(fence6, false)}, downWipe},
-		"given up, SSD gone":                 {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, false)}, downWipe},
-		"given up, SSD there after all":      {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(fence5, false)}, downRecover},
+		"given up, SSD gone":                 {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, false), Proof: given}, downWipe},
+		"given up, SSD there after all":      {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(fence5, false), Proof: given}, downRecover},
+		"clean in a backup, SSD gone":        {downFacts{Entry: e(state.Staged, wb, true, false), Record: rec(fence5, false)}, downRecover},
+		"clean in a backup":                  {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole, Record: rec(fence5, false)}, downRecover},
 		"no record, active":                  {downFacts{Entry: e(state.Staged, wb, true, false), TopActive: true}, downKeep},
 		"no record, crashed":                 {downFacts{Entry: e(state.Staged, wb, true, false), Cache: whole}, downKeep},
 		"no record, SSD out":                 {downFacts{Entry: e(state.Staged, wb, true, false)}, downKeep},
@@ -470,7 +493,7 @@ func TestDecideDown(t *testing.T) {
 		"no record, clean":                   {downFacts{SameBoot: true, Entry: e(state.Flushed, wb, true, true)}, downRelease},
 		"no record, writethrough":            {downFacts{Entry: e(state.Staged, wt, true, false), TopActive: true}, downFlush},
 		"an image, crashed":                  {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, Record: rec(fence5, true)}, downKeep},
-		"an image, flushed since":            {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, Record: rec(fence5, false)}, downWipe},
+		"an image, flushed since":            {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, Record: rec(fence5, false), Proof: given}, downWipe},
 		"an image, active":                   {downFacts{Entry: e(state.Staged, wb, true, false), Past: true, TopActive: true, Record: rec(fence5, true)}, downFlush},
 		"wiping":                             {downFacts{Entry: e(state.Wiping, wt, true, false)}, downWipe},
 	}

@@ -73,6 +73,9 @@ func Believed(e *state.Entry, c CacheFacts, rec volume.Volume) *state.Entry {
 	return believed(e, c, &rec)
 }
 
+// GivenUp reports whether a record's word that nothing is unflushed is of after these disks.
+func GivenUp(e *state.Entry, c CacheFacts, rec *volume.Volume) bool { return givenUp(e, c, rec) }
+
 // DecideOwnership is the table "What ends unflushed writes".
 func DecideOwnership(known volume.Fence, static bool, rec *volume.Volume, p Proof) Ownership {
 	return decideOwnership(known, static, rec, p)

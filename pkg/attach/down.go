@@ -84,7 +84,7 @@ func (a *Attacher) gatherDown(ctx context.Context, id volume.ID) (downFacts, ssd
 	}
 	f.Past = f.Record != nil && f.Record.Fence.UID == e.Fence.UID && pastWrites(e, f.Cache, *f.Record)
 	// Last: a storage server that does not answer may take all of the caller's time.
-	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Record, a.again(e))
+	f.Proof, err = a.prove(ctx, id, e.Fence, e, f.Cache, f.Record, a.again(e))
 	if err == nil && unread != nil {
 		if f.Cache = (ssd.Facts{}); !f.abandoned() {
 			err = unread

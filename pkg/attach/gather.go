@@ -55,12 +55,13 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		f.Cache = c.Facts
 		f.Entry = believed(e, c.Facts, &rec)
 	}
+	f.Proof.GivenUp = givenUp(f.Entry, f.Cache, &rec)
 	if known, dirty := unflushed(e, f.Cache); dirty && known != f.Fence {
 		if !e.MayBeDirty() {
 			e = nil // it does not speak of these writes
 		}
 		q := lunQuestion{at: req.Publication.Source, cred: req.Credentials}
-		if f.Proof, err = a.prove(ctx, req.ID, known, e, &rec, q); err != nil {
+		if f.Proof, err = a.prove(ctx, req.ID, known, e, f.Cache, &rec, q); err != nil {
 			return f, c, err
 		}
 	}

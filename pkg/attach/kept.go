@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
+	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -52,17 +53,17 @@ func (a *Attacher) again(e *state.Entry) lunQuestion {
 
 // prove gathers what decideOwnership needs besides the record. e is nil if only the SSD
 // tells of the writes: then the LUN is not asked for.
-func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *state.Entry, rec *volume.Volume, q lunQuestion) (proof, error) {
-	static := e != nil && e.Static
-	if !asksLUN(known, false, rec, false) {
-		return proof{}, nil
+func (a *Attacher) prove(ctx context.Context, id volume.ID, known volume.Fence, e *state.Entry, c ssd.Facts, rec *volume.Volume, q lunQuestion) (proof, error) {
+	p := proof{GivenUp: rec != nil && rec.Fence == known && givenUp(e, c, rec)}
+	if byRecord(known, rec, p.GivenUp) {
+		return p, nil
 	}
 	deleted, err := a.Pool.Deletions(ctx)
 	if err != nil {
 		return proof{}, err
 	}
-	p := proof{Deleted: covered(deleted, id, known)}
-	if e != nil && asksLUN(known, static, rec, p.Deleted) {
+	p.Deleted = covered(deleted, id, known)
+	if e != nil && asksLUN(known, e.Static, rec, p) {
 		p.LUN, p.SameLUN = a.lunOf(ctx, e, q)
 	}
 	return p, nil

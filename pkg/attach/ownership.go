@@ -18,6 +18,9 @@ type proof struct {
 	// LUN is the generation for which the storage server shows this node the LUN; 0 if
 	// it does not show it, keeps no generation, or the LUN is another volume of the name.
 	LUN int64
+	// GivenUp is true if the record calls this very ownership clean, and that is known to be
+	// of after the writes were made: they were flushed, or abandoned.
+	GivenUp bool
 	// SameLUN is true if the LUN is proven to be the one that the cache was made for.
 	SameLUN bool
 }
@@ -41,29 +44,56 @@ const (
 // rec is nil if there is no record of the name; static is true of a LUN whose server
 // keeps no generation.
 func decideOwnership(known volume.Fence, static bool, rec *volume.Volume, p proof) ownership {
+	own := rec != nil && rec.Fence == known
 	switch {
-	case rec != nil && rec.Fence == known && rec.PossiblyDirty:
+	case own && rec.PossiblyDirty:
 		return ownedHere
-	case rec != nil && rec.Fence == known:
+	case own && p.GivenUp:
 		return ownedAbandoned
 	case rec != nil && laterOwner(rec.Fence, known), p.Deleted:
 		return ownedLater
+	case own && static:
+		return ownedHere
 	case static:
 		return ownedUnproven
 	case p.LUN > known.Generation:
 		return ownedLater
 	case p.LUN == known.Generation && p.SameLUN:
 		return ownedHere
-	case rec != nil && outdated(rec.Fence, known):
+	case own, rec != nil && outdated(rec.Fence, known):
 		return ownedHere // the LUN, if it tells, is compared when it is connected
 	}
 	return ownedUnproven
 }
 
 // asksLUN reports whether the decision depends on what the storage server says.
-func asksLUN(known volume.Fence, static bool, rec *volume.Volume, deleted bool) bool {
-	decided := rec != nil && (rec.Fence == known || laterOwner(rec.Fence, known))
-	return !decided && !static && !deleted
+func asksLUN(known volume.Fence, static bool, rec *volume.Volume, p proof) bool {
+	return !byRecord(known, rec, p.GivenUp) && !static && !p.Deleted
+}
+
+// byRecord reports whether the record alone decides.
+func byRecord(known volume.Fence, rec *volume.Volume, givenUp bool) bool {
+	return rec != nil && (rec.Fence == known && (rec.PossiblyDirty || givenUp) || laterOwner(rec.Fence, known))
+}
+
+// givenUp reports whether a record that calls the ownership of these disks clean is of after
+// what they have: it knows a later stage, or an administrator's consent. One that was restored
+// may have been clean before the writes were made, and says nothing of them.
+func givenUp(e *state.Entry, c ssd.Facts, rec *volume.Volume) bool {
+	if rec == nil || rec.PossiblyDirty {
+		return false
+	}
+	later := rec.GivenUp
+	for _, is := range []volume.Identity{journalIdentity(e, *rec), cacheIdentity(c, *rec)} {
+		switch is {
+		case volume.IdentityAhead:
+			return false
+		case volume.IdentityPast:
+			later = true
+		case volume.IdentityCurrent:
+		}
+	}
+	return later
 }
 
 // laterOwner tells a record of a later ownership of the same volume.

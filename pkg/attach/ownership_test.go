@@ -22,7 +22,13 @@ func TestDecideOwnership(t *testing.T) {
 		"the record's own":                            {rec: rec(fence5, true), want: ownedHere},
 		"the record's own, static":                    {static: true, rec: rec(fence5, true), want: ownedHere},
 		"the record's own, being deleted":             {rec: rec(fence5, true), proof: proof{Deleted: true}, want: ownedHere},
-		"the record says clean":                       {rec: rec(fence5, false), want: ownedAbandoned},
+		"given up":                                    {rec: rec(fence5, false), proof: proof{GivenUp: true}, want: ownedAbandoned},
+		"given up, static":                            {static: true, rec: rec(fence5, false), proof: proof{GivenUp: true}, want: ownedAbandoned},
+		"dirty again":                                 {rec: rec(fence5, true), proof: proof{GivenUp: true}, want: ownedHere},
+		"a restored record of this one":               {rec: rec(fence5, false), want: ownedHere},
+		"a restored record of this one, static":       {static: true, rec: rec(fence5, false), want: ownedHere},
+		"a restored record of this one, given away":   {rec: rec(fence5, false), proof: shows(6), want: ownedLater},
+		"a restored record of this one, by a word":    {rec: rec(fence5, false), proof: proof{Deleted: true}, want: ownedLater},
 		"a later owner":                               {rec: rec(fence6, false), want: ownedLater},
 		"a later owner, static":                       {static: true, rec: rec(fence6, true), want: ownedLater},
 		"no record":                                   {want: ownedUnproven},
@@ -53,16 +59,49 @@ func TestDecideOwnership(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 			// Whoever does not ask the storage server must not depend on its answer.
-			if !asksLUN(fence5, tc.static, tc.rec, tc.proof.Deleted) {
+			if !asksLUN(fence5, tc.static, tc.rec, tc.proof) {
 				for g := range int64(8) {
 					p := shows(g)
-					p.Deleted = tc.proof.Deleted
+					p.Deleted, p.GivenUp = tc.proof.Deleted, tc.proof.GivenUp
 					if got := decideOwnership(fence5, tc.static, tc.rec, p); got != tc.want {
 						t.Errorf("got %s with the LUN of generation %d, which nobody asks for", got, g)
 					}
 				}
 			}
 		})
+	}
+}
+
+// TestGivenUp: a record that says clean speaks of these writes only if it is of after them.
+func TestGivenUp(t *testing.T) {
+	e := state.Entry{Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback, State: state.Staged, Activated: true}
+	c := ssd.Facts{Whole: true, Fence: fence5, ActivationID: "a", ActivationCount: 3, Mode: volume.ModeWriteback}
+	rec := func(id string, count int64, abandoned, dirty bool) *volume.Volume {
+		return &volume.Volume{Fence: fence5, GivenUp: abandoned, PossiblyDirty: dirty, Activation: volume.Activation{ID: id, Generation: 5, Count: count}}
+	}
+	for name, tc := range map[string]struct {
+		rec  *volume.Volume
+		want bool
+	}{
+		"no record":                        {nil, false},
+		"clean of this stage":              {rec("a", 3, false, false), false},
+		"abandoned":                        {rec("a", 3, true, false), true},
+		"abandoned, and dirty since":       {rec("a", 3, true, true), false},
+		"of a later count":                 {rec("a", 4, false, false), true},
+		"of a later stage":                 {rec("b", 4, false, false), true},
+		"of an earlier stage":              {rec("b", 2, false, false), false},
+		"abandoned after an earlier stage": {rec("b", 2, true, false), false},
+		"without activations":              {rec("", 0, false, false), false},
+		"abandoned, without an activation": {rec("", 0, true, false), false},
+	} {
+		for what, of := range map[string]struct {
+			e *state.Entry
+			c ssd.Facts
+		}{"journal and SSD": {&e, c}, "journal": {&e, ssd.Facts{}}, "SSD": {nil, c}} {
+			if got := givenUp(of.e, of.c, tc.rec); got != tc.want {
+				t.Errorf("%s, %s: %t, want %t", name, what, got, tc.want)
+			}
+		}
 	}
 }
 

@@ -295,7 +295,7 @@ func (a *Attacher) keepOrphan(ctx context.Context, id volume.ID, e *state.Entry,
 	if !dirty {
 		return false, nil
 	}
-	p, err := a.prove(ctx, id, known, nil, rec, lunQuestion{})
+	p, err := a.prove(ctx, id, known, nil, c.Facts, rec, lunQuestion{})
 	if err != nil {
 		return true, err
 	}

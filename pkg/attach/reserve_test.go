@@ -380,7 +380,7 @@ type dirtyRecords struct {
 }
 
 func (r dirtyRecords) Get(context.Context, volume.ID) (volume.Volume, error) {
-	return volume.Volume{ID: "v", Fence: r.fence, PossiblyDirty: r.dirty}, nil
+	return volume.Volume{ID: "v", Fence: r.fence, PossiblyDirty: r.dirty, GivenUp: !r.dirty}, nil
 }
 
 // TestKnownReservation: whose reservation it is that the own key holds, by the journal.

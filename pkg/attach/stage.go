@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -48,11 +49,18 @@ type staging struct {
 	data       string
 	// own is held by who changes or journals the entry while two may.
 	own sync.Mutex
+	// givenUp is true if unflushed writes of this ownership are not missed.
+	givenUp bool
 }
 
-// abandoned tells a cache whose unflushed writes need not be flushed: the record of this
-// ownership says Clean.
-func (s *staging) abandoned() bool { return s.plan.Cache == planRecover && !s.rec.PossiblyDirty }
+// abandoned tells a cache whose unflushed writes need not be flushed.
+func (s *staging) abandoned() bool { return s.plan.Cache == planRecover && s.givenUp }
+
+// unmarked tells a cache that is recovered below a record that says clean, and that is not marked
+// before it is active: to mark it would take the consent back, or is refused while it is held.
+func (s *staging) unmarked() bool {
+	return s.abandoned() || s.plan.Cache == planRecover && s.rec.Hold != nil && !s.rec.PossiblyDirty
+}
 
 // update changes the entry while two may.
 func (s *staging) update(change func(*state.Entry) error) error {
@@ -70,6 +78,11 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	plan := s.plan
 	klog.FromContext(ctx).Info("Stage decided", "volume", req.ID, "plan", plan.Cache, "mode", plan.Mode,
 		"wipe", plan.Wipe, "reason", plan.Reason, "generation", req.Publication.Fence.Generation)
+	if plan.Mark {
+		// With the stage that they are of, or a later consent would be taken for an earlier one.
+		e := facts.Entry
+		plan.Refuse = errors.Join(plan.Refuse, a.Records.SetActivation(ctx, e.ID, e.Fence, e.Activation()), a.Records.MarkPossiblyDirty(ctx, e.ID, e.Fence))
+	}
 	if plan.Refuse != nil {
 		return plan.Refuse
 	}
@@ -114,7 +127,7 @@ func (a *Attacher) gatherAndDecide(ctx context.Context, req volume.StageRequest)
 			plan = decideStage(f)
 		}
 	}
-	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache}
+	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache, givenUp: f.givenUp()}
 	s.reserved, s.inherited = a.knownReservation(s.entry, s.rec, req.Publication.Fence)
 	return f, s, prestaged, nil
 }

@@ -55,9 +55,9 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStageAllocated.Hit()
-	if s.abandoned() {
-		// The mark would take the consent back, and a cache that cannot be activated needs it
-		// again: until there is a mark, no table takes writes that only the SSD has.
+	if s.unmarked() {
+		// A cache that cannot be activated needs the consent again. Until there is a mark, no
+		// table takes writes that only the SSD has.
 		if err := a.activate(ctx, s); err != nil {
 			return err
 		}
@@ -66,7 +66,13 @@ func (a *Attacher) makeCache(ctx context.Context, s *staging) error {
 		}
 		return nil
 	}
-	if err := a.markDirty(context.WithoutCancel(ctx), s.entry); err != nil {
+	mctx := context.WithoutCancel(ctx)
+	if s.plan.Cache == planRecover && !s.rec.PossiblyDirty { // out of a backup, as in Stage
+		if err := a.Records.SetActivation(mctx, s.req.ID, s.entry.Fence, s.entry.Activation()); err != nil {
+			return fmt.Errorf("%w: %w", errMark, err)
+		}
+	}
+	if err := a.markDirty(mctx, s.entry); err != nil {
 		return fmt.Errorf("%w: %w", errMark, err)
 	}
 	faultStageMarked.Hit()
@@ -146,7 +152,7 @@ func (a *Attacher) activate(ctx context.Context, s *staging) error {
 	if e.Streams() {
 		return a.stack.CreateLevels(ctx, e, s.cache.Data, s.data, s.origin)
 	}
-	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.abandoned()))
+	return a.stack.CreateTop(ctx, e, a.stack.CacheTable(e, s.cache.Meta, s.data, s.origin, s.unmarked()))
 }
 
 // beginTable prepares the SSD for a table over the cache. The journal says that there may

@@ -35,6 +35,14 @@ func untold(obj *v1alpha1.CachedVolume) []v1alpha1.AbandonedWrites {
 	return out
 }
 
+// givenUp reports whether writes of the record's own ownership were abandoned.
+func givenUp(obj *v1alpha1.CachedVolume) bool {
+	f := Fence(obj)
+	return slices.ContainsFunc(obj.Status.Abandoned, func(a v1alpha1.AbandonedWrites) bool {
+		return a.Generation == f.Generation && a.NodeName == f.Node
+	})
+}
+
 // ReportAbandoned implements volume.Records. The events come before the note that
 // they were sent: killed between the two, it tells twice.
 func (r *Records) ReportAbandoned(ctx context.Context, id volume.ID, f volume.Fence, pod *volume.Pod) error {

@@ -203,6 +203,7 @@ func Volume(obj *v1alpha1.CachedVolume) (volume.Volume, error) {
 		Prewarm:        prewarmOf(obj.Spec),
 		FlushDone:      obj.Status.Flush.Request,
 		Abandoned:      len(untold(obj)) > 0,
+		GivenUp:        givenUp(obj),
 		Filesystem:     Filesystem(obj.Status.Filesystem),
 		Hold:           hold(obj.Spec.Hold),
 		Freeze:         freezeReport(obj.Status.Freeze),

@@ -234,6 +234,8 @@ type Volume struct {
 	// Abandoned says that unflushed writes were abandoned, and that no pod has been
 	// told of it yet.
 	Abandoned bool
+	// GivenUp says that an administrator has abandoned unflushed writes of Fence, told or not.
+	GivenUp bool
 	// Filesystem says whether the volume may be formatted.
 	Filesystem Formatted
 	// Hold is under what the volume is cut, nil if it is not.
