@@ -7,7 +7,6 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -424,27 +423,6 @@ func TestDecideStage(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}
 		})
-	}
-}
-
-func TestCheckLUN(t *testing.T) {
-	cases := map[string]struct {
-		products []string
-		static   bool
-		want     error
-	}{
-		"of this generation":                  {products: []string{volume.LUNProduct(5)}},
-		"of the generation before":            {products: []string{volume.LUNProduct(4)}},
-		"somebody else's":                     {products: []string{"IBLOCK"}},
-		"given away since":                    {products: []string{volume.LUNProduct(6)}, want: volume.ErrFenced},
-		"given away since, seen on one path":  {products: []string{volume.LUNProduct(5), volume.LUNProduct(7)}, want: volume.ErrFenced},
-		"static: its server knows no records": {products: []string{volume.LUNProduct(6)}, static: true},
-	}
-	for name, tc := range cases {
-		err := checkLUN(&state.Entry{Fence: fence5, Static: tc.static}, transport.Origin{Products: tc.products})
-		if !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v, want %v", name, err, tc.want)
-		}
 	}
 }
 
