@@ -175,12 +175,7 @@ func (w *witness) rebootWith(ctx context.Context, do func() error) error {
 }
 
 // elsewhere returns the worker that the volume is not on.
-func (w *witness) elsewhere() string {
-	if w.node == nodeA {
-		return nodeB
-	}
-	return nodeA
-}
+func (w *witness) elsewhere() string { return otherNode(w.node) }
 
 // newWitness begins a history on a new volume.
 func newWitness(ctx context.Context, s *space, mode checker.Mode, seed uint64) (*witness, error) {

@@ -212,17 +212,14 @@ func recoverable(f stageFacts, sameFence bool) bool {
 	if !f.Cache.Whole || f.Cache.Fence != f.Fence || f.Cache.SuperblockBlank {
 		return false
 	}
-	if f.CacheProblem != "" && f.givenUp() {
+	if f.CacheProblem != "" && f.Proof.GivenUp {
 		return false // its writes were abandoned, and it cannot be read
 	}
 	if f.Entry == nil {
-		return f.Cache.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !f.Cache.Stopped && !f.givenUp())
+		return f.Cache.Mode == volume.ModeWriteback && (f.Record.PossiblyDirty || !f.Cache.Stopped && !f.Proof.GivenUp)
 	}
 	return sameFence && f.Entry.MayBeDirty()
 }
-
-// givenUp reports whether unflushed writes of this fence are not missed if they cannot be read.
-func (f stageFacts) givenUp() bool { return !f.Record.PossiblyDirty && f.Proof.GivenUp }
 
 // lostDirty reports unflushed writes of this fence that cannot be reached, and that nobody
 // has given up.
@@ -231,7 +228,7 @@ func lostDirty(f stageFacts, sameFence bool) bool {
 		// What is not of the stage that made the writes says nothing of them.
 		return f.Record.PossiblyDirty
 	}
-	return f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && !f.givenUp()
+	return f.Entry.MayBeDirty() && !f.Cache.SuperblockBlank && !f.Proof.GivenUp
 }
 
 // fenceError checks I1: the record must name this node as published owner of

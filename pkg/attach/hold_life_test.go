@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -334,7 +333,7 @@ func TestHoldLostJournal(t *testing.T) {
 			l.a.podWrites(3, 1, 2)
 			l.setBack(released)
 			l.a.powerLoss()
-			l.must("lose the journal", os.Remove(filepath.Join(l.a.files(), "journal", string(volumeID)+".json")))
+			l.must("lose the journal", os.Remove(l.a.gate.journal))
 			l.a.start()
 			l.hold("t")
 			unlock := func() {}

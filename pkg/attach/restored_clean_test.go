@@ -3,7 +3,6 @@ package attach_test
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -28,7 +27,7 @@ func TestRestoredClean(t *testing.T) {
 			l.a.powerLoss()
 			l.setBack(clean)
 			if tc.lost {
-				l.must("lose the journal", os.Remove(filepath.Join(l.a.files(), "journal", string(volumeID)+".json")))
+				l.must("lose the journal", os.Remove(l.a.gate.journal))
 			}
 			l.a.start()
 			if tc.spoilt {

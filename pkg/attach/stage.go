@@ -59,7 +59,7 @@ func (s *staging) abandoned() bool { return s.plan.Cache == planRecover && s.giv
 // unmarked tells a cache that is recovered below a record that says clean, and that is not marked
 // before it is active: to mark it would take the consent back, or is refused while it is held.
 func (s *staging) unmarked() bool {
-	return s.abandoned() || s.plan.Cache == planRecover && s.rec.Hold != nil && !s.rec.PossiblyDirty
+	return s.plan.Cache == planRecover && !s.rec.PossiblyDirty && (s.givenUp || s.rec.Hold != nil)
 }
 
 // update changes the entry while two may.
@@ -127,7 +127,7 @@ func (a *Attacher) gatherAndDecide(ctx context.Context, req volume.StageRequest)
 			plan = decideStage(f)
 		}
 	}
-	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache, givenUp: f.givenUp()}
+	s = &staging{req: req, plan: plan, rec: f.Record, entry: f.Entry, cache: cache, givenUp: f.Proof.GivenUp}
 	s.reserved, s.inherited = a.knownReservation(s.entry, s.rec, req.Publication.Fence)
 	return f, s, prestaged, nil
 }
