@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unsafe"
@@ -23,6 +25,9 @@ const (
 	// tries is how often a command is sent whose LUN had something else to say first:
 	// each path is told of each change of another one.
 	tries = 8
+	// quietTimeout is how long a path is waited for that is read.
+	quietTimeout = 5 * time.Second
+	quietPoll    = 2 * time.Millisecond
 )
 
 // Disks makes LUNs of SCSI disks. A command to a path that is lost waits in the kernel
@@ -80,10 +85,10 @@ func (d disk) Reservation(ctx context.Context) (Held, bool, error) {
 
 // Register implements LUN.
 func (d disk) Register(ctx context.Context, key Key) error {
-	o := d.out(ctx, outRegisterIgnore, 0, 0, key, true)
+	o := d.out(ctx, outRegisterIgnore, 0, 0, key, persist)
 	if o.sense.key != 0 {
 		// The LUN cannot keep it, or cannot just now: a target without a place for that.
-		o = d.out(ctx, outRegisterIgnore, 0, 0, key, false)
+		o = d.out(ctx, outRegisterIgnore, 0, 0, key)
 	}
 	if o.sense.key == senseNotReady && key != 0 {
 		// LIO registers first, and answers so if it has no folder to write down even that
@@ -97,12 +102,17 @@ func (d disk) Register(ctx context.Context, key Key) error {
 
 // Reserve implements LUN.
 func (d disk) Reserve(ctx context.Context, key Key) error {
-	return d.out(ctx, outReserve, WriteExclusiveRegistrantsOnly, key, 0, false).err
+	return d.out(ctx, outReserve, WriteExclusiveRegistrantsOnly, key, 0).err
 }
 
 // Preempt implements LUN.
 func (d disk) Preempt(ctx context.Context, key, victim Key) error {
-	return d.out(ctx, outPreemptAbort, WriteExclusiveRegistrantsOnly, key, victim, false).err
+	return d.out(ctx, outPreemptAbort, WriteExclusiveRegistrantsOnly, key, victim).err
+}
+
+// TakeOver implements LUN.
+func (d disk) TakeOver(ctx context.Context, key, holder Key) error {
+	return d.out(ctx, outPreemptAbort, WriteExclusiveRegistrantsOnly, key, holder, whenQuiet).err
 }
 
 // Honoured implements LUN. A release of another type than the reservation's ends
@@ -110,7 +120,7 @@ func (d disk) Preempt(ctx context.Context, key, victim Key) error {
 // that the type is wrong (SPC-4, 5.13.11.2).
 func (d disk) Honoured(ctx context.Context, key Key) (bool, error) {
 	const otherType Type = 1
-	o := d.out(ctx, outRelease, otherType, key, 0, false)
+	o := d.out(ctx, outRelease, otherType, key, 0)
 	switch {
 	case o.err == nil, o.sense == sense{senseIllegalRequest, codeParameter, qualifierBadRelease}:
 		return true, nil
@@ -121,25 +131,44 @@ func (d disk) Honoured(ctx context.Context, key Key) (bool, error) {
 }
 
 func (d disk) in(ctx context.Context, action byte, room int) ([]byte, error) {
-	b, o := d.send(ctx, cdbIn(action, room), nil, room)
+	b, o := d.send(ctx, command{cdb: cdbIn(action, room), room: room})
 	if o.err != nil {
 		return nil, fmt.Errorf("%s: PERSISTENT RESERVE IN, action %d: %w", d.path, action, o.err)
 	}
 	return b, nil
 }
 
-func (d disk) out(ctx context.Context, action byte, t Type, key, other Key, persist bool) outcome {
-	cdb, parameters := cdbOut(action, t, key, other, persist)
-	_, o := d.send(ctx, cdb, parameters, 0)
+// option is how a PERSISTENT RESERVE OUT is sent.
+type option int
+
+const (
+	// persist: what it changes survives a loss of the LUN's power.
+	persist option = iota
+	// whenQuiet: as soon as nothing else is under way on the path.
+	whenQuiet
+)
+
+func (d disk) out(ctx context.Context, action byte, t Type, key, other Key, how ...option) outcome {
+	c := command{quiet: slices.Contains(how, whenQuiet)}
+	c.cdb, c.parameters = cdbOut(action, t, key, other, slices.Contains(how, persist))
+	_, o := d.send(ctx, c)
 	if o.err != nil {
 		o.err = fmt.Errorf("%s: PERSISTENT RESERVE OUT, action %d: %w", d.path, action, o.err)
 	}
 	return o
 }
 
+// command is one to a path: with parameters, or with room for an answer.
+type command struct {
+	cdb, parameters []byte
+	room            int
+	// quiet: it is sent when nothing else is under way on the path.
+	quiet bool
+}
+
 // send gives the command to a goroutine of its own, which outlives ctx if the path is
 // lost.
-func (d disk) send(ctx context.Context, cdb, parameters []byte, room int) ([]byte, outcome) {
+func (d disk) send(ctx context.Context, c command) ([]byte, outcome) {
 	type answer struct {
 		b []byte
 		o outcome
@@ -152,7 +181,7 @@ func (d disk) send(ctx context.Context, cdb, parameters []byte, room int) ([]byt
 	}
 	done := make(chan answer, 1)
 	go func() {
-		b, o := sendTo(d.path, cdb, parameters, room)
+		b, o := c.sendTo(ctx, d.path)
 		d.end() // before anybody learns of the answer, and sends the next one
 		done <- answer{b, o}
 	}()
@@ -183,19 +212,57 @@ func (d disk) end() {
 	delete(d.all.busy, d.path)
 }
 
-func sendTo(path string, cdb, parameters []byte, room int) (b []byte, o outcome) {
+func (c command) sendTo(ctx context.Context, path string) (b []byte, o outcome) {
 	// Not for writing: udev would examine the disk each time that it is closed.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, outcome{err: fmt.Errorf("%w: %w", ErrPath, err)}
 	}
 	defer func() { _ = f.Close() }() // it was only read
+	if c.quiet {
+		if err := quiet(ctx, f); err != nil {
+			return nil, outcome{err: fmt.Errorf("%w: %w", ErrPath, err)}
+		}
+	}
 	for range tries {
-		if b, o = sgIO(f, cdb, parameters, room); !o.again {
+		if b, o = sgIO(f, c.cdb, c.parameters, c.room); !o.again {
 			break
 		}
 	}
 	return b, o
+}
+
+// quiet waits until nothing is under way on a disk. Until f is closed udev does not examine
+// it: it leaves a disk alone that somebody has locked, and locks one that it reads
+// (systemd's BLOCK_DEVICE_LOCKING).
+func quiet(ctx context.Context, f *os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
+	defer cancel()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	inflight := fmt.Sprintf("/sys/dev/block/%d:%d/inflight", unix.Major(st.Rdev), unix.Minor(st.Rdev))
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			b, err := os.ReadFile(inflight)
+			if err != nil {
+				return err
+			}
+			// Reads and writes (Documentation/block/stat.rst).
+			if n := strings.Fields(string(b)); slices.Equal(n, []string{"0", "0"}) {
+				return nil
+			}
+		} else if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("another program reads it, which the LUN must not be taken under: %w", ctx.Err())
+		case <-time.After(quietPoll):
+		}
+	}
 }
 
 // sgHeader is struct sg_io_hdr of the kernel's include/uapi (scsi/sg.h).

@@ -119,7 +119,7 @@ func take(ctx context.Context, paths []Path, key Key) (Facts, error) {
 		return f, err
 	}
 	if step == StepPreempt {
-		err = first.Preempt(ctx, key, who)
+		err = first.TakeOver(ctx, key, who)
 	} else {
 		err = first.Reserve(ctx, key)
 	}
@@ -211,7 +211,7 @@ func Give(ctx context.Context, paths []Path, key Key) error {
 		return err
 	}
 	if f.holder() && f.registered() > f.Paths {
-		err := onAny(paths, func(p Path) error { return p.LUN.Preempt(ctx, key, key) })
+		err := onAny(paths, func(p Path) error { return p.LUN.TakeOver(ctx, key, key) })
 		if err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}

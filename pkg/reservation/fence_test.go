@@ -66,6 +66,37 @@ func TestTakeForeign(t *testing.T) {
 	wantKeys(t, node, theirs)
 }
 
+// TestTakeRead: a reservation is taken over, from an earlier owner and from an earlier session
+// of this node, and given back, when nothing reads the path.
+func TestTakeRead(t *testing.T) {
+	own := reservation.KeyOf("v", 2)
+	for name, before := range map[string]reservation.Key{"an earlier owner": reservation.KeyOf("v", 1), "an earlier session": own} {
+		t.Run(name, func(t *testing.T) {
+			var target reservationtest.Target
+			a, b := target.Nexus("a"), target.Nexus("b")
+			mustTake(t, before, a)
+			target.Reads(b, true)
+			if _, err := reservation.Take(t.Context(), paths(b), own); !errors.Is(err, reservation.ErrPath) {
+				t.Errorf("a path that is read: %v, want ErrPath", err)
+			}
+			target.Reads(b, false)
+			list := mustTake(t, own, b)
+			if err := a.Register(t.Context(), own); err != nil {
+				t.Fatal(err)
+			}
+			target.Reads(b, true)
+			if err := reservation.Give(t.Context(), list, own); !errors.Is(err, reservation.ErrPath) {
+				t.Errorf("given while it is read: %v, want ErrPath", err)
+			}
+			target.Reads(b, false)
+			if err := reservation.Give(t.Context(), list, own); err != nil {
+				t.Error(err)
+			}
+			wantKeys(t, a)
+		})
+	}
+}
+
 // TestTakeOnePath: a LUN that forgets that a host has several paths fences none of them,
 // and nothing is left registered.
 func TestTakeOnePath(t *testing.T) {

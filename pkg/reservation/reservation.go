@@ -108,9 +108,15 @@ type LUN interface {
 	Reserve(ctx context.Context, key Key) error
 	// Preempt ends every other registration of the key victim and aborts what its paths
 	// have under way. If victim held the reservation, the path, which is registered with
-	// key, holds it on return. Errors: ErrConflict, also if nobody is registered with
+	// key, holds it on return: that is for TakeOver to ask. Errors: ErrConflict, also if nobody is registered with
 	// victim.
 	Preempt(ctx context.Context, key, victim Key) error
+	// TakeOver is Preempt of the key that holds the reservation. It waits until no other
+	// program of this node has a command under way on the path: Linux's own target aborts
+	// all that came under the holder's key, reads by the path itself too, and the thread that
+	// waits for those is the one that would end them: the target never answers again.
+	// Errors: ErrPath also if the path does not get quiet.
+	TakeOver(ctx context.Context, key, holder Key) error
 	// Honoured reports whether the LUN takes the path for a registrant, and changes
 	// nothing. The path is registered with key and does not hold the reservation. Some
 	// targets forget that an initiator has several paths.

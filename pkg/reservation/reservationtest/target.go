@@ -24,6 +24,8 @@ type Target struct {
 	registrations []registration
 	holder        *Nexus
 	down          map[*Nexus]bool
+	reads         map[*Nexus]bool
+	wedged        map[*Nexus]bool
 	before        func()
 }
 
@@ -63,9 +65,21 @@ func (t *Target) Down(n *Nexus, down bool) {
 	t.down[n] = down
 }
 
+// Reads makes a path have a read under way, or none.
+func (t *Target) Reads(n *Nexus, reads bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reads == nil {
+		t.reads, t.wedged = map[*Nexus]bool{}, map[*Nexus]bool{}
+	}
+	t.reads[n] = reads
+}
+
 func (n *Nexus) lock() (unlock func(), err error) {
 	n.target.mu.Lock()
 	switch {
+	case n.target.wedged[n]:
+		err = fmt.Errorf("%w: it waits for itself", reservation.ErrPath)
 	case n.target.down[n]:
 		err = fmt.Errorf("%w: it is down", reservation.ErrPath)
 	case n.target.Unsupported:
@@ -211,6 +225,10 @@ func (n *Nexus) Preempt(_ context.Context, key, victim reservation.Key) error {
 		return reservation.ErrConflict
 	}
 	held := t.holder != nil && t.key(t.holder) == victim
+	if held && t.reads[n] {
+		t.wedged[n] = true
+		return fmt.Errorf("%w: it waits for itself", reservation.ErrPath)
+	}
 	removed := t.remove(func(r registration) bool { return r.key == victim && r.nexus != n })
 	if held {
 		t.holder = n
@@ -220,6 +238,17 @@ func (n *Nexus) Preempt(_ context.Context, key, victim reservation.Key) error {
 		return reservation.ErrConflict
 	}
 	return nil
+}
+
+// TakeOver implements reservation.LUN. It does not wait.
+func (n *Nexus) TakeOver(ctx context.Context, key, holder reservation.Key) error {
+	n.target.mu.Lock()
+	reads := n.target.reads[n]
+	n.target.mu.Unlock()
+	if reads {
+		return fmt.Errorf("%w: it is read", reservation.ErrPath)
+	}
+	return n.Preempt(ctx, key, holder)
 }
 
 // Honoured implements reservation.LUN.

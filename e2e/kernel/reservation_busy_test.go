@@ -1,0 +1,117 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/reservation"
+	"github.com/nearflash/nearflash/pkg/transport"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// held is a LUN that answers no read and no write until the function that is returned is called.
+func (l *lun) held() (release func()) {
+	l.m.t.Helper()
+	name := strings.ReplaceAll(storageVG, "-", "--") + "-" + l.name
+	l.m.must("dmsetup", "suspend", "--nolockfs", "--noflush", name)
+	release = sync.OnceFunc(func() { l.m.must("dmsetup", "resume", name) })
+	l.m.t.Cleanup(release)
+	return release
+}
+
+// reading reads a disk once, past the page cache; what it came to.
+func reading(t *testing.T, disk string) <-chan error {
+	t.Helper()
+	f, err := os.OpenFile(disk, os.O_RDONLY|unix.O_DIRECT, 0)
+	mustPass(t, "open", err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.ReadAt(aligned(64<<10), 0)
+		done <- errors.Join(err, f.Close())
+	}()
+	for !busy(t, disk) {
+		time.Sleep(time.Millisecond)
+	}
+	return done
+}
+
+// busy reports whether something is under way on a disk.
+func busy(t *testing.T, disk string) bool {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "inflight"))
+	mustPass(t, "inflight", err)
+	return strings.Join(strings.Fields(string(b)), " ") != "0 0"
+}
+
+// examinable reports whether udev would examine a disk.
+func examinable(t *testing.T, disk string) bool {
+	t.Helper()
+	f, err := os.Open(disk)
+	mustPass(t, "open", err)
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Fatal(err)
+	}
+	_ = f.Close() // it was not written to
+	return err == nil
+}
+
+// TestKernelReservedBusy: a LUN that is reserved already is not taken over while its path is
+// read, as udev does with a disk that has just come. The kernel's target would wait for the read
+// in the thread that ends it, and never answer again. The key that held it is this node's of an
+// earlier session, or an earlier owner's: the target aborts what came under the holder's key.
+func TestKernelReservedBusy(t *testing.T) {
+	m := newMachine(t)
+	l := m.newLUN("busy", 16*mib, []string{portalA})
+	i := m.initiatorAs(initiatorB)
+	at := transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{Portals: []string{portalA}, IQN: l.iqn}}}
+	var disks reservation.Disks
+	for _, generation := range []int64{1, 1, 2} {
+		key := reservation.KeyOf("busy", generation)
+		o, err := i.Connect(t.Context(), at, nil)
+		mustPass(t, "connect", err)
+		disk := o.Paths[0]
+		paths := []reservation.Path{{Name: disk, LUN: disks.LUN(disk)}}
+		before, _, err := reservation.Inspect(t.Context(), paths, key)
+		mustPass(t, "inspect", err)
+		if before.Found {
+			m.must("udevadm", "settle") // which has the lock while it reads
+			release := l.held()
+			read := reading(t, disk)
+			if _, err := reservation.Take(t.Context(), paths, key); !errors.Is(err, reservation.ErrPath) {
+				t.Fatalf("taken while the path is read: %v, want ErrPath", err)
+			}
+			taken := make(chan error, 1)
+			go func() {
+				_, err := reservation.Take(t.Context(), paths, key)
+				taken <- err
+			}()
+			for examinable(t, disk) {
+				select {
+				case err := <-taken:
+					t.Fatalf("taken while the path is read: %v", err)
+				case <-time.After(time.Millisecond):
+				}
+			}
+			release()
+			mustPass(t, "read", <-read)
+			mustPass(t, "take", <-taken)
+		} else {
+			mustTake(t, paths, key)
+		}
+		mustPass(t, "write", path{disk: disk}.Write(t.Context()))
+		if generation == 2 {
+			mustPass(t, "give", reservation.Give(t.Context(), paths, key))
+		}
+		mustPass(t, "disconnect", i.Disconnect(t.Context(), at))
+	}
+}
