@@ -51,6 +51,8 @@ const (
 	Admits
 	// Stays: a reservation that was taken from another owner stays when the volume leaves.
 	Stays
+	// Consents: that a record calls writes clean which it does not know of is no consent.
+	Consents
 )
 
 // CutFix is a set of mechanisms of snapshots.

@@ -116,6 +116,13 @@ var defects = map[string]defect{
 		world: start(None, Budget{Writes: 1, Moves: 1, Forces: 1}).static(), fix: Stays, want: twoWriters, running: true,
 		trace: slices.Concat(taken, []string{"pod ends on b", "unstage or repair looks on b", "7 x next act on b", "pod writes on a"}),
 	},
+	"a record out of a backup calls clean what it does not know of": {
+		world: start(Writeback, Budget{Writes: 1, Crashes: 1, Restores: 1, Journals: 1}).consenting(), fix: Consents, want: destroyed,
+		trace: []string{
+			"publish on a", "5 x controller: next act", "stage is decided on a", "6 x next act on a", "API server is backed up", "6 x next act on a",
+			"pod writes on a", "crash on a", "journal is lost on a", "API server is restored", "repair looks at an orphan on a",
+		},
+	},
 	"a node that is shut out and cannot flush": {
 		world: start(Writethrough, Budget{Deletes: 1}), fix: Leaves, want: Stuck,
 		trace: []string{

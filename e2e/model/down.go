@@ -51,7 +51,7 @@ func (w *World) proof(n Node, known Fence, journalled bool) attach.Proof {
 		if journalled {
 			e = attach.Believed(m.entry(n), w.cacheFacts(n), rec)
 		}
-		p.GivenUp = attach.GivenUp(e, w.cacheFacts(n), &rec)
+		p.GivenUp = attach.GivenUp(e, w.cacheFacts(n), &rec) || w.Without&Consents != 0 && !rec.PossiblyDirty
 	}
 	if journalled && !w.Static && !w.Server.Deleted {
 		p.LUN, p.SameLUN = int64(w.Server.Admitted[n-1]), true

@@ -24,6 +24,7 @@ var worlds = map[string]World{
 	"static, killed anywhere":         start(Writeback, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 1, Forces: 1}).static().consenting().running(),
 	"static, uncached":                start(None, Budget{Writes: 2, Crashes: 1, Kills: 1, Moves: 1, Forces: 1}).static().running(),
 	"a journal is lost":               start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Journals: 1}).consenting().running(),
+	"set back, a journal is lost":     start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Restores: 1, Journals: 1}).consenting().running(),
 	"a record is removed":             start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1}).consenting().running(),
 	"a record has another UID":        start(Writeback, Budget{Writes: 1, Crashes: 1, Moves: 1, Removals: 1, Renewals: 1}).consenting().running(),
 }
