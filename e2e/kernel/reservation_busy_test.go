@@ -52,17 +52,13 @@ func busy(t *testing.T, disk string) bool {
 	return strings.Join(strings.Fields(string(b)), " ") != "0 0"
 }
 
-// examinable reports whether udev would examine a disk.
-func examinable(t *testing.T, disk string) bool {
+// locked is a disk that udev reads, until the function that is returned is called.
+func locked(t *testing.T, disk string) (release func()) {
 	t.Helper()
 	f, err := os.Open(disk)
 	mustPass(t, "open", err)
-	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Fatal(err)
-	}
-	_ = f.Close() // it was not written to
-	return err == nil
+	mustPass(t, "lock", unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB))
+	return func() { _ = f.Close() } // it was not written to
 }
 
 // TestKernelReservedBusy: a LUN that is reserved already is not taken over while its path is
@@ -84,24 +80,24 @@ func TestKernelReservedBusy(t *testing.T) {
 		before, _, err := reservation.Inspect(t.Context(), paths, key)
 		mustPass(t, "inspect", err)
 		if before.Found {
-			m.must("udevadm", "settle") // which has the lock while it reads
+			m.must("udevadm", "settle") // which would have the lock
+			refused := func(what string) {
+				t.Helper()
+				if _, err := reservation.Take(t.Context(), paths, key); !errors.Is(err, reservation.ErrPath) {
+					t.Fatalf("taken while %s: %v, want ErrPath", what, err)
+				}
+			}
+			unlock := locked(t, disk)
+			refused("udev has it")
+			unlock()
 			release := l.held()
 			read := reading(t, disk)
-			if _, err := reservation.Take(t.Context(), paths, key); !errors.Is(err, reservation.ErrPath) {
-				t.Fatalf("taken while the path is read: %v, want ErrPath", err)
-			}
+			refused("the path is read")
 			taken := make(chan error, 1)
 			go func() {
 				_, err := reservation.Take(t.Context(), paths, key)
 				taken <- err
 			}()
-			for examinable(t, disk) {
-				select {
-				case err := <-taken:
-					t.Fatalf("taken while the path is read: %v", err)
-				case <-time.After(time.Millisecond):
-				}
-			}
 			release()
 			mustPass(t, "read", <-read)
 			mustPass(t, "take", <-taken)

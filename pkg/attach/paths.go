@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
@@ -141,7 +142,8 @@ func (a *Attacher) mayWrite(ctx context.Context, e *state.Entry) error {
 	return err
 }
 
-// readPath reads the beginning of a device past the page cache.
+// readPath reads the beginning of a device past the page cache, unless a reservation is being
+// taken over by it (states.md, The fence of a static volume).
 func readPath(sysfs, devno string) error {
 	link, err := os.Readlink(filepath.Join(sysfs, "dev", "block", devno))
 	if err != nil {
@@ -151,6 +153,8 @@ func readPath(sysfs, devno string) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.ReadAt(blockdev.AlignedBuffer(4<<10), 0)
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		_, err = f.ReadAt(blockdev.AlignedBuffer(4<<10), 0)
+	}
 	return errors.Join(err, f.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 )
@@ -33,6 +34,51 @@ func TestWrittenTo(t *testing.T) {
 	}
 	stat("1 2 3 4 x 6 7 8 9")
 	if _, err := blockdev.WrittenTo(dir, "253:4"); err == nil {
+		t.Error("a word was read as a number")
+	}
+}
+
+func TestReadFrom(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "dev/block/253:4"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "dev/block/253:4", name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("stat", "     446        0    16194      104       77        3      640       21        5       96      125\n")
+	if _, err := blockdev.ReadFrom(dir, "253:4"); err == nil {
+		t.Error("half of the counts were read")
+	}
+	write("inflight", "       2        3\n")
+	before, err := blockdev.ReadFrom(dir, "253:4")
+	if want := (blockdev.Reads{Requests: 446, Took: 104 * time.Millisecond, InFlight: 2}); err != nil || before != want {
+		t.Errorf("got %+v, %v, want %+v", before, err, want)
+	}
+	if idle, err := blockdev.Idle(dir, "253:4"); err != nil || idle {
+		t.Errorf("idle %t, %v", idle, err)
+	}
+	write("stat", "     456        0    16194      164       77        3      640       21        5       96      125\n")
+	write("inflight", "       0        1\n")
+	if idle, err := blockdev.Idle(dir, "253:4"); err != nil || idle {
+		t.Errorf("with a write under way: idle %t, %v", idle, err)
+	}
+	write("inflight", "       0        0\n")
+	if idle, err := blockdev.Idle(dir, "253:4"); err != nil || !idle {
+		t.Errorf("idle %t, %v", idle, err)
+	}
+	after, err := blockdev.ReadFrom(dir, "253:4")
+	if since := after.Since(before); err != nil || since != (blockdev.Reads{Requests: 10, Took: 60 * time.Millisecond}) || since.Mean() != 6*time.Millisecond {
+		t.Errorf("%+v, %v in the mean, %v", since, since.Mean(), err)
+	}
+	if since := before.Since(after); since != (blockdev.Reads{InFlight: 2}) || since.Mean() != 0 {
+		t.Errorf("of another device: %+v", since)
+	}
+	write("inflight", "none\n")
+	if _, err := blockdev.Idle(dir, "253:4"); err == nil {
 		t.Error("a word was read as a number")
 	}
 }

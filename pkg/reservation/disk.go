@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearflash/nearflash/pkg/blockdev"
 )
 
 // Sizes and times of the commands.
@@ -25,9 +26,13 @@ const (
 	// tries is how often a command is sent whose LUN had something else to say first:
 	// each path is told of each change of another one.
 	tries = 8
-	// quietTimeout is how long a path is waited for that is read.
-	quietTimeout = 5 * time.Second
+	// quietTimeout is how long to wait for a path to become idle, and quietPoll the pause
+	// between two looks.
+	quietTimeout = 2 * time.Second
 	quietPoll    = 2 * time.Millisecond
+	// lastAnswer is how long to wait for the answer to the command before: one that was given
+	// up is not sent any more, but its goroutine has to notice that.
+	lastAnswer = 100 * time.Millisecond
 )
 
 // Disks makes LUNs of SCSI disks. A command to a path that is lost waits in the kernel
@@ -176,7 +181,7 @@ func (d disk) send(ctx context.Context, c command) ([]byte, outcome) {
 	if err := ctx.Err(); err != nil {
 		return nil, outcome{err: fmt.Errorf("%w: nothing was sent: %w", ErrPath, err)}
 	}
-	if !d.begin() {
+	if !d.begin(ctx) {
 		return nil, outcome{err: fmt.Errorf("%w: it has not answered the command before", ErrPath)}
 	}
 	done := make(chan answer, 1)
@@ -193,7 +198,21 @@ func (d disk) send(ctx context.Context, c command) ([]byte, outcome) {
 	}
 }
 
-func (d disk) begin() bool {
+// begin waits for a moment until the path is free, and takes it.
+func (d disk) begin(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lastAnswer)
+	defer cancel()
+	for !d.take() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(quietPoll):
+		}
+	}
+	return true
+}
+
+func (d disk) take() bool {
 	d.all.mu.Lock()
 	defer d.all.mu.Unlock()
 	if d.all.busy == nil {
@@ -232,9 +251,10 @@ func (c command) sendTo(ctx context.Context, path string) (b []byte, o outcome) 
 	return b, o
 }
 
-// quiet waits until nothing is under way on a disk. Until f is closed udev does not examine
-// it: it leaves a disk alone that somebody has locked, and locks one that it reads
-// (systemd's BLOCK_DEVICE_LOCKING).
+// quiet waits until no request is under way on a disk. From then on, until f is closed, udev does
+// not examine it: it leaves a disk alone that somebody has locked, and locks one that it reads
+// (systemd's BLOCK_DEVICE_LOCKING). Where the disk's queue counts nothing (queue/iostats is 0), the
+// lock has to do.
 func quiet(ctx context.Context, f *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 	defer cancel()
@@ -242,24 +262,24 @@ func quiet(ctx context.Context, f *os.File) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	inflight := fmt.Sprintf("/sys/dev/block/%d:%d/inflight", unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			b, err := os.ReadFile(inflight)
-			if err != nil {
+			idle, err := blockdev.Idle("/sys", fmt.Sprintf("%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+			if err = errors.Join(err, ctx.Err()); err != nil || idle {
 				return err
 			}
-			// Reads and writes (Documentation/block/stat.rst).
-			if n := strings.Fields(string(b)); slices.Equal(n, []string{"0", "0"}) {
-				return nil
+			// A request that is under way need not be kept from anybody.
+			err = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+			if err != nil {
+				return err
 			}
 		} else if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("another program reads it, which the LUN must not be taken under: %w", ctx.Err())
+			return fmt.Errorf("another program uses or locks it, and the LUN cannot be taken over meanwhile: %w", ctx.Err())
 		case <-time.After(quietPoll):
 		}
 	}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ import (
 // pause of a second between, long enough for a plugin that is replaced.
 const pulls = 30
 
+// fastest is what no copy exceeds, in bytes per second.
+const fastest = 1 << 30
+
 // copying is a copy under way. It writes below the cache's levels, where nothing else does
 // while they serve nothing, and never after it was stopped.
 type copying struct {
@@ -33,6 +37,8 @@ type copying struct {
 	done   chan struct{}
 	// limit is its share of the node's bandwidth, as of the last chunk.
 	limit *rate.Limiter
+	// gives is how it gives way to the pod.
+	gives giving
 
 	mu sync.Mutex
 	// next is the chunk that comes: those before it are written, or about to be. synced is how
@@ -70,10 +76,12 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 	if err != nil {
 		return err
 	}
-	data, origin := parts[layout.Data], parts[layout.Origin]
+	data, origin, top := parts[layout.Data], parts[layout.Origin], parts[layout.Top]
 	if !data.HasLive || !origin.HasLive {
 		return fmt.Errorf("%w: volume %s has no devices to copy to and from", volume.ErrUnavailable, e.ID)
 	}
+	c.gives.reads = func() (blockdev.Reads, error) { return blockdev.ReadFrom(r.Stack.Sysfs, top.DevNo()) }
+	c.gives.least = c.least
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	r.mu.Lock()
@@ -287,6 +295,13 @@ func (c *copying) bandwidth() int64 {
 // this one did.
 func (c *copying) pace(ctx context.Context, chunk int) error {
 	b := c.bandwidth()
+	own, err := c.gives.way(ctx, c.r.Now, chunk)
+	if err != nil {
+		return err
+	}
+	if own > 0 && (b <= 0 || own < b) {
+		b = own
+	}
 	if b <= 0 {
 		return nil
 	}
@@ -295,6 +310,29 @@ func (c *copying) pace(ctx context.Context, chunk int) error {
 		c.limit.SetLimit(l)
 	}
 	return c.limit.WaitN(ctx, chunk)
+}
+
+// least is the rate below which it does not give way, in bytes per second. If the source node can
+// still send everything before it ends the lease, it is to: what comes later comes from the origin,
+// which the pod reads too.
+func (c *copying) least() int64 {
+	b := int64(least)
+	if c.next < int(c.entry.Hydration.Stream.Hot) {
+		b = leastHot
+	}
+	c.mu.Lock()
+	from := c.from
+	c.mu.Unlock()
+	left := c.entry.Hydration.Deadline.Sub(c.r.Now()) * 9 / 10
+	if c.entry.Hydration.Deadline.IsZero() || from != volume.FromPeer || left <= 0 {
+		return b
+	}
+	rest := float64(len(c.m.Entries)-c.next) * float64(c.m.ChunkSectors) * devmapper.SectorSize
+	in, most := rest/left.Seconds(), c.bandwidth()
+	if in > float64(cmp.Or(most, fastest)) {
+		return b // in vain
+	}
+	return max(b, int64(in))
 }
 
 // fromOrigin copies from the origin what has not been copied. A chunk that is written to
