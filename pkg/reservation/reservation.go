@@ -108,8 +108,8 @@ type LUN interface {
 	Reserve(ctx context.Context, key Key) error
 	// Preempt ends every other registration of the key victim and aborts what its paths
 	// have under way. If victim held the reservation, the path, which is registered with
-	// key, holds it on return; use TakeOver for that. Errors: ErrConflict, also if nobody is registered with
-	// victim.
+	// key, holds it on return; use TakeOver for that. Errors: ErrConflict, also if nobody is
+	// registered with victim.
 	Preempt(ctx context.Context, key, victim Key) error
 	// TakeOver is Preempt of the key that holds the reservation. It waits until no other
 	// program of this node has a command under way on the path: Linux's own target aborts
