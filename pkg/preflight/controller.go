@@ -1,19 +1,15 @@
 package preflight
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
-	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// StorageServer makes sure that the storage server at address answers, accepts
-// the controller's certificate and is healthy. The error says what is wrong and
-// what helps.
-func StorageServer(ctx context.Context, address string, b backend.Backend) error {
-	err := b.Check(ctx)
+// StorageServer says what is wrong with the storage server at address, and what helps, by
+// what it answered, one of the errors of backend.Backend's Check; nil if nothing is.
+func StorageServer(address string, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/metrics"
+	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
 // storageInterval is how often the storage server is asked how it is: each time it runs lvs.
@@ -91,7 +92,7 @@ func (w *storageWatch) ask(ctx context.Context) metrics.StorageServer {
 	defer cancel()
 	r, err := w.storage.Report(ctx)
 	if err != nil || len(r.Problems) > 0 {
-		klog.FromContext(ctx).Info("The storage server is not well", "address", w.address, "problems", r.Problems, "err", err)
+		klog.FromContext(ctx).Info("The storage server is not well", "address", w.address, "problems", r.Problems, "err", preflight.StorageServer(w.address, err))
 	}
 	return metrics.StorageServer{
 		Address: w.address, Up: err == nil, Healthy: len(r.Problems) == 0, CapacityBytes: r.CapacityBytes, UsedBytes: r.UsedBytes,

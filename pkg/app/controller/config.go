@@ -22,9 +22,6 @@ type Config struct {
 	// Target is the storage server; without an Address there is none, which
 	// leaves static volumes.
 	Target targetclient.Config
-	// TargetOptional keeps the controller ready while the storage server cannot
-	// be reached.
-	TargetOptional bool
 	// OriginNamespace is where claims of other CSI drivers' volumes are made, which lie below
 	// ours; empty means that there are none.
 	OriginNamespace string
@@ -52,7 +49,6 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Target.CertFile, "target-cert", "", "PEM `file` with the certificate that is shown to the storage server")
 	fs.StringVar(&c.Target.KeyFile, "target-key", "", "PEM `file` with the key of that certificate")
 	fs.StringVar(&c.Target.ServerName, "target-server-name", "", "`name` expected in the storage server's certificate (default the host of --target-address)")
-	fs.BoolVar(&c.TargetOptional, "target-optional", false, "be ready while the storage server cannot be reached: static volumes do not need it")
 	fs.StringVar(&c.OriginNamespace, "origin-namespace", "", "`namespace` for the claims of volumes of other CSI drivers (backend: csi); empty for none")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")

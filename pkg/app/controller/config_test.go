@@ -23,7 +23,7 @@ func TestValidate(t *testing.T) {
 		wantErr []string
 	}{
 		"static":          {args: []string{"--endpoint=unix:///csi/csi.sock"}},
-		"storage server":  {args: append([]string{"--endpoint=/csi/csi.sock", "--target-address=s:1", "--target-server-name=x", "--target-optional"}, tls...)},
+		"storage server":  {args: append([]string{"--endpoint=/csi/csi.sock", "--target-address=s:1", "--target-server-name=x"}, tls...)},
 		"leader":          {args: []string{"--endpoint=/csi/csi.sock", "--leader-elect", "--leader-election-namespace=ns", "--health-address=:1"}},
 		"origins":         {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=nearflash-origins"}},
 		"bad namespace":   {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=Origins/x"}, wantErr: []string{`--origin-namespace "Origins/x"`, "nearflash-origins"}},

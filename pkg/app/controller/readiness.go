@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/client-go/discovery"
@@ -13,42 +12,29 @@ import (
 	"github.com/nearflash/nearflash/pkg/preflight"
 )
 
-// readiness reports whether what the controller needs can be reached.
-type readiness struct {
-	api     *rest.Config
-	storage backend.Backend
-	address string
-	// optional leaves the storage server out.
-	optional bool
+// ready is the readiness of the process: it asks the API server at config for its version, which
+// every account may. A storage server that is away has metrics, and is no reason to take the webhook
+// of pods out of service, to stop an upgrade of this very process, or to have the server asked by
+// whoever asks this.
+func ready(config *rest.Config) health.Check {
+	return func(ctx context.Context) error {
+		d, err := discovery.NewDiscoveryClientForConfig(config)
+		if err != nil {
+			return err
+		}
+		if err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+			return fmt.Errorf("API server: %w", err)
+		}
+		return nil
+	}
 }
 
-// apiServer asks the API server for its version, which every account may.
-func (r *readiness) apiServer(ctx context.Context) error {
-	d, err := discovery.NewDiscoveryClientForConfig(r.api)
-	if err != nil {
-		return err
-	}
-	if err := d.RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("API server: %w", err)
-	}
-	return nil
-}
-
-// storageServer asks the storage server, if there is one, whether it is well.
-func (r *readiness) storageServer(ctx context.Context) error {
-	if r.storage == nil {
+// checkStorageServer asks the storage server, if there is one, whether it is well.
+func checkStorageServer(ctx context.Context, address string, storage backend.Backend) error {
+	if storage == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, health.CheckTimeout)
 	defer cancel()
-	return preflight.StorageServer(ctx, r.address, r.storage)
-}
-
-// check is the readiness of the process.
-func (r *readiness) check(ctx context.Context) error {
-	err := r.apiServer(ctx)
-	if !r.optional {
-		err = errors.Join(err, r.storageServer(ctx))
-	}
-	return err
+	return preflight.StorageServer(address, storage.Check(ctx))
 }

@@ -94,8 +94,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err := scheduling.Setup(ctx, mgr, cfg.Scheduling, driver.Name); err != nil {
 		return fmt.Errorf("scheduling webhook: %w", err)
 	}
-	ready := &readiness{api: config, storage: storage, address: cfg.Target.Address, optional: cfg.TargetOptional}
-	if err := ready.storageServer(ctx); err != nil {
+	if err := checkStorageServer(ctx, cfg.Target.Address, storage); err != nil {
 		// Volumes of other servers go on, so this must not end the process.
 		log.Error(err, "Preflight: the storage server cannot be used")
 	}
@@ -110,8 +109,8 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 		services = services.WithSnapshots(volumes)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveCSI(ctx, cfg, calls, services, ready) })
-	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready.check) })
+	group.Go(func() error { return serveCSI(ctx, cfg, calls, services, ready(config)) })
+	group.Go(func() error { return health.Serve(ctx, cfg.HealthAddress, cfg.Endpoint, ready(config)) })
 	group.Go(func() error { return metricserver.Serve(ctx, cfg.Metrics, config, source) })
 	group.Go(func() error { return reconcilers(ctx, mgr) })
 	return group.Wait()
@@ -244,7 +243,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 }
 
 // serveCSI serves the CSI services until ctx ends.
-func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Controller, ready *readiness) error {
+func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Controller, ready health.Check) error {
 	path, err := rpc.SocketPath(cfg.Endpoint)
 	if err != nil {
 		return err
@@ -254,7 +253,7 @@ func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Contr
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
 	s := rpc.NewServer(ctx, rec)
-	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready.apiServer).WithTopology(cfg.OriginNamespace != ""))
+	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready).WithTopology(cfg.OriginNamespace != ""))
 	csi.RegisterControllerServer(s, c)
 	return rpc.Serve(ctx, s, listener)
 }

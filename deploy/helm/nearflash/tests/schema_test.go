@@ -102,7 +102,7 @@ func TestBadValues(t *testing.T) {
 		"unknown target":                 {[]string{"--set", "node.withoutTargets={klone}"}, "'/node/withoutTargets/0'"},
 		"target twice":                   {[]string{"--set", "node.withoutTargets={clone,clone}"}, "'/node/withoutTargets'"},
 		"negative volume limit":          {[]string{"--set", "node.maxVolumes=-1"}, "'/node/maxVolumes'"},
-		"optional as text":               {[]string{"--set-string", "target.optional=yes"}, "'/target/optional'"},
+		"a value of an earlier version":  {[]string{"--set", "target.optional=true"}, "'optional'"},
 		"update strategy":                {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
 		"nothing may be unavailable":     {[]string{"--set", "node.updateStrategy.maxUnavailable=0"}, "'/node/updateStrategy/maxUnavailable'"},
 		"privileged webhook port":        {[]string{"--set", "scheduling.port=443"}, "'/scheduling/port'"},
