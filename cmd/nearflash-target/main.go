@@ -35,7 +35,7 @@ func run(ctx context.Context, config string, check bool) error {
 		return err
 	}
 	if check {
-		if _, err := target.ServerTLS(cfg.TLS); err != nil {
+		if err := cfg.CheckTLS(); err != nil {
 			return err
 		}
 		_, err := fmt.Println("configuration is valid")

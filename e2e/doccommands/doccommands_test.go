@@ -144,6 +144,8 @@ func TestWrongDocuments(t *testing.T) {
 		"unknown field":          {"    apiVersion: v1\n    kind: Pod\n    spec: {container: []}\n", "container"},
 		"piped into kubectl":     {"    kubectl apply -f - <<'EOF'\n    apiVersion: v1\n    kind: Pod\n    spec:\n\n      volume: []\n    EOF\n", "volume"},
 		"flag of a program":      {"    nearflash-node rescue --disk /dev/sdb\n", "flag provided but not defined: -disk"},
+		"key of the target":      {"```yaml\nstateDir: /x\nmetrics:\n  listn: 127.0.0.1:9811\n```\n", "nearflash-target refuses this"},
+		"metrics of the target":  {"```yaml\nstateDir: /x\nmetrics:\n  listen: localhost:9811\n```\n", "metrics.listen"},
 		"flag of the target":     {"    nearflash-target --config x --check\n", "flag provided but not defined: -check"},
 		"metric":                 {"```promql\nrate(nearflash_volume_reads_total[5m])\n```\n", "there is no metric nearflash_volume_reads_total"},
 		"label of a metric":      {"```promql\nnearflash_pool_free_bytes{pvc=\"x\"}\n```\n", "nearflash_pool_free_bytes has no label pvc"},

@@ -2,6 +2,7 @@ package doccommands
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/target"
 )
 
 // looksLikeValues says whether text begins with a key of the chart's values.
@@ -23,7 +25,8 @@ func (c *Checker) looksLikeValues(text string) bool {
 	return found && known && strings.HasPrefix(rest, "\n")
 }
 
-// yaml checks documents: objects of Kubernetes, or values of the chart. Other YAML has
+// yaml checks documents: objects of Kubernetes, values of the chart, or the configuration of a
+// storage server. Other YAML has
 // to be YAML.
 func (c *Checker) yaml(text string) {
 	for document := range strings.SplitSeq("\n"+text, "\n---") {
@@ -46,7 +49,34 @@ func (c *Checker) yaml(text string) {
 			c.object(schema.FromAPIVersionAndKind(version, kind), document)
 		case c.areValues(object):
 			c.values(document)
+		case object["stateDir"] != nil:
+			c.targetConfig(object)
 		}
+	}
+}
+
+const targetExample = "deploy/target/config.example.yaml"
+
+// targetConfig checks a part of a storage server's configuration: the example with it.
+func (c *Checker) targetConfig(part map[string]any) {
+	example, err := c.read(targetExample)
+	if err != nil {
+		c.problem("%v", err)
+		return
+	}
+	whole := map[string]any{}
+	if err := yaml.Unmarshal([]byte(example), &whole); err != nil {
+		c.problem("%s: %v", targetExample, err)
+		return
+	}
+	maps.Copy(whole, part)
+	text, err := yaml.Marshal(whole)
+	if err != nil {
+		c.problem("%v", err)
+		return
+	}
+	if _, err := target.ParseConfig(text); err != nil {
+		c.problem("nearflash-target refuses this: %v", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func releasePrograms() []program {
 		}},
 		{
 			name: "nearflash-target", platforms: []platform{{"linux", "amd64"}},
-			beside: []string{"deploy/target/config.example.yaml", "deploy/target/nearflash-target.service"},
+			beside: []string{"deploy/target/config.example.yaml", "deploy/target/nearflash-target.service", "deploy/target/alerts.yaml"},
 		},
 		{name: "nearflash-node", platforms: []platform{{"linux", "amd64"}}},
 	}

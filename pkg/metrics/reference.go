@@ -19,6 +19,8 @@ caches that come back do not set them back. They begin anew when nothing of the 
 dm-cache, which starts them where they were when its table was loaded: what happened in a crash between the last look and the crash is lost.
 
 The controller serves what the records of volumes and nodes say. Those figures stay when a node is gone. Of several controllers the one that leads serves them.
+
+The storage server serves metrics of its own if it is [told to](../how-to/storage-server.md#monitor-it), also while the cluster is away. What is asked of it there costs it no command: a check of its own finds the figures.
 `
 
 // Reference is the text of docs/reference/metrics.md.
@@ -29,7 +31,7 @@ func Reference() string {
 		metrics []Metric
 	}{
 		{"Volumes", volumeTable()}, {"Caches that follow their pods", hydrationTable()}, {"Devices of a volume", ioTable()}, {"Node", append(nodeTable(), buildInfo())},
-		{"Controller", clusterTable()},
+		{"Controller", clusterTable()}, {"Storage server", TargetTable()},
 	} {
 		text += fmt.Sprintf("\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", section.title)
 		for _, m := range section.metrics {
@@ -63,7 +65,7 @@ The bounds of `+"`%s`"+` in seconds: %s. The kernel counts what takes exactly as
 | metric | meaning |
 |---|---|
 | `+"`csi_plugin_operations_seconds`"+` | calls of the CSI services by method and result, as csi-lib-utils names them |
-| `+"`go_*`, `process_*`"+` | the process |
+| `+"`go_*`, `process_*`"+` | the process, also of the storage server |
 | `+"`controller_runtime_*`, `workqueue_*`, `rest_client_*`"+` | the controller's own |
 `, nameDuration, strings.Join(texts, ", "))
 }

@@ -87,7 +87,7 @@ const (
 	nameStorageCertificate = "nearflash_storage_server_certificate_not_after_timestamp_seconds"
 )
 
-// Table lists every metric of nearflash itself.
+// Table lists every metric of node plugins and controllers; TargetTable has those of storage servers.
 func Table() []Metric {
 	return slices.Concat(nodeTables(), clusterTable(), []Metric{buildInfo()})
 }

@@ -49,6 +49,8 @@ type Config struct {
 	Portals []string `json:"portals"`
 	// StateDir holds the exports, with CHAP passwords.
 	StateDir string `json:"stateDir"`
+	// Metrics serves what Prometheus asks for.
+	Metrics MetricsConfig `json:"metrics,omitzero"`
 }
 
 // TLSConfig names PEM files; they are read again when they change.
@@ -61,19 +63,40 @@ type TLSConfig struct {
 	AllowedClientNames []string `json:"allowedClientNames,omitempty"`
 }
 
+// MetricsConfig says where metrics are served, and to whom: on a loopback address in plain text
+// to whoever is on the machine, elsewhere with the server's certificate to clients that show
+// one.
+type MetricsConfig struct {
+	// Listen is ip:port; without it no metrics are served.
+	Listen string `json:"listen,omitempty"`
+	// ClientCAFile signs the certificates of clients; without it tls.clientCAFile does.
+	ClientCAFile string `json:"clientCAFile,omitempty"`
+	// AllowedClientNames, if not empty, are the common names let in.
+	AllowedClientNames []string `json:"allowedClientNames,omitempty"`
+}
+
 // LoadConfig reads and validates a configuration file. Unknown keys are errors.
 func LoadConfig(path string) (Config, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return Config{}, err
 	}
-	var c Config
-	if err := yaml.UnmarshalStrict(b, &c); err != nil {
+	c, err := ParseConfig(b)
+	if err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// ParseConfig is LoadConfig for the text of a file.
+func ParseConfig(text []byte) (Config, error) {
+	var c Config
+	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		return Config{}, err
 	}
 	c.setDefaults()
 	if err := c.Validate(); err != nil {
-		return Config{}, fmt.Errorf("%s: %w", path, err)
+		return Config{}, err
 	}
 	return c, nil
 }
@@ -146,6 +169,7 @@ func (c Config) Validate() error {
 	if !filepath.IsAbs(c.StateDir) {
 		bad("stateDir: %q is not an absolute path", c.StateDir)
 	}
+	errs = append(errs, c.Metrics.problems(c.TLS)...)
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
@@ -162,4 +186,39 @@ func checkPortal(p string) error {
 		return fmt.Errorf("%q is not in the form ip:port, IPv6 in brackets and shortened", p)
 	}
 	return nil
+}
+
+// encrypted reports whether metrics are served over TLS.
+func (c MetricsConfig) encrypted() bool {
+	a, err := netip.ParseAddrPort(c.Listen)
+	return err == nil && !a.Addr().IsLoopback()
+}
+
+// problems are those of the section, beside the clients of the management service.
+func (c MetricsConfig) problems(service TLSConfig) (errs []error) {
+	clients := c.ClientCAFile != "" || len(c.AllowedClientNames) > 0
+	if c.Listen == "" {
+		if clients {
+			errs = append(errs, errors.New("metrics.listen: is missing, so that no metrics are served"))
+		}
+		return errs
+	}
+	// A name may lead elsewhere than to the loopback address that was meant.
+	if a, err := netip.ParseAddrPort(c.Listen); err != nil || a.Port() == 0 {
+		return append(errs, fmt.Errorf("metrics.listen: %q is not ip:port, IPv6 in brackets", c.Listen))
+	}
+	if c.ClientCAFile != "" && !filepath.IsAbs(c.ClientCAFile) {
+		errs = append(errs, fmt.Errorf("metrics.clientCAFile: %q is not an absolute path", c.ClientCAFile))
+	}
+	if slices.Contains(c.AllowedClientNames, "") {
+		errs = append(errs, errors.New("metrics.allowedClientNames: contains an empty name"))
+	}
+	switch {
+	case !c.encrypted() && clients:
+		errs = append(errs, errors.New("metrics.listen: on a loopback address no client shows a certificate; take clientCAFile and allowedClientNames out of metrics"))
+	case c.encrypted() && c.ClientCAFile == "" && len(service.AllowedClientNames) == 0:
+		// Whoever has a certificate of tls.clientCAFile could delete every volume.
+		errs = append(errs, errors.New("metrics.clientCAFile: without it, Prometheus could manage volumes with its certificate; name another CA, or the controller in tls.allowedClientNames"))
+	}
+	return errs
 }

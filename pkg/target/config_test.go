@@ -52,6 +52,14 @@ func TestLoadConfig(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	for _, metrics := range []string{
+		`{listen: "127.0.0.1:9811"}`, `{listen: "[::1]:9811"}`, `{listen: "192.0.2.1:9811"}`, `{listen: "[::]:9811", allowedClientNames: [prometheus]}`,
+		`{listen: "192.0.2.1:9811", clientCAFile: /etc/ca.crt}`,
+	} {
+		if _, err := load(t, goodConfig+"metrics: "+metrics); err != nil {
+			t.Errorf("metrics %s: %v", metrics, err)
+		}
+	}
 	thick, err := load(t, strings.Replace(goodConfig, "thinPool: pool\n", "", 1))
 	if err != nil || thick.DefaultProvisioning != target.Thick {
 		t.Errorf("without a pool: %q, %v", thick.DefaultProvisioning, err)
@@ -78,7 +86,19 @@ func TestLoadConfigErrors(t *testing.T) {
 		"portal without port": {"192.0.2.1:3260", "192.0.2.1", "portals:"},
 		"wildcard portal":     {"192.0.2.1:3260", "0.0.0.0:3260", "cannot connect"},
 		"portal by name":      {"192.0.2.1:3260", "storage:3260", "portals:"},
-		"state directory":     {"/var/lib/nearflash-target", "state", "stateDir:"},
+		"metrics by name":     {"stateDir:", "metrics: {listen: \"localhost:9811\"}\nstateDir:", "metrics.listen:"},
+		"metrics everywhere":  {"stateDir:", "metrics: {listen: \":9811\"}\nstateDir:", "metrics.listen:"},
+		"metrics at port 0":   {"stateDir:", "metrics: {listen: \"127.0.0.1:0\"}\nstateDir:", "metrics.listen:"},
+		"metrics nowhere":     {"stateDir:", "metrics: {allowedClientNames: [prometheus]}\nstateDir:", "metrics.listen:"},
+		"metrics' CA":         {"stateDir:", "metrics: {listen: \"192.0.2.1:9811\", clientCAFile: ca.crt}\nstateDir:", "metrics.clientCAFile:"},
+		"metrics for nobody":  {"stateDir:", "metrics: {listen: \"192.0.2.1:9811\", allowedClientNames: [\"\"]}\nstateDir:", "metrics.allowedClientNames:"},
+		"certificates for plain text": {
+			"stateDir:", "metrics: {listen: \"[::1]:9811\", clientCAFile: /ca.crt}\nstateDir:", "metrics.listen: on a loopback",
+		},
+		"a scraper that may manage volumes": {
+			"  allowedClientNames: [nearflash-controller]\n", "metrics: {listen: \"192.0.2.1:9811\"}\n", "metrics.clientCAFile: without it",
+		},
+		"state directory": {"/var/lib/nearflash-target", "state", "stateDir:"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

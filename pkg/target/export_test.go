@@ -16,3 +16,18 @@ func RestoreVolume(ctx context.Context, s *Service, name string) error {
 func Serve(ctx context.Context, s *Service, server *grpc.Server, lis net.Listener) error {
 	return serve(ctx, s, server, lis)
 }
+
+// ServeMetrics is what Run does with the listener of metrics.
+func ServeMetrics(ctx context.Context, cfg Config, srv *Server, lis net.Listener) (stop func(), err error) {
+	return serveMetrics(ctx, cfg, srv, lis)
+}
+
+// CheckMetrics finds the figures of metrics once.
+func CheckMetrics(ctx context.Context, s *Service) error {
+	return (&watch{svc: s}).check(ctx)
+}
+
+// StartMetrics is what Run does about metrics.
+func StartMetrics(ctx context.Context, cfg Config, srv *Server) (stop func(), err error) {
+	return startMetrics(ctx, cfg, srv)
+}

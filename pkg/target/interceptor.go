@@ -3,6 +3,7 @@ package target
 import (
 	"context"
 	"fmt"
+	"path"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -60,9 +62,9 @@ func stripMessage(m protoreflect.Message) {
 	})
 }
 
-// logCalls puts a logger with a request number into the context and logs the
-// outcome of each call: failures always, the rest at V(2), bodies at V(5).
-func logCalls(log logr.Logger) grpc.UnaryServerInterceptor {
+// logCalls puts a logger with a request number into the context, and logs and counts the
+// outcome of each call. The log has failures always, the rest at V(2), bodies at V(5).
+func logCalls(log logr.Logger, durations *prometheus.HistogramVec) grpc.UnaryServerInterceptor {
 	var count atomic.Uint64
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (res any, err error) {
 		log := log.WithValues("request", strconv.FormatUint(count.Add(1), 10), "method", info.FullMethod, "client", clientName(ctx))
@@ -74,17 +76,19 @@ func logCalls(log logr.Logger) grpc.UnaryServerInterceptor {
 		}
 		start := time.Now()
 		defer func() {
-			if p := recover(); p != nil {
-				log.Error(fmt.Errorf("panic: %v", p), "Call panicked", "stack", string(debug.Stack()))
+			p, took := recover(), time.Since(start)
+			if p != nil {
 				err = status.Error(codes.Internal, "internal error, see the server's log")
-				return
 			}
-			took := time.Since(start).String()
-			if err != nil {
-				log.Info("Call failed", "code", status.Code(err).String(), "err", status.Convert(err).Message(), "took", took)
-				return
+			durations.WithLabelValues(path.Base(info.FullMethod), status.Code(err).String()).Observe(took.Seconds())
+			switch {
+			case p != nil:
+				log.Error(fmt.Errorf("panic: %v", p), "Call panicked", "stack", string(debug.Stack()))
+			case err != nil:
+				log.Info("Call failed", "code", status.Code(err).String(), "err", status.Convert(err).Message(), "took", took.String())
+			default:
+				log.V(2).Info("Call done", "took", took.String())
 			}
-			log.V(2).Info("Call done", "took", took)
 		}()
 		return handler(logr.NewContext(ctx, log), req)
 	}

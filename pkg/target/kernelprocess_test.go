@@ -27,6 +27,7 @@ const (
 	// serveVariable makes the test binary the server itself, with that configuration.
 	serveVariable = "NEARFLASH_TEST_SERVE"
 	processListen = "127.0.0.1:9443"
+	metricsListen = "127.0.0.1:9811"
 	chapPassword  = "password-of-a"
 )
 
@@ -61,7 +62,7 @@ func newProcess(t *testing.T) *process {
 	ca.issue("server")
 	ca.issue("controller")
 	cfg := p.cfg
-	cfg.Listen = processListen
+	cfg.Listen, cfg.Metrics.Listen = processListen, metricsListen
 	cfg.TLS = target.TLSConfig{
 		CertFile: ca.file("server.pem"), KeyFile: ca.file("server-key.pem"), ClientCAFile: ca.file("ca.pem"),
 		AllowedClientNames: []string{"controller"},
@@ -218,6 +219,23 @@ func (p *process) killedMeanwhile(size int64) bool {
 	return err != nil
 }
 
+// wantMetrics wants the server to tell of one volume with a session, and of the real pool.
+func (p *process) wantMetrics() {
+	p.t.Helper()
+	got := (&metered{address: metricsListen}).scrape(p.t)
+	for key, want := range map[string]float64{
+		"target_check_success{}": 1, "target_problems{}": 0, "target_volumes{provisioning=thick}": 1,
+		"target_exports{}": 1, "target_admissions{}": 1, "target_sessions{}": 1, "target_exported_bytes{}": 400 * mib,
+	} {
+		if v, ok := got[key]; !ok || v != want {
+			p.t.Errorf("%s = %v, there: %v; want %v\n%s", key, v, ok, want, p.logged())
+		}
+	}
+	if got["target_pool_metadata_capacity_bytes{}"] <= 0 || got["target_pool_metadata_used_ratio{}"] <= 0 {
+		p.t.Errorf("the pool has no metadata: %v", got)
+	}
+}
+
 // survivesKillAndReboot finds a session on "v1" and leaves none.
 func (p *process) survivesKillAndReboot() {
 	p.t.Helper()
@@ -233,6 +251,7 @@ func (p *process) survivesKillAndReboot() {
 	if !p.holds(disk, data, 8*mib) {
 		p.t.Error("the session did not survive the next start")
 	}
+	p.wantMetrics()
 	p.logout(c)
 
 	p.kill()

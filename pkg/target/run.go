@@ -60,14 +60,20 @@ func Run(ctx context.Context, cfg Config, version string) error {
 	if err != nil {
 		return err
 	}
-	server := NewGRPC(logr.FromContextOrDiscard(ctx), credentials.NewTLS(tlsConfig), NewServer(svc, version), cfg.TLS.AllowedClientNames...)
+	face := NewServer(svc, version)
+	stopMetrics, err := startMetrics(ctx, cfg, face)
+	if err != nil {
+		return errors.Join(err, lis.Close())
+	}
+	defer stopMetrics()
+	server := NewGRPC(logr.FromContextOrDiscard(ctx), credentials.NewTLS(tlsConfig), face, cfg.TLS.AllowedClientNames...)
 	return serve(ctx, svc, server, lis)
 }
 
 // NewGRPC returns a gRPC server with the service registered. With allowed names,
 // clients whose certificates have another common name are refused.
 func NewGRPC(log logr.Logger, creds credentials.TransportCredentials, srv *Server, allowed ...string) *grpc.Server {
-	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log), allowClients(allowed), readEpoch),
+	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log, srv.calls), allowClients(allowed), readEpoch),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	targetpb.RegisterTargetServer(g, srv)
 	return g

@@ -3,6 +3,9 @@ package target
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/target/exportstate"
 	"github.com/nearflash/nearflash/pkg/target/lvol"
 	"github.com/nearflash/nearflash/pkg/target/targetpb"
@@ -14,13 +17,15 @@ type Server struct {
 
 	svc     *Service
 	version string
+	// calls has the durations of the calls.
+	calls *prometheus.HistogramVec
 }
 
 var _ targetpb.TargetServer = (*Server)(nil)
 
 // NewServer returns the gRPC face of svc; version is told by Health.
 func NewServer(svc *Service, version string) *Server {
-	return &Server{svc: svc, version: version}
+	return &Server{svc: svc, version: version, calls: metrics.NewTargetCalls()}
 }
 
 // CreateVolume implements targetpb.TargetServer.

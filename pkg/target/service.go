@@ -239,7 +239,11 @@ func (s *Service) troubled() map[string]string {
 
 // Problems lists what is wrong with the server, one line each.
 func (s *Service) Problems(ctx context.Context) []string {
-	out, err := s.vols.Problems(ctx)
+	return s.problemsWith(s.vols.Problems(ctx))
+}
+
+// problemsWith adds what the service knows to what a look at the volume group found.
+func (s *Service) problemsWith(out []string, err error) []string {
 	if err != nil {
 		out = append(out, err.Error())
 	}

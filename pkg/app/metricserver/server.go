@@ -7,34 +7,20 @@ package metricserver
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"log"
 	"net"
 	"net/http"
 	"path/filepath"
-	"strings"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
-)
 
-const (
-	// path is what a role names in nonResourceURLs.
-	path = "/metrics"
-	// headerTimeout bounds how long a client may take to send a request's head,
-	// idleTimeout how long it may keep a connection without using it: longer than
-	// any usual time between two scrapes.
-	headerTimeout, idleTimeout = 5 * time.Second, 5 * time.Minute
-	// requestsAtOnce bounds the work that clients can cause at a time.
-	requestsAtOnce = 4
+	"github.com/nearflash/nearflash/pkg/metrics"
 )
 
 // Serve serves what source gathers until ctx ends. Clients are judged by the API
@@ -56,7 +42,7 @@ func Serve(ctx context.Context, cfg Config, api *rest.Config, source prometheus.
 // serve closes the listener in every case.
 func serve(ctx context.Context, cfg Config, api *rest.Config, source prometheus.Gatherer, listener net.Listener) error {
 	defer func() { _ = listener.Close() }() // the server has closed it already, unless it did not begin
-	handler := handlerFor(ctx, source)
+	handler := metrics.Handler(ctx, source)
 	if cfg.Secure {
 		var err error
 		if handler, err = onlyPermitted(ctx, api, handler); err != nil {
@@ -68,45 +54,8 @@ func serve(ctx context.Context, cfg Config, api *rest.Config, source prometheus.
 		}
 		listener = tls.NewListener(listener, conf)
 	}
-	mux := http.NewServeMux()
-	mux.Handle("GET "+path, handler)
-	s := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    log.New(connectionLog{klog.FromContext(ctx)}, "", 0),
-	}
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() }) // a scrape may fail while the process stops
-	defer stop()
 	klog.FromContext(ctx).Info("Serving metrics", "address", listener.Addr().String(), "secure", cfg.Secure)
-	if err := s.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// handlerFor answers with what can be gathered, even if not all can.
-func handlerFor(ctx context.Context, source prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(source, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, ErrorLog: errorLog{klog.FromContext(ctx)},
-		MaxRequestsInFlight: requestsAtOnce,
-	})
-}
-
-// errorLog is the log of promhttp.
-type errorLog struct{ klog.Logger }
-
-// Println implements promhttp.Logger.
-func (l errorLog) Println(v ...any) {
-	l.Error(nil, "Metrics could not be gathered whole", "reason", fmt.Sprint(v...))
-}
-
-// connectionLog is the log of net/http, which tells of what clients do wrong.
-type connectionLog struct{ klog.Logger }
-
-// Write implements io.Writer.
-func (l connectionLog) Write(p []byte) (int, error) {
-	l.V(2).Info("Connection to the metrics endpoint failed", "reason", strings.TrimSpace(string(p)))
-	return len(p), nil
+	return metrics.Serve(ctx, listener, handler)
 }
 
 // onlyPermitted lets a request pass if the API server does.

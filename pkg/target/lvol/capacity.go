@@ -2,6 +2,7 @@ package lvol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -79,6 +80,10 @@ func (m *Manager) Problems(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.poolProblems(pool), nil
+}
+
+func (m *Manager) poolProblems(pool poolInfo) []string {
 	var out []string
 	for _, f := range []struct {
 		what    string
@@ -88,5 +93,63 @@ func (m *Manager) Problems(ctx context.Context) ([]string, error) {
 			out = append(out, fmt.Sprintf("thin pool %s/%s: %s is %.1f %% full: extend it, or writes will fail", m.cfg.VolumeGroup, m.cfg.ThinPool, f.what, f.percent))
 		}
 	}
-	return out, nil
+	return out
+}
+
+// Pool is the room of the thin pool.
+type Pool struct {
+	SizeBytes, MetadataBytes int64
+	// PromisedBytes is the sum of the sizes of its thin volumes.
+	PromisedBytes                int64
+	DataPercent, MetadataPercent float64
+}
+
+// Status is what one look at the group shows.
+type Status struct {
+	// GroupBytes and FreeBytes are the group's size, and what nothing occupies of it; 0 and 0
+	// if it could not be read.
+	GroupBytes, FreeBytes int64
+	// Listed says that Volumes and Snapshots could be read. They are in no order, and in
+	// whatever state.
+	Listed    bool
+	Volumes   []Volume
+	Snapshots []Snapshot
+	// Pool is nil without a thin pool, and if it could not be read.
+	Pool *Pool
+	// Problems are those of Problems.
+	Problems []string
+}
+
+// Status looks once at the group. It returns what it could read, and errors for the rest.
+func (m *Manager) Status(ctx context.Context) (st Status, err error) {
+	vg, vgErr := m.readVG(ctx)
+	if vgErr == nil {
+		st.GroupBytes, st.FreeBytes = vg.size, vg.free
+	}
+	rows, err := m.lvs(ctx, m.cfg.VolumeGroup)
+	if err != nil {
+		return st, errors.Join(vgErr, err)
+	}
+	st.Listed = true
+	for _, r := range rows {
+		if v, ok := r.volume(); ok {
+			st.Volumes = append(st.Volumes, v)
+		}
+		if s, ok := r.snapshot(); ok {
+			st.Snapshots = append(st.Snapshots, s)
+		}
+	}
+	if m.cfg.ThinPool == "" {
+		return st, vgErr
+	}
+	pool, err := m.readPool(rows)
+	if err != nil {
+		return st, errors.Join(vgErr, err)
+	}
+	st.Problems = m.poolProblems(pool)
+	st.Pool = &Pool{
+		SizeBytes: pool.size, MetadataBytes: pool.metadata, PromisedBytes: m.promised(rows),
+		DataPercent: pool.dataPercent, MetadataPercent: pool.metadataPercent,
+	}
+	return st, vgErr
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	lvColumns = "vg_uuid,lv_name,lv_uuid,lv_size,lv_tags,lv_active,lv_path,segtype,pool_lv,data_percent,metadata_percent,zero"
+	lvColumns = "vg_uuid,lv_name,lv_uuid,lv_size,lv_tags,lv_active,lv_path,segtype,pool_lv,data_percent,metadata_percent,lv_metadata_size,zero"
 	vgColumns = "vg_uuid,vg_size,vg_free,vg_extent_size"
 )
 
@@ -32,6 +32,7 @@ type lvRow struct {
 	Pool            string `json:"pool_lv"`
 	DataPercent     string `json:"data_percent"`
 	MetadataPercent string `json:"metadata_percent"`
+	MetadataSize    string `json:"lv_metadata_size"`
 	Zero            string `json:"zero"`
 }
 
@@ -60,7 +61,7 @@ type vgInfo struct {
 }
 
 type poolInfo struct {
-	size            int64
+	size, metadata  int64
 	dataPercent     float64
 	metadataPercent float64
 }
@@ -166,7 +167,10 @@ func (m *Manager) readPool(rows []lvRow) (poolInfo, error) {
 		if r.Zero != "zero" {
 			return poolInfo{}, fmt.Errorf("thin pool %s does not zero new blocks, so that a volume would show the data of deleted ones: run `lvchange --zero y %s`", name, name)
 		}
-		return poolInfo{size: parseSize(r.Size), dataPercent: parsePercent(r.DataPercent), metadataPercent: parsePercent(r.MetadataPercent)}, nil
+		return poolInfo{
+			size: parseSize(r.Size), metadata: parseSize(r.MetadataSize),
+			dataPercent: parsePercent(r.DataPercent), metadataPercent: parsePercent(r.MetadataPercent),
+		}, nil
 	}
 	return poolInfo{}, fmt.Errorf("thin pool %s does not exist: create it with `lvcreate --type thin-pool --zero y ...`", name)
 }

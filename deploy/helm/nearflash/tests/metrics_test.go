@@ -96,7 +96,13 @@ func writeFile(t *testing.T, path string, text []byte) {
 // TestAlerts runs alerts_test.yaml on the rules as they are rendered.
 func TestAlerts(t *testing.T) {
 	text, rules := renderedRules(t)
-	tests, err := os.ReadFile("alerts_test.yaml")
+	checkAlerts(t, text, rules, "alerts_test.yaml")
+}
+
+// checkAlerts runs a file of tests on rules, and looks at the rules themselves.
+func checkAlerts(t *testing.T, text []byte, rules ruleFile, testFile string) {
+	t.Helper()
+	tests, err := os.ReadFile(testFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,36 +285,46 @@ var (
 	labelPattern  = regexp.MustCompile(`([a-z_]+)\s*(?:=~|!~|!=|=)\s*"`)
 )
 
-// TestMetricsExist wants dashboard and alerts to use only what is exported, with
-// labels that it has, and the dashboard to show everything.
-func TestMetricsExist(t *testing.T) {
+// seriesOf are the labels of what metrics are asked for, by its name.
+func seriesOf(table []metrics.Metric) map[string][]string {
 	exported := map[string][]string{}
-	for _, m := range metrics.Table() {
+	for _, m := range table {
 		if m.Type == metrics.Histogram {
 			exported[m.Name+"_bucket"] = append(slices.Clone(m.Labels), "le")
 			continue
 		}
 		exported[m.Name] = m.Labels
 	}
+	return exported
+}
+
+// checkSeries wants a query to use only what is exported, and adds that to used.
+func checkSeries(t *testing.T, exported map[string][]string, query string, used map[string]bool) {
+	t.Helper()
+	for _, m := range metricPattern.FindAllStringSubmatch(query, -1) {
+		labels, ok := exported[m[1]]
+		if !ok {
+			t.Errorf("nobody exports %s, which is used in %s", m[1], query)
+		}
+		used[m[1]] = true
+		for _, l := range labelPattern.FindAllStringSubmatch(m[2], -1) {
+			if ok && !slices.Contains(labels, l[1]) {
+				t.Errorf("%s has no label %s, which is used in %s", m[1], l[1], query)
+			}
+		}
+	}
+}
+
+// TestMetricsExist wants dashboard and alerts to use only what is exported, with
+// labels that it has, and the dashboard to show everything.
+func TestMetricsExist(t *testing.T) {
+	exported := seriesOf(metrics.Table())
 	ours := slices.Sorted(maps.Keys(exported))
 	for _, suffix := range []string{"bucket", "count"} {
 		exported["csi_plugin_operations_seconds_"+suffix] = []string{"driver_name", "method_name", "grpc_status_code"}
 	}
 	shown := map[string]bool{}
-	check := func(query string) {
-		for _, m := range metricPattern.FindAllStringSubmatch(query, -1) {
-			labels, ok := exported[m[1]]
-			if !ok {
-				t.Errorf("nobody exports %s, which is used in %s", m[1], query)
-			}
-			shown[m[1]] = true
-			for _, l := range labelPattern.FindAllStringSubmatch(m[2], -1) {
-				if ok && !slices.Contains(labels, l[1]) {
-					t.Errorf("%s has no label %s, which is used in %s", m[1], l[1], query)
-				}
-			}
-		}
-	}
+	check := func(query string) { checkSeries(t, exported, query, shown) }
 	for _, q := range queries(t) {
 		check(q)
 	}

@@ -357,6 +357,14 @@ func (k *Kernel) Login(iqn, portal, initiator, user, password string) (device st
 	return "", fmt.Errorf("%w: empty LUN", ErrRefused)
 }
 
+// Session leaves an initiator that has an ACL logged in, as the kernel shows it.
+func (k *Kernel) Session(iqn, initiator string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	// drivers/target/iscsi/iscsi_target_configfs.c, lio_target_nacl_info_show.
+	k.lookup("iscsi/" + iqn + "/tpgt_1/acls/" + initiator + "/info").value = "InitiatorName: " + initiator + "\nSession State: TARG_SESS_STATE_LOGGED_IN"
+}
+
 // Writable reports whether an initiator that is let in may write to the LUN.
 func (k *Kernel) Writable(iqn, initiator string) bool {
 	k.mu.Lock()

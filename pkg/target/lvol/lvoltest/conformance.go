@@ -41,7 +41,7 @@ func (s suite) must(what string, err error) {
 func SnapshotConformance(t *testing.T, r Rig) {
 	s := suite{T: t, Rig: r}
 	for name, test := range map[string]func(suite){
-		"content": suite.content, "gone": suite.gone, "errors": suite.errors, "grown": suite.grown, "interrupted": suite.interrupted,
+		"content": suite.content, "gone": suite.gone, "errors": suite.errors, "grown": suite.grown, "interrupted": suite.interrupted, "status": suite.status,
 	} {
 		if !t.Run(name, func(t *testing.T) { test(suite{T: t, Rig: s.Rig}) }) {
 			return
@@ -101,6 +101,30 @@ func (s suite) restored(name string, size int64, from lvol.Snapshot) lvol.Volume
 		s.Errorf("volume of a snapshot: %+v", v)
 	}
 	return v
+}
+
+// status: one look shows all volumes and snapshots, and the room of group and pool.
+func (s suite) status() {
+	v := s.volume("v", true)
+	s.volume("thick", false)
+	s.cut("s", v)
+	st, err := s.Manager.Status(s.Context())
+	s.must("status", err)
+	if !st.Listed || len(st.Volumes) != 2 || len(st.Snapshots) != 1 || len(st.Problems) != 0 {
+		s.Errorf("status %+v, want two volumes, a snapshot and no problem", st)
+	}
+	thick, err := s.Manager.Capacity(s.Context(), false)
+	s.must("capacity", err)
+	if st.GroupBytes != thick.TotalBytes || st.FreeBytes != thick.AvailableBytes || st.GroupBytes <= st.FreeBytes {
+		s.Errorf("group of %d bytes, %d free; capacity %+v", st.GroupBytes, st.FreeBytes, thick)
+	}
+	thin, err := s.Manager.Capacity(s.Context(), true)
+	s.must("capacity", err)
+	p := st.Pool
+	if p == nil || p.SizeBytes != thin.TotalBytes || p.MetadataBytes <= 0 || p.PromisedBytes != 16*mib ||
+		p.MetadataPercent <= 0 || p.DataPercent < 0 || p.DataPercent > 100 {
+		s.Errorf("pool %+v, want one of %d bytes with metadata, and 16 MiB promised", p, thin.TotalBytes)
+	}
 }
 
 // content: a snapshot has what was written before it, whatever is written after; so has each

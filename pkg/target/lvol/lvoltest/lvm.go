@@ -247,7 +247,7 @@ func (l *LVM) find(full string) (*lv, error) {
 func (l *LVM) report(a args) (any, error) {
 	pool := rows{
 		"vg_uuid": "vg-uuid", "lv_name": Pool, "lv_uuid": "pool-uuid", "lv_size": num(l.poolSize), "segtype": "thin-pool", "lv_active": "active",
-		"zero": l.PoolZero, "data_percent": fmt.Sprintf("%.2f", l.PoolPercent), "metadata_percent": "10.00",
+		"zero": l.PoolZero, "data_percent": fmt.Sprintf("%.2f", l.PoolPercent), "metadata_percent": "10.00", "lv_metadata_size": num(ExtentBytes),
 	}
 	switch what := a.words[0]; {
 	case what == VG:
