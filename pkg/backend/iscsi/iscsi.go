@@ -145,12 +145,9 @@ func (b *Backend) Capacity(ctx context.Context) (int64, error) {
 
 // Check implements backend.Backend.
 func (b *Backend) Check(ctx context.Context) error {
-	h, err := b.api.Health(ctx)
+	h, err := b.health(ctx)
 	if err != nil {
-		if isCertificate(err) {
-			return fmt.Errorf("%w: %w", volume.ErrAuth, err)
-		}
-		return translate(ctx, "", err)
+		return err
 	}
 	if !h.Healthy {
 		return fmt.Errorf("%w: server %s reports: %s", volume.ErrBackend, h.ServerID, strings.Join(h.Problems, "; "))
@@ -158,13 +155,22 @@ func (b *Backend) Check(ctx context.Context) error {
 	return nil
 }
 
+// health asks the server how it is. Errors: ErrUnavailable, ErrAuth.
+func (b *Backend) health(ctx context.Context) (targetclient.Health, error) {
+	h, err := b.api.Health(ctx)
+	if err != nil && isCertificate(err) {
+		return h, fmt.Errorf("%w: %w", volume.ErrAuth, err)
+	}
+	return h, translate(ctx, "", err)
+}
+
 // Report implements backend.Reporter.
 func (b *Backend) Report(ctx context.Context) (backend.Report, error) {
 	var r backend.Report
-	h, err := b.api.Health(ctx)
+	h, err := b.health(ctx)
 	r.ServerNotAfter, r.ClientNotAfter = b.api.CertificatesEnd()
 	if err != nil {
-		return r, translate(ctx, "", err)
+		return r, err
 	}
 	r.Problems = h.Problems
 	if !h.Healthy && len(r.Problems) == 0 {

@@ -96,6 +96,9 @@ func TestCheck(t *testing.T) {
 			if err := b.Check(t.Context()); !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
+			if _, err := b.Report(t.Context()); !errors.Is(err, tc.want) {
+				t.Errorf("report: %v, want %v", err, tc.want)
+			}
 			err := preflight.StorageServer(tc.config.Address, b.Check(t.Context()))
 			if (err == nil) != (tc.want == nil) || err != nil && !strings.Contains(err.Error(), tc.wantRemedy) {
 				t.Errorf("preflight: %v, want it to name %s", err, tc.wantRemedy)
