@@ -5,7 +5,6 @@ package kernel
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/reservation"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -28,8 +28,8 @@ func (l *lun) held() (release func()) {
 	return release
 }
 
-// reading reads a disk once, past the page cache; what it came to.
-func reading(t *testing.T, disk string) <-chan error {
+// reading reads a disk once, past the page cache; what it came to. The read is under way on return.
+func reading(t *testing.T, disk, devno string) <-chan error {
 	t.Helper()
 	f, err := os.OpenFile(disk, os.O_RDONLY|unix.O_DIRECT, 0)
 	mustPass(t, "open", err)
@@ -38,18 +38,11 @@ func reading(t *testing.T, disk string) <-chan error {
 		_, err := f.ReadAt(aligned(64<<10), 0)
 		done <- errors.Join(err, f.Close())
 	}()
-	for !busy(t, disk) {
-		time.Sleep(time.Millisecond)
+	for idle := true; idle; time.Sleep(time.Millisecond) {
+		idle, err = blockdev.Idle("/sys", devno)
+		mustPass(t, "requests under way", err)
 	}
 	return done
-}
-
-// busy reports whether something is under way on a disk.
-func busy(t *testing.T, disk string) bool {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(disk), "inflight"))
-	mustPass(t, "inflight", err)
-	return strings.Join(strings.Fields(string(b)), " ") != "0 0"
 }
 
 // locked is a disk that udev reads, until the function that is returned is called.
@@ -91,7 +84,7 @@ func TestKernelReservedBusy(t *testing.T) {
 			refused("udev has it")
 			unlock()
 			release := l.held()
-			read := reading(t, disk)
+			read := reading(t, disk, o.DevNos[0])
 			refused("the path is read")
 			taken := make(chan error, 1)
 			go func() {

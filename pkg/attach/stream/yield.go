@@ -72,13 +72,10 @@ func (y yielding) limit() int64 {
 	return y.rate
 }
 
-// usual is how long a read takes without the copy, 0 if that is not known: the median of the last
+// usual is how long a read takes without the copy, once it has rested: the median of the last
 // rests, the lower one of two.
 func (y yielding) usual() time.Duration {
 	known := slices.DeleteFunc(slices.Sorted(slices.Values(y.alone[:])), func(d time.Duration) bool { return d == 0 })
-	if len(known) == 0 {
-		return 0
-	}
 	return known[(len(known)-1)/2]
 }
 
@@ -103,7 +100,7 @@ func (y yielding) next(o observed) yielding {
 		y.alone = [3]time.Duration{max(took, fast), y.alone[0], y.alone[1]}
 	case y.since >= y.every:
 		y.rests = true
-	case y.usual() != 0:
+	case y.alone[0] != 0:
 		y = y.adjust(took, o)
 	}
 	y.rate = max(y.rate, o.least)
@@ -121,10 +118,10 @@ func (o observed) mean() time.Duration {
 // adjust sets the rate by how long reads took in a window. That varies: if three windows of ten are
 // slow by chance, the rate stays what it is.
 func (y yielding) adjust(took time.Duration, o observed) yielding {
-	switch {
-	case took > y.usual()*slowerPercent/100:
+	switch usual := y.usual(); {
+	case took > usual*slowerPercent/100:
 		y.rate = min(y.rate, max(o.copied, o.least))
-		if took > 2*y.usual() {
+		if took > 2*usual {
 			y.rate /= 2
 		} else {
 			y.rate -= y.rate / 4
@@ -152,9 +149,6 @@ type giving struct {
 // way waits while the copy rests, and returns the rate that it keeps to, 0 is none. A device
 // whose counts cannot be read is not given way to.
 func (g *giving) way(ctx context.Context, now func() time.Time, chunk int) (int64, error) {
-	if g.reads == nil {
-		return 0, nil
-	}
 	if took := now().Sub(g.began); took >= window {
 		g.decide(ctx, now(), took)
 	}

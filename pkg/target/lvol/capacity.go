@@ -130,15 +130,7 @@ func (m *Manager) Status(ctx context.Context) (st Status, err error) {
 	if err != nil {
 		return st, errors.Join(vgErr, err)
 	}
-	st.Listed = true
-	for _, r := range rows {
-		if v, ok := r.volume(); ok {
-			st.Volumes = append(st.Volumes, v)
-		}
-		if s, ok := r.snapshot(); ok {
-			st.Snapshots = append(st.Snapshots, s)
-		}
-	}
+	st.Listed, st.Volumes, st.Snapshots = true, volumesOf(rows), snapshotsOf(rows)
 	if m.cfg.ThinPool == "" {
 		return st, vgErr
 	}

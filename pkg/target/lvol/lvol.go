@@ -194,11 +194,14 @@ func (m *Manager) List(ctx context.Context) ([]Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Volume
+	return volumesOf(rows), nil
+}
+
+func volumesOf(rows []lvRow) (out []Volume) {
 	for _, r := range rows {
 		if v, ok := r.volume(); ok {
 			out = append(out, v)
 		}
 	}
-	return out, nil
+	return out
 }

@@ -103,14 +103,18 @@ func (m *Manager) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []Snapshot
+	out := snapshotsOf(rows)
+	slices.SortFunc(out, func(a, b Snapshot) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func snapshotsOf(rows []lvRow) (out []Snapshot) {
 	for _, r := range rows {
 		if s, ok := r.snapshot(); ok {
 			out = append(out, s)
 		}
 	}
-	slices.SortFunc(out, func(a, b Snapshot) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
+	return out
 }
 
 // Cut makes a snapshot of a thin volume, which may be in use, and returns it done. Its content

@@ -371,12 +371,18 @@ func TestMetricsText(t *testing.T) {
 	collector.Leases = func(context.Context) (map[volume.ID]volume.MoveID, error) { return nil, nil }
 	registry.MustRegister(metrics.BuildInfo("node"), collector, clusterMetrics(now))
 	calls.RecordMetrics("/csi.v1.Node/NodeStageVolume", nil, time.Second)
-	families, err := prometheus.Gatherers{registry, calls.Gatherer()}.Gather()
+	// One family is of the CSI calls.
+	checkText(t, prometheus.Gatherers{registry, calls.Gatherer()}, len(metrics.Table())+1)
+}
+
+// checkText gives what is exported to promtool, and wants so many metrics.
+func checkText(t *testing.T, source prometheus.Gatherer, want int) {
+	t.Helper()
+	families, err := source.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One family is of the CSI calls.
-	if want := len(metrics.Table()) + 1; len(families) != want {
+	if len(families) != want {
 		t.Errorf("%d metrics are exported, want all %d", len(families), want)
 	}
 	var text bytes.Buffer

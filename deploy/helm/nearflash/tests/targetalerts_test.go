@@ -1,14 +1,12 @@
 package charttest
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -54,18 +52,5 @@ func TestTargetMetricsText(t *testing.T) {
 	calls.WithLabelValues("Health", "OK").Observe(1)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics.NewTarget(func() *metrics.TargetFacts { return &facts }), calls)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := len(metrics.TargetTable()); len(families) != want {
-		t.Errorf("%d metrics are exported, want all %d", len(families), want)
-	}
-	var text bytes.Buffer
-	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
-			t.Fatal(err)
-		}
-	}
-	promtool(t, t.TempDir(), text.Bytes(), "check", "metrics")
+	checkText(t, registry, len(metrics.TargetTable()))
 }
