@@ -46,7 +46,7 @@ check_lint() {
 # The tools are modules of their own, which neither pattern reaches nor go.work joins.
 check_tools() {
   local dir
-  for dir in hack/tools/lint hack/tools/proto; do
+  for dir in hack/tools/lint hack/tools/proto hack/tools/plot; do
     (cd "$dir" && export GOWORK=off && go vet ./... && go test ./...) || return 1
   done
   # With the flags of its artifact: what it needs of Kubernetes and of a cloud is then
@@ -56,7 +56,7 @@ check_tools() {
 
 check_tidy() {
   local dir rc=0
-  for dir in . hack hack/tools/lint hack/tools/proto hack/tools/vuln hack/tools/pd; do
+  for dir in . hack hack/tools/lint hack/tools/proto hack/tools/plot hack/tools/vuln hack/tools/pd; do
     (cd "$dir" && go mod tidy -diff 2>&1 | grep -v '^go: downloading'; exit "${PIPESTATUS[0]}") || { echo "in $dir"; rc=1; }
   done
   return $rc

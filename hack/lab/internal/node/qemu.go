@@ -61,8 +61,10 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 		// An oops ends the guest, and a panic shows on the console why. On a busy machine the
 		// emulated timer is late for the kernel's check of it, and the time-stamp counter for
 		// its watchdog: that would patch the kernel's code late, of which a guest died.
-		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile,
-			agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
+		// A processor that has run nothing else for a minute ends the guest too, and the
+		// console shows what each of them was at: it was seen, and lasted until somebody looked.
+		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 "+
+			"no_timer_check tsc=unstable mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile, agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
 		// A crash of the guest loses nothing that its disks have acknowledged, since the host lives on.
 		// The lab's other guests hold locks on the image, which none of them writes.
 		"-drive", "if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=" + g.RootBase,

@@ -22,7 +22,7 @@ func TestQEMUSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := "-accel tcg,thread=multi -cpu max,la57=off,cx16=off -smp 2 -m 512 -nodefaults -display none -no-reboot -serial stdio -device virtio-rng-pci " +
-		"-kernel /k/linux -initrd /s/initramfs -append console=ttyS0 quiet oops=panic panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/agent nfshare=share nfroot=/dev/vda nfmodules=/dev/vdd " +
+		"-kernel /k/linux -initrd /s/initramfs -append console=ttyS0 quiet oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/agent nfshare=share nfroot=/dev/vda nfmodules=/dev/vdd " +
 		"-drive if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=/k/base.ext4 " +
 		"-drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd0 -drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd1 " +
 		"-drive if=virtio,format=raw,readonly=on,file=/k/modules.ext4 " +

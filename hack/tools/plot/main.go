@@ -1,0 +1,80 @@
+// Command plot draws the pictures of docs/benchmarks.md.
+//
+//	plot CSV SVG
+//
+// The CSV file has lines of "name,second,part": a curve, seconds since the pod's start, and a part
+// of 1. Curves are drawn in the order in which they come.
+package main
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+)
+
+func main() {
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: plot CSV SVG")
+		os.Exit(2)
+	}
+	if err := draw(os.Args[1], os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "plot:", err)
+		os.Exit(1)
+	}
+}
+
+func draw(from, to string) error {
+	names, curves, err := read(from)
+	if err != nil {
+		return err
+	}
+	p := plot.New()
+	p.X.Label.Text, p.Y.Label.Text = "seconds since the pod's start", "part of the reads served by the cache"
+	p.X.Min, p.Y.Min, p.Y.Max = 0, 0, 1.02
+	p.Add(plotter.NewGrid())
+	for i, name := range names {
+		line, points, err := plotter.NewLinePoints(curves[name])
+		if err != nil {
+			return err
+		}
+		line.Width, points.Radius = vg.Points(1.5), vg.Points(2)
+		line.Color, points.Color, points.Shape = plotutil.Color(i), plotutil.Color(i), plotutil.Shape(i)
+		p.Add(line, points)
+		p.Legend.Add(name, line, points)
+	}
+	p.Legend.YOffs = vg.Points(20)
+	return p.Save(18*vg.Centimeter, 9*vg.Centimeter, to)
+}
+
+func read(name string) (names []string, curves map[string]plotter.XYs, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := csv.NewReader(f)
+	r.FieldsPerRecord = 3
+	lines, err := r.ReadAll()
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, nil, err
+	}
+	curves = map[string]plotter.XYs{}
+	for i, l := range lines {
+		x, errX := strconv.ParseFloat(l[1], 64)
+		y, errY := strconv.ParseFloat(l[2], 64)
+		if err := errors.Join(errX, errY); err != nil {
+			return nil, nil, fmt.Errorf("%s, line %d: %w", name, i+1, err)
+		}
+		if curves[l[0]] == nil {
+			names = append(names, l[0])
+		}
+		curves[l[0]] = append(curves[l[0]], plotter.XY{X: x, Y: y})
+	}
+	return names, curves, nil
+}
