@@ -307,6 +307,12 @@ type CacheStatus struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	DirtyBytes *int64 `json:"dirtyBytes,omitempty"`
 
+	// dirty is dirtyBytes, rounded, for people: "128Mi".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	Dirty string `json:"dirty,omitempty"`
+
 	// dirtySinceTime is when the cache was last seen without a dirty block: no
 	// unflushed write is older. It is absent while nothing is dirty.
 	// +optional
@@ -452,7 +458,7 @@ type CachedVolumeStatus struct {
 // +kubebuilder:printcolumn:name="Hit%",type=integer,JSONPath=`.status.cache.hitRate.readPercent`
 // +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.status.generation`
 // +kubebuilder:printcolumn:name="Total Hit%",type=integer,priority=1,JSONPath=`.status.cache.hitRate.readTotalPercent`
-// +kubebuilder:printcolumn:name="Dirty Bytes",type=integer,priority=1,JSONPath=`.status.cache.dirtyBytes`
+// +kubebuilder:printcolumn:name="Unflushed",type=string,priority=1,JSONPath=`.status.cache.dirty`
 // +kubebuilder:printcolumn:name="Applied",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Applied")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.hold) || !has(oldSelf.spec.hold) || !has(self.status) || !has(self.status.dirtyState) || self.status.dirtyState != 'PossiblyDirty' || (has(oldSelf.status) && has(oldSelf.status.dirtyState) && oldSelf.status.dirtyState == 'PossiblyDirty')",message="dirtyState cannot become PossiblyDirty while the volume is held (spec.hold) for a snapshot or a clone"

@@ -286,6 +286,18 @@ type MigrationProgress struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	BytesPerSecond *int64 `json:"bytesPerSecond,omitempty"`
 
+	// copied is hydratedBytes and totalBytes, rounded, for people: "512Mi of 1Gi".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Copied string `json:"copied,omitempty"`
+
+	// rate is bytesPerSecond, rounded, for people: "60Mi/s".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=16
+	Rate string `json:"rate,omitempty"`
+
 	// estimatedCompletionTime is when the copy ends if it goes on at this rate.
 	// +optional
 	EstimatedCompletionTime metav1.Time `json:"estimatedCompletionTime,omitempty,omitzero"`
@@ -345,9 +357,8 @@ type CacheMigrationStatus struct {
 // +kubebuilder:printcolumn:name="From",type=string,JSONPath=`.spec.sourceNode`
 // +kubebuilder:printcolumn:name="To",type=string,JSONPath=`.spec.destinationNode`
 // +kubebuilder:printcolumn:name="Method",type=string,JSONPath=`.spec.method`
-// +kubebuilder:printcolumn:name="Copied",type=integer,JSONPath=`.status.progress.hydratedBytes`
-// +kubebuilder:printcolumn:name="Total",type=integer,JSONPath=`.status.progress.totalBytes`
-// +kubebuilder:printcolumn:name="Rate",type=integer,JSONPath=`.status.progress.bytesPerSecond`
+// +kubebuilder:printcolumn:name="Copied",type=string,JSONPath=`.status.progress.copied`
+// +kubebuilder:printcolumn:name="Rate",type=string,JSONPath=`.status.progress.rate`
 // +kubebuilder:printcolumn:name="Served From",type=string,JSONPath=`.status.progress.servedFrom`
 // +kubebuilder:printcolumn:name="Outcome",type=string,JSONPath=`.status.outcome`
 // +kubebuilder:printcolumn:name="Gen",type=integer,priority=1,JSONPath=`.spec.generation`

@@ -151,6 +151,7 @@ func makeMigrationOf(t *testing.T, c client.Client, volume string) *v1alpha1.Cac
 		},
 		Progress: v1alpha1.MigrationProgress{
 			TotalBytes: ptr.To[int64](512 << 10), HydratedBytes: ptr.To[int64](128 << 10), BytesPerSecond: ptr.To[int64](64 << 10),
+			Copied: "128Ki of 512Ki", Rate: "64Ki/s",
 			EstimatedCompletionTime: metav1.Now(), ServedFrom: v1alpha1.ServedFromPeer,
 		},
 		Outcome: v1alpha1.MigrationEnded, OutcomeMessage: "it left", StartTime: metav1.Now(), CompletionTime: metav1.Now(),

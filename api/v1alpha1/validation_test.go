@@ -377,7 +377,7 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 		Generation: ptr.To[int64](3), OwnerNode: "node-a", Publication: v1alpha1.PublicationPublished, DirtyState: v1alpha1.DirtyStateClean,
 		RetainedCaches: []v1alpha1.RetainedCache{{NodeName: "node-b", Generation: 2}, {NodeName: "node-c", Generation: 1}},
 		Cache: v1alpha1.CacheStatus{
-			Mode: v1alpha1.CacheModeWritethrough, DirtyBytes: ptr.To[int64](0),
+			Mode: v1alpha1.CacheModeWritethrough, DirtyBytes: ptr.To[int64](0), Dirty: "0",
 			HitRate: v1alpha1.HitRate{ReadPercent: ptr.To[int32](97), ReadTotalPercent: ptr.To[int32](91)},
 		},
 		Conditions: []metav1.Condition{
@@ -406,19 +406,19 @@ func testColumns(t *testing.T, cfg *rest.Config, c client.Client) {
 		want     []string
 	}{
 		"migrations": {resource: "cachemigrations", want: []string{
-			"Name|Volume|From|To|Method|Copied|Total|Rate|Served From|Outcome|Age",
-			"pvc-1-3|pvc-1|node-b|node-a|Clone|131072|524288|65536|Peer|Ended|0s",
+			"Name|Volume|From|To|Method|Copied|Rate|Served From|Outcome|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|Clone|128Ki of 512Ki|64Ki/s|Peer|Ended|0s",
 		}},
 		"migrations wide": {resource: "cachemigrations", wide: true, want: []string{
-			"Name|Volume|From|To|Method|Copied|Total|Rate|Served From|Outcome|Gen|Export|Why|Message|Age",
-			"pvc-1-3|pvc-1|node-b|node-a|Clone|131072|524288|65536|Peer|Ended|3|Exported|dm-clone is there|it left|0s",
+			"Name|Volume|From|To|Method|Copied|Rate|Served From|Outcome|Gen|Export|Why|Message|Age",
+			"pvc-1-3|pvc-1|node-b|node-a|Clone|128Ki of 512Ki|64Ki/s|Peer|Ended|3|Exported|dm-clone is there|it left|0s",
 		}},
 		"volumes": {resource: "cachedvolumes", want: []string{
 			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Age",
 			"pvc-1|shop|orders|writethrough|10Gi|node-a|Published|Clean|CacheActive|97|0s",
 		}},
 		"volumes wide": {resource: "cachedvolumes", wide: true, want: []string{
-			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Gen|Total Hit%|Dirty Bytes|Applied|Age",
+			"Name|Namespace|Claim|Mode|Size|Owner|State|Dirty|Cached|Hit%|Gen|Total Hit%|Unflushed|Applied|Age",
 			"pvc-1|shop|orders|writethrough|10Gi|node-a|Published|Clean|CacheActive|97|3|91|0|Applied|0s",
 		}},
 		"pools": {resource: "cachepools", want: []string{

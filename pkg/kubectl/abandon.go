@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 type abandonOptions struct {
@@ -99,7 +100,7 @@ func (o *abandonOptions) known(v *volume) string {
 	if cache.DirtyBytes == nil || cache.ObservedTime.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("; %s ago %s were dirty", ago(o.Clock.Now(), cache.ObservedTime), size(*cache.DirtyBytes))
+	return fmt.Sprintf("; %s ago %s were dirty", ago(o.Clock.Now(), cache.ObservedTime), quantity.Text(*cache.DirtyBytes))
 }
 
 // refuse returns why the writes must not be abandoned.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -125,7 +126,7 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 	}
 	line(w, "PersistentVolume", "%s", pv)
 	if n := v.capacity(); n > 0 {
-		line(w, "Capacity", "%s", size(n))
+		line(w, "Capacity", "%s", quantity.Text(n))
 	}
 	line(w, "Origin", "%s", origin(v))
 	if v.Status.OwnerNode == "" {
@@ -139,7 +140,7 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 		asked += ", size " + v.Spec.CacheSize
 	}
 	if n := v.Spec.ChunkSizeBytes; n != nil && *n > 0 {
-		asked += ", chunks of " + size(*n)
+		asked += ", chunks of " + quantity.Text(*n)
 	}
 	if v.Spec.AcceptDirtyLoss != "" {
 		asked += ", acceptDirtyLoss " + string(v.Spec.AcceptDirtyLoss)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // maxMoves is how many moves of a volume are shown, the last ones.
@@ -94,7 +95,7 @@ func (o *describeOptions) warm(w io.Writer, v *volume, f warmFacts) {
 	}
 	switch {
 	case f.hot != nil:
-		line(w, "Hot set", "a list of %s, recorded %s ago", size(int64(len(f.hot.Blocks))), ago(now, f.hot.RecordedTime))
+		line(w, "Hot set", "a list of %s, recorded %s ago", quantity.Text(int64(len(f.hot.Blocks))), ago(now, f.hot.RecordedTime))
 	case v.Spec.CacheMode != v1alpha1.CacheModeNone:
 		line(w, "Hot set", "none")
 	}

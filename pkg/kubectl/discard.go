@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/records"
 )
 
@@ -115,7 +116,7 @@ func sizeOf(bytes *int64) string {
 	if bytes == nil {
 		return "unknown size"
 	}
-	return size(*bytes)
+	return quantity.Text(*bytes)
 }
 
 // discard writes the word, unless the status has changed since it was looked at.

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 type dropOptions struct {
@@ -54,7 +55,7 @@ func (o *dropOptions) Run(ctx context.Context) error {
 	}
 	what := "gives up its cache"
 	if v.reported() && v.Status.Cache.SizeBytes != nil {
-		what += fmt.Sprintf(" of %s on node %s", size(*v.Status.Cache.SizeBytes), v.node())
+		what += fmt.Sprintf(" of %s on node %s", quantity.Text(*v.Status.Cache.SizeBytes), v.node())
 	}
 	if warm := warmOn(v); warm != none {
 		what += "; what is kept warm on " + warm + " goes too"

@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // none stands for a value that is not known.
@@ -21,28 +23,12 @@ func orNone(s string) string {
 	return s
 }
 
-var units = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
-
-// size prints bytes with at most three digits that matter: 512Mi, 1.5Gi, 0.
-func size(n int64) string {
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(units)-1 {
-		v /= 1024
-		u++
-	}
-	text := strconv.FormatFloat(v, 'f', 1, 64)
-	if v >= 100 {
-		text = strconv.FormatFloat(v, 'f', 0, 64)
-	}
-	return strings.TrimSuffix(text, ".0") + units[u]
-}
-
 // optionalSize prints bytes that may be unknown.
 func optionalSize(n *int64) string {
 	if n == nil {
 		return none
 	}
-	return size(*n)
+	return quantity.Text(*n)
 }
 
 // micros prints microseconds: 250us, 1.2ms, 15ms, 2.1s.

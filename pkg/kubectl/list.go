@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 type listOptions struct {
@@ -179,7 +180,7 @@ func shownMode(v *volume) string {
 
 func shownSize(v *volume) string {
 	if n := v.Status.Cache.SizeBytes; v.reported() && n != nil && *n > 0 {
-		return size(*n)
+		return quantity.Text(*n)
 	}
 	if v.Spec.CacheMode == v1alpha1.CacheModeNone {
 		return none
@@ -192,7 +193,7 @@ func shownSize(v *volume) string {
 func shownDirty(v *volume) string {
 	switch {
 	case v.reported() && v.Status.Cache.DirtyBytes != nil:
-		return size(*v.Status.Cache.DirtyBytes)
+		return quantity.Text(*v.Status.Cache.DirtyBytes)
 	case v.possiblyDirty():
 		return "unknown"
 	}

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 type migrateOptions struct {
@@ -292,7 +293,7 @@ func (o *migrateOptions) conclude(v *volume, m *move) error {
 		}
 	case v1alpha1.MigrationCompleted:
 		_, total := m.bytes()
-		if err := o.say(v, "node %s has a copy of %s of the cache; what is written from now on is copied after the move", o.to, size(total)); err != nil {
+		if err := o.say(v, "node %s has a copy of %s of the cache; what is written from now on is copied after the move", o.to, quantity.Text(total)); err != nil {
 			return err
 		}
 	}

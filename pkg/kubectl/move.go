@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // originWord stands for a source that is no node.
@@ -157,7 +158,7 @@ func (m move) copied() string {
 	if total == 0 {
 		return none
 	}
-	return size(done) + "/" + size(total)
+	return quantity.Text(done) + "/" + quantity.Text(total)
 }
 
 func (m move) percent() string {
@@ -213,5 +214,5 @@ func perSecond(n *int64) string {
 	if n == nil || *n == 0 {
 		return none
 	}
-	return size(*n) + "/s"
+	return quantity.Text(*n) + "/s"
 }

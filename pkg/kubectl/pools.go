@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 type poolsOptions struct {
@@ -149,7 +150,7 @@ func usedDevices(p *v1alpha1.CachePool) string {
 	return fmt.Sprint(used)
 }
 
-func bytesOf(q resource.Quantity) string { return size(q.Value()) }
+func bytesOf(q resource.Quantity) string { return quantity.Text(q.Value()) }
 
 // wear is that of the most worn device.
 func wear(p *v1alpha1.CachePool) string {

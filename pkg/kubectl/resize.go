@@ -64,7 +64,7 @@ func (o *resizeOptions) Run(ctx context.Context) error {
 	}
 	return o.apply(ctx, v, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheSize = o.text }, func(v *volume) string {
 		if n := v.Status.Cache.SizeBytes; v.reported() && v.Spec.CacheMode != v1alpha1.CacheModeNone && n != nil {
-			return fmt.Sprintf("done: %s on node %s", size(*n), v.node())
+			return fmt.Sprintf("done: %s on node %s", quantity.Text(*n), v.node())
 		}
 		return attachedAs(v)
 	})

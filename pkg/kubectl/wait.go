@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 const (
@@ -119,7 +120,7 @@ func readable(message string) string {
 		if err != nil {
 			return s
 		}
-		return size(n)
+		return quantity.Text(n)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -299,7 +300,7 @@ func (d *Destination) Progress(ctx context.Context, m volume.MoveID, p volume.Mo
 		d.condition(obj, metav1.ConditionUnknown, v1alpha1.ReasonMigrationRunning, "")
 		obj.Status.Progress = v1alpha1.MigrationProgress{
 			TotalBytes: ptr.To(p.TotalBytes), HydratedBytes: ptr.To(p.HydratedBytes), BytesPerSecond: ptr.To(p.Rate),
-			ServedFrom: v1alpha1.ServedFrom(p.From),
+			Copied: copied(p.HydratedBytes, p.TotalBytes), Rate: quantity.Text(p.Rate) + "/s", ServedFrom: v1alpha1.ServedFrom(p.From),
 		}
 		if p.Remaining > 0 {
 			obj.Status.Progress.EstimatedCompletionTime = metav1.NewTime(d.now().Add(p.Remaining))
@@ -307,6 +308,9 @@ func (d *Destination) Progress(ctx context.Context, m volume.MoveID, p volume.Mo
 	})
 	return err
 }
+
+// copied says for people how much of a move is done.
+func copied(n, total int64) string { return quantity.Text(n) + " of " + quantity.Text(total) }
 
 // begun dates the beginning of a move by its object.
 func (d *Destination) begun(obj *v1alpha1.CacheMigration) {
@@ -342,9 +346,13 @@ func (d *Destination) Finish(ctx context.Context, m volume.MoveID, o volume.Move
 		obj.Status.CompletionTime = metav1.NewTime(d.now())
 		if o == volume.MoveCompleted {
 			// The last report was made before the end.
-			obj.Status.Progress.HydratedBytes = obj.Status.Progress.TotalBytes
+			total := obj.Status.Progress.TotalBytes
+			obj.Status.Progress.HydratedBytes, obj.Status.Progress.Copied = total, ""
+			if total != nil {
+				obj.Status.Progress.Copied = copied(*total, *total)
+			}
 		}
-		obj.Status.Progress.BytesPerSecond, obj.Status.Progress.EstimatedCompletionTime = nil, metav1.Time{}
+		obj.Status.Progress.BytesPerSecond, obj.Status.Progress.Rate, obj.Status.Progress.EstimatedCompletionTime = nil, "", metav1.Time{}
 		d.condition(obj, status, reason, text)
 	})
 	if err != nil || !changed {
@@ -390,7 +398,7 @@ func eventMessage(obj *v1alpha1.CacheMigration) string {
 	}
 	text := fmt.Sprintf("%s node %s from %s%s: %s", what, obj.Spec.DestinationNode, from, methodWords(obj.Spec.Method), obj.Status.Outcome)
 	if total := ptr.Deref(obj.Status.Progress.TotalBytes, 0); total > 0 {
-		text += fmt.Sprintf(", %d of %d bytes copied", ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total)
+		text += fmt.Sprintf(", %s copied", copied(ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total))
 	}
 	if obj.Status.OutcomeMessage != "" {
 		text += ": " + obj.Status.OutcomeMessage

@@ -98,11 +98,14 @@ func testHandshake(t *testing.T, f *fixture) {
 	if n := f.lessor.calls(); n != 1 {
 		t.Errorf("asked %d times to export", n)
 	}
-	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 10, HydratedBytes: 5, Rate: 1, From: volume.FromPeer}))
+	must(t, f.b.Progress(t.Context(), m, volume.MoveProgress{TotalBytes: 10 << 20, HydratedBytes: 5 << 20, Rate: 1 << 20, From: volume.FromPeer}))
+	if got := f.load(m).Status.Progress; got.Copied != "5Mi of 10Mi" || got.Rate != "1Mi/s" {
+		t.Errorf("half of a move shows %q, %q", got.Copied, got.Rate)
+	}
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
 	f.wantState(m, v1alpha1.ExportStateReleased)
-	if got := f.load(m).Status.Progress.HydratedBytes; got == nil || *got != 10 {
-		t.Errorf("a completed move shows %v of 10 bytes copied", got)
+	if got := f.load(m).Status.Progress; got.HydratedBytes == nil || *got.HydratedBytes != 10<<20 || got.Copied != "10Mi of 10Mi" || got.Rate != "" {
+		t.Errorf("a completed move shows %+v", got)
 	}
 	f.wantNoSecret(lease.Credentials.Password)
 }

@@ -29,6 +29,23 @@ func Bytes(s string) (int64, error) {
 	return 0, fmt.Errorf("%w: %q is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M", volume.ErrInvalid, s)
 }
 
+var units = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+
+// Text writes bytes for people, with at most four digits: 512Mi, 1.5Gi, 0. It is rounded, and not
+// meant to be read again.
+func Text(n int64) string {
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(units)-1 {
+		v /= 1024
+		u++
+	}
+	text := strconv.FormatFloat(v, 'f', 1, 64)
+	if v >= 100 {
+		text = strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(text, ".0") + units[u]
+}
+
 // Size reads a cache size: bytes as Bytes does, or "1%" to "100%". Errors:
 // volume.ErrInvalid.
 func Size(s string) (volume.Size, error) {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -70,7 +71,7 @@ func (r *Records) MarkClean(ctx context.Context, id volume.ID, f volume.Fence) e
 		obj.Status.DirtyState = v1alpha1.DirtyStateClean
 		// The owner's next report may be a while off, or be as good as its last one.
 		if c := &obj.Status.Cache; c.DirtyBytes != nil {
-			c.DirtyBytes, c.DirtySinceTime = ptr.To(int64(0)), metav1.Time{}
+			c.DirtyBytes, c.Dirty, c.DirtySinceTime = ptr.To(int64(0)), quantity.Text(0), metav1.Time{}
 		}
 		return nil
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -45,6 +46,9 @@ func reported(obj *v1alpha1.CachedVolume, st *v1alpha1.CacheStatus) v1alpha1.Cac
 	out := *st
 	if known && st.DirtyBytes == nil {
 		out.DirtyBytes, out.DirtySinceTime, out.ObservedTime = old.DirtyBytes, old.DirtySinceTime, old.ObservedTime
+	}
+	if out.DirtyBytes != nil {
+		out.Dirty = quantity.Text(*out.DirtyBytes)
 	}
 	return out
 }

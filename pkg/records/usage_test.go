@@ -57,7 +57,7 @@ func TestReportCache(t *testing.T) {
 	for _, st := range []*v1alpha1.CacheStatus{nil, failed} {
 		must(t, f.rec.ReportCache(t.Context(), f.id, "node-b", st))
 		got := f.load(t).Status.Cache
-		if got.DirtyBytes == nil || *got.DirtyBytes != 4096 || got.DirtySinceTime.Unix() != 1 || got.ObservedTime.Unix() != 2 || st != nil && got.Health != st.Health {
+		if got.DirtyBytes == nil || *got.DirtyBytes != 4096 || got.Dirty != "4Ki" || got.DirtySinceTime.Unix() != 1 || got.ObservedTime.Unix() != 2 || st != nil && got.Health != st.Health {
 			t.Errorf("after a report of %+v the cache is %+v", st, got)
 		}
 	}
