@@ -43,6 +43,37 @@ func snapshotTaken(ctx context.Context, w *witness) error {
 	if err = errors.Join(err, <-done, recovered(ctx)); err != nil {
 		return err
 	}
+	return w.judgeCopy(ctx, c, name)
+}
+
+// snapshotNodeKilled has a snapshot made under load while the volume's node is killed, which
+// flushes when it is back, and goes on under load.
+func snapshotNodeKilled(ctx context.Context, w *witness) error {
+	name := fmt.Sprintf("%s-%d", w.claim, w.r.Uint32())
+	c := w.h.BeginCopy()
+	defer c.Done()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.snapshot(ctx, w.class, name)
+		done <- err
+	}()
+	time.Sleep(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+	if err := w.reboot(ctx); err != nil {
+		return errors.Join(err, <-done)
+	}
+	// What the node took with it the snapshot need not have.
+	if _, err := w.judge(checker.LossNode); err != nil {
+		return errors.Join(err, <-done)
+	}
+	w.begin(ctx)
+	if err := errors.Join(<-done, w.rest(ctx)); err != nil {
+		return err
+	}
+	return w.judgeCopy(ctx, c, name)
+}
+
+// judgeCopy judges what a volume has that is made of a snapshot.
+func (w *witness) judgeCopy(ctx context.Context, c *checker.Copy, name string) error {
 	read, err := w.copied(ctx, name)
 	if err != nil {
 		return err

@@ -75,6 +75,7 @@ var labDisasters = map[string]labDisaster{
 	"storage fails for a while":   {true, storageRefuses, checker.LossNothing},
 	"storage server killed":       {true, storageKilled, checker.LossStorage},
 	"snapshot, program killed":    {true, snapshotTaken, checker.LossNothing},
+	"snapshot, node killed":       {true, snapshotNodeKilled, checker.LossNode},
 	"node abandoned with consent": {true, givenUp, checker.LossNode | checker.LossCache},
 
 	"static volume taken by force": {false, takenByForce, checker.LossNothing},

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -21,7 +22,7 @@ import (
 func (s *space) snapshotClass(ctx context.Context, parameters map[string]string) string {
 	GinkgoHelper()
 	class := &snapshotv1.VolumeSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
+		ObjectMeta: metav1.ObjectMeta{GenerateName: s.name + "-"}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		Parameters: parameters,
 	}
 	Expect(k.API.Create(ctx, class)).To(Succeed())
@@ -40,7 +41,7 @@ func (v *vol) snapshot(ctx context.Context, class, name string) (*snapshotv1.Vol
 	if err := k.API.Create(ctx, snapshot); err != nil {
 		return nil, fmt.Errorf("snapshot %s: %w", name, err)
 	}
-	return snapshot, cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+	return snapshot, cluster.Await(ctx, cmp.Or(v.patience, late), func(ctx context.Context) (string, error) {
 		if err := k.API.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot); err != nil {
 			return "", err
 		}

@@ -12,7 +12,7 @@ import (
 
 // codeActs are the calls of the code that the acts of the model stand for, in their
 // order: of acts in node.go, and of controlActs in control.go; and of those of snapshots in
-// cut_node.go and cut_control.go. Between them there may be others, which the model knows
+// cut_node.go, cut_control.go and cut_freeze.go. Between them there may be others, which the model knows
 // nothing of.
 var codeActs = map[string]map[string]string{
 	"../../pkg/attach": {
@@ -44,6 +44,18 @@ var codeActs = map[string]map[string]string{
 		"reserve":         "save Take save",
 		"reserveAgain":    "Inspect save Take",
 		"disconnect":      "giveReservation Disconnect",
+
+		"Freeze":     "lockSettled Get Mounted decideFreeze freeze",
+		"freeze":     "Store Freeze whileAsked Thaw reportFreeze",
+		"whileAsked": "reportFreeze Get",
+		"ThawLeft":   "Left Recover",
+	},
+	"../../pkg/freeze": {
+		"Freeze":   "write Run await end",
+		"end":      "withdraw clear",
+		"Recover":  "withdraw Await clear",
+		"runGuard": "openMount run",
+		"run":      "prepare phase freeze hold thaw phase",
 	},
 	"../../pkg/provision": {
 		"Publish":       "inspect publishable publishServed",
@@ -56,7 +68,9 @@ var codeActs = map[string]map[string]string{
 
 		"cut":            "beginCut gatherCut decideCut endHold takeCutStep",
 		"gatherCut":      "Find inspect Load",
-		"takeCutStep":    "hold patch settle dropCut Accept orderCut",
+		"takeCutStep":    "hold patch settle dropCut Accept orderCut takeFreezeStep",
+		"takeFreezeStep": "askFreeze askFreeze awaitFreeze unfrozen",
+		"unfrozen":       "dropCut EndHold",
 		"hold":           "put patch",
 		"orderCut":       "Cut",
 		"dropCut":        "DropCut",

@@ -17,6 +17,8 @@ const (
 
 	lacksBefore  = "a snapshot lacks a write that was acknowledged before it was asked for"
 	noPrefix     = "a snapshot has a write without one that was acknowledged before it"
+	notFrozen    = "a pod could write between the order and the cut of a snapshot that was asked for frozen"
+	swapBelow    = "a volume's device is changed below a frozen filesystem"
 	acceptedGone = "an accepted snapshot was deleted by who had not asked for that"
 )
 
@@ -80,4 +82,17 @@ const (
 	Drained
 	// Expires: a hold ends that nobody asks for any more, and what was cut under it goes.
 	Expires
+	// HeldBehind: a cut below a frozen filesystem is accepted when the node has said, behind the
+	// cut, that it was frozen until then.
+	HeldBehind
+	// Attached: who publishes a volume that is held says that the hold's freeze has failed.
+	Attached
+	// GuardTells: the guard tells whether its time was over before the freeze was ended.
+	GuardTells
+	// Guarded: who works on a volume waits for the guard of its filesystem.
+	Guarded
+	// Once: a plugin freezes a filesystem once for a hold.
+	Once
+	// Left: a plugin that begins ends the freezes of one before it.
+	Left
 )

@@ -3,6 +3,7 @@ package model
 import (
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/provision"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // process is a controller: the hold that it has put on the record, and the call that it is at.
@@ -41,6 +42,10 @@ const (
 	stepAccept
 	stepCut
 	stepAnswer
+	stepFreeze
+	stepThaw
+	stepAwait
+	stepUnfrozen
 )
 
 // The steps of takeSnapshot that acts go back to.
@@ -95,7 +100,7 @@ func cutNext(of func(*Cutting) *process) func(*Cutting) (string, bool) {
 			return "", false
 		}
 		c := cutter{w: w, process: p}
-		if c.orders() && w.cutting() != nil && w.cutting() != p {
+		if c.toServer() && w.cutting() != nil && w.cutting() != p {
 			return "", false
 		}
 		return c.next(), true
@@ -113,13 +118,24 @@ func (c cutter) next() string {
 	return violation
 }
 
-// orders reports whether the next act is one of the storage server.
+// orders reports whether the next act is what was decided.
 func (c cutter) orders() bool { return c.Step >= orderStep }
+
+// toServer reports whether it is one of the storage server.
+func (c cutter) toServer() bool {
+	switch c.Next {
+	case stepFreeze, stepThaw, stepAwait:
+		return false
+	case stepUnfrozen:
+		return c.Step == orderStep
+	}
+	return c.orders()
+}
 
 // cutting is who is in the middle of a cut, nil if there is none.
 func (w *Cutting) cutting() *process {
 	for _, p := range []*process{&w.Leader, &w.Old} {
-		if p.Task == takeSnapshot && p.Step == cutsStep {
+		if p.Task == takeSnapshot && p.Step == cutsStep && p.Next == stepCut {
 			return p
 		}
 	}
@@ -170,7 +186,7 @@ func (c cutter) decide() string {
 	switch step {
 	case provision.CutHold:
 		c.Ours = c.w.draw()
-		if r.Hold = c.Ours; r.Published && (r.Flush == 0 || r.Flush == r.Done) {
+		if r.hold(c.Ours); r.Published && (r.Flush == 0 || r.Flush == r.Done) {
 			r.Flush = c.Ours
 		}
 		c.again()
@@ -178,7 +194,8 @@ func (c cutter) decide() string {
 		r.Flush = r.Hold
 		c.again()
 	case provision.CutAnswer:
-		r.Hold, c.Ours = 0, 0
+		r.hold(0)
+		c.Ours = 0
 		c.end()
 	case provision.CutSettle:
 		c.Next = stepSettle
@@ -188,12 +205,20 @@ func (c cutter) decide() string {
 		c.Next = stepAccept
 	case provision.CutCut:
 		c.Next = stepCut
+	case provision.CutFreeze:
+		c.Next = stepFreeze
+	case provision.CutThaw:
+		c.Next = stepThaw
+	case provision.CutAwaitFreeze:
+		c.Next = stepAwait
+	case provision.CutUnfrozen:
+		c.Next = stepUnfrozen
 	default: // the node drains
 		c.end()
 	}
 	// An order names what it is for, and nothing else of what was found is asked for again.
 	c.Seen, c.Read, c.Admitted = cut{Hold: c.Seen.Hold}, held{Hold: c.Read.Hold}, false
-	if c.Next != stepDrop {
+	if c.Next != stepDrop && c.Next != stepAwait && c.Next != stepUnfrozen {
 		c.Seen.Hold = 0
 	}
 	return ""
@@ -202,7 +227,7 @@ func (c cutter) decide() string {
 // facts are what gatherCut finds.
 func (c cutter) facts() provision.CutFacts {
 	w, seen := c.w, c.Seen
-	f := provision.CutFacts{Name: "s", Volume: "v", Record: w.volume(c.Read), Lost: w.Node.Down, Admitted: c.Admitted}
+	f := provision.CutFacts{Name: "s", Volume: "v", Record: w.volume(c.Read), Lost: w.Node.Down, Admitted: c.Admitted, Freeze: w.Freezes}
 	if seen.State != noCut {
 		f.Cut = &backend.Cut{ID: "s", Volume: "v", Hold: seen.Hold.String(), Done: seen.State == made || w.Without&Unfinished != 0, Accepted: seen.Accepted}
 	}
@@ -210,6 +235,9 @@ func (c cutter) facts() provision.CutFacts {
 		return f
 	}
 	f.Ours = c.Read.Hold != 0 && (c.Read.Hold == c.Ours || w.Without&OwnHold != 0)
+	if h := f.Record.Hold; w.Without&HeldBehind != 0 && h != nil && h.Freeze == volume.FreezeAsked && f.Record.Freeze.Token == h.Token && seen.State == made {
+		h.Freeze, f.Record.Freeze.State = volume.FreezeOver, volume.FreezeHeld
+	}
 	if w.Without&Drained != 0 {
 		f.Record.PossiblyDirty = false
 	}
@@ -229,13 +257,22 @@ func (c cutter) order() string {
 		return c.drop(c.Seen.Hold)
 	case stepAccept:
 		return c.accept()
+	case stepFreeze:
+		c.ask(askFreeze)
+	case stepThaw:
+		c.ask(askThaw)
+	case stepUnfrozen:
+		if c.Seen.Hold == 0 {
+			return ""
+		}
+		return c.dropNow(c.Seen.Hold)
 	case stepCut:
 		switch {
 		case c.w.Record.Gone:
 			c.end()
 			return ""
 		case s.Cut.State != made && (s.Cut.State == noCut || c.w.Without&Unfinished == 0):
-			s.Cut = cut{State: begun, Hold: c.Read.Hold} // also of one that was cut off
+			s.Cut = cut{State: begun, Hold: c.Read.Hold, Thawed: c.w.writable()} // also of one that was cut off
 			return ""
 		}
 	}
@@ -245,9 +282,18 @@ func (c cutter) order() string {
 	return ""
 }
 
-// finishCut is the second half of a cut: its content is that of this moment.
+// finishCut is the second half of a cut: its content is that of this moment; or the hold ends
+// below which nothing was frozen.
 func (c cutter) finishCut() string {
-	c.w.Server.Cut.State, c.w.Server.Cut.Content = made, c.w.Server.Origin
+	if c.Next == stepUnfrozen {
+		if c.w.Record.Hold == c.Read.Hold {
+			c.w.Record.hold(0)
+		}
+		c.end()
+		return ""
+	}
+	k := &c.w.Server.Cut
+	k.State, k.Content, k.Thawed = made, c.w.Server.Origin, k.Thawed || c.w.writable()
 	if c.w.Without&SecondLook != 0 && !c.Last {
 		c.accept()
 		return c.w.judge()
@@ -271,6 +317,11 @@ func (c cutter) accept() string {
 
 // drop names the hold, and leaves what was accepted.
 func (c cutter) drop(hold holdToken) string {
+	defer c.again()
+	return c.dropNow(hold)
+}
+
+func (c cutter) dropNow(hold holdToken) string {
 	k := &c.w.Server.Cut
 	lost := k.Accepted && !c.w.Truth.Unwanted
 	if k.State != noCut && (k.Hold == hold && !k.Accepted || c.w.Without&CutNames != 0) {
@@ -278,7 +329,6 @@ func (c cutter) drop(hold holdToken) string {
 	} else {
 		lost = false
 	}
-	c.again()
 	if lost {
 		return acceptedGone
 	}
@@ -286,7 +336,7 @@ func (c cutter) drop(hold holdToken) string {
 }
 
 func (c cutter) letGo() string {
-	c.w.Record.Hold = 0
+	c.w.Record.hold(0)
 	return ""
 }
 
@@ -317,7 +367,8 @@ func settleCut(w *Cutting) bool {
 	case r.Gone || r.Published || r.Dirty || !w.Server.Admitted:
 		return false
 	case r.Old && w.Mode == Writeback:
-		r.Hold, r.Dirty = 0, true
+		r.hold(0)
+		r.Dirty = true
 	default:
 		w.Server.Admitted = false
 	}

@@ -9,6 +9,8 @@ func cutEvents() []eventOf[Cutting] {
 		{"first controller: next act", cutNext(old), ordinary, NoNode},
 		{"hold expires", expireHold, ordinary, NoNode},
 		{"cuts are swept", beginCut(sweepCuts), ordinary, NoNode},
+		{"node is waited for in vain", freezeInVain(leader), ordinary, NoNode},
+		{"node is waited for in vain by the first controller", freezeInVain(old), ordinary, NoNode},
 		{"controller settles", func(w *Cutting) (string, bool) { return "", settleCut(w) }, ordinary, NoNode},
 		{"another controller leads, and the first acts on", deposedCut, chance, NoNode},
 		{"call ends, and its order goes on", orderGoesOn, chance, NoNode},
@@ -73,13 +75,17 @@ func cutNodeEvents() []eventOf[Cutting] {
 		}, ordinary, NoNode},
 		{"plugin is killed", func(w *Cutting) (string, bool) {
 			ok := w.Node.Work.Op != noOp && spend(&w.Left.Kills)
-			w.Node.Work = cutWork{}
+			if ok {
+				w.Node.Work = cutWork{}
+				w.newPlugin()
+			}
 			return "", ok
 		}, chance, NoNode},
 		{"crash", func(w *Cutting) (string, bool) {
 			n := &w.Node
 			ok := !n.Down && n.Top != TopNone && spend(&w.Left.Crashes)
-			n.Top, n.Pod, n.Work, n.Down, n.Journal.SameBoot = TopNone, false, cutWork{}, true, false
+			n.Top, n.Pod, n.Work, n.Down, n.Journal.SameBoot, n.Guard = TopNone, false, cutWork{}, true, false, guard{}
+			w.newPlugin()
 			return "", ok
 		}, chance, NoNode},
 		{"node boots", func(w *Cutting) (string, bool) {
@@ -91,7 +97,7 @@ func cutNodeEvents() []eventOf[Cutting] {
 	for b := range cutBlocks {
 		out = append(out, eventOf[Cutting]{"cache writes back block " + string(rune('0'+b)), writeBackCut(b), ordinary, NoNode})
 	}
-	return out
+	return append(out, freezeEvents()...)
 }
 
 // publishCut and unpublishCut are the controller's, at once: World has their acts.
@@ -99,6 +105,9 @@ func publishCut(w *Cutting) (string, bool) {
 	r, n := &w.Record, &w.Node
 	if r.Gone || n.Attached || n.Down {
 		return "", false
+	}
+	if r.Hold != 0 && !r.Published && w.Without&Attached == 0 {
+		r.Told, r.Said = r.Hold, saidFailed
 	}
 	r.Published, w.Server.Admitted, n.Attached = true, true, true
 	return "", true
@@ -115,7 +124,7 @@ func unpublishCut(w *Cutting) (string, bool) {
 // expireHold ends a hold, at whatever time.
 func expireHold(w *Cutting) (string, bool) {
 	ok := w.Record.Hold != 0 && w.Without&Expires == 0
-	w.Record.Hold = 0
+	w.Record.hold(0)
 	return "", ok
 }
 
@@ -163,7 +172,7 @@ func anotherPod(w *Cutting) (string, bool) {
 // mode (map_bio of drivers/md/dm-cache-target.c).
 func writeCut(w *Cutting) (string, bool) {
 	n, t := &w.Node, &w.Truth
-	if !n.Pod || !t.Owed || n.Top == TopNone || w.Left.Writes == 0 {
+	if !n.Pod || !t.Owed || n.Top == TopNone || n.frozen() || w.Left.Writes == 0 {
 		return "", false
 	}
 	v := t.Acked + 1

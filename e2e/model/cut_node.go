@@ -16,6 +16,8 @@ type cutWork struct {
 	Cache CachePlan
 	Mode  Mode
 	Wipe  bool
+	// Failed is of a freeze that does not count.
+	Failed bool
 }
 
 // cutOp is a list of acts.
@@ -36,6 +38,8 @@ const (
 	cutRecover
 	cutRelease
 	cutWipe
+	cutFreeze
+	cutUnfreezable
 	cutOps
 )
 
@@ -64,13 +68,20 @@ var cutActs = [cutOps][]cutAct{
 	cutRecover:   {beside(recoverCut)},
 	cutRelease:   {here(takeDown), beside(cleanCut), here(retainCut)},
 	cutWipe:      {here(takeDown), beside(cleanCut), here(wipeCut)},
+	cutFreeze: {
+		here(orderFreeze), beside(awaitFreeze), beside(reportFrozen), beside(whileAsked), beside(withdrawFreeze), beside(clearFreeze), beside(reportFreeze),
+	},
+	cutUnfreezable: {beside(reportFreeze)},
 }
 
 // nodeNext takes the next act of the node's work.
 func nodeNext(w *Cutting) (string, bool) {
 	k := &w.Node.Work
-	if k.Op == noOp {
+	if k.Op == noOp || w.waits() {
 		return "", false
+	}
+	if k.Op != cutFreeze && w.Node.frozen() {
+		return swapBelow, true
 	}
 	list := cutActs[k.Op]
 	violation, ok := list[k.Step].do(w)
@@ -103,7 +114,7 @@ func (n *drained) facts() attach.CacheFacts {
 // stageCut is NodeStageVolume up to its decision.
 func stageCut(w *Cutting) (string, bool) {
 	n := &w.Node
-	if n.Work.Op != noOp || n.Pod || n.Down || !n.Attached || w.Record.Gone {
+	if !w.idle() || n.Pod || n.Down || !n.Attached || w.Record.Gone {
 		return "", false
 	}
 	rec := w.volume(w.Record)
@@ -128,7 +139,7 @@ func stageCut(w *Cutting) (string, bool) {
 // changeCut is a look of the node at what its record asks of an attached volume.
 func changeCut(w *Cutting) (string, bool) {
 	n := &w.Node
-	if n.Work.Op != noOp || n.Down || w.Record.Gone || n.Top == TopNone {
+	if !w.idle() || n.Down || w.Record.Gone || n.Top == TopNone {
 		return "", false
 	}
 	rec := w.volume(w.Record)
@@ -170,7 +181,7 @@ func (n *drained) status() devmapper.CacheStatus {
 func downCut(w *Cutting) (string, bool) {
 	n := &w.Node
 	j := n.Journal
-	if n.Work.Op != noOp || n.Pod || n.Down || j.State == NoEntry || j.State == Retained ||
+	if !w.idle() || n.Pod || n.Down || j.State == NoEntry || j.State == Retained ||
 		n.Attached && j.State < Flushing && !(!j.SameBoot && n.Top == TopNone && !w.Record.Published) {
 		return "", false
 	}

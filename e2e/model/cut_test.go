@@ -16,11 +16,17 @@ var cutWorlds = map[string]Cutting{
 	"API server is set back":           startCut(Writeback, CutBudget{Writes: 2, Restores: 1}).running().staying(),
 	"comes and goes":                   startCut(Writeback, CutBudget{Writes: 2, Kills: 1}),
 	"writes abandoned":                 startCut(Writeback, CutBudget{Writes: 3, Forces: 1, Crashes: 1}).consenting().running(),
+	"a freeze, kills":                  startCut(Writethrough, CutBudget{Writes: 1, Kills: 2}).freezing().running().staying(),
+	"a freeze, the node crashes":       startCut(Writethrough, CutBudget{Writes: 1, Crashes: 1, Kills: 1}).freezing().running().staying(),
+	"a freeze, leaders, late orders":   startCut(Writethrough, CutBudget{Writes: 1, Leaders: 1, Lost: 1}).freezing().running().staying(),
+	"a freeze, API server is set back": startCut(Writethrough, CutBudget{Writes: 1, Restores: 1}).freezing().running().staying(),
+	"a freeze, reports are lost":       startCut(Writethrough, CutBudget{Lost: 2}).freezing().running().staying(),
+	"a freeze, comes and goes":         startCut(Writethrough, CutBudget{Writes: 1, Lost: 1}).freezing(),
 	"deleted":                          startCut(Writeback, CutBudget{Writes: 1, Ends: 1, Removals: 1, Kills: 1}).running(),
 }
 
 // exhausted are the worlds of which every state is looked at.
-var exhausted = []string{"a pod runs", "a pod runs, writethrough"}
+var exhausted = []string{"a pod runs", "a pod runs, writethrough", "a freeze, kills"}
 
 // TestCuts: within these bounds an accepted snapshot has every write that was acknowledged
 // before it was asked for, and none without those before it; and every state leads on.
@@ -63,6 +69,23 @@ var writesAgain = []string{"hold expires", "change is decided", "3 x next act of
 
 // cutRunning is a world with a pod that stays.
 func cutRunning(left CutBudget) Cutting { return startCut(Writeback, left).running().staying() }
+
+// frozenRunning is one whose filesystem is to be frozen.
+func frozenRunning(left CutBudget) Cutting {
+	return startCut(Writethrough, left).freezing().running().staying()
+}
+
+// askedFrozen are the steps to a guard that has begun.
+var askedFrozen = []string{
+	"snapshot is asked for", "2 x controller: next act", "change is decided", "2 x next act of the node",
+	"2 x controller: next act", "freeze is decided", "next act of the node",
+}
+
+// freezes are the steps to a filesystem that is frozen, as its record says.
+var freezes = []string{
+	"snapshot is asked for", "2 x controller: next act", "change is decided", "2 x next act of the node",
+	"3 x controller: next act", "freeze is decided", "next act of the node", "guard freezes", "2 x next act of the node",
+}
 
 // cutDefects are found when their mechanism is taken out, and not with it.
 var cutDefects = map[string]cutDefect{
@@ -114,6 +137,40 @@ var cutDefects = map[string]cutDefect{
 			"snapshot is asked for", "3 x controller: next act", "publish", "3 x next act of the node",
 			"2 x pod writes", "cache writes back block 0", "5 x controller: next act",
 		},
+	},
+	"a cut is accepted while the record says Frozen": {
+		world: frozenRunning(CutBudget{}), fix: HeldBehind, want: notFrozen,
+		trace: slices.Concat(freezes, []string{"2 x controller: next act", "guard's time is over", "4 x controller: next act"}),
+	},
+	"a guard does not tell that its time was over": {
+		world: frozenRunning(CutBudget{}), fix: GuardTells, want: notFrozen,
+		trace: slices.Concat(freezes, []string{
+			"2 x controller: next act", "guard's time is over", "5 x controller: next act", "4 x next act of the node", "2 x controller: next act",
+		}),
+	},
+	"a volume is published under a hold, and nobody is told": {
+		world: startCut(Writethrough, CutBudget{}).freezing(), fix: Attached, want: notFrozen,
+		trace: []string{
+			"snapshot is asked for", "4 x controller: next act", "publish", "stage is decided", "4 x next act of the node",
+			"controller: next act", "pod ends", "unpublish", "3 x controller: next act",
+		},
+	},
+	"a device is changed below a frozen filesystem": {
+		world: frozenRunning(CutBudget{Kills: 1}), fix: Guarded, want: swapBelow,
+		trace: slices.Concat(askedFrozen, []string{"guard freezes", "2 x next act of the node", "plugin is killed", "freeze is decided", "next act of the node"}),
+	},
+	"a freeze that nobody ends": {
+		world: frozenRunning(CutBudget{Kills: 2}), fix: Left, want: Stuck,
+		trace: append(slices.Clone(askedFrozen), "plugin is killed"),
+	},
+	"a filesystem is frozen twice for a hold": {
+		world: frozenRunning(CutBudget{Lost: 2}), fix: Once, want: notFrozen, deep: true,
+		trace: slices.Concat(askedFrozen, []string{
+			"guard freezes", "next act of the node", "answer to a report of Frozen is lost", "next act of the node",
+			"guard sees the end of its order", "next act of the node", "last report of a freeze fails", "freeze is decided", "next act of the node",
+			"report of Frozen arrives late", "4 x controller: next act", "guard freezes", "3 x controller: next act", "2 x next act of the node",
+			"2 x next act of the node", "guard sees the end of its order", "2 x next act of the node", "3 x controller: next act",
+		}),
 	},
 	"a hold that nobody ends": {
 		world: cutRunning(CutBudget{Removals: 1, Kills: 1}), fix: Expires, want: Stuck,

@@ -27,8 +27,9 @@ type Cutting struct {
 	Leader, Old process
 	Mode        Mode
 	Consent     bool
-	// Stays is true if the pod does not leave by itself.
-	Stays bool
+	// Stays is true if the pod does not leave by itself, Freezes if its filesystem is to be
+	// frozen while it is cut.
+	Stays, Freezes bool
 	// Without are the mechanisms that are taken out.
 	Without CutFix
 	Truth   cutTruth
@@ -73,7 +74,15 @@ type held struct {
 	// the volume was deleted.
 	Old, Gone         bool
 	Hold, Flush, Done holdToken
+	// Ask is what the hold asks of the filesystem, Said what the node has answered to the hold
+	// Told.
+	Ask  freezeAsk
+	Said freezeSaid
+	Told holdToken
 }
+
+// hold puts a hold there that asks for nothing yet, or ends the one that is there.
+func (r *held) hold(k holdToken) { r.Hold, r.Ask = k, noAsk }
 
 // cutServer is the storage server.
 type cutServer struct {
@@ -88,6 +97,8 @@ type cut struct {
 	Hold     holdToken
 	Accepted bool
 	Content  content
+	// Thawed is true if a pod could write between the order and the cut.
+	Thawed bool
 }
 
 // cutState is how far a cut has come.
@@ -109,8 +120,13 @@ type drained struct {
 	// Attached is true while the kubelet has the volume attached.
 	Attached bool
 	// Down is true until the node boots again.
-	Down bool
-	Work cutWork
+	Down  bool
+	Work  cutWork
+	Guard guard
+	// Froze is the hold that this process has frozen the filesystem for, and Late a report of
+	// Frozen that is under way, with the record that it is for.
+	Froze, Late holdToken
+	LateFor     held
 }
 
 // cutJournal is the entry of the volume.
@@ -138,6 +154,7 @@ func (s cutSSD) clean() bool { return s.Dirty == [cutBlocks]bool{} }
 func startCut(mode Mode, left CutBudget) Cutting { return Cutting{Mode: mode, Left: left} }
 
 func (w Cutting) staying() Cutting         { w.Stays = true; return w }
+func (w Cutting) freezing() Cutting        { w.Freezes = true; return w }
 func (w Cutting) consenting() Cutting      { w.Consent = true; return w }
 func (w Cutting) without(f CutFix) Cutting { w.Without |= f; return w }
 
@@ -160,8 +177,9 @@ func (w *Cutting) volume(r held) *volume.Volume {
 		Published: r.Published, PossiblyDirty: r.Dirty, GivenUp: r.GivenUp, FlushRequest: r.Flush.String(), FlushDone: r.Done.String(),
 	}
 	if r.Hold != 0 {
-		v.Hold = &volume.Hold{Name: "s", Token: r.Hold.String()}
+		v.Hold = &volume.Hold{Name: "s", Token: r.Hold.String(), Freeze: freezeAsks[r.Ask]}
 	}
+	v.Freeze = volume.FreezeReport{Token: r.Told.String(), State: freezeSays[r.Said]}
 	return v
 }
 
@@ -169,16 +187,22 @@ func (w *Cutting) volume(r held) *volume.Volume {
 func (w *Cutting) connected() bool { return w.Server.Admitted }
 
 // tokens are all places that know one.
-func (w *Cutting) tokens() [16]*holdToken {
+func (w *Cutting) tokens() [21]*holdToken {
 	r, b, n, l, o := &w.Record, &w.Backup, &w.Node, &w.Leader, &w.Old
 	return [...]*holdToken{
-		&r.Hold, &r.Flush, &r.Done, &b.Hold, &b.Flush, &b.Done, &n.Journal.FlushDone, &n.Work.Seen.Flush, &n.Work.Seen.Hold, &w.Server.Cut.Hold,
+		&r.Hold, &r.Flush, &r.Done, &r.Told, &b.Hold, &b.Flush, &b.Done, &b.Told, &n.Guard.Order, &n.Froze, &n.Late,
+		&n.Journal.FlushDone, &n.Work.Seen.Flush, &n.Work.Seen.Hold, &w.Server.Cut.Hold,
 		&l.Ours, &l.Seen.Hold, &l.Read.Hold, &o.Ours, &o.Seen.Hold, &o.Read.Hold,
 	}
 }
 
 // normal implements explorable.
 func (w *Cutting) normal() {
+	late := w.Node.Late != 0 && w.Node.LateFor == w.Record
+	w.Node.LateFor = held{}
+	if !late {
+		w.Node.Late = 0 // the record has been written since
+	}
 	var names [256]holdToken
 	next := holdToken(1)
 	for _, k := range w.tokens() {
@@ -187,6 +211,9 @@ func (w *Cutting) normal() {
 			next++
 		}
 		*k = names[*k]
+	}
+	if late {
+		w.Node.LateFor = w.Record
 	}
 }
 
@@ -216,7 +243,7 @@ func (w *Cutting) ofUse() bool {
 		return w.Node.Top == TopNone && w.Node.SSD.clean()
 	}
 	n := &w.Node
-	return n.Pod && n.Attached && w.Truth.Owed && w.Record.Published && w.connected() && n.Top == w.Mode.top()
+	return n.Guard == guard{} && n.Pod && n.Attached && w.Truth.Owed && w.Record.Published && w.connected() && n.Top == w.Mode.top()
 }
 
 // canonical implements explorable.
@@ -233,6 +260,9 @@ func (w *Cutting) judge() string {
 	t, c := w.Truth, w.Server.Cut.Content
 	if !w.Server.Cut.Accepted || t.Unwanted {
 		return ""
+	}
+	if w.Server.Cut.Thawed {
+		return notFrozen
 	}
 	newest := slices.Max(c[:])
 	for b, has := range c {

@@ -255,6 +255,9 @@ type Attacher struct {
 	// repairs, changers and counting are who works on what the
 	// passes find.
 	repairs, changers, counting, freezing passes.Workers
+	// frozeFor has the token of each hold, by its volume, for which this process has frozen a
+	// filesystem, until the record has its last word of that.
+	frozeFor sync.Map
 	// trying are the paths that are being read, and tending who fails what waits for paths.
 	trying  keylock.Set
 	tending passes.Workers

@@ -27,6 +27,10 @@ type (
 	ChangeFacts = changeFacts
 	// ChangeStep is the decision.
 	ChangeStep = changeStep
+	// FreezeFacts are those of "A freeze".
+	FreezeFacts = freezeFacts
+	// FreezeStep is the decision.
+	FreezeStep = freezeStep
 )
 
 // The plans and actions.
@@ -52,6 +56,9 @@ const (
 	ChangeWriteback = changeWriteback
 	ChangeFlushed   = changeFlushed
 
+	FreezeFailed = freezeFailed
+	FreezeNow    = freezeNow
+
 	OwnedHere     = ownedHere
 	OwnedUnproven = ownedUnproven
 )
@@ -64,6 +71,9 @@ func DecideDown(f DownFacts) DownAction { return decideDown(f) }
 
 // DecideChange is the table "What changes while the volume is attached".
 func DecideChange(f ChangeFacts) ChangeStep { return decideChange(f) }
+
+// DecideFreeze decides about a request for a freeze, and says why one has failed.
+func DecideFreeze(f FreezeFacts) (step FreezeStep, why string) { return decideFreeze(f) }
 
 // PastWrites tells unflushed writes of disks of the past ("Whose disks these are").
 func PastWrites(e *state.Entry, c CacheFacts, rec volume.Volume) bool { return pastWrites(e, c, rec) }

@@ -40,6 +40,8 @@ type freezeFacts struct {
 	// Entry is nil if there is none.
 	Entry  *state.Entry
 	Record volume.Volume
+	// Before says that this process has frozen the filesystem for this hold before.
+	Before bool
 	// Freezes says that this node can freeze filesystems.
 	Freezes bool
 	// DevNo is the number of the top device, and Path where its filesystem is mounted, "" if
@@ -70,6 +72,8 @@ func decideFreeze(f freezeFacts) (step freezeStep, why string) {
 		return freezeNothing, ""
 	case e.Raw:
 		return freezeRaw, ""
+	case f.Before:
+		return freezeFailed, "it was frozen for this snapshot before, and that does not count"
 	case !f.Freezes:
 		return freezeFailed, "this node cannot freeze filesystems"
 	case f.Path == "":
@@ -161,6 +165,10 @@ func (a *Attacher) Freeze(ctx context.Context, id volume.ID) error {
 	if f.Record, err = a.Records.Get(ctx, id); err != nil {
 		return err
 	}
+	if h := f.Record.Hold; h != nil {
+		token, _ := a.frozeFor.Load(id)
+		f.Before = token == h.Token
+	}
 	if f.Freezes {
 		top, found, err := a.stack.Top(ctx, id)
 		if err != nil {
@@ -189,6 +197,7 @@ func (a *Attacher) Freeze(ctx context.Context, id volume.ID) error {
 func (a *Attacher) freeze(ctx context.Context, f freezeFacts) error {
 	log := klog.FromContext(ctx).WithValues("volume", f.Entry.ID)
 	began := time.Now()
+	a.frozeFor.Store(f.Entry.ID, f.Record.Hold.Token)
 	frozen, err := a.Freezer.Freeze(ctx, freeze.Order{
 		ID: f.Entry.ID, Token: f.Record.Hold.Token, Device: layout.Device(f.Entry.ID, layout.Top), DevNo: f.DevNo, Path: f.Path,
 	})
@@ -244,5 +253,9 @@ func (a *Attacher) whileAsked(ctx context.Context, f freezeFacts, frozen freeze.
 func (a *Attacher) reportFreeze(ctx context.Context, f freezeFacts, s volume.FreezeState, why string) error {
 	ctx, cancel := context.WithTimeout(ctx, freezeReportTime)
 	defer cancel()
-	return a.Records.ReportFreeze(ctx, f.Entry.ID, f.Entry.Fence, volume.FreezeReport{Token: f.Record.Hold.Token, State: s, Message: why})
+	err := a.Records.ReportFreeze(ctx, f.Entry.ID, f.Entry.Fence, volume.FreezeReport{Token: f.Record.Hold.Token, State: s, Message: why})
+	if err == nil && s != volume.FreezeFrozen {
+		a.frozeFor.Delete(f.Entry.ID)
+	}
+	return err
 }

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/blockdev/blockdevtest"
 	"github.com/nearflash/nearflash/pkg/freeze"
@@ -265,6 +269,50 @@ func TestFreezeKeepsLock(t *testing.T) {
 	if s := l.record().Status.Freeze; s.State != "Failed" || s.Token != "t" {
 		t.Errorf("a freeze that ended by itself is reported as %+v", s)
 	}
+	l.hold("")
+	l.leave(l.a)
+}
+
+// TestFreezeOnce: the API server answers no report of a freeze. A report of Frozen may arrive late,
+// so that the filesystem is not frozen again for the same hold.
+func TestFreezeOnce(t *testing.T) {
+	l := newLife(t, volume.ModeWritethrough)
+	api, silent := l.api, true
+	l.api = interceptor.NewClient(api, interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, obj client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if o, record := obj.(*v1alpha1.CachedVolume); record && o.Status.Freeze.State != "" && silent {
+				return errNoAnswer
+			}
+			return c.SubResource(sub).Patch(ctx, obj, p, opts...)
+		},
+	})
+	l.a.start()
+	l.api = api
+	req := l.publish(l.a.name)
+	l.must("stage", l.a.Stage(l.ctx, req))
+	ask := func(token string) {
+		l.hold(token)
+		obj := l.record()
+		obj.Spec.Hold.Freeze = "Freeze"
+		l.must("ask", l.api.Update(l.ctx, obj))
+	}
+	ask("t")
+	if err := l.a.Freeze(l.ctx, volumeID); !errors.Is(err, errNoAnswer) {
+		t.Fatalf("a freeze that nobody hears of: %v", err)
+	}
+	silent = false
+	l.must("freeze", l.a.Freeze(l.ctx, volumeID))
+	if s := l.record().Status.Freeze; s.State != "Failed" || s.Token != "t" || l.a.ice.freezes != 1 {
+		t.Errorf("frozen %d times, reported is %+v", l.a.ice.freezes, s)
+	}
+	ask("u")
+	done := make(chan error, 1)
+	go func() { done <- l.a.Freeze(l.ctx, volumeID) }()
+	for l.record().Status.Freeze.State != "Frozen" {
+		time.Sleep(time.Millisecond)
+	}
+	l.a.ice.melt() // its time is over
+	l.must("freeze for another hold", <-done)
 	l.hold("")
 	l.leave(l.a)
 }

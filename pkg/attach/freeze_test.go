@@ -38,6 +38,8 @@ func TestDecideFreezeRequest(t *testing.T) {
 		"frozen by a plugin before":          {base(said("t", volume.FreezeFrozen)), freezeFailed, "plugin"},
 		"the same, to be thawed":             {base(said("t", volume.FreezeFrozen), thaw), freezeFailed, "plugin"},
 		"the same, left":                     {base(said("t", volume.FreezeFrozen), func(f *freezeFacts) { f.Entry = nil }), freezeFailed, "plugin"},
+		"frozen before, and nothing said":    {base(func(f *freezeFacts) { f.Before = true }), freezeFailed, "before"},
+		"frozen before, answered":            {base(said("t", volume.FreezeHeld), func(f *freezeFacts) { f.Before = true }), freezeNothing, ""},
 		"answered":                           {base(said("t", volume.FreezeHeld)), freezeNothing, ""},
 		"failed":                             {base(said("t", volume.FreezeFailed)), freezeNothing, ""},
 		"not attached":                       {base(func(f *freezeFacts) { f.Entry = nil }), freezeNothing, ""},

@@ -114,7 +114,7 @@ func decideHeld(f cutFacts) (cutStep, error) {
 		return cutDrop, nil
 	case r.Hold.Freeze != "" && f.report() != volume.FreezeNoFilesystem:
 		return decideFrozen(f), nil
-	case f.Freeze && r.Published && r.Hold.Freeze == "" && c != nil:
+	case f.Freeze && r.Hold.Freeze == "" && (f.report() == volume.FreezeFailed || r.Published && c != nil):
 		return cutUnfrozen, nil
 	case c != nil && c.Done && c.Filesystem != f.Filesystem:
 		// It was formatted meanwhile, before or after the cut.

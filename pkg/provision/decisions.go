@@ -22,6 +22,11 @@ const (
 	CutCut    = cutCut
 	CutFlush  = cutFlush
 	CutSettle = cutSettle
+
+	CutFreeze      = cutFreeze
+	CutAwaitFreeze = cutAwaitFreeze
+	CutThaw        = cutThaw
+	CutUnfrozen    = cutUnfrozen
 )
 
 // DecideClaim is the table "The record (controller)".

@@ -52,6 +52,9 @@ func TestDecideFreeze(t *testing.T) {
 		"cut while it was attached nowhere":       {base("", "", detached, made), cutAccept},
 		"cut before it was attached":              {base("", "", made), cutUnfrozen},
 		"being cut before it was attached":        {base("", "", undone), cutUnfrozen},
+		"cut, attached and detached meanwhile":    {base("", failed, detached, made), cutUnfrozen},
+		"attached meanwhile, not frozen":          {base("", failed, made, unwanted), cutAccept},
+		"attached meanwhile, nothing cut":         {base("", failed), cutUnfrozen},
 		"cut under another hold":                  {base("", "", foreign), cutDrop},
 		"cut under another hold, frozen":          {base(asked, frozen, foreign), cutDrop},
 		"asked":                                   {base(asked, ""), cutAwaitFreeze},
@@ -203,6 +206,32 @@ func testFreezeNothing(t *testing.T, _ *rest.Config, f *fixture) {
 	f.flushes(t)
 	f.freezes(t, volume.FreezeNoFilesystem, "")
 	if err := f.frozen(t, "raw"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testFreezeVisited: a pod has a volume while the storage cuts it, which nobody had when the cut
+// was ordered, and has left when the controller looks again.
+func testFreezeVisited(t *testing.T, _ *rest.Config, f *fixture) {
+	f.create(t)
+	f.storage.Step = func(op string, done bool) error {
+		if op == "cut" && !done {
+			f.storage.Step = nil
+			f.publish(t, nodeA, 1)
+			f.unpublish(t, nodeA)
+		}
+		return nil
+	}
+	err := f.frozen(t, "visited")
+	wantError(t, err, volume.ErrBusy)
+	if err == nil || !strings.Contains(err.Error(), "attached meanwhile") {
+		t.Errorf("%v does not say why", err)
+	}
+	f.wantHold(t, "")
+	if c, err := f.storage.Find(t.Context(), "visited"); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("cut %+v, %v", c, err)
+	}
+	if err := f.frozen(t, "visited"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -277,7 +277,8 @@ func (s *Service) revoke(ctx context.Context, v volume.Volume, access sight, old
 // before it leaves the old owner and whatever that one had, a crash after it is
 // repeated as a publication to the owner, which changes nothing (states.md, "The
 // record", step 2, and "When a retained cache may be used"). So does the state of the
-// filesystem of a volume that nobody ever had ("The filesystem").
+// filesystem of a volume that nobody ever had ("The filesystem"), and that nothing cut under a
+// hold of before is one of a frozen filesystem ("A freeze").
 func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, node string, access sight, c claim, fresh bool) error {
 	old := access.old(obj)
 	source := warmSource(obj, node, c, old)
@@ -287,6 +288,9 @@ func (s *Service) writeOwner(ctx context.Context, obj *v1alpha1.CachedVolume, no
 		status.OwnerNode = node
 		if c.NewOwner || !old { // an owner that comes back proves nothing of what it had
 			status.Takeover = access.takeover
+		}
+		if h := obj.Spec.Hold; h != nil && status.Publication != v1alpha1.PublicationPublished {
+			status.Freeze = v1alpha1.FreezeStatus{Token: h.Token, State: v1alpha1.FreezeState(volume.FreezeFailed), Message: "the volume was attached meanwhile"}
 		}
 		status.Publication = v1alpha1.PublicationPublished
 		status.Generation = ptr.To(c.Generation)
