@@ -28,8 +28,8 @@ test-full: test-unit model-deep test-stock-smoke ## All that the rings have: a k
 	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
-	LABELS='!bench && !origin-ceph' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
-	LABELS='!bench && origin-ceph' hack/cluster-ring.sh
+	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
+	CEPH_CSI_SRC= LABELS='!bench && origin-ceph' hack/cluster-ring.sh
 	hack/upstream-ring.sh
 
 .PHONY: verify
@@ -104,8 +104,8 @@ e2e-docs: ## The commands of the documents, typed in their order on a two-node l
 	LABELS=docs hack/cluster-ring.sh
 
 .PHONY: e2e-origin-ceph
-e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; LABELS='origin-ceph && !bench' leaves that out.
-	LABELS="$${LABELS:-origin-ceph}" hack/cluster-ring.sh
+e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; LABELS='origin-ceph && !bench' leaves that out. CEPH_CSI_SRC=DIR has ceph-csi itself.
+	LABELS="$${LABELS:-$$([[ -n $${CEPH_CSI_SRC:-} ]] && echo ceph-csi || echo origin-ceph)}" hack/cluster-ring.sh
 
 .PHONY: e2e-kind
 e2e-kind: ## The e2e suite on kind, on this machine's own kernel: needs root, Docker and dm-cache.

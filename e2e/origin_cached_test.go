@@ -69,6 +69,22 @@ func attachedTo(ctx context.Context, pv string) (nodes []string, err error) {
 	return nodes, err
 }
 
+// awaitDetaching waits until the end of an attachment of a PersistentVolume has been asked for.
+func awaitDetaching(ctx context.Context, pv string) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		attachments, err := k.Attachments(ctx, pv)
+		if err != nil {
+			return "", err
+		}
+		for _, a := range attachments {
+			if a.DeletionTimestamp != nil {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("no attachment of %s is being deleted: %+v", pv, attachments), nil
+	})
+}
+
 // expectCloned: the cache of a volume that has just moved came with it by clone, and serves at once.
 func (v *vol) expectCloned(ctx context.Context, generation int64, before float64) {
 	GinkgoHelper()
@@ -174,9 +190,16 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 
 		By("losing the node, and taking the volumes from it by force")
 		loseNode(ctx)
-		clean.takeFromLostNode(ctx)
+		Expect(k.Lab.KillOrigin(ctx, "attacher")).To(Succeed())
+		DeferCleanup(func(ctx SpecContext) { Expect(k.Lab.StartOrigin(ctx)).To(Succeed()) }, NodeTimeout(late))
+		lost := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: clean.pod}}
+		Expect(k.DeleteAndWait(ctx, lost, soon, client.GracePeriodSeconds(0))).To(Succeed())
+		Expect(awaitDetaching(ctx, disks[clean])).To(Succeed())
+		Expect(k.Attachments(ctx, clean.PV)).NotTo(BeEmpty(), "our attachment lasts as long as that of the disk, which the other driver ends")
+		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
+		Expect(k.AwaitDetached(ctx, clean.Volume, late)).To(Succeed())
+		Expect(attachedTo(ctx, disks[clean])).To(BeEmpty())
 		dirty.takeFromLostNode(ctx)
-		Expect(attachedTo(ctx, disks[clean])).To(BeEmpty(), "our attachment ends when that of the disk has")
 		Expect(attachedTo(ctx, disks[dirty])).To(ConsistOf(nodeA), "the node keeps the disk that its writes belong to")
 
 		By("going on elsewhere")

@@ -203,11 +203,13 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		v.deleteCeph(ctx, pv.Name)
 	}, NodeTimeout(specLimit))
 
-	It("is taken from a lost node that has the exclusive lock, which is fenced; unflushed writes stay with the node", func(ctx SpecContext) {
+	DescribeTable("is taken from a lost node that has the exclusive lock, which is fenced; unflushed writes stay with the node", func(ctx SpecContext, parameters map[string]string) {
 		s := newSpace(ctx)
-		clean, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: "clean", mode: v1alpha1.CacheModeWritethrough}, nodeA)
+		driver, err := s.originClass(ctx, cephRBD, "lost", parameters)
 		Expect(err).NotTo(HaveOccurred())
-		dirty, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback}, nodeA)
+		clean, err := s.cachedOrigin(ctx, driver, volumeSpec{name: "clean", mode: v1alpha1.CacheModeWritethrough}, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		dirty, err := s.cachedOrigin(ctx, driver, volumeSpec{name: "dirty", mode: v1alpha1.CacheModeWriteback}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		sums, disks, holders := map[*vol]string{}, map[*vol]string{}, map[*vol]string{}
 		for _, v := range []*vol{clean, dirty} {
@@ -256,7 +258,10 @@ var _ = Describe("A volume over Ceph RBD", Label("origin-ceph", "lab", "slow"), 
 		for _, v := range []*vol{clean, dirty} {
 			v.deleteCeph(ctx, disks[v])
 		}
-	}, NodeTimeout(2*specLimit))
+	},
+		Entry("of the kernel's own block devices", map[string]string{}, NodeTimeout(2*specLimit)),
+		Entry("of disks of SCSI", cephSCSI, NodeTimeout(2*specLimit)),
+	)
 })
 
 // verified writes or reads blocks that tell whether they are right. The rate makes the load

@@ -5,6 +5,7 @@
 #   LABELS   label filter of the specs (default: !slow)
 #   TIMEOUT  limit of one part (default: 60m)
 #   VERBOSE  false prints failures only
+#   CEPH_CSI_SRC the folder of ceph-csi's source, for specs labelled ceph-csi
 #   UPSTREAM true also runs the smaller fixed part of Kubernetes' own storage tests, in the lab
 #            whose specs end first
 #   SMOKE    true also runs the smoke of ring 2 on a distribution's kernel, beside the labs,
@@ -42,9 +43,17 @@ export NEARFLASH_CHECKER_AGENT="$PWD/$out/checker-agent"
 "$out/lab" artifacts cluster
 origin=""
 if selected "($labels) && origin"; then origin=pd; fi
-if selected "($labels) && origin-ceph"; then
+of_ceph=origin-ceph
+if [[ -n ${CEPH_CSI_SRC:-} ]]; then of_ceph=ceph-csi; fi
+for other in origin-ceph ceph-csi; do
+  if [[ $other != "$of_ceph" ]] && selected "($labels) && $other"; then
+    echo "the filter $labels selects specs labelled $other: those of ceph-csi need its source (CEPH_CSI_SRC), and the others need a lab without it"
+    exit 1
+  fi
+done
+if selected "($labels) && $of_ceph"; then
   if [[ -n $origin ]]; then
-    echo "the filter $labels selects specs of two origins (origin, origin-ceph), and a lab has one: run them apart"
+    echo "the filter $labels selects specs of two origins (origin, $of_ceph), and a lab has one: run them apart"
     exit 1
   fi
   origin=ceph
@@ -65,7 +74,7 @@ part() {
   # What a run has left that was ended with its machine.
   run "${lab[@]}" down
   up=(up)
-  if [[ -n $origin ]] && selected "($filter) && (origin || origin-ceph)" "$1"; then up+=(--origin "$origin"); fi
+  if [[ -n $origin ]] && selected "($filter) && (origin || $of_ceph)" "$1"; then up+=(--origin "$origin"); fi
   run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -114,6 +115,12 @@ func (l *Lab) KillOrigin(ctx context.Context, processes ...string) error {
 // StartOrigin starts what does not run of the origin.
 func (l *Lab) StartOrigin(ctx context.Context) error {
 	_, err := l.do(ctx, nil, "origin", "start")
+	return err
+}
+
+// LimitOrigin has the origin's cloud attach no more disks than that to a machine.
+func (l *Lab) LimitOrigin(ctx context.Context, machine string, disks int) error {
+	_, err := l.do(ctx, nil, "origin", "limit", machine, strconv.Itoa(disks))
 	return err
 }
 

@@ -61,6 +61,7 @@ var codeActs = map[string]map[string]string{
 		"Publish":       "inspect publishable publishServed",
 		"publishServed": "publishOn",
 		"publishOn":     "restoreOwner decideClaim revoke writeOwner Export",
+		"giveBack":      "Load Unpublish",
 		"Unpublish":     "Load release settle",
 		"Settle":        "settle",
 		"settle":        "inspect Load restoreOwner revoke",

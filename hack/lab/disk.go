@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -102,8 +103,27 @@ func newOrigin(o *options) *cobra.Command {
 			}
 			return lab.StartOrigin(cmd.Context())
 		},
-	}, newOriginExec(o))
+	}, newOriginLimit(o), newOriginExec(o))
 	return cmd
+}
+
+func newOriginLimit(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "limit NODE DISKS",
+		Short: "Have the cloud of pd attach no more disks than that to a machine, and the driver say so",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.lab()
+			if err != nil {
+				return err
+			}
+			disks, err := strconv.ParseUint(args[1], 10, 7)
+			if err != nil {
+				return fmt.Errorf("DISKS %q: %w", args[1], err)
+			}
+			return lab.LimitOrigin(cmd.Context(), args[0], int(disks))
+		},
+	}
 }
 
 func newOriginExec(o *options) *cobra.Command {

@@ -85,7 +85,7 @@ func clusterParts(ctx context.Context, checkout, origin string) (cluster.Parts, 
 
 func originParts(set *artifact.Set) cluster.OriginParts {
 	return cluster.OriginParts{
-		Program: set.PD, Root: set.CephRoot, Tools: artifact.NodeTools,
+		Program: set.PD, Root: set.CephRoot, CephCSI: set.CephCSI, Tools: artifact.NodeTools,
 		Provisioner: set.Sidecars.Provisioner, Attacher: set.Sidecars.Attacher, Resizer: set.Sidecars.Resizer,
 		Snapshotter: set.Sidecars.Snapshotter,
 	}

@@ -19,6 +19,7 @@ type Node struct {
 	maxVolumes int64
 	writers    singleWriters
 	topology   bool
+	limit      func(context.Context) int64
 }
 
 // NewNode returns the node service of the node of the given name. maxVolumes is
@@ -31,6 +32,13 @@ func NewNode(a volume.Attacher, l Locker, name string, maxVolumes int64) *Node {
 // which node a volume is made.
 func (n *Node) WithTopology(on bool) *Node {
 	n.topology = on
+	return n
+}
+
+// WithLimit has the node say how many volumes it takes by what limit returns, 0 for no limit. Of
+// two limits the smaller one counts.
+func (n *Node) WithLimit(limit func(context.Context) int64) *Node {
+	n.limit = limit
 	return n
 }
 
@@ -54,8 +62,13 @@ func (n *Node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 }
 
 // NodeGetInfo implements csi.NodeServer.
-func (n *Node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+func (n *Node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	resp := &csi.NodeGetInfoResponse{NodeId: n.name, MaxVolumesPerNode: n.maxVolumes}
+	if n.limit != nil {
+		if limit := n.limit(ctx); limit > 0 && (n.maxVolumes == 0 || limit < n.maxVolumes) {
+			resp.MaxVolumesPerNode = limit
+		}
+	}
 	if n.topology {
 		resp.AccessibleTopology = &csi.Topology{Segments: map[string]string{TopologyNode: n.name}}
 	}

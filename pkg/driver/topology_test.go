@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -34,5 +35,15 @@ func TestCredentialsFor(t *testing.T) {
 	}
 	if _, err := credentialsFor(volume.Source{}, secrets); err == nil {
 		t.Error("a CHAP user without a password is taken")
+	}
+}
+
+// TestAttachLimit: of two limits the smaller one counts, and 0 is none.
+func TestAttachLimit(t *testing.T) {
+	for _, tc := range []struct{ max, limit, want int64 }{{0, 0, 0}, {0, 5, 5}, {7, 0, 7}, {7, 5, 5}, {3, 5, 3}} {
+		node := NewNode(nil, nil, "node-a", tc.max).WithLimit(func(context.Context) int64 { return tc.limit })
+		if info, err := node.NodeGetInfo(t.Context(), nil); err != nil || info.GetMaxVolumesPerNode() != tc.want {
+			t.Errorf("%+v: %d, %v", tc, info.GetMaxVolumesPerNode(), err)
+		}
 	}
 }

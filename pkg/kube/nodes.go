@@ -18,3 +18,13 @@ func NodeReady(node *corev1.Node) bool {
 func Registered(node *storagev1.CSINode, driver string) bool {
 	return slices.ContainsFunc(node.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
 }
+
+// AttachLimit is how many volumes of a CSI driver a node takes, if its kubelet has been told.
+func AttachLimit(node *storagev1.CSINode, driver string) (limit int64, known bool) {
+	for _, d := range node.Spec.Drivers {
+		if d.Name == driver && d.Allocatable != nil && d.Allocatable.Count != nil {
+			return int64(*d.Allocatable.Count), true
+		}
+	}
+	return 0, false
+}

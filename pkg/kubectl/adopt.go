@@ -81,7 +81,9 @@ func (o *adoptOptions) Validate() error {
 }
 
 // Run implements options.
-func (o *adoptOptions) Run(ctx context.Context) error {
+func (o *adoptOptions) Run(ctx context.Context) error { return again(o.adopt(ctx)) }
+
+func (o *adoptOptions) adopt(ctx context.Context) error {
 	w, err := o.want(ctx)
 	if err != nil {
 		return err

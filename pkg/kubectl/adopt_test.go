@@ -1,6 +1,9 @@
 package kubectl_test
 
 import (
+	"context"
+	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
 // adoptable are a claim of another driver with its volume, and what there is of nearflash.
@@ -187,5 +191,22 @@ func TestAdoptRefuses(t *testing.T) {
 		if _, _, errOut := newRig(t, objs...).run("adopt", "-n", "shop", "data", "--yes"); !strings.HasPrefix(errOut, want) {
 			t.Errorf("errors %q, want %q", errOut, want)
 		}
+	}
+}
+
+// TestAdoptUnanswered: a command that loses the API server in the middle says that it can be
+// repeated, one that is refused does not.
+func TestAdoptUnanswered(t *testing.T) {
+	lost := &url.Error{Op: "Delete", URL: "https://192.0.2.1/", Err: errors.New("http2: client connection lost")}
+	r := newRig(t, adoptable()...)
+	r.client = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error { return lost },
+	})
+	const hint = "nothing is lost, and the same command goes on"
+	if code, _, errOut := r.run("adopt", "-n", "shop", "data", "--yes"); code != 1 || !strings.Contains(errOut, lost.Error()+": "+hint) {
+		t.Errorf("exit status %d, errors %q", code, errOut)
+	}
+	if code, _, errOut := r.run("adopt", "-n", "shop", "missing", "--yes"); code != 1 || strings.Contains(errOut, hint) {
+		t.Errorf("exit status %d, errors %q", code, errOut)
 	}
 }

@@ -2,7 +2,9 @@ package kubectl
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -143,4 +145,14 @@ func (o *adopting) titled(err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", o.claim, err)
+}
+
+// again adds to an error what to do if the API server did not answer, which may have happened
+// between any two steps.
+func again(err error) error {
+	var request *url.Error
+	if errors.As(err, &request) {
+		return fmt.Errorf("%w: nothing is lost, and the same command goes on", err)
+	}
+	return err
 }

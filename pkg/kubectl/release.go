@@ -38,7 +38,9 @@ func (o *releaseOptions) Complete(args []string) error { return o.complete(args[
 func (o *releaseOptions) Validate() error { return o.validate("release") }
 
 // Run implements options.
-func (o *releaseOptions) Run(ctx context.Context) error {
+func (o *releaseOptions) Run(ctx context.Context) error { return again(o.release(ctx)) }
+
+func (o *releaseOptions) release(ctx context.Context) error {
 	a, err := o.adopter(ctx)
 	if err != nil {
 		return err

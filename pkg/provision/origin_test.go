@@ -38,7 +38,7 @@ func TestOrigins(t *testing.T) {
 	cfg := apiserver.Start(t)
 	for name, test := range map[string]func(*testing.T, *origins){
 		"life": testOriginLife, "dirty": testOriginDirty, "unfenced": testOriginUnfenced, "off": testOriginOff,
-		"static": testOriginStatic, "killed": testOriginKilled, "both": testOriginBoth,
+		"full": testOriginFull, "static": testOriginStatic, "killed": testOriginKilled, "both": testOriginBoth,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, newOrigins(t, cfg, "p-"+name)) })
 	}
@@ -177,6 +177,46 @@ func testOriginDirty(t *testing.T, o *origins) {
 	}
 	o.wantAttached(t)
 	o.publishTo(t, "b", 2)
+}
+
+// testOriginFull: a node to which the other driver cannot attach a volume does not keep it from
+// others; but who may hold unflushed writes does.
+func testOriginFull(t *testing.T, o *origins) {
+	if _, err := o.svc.Create(t.Context(), o.id, o.spec()); err != nil {
+		t.Fatal(err)
+	}
+	full := csitest.Behaviour{AttachError: "rpc error: code = ResourceExhausted desc = no place"}
+	o.cluster.Behave(full)
+	a, b := o.cluster.Node("a"), o.cluster.Node("b")
+	for generation := int64(1); generation < 3; generation++ { // external-attacher tries again
+		_, err := o.svc.Publish(t.Context(), o.id, a, nil, nil)
+		wantError(t, err, volume.ErrNoSpace)
+		o.wantOwner(t, a, 1, false)
+	}
+	if e, err := o.svc.origins.Access(t.Context(), o.id); err != nil || len(e.Exports) > 0 {
+		t.Errorf("admitted are %+v, %v", e.Exports, err)
+	}
+	o.cluster.Behave(csitest.Behaviour{})
+	o.publishTo(t, "b", 2)
+	_, err := o.svc.Publish(t.Context(), o.id, a, nil, nil)
+	wantError(t, err, volume.ErrInUse)
+
+	o.mark(t, true)
+	o.cluster.Behave(full)
+	attachments := &storagev1.VolumeAttachmentList{}
+	if err := o.client.List(t.Context(), attachments, client.HasLabels{csi.LabelVolume}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range attachments.Items {
+		if va := &attachments.Items[i]; va.Labels[csi.LabelVolume] == string(o.id) {
+			if err := o.client.Delete(t.Context(), va); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	_, err = o.svc.Publish(t.Context(), o.id, b, nil, nil)
+	wantError(t, err, volume.ErrNoSpace)
+	o.wantOwner(t, b, 2, true)
 }
 
 // testOriginUnfenced: over what nothing fences there is no cache that holds unflushed writes.

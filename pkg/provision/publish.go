@@ -102,7 +102,24 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
-	return s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, formatBlank || !records.IsStatic(obj))
+	pub, err := s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, formatBlank || !records.IsStatic(obj))
+	if errors.Is(err, volume.ErrNoSpace) {
+		s.giveBack(ctx, id, node)
+	}
+	return pub, err
+}
+
+// giveBack ends the publication to a node to which the other driver has refused to attach the
+// volume, because it has no room there (states.md, "The record"). What fails here comes again with
+// the next attempt.
+func (s *Service) giveBack(ctx context.Context, id volume.ID, node string) {
+	obj, err := records.Load(ctx, s.client, id)
+	if err == nil && obj.Status.OwnerNode == node && obj.Status.Publication == v1alpha1.PublicationPublished && obj.Status.DirtyState != v1alpha1.DirtyStatePossiblyDirty {
+		err = s.Unpublish(ctx, id, node)
+	}
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "A volume stays with a node that has no room for it", "volume", id, "node", node)
+	}
 }
 
 // inspect asks the storage server whom it admits to a volume. It comes before the record

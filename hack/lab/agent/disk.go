@@ -13,11 +13,12 @@ import (
 	"github.com/nearflash/nearflash/hack/scsidisk"
 )
 
-// plugRule names a disk that is plugged in by its serial number, as Compute Engine's guest
-// environment does, where it is one of SCSI.
+// plugRule names a disk that is plugged in by its serial number, and its partitions, as Compute
+// Engine's guest environment does, where it is one of SCSI.
 const (
 	plugRules = "/run/udev/rules.d/65-lab-disks.rules"
-	plugRule  = `SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="sd*", KERNELS=="tcm_loop_adapter_*", ENV{ID_SCSI_SERIAL}=="?*", SYMLINK+="disk/by-id/google-$env{ID_SCSI_SERIAL}"` + "\n"
+	plugRule  = `SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", KERNEL=="sd*", KERNELS=="tcm_loop_adapter_*", ENV{ID_SCSI_SERIAL}=="?*", SYMLINK+="disk/by-id/google-$env{ID_SCSI_SERIAL}"` + "\n" +
+		`SUBSYSTEM=="block", ENV{DEVTYPE}=="partition", KERNEL=="sd*", KERNELS=="tcm_loop_adapter_*", ENV{ID_SCSI_SERIAL}=="?*", SYMLINK+="disk/by-id/google-$env{ID_SCSI_SERIAL}-part%n"` + "\n"
 )
 
 // sysBlock has a folder for each block device.

@@ -197,7 +197,7 @@ type plan struct {
 	driverImages, fullImages      *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
-	pd, ceph                      *task
+	pd, ceph, cephCSI             *task
 	// stock are the kernels of distributions.
 	stock map[Group]*task
 

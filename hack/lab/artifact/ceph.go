@@ -5,7 +5,7 @@ package artifact
 // disks) has no use for daemons that are started by hand.
 func cephTree() tree {
 	return tree{
-		variant: "essential", packages: []string{"ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd"},
+		variant: "essential", packages: []string{"ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd", "kmod", "mount"},
 		drop: []string{
 			"usr/share/zoneinfo/", "usr/share/lintian/", "usr/share/terminfo/", "usr/lib/x86_64-linux-gnu/gconv/", "var/lib/dpkg/",
 		},
@@ -13,12 +13,13 @@ func cephTree() tree {
 }
 
 // planCeph plans the root that Ceph runs in, and the sidecars of the driver over it. The
-// driver is a program of this checkout, which the lab builds when it comes up.
+// driver is a program of this checkout, which the lab builds when it comes up, or ceph-csi,
+// which runs in the same root.
 func (b *builder) planCeph(p *plan) error {
 	if err := b.planSidecars(p); err != nil {
 		return err
 	}
 	p.ceph = newTask(b.layerRecipe("ceph", cephTree()))
 	p.addTask(&p.debianLane, p.ceph, b.store)
-	return nil
+	return b.planCephCSI(p)
 }

@@ -37,6 +37,8 @@ type Set struct {
 	PD string
 	// CephRoot is an archive of a root file system with Ceph's daemons and tools (Ceph).
 	CephRoot string
+	// CephCSI is ceph-csi's program for that root (Ceph, if CEPH_CSI_SRC names its source).
+	CephCSI string
 	// Sidecars are programs for an origin's controller (PD, Ceph).
 	Sidecars Sidecars
 	// KindGuest is the directory of root.ext4, node.tar and kind (KindGuest).
@@ -113,6 +115,9 @@ func (p *plan) set(groups []Group) *Set {
 	}
 	if p.ceph != nil {
 		s.CephRoot = p.ceph.file(layerFile)
+	}
+	if p.cephCSI != nil {
+		s.CephCSI = p.cephCSI.file(cephCSIFile)
 	}
 	if p.pd != nil || p.ceph != nil {
 		s.Sidecars = Sidecars{

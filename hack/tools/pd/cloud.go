@@ -15,6 +15,8 @@ import (
 	computebeta "google.golang.org/api/compute/v0.beta"
 	compute "google.golang.org/api/compute/v1"
 	"google.golang.org/api/googleapi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/gcp-compute-persistent-disk-csi-driver/pkg/common"
 	gce "sigs.k8s.io/gcp-compute-persistent-disk-csi-driver/pkg/gce-cloud-provider/compute"
@@ -227,6 +229,9 @@ func (c *cloud) AttachDisk(ctx context.Context, _ string, key *meta.Key, mode, _
 		}
 	}
 	if r.find(instance) == nil {
+		if err := c.mustHaveRoom(instance); err != nil {
+			return err
+		}
 		r.Attachments = append(r.Attachments, attachment{Instance: instance})
 	}
 	a := r.find(instance)
@@ -245,6 +250,25 @@ func (c *cloud) AttachDisk(ctx context.Context, _ string, key *meta.Key, mode, _
 	}
 	a.Changing = false
 	return c.store.save()
+}
+
+// mustHaveRoom fails as Compute Engine does when a machine has as many disks as it takes: the
+// driver makes InvalidArgument of it. What is being changed counts. c.mu is held.
+func (c *cloud) mustHaveRoom(instance string) error {
+	limit, err := c.store.limit(instance)
+	if err != nil {
+		return err
+	}
+	have := int64(0)
+	for _, r := range c.store.disks {
+		if r.find(instance) != nil {
+			have++
+		}
+	}
+	if have < limit {
+		return nil
+	}
+	return status.Errorf(codes.InvalidArgument, "operation failed (UNSUPPORTED_OPERATION): Maximum disks count should be less than or equal to [%d], Requested : [%d]", limit, have+1)
 }
 
 // DetachDisk implements GCECompute. It fails while the machine has the device open.

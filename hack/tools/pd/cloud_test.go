@@ -5,10 +5,13 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/GoogleCloudPlatform/k8s-cloud-provider/pkg/cloud/meta"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	gce "sigs.k8s.io/gcp-compute-persistent-disk-csi-driver/pkg/gce-cloud-provider/compute"
 	"sigs.k8s.io/gcp-compute-persistent-disk-csi-driver/pkg/parameters"
 )
@@ -179,6 +182,21 @@ func TestPlugFails(t *testing.T) {
 	if err := w.attach("d", "node-a"); !inUse(err) {
 		t.Errorf("attach after a detach that failed: %v", err)
 	}
+}
+
+func TestMachineIsFull(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"one", "two"} {
+		w.must(w.insert(name, ""))
+	}
+	w.must(os.WriteFile(filepath.Join(w.dir, limitsFile), []byte(`{"node-a": 1}`), 0o600))
+	w.must(w.attach("one", "node-a"))
+	if err := w.attach("two", "node-a"); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("attach to a machine that is full: %v", err)
+	}
+	w.must(w.attach("one", "node-a")) // again
+	w.must(w.attach("two", "node-b"))
+	w.machines.mustHave(t, "node-a/one", "node-b/two")
 }
 
 func TestClone(t *testing.T) {

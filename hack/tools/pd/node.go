@@ -49,8 +49,8 @@ func (m metadata) GetProject() string { return m.project }
 // GetName is the machine's.
 func (m metadata) GetName() string { return m.name }
 
-// GetMachineType is one that takes as many disks as a machine of the lab, nearly.
-func (m metadata) GetMachineType() string { return "e2-small" }
+// GetMachineType is one of which a label of the Node may say how many disks it takes.
+func (m metadata) GetMachineType() string { return "n1-standard-1" }
 
 // GetValue knows nothing else.
 func (m metadata) GetValue(_ context.Context, name string) (string, error) {
@@ -92,7 +92,14 @@ func serialOf(path string) (string, error) {
 	}
 	// Page 0x80 of the disk: four bytes, then its unit serial number.
 	const header = 4
-	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dev), "device/vpd_pg80"))
+	folder, err := filepath.EvalSymlinks(filepath.Join("/sys/class/block", filepath.Base(dev)))
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(folder, "partition")); err == nil {
+		folder = filepath.Dir(folder) // a partition's disk
+	}
+	b, err := os.ReadFile(filepath.Join(folder, "device/vpd_pg80"))
 	return strings.Trim(string(b[min(header, len(b)):]), " \x00"), err
 }
 

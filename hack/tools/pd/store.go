@@ -50,6 +50,32 @@ type store struct {
 
 const storeFile = "cloud.json"
 
+// machineDisks is how many disks a machine of the lab takes beside its own two. The lab may write
+// less into limitsFile, by the machine's name.
+const (
+	machineDisks = 14
+	limitsFile   = "limits.json"
+)
+
+// limit is how many disks a machine takes.
+func (s *store) limit(machine string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(s.dir, limitsFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return machineDisks, nil
+	}
+	limits := map[string]int64{}
+	if err == nil {
+		err = json.Unmarshal(b, &limits)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("limits of machines: %w", err)
+	}
+	if limit, found := limits[machine]; found {
+		return limit, nil
+	}
+	return machineDisks, nil
+}
+
 func openStore(dir string) (*store, error) {
 	s := &store{dir: dir, disks: map[string]*record{}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -40,12 +40,13 @@ type options struct {
 	// Of the controller.
 	command, user, kubeconfig string
 	// Of the node.
-	nodeName, stateDir, registrationDir, endpointOnTheHost string
+	nodeName, driverName, stateDir, registrationDir, endpointOnTheHost string
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.mode, "mode", "", "controller or node")
+	flag.StringVar(&o.mode, "mode", "", "controller, node, or registrar of another driver's node")
+	flag.StringVar(&o.driverName, "driver-name", driverName, "registrar: the driver's `name`")
 	flag.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "the CSI `socket`")
 	flag.StringVar(&o.command, "command", "", "controller: `words` that go before rbd and ceph, such as those that enter a root")
 	flag.StringVar(&o.user, "user", "controller", "controller: Ceph's `name` for it, whose keyring those programs find")
@@ -67,6 +68,9 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
+	if o.mode == "registrar" {
+		return register(ctx, o.driverName, o.registrationDir, o.endpointOnTheHost)
+	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(logged))
 	csi.RegisterIdentityServer(server, identity{})
 	switch o.mode {
@@ -83,7 +87,7 @@ func run(ctx context.Context, o options) error {
 		}
 		csi.RegisterNodeServer(server, n)
 	default:
-		return fmt.Errorf("--mode %q: want controller or node", o.mode)
+		return fmt.Errorf("--mode %q: want controller, node or registrar", o.mode)
 	}
 	listener, err := listen(ctx, o.endpoint)
 	if err != nil {
@@ -93,7 +97,7 @@ func run(ctx context.Context, o options) error {
 	go func() { served <- server.Serve(listener) }()
 	klog.InfoS("Serving", "mode", o.mode, "endpoint", o.endpoint)
 	if o.mode == "node" {
-		go func() { served <- register(ctx, o.registrationDir, o.endpointOnTheHost) }()
+		go func() { served <- register(ctx, driverName, o.registrationDir, o.endpointOnTheHost) }()
 	}
 	select {
 	case <-ctx.Done():

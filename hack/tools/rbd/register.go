@@ -15,14 +15,14 @@ import (
 // registrar announces the driver to kubelet, as the sidecar node-driver-registrar does.
 type registrar struct {
 	registerapi.UnimplementedRegistrationServer
-	endpoint string
-	refused  chan error
+	driver, endpoint string
+	refused          chan error
 }
 
 // GetInfo implements RegistrationServer.
 func (r registrar) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	return &registerapi.PluginInfo{
-		Type: registerapi.CSIPlugin, Name: driverName, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},
+		Type: registerapi.CSIPlugin, Name: r.driver, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},
 	}, nil
 }
 
@@ -34,10 +34,10 @@ func (r registrar) NotifyRegistrationStatus(_ context.Context, s *registerapi.Re
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
-// register serves kubelet's questions until ctx ends, or kubelet refuses the driver: the
+// register serves kubelet's questions of a driver until ctx ends, or kubelet refuses the driver: the
 // container is then started again, and asks anew.
-func register(ctx context.Context, dir, endpoint string) error {
-	path := filepath.Join(dir, driverName+"-reg.sock")
+func register(ctx context.Context, driver, dir, endpoint string) error {
+	path := filepath.Join(dir, driver+"-reg.sock")
 	// kubelet notices a socket when it appears.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("registration: %w", err)
@@ -46,7 +46,7 @@ func register(ctx context.Context, dir, endpoint string) error {
 	if err != nil {
 		return fmt.Errorf("registration: %w", err)
 	}
-	r := registrar{endpoint: endpoint, refused: make(chan error, 1)}
+	r := registrar{driver: driver, endpoint: endpoint, refused: make(chan error, 1)}
 	server := grpc.NewServer()
 	registerapi.RegisterRegistrationServer(server, r)
 	served := make(chan error, 1)

@@ -46,6 +46,9 @@ type Config struct {
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
 	// that to Kubernetes.
 	MaxVolumes int64
+	// AttachLimitOf is another CSI driver whose limit of volumes on the node is that of ours
+	// too; "" is none.
+	AttachLimitOf string
 	// NodeIP is the node's address and WarmStartPort the port at which caches are exported
 	// to other nodes.
 	NodeIP        string
@@ -109,6 +112,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
+	fs.StringVar(&c.AttachLimitOf, "attach-limit-of", "", "the CSI `driver` of all origins, whose limit of volumes on this node is that of this driver's volumes too, but for those that pods use without a cache")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
 	fs.StringVar(&c.NodeIP, "node-ip", "", "the node's `address`, at which its caches are exported to other nodes; empty: they are not")
 	fs.IntVar(&c.WarmStartPort, "warm-start-port", 3262, "`port` at which caches are exported to other nodes")
@@ -156,6 +160,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Origins && c.kubelet() == "" {
 		errs = append(errs, fmt.Errorf("--origins with --kubelet-registration-path %q: accepted is a path such as /var/lib/kubelet/plugins/DRIVER/csi.sock", c.KubeletRegistrationPath))
+	}
+	if c.AttachLimitOf != "" && !c.Origins {
+		errs = append(errs, fmt.Errorf("--attach-limit-of %q: accepted only with --origins", c.AttachLimitOf))
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))

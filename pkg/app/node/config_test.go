@@ -39,6 +39,8 @@ func TestConfig(t *testing.T) {
 		"method":            {args: append(base, "--warm-start-method=stream")},
 		"bad method":        {args: append(base, "--warm-start-method=Clone"), wantErr: []string{`--warm-start-method "Clone"`, "auto, clone, stream"}},
 		"origins":           {args: append(base, "--origins", "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration")},
+		"limit":             {args: append(base, "--origins", "--attach-limit-of=disks.example.org", "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration")},
+		"limit of nobody":   {args: append(base, "--attach-limit-of=disks.example.org"), wantErr: []string{`--attach-limit-of "disks.example.org"`, "--origins"}},
 		"origins nowhere":   {args: append(base, "--origins"), wantErr: []string{"--origins", `--kubelet-registration-path ""`}},
 		"kubelet elsewhere": {args: append(base, "--origins", "--kubelet-registration-path=/run/x/csi.sock", "--registration-dir=/registration"), wantErr: []string{"/run/x/csi.sock", "/var/lib/kubelet/plugins"}},
 		"a long name": {args: append(base, "--origins", "--kubelet-registration-path=/k/plugins/x/csi.sock", "--registration-dir=/registration",

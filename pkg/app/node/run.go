@@ -354,7 +354,11 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 	}
 	s := rpc.NewServer(ctx, rec)
 	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.topology()))
-	csi.RegisterNodeServer(s, driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology()))
+	node := driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology())
+	if p.cfg.AttachLimitOf != "" {
+		node = node.WithLimit(p.attachLimit)
+	}
+	csi.RegisterNodeServer(s, node)
 	return rpc.Serve(ctx, s, listener)
 }
 

@@ -39,7 +39,7 @@ func (b *Backend) attach(ctx context.Context, id volume.ID, a admission, pv, dri
 			err = b.stamp(ctx, va, a)
 		case attachWait:
 			if err := attachError(va, failed); err != nil {
-				return nil, err
+				return nil, b.refusal(ctx, err, va)
 			}
 			if err := pace.next(ctx, fmt.Sprintf("%s has attached volume %s to node %s%s", driver, id, a.Node, lastError(va.Status.AttachError))); err != nil {
 				return nil, err

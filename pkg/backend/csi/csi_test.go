@@ -111,7 +111,7 @@ func TestBackend(t *testing.T) {
 	t.Run("conformance", func(t *testing.T) { testConformance(t, cfg) })
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"create": testCreate, "refusals": testRefusals, "late": testLate, "static": testStatic, "reach": testReach,
-		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow,
+		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow, "limit": testLimit,
 		"expand": testExpand, "delete": testDelete, "translated": testKinds,
 		"killed": testKilled, "killed-then-moved": testKilledThenMoved, "stalled": testStalled, "race": testRace,
 	} {

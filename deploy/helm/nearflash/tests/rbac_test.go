@@ -159,6 +159,8 @@ func withSnapshotGrants() map[string][]grant {
 func withOriginGrants() map[string][]grant {
 	all := wantGrants()
 	maps.Copy(all, wantOriginGrants())
+	const node = "ClusterRole/nearflash-node"
+	all[node] = append(all[node], grant{"storage.k8s.io/csinodes", "get", "how many volumes the driver of origins.attachLimitOf takes on its own node"})
 	return all
 }
 

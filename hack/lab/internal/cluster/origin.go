@@ -118,10 +118,14 @@ func (o *Origin) processes() []string {
 
 // kind is how the origin appears in the cluster.
 func (o *Origin) kind() originKind {
-	if o.Name == OriginCeph {
+	switch {
+	case o.Name != OriginCeph:
+		return pdKind()
+	case o.Parts.CephCSI != "":
+		return cephCSIKind()
+	default:
 		return rbdKind()
 	}
-	return pdKind()
 }
 
 // OriginParts are the files of an origin: the driver's program, the name of an image
@@ -130,7 +134,9 @@ type OriginParts struct {
 	// Program is empty if the lab builds it.
 	Program string `json:"program"`
 	// Root is an archive of the root that the storage's daemons run in, if it has some.
-	Root        string `json:"root,omitempty"`
+	Root string `json:"root,omitempty"`
+	// CephCSI is ceph-csi's program, if it is the driver over Ceph.
+	CephCSI     string `json:"cephCSI,omitempty"`
 	Tools       string `json:"tools"`
 	Provisioner string `json:"provisioner"`
 	Attacher    string `json:"attacher"`
@@ -159,6 +165,15 @@ func (l *Lab) startOrigin(ctx context.Context, s state) error {
 			return err
 		}
 		objects = append(objects, secret)
+		if s.Origin.Parts.CephCSI != "" {
+			more, err := l.startCephCSI(ctx, s.Origin)
+			if err != nil {
+				return err
+			}
+			objects = append(objects, more...)
+		}
+	} else if err := l.labelLimits(ctx, s); err != nil {
+		return err
 	}
 	program, err := l.stageOrigin(l.originProgram(s.Origin))
 	if err != nil {
@@ -297,11 +312,19 @@ func (l *Lab) copySelf() error {
 	return replaceFile(self, l.labProgram())
 }
 
+// originSocket is where the driver's controller listens.
+func (l *Lab) originSocket(o *Origin) string {
+	if o.Parts.CephCSI != "" {
+		return filepath.Join(l.cephRoot(), cephCSISocket)
+	}
+	return filepath.Join(l.Paths.Origin(), "csi.sock")
+}
+
 // originSpec describes a host process of the origin. What follows the driver's own
 // manifests is the sidecars' flags, but for the election of leaders.
 func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 	dir := l.Paths.Origin()
-	socket := "unix://" + filepath.Join(dir, "csi.sock")
+	socket := "unix://" + l.originSocket(o)
 	sidecar := []string{
 		"--v=4", "--csi-address=" + socket, "--kubeconfig=" + l.Paths.Kubeconfig(pki.Origin),
 		// Tests wait for what is tried again: by default up to five minutes.
@@ -316,6 +339,10 @@ func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 	case cephMon, cephOSD, cephMgr:
 		l.cephSpec(&spec)
 	case originController:
+		if o.Name == OriginCeph && parts.CephCSI != "" {
+			l.cephCSISpec(&spec)
+			break
+		}
 		if o.Name == OriginCeph {
 			l.rbdControllerSpec(&spec, socket)
 			break

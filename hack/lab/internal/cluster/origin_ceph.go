@@ -169,7 +169,7 @@ func (l *Lab) startCeph(ctx context.Context, o *Origin) (secret any, err error) 
 		return nil, err
 	}
 	l.say("Ceph is up")
-	return l.rbdSecretObject()
+	return l.rbdSecretObject(rbdSecret, cephNode)
 }
 
 // unpackCeph makes the root; it is there whole or not at all.
@@ -338,18 +338,18 @@ func clientKeyring(user string) string { return "/etc/ceph/ceph.client." + user 
 // ErrKeyring is returned for a key ring without a key.
 var ErrKeyring = errors.New("no key in Ceph's key ring")
 
-// rbdSecretObject is the Secret that kubelet hands to the node half, with the names of ceph-csi.
-func (l *Lab) rbdSecretObject() (any, error) {
-	b, err := os.ReadFile(filepath.Join(l.cephRoot(), clientKeyring(cephNode)))
+// rbdSecretObject is a Secret with the key of one of the driver's users, with the names of ceph-csi.
+func (l *Lab) rbdSecretObject(name, user string) (any, error) {
+	b, err := os.ReadFile(filepath.Join(l.cephRoot(), clientKeyring(user)))
 	if err != nil {
-		return nil, fmt.Errorf("key of the nodes: %w", err)
+		return nil, fmt.Errorf("key of %s: %w", user, err)
 	}
 	for line := range strings.Lines(string(b)) {
-		name, key, _ := strings.Cut(line, "=")
-		if strings.TrimSpace(name) == "key" {
+		field, key, _ := strings.Cut(line, "=")
+		if strings.TrimSpace(field) == "key" {
 			return m{
-				"apiVersion": "v1", "kind": "Secret", "metadata": m{"name": rbdSecret, "namespace": originNamespace},
-				"stringData": m{"userID": cephNode, "userKey": strings.TrimSpace(key)},
+				"apiVersion": "v1", "kind": "Secret", "metadata": m{"name": name, "namespace": originNamespace},
+				"stringData": m{"userID": user, "userKey": strings.TrimSpace(key)},
 			}, nil
 		}
 	}

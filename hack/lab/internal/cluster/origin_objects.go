@@ -18,6 +18,8 @@ type originKind struct {
 	parameters          m
 	// snapshots is whether it has them; their class has the same name.
 	snapshots bool
+	// controllerRules and nodeRules are what the driver needs beyond other drivers.
+	controllerRules, nodeRules []m
 	// pod is the driver's node half; program is its path on the nodes.
 	pod func(o *Origin, program string) m
 }
@@ -47,10 +49,10 @@ func originObjects(k originKind, pod m) []any {
 			"provisioner": k.driver, "volumeBindingMode": "WaitForFirstConsumer", "allowVolumeExpansion": true,
 			"parameters": k.parameters,
 		},
-		originRole(pki.OriginUser, originRules()),
+		originRole(pki.OriginUser, append(originRules(), k.controllerRules...)),
 		originBinding(pki.OriginUser, m{"kind": "User", "name": pki.OriginUser, "apiGroup": "rbac.authorization.k8s.io"}),
 		m{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
-		originRole(k.node, []m{rule("", "nodes", "get")}),
+		originRole(k.node, append([]m{rule("", "nodes", "get")}, k.nodeRules...)),
 		originBinding(k.node, m{"kind": "ServiceAccount", "name": k.node, "namespace": originNamespace}),
 		m{
 			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": meta,
