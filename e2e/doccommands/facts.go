@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
@@ -75,6 +76,9 @@ func (c *Checker) load() error {
 		return err
 	}
 	if f.scheme, err = kube.NewScheme(); err != nil {
+		return err
+	}
+	if err := groupsnapshotv1.AddToScheme(f.scheme); err != nil { // only external-snapshotter uses them
 		return err
 	}
 	c.facts, c.helps = f, map[string]help{}

@@ -14,11 +14,11 @@ var resourceVerbs = []string{"get", "describe", "delete", "patch", "wait", "labe
 
 // builtin are the resources of Kubernetes that documents use.
 var builtin = map[string]schema.GroupVersionKind{
-	"csidriver": {}, "csinode": {}, "daemonset": {}, "deployment": {}, "events": {}, "lease": {}, "leases": {}, "namespace": {}, "node": {}, "nodes": {},
+	"csidriver": {}, "csinode": {}, "csinodes": {}, "daemonset": {}, "deployment": {}, "events": {}, "lease": {}, "leases": {}, "namespace": {}, "node": {}, "nodes": {},
 	"pod": {Version: "v1", Kind: "Pod"}, "pods": {Version: "v1", Kind: "Pod"}, "secret": {}, "configmaps": {}, "storageclass": {}, "storageclasses": {}, "sc": {},
 	"pv": {Version: "v1", Kind: "PersistentVolume"}, "persistentvolume": {Version: "v1", Kind: "PersistentVolume"},
 	"pvc": {Version: "v1", Kind: "PersistentVolumeClaim"}, "persistentvolumeclaim": {Version: "v1", Kind: "PersistentVolumeClaim"},
-	"volumesnapshot": {}, "volumeattachments": {}, "volumeattributesclass": {}, "volumeattributesclasses": {}, "crd": {}, "clusterrolebinding": {},
+	"volumesnapshot": {}, "volumegroupsnapshot": {}, "volumeattachments": {}, "volumeattributesclass": {}, "volumeattributesclasses": {}, "crd": {}, "clusterrolebinding": {},
 }
 
 // kubectl checks a call of kubectl, or of the plugin.

@@ -185,7 +185,7 @@ func (w *Cutting) thaw(p guardPhase) {
 
 // freezeEvents are what the guard does, and who ends what it has left.
 func freezeEvents() []eventOf[Cutting] {
-	return []eventOf[Cutting]{
+	out := []eventOf[Cutting]{
 		{"freeze is decided", freezeCut, ordinary, NoNode},
 		{"guard freezes", func(w *Cutting) (string, bool) {
 			g := &w.Node.Guard
@@ -227,6 +227,13 @@ func freezeEvents() []eventOf[Cutting] {
 			return "", true
 		}, chance, NoNode},
 		{"plugin ends a freeze of before", thawLeft, ordinary, NoNode},
+	}
+	return append(out, lateReports()...)
+}
+
+// lateReports are reports that fail, or arrive when nobody waits for their answer.
+func lateReports() []eventOf[Cutting] {
+	return []eventOf[Cutting]{
 		{"answer to a report of Frozen is lost", func(w *Cutting) (string, bool) {
 			n := &w.Node
 			if n.Work.Op != cutFreeze || n.Work.Step != 2 || !spend(&w.Left.Lost) {

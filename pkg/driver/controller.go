@@ -17,7 +17,7 @@ type Controller struct {
 	volumes volume.Provisioner
 	locks   Locker
 	// snapshots is nil where there are none.
-	snapshots volume.Snapshotter
+	snapshots volume.GroupSnapshotter
 }
 
 // NewController returns a controller service over p.
@@ -25,8 +25,9 @@ func NewController(p volume.Provisioner, l Locker) *Controller {
 	return &Controller{volumes: p, locks: l}
 }
 
-// WithSnapshots has the controller offer snapshots and clones, which p makes volumes from.
-func (c *Controller) WithSnapshots(s volume.Snapshotter) *Controller {
+// WithSnapshots has the controller offer snapshots, groups of them, and clones, which p makes
+// volumes from.
+func (c *Controller) WithSnapshots(s volume.GroupSnapshotter) *Controller {
 	c.snapshots = s
 	return c
 }

@@ -34,9 +34,11 @@ func (onPaper) Unpublish(context.Context, volume.ID, string) error { return nil 
 // newServices returns the services of a driver over fakes.
 func newServices() []service {
 	locks := &keylock.Set{}
+	p := volumetest.NewProvisioner(1<<40, "node-1")
 	return []service{
 		{csi.Identity_ServiceDesc, driver.NewIdentity("test", nil)},
 		{csi.Controller_ServiceDesc, driver.NewController(volumetest.NewProvisioner(1<<40, "node-1"), locks)},
+		{csi.GroupController_ServiceDesc, driver.NewController(p, locks).WithSnapshots(p).Groups()},
 		{csi.Node_ServiceDesc, driver.NewNode(onPaper{volumetest.NewAttacher()}, locks, "node-1", 0)},
 	}
 }

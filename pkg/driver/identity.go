@@ -18,6 +18,7 @@ type Identity struct {
 	version  string
 	ready    func(context.Context) error
 	topology bool
+	groups   bool
 }
 
 // NewIdentity returns an identity service. ready reports why the plugin cannot
@@ -31,6 +32,12 @@ func NewIdentity(version string, ready func(context.Context) error) *Identity {
 // from which ones they can be reached.
 func (i *Identity) WithTopology(on bool) *Identity {
 	i.topology = on
+	return i
+}
+
+// WithGroups has the plugin announce the group controller service, if on.
+func (i *Identity) WithGroups(on bool) *Identity {
+	i.groups = on
 	return i
 }
 
@@ -53,6 +60,11 @@ func (i *Identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	if i.topology {
 		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+		}}})
+	}
+	if i.groups {
+		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE,
 		}}})
 	}
 	return resp, nil

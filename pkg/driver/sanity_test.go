@@ -24,7 +24,6 @@ var notOffered = []string{
 	"ControllerPublishVolume.readonly field not supported", // so it does
 	"GetSnapshot not supported",                            // external-snapshotter lists instead
 	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",     // a snapshot is where its volume's storage is
-	"GroupControllerService not supported",                 // volumes are cut one by one
 	"ControllerGetVolumeHealth not supported",              // the node says it
 	"ControllerListVolumeHealth not supported",             // so it does
 	"NodeGetVolumeHealth not supported",                    // by NodeGetVolumeStats
@@ -47,9 +46,11 @@ func TestSanity(t *testing.T) {
 	}
 	locks := &keylock.Set{}
 	s := rpc.NewServer(ctx, nil)
-	csi.RegisterIdentityServer(s, driver.NewIdentity("test", nil))
+	csi.RegisterIdentityServer(s, driver.NewIdentity("test", nil).WithGroups(true))
 	volumes := volumetest.NewProvisioner(1<<40, "node-1")
-	csi.RegisterControllerServer(s, driver.NewController(volumes, locks).WithSnapshots(volumes))
+	controller := driver.NewController(volumes, locks).WithSnapshots(volumes)
+	csi.RegisterControllerServer(s, controller)
+	csi.RegisterGroupControllerServer(s, controller.Groups())
 	node := volumetest.NewAttacher()
 	csi.RegisterNodeServer(s, driver.NewNode(node, locks, "node-1", 0))
 	done := make(chan error, 1)

@@ -49,13 +49,13 @@ func parseCreateSnapshot(req *csi.CreateSnapshotRequest) (snapshotRequest, error
 }
 
 // snapshotIDFor derives the ID of a snapshot from its CSI name, as volumeIDFor that of a
-// volume. Names of what clones are made from are not given away.
+// volume. Names of what clones are made from, and of members of groups, are not given away.
 func snapshotIDFor(name string) (volume.SnapshotID, error) {
 	id, err := volumeIDFor(name)
 	if err != nil {
 		return "", err
 	}
-	if volume.SnapshotID(id).ForClone() {
+	if s := volume.SnapshotID(id); s.ForClone() || s.Group() != "" {
 		sum := sha256.Sum256([]byte(name))
 		return volume.SnapshotID("s-" + hex.EncodeToString(sum[:])[:32]), nil
 	}
@@ -103,6 +103,7 @@ func encodeSnapshot(s volume.Snapshot) *csi.Snapshot {
 	return &csi.Snapshot{
 		SnapshotId: s.Handle.String(), SourceVolumeId: string(s.Volume), SizeBytes: s.SizeBytes,
 		CreationTime: timestamppb.New(s.Created), ReadyToUse: s.Ready,
+		GroupSnapshotId: string(s.Handle.ID.Group()),
 	}
 }
 

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type cutOrder struct {
 	class volume.SnapshotClass
 	// clone is the record of the clone that the cut is for, nil for a snapshot.
 	clone *v1alpha1.CachedVolume
+	// group is the mark of the group that the cut is for, "" for a single one.
+	group string
 	// begin is what is asked for of that clone, and limit the most bytes that it may have, 0 for
 	// any.
 	begin backend.Request
@@ -166,7 +169,7 @@ func (s *Service) gatherCut(ctx context.Context, c *cutting) error {
 	c.obj, c.facts.Record = obj, &v
 	c.facts.Admitted = len(c.sight.Exports) > 0
 	c.facts.Filesystem = contentOf(obj, c.sight)
-	c.facts.Ours = v.Hold != nil && markIn(v.Hold.Token) == c.facts.Clone && s.holds.has(c.of, heldBy{v.Hold.Name, v.Hold.Token, c.sight.takeover})
+	c.facts.Ours = v.Hold != nil && markIn(v.Hold.Token) == c.mark() && s.holds.has(c.of, c.heldBy(v.Hold.Name, v.Hold.Token))
 	if v.Published {
 		c.facts.Lost, err = s.lost(ctx, v.Fence.Node)
 		return err
@@ -286,7 +289,12 @@ func (s *Service) takeCutStep(ctx context.Context, c *cutting, step cutStep) err
 	if c.facts.Record.PossiblyDirty { // it takes as long as it takes; what else does not come about may not hold the volume for ever
 		renewed = s.renewHold(ctx, c)
 	}
-	return errors.Join(renewed, fmt.Errorf(waitsFor(c.facts.Record), volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name))
+	return errors.Join(renewed, waits(c))
+}
+
+// waits says what a cut waits for.
+func waits(c *cutting) error {
+	return fmt.Errorf(waitsFor(c.facts.Record), volume.ErrBusy, c.facts.Record.Fence.Node, c.of, c.name)
 }
 
 // waitsFor is the text of what a cut waits for, with an error, the node, the volume and the cut.
@@ -304,6 +312,14 @@ func waitsFor(r *volume.Volume) string {
 // flush: who answers it has seen the hold. A flush that somebody waits for is left to its end.
 // What is known to be refused is not held for.
 func (s *Service) hold(ctx context.Context, c *cutting) error {
+	if err := s.mayHold(ctx, c); err != nil { // also of one that another process holds for it
+		return errors.Join(err, s.endHold(ctx, c.of, c.name))
+	}
+	return s.putHold(ctx, c, newHold(c.mark()))
+}
+
+// mayHold returns why a cut is known to be refused.
+func (s *Service) mayHold(ctx context.Context, c *cutting) error {
 	err := s.refusals.of(c.cutOrder, s.now())
 	if err == nil {
 		err = c.snaps.CanCut(ctx, c.of, c.class.Origin)
@@ -311,12 +327,28 @@ func (s *Service) hold(ctx context.Context, c *cutting) error {
 	if err == nil && c.clone != nil {
 		err = c.snaps.CanBegin(ctx, volume.ID(c.clone.Name), c.of, c.begin)
 	}
-	if err != nil { // also of one that another process holds for it
-		return errors.Join(fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err), s.endHold(ctx, c.of, c.name))
+	if err != nil {
+		return fmt.Errorf("cut volume %s for %s: %w", c.of, c.name, err)
 	}
-	token := newHold(c.clone)
-	s.holds.put(c.of, heldBy{c.name, token, c.sight.takeover})
-	err = s.patch(ctx, c.obj, func(obj *v1alpha1.CachedVolume) {
+	return nil
+}
+
+// mark is what the token of a hold for the cut has to have.
+func (c *cutting) mark() string { return cmp.Or(c.facts.Clone, c.group) }
+
+// heldBy is a hold of this process for the cut, on the record of the last look.
+func (c *cutting) heldBy(name volume.SnapshotID, token string) heldBy {
+	by := heldBy{name: name, token: token, takeover: c.sight.takeover}
+	if c.group != "" {
+		by.fence, by.published = c.facts.Record.Fence, c.facts.Record.Published
+	}
+	return by
+}
+
+// putHold writes a hold.
+func (s *Service) putHold(ctx context.Context, c *cutting, token string) error {
+	s.holds.put(c.of, c.heldBy(c.name, token))
+	err := s.patch(ctx, c.obj, func(obj *v1alpha1.CachedVolume) {
 		obj.Spec.Hold = &v1alpha1.VolumeHold{Name: string(c.name), Token: token, Since: metav1.NewTime(s.now())}
 		if c.facts.asked() && c.facts.mayAsk() {
 			obj.Spec.FlushRequest = token
@@ -363,9 +395,7 @@ func (s *Service) discardCut(ctx context.Context, c *cutting) error {
 // orderCut asks for the cut. What the storage refuses for good does not keep the volume in
 // writethrough mode.
 func (s *Service) orderCut(ctx context.Context, c *cutting) error {
-	cut, err := c.snaps.Cut(c.sight.of(ctx), c.name, c.of, backend.CutRequest{
-		Hold: c.facts.Record.Hold.Token, Filesystem: c.facts.Filesystem, Class: c.class.Origin,
-	})
+	cut, err := c.snaps.Cut(c.sight.of(ctx), c.name, c.of, c.request())
 	switch {
 	case errors.Is(err, volume.ErrInvalid), errors.Is(err, volume.ErrNoSpace):
 		s.refusals.put(c.cutOrder, err, s.now())
@@ -380,6 +410,11 @@ func (s *Service) orderCut(ctx context.Context, c *cutting) error {
 		return errors.Join(s.renewHold(ctx, c), fmt.Errorf("%w: volume %s is being cut for %s", volume.ErrBusy, c.of, c.name))
 	}
 	return nil
+}
+
+// request is the order under the hold of the last look.
+func (c *cutting) request() backend.CutRequest {
+	return backend.CutRequest{Hold: c.facts.Record.Hold.Token, Filesystem: c.facts.Filesystem, Class: c.class.Origin}
 }
 
 // renewHold says that the cut is still asked for.

@@ -91,9 +91,18 @@ func (s *Service) askFreeze(ctx context.Context, c *cutting, what v1alpha1.Freez
 	})
 }
 
-// awaitFreeze waits until the node says something else than at the last look. A filesystem is
-// frozen for seconds, so that no other call could come in time.
+// awaitFreeze waits for the node, or takes the freeze back.
 func (s *Service) awaitFreeze(ctx context.Context, c *cutting) error {
+	why, err := s.awaitNode(ctx, c)
+	if why != "" {
+		return s.unfrozen(context.WithoutCancel(ctx), c, why)
+	}
+	return err
+}
+
+// awaitNode waits until the node says something else than at the last look, or says why nobody
+// waits any more. A filesystem is frozen for seconds, so that no other call could come in time.
+func (s *Service) awaitNode(ctx context.Context, c *cutting) (why string, err error) {
 	patience := freezePatience
 	if c.facts.Record.Hold.Freeze == volume.FreezeOver {
 		patience = thawPatience
@@ -103,16 +112,16 @@ func (s *Service) awaitFreeze(ctx context.Context, c *cutting) error {
 	for {
 		v, err := s.Get(wait, c.of)
 		if err == nil && (v.Hold == nil || *v.Hold != *c.facts.Record.Hold || v.Published != c.facts.Record.Published || v.Freeze != c.facts.Record.Freeze) {
-			return nil
+			return "", nil
 		}
 		if err == nil {
 			err = pause(wait, s.freezePoll)
 		}
 		if err != nil && wait.Err() != nil {
-			return s.unfrozen(context.WithoutCancel(ctx), c, fmt.Sprintf("node %s has not answered in %s", c.facts.Record.Fence.Node, patience))
+			return fmt.Sprintf("node %s has not answered in %s", c.facts.Record.Fence.Node, patience), nil
 		}
 		if err != nil {
-			return err
+			return "", err
 		}
 	}
 }

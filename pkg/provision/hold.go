@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -20,6 +19,10 @@ const holdExpiry = 10 * time.Minute
 type heldBy struct {
 	name            volume.SnapshotID
 	token, takeover string
+	// fence and published are those of the record then, if the hold is for a group: who is the
+	// owner is part of what the group rests on.
+	fence     volume.Fence
+	published bool
 }
 
 // holds are what this process holds, the last for each volume. A hold that it does not know may
@@ -55,23 +58,24 @@ func (h *holds) forget(id volume.ID, name volume.SnapshotID) {
 
 const holdPrefix = "hold-"
 
-// newHold is the token of a hold. That for a clone is marked with the clone, by its record's
-// UID: what was cut for it is told from what was cut for an earlier one of its name.
-func newHold(clone *v1alpha1.CachedVolume) string {
+// newHold is the token of a hold, with a mark or without. That for a clone is marked with its
+// record's UID: what was cut for it is told from what was cut for an earlier one of its name.
+// That for a group is marked with all that is in the group.
+func newHold(mark string) string {
 	token := holdPrefix + rand.Text()
-	if clone != nil {
-		token += "-" + markOf(string(clone.UID))
+	if mark != "" {
+		token += "-" + mark
 	}
 	return token
 }
 
-// markOf is the mark of a clone.
+// markOf is the mark of a clone, or of a group.
 func markOf(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	return hex.EncodeToString(sum[:8]) // a token has 64 characters at most
 }
 
-// markIn is the mark in the token of a hold, "" if it was not for a clone.
+// markIn is the mark in the token of a hold, "" if it has none.
 func markIn(token string) string {
 	_, mark, _ := strings.Cut(strings.TrimPrefix(token, holdPrefix), "-")
 	return mark

@@ -48,6 +48,9 @@ func (s *Service) CreateSnapshot(ctx context.Context, id volume.SnapshotID, of v
 	if id.ForClone() {
 		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s: names that begin with clone- are those of what clones are made from", volume.ErrInvalid, id)
 	}
+	if id.Group() != "" {
+		return volume.Snapshot{}, fmt.Errorf("%w: snapshot %s: such names are those of members of groups", volume.ErrInvalid, id)
+	}
 	c, at, err := s.cut(ctx, cutOrder{name: id, of: of, class: class})
 	if err != nil {
 		return volume.Snapshot{}, err
@@ -65,12 +68,36 @@ func snapshotOf(at place, c backend.Cut) volume.Snapshot {
 // placeNamed is where a snapshot lies by its handle.
 func placeNamed(h volume.SnapshotHandle) place { return h.Backend == records.BackendCSI }
 
-// DeleteSnapshot implements volume.Snapshotter. The hold ends first: killed before the second
-// step, the call finds the cut again, and with it the volume.
+// DeleteSnapshot implements volume.Snapshotter.
 func (s *Service) DeleteSnapshot(ctx context.Context, h volume.SnapshotHandle) error {
 	if h.ID.ForClone() {
 		return nil // no snapshot has such a name
 	}
+	if group := h.ID.Group(); group != "" {
+		return s.refuseMember(ctx, h, group)
+	}
+	return s.deleteCut(ctx, h)
+}
+
+// refuseMember refuses to delete a snapshot without its group, if it is there.
+func (s *Service) refuseMember(ctx context.Context, h volume.SnapshotHandle, group volume.GroupID) error {
+	snaps, err := s.snapshots(placeNamed(h), volume.ErrUnavailable)
+	if err != nil {
+		return err
+	}
+	_, err = snaps.Find(ctx, h.ID)
+	switch {
+	case errors.Is(err, volume.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("find snapshot %s: %w", h, err)
+	}
+	return fmt.Errorf("%w: snapshot_id %q: it is of group %s, and is deleted with it", volume.ErrInvalid, h, group)
+}
+
+// deleteCut deletes a cut. The hold for it ends first: killed before the second step, the call
+// finds the cut again, and with it the volume.
+func (s *Service) deleteCut(ctx context.Context, h volume.SnapshotHandle) error {
 	s.refusals.forget(h.ID)
 	snaps, err := s.snapshots(placeNamed(h), volume.ErrUnavailable)
 	if err != nil {

@@ -83,6 +83,9 @@ func (s *Service) sweepCut(ctx context.Context, snaps backend.Snapshots, c backe
 	if err == nil && v.Hold != nil && v.Hold.Token == c.Hold {
 		return nil
 	}
+	if behind, err := s.behind(ctx, c); behind || err != nil {
+		return err
+	}
 	if err := snaps.DropCut(ctx, c.ID, c.Hold); err != nil {
 		return fmt.Errorf("delete snapshot %s, which was not accepted: %w", c.ID, err)
 	}

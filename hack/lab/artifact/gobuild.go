@@ -99,7 +99,8 @@ func sidecarBuild() []goProgram {
 	return append(sidecarPrograms(), sidecarProgram(SnapshotController, snapshotterModule))
 }
 
-// SnapshotDefinitions returns the paths of the CustomResourceDefinitions of snapshots.
+// SnapshotDefinitions returns the paths of the CustomResourceDefinitions of snapshots, and of
+// groups of them.
 func SnapshotDefinitions(ctx context.Context, checkout string) ([]string, error) {
 	out, err := run(ctx, GoCommand(ctx, filepath.Join(checkout, sidecarTool), "mod", "download", "-json", snapshotAPIModule))
 	if err != nil {
@@ -109,7 +110,7 @@ func SnapshotDefinitions(ctx context.Context, checkout string) ([]string, error)
 	if err := json.Unmarshal(out, &module); err != nil {
 		return nil, fmt.Errorf("module %s: %w", snapshotAPIModule, err)
 	}
-	paths, err := filepath.Glob(filepath.Join(module.Dir, "config", "crd", "snapshot.storage.k8s.io_*.yaml"))
+	paths, err := filepath.Glob(filepath.Join(module.Dir, "config", "crd", "*snapshot.storage.k8s.io_*.yaml"))
 	if err == nil && len(paths) == 0 {
 		err = fmt.Errorf("module %s has no CustomResourceDefinitions of snapshots", snapshotAPIModule)
 	}

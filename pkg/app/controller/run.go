@@ -253,7 +253,11 @@ func serveCSI(ctx context.Context, cfg Config, rec rpc.Recorder, c *driver.Contr
 		return fmt.Errorf("CSI endpoint: %w", err)
 	}
 	s := rpc.NewServer(ctx, rec)
-	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready).WithTopology(cfg.OriginNamespace != ""))
+	groups := c.Groups()
+	csi.RegisterIdentityServer(s, driver.NewIdentity(cfg.Version, ready).WithTopology(cfg.OriginNamespace != "").WithGroups(groups != nil))
 	csi.RegisterControllerServer(s, c)
+	if groups != nil {
+		csi.RegisterGroupControllerServer(s, groups)
+	}
 	return rpc.Serve(ctx, s, listener)
 }

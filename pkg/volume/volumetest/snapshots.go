@@ -37,6 +37,9 @@ func (p *Provisioner) CreateSnapshot(_ context.Context, id volume.SnapshotID, of
 func (p *Provisioner) DeleteSnapshot(_ context.Context, h volume.SnapshotHandle) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if _, there := p.snapshots[h]; there && h.ID.Group() != "" {
+		return fmt.Errorf("%w: snapshot_id %q: it is of group %s", volume.ErrInvalid, h, h.ID.Group())
+	}
 	delete(p.snapshots, h)
 	return nil
 }

@@ -248,7 +248,7 @@ func chartValues(ca, cert, key string, images []string, origins bool) map[string
 	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
 	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir, "podAnnotations": roll}
 	values["controller"] = driver.M{"podAnnotations": roll}
-	values["snapshots"] = driver.M{"enabled": true}
+	values["snapshots"] = driver.M{"enabled": true, "groups": true}
 	if origins {
 		values["origins"] = driver.M{"enabled": true}
 	}
