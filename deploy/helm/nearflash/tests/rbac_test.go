@@ -151,6 +151,9 @@ func withSnapshotGrants() map[string][]grant {
 		{"snapshot.storage.k8s.io/volumesnapshotclasses", "get list watch", "parameters"},
 		{"snapshot.storage.k8s.io/volumesnapshotcontents", "create get list watch update patch", "its input, and its finalizer"},
 		{"snapshot.storage.k8s.io/volumesnapshotcontents/status", "update patch", "its output"},
+		{"groupsnapshot.storage.k8s.io/volumegroupsnapshotclasses", "get list watch", "parameters of groups"},
+		{"groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents", "get list watch update patch", "groups, and their finalizers"},
+		{"groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents/status", "update patch", "what was made of a group"},
 		{"/events", "list watch create update patch", "it reports on the snapshot"},
 	}
 	return all
