@@ -158,7 +158,11 @@ func (l *life) streams(p *plugin) {
 		if !slices.ContainsFunc(p.Streams().States(), copies) {
 			return
 		}
-		time.Sleep(time.Millisecond)
+		select {
+		case <-p.gate.dead:
+			select {} // its copy stays where it was, and nobody waits for this answer
+		case <-time.After(time.Millisecond):
+		}
 	}
 	panic("the copy does not end")
 }
