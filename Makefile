@@ -46,7 +46,7 @@ UNIT := ./... ./hack/...
 .PHONY: test-unit
 test-unit: ## Ring 1: pure logic, fakes and a real API server; no root needed.
 	KUBEBUILDER_ASSETS="$$($(LAB) artifacts --print-dir envtest)" HELM="$$($(LAB) artifacts --print-dir helm)/helm" \
-		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test $(UNIT)
+		PROMTOOL="$$($(LAB) artifacts --print-dir prometheus)/promtool" go test -timeout 30m $(UNIT)
 
 .PHONY: model-deep
 model-deep: ## The model of the decisions, 30 times as many states as in ring 1; a few minutes.
