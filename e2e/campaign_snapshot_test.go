@@ -33,12 +33,7 @@ func snapshotTaken(ctx context.Context, w *witness) error {
 	}
 	c := w.h.BeginCopy()
 	defer c.Done()
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.snapshot(ctx, w.class, name)
-		done <- err
-	}()
-	time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
+	done := w.beginSnapshot(ctx, name, 3000*time.Millisecond)
 	_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
 	if err = errors.Join(err, <-done, recovered(ctx)); err != nil {
 		return err
@@ -52,12 +47,7 @@ func snapshotNodeKilled(ctx context.Context, w *witness) error {
 	name := fmt.Sprintf("%s-%d", w.claim, w.r.Uint32())
 	c := w.h.BeginCopy()
 	defer c.Done()
-	done := make(chan error, 1)
-	go func() {
-		_, err := w.snapshot(ctx, w.class, name)
-		done <- err
-	}()
-	time.Sleep(time.Duration(w.r.IntN(4000)) * time.Millisecond)
+	done := w.beginSnapshot(ctx, name, 4000*time.Millisecond)
 	if err := w.reboot(ctx); err != nil {
 		return errors.Join(err, <-done)
 	}
@@ -70,6 +60,18 @@ func snapshotNodeKilled(ctx context.Context, w *witness) error {
 		return err
 	}
 	return w.judgeCopy(ctx, c, name)
+}
+
+// beginSnapshot has a snapshot made, and returns at some time before the given one, with what tells
+// its end.
+func (w *witness) beginSnapshot(ctx context.Context, name string, before time.Duration) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.snapshot(ctx, w.class, name)
+		done <- err
+	}()
+	time.Sleep(time.Duration(w.r.IntN(int(before.Milliseconds()))) * time.Millisecond)
+	return done
 }
 
 // judgeCopy judges what a volume has that is made of a snapshot.

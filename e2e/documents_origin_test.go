@@ -117,8 +117,7 @@ var _ = Describe("The documents", Label("docs", "origin", "lab", "slow"), Serial
 		w.steps = map[string]step{
 			"kubectl nearflash adopt -n shop data --dry-run": {before: func(ctx context.Context) {
 				awaitDetached(ctx, before.Name)
-				w.mustType(ctx, strings.ReplaceAll(database, "CLAIM-NAME", v.claim))
-				w.mustType(ctx, "kubectl rollout status statefulset/db --timeout=4m")
+				w.run(ctx, "StatefulSet", "db", "serviceName: db", v.claim, "sleep infinity")
 				w.mustType(ctx, "! kubectl nearflash adopt -n shop data --dry-run")
 				w.mustType(ctx, "kubectl scale statefulset/db --replicas=0 && kubectl wait --for=delete pod/db-0 --timeout=2m")
 				awaitDetached(ctx, before.Name)
@@ -152,23 +151,3 @@ var _ = Describe("The documents", Label("docs", "origin", "lab", "slow"), Serial
 		expectGone(ctx, v)
 	}, NodeTimeout(2*specLimit))
 })
-
-// database is a StatefulSet of one pod with a claim that exists.
-const database = `kubectl apply -f - <<'END'
-apiVersion: apps/v1
-kind: StatefulSet
-metadata: {name: db}
-spec:
-  serviceName: db
-  selector: {matchLabels: {app: db}}
-  template:
-    metadata: {labels: {app: db}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: db
-          image: nearflash.local/workload:1
-          command: [sh, -c, "sleep infinity"]
-          volumeMounts: [{name: data, mountPath: /data}]
-      volumes: [{name: data, persistentVolumeClaim: {claimName: CLAIM-NAME}}]
-END`

@@ -195,29 +195,35 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 	}, NodeTimeout(2*specLimit))
 })
 
-// workload is a Deployment of one pod with a claim.
+// workload applies a controller of one pod with a claim that exists.
 const workload = `kubectl apply -f - <<'END'
 apiVersion: apps/v1
-kind: Deployment
-metadata: {name: work}
+kind: KIND
+metadata: {name: NAME}
 spec:
-  strategy: {type: Recreate}
-  selector: {matchLabels: {app: work}}
+  OF-KIND
+  selector: {matchLabels: {app: NAME}}
   template:
-    metadata: {labels: {app: work}}
+    metadata: {labels: {app: NAME}}
     spec:
       terminationGracePeriodSeconds: 1
       containers:
-        - name: work
+        - name: NAME
           image: nearflash.local/workload:1
-          command: [sh, -c, "head -c 16M /dev/urandom >/data/blob && sync && sleep infinity"]
+          command: [sh, -c, "COMMAND"]
           volumeMounts: [{name: data, mountPath: /data}]
       volumes: [{name: data, persistentVolumeClaim: {claimName: CLAIM-NAME}}]
 END
-kubectl rollout status deployment/work --timeout=4m`
+kubectl rollout status KIND/NAME --timeout=4m`
+
+// run has a controller run a pod with the claim; ofKind is what its kind's specification needs.
+func (w *walk) run(ctx context.Context, kind, name, ofKind, claim, command string) {
+	GinkgoHelper()
+	w.mustType(ctx, strings.NewReplacer("OF-KIND", ofKind, "KIND", kind, "CLAIM-NAME", claim, "NAME", name, "COMMAND", command).Replace(workload))
+}
 
 // deploy runs a pod with the claim that may be drained.
 func (w *walk) deploy(ctx context.Context, claim string) {
 	GinkgoHelper()
-	w.mustType(ctx, strings.ReplaceAll(workload, "CLAIM-NAME", claim))
+	w.run(ctx, "Deployment", "work", "strategy: {type: Recreate}", claim, "head -c 16M /dev/urandom >/data/blob && sync && sleep infinity")
 }
