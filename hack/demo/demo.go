@@ -86,9 +86,15 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 	}
 	steps := []func(context.Context, *table) error{
 		func(ctx context.Context, t *table) error { return d.remoteOnly(ctx, t, remote) },
-		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through) },
+		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through, back) },
 		func(ctx context.Context, t *table) error { return d.writeback(ctx, t, back) },
-		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through, back) },
+		// From here on rates of hits are measured, not times.
+		func(ctx context.Context, t *table) error {
+			return together(
+				func() error { return d.moves(ctx, t, through) },
+				func() error { return d.removeScratch(ctx) },
+				func() error { return each([]*volume{remote, back}, func(v *volume) error { return d.remove(ctx, v) }) })
+		},
 	}
 	for _, step := range steps {
 		if err := step(ctx, &t); err != nil {
@@ -98,24 +104,33 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 	return t, nil
 }
 
-// makeAll makes a volume for each mode, each with its working set written and cold on the
-// measured node, and a bare one beside them. That of writeback takes no cache along when it moves.
+// makeAll makes a volume for each mode, each with its working set written and on the measured
+// node, there cold if the case of a cold cache is its own, and a bare one beside them.
 func (d *demo) makeAll(ctx context.Context) (remote, through, back *volume, err error) {
-	if remote, err = d.make(ctx, v1alpha1.CacheModeNone, nil); err != nil {
+	if remote, err = d.make(ctx, v1alpha1.CacheModeNone); err != nil {
 		return nil, nil, nil, err
 	}
-	if through, err = d.make(ctx, v1alpha1.CacheModeWritethrough, nil); err != nil {
+	if through, err = d.make(ctx, v1alpha1.CacheModeWritethrough); err != nil {
 		return nil, nil, nil, err
 	}
-	if back, err = d.make(ctx, v1alpha1.CacheModeWriteback, map[string]string{"warmStart": "off"}); err != nil {
+	if back, err = d.make(ctx, v1alpha1.CacheModeWriteback); err != nil {
 		return nil, nil, nil, err
 	}
-	d.say("writing the working sets on %s, and moving them to %s", d.other, d.node)
-	fills := []func() error{func() error { return d.makeScratch(ctx) }}
-	for _, v := range d.volumes {
-		fills = append(fills, func() error { return d.fill(ctx, v) })
-	}
-	return remote, through, back, each(fills, func(fill func() error) error { return fill() })
+	d.say("writing the working sets, and moving that of %s from %s to %s", through.claim, d.other, d.node)
+	err = together(
+		func() error { return d.makeScratch(ctx) },
+		func() error { return d.fill(ctx, remote, d.node) },
+		func() error { return d.fill(ctx, back, d.node) },
+		func() error {
+			if err := d.fill(ctx, through, d.other); err != nil {
+				return err
+			}
+			if err := d.stop(ctx, through); err != nil {
+				return err
+			}
+			return d.start(ctx, through, d.node)
+		})
+	return remote, through, back, err
 }
 
 // remoteOnly measures a volume without a cache.
@@ -130,13 +145,18 @@ func (d *demo) remoteOnly(ctx context.Context, t *table, v *volume) error {
 }
 
 // writethrough measures a cold and a warm cache, the bare SSD before and after
-// the warm one, and writes.
-func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
+// the warm one, and writes. Another volume becomes warm beside it. The volume has just moved, and
+// what its cache was filled with on the other node is next to nothing.
+func (d *demo) writethrough(ctx context.Context, t *table, v, other *volume) error {
+	var err error
+	if t.moved.cold, err = d.second(ctx, v); err != nil {
+		return err
+	}
 	cold, err := d.run(ctx, v, "cold cache, read", "randread")
 	if err != nil {
 		return err
 	}
-	if err := d.warmUp(ctx, v); err != nil {
+	if err := each([]*volume{v, other}, func(v *volume) error { return d.warmUp(ctx, v) }); err != nil {
 		return err
 	}
 	before, err := d.rawSSD(ctx)
@@ -164,21 +184,18 @@ func mean(name string, a, b row) row {
 	return row{name: name, hits: math.NaN(), deep: of(a.deep, b.deep), single: of(a.single, b.single)}
 }
 
-// writeback measures writes that the SSD acknowledges.
+// writeback measures writes that the SSD acknowledges, with a warm cache.
 func (d *demo) writeback(ctx context.Context, t *table, v *volume) error {
-	if err := d.warmUp(ctx, v); err != nil {
-		return err
-	}
 	write, err := d.run(ctx, v, "writeback, write", "randwrite")
 	t.rows = append(t.rows, write)
 	return err
 }
 
 // make makes a volume.
-func (d *demo) make(ctx context.Context, mode v1alpha1.CacheMode, parameters map[string]string) (*volume, error) {
+func (d *demo) make(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
 	v := &volume{claim: string(mode), mode: mode}
 	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
-	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode, Parameters: parameters}
+	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode}
 	if mode != v1alpha1.CacheModeNone {
 		class.CacheSize = "100%"
 	}
@@ -199,19 +216,21 @@ func (d *demo) make(ctx context.Context, mode v1alpha1.CacheMode, parameters map
 	return v, nil
 }
 
-// fill writes a volume's working set on the other node and starts it, cold, on the measured
-// one. Blocks that were never written would not come from the storage server's disks at all.
-func (d *demo) fill(ctx context.Context, v *volume) error {
-	if err := d.start(ctx, v, d.other); err != nil {
+// fill starts a volume on a node and writes its working set. Blocks that were never written
+// would not come from the storage server's disks at all.
+func (d *demo) fill(ctx context.Context, v *volume, node string) error {
+	if err := d.start(ctx, v, node); err != nil {
 		return err
 	}
 	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet, 0, 0)); err != nil {
 		return fmt.Errorf("fill volume %s: %w", v.claim, err)
 	}
-	if err := d.stop(ctx, v); err != nil {
-		return err
-	}
-	return d.start(ctx, v, d.node)
+	return nil
+}
+
+// together does several things at the same time.
+func together(do ...func() error) error {
+	return each(do, func(one func() error) error { return one() })
 }
 
 // each does the same to several things at the same time.
@@ -274,14 +293,14 @@ func (d *demo) counted(ctx context.Context, v *volume, do func() error) (hoststa
 	return after.Sub(before), err
 }
 
-// jobs measures throughput, and then latency: with many I/Os under way their latency is that
-// of the queue.
+// jobs measures latency, and then throughput: with many I/Os under way their latency is that of
+// the queue, and they fill a cold cache sooner.
 func (d *demo) jobs(ctx context.Context, pod, kind, device string, r *row) error {
 	for _, job := range []struct {
 		depth int
 		time  time.Duration
 		into  *result
-	}{{deep, d.runtime, &r.deep}, {1, max(d.runtime/2, time.Second), &r.single}} {
+	}{{1, max(d.runtime/2, time.Second), &r.single}, {deep, d.runtime, &r.deep}} {
 		out, err := d.Exec(ctx, d.name, pod, "", fioScript(kind, device, d.workingSet, job.depth, job.time))
 		if err != nil {
 			return err
@@ -318,16 +337,29 @@ func (d *demo) warmUp(ctx context.Context, v *volume) error {
 	})
 }
 
+// remove deletes a volume's pod and its claim.
+func (d *demo) remove(ctx context.Context, v *volume) error {
+	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: d.name, Name: name} }
+	return each([]client.Object{&corev1.Pod{ObjectMeta: of(v.pod)}, &corev1.PersistentVolumeClaim{ObjectMeta: of(v.claim)}},
+		func(o client.Object) error { return d.DeleteAndWait(ctx, o, waitLimit) })
+}
+
 // clean deletes everything and verifies that nothing is left.
 func (d *demo) clean(ctx context.Context) error {
 	d.say("deleting everything")
-	errs := []error{d.removeScratch(ctx)}
+	var left []client.Object
 	var pods corev1.PodList
-	errs = append(errs, d.API.List(ctx, &pods, client.InNamespace(d.name)))
-	errs = append(errs, each(pods.Items, func(p corev1.Pod) error { return d.DeleteAndWait(ctx, &p, waitLimit) }))
+	errs := []error{d.removeScratch(ctx), d.API.List(ctx, &pods, client.InNamespace(d.name))}
+	for i := range pods.Items {
+		left = append(left, &pods.Items[i])
+	}
 	var claims corev1.PersistentVolumeClaimList
 	errs = append(errs, d.API.List(ctx, &claims, client.InNamespace(d.name)))
-	errs = append(errs, each(claims.Items, func(c corev1.PersistentVolumeClaim) error { return d.DeleteAndWait(ctx, &c, waitLimit) }))
+	for i := range claims.Items {
+		left = append(left, &claims.Items[i])
+	}
+	// A claim stays until its pod is gone (its finalizer kubernetes.io/pvc-protection).
+	errs = append(errs, each(left, func(o client.Object) error { return d.DeleteAndWait(ctx, o, waitLimit) }))
 	for _, name := range d.classes {
 		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, waitLimit))
 	}

@@ -1,6 +1,6 @@
 // Command demo shows in a cluster what nearflash is for. It makes a volume per
-// cache mode, measures each with fio in a pod, and the bare SSD beside them, moves two
-// of them to another node, prints one table, deletes everything and verifies that it is gone.
+// cache mode, measures each with fio in a pod, and the bare SSD beside them, moves one
+// to another node and back, prints one table, deletes everything and verifies that it is gone.
 //
 // It needs a cluster with two nodes that have a cache pool, such as the lab:
 //
@@ -32,8 +32,8 @@ type options struct {
 
 func main() {
 	var o options
-	flag.DurationVar(&o.runtime, "runtime", 3*time.Second, "duration of one measurement of throughput, whole seconds; latency takes half of it")
-	flag.IntVar(&o.workingSet, "working-set", 64, "MiB that are read and written at random")
+	flag.DurationVar(&o.runtime, "runtime", 2*time.Second, "duration of one measurement of throughput, whole seconds; latency takes half of it")
+	flag.IntVar(&o.workingSet, "working-set", 32, "MiB that are read and written at random")
 	flag.StringVar(&o.markdown, "markdown", "", "also write the table, as Markdown, to this `file`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -77,5 +77,6 @@ func (d *demo) removeScratch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("remove the scratch volume: %w", err)
 	}
+	d.scratch = ""
 	return nil
 }

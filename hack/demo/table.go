@@ -44,8 +44,9 @@ type table struct {
 
 // moved are the hit rates of the first second after a move to another node.
 type moved struct {
-	by      []arrival
-	without float64
+	by []arrival
+	// cold is that of a volume that came with nothing in its cache.
+	cold float64
 }
 
 // arrival is a move with the old node's cache: what that serves in the first second, and in one
@@ -69,7 +70,7 @@ func (m moved) text() string {
 			with = append(with, fmt.Sprintf("%.1f %% with the old node's cache by %s", 100*a.first, strings.ToLower(string(a.method))))
 		}
 	}
-	return fmt.Sprintf("first second after a move: hit rate %s; %.1f %% without", strings.Join(with, ", "), 100*m.without)
+	return fmt.Sprintf("first second after a move: hit rate %s; %.1f %% with nothing in the cache", strings.Join(with, ", "), 100*m.cold)
 }
 
 var header = [...]string{"case", "IOPS", "p50", "p99", "hit rate"}
