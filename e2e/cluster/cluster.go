@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	groupsnapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumegroupsnapshot/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -83,6 +84,9 @@ func Connect(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	c.REST.QPS, c.REST.Burst = 200, 400
 	scheme, err := kube.NewScheme()
+	if err == nil {
+		err = groupsnapshotv1.AddToScheme(scheme) // the driver itself never sees a group's objects
+	}
 	if err != nil {
 		return nil, err
 	}
