@@ -90,6 +90,43 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 	}, NodeTimeout(3*specLimit))
 
+	It("practise the worst nights", func(ctx SpecContext) {
+		s := newSpace(ctx)
+		DeferCleanup(func(ctx SpecContext) {
+			Expect(outOfService(ctx, nodeA, false)).To(Succeed())
+			Expect(k.Lab.Start(ctx, nodeA)).To(Succeed())
+			Expect(k.Lab.Start(ctx, cluster.StorageMachine)).To(Succeed())
+		}, NodeTimeout(late))
+		recover := func(ctx context.Context) { Expect(recovered(ctx)).To(Succeed()) }
+		var v *vol
+		finds := []string{"unflushed writes", "has refused this cluster"} // in the first night, and in the fourth
+		w := &walk{path: "docs/how-to/drill.md", s: s, words: usual()}
+		w.steps = map[string]step{
+			"make ": {left: ownLab}, "go run ./hack/lab run": {left: ownLab}, "exit": {left: ownLab}, "export PATH": {left: "the plugin is on the PATH"},
+			"kubectl apply":               {after: func(ctx context.Context) { v = s.adopt(ctx, "drill") }},
+			"kubectl wait --for=jsonpath": {after: func(ctx context.Context) { Expect(v.awaitStranded(ctx)).To(Succeed()) }},
+			"kubectl nearflash doctor": {
+				before: func(ctx context.Context) {
+					if len(finds) == 1 {
+						Expect(awaitRefused(ctx)).To(Succeed())
+					}
+				},
+				instead: "kubectl nearflash doctor && exit 1 || true", why: "it finds errors, which is its exit status",
+				after: func(context.Context) {
+					Expect(w.shown("kubectl nearflash doctor")).To(ContainSubstring(finds[0]))
+					finds = finds[1:]
+				},
+			},
+			"kubectl nearflash abandon drill":                    {instead: "! kubectl nearflash abandon drill", why: "it is refused"},
+			"kubectl nearflash abandon drill --accept-data-loss": {},
+			"go run ./hack/lab start node-a":                     {after: recover},
+			"go run ./hack/lab start storage":                    {after: recover},
+			"go run ./hack/lab control restore drill":            {after: recover},
+			"go run ./hack/lab control fresh":                    {left: recoverPath + " is followed from there by recover_test.go"},
+		}
+		w.follow(ctx)
+	}, NodeTimeout(3*specLimit))
+
 	It("recover from the loss of a node, and give its writes up", func(ctx SpecContext) {
 		s := newSpace(ctx)
 		var lost []*vol
