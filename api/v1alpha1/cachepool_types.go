@@ -25,6 +25,9 @@ const (
 	ConditionPreflight = "PreflightPassed"
 	// ConditionWritesKept is True while unflushed writes wait for an administrator.
 	ConditionWritesKept = "WritesKept"
+	// ConditionNodeGone is True while the cluster has no Node of the pool's name; its reason
+	// says why the pool is still there. It is absent otherwise.
+	ConditionNodeGone = "NodeGone"
 
 	ReasonPoolReady         = "PoolReady"
 	ReasonNoDevices         = "NoDevices"
@@ -36,6 +39,27 @@ const (
 	ReasonPreflightFailures = "Failures"
 	ReasonUndecided         = "Undecided"
 	ReasonNothingKept       = "NothingKept"
+
+	// Why the pool of a node that left the cluster is kept.
+	ReasonMadeByAdministrator = "MadeByAdministrator"
+	ReasonWritesKept          = "WritesKept"
+	ReasonUnflushedWrites     = "UnflushedWrites"
+	ReasonOwnsVolumes         = "OwnsVolumes"
+	ReasonStorageAdmits       = "StorageAdmits"
+	ReasonStorageUnknown      = "StorageUnknown"
+	ReasonNodeMayReturn       = "NodeMayReturn"
+)
+
+// MessageForeignDevice begins what a pool says of a device that is of another node's pool.
+const MessageForeignDevice = "is of the pool of a node of another name"
+
+// Labels of a CachePool.
+const (
+	// LabelPoolSource is on a CachePool that the node plugin made from its flags. An object
+	// without it belongs to an administrator, and overrides the flags.
+	LabelPoolSource = "nearflash.io/pool-source"
+	// PoolSourceFlags is its value.
+	PoolSourceFlags = "node-flags"
 )
 
 // CachePoolSpec selects the devices of a pool.

@@ -58,7 +58,8 @@ var codeActs = map[string]map[string]string{
 		"run":      "prepare phase freeze hold thaw phase",
 	},
 	"../../pkg/provision": {
-		"Publish":       "inspect publishable publishServed",
+		"Publish":       "newOwner inspect publishable publishServed",
+		"newOwner":      "pool UpdatePool",
 		"publishServed": "publishOn",
 		"publishOn":     "restoreOwner decideClaim revoke writeOwner Export",
 		"giveBack":      "Load Unpublish",

@@ -150,6 +150,10 @@ type Backend interface {
 	Expand(ctx context.Context, id volume.ID, size int64) (int64, error)
 	// Access tells who is admitted. Errors: ErrNotFound.
 	Access(ctx context.Context, id volume.ID) (Access, error)
+	// AdmittedHosts are all hosts that are admitted to anything, with one such volume each: of all
+	// volumes that the server has, and not only of those that have a record. A host is as in
+	// Export.Initiator, in lower case.
+	AdmittedHosts(ctx context.Context) (map[string]volume.ID, error)
 	// Export admits one initiator and tells the address. Errors:
 	// *StaleGenerationError, ErrInUse while another initiator is admitted,
 	// ErrNotFound.

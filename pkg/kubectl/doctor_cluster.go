@@ -244,7 +244,7 @@ func checkNode(d *diagnosis, f *clusterFacts, n string) {
 	pool, plugin := f.pools[n], f.plugins[n]
 	switch state := stateOf(f.nodes[n]); {
 	case state.gone:
-		d.add(sevWarning, object, "kubectl delete cachepool "+n+", if its SSDs will not come back", "has a CachePool and is not in the cluster")
+		checkGone(d, object, pool)
 		return
 	case !state.ready:
 		d.add(sevError, object, "kubectl describe node "+n, "is not Ready")
@@ -268,6 +268,21 @@ func checkNode(d *diagnosis, f *clusterFacts, n string) {
 	}
 }
 
+// checkGone tells why the pool of a node is there that is not: the controller deletes it when
+// nothing needs it.
+func checkGone(d *diagnosis, object string, pool *v1alpha1.CachePool) {
+	remedy := "kubectl delete cachepool " + pool.Name + ", if nobody wants what is on its SSDs (docs/how-to/recover-after-node-loss.md)"
+	said := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionNodeGone)
+	switch {
+	case said == nil:
+		d.add(sevWarning, object, remedy, "has a CachePool and is not in the cluster")
+	case said.Reason == v1alpha1.ReasonNodeMayReturn:
+		d.ok(object, "is not in the cluster; its CachePool goes by itself")
+	default:
+		d.add(sevWarning, object, remedy, "has a CachePool and is not in the cluster (%s): %s", said.Reason, said.Message)
+	}
+}
+
 // wornOut is the wear in percent from which an SSD should be replaced.
 const wornOut = 90
 
@@ -278,7 +293,7 @@ func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); c == nil {
 		d.add(sevWarning, object, "see the log of the node plugin", "the pool has not reported yet")
 	} else if c.Status != metav1.ConditionTrue {
-		d.add(sevWarning, object, poolRemedy(c.Reason), "the pool is not ready, volumes run without a cache here (%s): %s", c.Reason, c.Message)
+		d.add(sevWarning, object, poolRemedy(c.Reason, c.Message), "the pool is not ready, volumes run without a cache here (%s): %s", c.Reason, c.Message)
 	}
 	for _, k := range pool.Status.Kept {
 		d.add(sevError, object, fmt.Sprintf("restore the records or the node's access (docs/how-to/recover-a-lost-cluster.md); if nobody wants the writes: %s discard %s %s --accept-data-loss", name, pool.Name, k.VolumeName),
@@ -292,12 +307,27 @@ func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
 			d.add(sevWarning, object, "plan its replacement", "SSD %s has used %d%% of its endurance", dev.Path, *dev.WearPercent)
 		}
 		if dev.Message != "" {
-			d.add(sevWarning, object, "if the device holds nothing that you need, clear it on the node: wipefs --all "+dev.Path, "device %s is not used: %s", dev.Path, dev.Message)
+			remedy := "if the device holds nothing that you need, clear it on the node: wipefs --all " + dev.Path
+			if foreign(dev.Message) {
+				remedy = foreignRemedy
+			}
+			d.add(sevWarning, object, remedy, "device %s is not used: %s", dev.Path, dev.Message)
 		}
 	}
 }
 
-func poolRemedy(reason string) string {
+// foreignRemedy is for SSDs of another node, which may have unflushed writes: it does not say
+// how to clear them.
+const foreignRemedy = "see first what the SSD has: docs/how-to/prepare-ssds.md, Take over the SSDs of another node"
+
+// foreign reports whether a device is not used because it is of another node, by what the plugin
+// says of it.
+func foreign(message string) bool { return strings.Contains(message, v1alpha1.MessageForeignDevice) }
+
+func poolRemedy(reason, message string) string {
+	if foreign(message) {
+		return foreignRemedy
+	}
 	switch reason {
 	case v1alpha1.ReasonNoDevices:
 		return "give the node a blank SSD, or correct node.pool.devices of the chart"

@@ -326,7 +326,7 @@ error    storageclass/bad: claims of it will fail: "much" is not a whole number 
 warning  node/bare: has no CachePool: volumes run without a cache here
          remedy: the plugin makes it when it starts; see its log
 warning  node/gone: has a CachePool and is not in the cluster
-         remedy: kubectl delete cachepool gone, if its SSDs will not come back
+         remedy: kubectl delete cachepool gone, if nobody wants what is on its SSDs (docs/how-to/recover-after-node-loss.md)
 warning  node/sick: the pool is not ready, volumes run without a cache here (TooFewDevices): 1 of 2 devices
          remedy: redundancy mirror needs two devices: add one, or choose redundancy none
 warning  node/sick: device /dev/nvme1n1 is not used: has a signature of ext4

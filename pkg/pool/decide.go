@@ -70,11 +70,11 @@ func decide(spec v1alpha1.CachePoolSpec, f facts) plan {
 	return p
 }
 
-// withoutTaking is the plan for a time when the node's CachePool cannot be read.
+// withoutTaking is the plan for a time when it is not known which devices are for the pool.
 func withoutTaking(p plan, vgExists bool) plan {
 	p.Create, p.Extend = nil, nil
 	if p.Ready && !vgExists {
-		return plan{Reason: v1alpha1.ReasonPoolError, Message: "the pool is not made while the node's CachePool cannot be read"}
+		return plan{Reason: v1alpha1.ReasonPoolError, Message: "the pool is not made while the node's CachePool, or the labels that choose its devices, cannot be read"}
 	}
 	return p
 }

@@ -62,6 +62,10 @@ type Config struct {
 	// Default is the spec given by the node plugin's flags. It is written to the
 	// node's CachePool unless that object was made by somebody else.
 	Default v1alpha1.CachePoolSpec
+	// Choices take the place of Default on nodes with certain labels; the first that matches
+	// counts. Labels returns those of this node, and is only asked if there are choices.
+	Choices []Choice
+	Labels  func(context.Context) (map[string]string, error)
 	// InitiatorIQN is the node's iSCSI initiator name.
 	InitiatorIQN string
 	// StreamPublicKey is what the plugin proves itself by when it sends caches, "" if it
@@ -138,10 +142,12 @@ func VolumeGroup(node string) string { return VolumeGroupPrefix + volume.NodeDig
 
 // Reconcile makes the pool what the node's CachePool says, and reports on it. An
 // unreachable API server does not keep a node from using the pool that it has;
-// but no device is taken then, since the object may name others than the flags.
+// but no device is taken then, since the object may name others than the flags. The same holds
+// while the node's labels are not known, if the flags count: an object of before may be of
+// another machine that had the name.
 func (m *Manager) Reconcile(ctx context.Context) error {
-	obj, apiErr := m.object(ctx)
-	spec := m.Default
+	spec, chooseErr := m.chosen(ctx)
+	obj, apiErr := m.object(ctx, spec, chooseErr)
 	switch last := m.spec.Load(); {
 	case apiErr == nil:
 		spec = obj.Spec
@@ -150,13 +156,17 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 		spec = *last
 	}
 	dctx, cancel := context.WithTimeout(ctx, devicesTimeout)
-	st := m.reconcileDevices(dctx, spec, apiErr == nil)
+	mayTake := apiErr == nil && (chooseErr == nil || !fromFlags(obj))
+	st := m.reconcileDevices(dctx, spec, mayTake)
 	cancel()
 	m.view.Store(&st.view)
 	if apiErr != nil {
 		return fmt.Errorf("CachePool %s: %w", m.Node, apiErr)
 	}
-	return m.report(ctx, obj, st)
+	if mayTake {
+		chooseErr = nil // the object is an administrator's
+	}
+	return errors.Join(chooseErr, m.report(ctx, obj, st))
 }
 
 // Run repeats Reconcile until ctx ends.
@@ -291,7 +301,12 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 	}
 	for _, path := range paths {
 		d := DeviceFacts{Path: path}
-		if d.InPool = slices.ContainsFunc(pvs, func(pv lvm.PV) bool { return pv.VG == vg && canonical(pv.Device) == path }); !d.InPool {
+		switch group := groupOf(pvs, path); {
+		case group == vg:
+			d.InPool = true
+		case strings.HasPrefix(group, VolumeGroupPrefix):
+			d.Problem = fmt.Sprintf("%s (volume group %s), and may have unflushed writes: docs/how-to/prepare-ssds.md, Take over the SSDs of another node", v1alpha1.MessageForeignDevice, group)
+		default:
 			d.Problem = m.problem(ctx, path, named[path])
 		}
 		if size, err := blockdev.Size(path); err == nil {
@@ -306,6 +321,15 @@ func (m *Manager) gather(ctx context.Context, spec v1alpha1.CachePoolSpec, vg st
 		f.Devices = append(f.Devices, d)
 	}
 	return f, nil
+}
+
+// groupOf is the volume group that a device is of, "" if it is of none.
+func groupOf(pvs []lvm.PV, path string) string {
+	i := slices.IndexFunc(pvs, func(pv lvm.PV) bool { return canonical(pv.Device) == path })
+	if i < 0 {
+		return ""
+	}
+	return pvs[i].VG
 }
 
 // canonical resolves the name that LVM gives a device: one of the device mapper has a

@@ -14,32 +14,34 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
 
-// sourceLabel marks a CachePool that the node plugin made from its flags. An
-// object without it belongs to an administrator and overrides the flags.
-const (
-	sourceLabel = "nearflash.io/pool-source"
-	sourceFlags = "node-flags"
-)
-
-// object returns the node's CachePool, made or updated from the flags.
-func (m *Manager) object(ctx context.Context) (*v1alpha1.CachePool, error) {
+// object returns the node's CachePool, made or updated from the flags. While it is not known
+// what they say of this node, an object stays as it is, and none is made.
+func (m *Manager) object(ctx context.Context, flags v1alpha1.CachePoolSpec, unknown error) (*v1alpha1.CachePool, error) {
 	var obj v1alpha1.CachePool
 	err := m.api.Get(ctx, client.ObjectKey{Name: m.Node}, &obj)
 	if apierrors.IsNotFound(err) {
+		if unknown != nil {
+			return nil, unknown
+		}
 		obj = v1alpha1.CachePool{
-			ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: map[string]string{sourceLabel: sourceFlags}},
-			Spec:       m.Default,
+			ObjectMeta: metav1.ObjectMeta{Name: m.Node, Labels: map[string]string{v1alpha1.LabelPoolSource: v1alpha1.PoolSourceFlags}},
+			Spec:       flags,
 		}
 		return &obj, m.api.Create(ctx, &obj)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if obj.Labels[sourceLabel] == sourceFlags && !equality.Semantic.DeepEqual(obj.Spec, m.Default) {
-		obj.Spec = m.Default
+	if fromFlags(&obj) && unknown == nil && !equality.Semantic.DeepEqual(obj.Spec, flags) {
+		obj.Spec = flags
 		return &obj, m.api.Update(ctx, &obj)
 	}
 	return &obj, nil
+}
+
+// fromFlags tells an object that a plugin has made.
+func fromFlags(obj *v1alpha1.CachePool) bool {
+	return obj.Labels[v1alpha1.LabelPoolSource] == v1alpha1.PoolSourceFlags
 }
 
 // report writes the status when it changed.

@@ -21,7 +21,7 @@ func TestReportStreamKey(t *testing.T) {
 	m := NewManager(Config{Node: "a", Preflight: func() string { return "" }, StreamPublicKey: func() string { return key }}, nil, api, nil)
 	for _, want := range []string{"first", "second", ""} {
 		key = want
-		obj, err := m.object(t.Context())
+		obj, err := m.object(t.Context(), m.Default, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,10 +2,12 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -113,10 +115,20 @@ func (s *Service) host(ctx context.Context, at place, node string) (string, erro
 	return pool.Status.InitiatorIQN, nil
 }
 
-// newOwner is host for a node that is to have a volume: its plugin must be there. Errors:
-// ErrNodeNotFound, ErrUnavailable.
+// newOwner is host for a node that is to have a volume: its plugin must be there. A pool that
+// says that its node is gone may be about to be deleted; the word is taken back before anything
+// else is written (states.md, When a pool may go). Errors: ErrNodeNotFound, ErrUnavailable,
+// ErrBusy.
 func (s *Service) newOwner(ctx context.Context, at place, node string) (string, error) {
 	pool, err := s.pool(ctx, node)
+	if pool != nil && meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionNodeGone) {
+		err = records.UpdatePool(ctx, s.client, node, func(st *v1alpha1.CachePoolStatus) {
+			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ConditionNodeGone)
+		})
+		if errors.Is(err, volume.ErrNotFound) {
+			pool, err = nil, nil
+		}
+	}
 	switch {
 	case err != nil:
 		return "", err

@@ -11,7 +11,8 @@
 //     people know the volume;
 //   - a hold for which nobody asks any more ends, and what was cut under one and never
 //     accepted is deleted;
-//   - retained caches of nodes that left the cluster are dropped;
+//   - retained caches of nodes that left the cluster are dropped, and their pools deleted
+//     once nothing needs them;
 //   - a migration that nobody waits for any more is ended, so that its source lets
 //     go, and the objects of ended ones are deleted after an hour.
 //
@@ -55,6 +56,8 @@ type Volumes interface {
 	ExpireHold(ctx context.Context, id volume.ID) error
 	// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats.
 	SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
+	// NamedNodes reads what names nodes that are gone.
+	NamedNodes(ctx context.Context, nodes map[string]bool) (*provision.Named, error)
 }
 
 // Locker is the per-volume lock that is shared with the CSI services.
@@ -76,6 +79,9 @@ type Config struct {
 	// SweepPause is the pause between two looks at what was cut and never accepted; 0 means
 	// ten minutes.
 	SweepPause time.Duration
+	// PoolPause is the pause between two looks at pools whose node is gone, and PoolGrace how
+	// long it has to be gone; 0 means half a minute and ten minutes.
+	PoolPause, PoolGrace time.Duration
 }
 
 // Reconciler finishes volumes. What informers show decides whether there is

@@ -53,6 +53,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := mgr.Add(&cutSweeper{cfg}); err != nil {
 		return fmt.Errorf("sweeper of cuts: %w", err)
 	}
+	if err := setupPools(ctx, mgr, cfg); err != nil {
+		return err
+	}
 	return setupMigrations(mgr, cfg)
 }
 

@@ -1,6 +1,7 @@
 package scheduling
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -16,7 +17,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/driver"
 )
 
-// makeWorld makes three nodes, whose hostnames are not their names, and claims:
+// makeWorld makes three nodes, whose hostnames are not their names, more pools of nodes that no
+// pod can go to than a pod is given nodes, with more room than all others, and claims:
 //
 //	warm     bound, 4 GiB of cache, which node-a keeps
 //	old      bound, 4 GiB of cache, which node-a keeps of an older generation
@@ -25,13 +27,19 @@ import (
 func (c *cluster) makeWorld(t *testing.T) {
 	t.Helper()
 	for node, free := range map[string]string{"node-a": "1Gi", "node-b": "10Gi", "node-c": "0"} {
-		c.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{corev1.LabelHostname: strings.Replace(node, "node", "host", 1)}}})
-		pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: node}}
-		c.create(t, pool)
-		pool.Status.Capacity, pool.Status.Free = resource.MustParse("10Gi"), resource.MustParse(free)
-		pool.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "True", Reason: v1alpha1.ReasonPoolReady, LastTransitionTime: metav1.Now()}}
-		c.updateStatus(t, pool)
+		c.makeNode(t, node, nil)
+		c.makePool(t, node, free)
 	}
+	for i := range MaxNodes {
+		c.makePool(t, fmt.Sprintf("gone-%d", i), "1Ti")
+		cordoned := fmt.Sprintf("node-cordoned-%d", i)
+		c.makeNode(t, cordoned, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+		c.makePool(t, cordoned, "1Ti")
+	}
+	c.makeNode(t, "node-tainted", func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "example.com/for", Value: "others", Effect: corev1.TaintEffectNoSchedule}}
+	})
+	c.makePool(t, "node-tainted", "1Ti")
 	late := storagev1.VolumeBindingWaitForFirstConsumer
 	c.create(t, &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "nearflash"}, Provisioner: driver.Name, VolumeBindingMode: &late,
@@ -44,6 +52,30 @@ func (c *cluster) makeWorld(t *testing.T) {
 	c.makeRecord(t, "warm", 7)
 	c.makeRecord(t, "old", 8)
 	c.makeRecord(t, "foreign", 7) // of the same handle, to no avail
+}
+
+// makeNode makes a node that is ready. The API server marks a new one as not ready, and no
+// controller is there that would take that back.
+func (c *cluster) makeNode(t *testing.T, name string, change func(*corev1.Node)) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: strings.Replace(name, "node", "host", 1)}}}
+	c.create(t, node)
+	node.Spec.Taints = nil
+	if change != nil {
+		change(node)
+	}
+	if err := c.api.Update(t.Context(), node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *cluster) makePool(t *testing.T, node, free string) {
+	t.Helper()
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	c.create(t, pool)
+	pool.Status.Capacity, pool.Status.Free = resource.MustParse("10Gi"), resource.MustParse(free)
+	pool.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: "True", Reason: v1alpha1.ReasonPoolReady, LastTransitionTime: metav1.Now()}}
+	c.updateStatus(t, pool)
 }
 
 func (c *cluster) updateStatus(t *testing.T, obj client.Object) {
@@ -110,7 +142,11 @@ func (c *cluster) testServing(t *testing.T) {
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{}}}},
 	}
 	both := users.DeepCopy()
-	both.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(both.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution, warm...)
+	// It cannot go to the warm node.
+	both.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(both.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution, term(20, "host-b"))
+	tolerates := func(p *corev1.Pod) {
+		p.Spec.Tolerations = []corev1.Toleration{{Key: "example.com/for", Operator: corev1.TolerationOpExists}}
+	}
 	ephemeral := func(p *corev1.Pod) {
 		p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
 			Spec: corev1.PersistentVolumeClaimSpec{
@@ -129,6 +165,8 @@ func (c *cluster) testServing(t *testing.T) {
 		"not made yet":           {claim: "new", want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b")})}},
 		"ephemeral":              {claim: "new", change: ephemeral, want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-a", "host-b")})}},
 		"user's terms stay":      {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Affinity = users.DeepCopy() }, want: both},
+		"tolerates a taint":      {claim: "new", change: tolerates, want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(20, "host-b", "host-tainted")})}},
+		"node selector":          {claim: "warm", change: func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "host-a"} }, want: &corev1.Affinity{NodeAffinity: preferring([]corev1.PreferredSchedulingTerm{term(80, "host-a"), term(20, "host-a")})}},
 		"another driver":         {claim: "foreign"},
 		"no such claim":          {claim: "missing"},
 		"no claim":               {claim: "warm", change: func(p *corev1.Pod) { p.Spec.Volumes = nil }},

@@ -47,10 +47,10 @@ type candidate struct {
 	space int64
 }
 
-// Prefer says which nodes a pod with these caches should prefer: those with the
-// largest part of them first, then those with the most room. It returns nothing
-// for a pod without caches.
-func Prefer(caches []Cache, pools []Pool, w Weights) []Preference {
+// Prefer says which nodes a pod with these caches should prefer: of those that are usable for
+// it, those with the largest part of them first, then those with the most room. It returns
+// nothing for a pod without caches.
+func Prefer(caches []Cache, pools []Pool, w Weights, usable func(node string) bool) []Preference {
 	if len(caches) == 0 {
 		return nil
 	}
@@ -65,7 +65,7 @@ func Prefer(caches []Cache, pools []Pool, w Weights) []Preference {
 		c.free = room(p, total-held[p.Node], w.Free)
 		byNode[p.Node] = c
 	}
-	nodes := slices.DeleteFunc(slices.Collect(maps.Values(byNode)), func(c candidate) bool { return c.warm == 0 && c.free == 0 })
+	nodes := slices.DeleteFunc(slices.Collect(maps.Values(byNode)), func(c candidate) bool { return c.warm == 0 && c.free == 0 || !usable(c.node) })
 	slices.SortFunc(nodes, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(b.warm, a.warm), cmp.Compare(b.free, a.free), cmp.Compare(b.space, a.space), cmp.Compare(a.node, b.node))
 	})

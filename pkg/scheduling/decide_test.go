@@ -10,6 +10,8 @@ import (
 
 const gib = 1 << 30
 
+func everywhereUsable(string) bool { return true }
+
 func TestPrefer(t *testing.T) {
 	pool := func(node string, free, retainedCache int64) Pool {
 		return Pool{Node: node, Ready: true, Free: free * gib, RetainedCache: retainedCache * gib}
@@ -86,7 +88,7 @@ func TestPrefer(t *testing.T) {
 			if tc.weights != nil {
 				w = *tc.weights
 			}
-			if diff := cmp.Diff(tc.want, Prefer(tc.caches, tc.pools, w)); diff != "" {
+			if diff := cmp.Diff(tc.want, Prefer(tc.caches, tc.pools, w, everywhereUsable)); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -100,12 +102,30 @@ func TestPreferIsBounded(t *testing.T) {
 	for i := range 1000 {
 		pools = append(pools, Pool{Node: fmt.Sprintf("node-%03d", i), Ready: true, Free: int64(i+1) * gib})
 	}
-	got := Prefer([]Cache{{Bytes: gib, RetainedOn: []string{"node-005"}}}, pools, Weights{Warm: 80, Free: 20})
+	got := Prefer([]Cache{{Bytes: gib, RetainedOn: []string{"node-005"}}}, pools, Weights{Warm: 80, Free: 20}, everywhereUsable)
 	want := []string{"node-005"}
 	for i := 1000 - (MaxNodes - 1); i < 1000; i++ {
 		want = append(want, fmt.Sprintf("node-%03d", i))
 	}
 	if diff := cmp.Diff([]Preference{{80, []string{"node-005"}}, {20, want}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestUsableBeforeCut: pools of nodes that are gone, or that the pod cannot go to, do not take
+// the places of those that it can, however warm or roomy they are.
+func TestUsableBeforeCut(t *testing.T) {
+	var pools []Pool
+	var retained []string
+	for i := range 2 * MaxNodes {
+		node := fmt.Sprintf("gone-%03d", i)
+		pools = append(pools, Pool{Node: node, Ready: true, Free: 1000 * gib})
+		retained = append(retained, node)
+	}
+	pools = append(pools, Pool{Node: "warm", Ready: true}, Pool{Node: "free", Ready: true, Free: 2 * gib})
+	got := Prefer([]Cache{{Bytes: gib, RetainedOn: append(retained, "warm")}}, pools, Weights{Warm: 80, Free: 20}, func(node string) bool { return node == "warm" || node == "free" })
+	want := []Preference{{80, []string{"warm"}}, {20, []string{"free", "warm"}}}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

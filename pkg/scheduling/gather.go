@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -158,23 +157,6 @@ func (g *gatherer) pools(ctx context.Context) ([]Pool, error) {
 		})
 	}
 	return out, nil
-}
-
-// hostname returns the node's label kubernetes.io/hostname, by which pods select
-// nodes: it may differ from the node's name. It is empty for a node without one.
-func (g *gatherer) hostname(ctx context.Context, node string) (string, error) {
-	obj := nodeMetadata()
-	if _, err := g.get(ctx, client.ObjectKey{Name: node}, obj); err != nil {
-		return "", err
-	}
-	return obj.Labels[corev1.LabelHostname], nil
-}
-
-// nodeMetadata asks the informer for as much of a Node as it keeps.
-func nodeMetadata() *metav1.PartialObjectMetadata {
-	obj := &metav1.PartialObjectMetadata{}
-	obj.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
-	return obj
 }
 
 // get reports whether there is such an object.

@@ -71,7 +71,7 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config, driver string) 
 	h := &handler{gatherer: gatherer{informed: mgr.GetCache(), driver: driver}, weights: cfg.Weights}
 	for _, obj := range []client.Object{
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{},
-		&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}, nodeMetadata(),
+		&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}, &corev1.Node{},
 	} {
 		informer, err := mgr.GetCache().GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -153,15 +153,11 @@ func (h *handler) patch(ctx context.Context, req admission.Request) (patch []byt
 	if err != nil {
 		return nil, err
 	}
-	preferences := Prefer(caches, pools, h.weights)
-	hostnames := map[string]string{}
-	for _, p := range preferences {
-		for _, node := range p.Nodes {
-			if hostnames[node], err = h.hostname(ctx, node); err != nil {
-				return nil, err
-			}
-		}
+	hostnames, err := h.hostnames(ctx, pod)
+	if err != nil {
+		return nil, err
 	}
+	preferences := Prefer(caches, pools, h.weights, func(node string) bool { return hostnames[node] != "" })
 	add := terms(preferences, hostnames)
 	if len(add) == 0 {
 		return nil, nil

@@ -21,14 +21,13 @@ func cacheOptions() cache.Options {
 	return cache.Options{ByObject: byObject, DefaultTransform: keep}
 }
 
-// keepOfNode is what the metrics of the cluster rest on. Labels are read of its metadata, which
-// are kept apart.
+// keepOfNode is what the metrics of the cluster and admissions rest on.
 func keepOfNode(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return keep(obj)
 	}
-	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	out := scheduling.KeepOfNode(node)
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}

@@ -4,6 +4,8 @@
 package node
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,10 +15,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -37,6 +41,8 @@ type Config struct {
 	// PoolDevices are paths or globs, PoolRedundancy none or mirror.
 	PoolDevices    stringList
 	PoolRedundancy string
+	// Pools take their place on nodes with certain labels.
+	Pools choiceList
 	// WithoutTargets are targets of the kernel that count as absent, for tests.
 	WithoutTargets commaList
 	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
@@ -99,6 +105,27 @@ func (l *commaList) Set(s string) error {
 	return nil
 }
 
+// choiceList is a flag that may be given several times, each a pool.Choice as JSON.
+type choiceList []pool.Choice
+
+// String implements flag.Value.
+func (l *choiceList) String() string {
+	text, _ := json.Marshal(*l) // strings never fail
+	return string(text)
+}
+
+// Set implements flag.Value.
+func (l *choiceList) Set(s string) error {
+	var c pool.Choice
+	d := json.NewDecoder(strings.NewReader(s))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return fmt.Errorf(`accepted is JSON such as {"nodeSelector": {"LABEL": "VALUE"}, "devices": ["/dev/..."], "redundancy": "none"}: %w`, err)
+	}
+	*l = append(*l, c)
+	return nil
+}
+
 // AddFlags defines the flags of nearflash-node.
 func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Endpoint, "endpoint", "", "`address` of the CSI services: unix:///absolute/path")
@@ -108,6 +135,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.StateDir, "state-dir", "/var/lib/nearflash", "`directory` of the journal; it must survive pods and reboots")
 	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
+	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices and redundancy: what takes the place of --pool-devices and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
@@ -167,18 +195,9 @@ func (c *Config) Validate() error {
 	if !filepath.IsAbs(c.StateDir) {
 		errs = append(errs, fmt.Errorf("--state-dir %q: accepted is an absolute path", c.StateDir))
 	}
-	for _, d := range c.PoolDevices {
-		if !strings.HasPrefix(d, "/dev/") {
-			errs = append(errs, fmt.Errorf("--pool-devices %q: accepted are paths and globs below /dev", d))
-		}
-		if _, err := filepath.Match(d, ""); err != nil {
-			errs = append(errs, fmt.Errorf("--pool-devices %q: %w", d, err))
-		}
-	}
-	switch v1alpha1.Redundancy(c.PoolRedundancy) {
-	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
-	default:
-		errs = append(errs, fmt.Errorf("--pool-redundancy %q: accepted are none, mirror", c.PoolRedundancy))
+	errs = append(errs, validatePool("--pool-devices", c.PoolDevices, "--pool-redundancy", c.PoolRedundancy)...)
+	for _, p := range c.Pools {
+		errs = append(errs, validateChoice(p)...)
 	}
 	for _, target := range c.WithoutTargets {
 		if known := preflight.MoveTargets(); !slices.Contains(known, target) {
@@ -193,6 +212,36 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("--max-volumes %d: accepted are 0 (no limit) and positive numbers", c.MaxVolumes))
 	}
 	return errors.Join(errs...)
+}
+
+// validatePool checks what one kind of nodes has, under the names of the flags that say it.
+func validatePool(devicesFlag string, devices []string, redundancyFlag, redundancy string) []error {
+	var errs []error
+	for _, d := range devices {
+		if !strings.HasPrefix(d, "/dev/") {
+			errs = append(errs, fmt.Errorf("%s %q: accepted are paths and globs below /dev", devicesFlag, d))
+		}
+		if _, err := filepath.Match(d, ""); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: %w", devicesFlag, d, err))
+		}
+	}
+	switch v1alpha1.Redundancy(redundancy) {
+	case v1alpha1.RedundancyNone, v1alpha1.RedundancyMirror:
+	default:
+		errs = append(errs, fmt.Errorf("%s %q: accepted are none, mirror", redundancyFlag, redundancy))
+	}
+	return errs
+}
+
+func validateChoice(p pool.Choice) []error {
+	var errs []error
+	if len(p.NodeSelector) == 0 {
+		errs = append(errs, fmt.Errorf("--pool nodeSelector of devices %q is empty: accepted is at least one label; what is for all other nodes is --pool-devices", p.Devices))
+	}
+	if _, err := labels.ValidatedSelectorFromSet(p.NodeSelector); err != nil {
+		errs = append(errs, fmt.Errorf("--pool nodeSelector %v: accepted are labels of nodes: %w", p.NodeSelector, err))
+	}
+	return append(errs, validatePool("--pool devices", p.Devices, "--pool redundancy", cmp.Or(string(p.Redundancy), string(v1alpha1.RedundancyNone)))...)
 }
 
 func (c *Config) validateWarmStart() []error {

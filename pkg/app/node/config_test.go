@@ -20,19 +20,25 @@ func TestConfig(t *testing.T) {
 			"--without-targets=clone,iscsi")},
 		"stream": {args: append(base, "--stream-address=192.0.2.1,2001:db8::1", "--stream-port=4000",
 			"--stream-token-file=/token", "--stream-account=system:serviceaccount:storage:nearflash-node")},
-		"half a stream":     {args: append(base, "--stream-address=192.0.2.1"), wantErr: []string{"--stream-token-file", "--stream-account"}},
-		"every address":     {args: append(base, "--stream-address=0.0.0.0"), wantErr: []string{"0.0.0.0", "this node"}},
-		"a zone":            {args: append(base, "--stream-address=fe80::1%eth0"), wantErr: []string{"fe80::1%eth0", "zone"}},
-		"one port for two":  {args: append(base, "--stream-port=3262"), wantErr: []string{"--stream-port 3262", "--warm-start-port"}},
-		"no stream port":    {args: append(base, "--stream-port=0"), wantErr: []string{"--stream-port"}},
-		"relative token":    {args: append(base, "--stream-token-file=token"), wantErr: []string{"--stream-token-file", "absolute"}},
-		"not an account":    {args: append(base, "--stream-account=nearflash-node"), wantErr: []string{"--stream-account", "system:serviceaccount"}},
-		"nothing":           {wantErr: []string{"--endpoint", "--node-name"}},
-		"half registered":   {args: append(base, "--registration-dir=/registration"), wantErr: []string{"--kubelet-registration-path"}},
-		"relative state":    {args: append(base, "--state-dir=x"), wantErr: []string{"--state-dir", "absolute"}},
-		"not a device":      {args: append(base, "--pool-devices=/etc/passwd"), wantErr: []string{"/etc/passwd", "/dev"}},
-		"bad glob":          {args: append(base, "--pool-devices=/dev/["), wantErr: []string{"/dev/["}},
-		"bad redundancy":    {args: append(base, "--pool-redundancy=raid5"), wantErr: []string{"raid5", "none, mirror"}},
+		"half a stream":    {args: append(base, "--stream-address=192.0.2.1"), wantErr: []string{"--stream-token-file", "--stream-account"}},
+		"every address":    {args: append(base, "--stream-address=0.0.0.0"), wantErr: []string{"0.0.0.0", "this node"}},
+		"a zone":           {args: append(base, "--stream-address=fe80::1%eth0"), wantErr: []string{"fe80::1%eth0", "zone"}},
+		"one port for two": {args: append(base, "--stream-port=3262"), wantErr: []string{"--stream-port 3262", "--warm-start-port"}},
+		"no stream port":   {args: append(base, "--stream-port=0"), wantErr: []string{"--stream-port"}},
+		"relative token":   {args: append(base, "--stream-token-file=token"), wantErr: []string{"--stream-token-file", "absolute"}},
+		"not an account":   {args: append(base, "--stream-account=nearflash-node"), wantErr: []string{"--stream-account", "system:serviceaccount"}},
+		"nothing":          {wantErr: []string{"--endpoint", "--node-name"}},
+		"half registered":  {args: append(base, "--registration-dir=/registration"), wantErr: []string{"--kubelet-registration-path"}},
+		"relative state":   {args: append(base, "--state-dir=x"), wantErr: []string{"--state-dir", "absolute"}},
+		"not a device":     {args: append(base, "--pool-devices=/etc/passwd"), wantErr: []string{"/etc/passwd", "/dev"}},
+		"bad glob":         {args: append(base, "--pool-devices=/dev/["), wantErr: []string{"/dev/["}},
+		"bad redundancy":   {args: append(base, "--pool-redundancy=raid5"), wantErr: []string{"raid5", "none, mirror"}},
+		"pools": {args: append(base, `--pool={"nodeSelector":{"example.com/kind":"a"},"devices":["/dev/sd[b-d]"],"redundancy":"mirror"}`,
+			`--pool={"nodeSelector":{"example.com/kind":"b"},"devices":[]}`)},
+		"pool of everybody": {args: append(base, `--pool={"devices":["/dev/sdb"]}`), wantErr: []string{"--pool nodeSelector", "/dev/sdb", "--pool-devices"}},
+		"pool of no label":  {args: append(base, `--pool={"nodeSelector":{"a b":"c"},"devices":[]}`), wantErr: []string{"--pool nodeSelector", "a b"}},
+		"pool's devices":    {args: append(base, `--pool={"nodeSelector":{"a":"b"},"devices":["sdb"]}`), wantErr: []string{`--pool devices "sdb"`, "/dev"}},
+		"pool's redundancy": {args: append(base, `--pool={"nodeSelector":{"a":"b"},"devices":[],"redundancy":"raid5"}`), wantErr: []string{`--pool redundancy "raid5"`, "none, mirror"}},
 		"without nothing":   {args: append(base, "--without-targets=")},
 		"unknown target":    {args: append(base, "--without-targets=clone,klone"), wantErr: []string{`--without-targets "klone"`, "clone, iscsi, multipath, zero"}},
 		"half a list":       {args: append(base, "--without-targets=clone,"), wantErr: []string{`--without-targets ""`, "clone, iscsi"}},
@@ -71,6 +77,16 @@ func TestConfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPoolFlag: a misspelt key is refused, with what is accepted.
+func TestPoolFlag(t *testing.T) {
+	for _, text := range []string{`{"nodeSelector":{"a":"b"},"device":["/dev/sdb"]}`, `/dev/sdb`} {
+		var l choiceList
+		if err := l.Set(text); err == nil || !strings.Contains(err.Error(), "accepted is JSON") {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -221,6 +222,8 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
+		Choices:      cfg.Pools,
+		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
 		InitiatorIQN: p.initiator, Preflight: p.problems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
@@ -299,6 +302,15 @@ func apiClients(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 	}
 	context.AfterFunc(ctx, broadcaster.Shutdown)
 	return api, broadcaster.NewRecorder(scheme, component), nil
+}
+
+// nodeLabels reads the labels of a node.
+func nodeLabels(ctx context.Context, api client.Reader, name string) (map[string]string, error) {
+	node := &corev1.Node{}
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		return nil, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return pool.NodeLabels(node)
 }
 
 // retainedCacheBytes sums what clean caches of volumes that left the node occupy.

@@ -26,6 +26,7 @@ func Conformance(t *testing.T, open func(t *testing.T) backend.Backend, without 
 		"create":     conformCreate,
 		"export":     conformExport,
 		"admission":  conformAdmission,
+		"admitted":   conformAdmitted,
 		"generation": conformGeneration,
 		"epoch":      conformEpoch,
 		"delete":     conformDelete,
@@ -174,6 +175,28 @@ func conformAdmission(t *testing.T, b backend.Backend) {
 	if access, err := b.Access(t.Context(), "v"); err != nil || len(access.Exports) > 0 {
 		t.Errorf("the admission did not end: %+v, %v", access, err)
 	}
+}
+
+// conformAdmitted: who is admitted anywhere is found, whichever volume that is.
+func conformAdmitted(t *testing.T, b backend.Backend) {
+	admitted := func(initiator string, want volume.ID) {
+		t.Helper()
+		got, err := b.AdmittedHosts(t.Context())
+		if err != nil || got[initiator] != want || want == "" && len(got) > 0 && initiator == initiatorA {
+			t.Errorf("admitted are %v, %v; want %s to %q", got, err, initiator, want)
+		}
+	}
+	admitted(initiatorA, "")
+	for _, id := range []volume.ID{"u", "v", "w"} {
+		must(t, b.Create(t.Context(), id, backend.Request{SizeBytes: 8 * mib}))
+	}
+	admitted(initiatorA, "")
+	_, err := b.Export(t.Context(), "v", Grant(strings.ToUpper(initiatorA), 1))
+	must(t, err)
+	admitted(initiatorA, "v")
+	admitted(initiatorB, "")
+	shutOut(t, b)
+	admitted(initiatorA, "")
 }
 
 func conformGeneration(t *testing.T, b backend.Backend) {

@@ -153,6 +153,20 @@ func (s *Server) Access(_ context.Context, id volume.ID) (backend.Access, error)
 	return out, err
 }
 
+// AdmittedHosts implements backend.Backend.
+func (s *Server) AdmittedHosts(context.Context) (map[string]volume.ID, error) {
+	out := map[string]volume.ID{}
+	err := s.do("admitted", "", func() error {
+		for id, v := range s.volumes {
+			for _, e := range v.Access.Exports {
+				out[e.Initiator] = id
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
 // Export implements backend.Backend.
 func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (volume.Source, error) {
 	initiator := strings.ToLower(g.Initiator)

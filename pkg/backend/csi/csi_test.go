@@ -111,7 +111,7 @@ func TestBackend(t *testing.T) {
 	t.Run("conformance", func(t *testing.T) { testConformance(t, cfg) })
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"create": testCreate, "refusals": testRefusals, "late": testLate, "static": testStatic, "reach": testReach,
-		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow, "limit": testLimit,
+		"admit": testAdmit, "no-attach": testNoAttach, "foreign": testForeign, "slow": testSlow, "limit": testLimit, "admitted": testAdmitted,
 		"expand": testExpand, "delete": testDelete, "translated": testKinds,
 		"killed": testKilled, "killed-then-moved": testKilledThenMoved, "stalled": testStalled, "race": testRace,
 	} {
@@ -172,6 +172,18 @@ func (s *spoken) Access(ctx context.Context, id volume.ID) (backend.Access, erro
 		a.Exports[i].Initiator = "iqn.1993-08.org.debian:01:" + node[len(node)-1:]
 	}
 	return a, err
+}
+
+// AdmittedHosts implements backend.Backend.
+func (s *spoken) AdmittedHosts(ctx context.Context) (map[string]volume.ID, error) {
+	all, err := s.Backend.AdmittedHosts(ctx)
+	out := map[string]volume.ID{}
+	for _, initiator := range []string{"iqn.1993-08.org.debian:01:a", "iqn.1993-08.org.debian:01:b"} {
+		if id, ok := all[s.node(initiator)]; ok {
+			out[initiator] = id
+		}
+	}
+	return out, err
 }
 
 func TestNoEpochs(t *testing.T) {

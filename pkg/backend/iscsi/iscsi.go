@@ -20,6 +20,7 @@ type API interface {
 	DeleteVolume(ctx context.Context, name string) error
 	ExpandVolume(ctx context.Context, name string, sizeBytes int64) (int64, error)
 	GetVolume(ctx context.Context, name string) (targetclient.Volume, error)
+	ListVolumes(ctx context.Context, limit int32, token string) (volumes []targetclient.Volume, next string, err error)
 	ExportVolume(ctx context.Context, req targetclient.ExportRequest) (targetclient.Connection, error)
 	UnexportVolume(ctx context.Context, name, initiatorIQN, admission string) error
 	Epoch(ctx context.Context) (server, epoch string, err error)
@@ -96,6 +97,26 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 		})
 	}
 	return out, nil
+}
+
+// AdmittedHosts implements backend.Backend.
+func (b *Backend) AdmittedHosts(ctx context.Context) (map[string]volume.ID, error) {
+	out := map[string]volume.ID{}
+	for token := ""; ; {
+		volumes, next, err := b.api.ListVolumes(ctx, listPage, token)
+		if err != nil {
+			return nil, translate(ctx, "", err)
+		}
+		for _, v := range volumes {
+			for _, e := range v.Exports {
+				out[strings.ToLower(e.InitiatorIQN)] = volume.ID(v.Name)
+			}
+		}
+		if next == "" {
+			return out, nil
+		}
+		token = next
+	}
 }
 
 // Export implements backend.Backend.

@@ -20,7 +20,7 @@ type SnapshotAPI interface {
 	CreateVolumeFromSnapshot(ctx context.Context, name string, sizeBytes int64, p targetclient.Provisioning, from string) (targetclient.Volume, error)
 }
 
-// listPage is the number of snapshots asked for at once: an answer has its limit.
+// listPage is the number of snapshots or volumes asked for at once: an answer has its limit.
 const listPage = 1000
 
 var _ backend.Snapshots = (*Backend)(nil)

@@ -69,6 +69,19 @@ func (paged) ListSnapshots(_ context.Context, _ int32, token string) ([]targetcl
 	return []targetclient.Snapshot{{Name: name[token], Done: true}}, next[token], nil
 }
 
+func (paged) ListVolumes(_ context.Context, _ int32, token string) ([]targetclient.Volume, string, error) {
+	next := map[string]string{"": "a", "a": "b"}
+	exports := map[string][]targetclient.Export{"b": {{InitiatorIQN: initiator}}}
+	return []targetclient.Volume{{Name: "after-" + token, Exports: exports[token]}}, next[token], nil
+}
+
+func TestAdmittedOnAnyPage(t *testing.T) {
+	got, err := iscsi.New(paged{}).AdmittedHosts(t.Context())
+	if err != nil || len(got) != 1 || got[strings.ToLower(initiator)] != "after-b" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
 func TestCutsOfAllPages(t *testing.T) {
 	all, err := iscsi.New(paged{}).Cuts(t.Context())
 	if err != nil || len(all) != 3 || all[2].ID != "c" || !all[2].Ready {

@@ -32,7 +32,7 @@ func wantGrants() map[string][]grant {
 			{"nearflash.io/cachedvolumes", "get list watch create update patch delete", "it makes, fences and forgets volumes"},
 			{"nearflash.io/cachedvolumes/status", "update patch", "it writes owner and generation before a node is admitted (I1)"},
 			{"nearflash.io/cachedvolumes/finalizers", "update patch", "owner references with blockOwnerDeletion need it where that admission is on"},
-			{"nearflash.io/cachepools", "get list watch", "initiator names of nodes"},
+			{"nearflash.io/cachepools", "get list watch delete", "initiator names of nodes; those of nodes that left the cluster go"},
 			{"nearflash.io/cachepools/status", "patch", "nodes are told what was deleted"},
 			{"nearflash.io/cachemigrations", "get list watch delete", "it ends what nobody waits for, and deletes what has ended"},
 			{"nearflash.io/cachemigrations/status", "patch", "the outcome, when the destination cannot say it"},

@@ -29,6 +29,9 @@ func TestBadValues(t *testing.T) {
 	}{
 		"unknown key":                    {[]string{"--set", "nodes.x=1"}, "additional properties 'nodes' not allowed"},
 		"unknown nested key":             {[]string{"--set", "node.pool.device=/dev/sdb"}, "'/node/pool': additional properties 'device' not allowed"},
+		"pool of all nodes":              {[]string{"--set-json", `node.pools=[{"nodeSelector":{},"devices":[]}]`}, "'/node/pools/0/nodeSelector'"},
+		"pool without devices":           {[]string{"--set-json", `node.pools=[{"nodeSelector":{"a":"b"}}]`}, "'/node/pools/0': missing property 'devices'"},
+		"pool's device":                  {[]string{"--set-json", `node.pools=[{"nodeSelector":{"a":"b"},"devices":["nvme0n1"]}]`}, "'/node/pools/0/devices/0'"},
 		"unknown sidecar":                {[]string{"--set", "images.registrar=a:b"}, "'/images': additional properties 'registrar' not allowed"},
 		"image without tag":              {[]string{"--set", "images.node=nearflash-node"}, "'/images/node'"},
 		"image with blanks":              {[]string{"--set", "images.node=a b:c"}, "'/images/node'"},

@@ -1,0 +1,69 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// Named is what names nodes: records by their owner, and the storage by whom it admits.
+type Named struct {
+	// Owned are the volumes whose record has a node as the owner.
+	Owned map[string][]v1alpha1.CachedVolume
+
+	// admitted are the hosts that a storage admits, and unknown is why some may be missing.
+	admitted map[place]map[string]volume.ID
+	unknown  error
+}
+
+// NamedNodes reads from the API server which records have one of the nodes as the owner, and
+// then asks the storage whom it admits. Errors: ErrUnavailable.
+func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named, error) {
+	n := &Named{Owned: map[string][]v1alpha1.CachedVolume{}, admitted: map[place]map[string]volume.ID{}}
+	page := v1alpha1.CachedVolumeList{}
+	for {
+		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
+			return nil, records.Error("list CachedVolumes", err)
+		}
+		for i := range page.Items {
+			obj := &page.Items[i]
+			if owner := obj.Status.OwnerNode; nodes[owner] {
+				n.Owned[owner] = append(n.Owned[owner], *obj)
+			}
+			if obj.Spec.Static == nil && n.unknown == nil {
+				_, n.unknown = s.storage(placeOf(obj), volume.ErrUnavailable)
+			}
+		}
+		if page.Continue == "" {
+			break
+		}
+	}
+	for _, at := range s.configured() {
+		storage, err := s.storage(at, volume.ErrUnavailable)
+		if err == nil {
+			n.admitted[at], err = storage.AdmittedHosts(ctx)
+		}
+		if err != nil {
+			n.unknown = errors.Join(n.unknown, fmt.Errorf("whom the storage admits: %w", err))
+		}
+	}
+	return n, nil
+}
+
+// Admitted names a volume that a storage admits the node of a pool to, "" if there is none. No
+// answer is an error: it proves nothing.
+func (n *Named) Admitted(pool *v1alpha1.CachePool) (volume.ID, error) {
+	for at, host := range map[place]string{onServer: pool.Status.InitiatorIQN, withOrigin: pool.Name} {
+		if id := n.admitted[at][strings.ToLower(host)]; id != "" {
+			return id, nil
+		}
+	}
+	return "", n.unknown
+}
