@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/registry"
 	"golang.org/x/mod/semver"
 )
 
@@ -101,6 +105,36 @@ func TestWriteArchive(t *testing.T) {
 	out, err := exec.Command("tar", "-tvzf", filepath.Join(dir, "archive")).Output()
 	if err != nil || !regexp.MustCompile(`^-rwxr-xr-x .* program\n$`).Match(out) {
 		t.Errorf("tar reads %q, %v", out, err)
+	}
+}
+
+// TestPush: the chart goes into a registry of images, and comes out as it was.
+func TestPush(t *testing.T) {
+	helm := cmp.Or(os.Getenv("HELM"), "helm")
+	r := release{root: root, out: t.TempDir(), version: "v1.2.3"}
+	if err := r.chart(t.Context(), helm); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	repository := "oci://" + strings.TrimPrefix(server.URL, "http://") + "/charts"
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), helm, args...)
+		cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("helm %s: %v: %s", args[0], err, stderr.String())
+		}
+		return string(out)
+	}
+	archive := filepath.Join(r.out, "nearflash-1.2.3.tgz")
+	run("push", archive, repository, "--plain-http")
+	pulled := run("template", "nearflash", repository+"/nearflash", "--version", "1.2.3", "--plain-http", "--kube-version", "1.36.0")
+	if pulled == "" || pulled != run("template", "nearflash", archive, "--kube-version", "1.36.0") {
+		t.Error("the chart from the registry renders differently")
 	}
 }
 

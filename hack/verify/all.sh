@@ -87,6 +87,20 @@ check_links() {
   tree -name '*.md' | xargs -d '\n' go run ./hack/verify/doclinks
 }
 
+# Each of the kept values has to pass helm's own linter, and the chart has to pack.
+check_chart() {
+  local helm chart=deploy/helm/nearflash values out rc=0
+  helm=${HELM:-$(go run ./hack/lab artifacts --print-dir helm)/helm} || return 1
+  "$helm" lint --strict --quiet "$chart" || rc=1
+  for values in static production monitoring origins; do
+    "$helm" lint --strict --quiet "$chart" --values "$chart/tests/values/$values.yaml" || { echo "with values $values"; rc=1; }
+  done
+  out=$(mktemp -d)
+  "$helm" package "$chart" --destination "$out" && [[ -s $(echo "$out"/nearflash-*.tgz) ]] || { echo "not packed"; rc=1; }
+  rm -r "$out"
+  return $rc
+}
+
 check_shell() {
   local file rc=0
   while IFS= read -r file; do
@@ -130,6 +144,7 @@ remedy() {
     tidy) echo "run in the folder that is named: go mod tidy" ;;
     workspace) echo "require the same versions in go.mod and hack/go.mod" ;;
     generated) echo "run: make generate, and review the difference" ;;
+    chart) echo "correct the template, value or file of the chart that helm names" ;;
     links) echo "correct the link, or the heading that it points to" ;;
     shell) echo "correct the script" ;;
     paths) echo "take the path from the environment or a parameter" ;;
@@ -138,7 +153,7 @@ remedy() {
   esac
 }
 
-all=(format shell paths directives map links vet lint tools tidy workspace generated)
+all=(format shell paths directives map links chart vet lint tools tidy workspace generated)
 selected=("$@")
 ((${#selected[@]})) || selected=("${all[@]}")
 for name in "${selected[@]}"; do

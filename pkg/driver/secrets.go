@@ -7,23 +7,45 @@ import (
 )
 
 // Keys of the CHAP secret. The second pair is how open-iscsi and other drivers
-// name them, so that an existing secret can be used.
+// name them, so that an existing secret can be used. The previous account is the
+// one that a rotation has replaced.
 var (
-	usernameKeys = []string{"chap.username", "node.session.auth.username"}
-	passwordKeys = []string{"chap.password", "node.session.auth.password"}
+	usernameKeys         = []string{"chap.username", "node.session.auth.username"}
+	passwordKeys         = []string{"chap.password", "node.session.auth.password"}
+	previousUsernameKeys = []string{"chap.previous.username"}
+	previousPasswordKeys = []string{"chap.previous.password"}
 )
 
 // parseCredentials reads CHAP credentials; nil when there are none. The error
 // names keys and never values.
 func parseCredentials(secrets map[string]string) (*volume.Credentials, error) {
+	cred, err := parseAccount(secrets, usernameKeys, passwordKeys)
+	if err != nil {
+		return nil, err
+	}
+	previous, err := parseAccount(secrets, previousUsernameKeys, previousPasswordKeys)
+	if err != nil {
+		return nil, err
+	}
+	if cred == nil && previous != nil {
+		return nil, fmt.Errorf("%w: the secret has a previous CHAP account and no current one: give %s and %s", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
+	}
+	if cred != nil {
+		cred.Previous = previous
+	}
+	return cred, nil
+}
+
+// parseAccount reads one account of the secret.
+func parseAccount(secrets map[string]string, usernameKeys, passwordKeys []string) (*volume.Credentials, error) {
 	user, password := firstOf(secrets, usernameKeys), firstOf(secrets, passwordKeys)
 	switch {
 	case user == "" && password == "":
 		return nil, nil
 	case user == "":
-		return nil, fmt.Errorf("%w: the secret has a CHAP password and no user: give both %s and %s, or neither", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
+		return nil, fmt.Errorf("%w: the secret has %s and not %s: give both, or neither", volume.ErrInvalid, passwordKeys[0], usernameKeys[0])
 	case password == "":
-		return nil, fmt.Errorf("%w: the secret has a CHAP user and no password: give both %s and %s, or neither", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
+		return nil, fmt.Errorf("%w: the secret has %s and not %s: give both, or neither", volume.ErrInvalid, usernameKeys[0], passwordKeys[0])
 	}
 	return &volume.Credentials{Username: user, Password: password}, nil
 }

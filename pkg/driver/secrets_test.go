@@ -94,6 +94,8 @@ func withSecrets(t *testing.T) map[string]protoreflect.MethodDescriptor {
 func TestNoCallLogsItsSecret(t *testing.T) {
 	pairs := map[string]map[string]string{
 		"both":         {"chap.username": "u", "chap.password": password},
+		"rotated":      {"chap.username": "u", "chap.password": password, "chap.previous.username": "u", "chap.previous.password": password + "-before"},
+		"half rotated": {"chap.username": "u", "chap.password": password, "chap.previous.password": password + "-before"},
 		"no user":      {"chap.password": password},
 		"other names":  {"node.session.auth.username": "u", "node.session.auth.password": password},
 		"unknown keys": {"key": password, password: "x"},

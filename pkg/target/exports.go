@@ -23,7 +23,8 @@ type Account struct {
 }
 
 // ExportVolume lets one initiator log in to a volume and says where. The same
-// call again gives the same answer; a new account replaces the former one. Each call
+// call again gives the same answer; a new account replaces the former one, unless the
+// initiator is logged in (states.md, The account of an admission). Each call
 // is a new admission, which GetVolume names: what was asked before knows nothing of it.
 //
 // The generation is a fence: it is stored with the volume before anybody is let
@@ -77,8 +78,16 @@ func (s *Service) export(ctx context.Context, name string, want exportstate.Expo
 	}
 	want.Target = targetOf(want.Generation)
 	for _, e := range rec.Exports {
-		if e.Initiator == want.Initiator && e.Generation == want.Generation {
-			want.Target = e.Target // the node may have a session with it
+		if e.Initiator != want.Initiator || e.Generation != want.Generation {
+			continue
+		}
+		want.Target = e.Target // the node may have a session with it
+		in, err := s.tree.LoggedIn(s.cfg.iqn(name, e.Target), e.Initiator)
+		if err != nil {
+			return Connection{}, fmt.Errorf("session of %s: %w", e.Initiator, err)
+		}
+		if in {
+			want.Username, want.Password = e.Username, e.Password // with which it comes back when it is lost
 		}
 	}
 	rec.Exports = []exportstate.Export{want}

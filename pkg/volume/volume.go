@@ -122,6 +122,9 @@ func (c *CSISource) String() string { return fmt.Sprintf("volume %s of %s", c.Ha
 type Credentials struct {
 	// Username and Password are CHAP credentials.
 	Username, Password string
+	// Previous is the account that these replace, nil if there is none: what was admitted
+	// before the rotation still has it (states.md, The account of an admission).
+	Previous *Credentials
 	// Secrets are for the CSI driver of a Source that has one, by its own keys (the "secrets"
 	// of the calls in the CSI specification).
 	Secrets map[string]string
@@ -129,6 +132,9 @@ type Credentials struct {
 
 // Equal reports whether both have the same content.
 func (c Credentials) Equal(other Credentials) bool {
+	if (c.Previous == nil) != (other.Previous == nil) || c.Previous != nil && !c.Previous.Equal(*other.Previous) {
+		return false
+	}
 	return c.Username == other.Username && c.Password == other.Password && maps.Equal(c.Secrets, other.Secrets)
 }
 

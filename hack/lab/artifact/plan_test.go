@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/mod/semver"
+
+	labplan "github.com/nearflash/nearflash/hack/lab/internal/plan"
 )
 
 // checkoutRoot is the tree that this test is part of.
@@ -192,6 +194,32 @@ func TestProgramVersions(t *testing.T) {
 		}
 		if !strings.HasPrefix(version, "v") {
 			t.Errorf("%s: version %q", p.name, version)
+		}
+	}
+}
+
+// TestSidecars: the sidecars that are built here are those that the chart takes from a registry,
+// and the ones that a lab's values name.
+func TestSidecars(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(checkoutRoot, "deploy/helm/nearflash/values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := labplan.Sidecars()
+	if len(own) != len(sidecarPrograms()) {
+		t.Errorf("a lab has images of %d sidecars, %d are built", len(own), len(sidecarPrograms()))
+	}
+	for _, p := range sidecarPrograms() {
+		version, err := p.version(checkoutRoot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key, image := strings.TrimPrefix(p.name, "csi-"), p.name+":"+version
+		if own[key] != imageRegistry+image {
+			t.Errorf("images.%s of a lab is %q, what is built is %q", key, own[key], imageRegistry+image)
+		}
+		if line := "  " + key + ": registry.k8s.io/sig-storage/" + image + "\n"; !strings.Contains(string(text), line) {
+			t.Errorf("the chart's values lack %q", line)
 		}
 	}
 }

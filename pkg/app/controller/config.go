@@ -22,6 +22,10 @@ type Config struct {
 	// Target is the storage server; without an Address there is none, which
 	// leaves static volumes.
 	Target targetclient.Config
+	// CHAPSecret is the Secret with the account of the storage server's volumes that is made if
+	// there is none, in the namespace of the pod; empty makes none. CHAPUsername is the name
+	// in it.
+	CHAPSecret, CHAPUsername string
 	// OriginNamespace is where claims of other CSI drivers' volumes are made, which lie below
 	// ours; empty means that there are none.
 	OriginNamespace string
@@ -49,6 +53,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.Target.CertFile, "target-cert", "", "PEM `file` with the certificate that is shown to the storage server")
 	fs.StringVar(&c.Target.KeyFile, "target-key", "", "PEM `file` with the key of that certificate")
 	fs.StringVar(&c.Target.ServerName, "target-server-name", "", "`name` expected in the storage server's certificate (default the host of --target-address)")
+	fs.StringVar(&c.CHAPSecret, "chap-secret", "", "`name` of the Secret with the CHAP account of provisioned volumes, which is made if there is none; empty makes none")
+	fs.StringVar(&c.CHAPUsername, "chap-username", "nearflash", "`name` of the account in a Secret that is made")
 	fs.StringVar(&c.OriginNamespace, "origin-namespace", "", "`namespace` for the claims of volumes of other CSI drivers (backend: csi); empty for none")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
@@ -67,6 +73,12 @@ func (c *Config) Validate() error {
 	}
 	if c.OriginNamespace != "" && len(validation.IsDNS1123Label(c.OriginNamespace)) > 0 {
 		errs = append(errs, fmt.Errorf("--origin-namespace %q: accepted is the name of a namespace, such as nearflash-origins", c.OriginNamespace))
+	}
+	if c.CHAPSecret != "" && len(validation.IsDNS1123Subdomain(c.CHAPSecret)) > 0 {
+		errs = append(errs, fmt.Errorf("--chap-secret %q: accepted is the name of a Secret, such as nearflash-chap", c.CHAPSecret))
+	}
+	if c.CHAPSecret != "" && c.CHAPUsername == "" {
+		errs = append(errs, errors.New("--chap-username is empty: accepted is a name, such as nearflash"))
 	}
 	files := []struct{ flag, value string }{
 		{"--target-ca", c.Target.CAFile}, {"--target-cert", c.Target.CertFile}, {"--target-key", c.Target.KeyFile},

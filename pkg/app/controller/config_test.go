@@ -27,6 +27,8 @@ func TestValidate(t *testing.T) {
 		"leader":          {args: []string{"--endpoint=/csi/csi.sock", "--leader-elect", "--leader-election-namespace=ns", "--health-address=:1"}},
 		"origins":         {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=nearflash-origins"}},
 		"bad namespace":   {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=Origins/x"}, wantErr: []string{`--origin-namespace "Origins/x"`, "nearflash-origins"}},
+		"account":         {args: []string{"--endpoint=/csi/csi.sock", "--chap-secret=nearflash-chap", "--chap-username=u"}},
+		"bad account":     {args: []string{"--endpoint=/csi/csi.sock", "--chap-secret=a/b", "--chap-username="}, wantErr: []string{`--chap-secret "a/b"`, "nearflash-chap", "--chap-username is empty"}},
 		"nothing":         {wantErr: []string{"--endpoint is required"}},
 		"tcp":             {args: []string{"--endpoint=tcp://x:1"}, wantErr: []string{"--endpoint:", "unix:///absolute/path"}},
 		"no certificates": {args: []string{"--endpoint=/x", "--target-address=s:1"}, wantErr: []string{"--target-ca is required", "--target-cert is required", "--target-key is required"}},

@@ -24,6 +24,7 @@ import (
 	csiorigin "github.com/nearflash/nearflash/pkg/backend/csi"
 	"github.com/nearflash/nearflash/pkg/backend/epoch"
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
+	"github.com/nearflash/nearflash/pkg/chapaccount"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
@@ -80,6 +81,9 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 		return fmt.Errorf("metrics of the cluster: %w", err)
 	}
 	if storage, err = keepEpoch(mgr, cfg, storage); err != nil {
+		return err
+	}
+	if err := makeAccount(mgr, cfg); err != nil {
 		return err
 	}
 	volumes := provision.New(provision.Config{
@@ -147,13 +151,9 @@ func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backen
 	if storage == nil {
 		return nil, nil
 	}
-	namespace := cfg.LeaderElectionNamespace
-	if namespace == "" {
-		own, err := os.ReadFile(podNamespace)
-		if err != nil {
-			return nil, fmt.Errorf("the namespace for the ConfigMap %s is not known: this is no pod, so give --leader-elect and --leader-election-namespace: %w", epoch.RecordName, err)
-		}
-		namespace = string(own)
+	namespace, err := ownNamespace(cfg, "ConfigMap "+epoch.RecordName)
+	if err != nil {
+		return nil, err
 	}
 	keeper := epoch.New(epoch.Config{
 		Client: mgr.GetClient(), Namespace: namespace, Storage: storage, Events: mgr.GetEventRecorder("nearflash-controller"),
@@ -162,6 +162,34 @@ func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backen
 		return nil, fmt.Errorf("epoch of the storage server: %w", err)
 	}
 	return keeper, nil
+}
+
+// ownNamespace is where the controller keeps something.
+func ownNamespace(cfg Config, what string) (string, error) {
+	if cfg.LeaderElectionNamespace != "" {
+		return cfg.LeaderElectionNamespace, nil
+	}
+	own, err := os.ReadFile(podNamespace)
+	if err != nil {
+		return "", fmt.Errorf("the namespace for the %s is not known: this is no pod, so give --leader-elect and --leader-election-namespace: %w", what, err)
+	}
+	return string(own), nil
+}
+
+// makeAccount has the CHAP account made, if it is to be made here.
+func makeAccount(mgr manager.Manager, cfg Config) error {
+	if cfg.CHAPSecret == "" {
+		return nil
+	}
+	namespace, err := ownNamespace(cfg, "Secret "+cfg.CHAPSecret)
+	if err != nil {
+		return err
+	}
+	maker := &chapaccount.Maker{Client: mgr.GetClient(), Secret: client.ObjectKey{Namespace: namespace, Name: cfg.CHAPSecret}, Username: cfg.CHAPUsername}
+	if err := mgr.Add(maker); err != nil {
+		return fmt.Errorf("CHAP account: %w", err)
+	}
+	return nil
 }
 
 // takenOver asks for the last takeover of the storage server, if there is one.

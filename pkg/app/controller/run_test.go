@@ -23,6 +23,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -31,6 +32,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
+	"github.com/nearflash/nearflash/pkg/chapaccount"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
@@ -207,9 +209,14 @@ func account(admin *rest.Config) *rest.Config {
 }
 
 func testStatic(t *testing.T, config *rest.Config, api client.Client) {
-	a := startApp(t, config, func(*Config) {})
+	a := startApp(t, config, func(c *Config) { c.CHAPSecret = "nearflash-chap" })
 	defer a.end(t)
 	a.waitFor(t, "/readyz", http.StatusOK)
+	eventually(t, "the CHAP account is made", func() bool {
+		secret := &corev1.Secret{}
+		err := api.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "nearflash-chap"}, secret)
+		return err == nil && string(secret.Data[chapaccount.UsernameKey]) == "nearflash" && len(secret.Data[chapaccount.PasswordKey]) >= 24
+	})
 	info, err := csi.NewIdentityClient(a.conn).GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	if err != nil || info.GetName() != "csi.nearflash.io" || info.GetVendorVersion() != "v9" {
 		t.Errorf("plugin info %v, %v", info, err)

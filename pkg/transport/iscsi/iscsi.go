@@ -169,9 +169,28 @@ func (i *Initiator) connectPortal(ctx context.Context, t transport.Target, porta
 	return i.addLUN(ctx, s, t.LUN)
 }
 
-// login writes the record of one portal and logs in.
+// login logs in with the first account that the target takes. A record is replaced only
+// after the target has refused what it has (states.md, The account of an admission).
 func (i *Initiator) login(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
-	if err := i.prepareRecord(ctx, t, portal, cred); err != nil {
+	path, known, err := i.record(ctx, t, portal)
+	if err != nil {
+		return err
+	}
+	for n, account := range accounts(known, cred, t.FailFast) {
+		if n > 0 {
+			klog.FromContext(ctx).Info("The target refuses the account, trying the next one", "iqn", t.IQN, "portal", portal)
+		}
+		if err = i.loginWith(ctx, t, portal, path, account); !errors.Is(err, transport.ErrAuth) {
+			return err
+		}
+	}
+	return err
+}
+
+// loginWith writes the record of one portal, without an account what that has stays, and
+// logs in.
+func (i *Initiator) loginWith(ctx context.Context, t transport.Target, portal, path string, account *volume.Credentials) error {
+	if err := editRecord(path, filepath.Dir(i.records), i.recordSettings(t, account)); err != nil {
 		return err
 	}
 	_, err := i.iscsiadm(ctx, t.IQN, portal, "--login")
@@ -181,23 +200,27 @@ func (i *Initiator) login(ctx context.Context, t transport.Target, portal string
 	return err
 }
 
-func (i *Initiator) prepareRecord(ctx context.Context, t transport.Target, portal string, cred *volume.Credentials) error {
-	path, err := i.recordPath(t.IQN, portal)
-	if err != nil {
-		return err
+// record returns the path of the record of a portal, and the account that an earlier login
+// has left in it. One that is made here has none: what iscsiadm puts into it is the host's
+// default.
+func (i *Initiator) record(ctx context.Context, t transport.Target, portal string) (path string, known *volume.Credentials, err error) {
+	if path, err = i.recordPath(t.IQN, portal); err != nil {
+		return "", nil, err
+	}
+	if path != "" {
+		known, err = recordedAccount(path)
+		return path, known, err
+	}
+	if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "new"); err != nil {
+		return "", nil, err
+	}
+	if path, err = i.recordPath(t.IQN, portal); err != nil {
+		return "", nil, err
 	}
 	if path == "" {
-		if _, err := i.iscsiadm(ctx, t.IQN, portal, "--op", "new"); err != nil {
-			return err
-		}
-		if path, err = i.recordPath(t.IQN, portal); err != nil {
-			return err
-		}
-		if path == "" {
-			return fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
-		}
+		return "", nil, fmt.Errorf("iscsiadm made no record of %s below %s", t.IQN, i.records)
 	}
-	return editRecord(path, filepath.Dir(i.records), i.recordSettings(t, cred))
+	return path, nil, nil
 }
 
 // recordPath is the record of a portal, or "": a file <iqn>/<address>,<port>, or

@@ -22,6 +22,8 @@ type host struct {
 	dir string
 	run *hostexectest.Fake
 	i   *Initiator
+	// die is the login during which the plugin is killed, -1 for none.
+	die int
 }
 
 func newHost(t *testing.T) *host {

@@ -85,9 +85,58 @@ func (i *Initiator) recordSettings(t transport.Target, cred *volume.Credentials)
 		return out
 	}
 	out = append(out, setting{"node.session.auth.authmethod", "CHAP"},
-		setting{"node.session.auth.username", cred.Username}, setting{"node.session.auth.password", cred.Password})
+		setting{usernameSetting, cred.Username}, setting{passwordSetting, cred.Password})
 	return out
 }
+
+// accounts are those to try, in their order; nil is the one of the record. The name of a
+// target has the generation of the admission, so that the record's account is the one
+// that this admission was made with, unless the volume was published anew since. Of a
+// lease (once) no account is used twice.
+func accounts(known, cred *volume.Credentials, once bool) []*volume.Credentials {
+	if cred == nil {
+		return []*volume.Credentials{nil}
+	}
+	var out []*volume.Credentials
+	if known != nil && !once {
+		out = append(out, nil)
+	}
+	for c := cred; c != nil; c = c.Previous {
+		if known == nil || once || !sameAccount(*known, *c) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func sameAccount(a, b volume.Credentials) bool {
+	return a.Username == b.Username && a.Password == b.Password
+}
+
+// recordedAccount is the CHAP account of a record, nil if it has none.
+func recordedAccount(path string) (*volume.Credentials, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("initiator record: %w", err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if name, value, found := strings.Cut(line, "="); found {
+			values[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+	}
+	known := &volume.Credentials{Username: values[usernameSetting], Password: values[passwordSetting]}
+	if known.Username == "" || known.Password == "" {
+		return nil, nil
+	}
+	return known, nil
+}
+
+// Names of a record's account.
+const (
+	usernameSetting = "node.session.auth.username"
+	passwordSetting = "node.session.auth.password"
+)
 
 // scratch is how the names of files begin that are about to be records.
 const scratch = ".nearflash-"

@@ -42,6 +42,21 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.chap.existingSecret | default (printf "%s-chap" (include "nearflash.fullname" .)) -}}
 {{- end }}
 
+{{/* Whether the controller makes that secret: "true" or "". */}}
+{{- define "nearflash.chapMade" -}}
+{{- if and .Values.target.address (not .Values.chap.existingSecret) (not .Values.chap.password) }}true{{ end }}
+{{- end }}
+
+{{/* The name of the controller's service account to the API server. */}}
+{{- define "nearflash.controllerUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "nearflash.controllerName" . }}
+{{- end }}
+
+{{/* The name of the node plugin's service account to the API server. */}}
+{{- define "nearflash.nodeUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "nearflash.nodeName" . }}
+{{- end }}
+
 {{/* Whether clients of /metrics are asked who they are: "true" or "". */}}
 {{- define "nearflash.metricsSecure" -}}
 {{- if and .Values.metrics.enabled .Values.metrics.secure }}true{{ end }}
@@ -173,6 +188,20 @@ The probe fails when the sidecar claims leadership that it could not renew.
   volumeMounts:
     - name: socket
       mountPath: /csi
+{{- end }}
+
+{{/* Rules of a NetworkPolicy to names and to the API server, which is no pod. */}}
+{{- define "nearflash.egressToCluster" -}}
+- ports:
+    - protocol: UDP
+      port: 53
+    - protocol: TCP
+      port: 53
+- ports:
+    {{- range .Values.networkPolicy.apiServerPorts }}
+    - protocol: TCP
+      port: {{ . }}
+    {{- end }}
 {{- end }}
 
 {{/* The security context of everything that does not touch devices. */}}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +29,9 @@ func TestAPIServer(t *testing.T) {
 	}
 	t.Run("CRDs", c.testCRDs)
 	t.Run("every rendering passes strict validation", c.testDryRun)
+	t.Run("pod security", c.testPodSecurity)
 	t.Run("install and upgrade", c.testInstall)
+	t.Run("CHAP account", c.testAccount)
 	t.Run("scheduling", c.testScheduling)
 	t.Run("node account", c.testNodeAccount)
 	t.Run("controller account", c.testControllerAccount)
@@ -84,10 +87,11 @@ func (c *cluster) strictCreate(ctx context.Context, object *unstructured.Unstruc
 	return c.admin.Create(ctx, object.DeepCopy(), client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
 }
 
-// testInstall leaves the chart installed. The CHAP password is generated once.
+// testInstall leaves the chart installed, over one that has generated the CHAP password:
+// the upgrade does not rotate it.
 func (c *cluster) testInstall(t *testing.T) {
 	ctx := t.Context()
-	if err := c.helm(ctx, "install", release, chartDir); err != nil {
+	if err := c.helm(ctx, "install", release, chartThatGenerates(t)); err != nil {
 		t.Fatal(err)
 	}
 	before := c.chapSecret(t)
@@ -98,11 +102,14 @@ func (c *cluster) testInstall(t *testing.T) {
 		"--set", "target.address=storage:9443", "--set", "target.tls.existingSecret=x",
 		"--set", "storageClasses[0].name=fast", "--set", "storageClasses[0].parameters.backend=iscsi",
 	}
-	if err := c.helm(ctx, append([]string{"upgrade", release, chartDir}, class...)...); err != nil {
-		t.Fatal(err)
-	}
-	if after := c.chapSecret(t); string(after.Data["node.session.auth.password"]) != string(before.Data["node.session.auth.password"]) {
-		t.Error("the upgrade changed the generated CHAP password")
+	upgrade := append([]string{"upgrade", release, chartDir}, class...)
+	for _, args := range [][]string{upgrade, {"rollback", release, "1"}, upgrade, upgrade} {
+		if err := c.helm(ctx, args...); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before.Data, c.chapSecret(t).Data); diff != "" {
+			t.Errorf("helm %s changed the generated CHAP account", args[0])
+		}
 	}
 	var fast storagev1.StorageClass
 	if err := c.admin.Get(ctx, client.ObjectKey{Name: "fast"}, &fast); err != nil {

@@ -46,7 +46,7 @@ func TestNodePolicies(t *testing.T) {
 
 // TestPoliciesDeny: each policy is bound, and what it cannot judge is refused.
 func TestPoliciesDeny(t *testing.T) {
-	for _, values := range []string{"static", "origins"} {
+	for _, values := range []string{"static", "target", "origins"} {
 		t.Run(values, func(t *testing.T) { policies(t, values) })
 	}
 }

@@ -77,7 +77,7 @@ func wantGrants() map[string][]grant {
 		"ClusterRole/" + scheduling: {
 			{"/persistentvolumeclaims", "list watch", "from a pod's claim to its volume"},
 			{"storage.k8s.io/storageclasses", "list watch", "the size of the cache of a volume that is not made yet"},
-			{"admissionregistration.k8s.io/mutatingwebhookconfigurations " + scheduling, "get patch", "the authority of the webhook's certificate"},
+			{"admissionregistration.k8s.io/mutatingwebhookconfigurations " + scheduling, "get patch", "the authority of the webhook's certificate; limited to it by admission policy"},
 		},
 		"Role/" + scheduling: {
 			{"/secrets " + scheduling, "get update", "the webhook's certificate"},
@@ -135,7 +135,7 @@ func wantOriginGrants() map[string][]grant {
 }
 
 func TestRBAC(t *testing.T) {
-	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants(), "production": withSnapshotGrants()} {
+	for values, grants := range map[string]map[string][]grant{"static": wantGrants(), "origins": withOriginGrants(), "production": withSnapshotGrants(), "target": withAccountGrants()} {
 		t.Run(values, func(t *testing.T) { compareGrants(t, values, grants) })
 	}
 }
@@ -156,6 +156,14 @@ func withSnapshotGrants() map[string][]grant {
 		{"groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents/status", "update patch", "what was made of a group"},
 		{"/events", "list watch create update patch", "it reports on the snapshot"},
 	}
+	return all
+}
+
+// withAccountGrants has what the controller takes where it makes the CHAP account.
+func withAccountGrants() map[string][]grant {
+	all := wantGrants()
+	const role = "Role/nearflash-controller"
+	all[role] = append(all[role], grant{"/secrets", "create", "the CHAP account, once; limited to that Secret by admission policy"})
 	return all
 }
 

@@ -41,6 +41,7 @@ func (c *cluster) testScheduling(t *testing.T) {
 	allowed(t, "read the webhook's Secret", controller.Get(ctx, key, secret))
 	secret.Data = map[string][]byte{"tls.crt": []byte("certificate")}
 	allowed(t, "write the webhook's Secret", controller.Update(ctx, secret))
+	c.testWebhookPolicy(t, controller)
 	conf := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	allowed(t, "read the webhook's configuration", controller.Get(ctx, client.ObjectKey{Name: schedulingName}, conf))
 	before := conf.DeepCopy()

@@ -37,6 +37,7 @@ func TargetConfiguration(address, server, group string) M {
 func ChartValues(address, ca, cert, key string) M {
 	return M{
 		"logLevel": 4,
+		"images":   plan.Sidecars(),
 		"target":   M{"address": hostPort(address, plan.TargetPort), "tls": M{"ca": ca, "cert": cert, "key": key}},
 		"storageClasses": []M{
 			{"name": "nearflash", "default": true, "parameters": M{

@@ -166,5 +166,16 @@ func ResolveID(name, checkout string) (string, error) {
 // NetnsName is the name of the lab's network namespace.
 func NetnsName(id string) string { return "nf-" + id }
 
+// Sidecars are the lab's own builds of the images that the chart takes from a registry, by
+// their keys in the chart's values: a lab reaches no registry.
+func Sidecars() map[string]string {
+	return map[string]string{
+		"provisioner": "nearflash.local/csi-provisioner:v6.3.0",
+		"attacher":    "nearflash.local/csi-attacher:v4.12.0",
+		"resizer":     "nearflash.local/csi-resizer:v2.2.0",
+		"snapshotter": "nearflash.local/csi-snapshotter:v8.7.0",
+	}
+}
+
 // PauseImage is the sandbox image that a node's image store holds.
 const PauseImage = "nearflash.local/pause:1"
