@@ -23,6 +23,8 @@ const (
 	ConditionReady = "Ready"
 	// ConditionPreflight is True while kernel and tools have what is needed.
 	ConditionPreflight = "PreflightPassed"
+	// ConditionHostTools is True while the host's own tools leave alone what pods write.
+	ConditionHostTools = "HostToolsKeptOut"
 	// ConditionWritesKept is True while unflushed writes wait for an administrator.
 	ConditionWritesKept = "WritesKept"
 	// ConditionNodeGone is True while the cluster has no Node of the pool's name; its reason
@@ -37,6 +39,8 @@ const (
 	ReasonPoolError         = "PoolError"
 	ReasonPreflightPassed   = "Passed"
 	ReasonPreflightFailures = "Failures"
+	ReasonHostToolsKeptOut  = "KeptOut"
+	ReasonHostToolsLook     = "HostToolsLook"
 	ReasonUndecided         = "Undecided"
 	ReasonNothingKept       = "NothingKept"
 

@@ -47,7 +47,9 @@ const permissions = `
 
 | to | an account needs |
 |---|---|
-| look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumes`, `persistentvolumeclaims`, `pods`, `events`, `nodes`" + ` |
+| look | get and list ` + "`cachedvolumes`, `cachepools`, `cachemigrations`, `cachehotsets` (group `nearflash.io`), `persistentvolumeclaims`, `pods`, `events`; " +
+	"with get and list of `persistentvolumes` and `nodes` it shows more" + ` |
+| list the claims of a namespace, with the last event of each | list ` + "`persistentvolumeclaims` and `events`" + ` there, as Kubernetes' role ` + "`view`" + ` has it |
 | change mode or size, flush, drop, migrate | patch ` + "`cachedvolumes`" + ` |
 | abandon, invalidate | patch ` + "`cachedvolumes/status`" + ` |
 | takeover | list ` + "`configmaps`" + `, get and update those of nearflash's namespace |
@@ -56,7 +58,10 @@ const permissions = `
 	"and get the owners of the claim; in the namespace of origins: get `persistentvolumeclaims`, get, create, patch and delete `configmaps`" + ` |
 | doctor | also list ` + "`configmaps` and `volumeattachments`" + `; get and list ` + "`customresourcedefinitions`, `csinodes`, `storageclasses`" + ` |
 
-` + "`CachedVolumes` have no namespace: who may patch them may change every volume.\n"
+The chart adds the first row's rights to objects of nearflash to Kubernetes' role ` + "`view`, and the right to patch `cachedvolumes` to `edit` and so to `admin`" + `
+(ClusterRoles ` + "`nearflash-view`, `nearflash-edit`" + `). Objects of nearflash have no namespace: only a ClusterRoleBinding to these roles grants it, for all
+namespaces, and who may patch ` + "`cachedvolumes` may change every volume" + `. A RoleBinding in one namespace grants nothing of it. Such an account sees
+its claims, and what nearflash tells about them in events: ` + "`kubectl nearflash list`, `kubectl describe pvc`. Claims of static PersistentVolumes are listed if they are named.\n"
 
 func main() {
 	if err := run(); err != nil {

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -135,5 +136,34 @@ func TestForgottenRetainedCache(t *testing.T) {
 	s := &staging{plan: plan, entry: &state.Entry{Mode: volume.ModeNone, Hydration: exported}}
 	if got := s.began(); got == "" {
 		t.Error("the stage says nothing of how it began")
+	}
+}
+
+// TestWords: what users read of steps is words, of every one.
+func TestWords(t *testing.T) {
+	for _, p := range []cachePlan{planUncached, planAdopt, planReuse, planRecover, planCreate} {
+		if w := p.words(); !strings.Contains(w, " ") || strings.Contains(w, string(p)) {
+			t.Errorf("plan %s: %q", p, w)
+		}
+	}
+	seen := map[string]changeStep{}
+	for _, c := range []changeStep{changeSweep, changeCache, changeUncache, changeMark, changeUnmark, changeRestore, changeWriteback, changeGrow} {
+		w := appliedReport(changeFacts{}, c).Message
+		if other, twice := seen[w]; twice || !strings.Contains(w, " ") || strings.HasPrefix(w, "step") || strings.HasPrefix(w, "nothing") {
+			t.Errorf("step %s: %q, as %q", c, w, other)
+		}
+		seen[w] = c
+	}
+	s := &staging{plan: stagePlan{Cache: planCreate, NotWarm: "it was lost"}, entry: &state.Entry{}, rec: volume.Volume{WarmSource: &volume.WarmSource{Node: "b"}}}
+	if got, want := s.began()+" on node a", "a new, empty cache, without the cache of node b (it was lost), on node a"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.rec.WarmSource = nil
+	if got, want := s.began()+" on node a", "a new, empty cache on node a"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	s.entry.Hydration = &state.Hydration{RegionSectors: 8}
+	if got, want := s.began()+" on node a", "a new, empty cache, filled with what was read most, on node a"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/pool"
+	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -317,17 +318,41 @@ func appliedReport(f changeFacts, step changeStep) volume.AppliedReport {
 		r.State, r.Reason = volume.AppliedDone, v1alpha1.ReasonApplied
 		r.Message = fmt.Sprintf("mode %s", f.Entry.Mode)
 		if f.Entry.Cached() {
-			r.Message += fmt.Sprintf(", %d bytes of cache", f.Entry.DataBytes)
+			r.Message += fmt.Sprintf(", a cache of %s", quantity.Text(f.Entry.DataBytes))
 		}
 	case changeImpossible:
 		r.Reason, r.Message = f.ProblemReason, f.Problem
 	case changeClean:
 		r.Reason = v1alpha1.ReasonFlushing
-		r.Message = fmt.Sprintf("%d bytes of the cache are still dirty", f.Status.DirtyBytes())
+		r.Message = fmt.Sprintf("%s of the cache are still dirty", quantity.Text(int64(f.Status.DirtyBytes())))
 	default:
-		r.Message = "step " + string(step)
+		r.Message = step.words()
 	}
 	return r
+}
+
+// words say what a step does, in a sentence that begins with the node.
+func (c changeStep) words() string {
+	switch c {
+	case changeSweep:
+		return "what is left of an earlier cache is removed"
+	case changeCache:
+		return "the cache is made"
+	case changeUncache:
+		return "the cache is given back"
+	case changeRecord, changeMark:
+		return "the record is told of writes that may be unflushed"
+	case changeUnmark, changeFlushed:
+		return "the record is told that the storage server has every write"
+	case changeRestore:
+		return "the cache takes up its work again"
+	case changeWriteback:
+		return "the cache begins to take writes"
+	case changeGrow:
+		return "the cache gets more room"
+	case changeNothing, changeClean, changeImpossible, changeDone:
+	}
+	return "nothing is left to do"
 }
 
 // reportApplied writes a report that is news. Nobody's data wait for it.

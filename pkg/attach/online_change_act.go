@@ -158,7 +158,7 @@ func (a *Attacher) recordCache(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultChangeRecorded.Hit()
-	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "cache made while attached on node " + a.Node})
+	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "a new, empty cache, made while the volume was attached, on node " + a.Node})
 	return nil
 }
 
@@ -212,7 +212,7 @@ func (a *Attacher) uncacheLive(ctx context.Context, f changeFacts) error {
 	case f.Coarse != "":
 		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonBlockSizeTooLarge, Warning: true, Message: f.Coarse})
 	case f.Record.Spec.Mode == volume.ModeNone:
-		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while attached on node " + a.Node})
+		a.report(ctx, e.ID, volume.CacheReport{Reason: v1alpha1.ReasonDropped, Message: "the cache was given back while the volume was attached on node " + a.Node})
 	}
 	return a.sweep(ctx, e)
 }
@@ -284,7 +284,7 @@ func (a *Attacher) startWriteback(ctx context.Context, e *state.Entry) error {
 	if err := a.restore(ctx, e); err != nil {
 		return err
 	}
-	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "writeback on node " + a.Node})
+	a.report(ctx, e.ID, volume.CacheReport{Cached: true, Reason: v1alpha1.ReasonCacheActive, Message: "the cache, now in mode writeback, on node " + a.Node})
 	return nil
 }
 

@@ -30,17 +30,34 @@ func (a *Attacher) reportStaged(ctx context.Context, s *staging) {
 	}
 }
 
-// began says in a word how the cache began.
+// began says in words how the cache began.
 func (s *staging) began() string {
-	switch e := s.entry; {
+	switch e, cache := s.entry, s.plan.Cache.words(); {
 	case e.Hydration == nil && s.plan.NotWarm != "" && s.rec.WarmSource != nil:
-		return fmt.Sprintf("%s, without the cache of node %s (%s),", s.plan.Cache, s.rec.WarmSource.Node, s.plan.NotWarm)
+		return fmt.Sprintf("%s, without the cache of node %s (%s),", cache, s.rec.WarmSource.Node, s.plan.NotWarm)
 	case e.Hydration == nil:
-		return string(s.plan.Cache)
+		return cache
 	case e.Hydration.Peer != nil && e.Hydration.From != nil:
-		return "Warm move from node " + e.Hydration.From.Node
+		return "a new cache that is copied from node " + e.Hydration.From.Node + " (warm move)"
 	case e.Streams() && e.Hydration.Stream.Source != nil && e.Hydration.From != nil:
-		return "Warm move by stream from node " + e.Hydration.From.Node
+		return "a new cache that node " + e.Hydration.From.Node + " sends (warm move by stream)"
+	default:
+		return cache + ", filled with what was read most,"
 	}
-	return string(s.plan.Cache) + ", filled from the origin"
+}
+
+// words say what becomes of the cache.
+func (p cachePlan) words() string {
+	switch p {
+	case planReuse:
+		return "the cache that was kept"
+	case planRecover:
+		return "the cache as it was before the unclean stop, with its unflushed writes"
+	case planCreate:
+		return "a new, empty cache"
+	case planAdopt:
+		return "the cache that is at work"
+	case planUncached:
+	}
+	return "no cache"
 }

@@ -78,13 +78,13 @@ func TestMode(t *testing.T) {
 			args: []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss"},
 			objs: bound("default", "data", "pvc-1", on("node-a"), stale),
 			ticks: []func(*v1alpha1.CachedVolume){
-				accept(metav1.ConditionFalse, v1alpha1.ReasonApplying, "step Writeback"),
+				accept(metav1.ConditionFalse, v1alpha1.ReasonApplying, "the cache begins to take writes"),
 				accept(metav1.ConditionTrue, v1alpha1.ReasonApplied, "mode writeback"),
 			},
 			wantOut: `
 data: cacheMode writethrough -> writeback
 data: waiting for node node-a
-data: node node-a applies it: step Writeback
+data: node node-a applies it: the cache begins to take writes
 data: done: mode writeback on node node-a
 `,
 			wantSpec: consented(wb, "10%"),

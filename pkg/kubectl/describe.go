@@ -304,7 +304,7 @@ func consequences(v *volume, node nodeState, f warmFacts) []string {
 	var out []string
 	owner := v.Status.OwnerNode
 	switch dirty := v.possiblyDirty(); {
-	case dirty && v.attached() && node.ready:
+	case dirty && v.attached() && (node.ready || node.unknown):
 		out = append(out, fmt.Sprintf("Writes are acknowledged by the SSD of %s: what is dirty is lost if that node or its SSD is lost now.", owner))
 		out = append(out, fmt.Sprintf("No other node gets the volume before %s has flushed it.", owner))
 	case dirty:

@@ -290,6 +290,9 @@ func checkPool(d *diagnosis, object string, pool *v1alpha1.CachePool) {
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionPreflight); c != nil && c.Status != metav1.ConditionTrue {
 		d.add(sevError, object, "install or load what is missing, then delete the plugin's pod on the node", "preflight: %s", c.Message)
 	}
+	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionHostTools); c != nil && c.Status != metav1.ConditionTrue {
+		d.add(sevWarning, object, "keep the host's tools away from volumes (docs/how-to/host-tools.md)", "host tools: %s", c.Message)
+	}
 	if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady); c == nil {
 		d.add(sevWarning, object, "see the log of the node plugin", "the pool has not reported yet")
 	} else if c.Status != metav1.ConditionTrue {

@@ -153,6 +153,22 @@ ok       moves: 0 moves under way, none failed in the last hour
 0 errors, 0 warnings
 `,
 		},
+		"the host's tools look into volumes": {
+			objs: func(t *testing.T) []client.Object {
+				tools := pool("node-a")
+				poolCondition(tools, v1alpha1.ConditionHostTools, false, v1alpha1.ReasonHostToolsLook, "multipathd takes LUNs")
+				return append(without(healthy(t), "node-a"), node("node-a", true), csiNode("node-a", driver), tools)
+			},
+			wantOut: `
+warning  node/node-a: host tools: multipathd takes LUNs
+         remedy: keep the host's tools away from volumes (docs/how-to/host-tools.md)
+` + definitionsOK + `ok       controller: 1 pod ready
+ok       storageclass/fast: valid
+ok       volumes: 1 volume, none is stuck
+ok       moves: 0 moves under way, none failed in the last hour
+0 errors, 1 warning
+`,
+		},
 		"not installed": {
 			objs: func(t *testing.T) []client.Object { return []client.Object{node("node-a", true)} },
 			wantOut: `

@@ -2,7 +2,9 @@ package kubectl_test
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -10,15 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/kube"
@@ -95,6 +100,32 @@ func newRig(t *testing.T, objs ...client.Object) *rig {
 			return []string{o.(*corev1.Event).InvolvedObject.Name}
 		}).Build()
 	return &rig{t: t, client: c, clock: &clock{now: start}}
+}
+
+// forbid takes rights away from the account, to objects without a namespace.
+func (r *rig) forbid(kinds ...client.Object) {
+	refuse := func(kind any) error {
+		for _, k := range kinds {
+			if strings.TrimSuffix(reflect.TypeOf(kind).Elem().Name(), "List") == reflect.TypeOf(k).Elem().Name() {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: strings.ToLower(reflect.TypeOf(k).Elem().Name()) + "s"}, "", errors.New("no role"))
+			}
+		}
+		return nil
+	}
+	r.client = interceptor.NewClient(r.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			if err := refuse(obj); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, obj, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := refuse(list); err != nil {
+				return err
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
 }
 
 // run calls the plugin and returns exit status, standard output and errors.

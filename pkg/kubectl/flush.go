@@ -1,11 +1,13 @@
 package kubectl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 )
@@ -77,6 +79,9 @@ func detachedDirty(v *volume) error {
 		v.Status.OwnerNode, name, v.argument())
 }
 
+// why is what a condition says, in words where it has any.
+func why(c *metav1.Condition) string { return cmp.Or(readable(oneLine(c.Message)), c.Reason) }
+
 // judgeFlush waits until the node has carried out a request, or a later one.
 func judgeFlush(token string) func(*volume) (outcome, error) {
 	return func(v *volume) (outcome, error) {
@@ -97,6 +102,6 @@ func judgeFlush(token string) func(*volume) (outcome, error) {
 		if c.Reason == v1alpha1.ReasonFlushing || c.Reason == v1alpha1.ReasonApplying {
 			return outcome{text: fmt.Sprintf("node %s flushes: %s", v.node(), readable(c.Message))}, nil
 		}
-		return outcome{text: fmt.Sprintf("node %s: %s: %s dirty", v.node(), c.Reason, shownDirty(v))}, nil
+		return outcome{text: fmt.Sprintf("node %s does not flush now (%s), %s are dirty", v.node(), why(c), shownDirty(v))}, nil
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/quantity"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 type listOptions struct {
@@ -21,6 +23,8 @@ type listOptions struct {
 	args       []string
 	// moves are those that go on, by the volume's UID.
 	moves map[types.UID]move
+	// nodes are the states of those that may have unflushed writes.
+	nodes map[string]nodeState
 }
 
 func newList(f *Factory) *cobra.Command {
@@ -31,9 +35,12 @@ func newList(f *Factory) *cobra.Command {
 		Short:   "List volumes and what their caches do",
 		Long: `List the volumes of a namespace, or those that are named, and what their caches do.
 
-SIZE is the size of the attached cache, else what is asked for. HIT% is of the reads of the last five minutes. DIRTY is what the
-storage server does not have yet. CACHED is yes, or the reason why not. MODE shows "writeback->none" while a change is being applied. MOVE is how much of a
-cache that follows its pod has been copied.`,
+SIZE is the size of the attached cache, else what is asked for. NODE is where the volume is attached, or which node may have writes of it that
+the storage server does not have. CACHED is yes, or the reason why not. HIT% is of the reads of the last five minutes. DIRTY is what the storage server does
+not have yet. WAITS-FOR is what the volume waits for: a node that is to come back, or to flush; a snapshot or a clone; a change of its mode or size.
+MODE shows "writeback->none" while a change is being applied. MOVE is how much of a cache that follows its pod has been copied.
+
+An account that may not read CachedVolumes, which have no namespace, sees the claims of nearflash in its namespace, with the last event of each.`,
 		Example: `  # the volumes of namespace shop
   kubectl nearflash list -n shop
 
@@ -77,6 +84,9 @@ func checkSelection(args []string, everywhere bool) error {
 // Run implements options.
 func (o *listOptions) Run(ctx context.Context) error {
 	volumes, err := o.choose(ctx, o.args, o.everywhere)
+	if apierrors.IsForbidden(err) && !o.everywhere && o.table() {
+		return o.ownClaims(ctx, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -86,7 +96,10 @@ func (o *listOptions) Run(ctx context.Context) error {
 	if len(volumes) == 0 {
 		return o.nothing("volumes", o.everywhere, o.namespace)
 	}
-	head := []string{"CLAIM", "MODE", "SIZE", "NODE", "CACHED", "HIT%", "DIRTY", "USED"}
+	if o.nodes, err = o.nodesAtRisk(ctx, volumes); err != nil {
+		return err
+	}
+	head := []string{"CLAIM", "MODE", "SIZE", "NODE", "CACHED", "HIT%", "DIRTY", "USED", "WAITS-FOR"}
 	if o.wide {
 		head = append(head, "VOLUME", "STATE", "HEALTH", "GEN", "WARM-ON", "MOVE", "APPLIED", "TOTAL-HIT%", "SEEN")
 		if o.moves, err = o.movesNow(ctx, volumes); err != nil {
@@ -137,8 +150,9 @@ func withNamespace(wanted bool, head []string, rows [][]string, volumes []*volum
 func (o *listOptions) row(v *volume) []string {
 	cache := v.Status.Cache
 	row := []string{
-		v.title(), shownMode(v), shownSize(v), orNone(v.node()), cached(v),
+		v.title(), shownMode(v), shownSize(v), orNone(v.concerned()), cached(v),
 		ifReported(v, number(cache.HitRate.ReadPercent)), shownDirty(v), ifReported(v, optionalSize(cache.UsedBytes)),
+		waitsFor(v, o.nodes[v.Status.OwnerNode]),
 	}
 	if !o.wide {
 		return row
@@ -148,6 +162,51 @@ func (o *listOptions) row(v *volume) []string {
 		v.Name, orNone(state), ifReported(v, orNone(string(cache.Health))), number(v.Status.Generation), warmOn(v), o.shownMove(v), applied(v),
 		ifReported(v, number(cache.HitRate.ReadTotalPercent)), ifReported(v, ago(o.Clock.Now(), cache.ObservedTime)),
 	)
+}
+
+// concerned is the node that has the volume, or may have writes of it.
+func (v *volume) concerned() string {
+	if v.possiblyDirty() {
+		return v.Status.OwnerNode
+	}
+	return v.node()
+}
+
+// nodesAtRisk returns the states of nodes that may have unflushed writes.
+func (s *session) nodesAtRisk(ctx context.Context, volumes []*volume) (map[string]nodeState, error) {
+	out := map[string]nodeState{}
+	for _, v := range volumes {
+		owner := v.Status.OwnerNode
+		if _, known := out[owner]; known || !v.possiblyDirty() || owner == "" {
+			continue
+		}
+		state, err := s.nodeState(ctx, owner)
+		if err != nil {
+			return nil, err
+		}
+		out[owner] = state
+	}
+	return out, nil
+}
+
+// waitsFor says what a volume waits for; node is the state of its owner.
+func waitsFor(v *volume, node nodeState) string {
+	applied := v.condition(v1alpha1.ConditionApplied)
+	switch dirty, owner := v.possiblyDirty(), v.Status.OwnerNode; {
+	case owner == "" && dirty:
+		return none
+	case dirty && !node.ready && !node.unknown:
+		return owner + ", " + unready(node)
+	case dirty && !v.attached():
+		return owner + " to flush"
+	case v.Spec.Hold != nil && domain.SnapshotID(v.Spec.Hold.Name).ForClone():
+		return "a clone"
+	case v.Spec.Hold != nil:
+		return "a snapshot"
+	case v.attached() && applied != nil && applied.Status == metav1.ConditionFalse && applied.Reason != v1alpha1.ReasonRejected:
+		return "a change"
+	}
+	return none
 }
 
 // shownMove is how far a move is, in percent once that is known.

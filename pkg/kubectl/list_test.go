@@ -49,38 +49,38 @@ func TestList(t *testing.T) {
 		wantCode         int
 	}{
 		"namespace": {
-			args: []string{"list", "-n", "shop"}, objs: fleet(),
+			args: []string{"list", "-n", "shop"}, objs: append(fleet(), node("node-b", true), node("node-c", false)),
 			wantOut: `
-CLAIM   MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED
-data    writethrough         10Gi   node-a   yes        94     0         8.2Gi
-logs    writeback            10Gi   node-b   yes        40     512Mi     8.2Gi
-lost    writeback            10%    -        Detached   -      unknown   -
-small   writethrough         10%    node-a   PoolFull   -      -         -
-tune    writethrough->none   10Gi   node-a   yes        94     0         8.2Gi
+CLAIM   MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED    WAITS-FOR
+data    writethrough         10Gi   node-a   yes        94     0         8.2Gi   -
+logs    writeback            10Gi   node-b   yes        40     512Mi     8.2Gi   -
+lost    writeback            10%    node-c   Detached   -      unknown   -       node-c, not Ready
+small   writethrough         10%    node-a   PoolFull   -      -         -       -
+tune    writethrough->none   10Gi   node-a   yes        94     0         8.2Gi   -
 `,
 		},
 		"all namespaces, wide": {
-			args: []string{"list", "-A", "-o", "wide"}, objs: fleet(),
+			args: []string{"list", "-A", "-o", "wide"}, objs: append(fleet(), node("node-b", true), node("node-c", true)),
 			wantOut: `
-NAMESPACE   CLAIM        MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED    VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE   APPLIED       TOTAL-HIT%   SEEN
--           cvol/lun-7   none                 -      -        -          -      -         -       lun-7    -           -         -     -         -      -             -            -
-shop        data         writethrough         10Gi   node-a   yes        94     0         8.2Gi   pvc-1    Published   Healthy   3     -         -      Applied       91           12s
-shop        logs         writeback            10Gi   node-b   yes        40     512Mi     8.2Gi   pvc-2    Published   Healthy   3     -         -      Applied       91           12s
-shop        lost         writeback            10%    -        Detached   -      unknown   -       pvc-3    Released    -         3     -         -      NotAttached   -            -
-shop        small        writethrough         10%    node-a   PoolFull   -      -         -       pvc-4    Published   -         3     -         -      Applied       -            -
-shop        tune         writethrough->none   10Gi   node-a   yes        94     0         8.2Gi   pvc-5    Published   Healthy   3     -         -      Pending       91           12s
-web         site         writethrough         10%    -        Detached   -      -         -       pvc-6    Released    -         3     node-b    -      NotAttached   -            -
+NAMESPACE   CLAIM        MODE                 SIZE   NODE     CACHED     HIT%   DIRTY     USED    WAITS-FOR         VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE   APPLIED       TOTAL-HIT%   SEEN
+-           cvol/lun-7   none                 -      -        -          -      -         -       -                 lun-7    -           -         -     -         -      -             -            -
+shop        data         writethrough         10Gi   node-a   yes        94     0         8.2Gi   -                 pvc-1    Published   Healthy   3     -         -      Applied       91           12s
+shop        logs         writeback            10Gi   node-b   yes        40     512Mi     8.2Gi   -                 pvc-2    Published   Healthy   3     -         -      Applied       91           12s
+shop        lost         writeback            10%    node-c   Detached   -      unknown   -       node-c to flush   pvc-3    Released    -         3     -         -      NotAttached   -            -
+shop        small        writethrough         10%    node-a   PoolFull   -      -         -       -                 pvc-4    Published   -         3     -         -      Applied       -            -
+shop        tune         writethrough->none   10Gi   node-a   yes        94     0         8.2Gi   -                 pvc-5    Published   Healthy   3     -         -      Pending       91           12s
+web         site         writethrough         10%    -        Detached   -      -         -       -                 pvc-6    Released    -         3     node-b    -      NotAttached   -            -
 `,
 		},
 		"named in every way": {
 			args: []string{"list", "-n", "shop", "data", "pvc/logs", "pv/pvc-3", "cvol/pvc-4", "cachedvolume.nearflash.io/pvc-6"}, objs: fleet(),
 			wantOut: `
-CLAIM   MODE           SIZE   NODE     CACHED     HIT%   DIRTY     USED
-data    writethrough   10Gi   node-a   yes        94     0         8.2Gi
-logs    writeback      10Gi   node-b   yes        40     512Mi     8.2Gi
-lost    writeback      10%    -        Detached   -      unknown   -
-small   writethrough   10%    node-a   PoolFull   -      -         -
-site    writethrough   10%    -        Detached   -      -         -
+CLAIM   MODE           SIZE   NODE     CACHED     HIT%   DIRTY     USED    WAITS-FOR
+data    writethrough   10Gi   node-a   yes        94     0         8.2Gi   -
+logs    writeback      10Gi   node-b   yes        40     512Mi     8.2Gi   node-b, not in the cluster
+lost    writeback      10%    node-c   Detached   -      unknown   -       node-c, not in the cluster
+small   writethrough   10%    node-a   PoolFull   -      -         -       -
+site    writethrough   10%    -        Detached   -      -         -       -
 `,
 		},
 		"names": {
@@ -141,21 +141,21 @@ func TestTop(t *testing.T) {
 		"attached volumes by name": {
 			args: []string{"top", "-n", "shop"},
 			wantOut: `
-CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED
-data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi
-logs    node-b   40     9000     310       900us   120us     500us     2.1ms      15ms       512Mi   8.2Gi
-small   node-a   -      -        -         -       -         -         -          -          -       -
-tune    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi
+CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    SEEN
+data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   12s
+logs    node-b   40     9000     310       900us   120us     500us     2.1ms      15ms       512Mi   8.2Gi   12s
+small   node-a   -      -        -         -       -         -         -          -          -       -       -
+tune    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   12s
 `,
 		},
 		"sorted, unknown last, wide": {
 			args: []string{"top", "-A", "--sort-by", "iops", "-o", "wide"},
 			wantOut: `
-NAMESPACE   CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    MODE                 P50     WRITE-HIT%   TOTAL-HIT%   SIZE   SEEN
-shop        logs    node-b   40     9000     310       900us   120us     500us     2.1ms      15ms       512Mi   8.2Gi   writeback            250us   99           91           10Gi   12s
-shop        data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   writethrough         250us   99           91           10Gi   12s
-shop        tune    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   writethrough->none   250us   99           91           10Gi   12s
-shop        small   node-a   -      -        -         -       -         -         -          -          -       -       writethrough         -       -            -            10%    -
+NAMESPACE   CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    SEEN   MODE                 P50     WRITE-HIT%   TOTAL-HIT%   SIZE
+shop        logs    node-b   40     9000     310       900us   120us     500us     2.1ms      15ms       512Mi   8.2Gi   12s    writeback            250us   99           91           10Gi
+shop        data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   12s    writethrough         250us   99           91           10Gi
+shop        tune    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   12s    writethrough->none   250us   99           91           10Gi
+shop        small   node-a   -      -        -         -       -         -         -          -          -       -       -      writethrough         -       -            -            10%
 `,
 		},
 		"hit":  {args: []string{"top", "-n", "shop", "--sort-by=hit", "-o", "name"}, wantOut: names("pvc-1", "pvc-5", "pvc-2", "pvc-4")},
@@ -164,8 +164,8 @@ shop        small   node-a   -      -        -         -       -         -      
 		"named, though detached": {
 			args: []string{"top", "-n", "web", "site"},
 			wantOut: `
-CLAIM   NODE   HIT%   READ/S   WRITE/S   P99   HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED
-site    -      -      -        -         -     -         -         -          -          -       -
+CLAIM   NODE   HIT%   READ/S   WRITE/S   P99   HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED   SEEN
+site    -      -      -        -         -     -         -         -          -          -       -      -
 `,
 		},
 	} {
@@ -198,11 +198,11 @@ func TestTopWatch(t *testing.T) {
 	code, out, errOut := r.runUntil(run, "top", "--watch", "--interval", "10s")
 	expect(t, "output", out, ""+
 		"\x1b[H\x1b[2JEvery 10s: 12:00:00 UTC\n\n"+
-		"CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED\n"+
-		"data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi\n"+
+		"CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    SEEN\n"+
+		"data    node-a   94     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   12s\n"+
 		"\x1b[H\x1b[2JEvery 10s: 12:00:10 UTC\n\n"+
-		"CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED\n"+
-		"data    node-a   50     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi\n")
+		"CLAIM   NODE     HIT%   READ/S   WRITE/S   P99     HIT-P50   HIT-P99   MISS-P50   MISS-P99   DIRTY   USED    SEEN\n"+
+		"data    node-a   50     1200     310       4.2ms   120us     500us     2.1ms      15ms       0       8.2Gi   22s\n")
 	if code != 0 || errOut != "" {
 		t.Errorf("exit status %d, errors %q", code, errOut)
 	}

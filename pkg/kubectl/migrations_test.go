@@ -174,10 +174,10 @@ func TestListShowsMoves(t *testing.T) {
 	objs = append(objs, move("pvc-1", "node-a", 3, exported), move("pvc-2", "node-a", 3), move("pvc-3", "node-a", 2, exported))
 	_, out, errOut := newRig(t, objs...).run("list", "-n", "shop", "-o", "wide")
 	expect(t, "output", out, `
-CLAIM   MODE           SIZE   NODE     CACHED   HIT%   DIRTY   USED    VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE      APPLIED   TOTAL-HIT%   SEEN
-data    writethrough   10Gi   node-b   yes      94     0       8.2Gi   pvc-1    Published   Healthy   3     -         75%       Applied   91           12s
-logs    writethrough   10Gi   node-b   yes      94     0       8.2Gi   pvc-2    Published   Healthy   3     -         waiting   Applied   91           12s
-old     writethrough   10Gi   node-b   yes      94     0       8.2Gi   pvc-3    Published   Healthy   3     -         -         Applied   91           12s
+CLAIM   MODE           SIZE   NODE     CACHED   HIT%   DIRTY   USED    WAITS-FOR   VOLUME   STATE       HEALTH    GEN   WARM-ON   MOVE      APPLIED   TOTAL-HIT%   SEEN
+data    writethrough   10Gi   node-b   yes      94     0       8.2Gi   -           pvc-1    Published   Healthy   3     -         75%       Applied   91           12s
+logs    writethrough   10Gi   node-b   yes      94     0       8.2Gi   -           pvc-2    Published   Healthy   3     -         waiting   Applied   91           12s
+old     writethrough   10Gi   node-b   yes      94     0       8.2Gi   -           pvc-3    Published   Healthy   3     -         -         Applied   91           12s
 `)
 	expect(t, "errors", errOut, "")
 }

@@ -16,6 +16,8 @@ type nodeState struct {
 	// since is when it last changed; zero for a node that is not in the cluster.
 	since metav1.Time
 	gone  bool
+	// unknown is of an account that may not read nodes.
+	unknown bool
 }
 
 // stateOf judges a node; nil is one that is not in the cluster.
@@ -38,6 +40,8 @@ func (s *session) nodeState(ctx context.Context, node string) (nodeState, error)
 	switch {
 	case apierrors.IsNotFound(err):
 		return stateOf(nil), nil
+	case apierrors.IsForbidden(err):
+		return nodeState{unknown: true}, nil
 	case err != nil:
 		return nodeState{}, fmt.Errorf("read node %s: %w", node, err)
 	}
@@ -47,6 +51,8 @@ func (s *session) nodeState(ctx context.Context, node string) (nodeState, error)
 // words says in words how a node is.
 func (f *Factory) nodeWords(s nodeState) string {
 	switch {
+	case s.unknown:
+		return "you may not see its state"
 	case s.gone:
 		return "not in the cluster"
 	case s.ready:

@@ -170,8 +170,17 @@ func (s *session) fromClaim(ctx context.Context, claim string) (*volume, error) 
 		return nil, fmt.Errorf("claim %s is not bound (%s): `kubectl describe pvc -n %s %s` says what it waits for", claim, pvc.Status.Phase, s.namespace, claim)
 	}
 	v, err := s.fromPV(ctx, pvc.Spec.VolumeName)
-	if err != nil || v.PV.Spec.ClaimRef == nil {
-		return v, err
+	if err != nil {
+		return nil, err
+	}
+	if v.PV == nil {
+		if v.ClaimNamespace != pvc.Namespace || v.Claim != pvc.Name {
+			return nil, fmt.Errorf("claim %s names PersistentVolume %s, which is not known to belong to it: use an account that may read PersistentVolumes", claim, pvc.Spec.VolumeName)
+		}
+		return v, nil
+	}
+	if v.PV.Spec.ClaimRef == nil {
+		return v, nil
 	}
 	if ref := v.PV.Spec.ClaimRef; ref.Namespace != pvc.Namespace || ref.Name != pvc.Name || ref.UID != "" && ref.UID != pvc.UID {
 		// Of a manifest that was restored into another namespace, for example.
@@ -185,6 +194,9 @@ func (s *session) fromPV(ctx context.Context, pvName string) (*volume, error) {
 	err := s.client.Get(ctx, client.ObjectKey{Name: pvName}, &pv)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("there is no PersistentVolume %s: `kubectl get pv` lists them; a claim bound to it has lost its data", pvName)
+	}
+	if apierrors.IsForbidden(err) {
+		return s.fromRecords(ctx, pvName, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read PersistentVolume %s: %w", pvName, err)
@@ -201,6 +213,20 @@ func (s *session) fromPV(ctx context.Context, pvName string) (*volume, error) {
 		return nil, err
 	}
 	return joined(record, &pv), nil
+}
+
+// fromRecords finds the volume of a PersistentVolume that may not be read: refused says why.
+func (s *session) fromRecords(ctx context.Context, pvName string, refused error) (*volume, error) {
+	var records v1alpha1.CachedVolumeList
+	if err := s.client.List(ctx, &records); err != nil {
+		return nil, fmt.Errorf("read PersistentVolume %s: %w", pvName, refused)
+	}
+	for i := range records.Items {
+		if r := &records.Items[i]; r.Status.PersistentVolumeName == pvName || r.Status.PersistentVolumeName == "" && r.Name == pvName {
+			return joined(r, nil), nil
+		}
+	}
+	return nil, fmt.Errorf("PersistentVolume %s may not be read, and no CachedVolume names it: %w", pvName, refused)
 }
 
 // noRecord says what a missing record means: one of an existing LUN, or of another driver's
@@ -247,6 +273,9 @@ func (s *session) pvOf(ctx context.Context, record *v1alpha1.CachedVolume) (*cor
 		}
 		var pv corev1.PersistentVolume
 		err := s.client.Get(ctx, client.ObjectKey{Name: candidate}, &pv)
+		if apierrors.IsForbidden(err) {
+			return nil, nil
+		}
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("read PersistentVolume %s: %w", candidate, err)
 		}
@@ -258,10 +287,15 @@ func (s *session) pvOf(ctx context.Context, record *v1alpha1.CachedVolume) (*cor
 	return pvs[record.Name], err
 }
 
-// pvs returns the driver's PersistentVolumes by handle.
+// pvs returns the driver's PersistentVolumes by handle; none for an account that may not
+// read them. The records name their claims too.
 func (s *session) pvs(ctx context.Context) (map[string]*corev1.PersistentVolume, error) {
 	var list corev1.PersistentVolumeList
-	if err := s.client.List(ctx, &list); err != nil {
+	err := s.client.List(ctx, &list)
+	if apierrors.IsForbidden(err) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("list PersistentVolumes: %w", err)
 	}
 	out := map[string]*corev1.PersistentVolume{}

@@ -77,7 +77,8 @@ func newTop(f *Factory) *cobra.Command {
 
 HIT% is of the reads of the last five minutes; rates and latencies are of the last minute. P99 is what the pod sees, HIT-P50 and HIT-P99 are
 the SSD's, MISS-P50 and MISS-P99 the storage server's; each is the upper bound of its bucket. DIRTY is what the storage server does not have yet.
-Nodes report what changed at most every 30 seconds.`,
+SEEN is how old the figures are: nodes measure every 15 seconds, and report what changed noticeably, at most every 30 seconds. Rates of a volume that
+was just attached are there after half a minute. The metrics of the nodes are those of now (docs/how-to/monitoring.md).`,
 		Example: `  # what is slow, of all namespaces
   kubectl nearflash top -A --sort-by p99
 
@@ -136,9 +137,9 @@ func (o *topOptions) once(ctx context.Context, out io.Writer) error {
 	if len(volumes) == 0 {
 		return o.nothing("attached volumes", o.everywhere, o.namespace)
 	}
-	head := []string{"CLAIM", "NODE", "HIT%", "READ/S", "WRITE/S", "P99", "HIT-P50", "HIT-P99", "MISS-P50", "MISS-P99", "DIRTY", "USED"}
+	head := []string{"CLAIM", "NODE", "HIT%", "READ/S", "WRITE/S", "P99", "HIT-P50", "HIT-P99", "MISS-P50", "MISS-P99", "DIRTY", "USED", "SEEN"}
 	if o.wide {
-		head = append(head, "MODE", "P50", "WRITE-HIT%", "TOTAL-HIT%", "SIZE", "SEEN")
+		head = append(head, "MODE", "P50", "WRITE-HIT%", "TOTAL-HIT%", "SIZE")
 	}
 	var rows [][]string
 	for _, v := range volumes {
@@ -179,10 +180,10 @@ func (o *topOptions) row(v *volume) []string {
 	} {
 		row = append(row, ifReported(v, text))
 	}
-	row = append(row, shownDirty(v), ifReported(v, optionalSize(cache.UsedBytes)))
+	row = append(row, shownDirty(v), ifReported(v, optionalSize(cache.UsedBytes)), ifReported(v, ago(o.Clock.Now(), cache.ObservedTime)))
 	if !o.wide {
 		return row
 	}
 	return append(row, shownMode(v), ifReported(v, micros(p.Volume.P50Micros)), ifReported(v, number(cache.HitRate.WritePercent)),
-		ifReported(v, number(cache.HitRate.ReadTotalPercent)), shownSize(v), ifReported(v, ago(o.Clock.Now(), cache.ObservedTime)))
+		ifReported(v, number(cache.HitRate.ReadTotalPercent)), shownSize(v))
 }

@@ -396,7 +396,7 @@ func eventMessage(obj *v1alpha1.CacheMigration) string {
 	if obj.Spec.Purpose == v1alpha1.MigrationPrewarm {
 		what = "Prewarming of"
 	}
-	text := fmt.Sprintf("%s node %s from %s%s: %s", what, obj.Spec.DestinationNode, from, methodWords(obj.Spec.Method), obj.Status.Outcome)
+	text := fmt.Sprintf("%s node %s from %s%s %s", what, obj.Spec.DestinationNode, from, methodWords(obj.Spec.Method), outcomeWords(obj.Status.Outcome))
 	if total := ptr.Deref(obj.Status.Progress.TotalBytes, 0); total > 0 {
 		text += fmt.Sprintf(", %s copied", copied(ptr.Deref(obj.Status.Progress.HydratedBytes, 0), total))
 	}
@@ -404,6 +404,19 @@ func eventMessage(obj *v1alpha1.CacheMigration) string {
 		text += ": " + obj.Status.OutcomeMessage
 	}
 	return text
+}
+
+// outcomeWords say how a move ended, in a sentence.
+func outcomeWords(o v1alpha1.MigrationOutcome) string {
+	switch o {
+	case v1alpha1.MigrationCompleted:
+		return "is completed"
+	case v1alpha1.MigrationEnded:
+		return "ended before all was copied"
+	case v1alpha1.MigrationFailed:
+		return "failed"
+	}
+	return string(o)
 }
 
 // methodWords name the method in a sentence; an object of an earlier version names none.

@@ -96,11 +96,11 @@ func TestStreamWithoutAgreement(t *testing.T) {
 // TestEventMessage: the event at the end of a move says by which method it was.
 func TestEventMessage(t *testing.T) {
 	for want, spec := range map[string]v1alpha1.CacheMigrationSpec{
-		"Warm start on node b from node a: Completed, 1 of 2 copied: done":                {SourceNode: "a"},
-		"Warm start on node b from node a by clone: Completed, 1 of 2 copied: done":       {SourceNode: "a", Method: v1alpha1.MigrationClone},
-		"Warm start on node b from node a by stream: Completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream},
-		"Warm start on node b from the origin by hot set: Completed, 1 of 2 copied: done": {Method: v1alpha1.MigrationHotSet},
-		"Prewarming of node b from node a by stream: Completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream, Purpose: v1alpha1.MigrationPrewarm},
+		"Warm start on node b from node a is completed, 1 of 2 copied: done":                {SourceNode: "a"},
+		"Warm start on node b from node a by clone is completed, 1 of 2 copied: done":       {SourceNode: "a", Method: v1alpha1.MigrationClone},
+		"Warm start on node b from node a by stream is completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream},
+		"Warm start on node b from the origin by hot set is completed, 1 of 2 copied: done": {Method: v1alpha1.MigrationHotSet},
+		"Prewarming of node b from node a by stream is completed, 1 of 2 copied: done":      {SourceNode: "a", Method: v1alpha1.MigrationStream, Purpose: v1alpha1.MigrationPrewarm},
 	} {
 		spec.DestinationNode = "b"
 		got := eventMessage(&v1alpha1.CacheMigration{Spec: spec, Status: v1alpha1.CacheMigrationStatus{

@@ -68,7 +68,7 @@ func testStream(t *testing.T, f *fixture) {
 	f.wantState(m, v1alpha1.ExportStateExported)
 	must(t, f.b.Finish(t.Context(), m, volume.MoveCompleted, ""))
 	f.wantState(m, v1alpha1.ExportStateReleased)
-	if e := <-f.events.Events; !strings.Contains(e, "Warm start on node "+f.nodeB+" from node "+f.nodeA+" by stream: Completed") {
+	if e := <-f.events.Events; !strings.Contains(e, "Warm start on node "+f.nodeB+" from node "+f.nodeA+" by stream is completed") {
 		t.Errorf("event %q", e)
 	}
 }

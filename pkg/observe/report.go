@@ -38,8 +38,8 @@ type Records interface {
 }
 
 // Reporter writes what changed materially to the records of the attached
-// volumes: at most once every 30 seconds for each, and nothing while nothing
-// changes. It is not safe for concurrent use.
+// volumes: at most once every 30 seconds for each, but for the first rates of one that
+// was just attached, and nothing while nothing changes. It is not safe for concurrent use.
 type Reporter struct {
 	records Records
 	node    string
@@ -56,6 +56,8 @@ type report struct {
 	status *v1alpha1.CacheStatus
 	// at is the last attempt.
 	at time.Time
+	// early is true once the first rates did not wait for their turn.
+	early bool
 	// leftAt is when the volume was first seen to be attached no more, and cleared
 	// whether its status has been cleared since.
 	leftAt  time.Time
@@ -82,6 +84,7 @@ func (r *Reporter) Report(ctx context.Context, snap Snapshot) {
 		last.leftAt, last.cleared = time.Time{}, false
 		st := Status(s, snap.Time)
 		if !silent && decideReport(*last, now, st) {
+			last.early = last.early || recent(last.at, now)
 			silent = !r.write(ctx, s.ID, last, now, &st)
 		}
 	}
@@ -145,7 +148,16 @@ func (r *Reporter) write(ctx context.Context, id volume.ID, last *report, now ti
 
 // decideReport says whether a status is written now.
 func decideReport(last report, now time.Time, st v1alpha1.CacheStatus) bool {
-	return !recent(last.at, now) && (last.status == nil || material(*last.status, st))
+	if recent(last.at, now) {
+		return last.status != nil && !last.early && firstRates(*last.status, st)
+	}
+	return last.status == nil || material(*last.status, st)
+}
+
+// firstRates reports whether rates are known for the first time. They take two passes, of which
+// the first was reported without them: whoever looks at a new volume would see none for long.
+func firstRates(a, b v1alpha1.CacheStatus) bool {
+	return a.Performance.ReadIOPS == nil && b.Performance.ReadIOPS != nil
 }
 
 func material(a, b v1alpha1.CacheStatus) bool {
@@ -164,7 +176,7 @@ func material(a, b v1alpha1.CacheStatus) bool {
 	case points(a.HitRate.ReadPercent, b.HitRate.ReadPercent), points(a.HitRate.WritePercent, b.HitRate.WritePercent),
 		points(a.HitRate.ReadTotalPercent, b.HitRate.ReadTotalPercent), points(a.HitRate.WriteTotalPercent, b.HitRate.WriteTotalPercent):
 		return true
-	case rate(pa.ReadIOPS, pb.ReadIOPS), rate(pa.WriteIOPS, pb.WriteIOPS):
+	case firstRates(a, b), rate(pa.ReadIOPS, pb.ReadIOPS), rate(pa.WriteIOPS, pb.WriteIOPS):
 		return true
 	}
 	return slower(pa.Volume, pb.Volume) || slower(pa.Hit, pb.Hit) || slower(pa.Miss, pb.Miss)

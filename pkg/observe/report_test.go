@@ -157,6 +157,51 @@ func TestReportRate(t *testing.T) {
 	}
 }
 
+// TestFirstRates: the rates of a volume that was just attached do not wait for their turn, idle
+// as it may be; once, whether the API server answers or not.
+func TestFirstRates(t *testing.T) {
+	for name, failed := range map[string]error{"written": nil, "not answered": volume.ErrUnavailable} {
+		t.Run(name, func(t *testing.T) {
+			clock := clocktesting.NewFakePassiveClock(noon)
+			records := &countingRecords{}
+			rep := NewReporter(records, "node-a", clock.Now)
+			pass := func(rates bool) {
+				s := used("new", 10)
+				s.RatesKnown = rates
+				rep.Report(t.Context(), Snapshot{Time: clock.Now(), Volumes: []Sample{s}})
+				clock.SetTime(clock.Now().Add(passEvery / 4))
+			}
+			rep.Report(t.Context(), Snapshot{Time: clock.Now()})
+			pass(false)
+			if records.n != 1 || records.rates {
+				t.Fatalf("a new volume is reported at once: %+v", records)
+			}
+			records.err = failed
+			pass(true)
+			if records.n != 2 || !records.rates {
+				t.Errorf("its first rates are reported at once: %+v", records)
+			}
+			pass(true)
+			if records.n != 2 {
+				t.Errorf("reported again, though nothing has changed or nobody answered: %+v", records)
+			}
+		})
+	}
+}
+
+// countingRecords count reports.
+type countingRecords struct {
+	n     int
+	rates bool
+	err   error
+}
+
+func (r *countingRecords) ReportCache(_ context.Context, _ volume.ID, _ string, st *v1alpha1.CacheStatus) error {
+	r.n++
+	r.rates = st.Performance.ReadIOPS != nil
+	return r.err
+}
+
 func TestReportLifecycle(t *testing.T) {
 	r, rep := newRecorder(t)
 	r.pass(rep, used("old", 1))

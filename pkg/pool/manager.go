@@ -77,6 +77,9 @@ type Config struct {
 	Events events.EventRecorder
 	// Preflight gives the findings of the node's preflight, "" when it passed.
 	Preflight func() string
+	// HostTools says which of the host's tools do not leave volumes alone, "" if all do;
+	// looked is false until that is known. nil says nothing about them.
+	HostTools func() (problem string, looked bool)
 }
 
 // Caches is what the node has of volumes.

@@ -68,6 +68,7 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 	} else {
 		setCondition(obj, v1alpha1.ConditionPreflight, false, v1alpha1.ReasonPreflightFailures, problem)
 	}
+	m.reportHostTools(obj)
 	if equality.Semantic.DeepEqual(before, st) {
 		return nil
 	}
@@ -75,6 +76,20 @@ func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome
 		return fmt.Errorf("report pool: %w", err)
 	}
 	return nil
+}
+
+func (m *Manager) reportHostTools(obj *v1alpha1.CachePool) {
+	if m.HostTools == nil {
+		return
+	}
+	problem, looked := m.HostTools()
+	switch {
+	case !looked: // what was said before stays
+	case problem == "":
+		setCondition(obj, v1alpha1.ConditionHostTools, true, v1alpha1.ReasonHostToolsKeptOut, "the host's tools leave alone what pods write")
+	default:
+		setCondition(obj, v1alpha1.ConditionHostTools, false, v1alpha1.ReasonHostToolsLook, problem)
+	}
 }
 
 func quantity(n int64) resource.Quantity { return *resource.NewQuantity(n, resource.BinarySI) }

@@ -3,6 +3,8 @@ package pool
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -31,6 +33,46 @@ func TestReportStreamKey(t *testing.T) {
 		var got v1alpha1.CachePool
 		if err := api.Get(t.Context(), client.ObjectKey{Name: "a"}, &got); err != nil || got.Status.StreamPublicKey != want {
 			t.Errorf("key %q, want %q (%v)", got.Status.StreamPublicKey, want, err)
+		}
+	}
+}
+
+// TestReportHostTools: nothing is said before the host was looked at, and what was said stays
+// while it is looked at anew, after a restart of the plugin.
+func TestReportHostTools(t *testing.T) {
+	scheme, err := kube.NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachePool{}).Build()
+	problem, looked := "", false
+	m := NewManager(Config{Node: "a", Preflight: func() string { return "" }, HostTools: func() (string, bool) { return problem, looked }}, nil, api, nil)
+	for _, step := range []struct {
+		problem string
+		looked  bool
+		want    metav1.ConditionStatus
+		message string
+	}{
+		{"", false, "", ""},
+		{"udev looks", true, metav1.ConditionFalse, "udev looks"},
+		{"", false, metav1.ConditionFalse, "udev looks"},
+		{"", true, metav1.ConditionTrue, "the host's tools leave alone what pods write"},
+	} {
+		problem, looked = step.problem, step.looked
+		obj, err := m.object(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.report(t.Context(), obj, outcome{reason: v1alpha1.ReasonPoolReady}); err != nil {
+			t.Fatal(err)
+		}
+		var got v1alpha1.CachePool
+		if err := api.Get(t.Context(), client.ObjectKey{Name: "a"}, &got); err != nil {
+			t.Fatal(err)
+		}
+		c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionHostTools)
+		if (c != nil) != (step.want != "") || c != nil && (c.Status != step.want || c.Message != step.message) {
+			t.Errorf("%+v: condition %+v", step, c)
 		}
 	}
 }

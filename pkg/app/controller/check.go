@@ -280,7 +280,7 @@ func checkPool(node string, pools []v1alpha1.CachePool, f *findings) {
 		return
 	}
 	f.ok("node %s has a CachePool", node)
-	for _, kind := range []string{v1alpha1.ConditionPreflight, v1alpha1.ConditionReady} {
+	for _, kind := range []string{v1alpha1.ConditionPreflight, v1alpha1.ConditionHostTools, v1alpha1.ConditionReady} {
 		condition := meta.FindStatusCondition(pools[i].Status.Conditions, kind)
 		if condition != nil && condition.Status != metav1.ConditionTrue {
 			f.add("CachePool %s: %s is %s (%s): %s", node, kind, condition.Status, condition.Reason, condition.Message)

@@ -22,6 +22,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
+	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
 	"github.com/nearflash/nearflash/pkg/rpc"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -45,6 +46,8 @@ type Config struct {
 	Pools choiceList
 	// WithoutTargets are targets of the kernel that count as absent, for tests.
 	WithoutTargets commaList
+	// UdevRule has the rule written that keeps the host's udev away from volumes.
+	UdevRule bool
 	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
 	InitiatorNameFile string
 	// Origins has volumes of other CSI drivers attached too (backend csi).
@@ -137,6 +140,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
 	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices and redundancy: what takes the place of --pool-devices and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
+	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
 	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")

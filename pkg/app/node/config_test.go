@@ -17,7 +17,7 @@ func TestConfig(t *testing.T) {
 		"least": {args: base},
 		"all": {args: append(base, "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration",
 			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--health-address=:9808",
-			"--without-targets=clone,iscsi")},
+			"--without-targets=clone,iscsi", "--udev-rule")},
 		"stream": {args: append(base, "--stream-address=192.0.2.1,2001:db8::1", "--stream-port=4000",
 			"--stream-token-file=/token", "--stream-account=system:serviceaccount:storage:nearflash-node")},
 		"half a stream":    {args: append(base, "--stream-address=192.0.2.1"), wantErr: []string{"--stream-token-file", "--stream-account"}},

@@ -13,25 +13,27 @@ import (
 )
 
 // findings are what the preflight said last.
-type findings struct{ essential, iscsi, cache, warm, tracking, sending atomic.Pointer[string] }
+type findings struct{ essential, iscsi, cache, warm, tracking, sending, host atomic.Pointer[string] }
+
+// set notes a finding, nil for none, and logs it if it is new.
+func set(ctx context.Context, p *atomic.Pointer[string], err error) {
+	text := ""
+	if err != nil {
+		text = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
+		klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
+	}
+}
 
 func (f *findings) update(ctx context.Context, n preflight.Node) {
-	set := func(p *atomic.Pointer[string], err error) {
-		text := ""
-		if err != nil {
-			text = strings.ReplaceAll(err.Error(), "\n", "; ")
-		}
-		if old := p.Swap(&text); (old == nil || *old != text) && text != "" {
-			klog.FromContext(ctx).Error(nil, "Preflight", "finding", text)
-		}
-	}
 	found := n.Examine(ctx)
-	set(&f.essential, found.Essential)
-	set(&f.iscsi, found.ISCSI)
-	set(&f.cache, found.Cache)
-	set(&f.warm, found.WarmMove)
-	set(&f.tracking, found.WriteTracking)
-	set(&f.sending, found.Sending)
+	set(ctx, &f.essential, found.Essential)
+	set(ctx, &f.iscsi, found.ISCSI)
+	set(ctx, &f.cache, found.Cache)
+	set(ctx, &f.warm, found.WarmMove)
+	set(ctx, &f.tracking, found.WriteTracking)
+	set(ctx, &f.sending, found.Sending)
 }
 
 func read(p *atomic.Pointer[string]) string {

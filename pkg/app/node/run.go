@@ -47,6 +47,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/peerexport"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
+	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/registration"
 	"github.com/nearflash/nearflash/pkg/reservation"
@@ -60,6 +61,8 @@ const (
 	apiTimeout = 15 * time.Second
 	// poolEvery, repairEvery and preflightEvery are the pauses of the loops.
 	poolEvery, repairEvery, preflightEvery = 30 * time.Second, 15 * time.Second, 30 * time.Second
+	// hostToolsEvery is the pause between two looks at the host's tools.
+	hostToolsEvery = 2 * time.Minute
 	// changeEvery is the pause between two comparisons of attached volumes with their
 	// records. A change of a record is seen at once.
 	changeEvery = 15 * time.Second
@@ -80,6 +83,7 @@ const (
 type plugin struct {
 	cfg       Config
 	preflight preflight.Node
+	hostTools hosttools.Host
 	findings  *findings
 	pool      *pool.Manager
 	attacher  *attach.Attacher
@@ -129,6 +133,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	log.Info("Starting", "version", cfg.Version, "node", cfg.NodeName, "endpoint", cfg.Endpoint)
 	p.preflight.LoadModules(ctx)
 	p.findings.update(ctx, p.preflight)
+	p.placeUdevRule(ctx)
 	p.listenForStreams(ctx)
 	if err := p.pool.Reconcile(ctx); err != nil {
 		// The API server may be late; the loop comes back to it, and volumes
@@ -139,6 +144,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	p.attacher.AdoptNames(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
 	group.Go(func() error { p.repeatPreflight(ctx); return nil })
+	group.Go(func() error { p.lookAtHostTools(ctx); return nil })
 	// The first pass of the repair runs beside the first requests: the lock of a
 	// volume keeps them apart, and each finds by the journal what the other did.
 	group.Go(func() error { p.attacher.Run(ctx, repairEvery); return nil })
@@ -212,6 +218,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
+	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
 	if p.initiator, err = p.preflight.InitiatorName(); err != nil && (!cfg.Origins || !errors.Is(err, fs.ErrNotExist) || usesISCSI(entries)) {
 		// It is read only here, and without it no LUN can be attached, or left.
 		return nil, err
@@ -224,7 +231,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
 		Choices:      cfg.Pools,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
-		InitiatorIQN: p.initiator, Preflight: p.problems, Events: recorder, StreamPublicKey: p.streamPublicKey,
+		InitiatorIQN: p.initiator, Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{

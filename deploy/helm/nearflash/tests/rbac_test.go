@@ -22,11 +22,23 @@ type grant struct {
 // metricsReader is the role that an administrator binds.
 const metricsReader = "ClusterRole/nearflash-metrics-reader"
 
+// people are the roles that Kubernetes' own view and edit take in.
+const viewers, editors = "ClusterRole/nearflash-view", "ClusterRole/nearflash-edit"
+
 func wantGrants() map[string][]grant {
 	const controller, scheduling, check = "nearflash-controller", "nearflash-scheduling", "nearflash-check"
 	return map[string][]grant{
 		metricsReader: {
 			{"/metrics", "get", "for whoever scrapes; nobody has it unless podMonitor.enabled"},
+		},
+		viewers: {
+			{"nearflash.io/cachedvolumes", "get list watch", "whoever may look at all namespaces looks at their volumes"},
+			{"nearflash.io/cachepools", "get list watch", "and at what the nodes have for them"},
+			{"nearflash.io/cachemigrations", "get list watch", "and at what moves"},
+			{"nearflash.io/cachehotsets", "get list watch", "which a move may begin with"},
+		},
+		editors: {
+			{"nearflash.io/cachedvolumes", "patch update", "mode, size, flush, drop and migrate; no status, by which writes are given up, and no pools"},
 		},
 		"ClusterRole/" + controller: {
 			{"nearflash.io/cachedvolumes", "get list watch create update patch delete", "it makes, fences and forgets volumes"},
@@ -220,7 +232,7 @@ func TestRoleBindings(t *testing.T) {
 	}
 	want := map[string]string{}
 	for role := range withOriginGrants() {
-		if role == metricsReader {
+		if role == metricsReader || role == viewers || role == editors {
 			continue
 		}
 		account := "nearflash-controller"
@@ -271,4 +283,20 @@ func sorted(words string) string {
 	fields := strings.Fields(words)
 	slices.Sort(fields)
 	return strings.Join(fields, " ")
+}
+
+// TestAggregation: Kubernetes' own roles take in those of people, and no others.
+func TestAggregation(t *testing.T) {
+	const prefix = "rbac.authorization.k8s.io/aggregate-to-"
+	got := map[string]string{}
+	for _, object := range mustTemplate(t, valuesArgs("origins")...) {
+		for label, value := range object.GetLabels() {
+			if to, found := strings.CutPrefix(label, prefix); found && value == "true" {
+				got[object.GetKind()+"/"+object.GetName()] += to
+			}
+		}
+	}
+	if diff := cmp.Diff(map[string]string{viewers: "view", editors: "edit"}, got); diff != "" {
+		t.Errorf("aggregated (-want +rendered):\n%s", diff)
+	}
 }

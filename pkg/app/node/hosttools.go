@@ -1,0 +1,41 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
+)
+
+// placeUdevRule writes the rule that keeps the host's udev away from volumes, or removes it.
+// Nothing rests on it: a host where it cannot be written has a finding.
+func (p *plugin) placeUdevRule(ctx context.Context) {
+	if err := hosttools.PlaceRule(hosttools.RuleDir, p.cfg.UdevRule); err != nil {
+		klog.FromContext(ctx).Error(err, "Rule of udev could not be written or removed", "wanted", p.cfg.UdevRule, "directory", hosttools.RuleDir)
+	}
+}
+
+// hostProblems is what the last look at the host's tools found; looked is false before it.
+func (p *plugin) hostProblems() (problem string, looked bool) {
+	if s := p.findings.host.Load(); s != nil {
+		return *s, true
+	}
+	return "", false
+}
+
+// lookAtHostTools notices what an administrator changes of the host's tools. They are looked at
+// beside everything else: no volume waits for them.
+func (p *plugin) lookAtHostTools(ctx context.Context) {
+	tick := time.NewTicker(hostToolsEvery)
+	defer tick.Stop()
+	for {
+		set(ctx, &p.findings.host, p.hostTools.Problems(ctx))
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package hosttools
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// page is where the remedies are.
+const page = "docs/how-to/host-tools.md"
+
+// Facts are what the host says of its tools.
+type Facts struct {
+	// Udev reports whether udev runs, and Rules has the texts of the files of rules that are in
+	// force, by their names.
+	Udev  bool
+	Rules map[string]string
+
+	Multipath MultipathFacts
+	LVM       LVMFacts
+}
+
+// MultipathFacts are about multipathd.
+type MultipathFacts struct {
+	Runs bool
+	// Config is its answer to "show config", and Err why there is none.
+	Config string
+	Err    error
+}
+
+// LVMFacts are about the host's LVM.
+type LVMFacts struct {
+	// Config is the answer of lvmconfig with all defaults, and Err why there is none.
+	Config string
+	Err    error
+	// UseDevicesFile is what the host's own files say of use_devicesfile, "" if nothing: the
+	// default differs between distributions.
+	UseDevicesFile string
+	// DevicesFile reports whether the file with the devices of LVM is there.
+	DevicesFile bool
+}
+
+// Problems says which of the host's tools look into what pods write, or take its disks, with the
+// remedy; nil if none does. What could not be found out counts as a problem.
+func (f Facts) Problems() error { return errors.Join(f.udev(), f.multipathd()) }
+
+func (f Facts) udev() error {
+	if !f.Udev {
+		return nil
+	}
+	const remedy = "remedy: node.udevRule of the chart, or the rule of " + page
+	switch have, there := f.Rules[RuleFile]; {
+	case there && sameRule(have, rule):
+		return nil
+	case there:
+		return fmt.Errorf("the udev rule %s on the node is not the one of this version; %s", RuleFile, remedy)
+	}
+	text := "the host's udev names links in /dev/disk by what pods write"
+	if tools := f.tools(); len(tools) > 0 {
+		text += ", and hands it to " + strings.Join(tools, ", ")
+	}
+	return fmt.Errorf("%s: no rule %s is on the node; %s", text, RuleFile, remedy)
+}
+
+// starts are the tools that rules of udev start, and what tells such a rule.
+var starts = []struct {
+	tool string
+	line *regexp.Regexp
+}{
+	{"LVM", regexp.MustCompile(`\bpvscan\b`)},
+	{"MD RAID", regexp.MustCompile(`\bmdadm\b.*\s(--incremental|-I)\s`)},
+	{"btrfs", regexp.MustCompile(`\{builtin\}\+?="btrfs `)},
+	{"bcache", regexp.MustCompile(`\bbcache-register\b`)},
+	{"dmraid", regexp.MustCompile(`\bdmraid`)},
+}
+
+// tools are those that udev starts for whatever it finds on a disk.
+func (f Facts) tools() []string {
+	var out []string
+	for _, s := range starts {
+		if f.started(s.line) && (s.tool != "LVM" || !f.LVM.keepsOut()) {
+			out = append(out, s.tool)
+		}
+	}
+	return out
+}
+
+func (f Facts) started(by *regexp.Regexp) bool {
+	for _, text := range f.Rules {
+		if slices.ContainsFunc(active(text), by.MatchString) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f Facts) multipathd() error {
+	const remedy = "remedy: the blacklist of " + page
+	m := f.Multipath
+	if !m.Runs {
+		return nil
+	}
+	if m.Err != nil {
+		return fmt.Errorf("multipathd runs on the node, and whether it leaves the disks of volumes alone is not known: %w; %s", m.Err, remedy)
+	}
+	config, err := parseMultipath(m.Config)
+	if err != nil {
+		return fmt.Errorf("multipathd runs on the node, and its configuration cannot be read: %w; %s", err, remedy)
+	}
+	if taken := config.taken(); len(taken) > 0 {
+		return fmt.Errorf("multipathd takes %s for itself (find_multipaths %q, and no entry of its blacklist covers them); %s", strings.Join(taken, " and "), config.findMultipaths, remedy)
+	}
+	return nil
+}
