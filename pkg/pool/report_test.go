@@ -59,7 +59,7 @@ func TestReportHostTools(t *testing.T) {
 		{"", true, metav1.ConditionTrue, "the host's tools leave alone what pods write"},
 	} {
 		problem, looked = step.problem, step.looked
-		obj, err := m.object(t.Context())
+		obj, err := m.object(t.Context(), m.Default, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
