@@ -34,8 +34,8 @@ type Checker struct {
 // it may be misspelt.
 var system = []string{
 	"apt-get", "bash", "blkdiscard", "cat", "cd", "chmod", "cp", "ctr", "df", "dmsetup", "docker", "echo", "exit", "fio", "git", "grep", "head", "install",
-	"journalctl", "ls", "lsblk", "lvchange", "lvcreate", "lvs", "mkdir", "modprobe", "openssl", "printf", "rm", "sha256sum", "sleep", "sudo", "sync", "systemctl",
-	"tar", "targetcli", "tc", "test", "vgchange", "vgcreate", "vgremove", "vgs", "wipefs", "xargs",
+	"journalctl", "ls", "lsblk", "lvchange", "lvcreate", "lvs", "mkdir", "modprobe", "openssl", "printf", "rm", "sh", "sha256sum", "sleep", "sudo", "sync", "systemctl",
+	"tar", "targetcli", "tc", "test", "tr", "vgchange", "vgcreate", "vgremove", "vgs", "wipefs", "xargs",
 }
 
 // checked are programs whose words are checked.

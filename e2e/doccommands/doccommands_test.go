@@ -135,7 +135,7 @@ func TestWrongDocuments(t *testing.T) {
 		"helm get flag":          {"    helm get values x --now\n", "helm get values has no flag --now"},
 		"helm value":             {"    helm upgrade nearflash deploy/helm/nearflash --reuse-values --set node.pool.device=/dev/sdb\n", "additional properties 'device' not allowed"},
 		"chart":                  {"    helm install x deploy/helm/nearflsh\n", "there is no chart in deploy/helm/nearflsh"},
-		"values":                 {"```yaml\nnode:\n  pools: []\n```\n", "additional properties 'pools' not allowed"},
+		"values":                 {"```yaml\nnode:\n  disks: []\n```\n", "additional properties 'disks' not allowed"},
 		"values without a fence": {"    volumeAttributesClasses:\n      - name: x\n        parameters:\n          fsType: xfs\n", "additional properties 'fsType' not allowed"},
 		"class":                  {"    apiVersion: storage.k8s.io/v1\n    kind: StorageClass\n    metadata: {name: x}\n    provisioner: csi.nearflash.io\n    parameters: {cacheMod: none}\n", `unknown parameter "cacheMod"`},
 		"attributes":             {"    apiVersion: storage.k8s.io/v1\n    kind: VolumeAttributesClass\n    metadata: {name: x}\n    driverName: csi.nearflash.io\n    parameters: {fsType: xfs}\n", `unknown mutable parameter "fsType"`},

@@ -174,9 +174,9 @@ func (c *cluster) testControllerAccount(t *testing.T) {
 	if err := c.admin.Create(ctx, pool); err != nil {
 		t.Fatal(err)
 	}
-	forbidden(t, "delete a pool", controller.Delete(ctx, pool))
 	word := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"deleted":[{"volumeName":"v","volumeUID":"u","generation":1}]}}`))
 	allowed(t, "tell a node what was deleted", controller.Status().Patch(ctx, pool, word))
+	allowed(t, "delete the pool of a node that is gone", controller.Delete(ctx, pool))
 	allowed(t, "read the CHAP secret", controller.Get(ctx, client.ObjectKeyFromObject(c.chapSecret(t)), &corev1.Secret{}))
 
 	forbidden(t, "read another secret", controller.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "x"}, &corev1.Secret{}))

@@ -32,8 +32,8 @@ type constraints struct {
 func TestSecurityContextConstraints(t *testing.T) {
 	base := []string{"--set", "openshift.securityContextConstraints=true"}
 	for name, args := range map[string][]string{
-		"everything":   {"--set", "target.address=s:9443", "--set", "target.tls.existingSecret=x", "--set", "metrics.certSecret=y"},
-		"host network": {"--set", "target.address=s:9443", "--set", "target.tls.existingSecret=x", "--set", "metrics.certSecret=y", "--set", "controller.hostNetwork=true"},
+		"everything":   {"--set", "target.address=s:9443", "--set", "target.tls.existingSecret=x", "--set", "metrics.certSecret=certificates"},
+		"host network": {"--set", "target.address=s:9443", "--set", "target.tls.existingSecret=x", "--set", "metrics.certSecret=certificates", "--set", "controller.hostNetwork=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := mustTemplate(t, append(slices.Clone(base), args...)...)

@@ -18,7 +18,7 @@ func (c *cluster) testPodSecurity(t *testing.T) {
 		c.make(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: level, Labels: map[string]string{"pod-security.kubernetes.io/enforce": level}}})
 		for _, pod := range podsIn(t, mustTemplate(t, valuesArgs("target")...)) {
 			spec := *pod.spec.DeepCopy()
-			spec.ServiceAccountName, spec.PriorityClassName = "", "" // which there are not here
+			spec.PriorityClassName = "" // there are none here
 			err := c.admin.Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: level, Name: pod.name}, Spec: spec}, client.DryRunAll)
 			switch want := level != "privileged" && pod.name == "nearflash-node"; {
 			case want && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "violates PodSecurity")):
