@@ -133,8 +133,10 @@ func TestPush(t *testing.T) {
 	archive := filepath.Join(r.out, "nearflash-1.2.3.tgz")
 	run("push", archive, repository, "--plain-http")
 	pulled := run("template", "nearflash", repository+"/nearflash", "--version", "1.2.3", "--plain-http", "--kube-version", "1.36.0")
-	if pulled == "" || pulled != run("template", "nearflash", archive, "--kube-version", "1.36.0") {
-		t.Error("the chart from the registry renders differently")
+	packed := run("template", "nearflash", archive, "--kube-version", "1.36.0")
+	// Before it helm says where it has the chart from.
+	if packed == "" || !strings.HasSuffix(pulled, packed) {
+		t.Errorf("the chart from the registry renders differently: %.300s", pulled)
 	}
 }
 

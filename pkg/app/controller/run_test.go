@@ -209,7 +209,7 @@ func account(admin *rest.Config) *rest.Config {
 }
 
 func testStatic(t *testing.T, config *rest.Config, api client.Client) {
-	a := startApp(t, config, func(c *Config) { c.CHAPSecret = "nearflash-chap" })
+	a := startApp(t, config, func(c *Config) { c.CHAPSecret, c.CHAPUsername = "nearflash-chap", "nearflash" })
 	defer a.end(t)
 	a.waitFor(t, "/readyz", http.StatusOK)
 	eventually(t, "the CHAP account is made", func() bool {

@@ -170,8 +170,9 @@ func (f *fleet) grow(nodes, volumes int) {
 func (f *fleet) makeNode(ctx context.Context, i int) error {
 	name := nodeName(i)
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	for _, obj := range []client.Object{
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}},
+		node,
 		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
 			Drivers: []storagev1.CSINodeDriver{{Name: driver.Name, NodeID: name}},
 		}},
@@ -180,6 +181,12 @@ func (f *fleet) makeNode(ctx context.Context, i int) error {
 		if err := f.api.Create(ctx, obj); err != nil {
 			return err
 		}
+	}
+	// The API server marks a new node as not ready, and no controller is there that would take
+	// that back.
+	node.Spec.Taints = nil
+	if err := f.api.Update(ctx, node); err != nil {
+		return err
 	}
 	pool.Status.InitiatorIQN = initiator(i)
 	pool.Status.Free = *resource.NewQuantity(int64(100+i%7)*gib, resource.BinarySI)
