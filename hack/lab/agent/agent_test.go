@@ -130,7 +130,7 @@ func TestSupervisorRestart(t *testing.T) {
 	if got := s.counts()["x"]; got != 1 {
 		t.Errorf("%d starts, want 1", got)
 	}
-	if err := s.runOnce("x", exec.Command("/nonexistent")); !os.IsNotExist(err) {
+	if err := s.runOnce("x", exec.Command(filepath.Join(t.TempDir(), "none"))); !os.IsNotExist(err) {
 		t.Errorf("error %v for a program that is not there", err)
 	}
 }
