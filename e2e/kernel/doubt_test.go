@@ -23,7 +23,7 @@ func (d *disk) returns() {
 	d.m.t.Helper()
 	d.unstage()
 	d.stage()
-	d.wantBegan("Reuse")
+	d.wantBegan(beganKept)
 }
 
 // fails uses the volume while its origin answers with errors: it writes what is cached, or
@@ -99,7 +99,7 @@ func TestKernelOriginErrors(t *testing.T) {
 		d.unstage()
 		d.wantDropped(string(mode))
 		d.stage()
-		d.wantBegan("Create")
+		d.wantBegan(beganEmpty)
 		sameDevices(t, d.device(), d.originDevice())
 		d.heat(4 * mib)
 		d.forgetReasons()
@@ -216,7 +216,7 @@ func TestKernelOriginReserved(t *testing.T) {
 	a := l.paths(m.initiatorAs(initiatorA), portalA)
 	mustTake(t, asPaths(a), reservation.KeyOf("uid-reserved", 1))
 	d.give(nodeName)
-	for _, how := range []string{"Create", "Reuse", "Reuse"} {
+	for _, how := range []string{beganEmpty, beganKept, beganKept} {
 		d.stage()
 		d.wantBegan(how)
 		d.heat(4 * mib)

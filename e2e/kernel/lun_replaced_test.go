@@ -60,11 +60,11 @@ func TestKernelLUNReplaced(t *testing.T) {
 	if !slices.Contains(rec.Reasons, v1alpha1.ReasonOriginReplaced) {
 		t.Errorf("what was said: %v", rec.Reasons)
 	}
-	d.wantBegan("Create")
+	d.wantBegan(beganEmpty)
 	check(t, d.device(), aligned(4*mib), 0)
 	d.unstage()
 	d.stage()
-	d.wantBegan("Reuse")
+	d.wantBegan(beganKept)
 	d.unstage()
 	back()
 	d.stage()
@@ -98,7 +98,7 @@ func TestKernelLUNReplaced(t *testing.T) {
 	}
 	back()
 	d.stage()
-	d.wantBegan("Recover")
+	d.wantBegan(beganUnclean)
 	check(t, d.device(), data, 0)
 	d.unstage()
 	d.remove()

@@ -183,7 +183,7 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		mustPass(t, "start of the driver", driver.Start(t.Context()))
 		d.unstage()
 		d.stage()
-		d.wantBegan("Reuse")
+		d.wantBegan(beganKept)
 		d.forgetReasons()
 
 		grown := d.size + 32*mib
@@ -210,7 +210,7 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.unstage()
 		d.wantDropped(string(mode))
 		d.stage()
-		d.wantBegan("Create")
+		d.wantBegan(beganEmpty)
 		sameDevices(t, d.device(), d.originDevice())
 		if mode == volume.ModeWriteback {
 			wantContent(t, d.originDevice(), data)

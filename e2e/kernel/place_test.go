@@ -167,12 +167,12 @@ func TestKernelPlaceExtended(t *testing.T) {
 	// What a version before made apart is not used again.
 	alone.unstage()
 	alone.stage()
-	alone.wantBegan("Reuse")
+	alone.wantBegan(beganKept)
 	alone.unstage()
 	m.must("lvchange", "--activate", "y", pool.VolumeGroup(nodeName)+"/alone.data")
 	m.must("pvmove", "--name", "alone.data", ssds[2], ssds[0])
 	alone.stage()
-	alone.wantBegan("Create")
+	alone.wantBegan(beganEmpty)
 	alone.wantTogether("made anew")
 	alone.unstage()
 	alone.remove()
@@ -181,6 +181,13 @@ func TestKernelPlaceExtended(t *testing.T) {
 	before.remove()
 	after.remove()
 }
+
+// How a cache began, as the report says it first.
+const (
+	beganEmpty   = "a new, empty cache"
+	beganKept    = "the cache that was kept"
+	beganUnclean = "the cache as it was before the unclean stop"
+)
 
 // wantBegan: the report says how the cache began.
 func (d *disk) wantBegan(how string) {
