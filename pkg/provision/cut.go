@@ -244,20 +244,17 @@ func (s *Service) lost(ctx context.Context, name string) (bool, error) {
 // lives says so again after a restore of etcd; what one that is not heard of has said is old.
 func (s *Service) usedOn(ctx context.Context, id volume.ID) (string, error) {
 	name := corev1.UniqueVolumeName("kubernetes.io/csi/" + s.driver + "^" + string(id))
-	page := corev1.NodeList{}
-	for {
-		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
-			return "", records.Error("list Nodes", err)
-		}
+	page, found := corev1.NodeList{}, ""
+	err := records.Pages(ctx, s.client, &page, "Nodes", func() bool {
 		for i := range page.Items {
 			if n := &page.Items[i]; kube.NodeReady(n) && slices.Contains(n.Status.VolumesInUse, name) {
-				return n.Name, nil
+				found = n.Name
+				return false
 			}
 		}
-		if page.Continue == "" {
-			return "", nil
-		}
-	}
+		return true
+	})
+	return found, err
 }
 
 // takeCutStep takes one step. Each may be repeated from its beginning.

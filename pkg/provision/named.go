@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -28,10 +26,7 @@ type Named struct {
 func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named, error) {
 	n := &Named{Owned: map[string][]v1alpha1.CachedVolume{}, admitted: map[place]map[string]volume.ID{}}
 	page := v1alpha1.CachedVolumeList{}
-	for {
-		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
-			return nil, records.Error("list CachedVolumes", err)
-		}
+	err := records.Pages(ctx, s.client, &page, "CachedVolumes", func() bool {
 		for i := range page.Items {
 			obj := &page.Items[i]
 			if owner := obj.Status.OwnerNode; nodes[owner] {
@@ -41,9 +36,10 @@ func (s *Service) NamedNodes(ctx context.Context, nodes map[string]bool) (*Named
 				_, n.unknown = s.storage(placeOf(obj), volume.ErrUnavailable)
 			}
 		}
-		if page.Continue == "" {
-			break
-		}
+		return true
+	})
+	if err != nil {
+		return nil, err
 	}
 	for _, at := range s.configured() {
 		storage, err := s.storage(at, volume.ErrUnavailable)

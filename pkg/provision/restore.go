@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
+	"k8s.io/utils/ptr"
 )
 
 // ReasonRecordRestored is the reason of the Warning event that a record was older
@@ -124,22 +122,22 @@ func (s *Service) poolOf(ctx context.Context, at place, initiator string) (*v1al
 		return s.pool(ctx, initiator)
 	}
 	var found *v1alpha1.CachePool
+	several := false
 	page := v1alpha1.CachePoolList{}
-	for {
-		if err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue)); err != nil {
-			return nil, records.Error("list CachePools", err)
-		}
+	err := records.Pages(ctx, s.client, &page, "CachePools", func() bool {
 		for i := range page.Items {
-			if !strings.EqualFold(page.Items[i].Status.InitiatorIQN, initiator) {
-				continue
+			if strings.EqualFold(page.Items[i].Status.InitiatorIQN, initiator) {
+				several = found != nil
+				found = page.Items[i].DeepCopy()
 			}
-			if found != nil {
-				return nil, nil
+			if several {
+				return false
 			}
-			found = page.Items[i].DeepCopy()
 		}
-		if page.Continue == "" {
-			return found, nil
-		}
+		return true
+	})
+	if err != nil || several {
+		return nil, err
 	}
+	return found, nil
 }

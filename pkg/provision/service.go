@@ -14,6 +14,7 @@ package provision
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,9 +27,6 @@ import (
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-// listPage is the number of objects asked for at once.
-const listPage = 500
 
 // Config is what a Service works with.
 type Config struct {
@@ -99,21 +97,20 @@ func (s *Service) Get(ctx context.Context, id volume.ID) (volume.Volume, error) 
 func (s *Service) List(ctx context.Context) ([]volume.Volume, error) {
 	out := []volume.Volume{}
 	page := v1alpha1.CachedVolumeList{}
-	for {
-		err := s.client.List(ctx, &page, client.Limit(listPage), client.Continue(page.Continue))
-		if err != nil {
-			return nil, records.Error("list CachedVolumes", err)
-		}
+	var unread error
+	err := records.Pages(ctx, s.client, &page, "CachedVolumes", func() bool {
 		for i := range page.Items {
 			v, err := records.Volume(&page.Items[i])
 			if err != nil {
-				return nil, err
+				unread = err
+				return false
 			}
 			out = append(out, v)
 		}
-		if page.Continue == "" {
-			break
-		}
+		return true
+	})
+	if err = errors.Join(err, unread); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(out, func(a, b volume.Volume) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil

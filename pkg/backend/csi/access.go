@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -36,7 +37,7 @@ func (b *Backend) AdmittedHosts(ctx context.Context) (map[string]volume.ID, erro
 	out, ours := map[string]volume.ID{}, client.HasLabels{LabelVolume}
 	claims, attachments := &corev1.PersistentVolumeClaimList{}, &storagev1.VolumeAttachmentList{}
 	var unread error
-	err := b.pages(ctx, claims, "claims", func() bool {
+	err := records.Pages(ctx, b.api, claims, "claims", func() bool {
 		for i := range claims.Items {
 			claim := &claims.Items[i]
 			_, admitted, err := readState(claim)
@@ -50,7 +51,7 @@ func (b *Backend) AdmittedHosts(ctx context.Context) (map[string]volume.ID, erro
 	if err = errors.Join(err, unread); err != nil {
 		return nil, err
 	}
-	err = b.pages(ctx, attachments, "VolumeAttachments", func() bool {
+	err = records.Pages(ctx, b.api, attachments, "VolumeAttachments", func() bool {
 		for i := range attachments.Items {
 			va := &attachments.Items[i]
 			out[strings.ToLower(va.Spec.NodeName)] = volume.ID(va.Labels[LabelVolume])

@@ -35,7 +35,7 @@ func (b *Backend) refusal(ctx context.Context, err error, va *storagev1.VolumeAt
 	}
 	have := int64(0)
 	list := &storagev1.VolumeAttachmentList{}
-	failed := b.pages(ctx, list, "VolumeAttachments", func() bool {
+	failed := records.Pages(ctx, b.api, list, "VolumeAttachments", func() bool {
 		for i := range list.Items {
 			if takesPlace(&list.Items[i], va) {
 				have++

@@ -20,7 +20,7 @@ import (
 func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (string, error) {
 	own, user := b.attachmentName(id), ""
 	attachments := &storagev1.VolumeAttachmentList{}
-	err := b.pages(ctx, attachments, "VolumeAttachments", func() bool {
+	err := records.Pages(ctx, b.api, attachments, "VolumeAttachments", func() bool {
 		for i := range attachments.Items {
 			va := &attachments.Items[i]
 			if pv != "" && ptr.Deref(va.Spec.Source.PersistentVolumeName, "") == pv && va.Name != own {
@@ -33,7 +33,7 @@ func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (str
 		return user, err
 	}
 	pods := &corev1.PodList{}
-	err = b.pages(ctx, pods, "pods", func() bool {
+	err = records.Pages(ctx, b.api, pods, "pods", func() bool {
 		if i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return uses(&p, string(id)) }); i >= 0 {
 			user = fmt.Sprintf("pod %s/%s", b.namespace, pods.Items[i].Name)
 		}
@@ -47,7 +47,7 @@ func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (str
 func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersistentVolumeSource) error {
 	other := ""
 	all := &corev1.PersistentVolumeList{}
-	err := b.pages(ctx, all, "PersistentVolumes", func() bool {
+	err := records.Pages(ctx, b.api, all, "PersistentVolumes", func() bool {
 		for i := range all.Items {
 			if c := all.Items[i].Spec.CSI; c != nil && c.Driver == src.Driver && c.VolumeHandle == src.VolumeHandle && all.Items[i].Name != name {
 				other = all.Items[i].Name
@@ -78,17 +78,4 @@ func (b *Backend) unused(ctx context.Context, id volume.ID, pv string) error {
 		err = fmt.Errorf("%w: %s uses PersistentVolume %s, which is the origin of volume %s", volume.ErrInUse, user, pv, id)
 	}
 	return err
-}
-
-// pages reads a list page by page, as long as the reader of a page goes on.
-func (b *Backend) pages(ctx context.Context, list client.ObjectList, what string, goOn func() bool, opts ...client.ListOption) error {
-	for {
-		all := append(slices.Clone(opts), client.Limit(listPage), client.Continue(list.GetContinue()))
-		if err := records.Error("list "+what, b.api.List(ctx, list, all...)); err != nil {
-			return err
-		}
-		if !goOn() || list.GetContinue() == "" {
-			return nil
-		}
-	}
 }
