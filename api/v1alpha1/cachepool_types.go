@@ -304,3 +304,6 @@ type CachePoolList struct {
 	// +required
 	Items []CachePool `json:"items"`
 }
+
+// FromFlags reports whether the node plugin made the object from its flags ([LabelPoolSource]).
+func (p *CachePool) FromFlags() bool { return p.Labels[LabelPoolSource] == PoolSourceFlags }

@@ -159,7 +159,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 		spec = *last
 	}
 	dctx, cancel := context.WithTimeout(ctx, devicesTimeout)
-	mayTake := apiErr == nil && (chooseErr == nil || !fromFlags(obj))
+	mayTake := apiErr == nil && (chooseErr == nil || !obj.FromFlags())
 	st := m.reconcileDevices(dctx, spec, mayTake)
 	cancel()
 	m.view.Store(&st.view)

@@ -32,16 +32,11 @@ func (m *Manager) object(ctx context.Context, flags v1alpha1.CachePoolSpec, unkn
 	if err != nil {
 		return nil, err
 	}
-	if fromFlags(&obj) && unknown == nil && !equality.Semantic.DeepEqual(obj.Spec, flags) {
+	if obj.FromFlags() && unknown == nil && !equality.Semantic.DeepEqual(obj.Spec, flags) {
 		obj.Spec = flags
 		return &obj, m.api.Update(ctx, &obj)
 	}
 	return &obj, nil
-}
-
-// fromFlags tells an object that a plugin has made.
-func fromFlags(obj *v1alpha1.CachePool) bool {
-	return obj.Labels[v1alpha1.LabelPoolSource] == v1alpha1.PoolSourceFlags
 }
 
 // report writes the status when it changed.

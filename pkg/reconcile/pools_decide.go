@@ -40,7 +40,7 @@ func decidePool(f poolFacts) poolVerdict {
 	if f.Present {
 		return poolVerdict{Present: true}
 	}
-	if f.Pool.Labels[v1alpha1.LabelPoolSource] != v1alpha1.PoolSourceFlags {
+	if !f.Pool.FromFlags() {
 		return keep(v1alpha1.ReasonMadeByAdministrator, "The pool was not made by the node plugin from its flags; delete it if it is not needed any more.")
 	}
 	if kept := keptWrites(&f.Pool.Status); len(kept) > 0 {
