@@ -2,8 +2,8 @@ package node
 
 import (
 	"context"
-	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
@@ -28,14 +28,5 @@ func (p *plugin) hostProblems() (problem string, looked bool) {
 // lookAtHostTools notices what an administrator changes of the host's tools. They are looked at
 // beside everything else: no volume waits for them.
 func (p *plugin) lookAtHostTools(ctx context.Context) {
-	tick := time.NewTicker(hostToolsEvery)
-	defer tick.Stop()
-	for {
-		set(ctx, &p.findings.host, p.hostTools.Problems(ctx))
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { set(ctx, &p.findings.host, p.hostTools.Problems(ctx)) }, hostToolsEvery)
 }

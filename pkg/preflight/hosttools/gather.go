@@ -46,7 +46,9 @@ func (h Host) gather(ctx context.Context) (f Facts, err error) {
 		return f, err
 	}
 	f.Multipath = h.multipath(ctx)
-	f.LVM = h.lvm(ctx, root)
+	if f.Udev { // nobody else shows LVM anything
+		f.LVM = h.lvm(ctx, root)
+	}
 	return f, nil
 }
 
