@@ -112,8 +112,7 @@ func (s *space) groupClass(ctx context.Context, parameters map[string]string) st
 		ObjectMeta: metav1.ObjectMeta{GenerateName: s.name + "-"}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		Parameters: parameters,
 	}
-	Expect(k.API.Create(ctx, class)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(k.API.Delete(ctx, class))).To(Succeed()) })
+	forSpec(ctx, class)
 	return class.Name
 }
 

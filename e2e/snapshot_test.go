@@ -25,9 +25,15 @@ func (s *space) snapshotClass(ctx context.Context, parameters map[string]string)
 		ObjectMeta: metav1.ObjectMeta{GenerateName: s.name + "-"}, Driver: cluster.DriverName, DeletionPolicy: snapshotv1.VolumeSnapshotContentDelete,
 		Parameters: parameters,
 	}
-	Expect(k.API.Create(ctx, class)).To(Succeed())
-	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(k.API.Delete(ctx, class))).To(Succeed()) })
+	forSpec(ctx, class)
 	return class.Name
+}
+
+// forSpec makes an object that is deleted when the spec is over.
+func forSpec(ctx context.Context, obj client.Object) {
+	GinkgoHelper()
+	Expect(k.API.Create(ctx, obj)).To(Succeed())
+	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(k.API.Delete(ctx, obj))).To(Succeed()) })
 }
 
 // snapshot makes a snapshot of a volume and waits until volumes can be made of it.
