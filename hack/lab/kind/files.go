@@ -74,7 +74,7 @@ func (s storage) configuration() driver.M {
 func (s storage) values(ca []byte, client pki.Pair) driver.M {
 	v := driver.ChartValues(s.address, string(ca), string(client.Cert), string(client.Key))
 	// Not on the control plane, which has neither the images nor a disk.
-	v["node"] = driver.M{"tolerations": []any{}}
+	v["node"] = driver.M{"tolerations": []any{}, "udevRule": true}
 	// The API server reaches the scheduling webhook on every network that way.
 	v["controller"] = driver.M{"hostNetwork": true}
 	return v

@@ -246,7 +246,9 @@ func chartValues(ca, cert, key string, images []string, origins bool) map[string
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
 	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
 	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
-	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir, "podAnnotations": roll}
+	values["node"] = driver.M{
+		"pool": driver.M{"devices": []string{plan.SecondDisk}}, "udevRule": true, "faultDir": FaultDir, "podAnnotations": roll,
+	}
 	values["controller"] = driver.M{"podAnnotations": roll}
 	values["snapshots"] = driver.M{"enabled": true, "groups": true}
 	if origins {
