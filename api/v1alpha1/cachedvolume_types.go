@@ -131,7 +131,7 @@ type OriginSource struct {
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
-// cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
+// cacheMode, cacheSize, maxCacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAgeSeconds, warmStart,
 // flushRequest and the request to prewarm may be changed while the volume is attached.
 //
 // +kubebuilder:validation:XValidation:rule="self.cacheMode != 'writeback' || (has(self.acceptDirtyLoss) && self.acceptDirtyLoss == 'node-loss')",message="cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss"
@@ -190,6 +190,14 @@ type CachedVolumeSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]?|100)%$') || (self.matches('^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('4Ei')) && double(int(quantity(self).asApproximateFloat())) == quantity(self).asApproximateFloat())",message="cacheSize must be a whole number of bytes, such as 10Gi or 1.5Gi, or 1% to 100%"
 	CacheSize string `json:"cacheSize,omitempty"`
+
+	// maxCacheSize is the most that the cache has, a quantity of bytes ("50Gi"); a larger
+	// cacheSize is cut down to it. Absent is no maximum.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[0-9]+([.][0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$') && quantity(self).isGreaterThan(quantity('0')) && quantity(self).isLessThan(quantity('4Ei')) && double(int(quantity(self).asApproximateFloat())) == quantity(self).asApproximateFloat()",message="maxCacheSize must be a whole number of bytes, such as 50Gi or 1.5Gi"
+	MaxCacheSize string `json:"maxCacheSize,omitempty"`
 
 	// chunkSizeBytes is the size of a cache block in bytes, a multiple of
 	// 32768; 0 lets the node choose by the size of the cache.

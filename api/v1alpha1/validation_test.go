@@ -129,8 +129,17 @@ func testCreate(t *testing.T, c client.Client) {
 			},
 			want: `spec: Invalid value: cacheMode writeback loses acknowledged writes when a node is lost before they are flushed: acceptDirtyLoss must be node-loss`,
 		},
-		"none without a size":    {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
-		"none with a size":       {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
+		"none without a size": {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode, s.CacheSize = v1alpha1.CacheModeNone, "" }},
+		"none with a size":    {change: func(s *v1alpha1.CachedVolumeSpec) { s.CacheMode = v1alpha1.CacheModeNone }},
+		"a maximum":           {change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "1.5Gi" }},
+		"a maximum in percent": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "50%" },
+			want:   `spec.maxCacheSize: Invalid value: "50%": maxCacheSize must be a whole number of bytes, such as 50Gi or 1.5Gi`,
+		},
+		"a maximum of nothing": {
+			change: func(s *v1alpha1.CachedVolumeSpec) { s.MaxCacheSize = "0" },
+			want:   `spec.maxCacheSize: Invalid value: "0": maxCacheSize must be a whole number of bytes, such as 50Gi or 1.5Gi`,
+		},
 		"a cache without a size": {change: size(""), want: `spec: Invalid value: cacheMode other than none needs a cacheSize`},
 
 		"percent":        {change: size("100%")},

@@ -32,7 +32,7 @@ type geometry struct {
 // for, the origin and the pool's unit (allocationUnit). The cache is not larger than
 // the volume, but for a whole number of chunks and units.
 func planGeometry(spec volume.Spec, originBytes, unit int64) (geometry, error) {
-	want := min(spec.Cache.Of(originBytes), originBytes)
+	want := spec.CacheBytes(originBytes)
 	chunk := uint64(spec.ChunkBytes / sectorSize)
 	if chunk == 0 {
 		chunk = devmapper.AutoChunkSectors(want)

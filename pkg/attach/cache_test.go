@@ -24,6 +24,26 @@ func newJournal(t *testing.T) *journal.Store[state.Entry] {
 	return entries
 }
 
+// TestPlanGeometryOfTheMost: what is asked for is cut down to the maximum, and to the volume.
+func TestPlanGeometryOfTheMost(t *testing.T) {
+	const mib = 1 << 20
+	for _, tc := range []struct {
+		size       volume.Size
+		most, want int64
+	}{
+		{volume.Size{Percent: 50}, 64 * mib, 64 * mib},
+		{volume.Size{Percent: 50}, 1024 * mib, 512 * mib},
+		{volume.Size{Bytes: 128 * mib}, 64 * mib, 64 * mib},
+		{volume.Size{Bytes: 128 * mib}, 0, 128 * mib},
+		{volume.Size{Bytes: 2048 * mib}, 4096 * mib, 1024 * mib},
+	} {
+		g, err := planGeometry(volume.Spec{Cache: tc.size, MaxCacheBytes: tc.most}, 1<<30, 4*mib)
+		if err != nil || g.dataBytes != tc.want {
+			t.Errorf("%s of a volume of 1 GiB, at most %d bytes: %d bytes, want %d (%v)", tc.size, tc.most, g.dataBytes, tc.want, err)
+		}
+	}
+}
+
 func TestPlanGeometry(t *testing.T) {
 	const mib = 1 << 20
 	for name, tc := range map[string]struct {

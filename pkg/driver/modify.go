@@ -96,8 +96,12 @@ func (c change) check(out volume.Spec) error {
 		p.add(keyCacheSize, "%q contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of %s or %s",
 			c.Cache, volume.ModeWritethrough, volume.ModeWriteback)
 	}
+	if !c.Cache.IsZero() && aboveMaxCache(out) {
+		p.add(keyCacheSize, "%q is more than the volume's maxCacheSize of %d bytes; accepted are at most that, or a percentage of the volume, which is cut down to it",
+			c.Cache, out.MaxCacheBytes)
+	}
 	if out.Mode != volume.ModeNone && checkGeometry(out) != nil {
-		cache := min(out.Cache.Of(out.CapacityBytes), out.CapacityBytes)
+		cache := out.CacheBytes(out.CapacityBytes)
 		p.add(keyCacheSize, "%q gives a cache of %d bytes, which is %d blocks of the volume's chunkSize %d, which cannot be changed; accepted are 1 to %d blocks",
 			out.Cache, cache, cache/out.ChunkBytes, out.ChunkBytes, maxBlocks)
 	}

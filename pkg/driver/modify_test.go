@@ -102,6 +102,18 @@ func TestModify(t *testing.T) {
 			want:   with(writethrough(), func(s *volume.Spec) { s.Mode, s.WarmStart.From = volume.ModeNone, volume.WarmOff }),
 		},
 
+		"a share of more than the most": {
+			now:    with(writethrough(), func(s *volume.Spec) { s.MaxCacheBytes = 1 << 30 }),
+			params: map[string]string{"cacheSize": "100%"},
+			want:   with(writethrough(), func(s *volume.Spec) { s.MaxCacheBytes, s.Cache = 1<<30, volume.Size{Percent: 100} }),
+		},
+		"more than the most": {
+			now:     with(writethrough(), func(s *volume.Spec) { s.MaxCacheBytes = 1 << 30 }),
+			params:  map[string]string{"cacheSize": "2Gi"},
+			wantErr: `invalid argument: mutable parameter cacheSize: "2147483648" is more than the volume's maxCacheSize of 1073741824 bytes; accepted are at most that, or a percentage of the volume, which is cut down to it`,
+		},
+		"the most is the class's": {now: writethrough(), params: map[string]string{"maxCacheSize": "2Gi"},
+			wantErr: `invalid argument: unknown mutable parameter "maxCacheSize" (value "2Gi"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline`},
 		"a bound of nothing": {now: writethrough(), params: map[string]string{"maxDirtyBytes": "2Gi"},
 			wantErr: `invalid argument: mutable parameter maxDirtyBytes: "2Gi" contradicts cacheMode writethrough, which makes nothing dirty; leave maxDirtyBytes out, or give a cacheMode of writeback`},
 		"a bound for the mode that is left": {now: writeback(), params: map[string]string{"cacheMode": "writethrough", "maxDirtyAge": "5m"},

@@ -18,6 +18,7 @@ const (
 	keyProvisioning    = "provisioning"
 	keyCacheMode       = "cacheMode"
 	keyCacheSize       = "cacheSize"
+	keyMaxCacheSize    = "maxCacheSize"
 	keyChunkSize       = "chunkSize"
 	keyAcceptDirtyLoss = "acceptDirtyLoss"
 	keyMaxDirtyBytes   = "maxDirtyBytes"
@@ -59,7 +60,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyOriginClass, keyCacheMode, keyCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyBackend, keyOriginClass, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
@@ -112,12 +113,16 @@ func parseCache(p *problems, params map[string]string) volume.Spec {
 	s := volume.Spec{
 		Mode:           mode,
 		Cache:          parseCacheSize(p, mode, params[keyCacheSize]),
+		MaxCacheBytes:  parseMaxCacheSize(p, params[keyMaxCacheSize]),
 		ChunkBytes:     parseChunkSize(p, mode, params[keyChunkSize]),
 		AcceptNodeLoss: loss == dirtyLossNodeLoss,
 		DirtyLimit:     parseDirtyLimit(p, mode, params),
 		WarmStart:      parseWarmStart(p, mode, params),
 	}
 	limitTextOf(params).checkChunk(p, s)
+	if aboveMaxCache(s) {
+		p.add(keyCacheSize, "%q is more than maxCacheSize %s; accepted are at most that, or a percentage of the volume, which is cut down to it", params[keyCacheSize], params[keyMaxCacheSize])
+	}
 	switch {
 	case mode == volume.ModeWriteback && loss == dirtyLossNone:
 		p.add(keyAcceptDirtyLoss, "%q does not go with cacheMode %s, which loses acknowledged writes when a node is lost before they are flushed; accepted with it is %s",
@@ -145,6 +150,22 @@ func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Siz
 	return size
 }
 
+// parseMaxCacheSize also reads that of a volume without a cache, which may get one.
+func parseMaxCacheSize(p *problems, value string) int64 {
+	if value == "" {
+		return 0
+	}
+	n, err := quantity.Bytes(value)
+	if err != nil || n == 0 {
+		p.add(keyMaxCacheSize, "%q is not accepted; accepted are whole bytes, such as 50Gi", value)
+		return 0
+	}
+	return n
+}
+
+// aboveMaxCache reports whether a size in bytes contradicts the maximum.
+func aboveMaxCache(s volume.Spec) bool { return s.MaxCacheBytes > 0 && s.Cache.Bytes > s.MaxCacheBytes }
+
 func parseChunkSize(p *problems, mode volume.CacheMode, value string) int64 {
 	const accepted = "accepted are auto, or a multiple of 32Ki (32768) from 32Ki to 1Gi"
 	if value == "" || value == chunkAuto {
@@ -165,7 +186,7 @@ func parseChunkSize(p *problems, mode volume.CacheMode, value string) int64 {
 // checkGeometry checks what can be known only with the volume's size: the cache
 // must hold at least one block and not too many.
 func checkGeometry(s volume.Spec) error {
-	cache := min(s.Cache.Of(s.CapacityBytes), s.CapacityBytes)
+	cache := s.CacheBytes(s.CapacityBytes)
 	if s.ChunkBytes == 0 || s.CapacityBytes == 0 || s.Cache.IsZero() {
 		return nil
 	}

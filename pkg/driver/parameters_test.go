@@ -25,16 +25,24 @@ func TestParseClass(t *testing.T) {
 		"defaults": {want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, WarmStart: fromPeer()}}},
 		"everything": {
 			params: map[string]string{
-				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "10Gi", "chunkSize": "256Ki", "acceptDirtyLoss": "node-loss",
+				"backend": "iscsi", "cacheMode": "writeback", "cacheSize": "10Gi", "maxCacheSize": "20Gi", "chunkSize": "256Ki", "acceptDirtyLoss": "node-loss",
 				"maxDirtyBytes": "2Gi", "maxDirtyAge": "5m", "warmStart": "peer", "warmStartMethod": "stream", "warmStartBandwidth": "100Mi", "warmStartDeadline": "1h30m",
 				"fsType": "xfs", "provisioning": "thick", "csi.storage.k8s.io/pvc/name": "c", "csi.storage.k8s.io/pvc/namespace": "ns", "csi.storage.k8s.io/pv/name": "pv",
 			},
 			want: class{FSType: "xfs", Spec: volume.Spec{
-				Provisioning: "thick", Mode: volume.ModeWriteback, Cache: volume.Size{Bytes: 10 << 30}, ChunkBytes: 256 << 10, AcceptNodeLoss: true,
+				Provisioning: "thick", Mode: volume.ModeWriteback, Cache: volume.Size{Bytes: 10 << 30}, MaxCacheBytes: 20 << 30, ChunkBytes: 256 << 10, AcceptNodeLoss: true,
 				DirtyLimit: volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 5 * time.Minute},
 				WarmStart:  volume.WarmStart{From: volume.WarmPeer, Method: volume.MethodStream, Bandwidth: 100 << 20, Deadline: 90 * time.Minute},
 				Claim:      &volume.Claim{Namespace: "ns", Name: "c"},
 			}},
+		},
+		"a maximum of a percentage": {
+			params: map[string]string{"cacheSize": "25%", "maxCacheSize": "1.5Gi"},
+			want:   class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 25}, MaxCacheBytes: 3 << 29, WarmStart: fromPeer()}},
+		},
+		"a maximum for later": {
+			params: map[string]string{"cacheMode": "none", "maxCacheSize": "50Gi"},
+			want:   class{Spec: volume.Spec{Mode: volume.ModeNone, MaxCacheBytes: 50 << 30, WarmStart: fromPeer()}},
 		},
 		"none has no cache": {params: map[string]string{"cacheMode": "none"}, want: class{Spec: volume.Spec{Mode: volume.ModeNone, WarmStart: fromPeer()}}},
 		"percent":           {params: map[string]string{"cacheSize": "25%"}, want: class{Spec: volume.Spec{Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 25}, WarmStart: fromPeer()}}},
@@ -77,6 +85,9 @@ func TestParseClass(t *testing.T) {
 		"chunk without cache":  {params: map[string]string{"cacheMode": "none", "chunkSize": "64Ki"}, wantErr: []string{"chunkSize", "64Ki", "none"}},
 		"percent above 100":    {params: map[string]string{"cacheSize": "101%"}, wantErr: []string{"cacheSize", "101%"}},
 		"size 0":               {params: map[string]string{"cacheSize": "0"}, wantErr: []string{"cacheSize"}},
+		"more than the most":   {params: map[string]string{"cacheSize": "10Gi", "maxCacheSize": "5Gi"}, wantErr: []string{"cacheSize", `"10Gi"`, "maxCacheSize 5Gi", "percentage"}},
+		"most in percent":      {params: map[string]string{"maxCacheSize": "5%"}, wantErr: []string{"maxCacheSize", `"5%"`, "50Gi"}},
+		"most of nothing":      {params: map[string]string{"maxCacheSize": "0"}, wantErr: []string{"maxCacheSize", `"0"`, "50Gi"}},
 		"size no number":       {params: map[string]string{"cacheSize": "big"}, wantErr: []string{"cacheSize", "big"}},
 		"chunk too small":      {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},
 		"chunk odd":            {params: map[string]string{"chunkSize": "48Ki"}, wantErr: []string{"chunkSize", "48Ki", "multiple"}},
@@ -155,6 +166,10 @@ func TestCheckGeometry(t *testing.T) {
 		"too many blocks":  {spec: spec(1<<40, volume.Size{Percent: 100}, 32<<10), wantErr: "at most 1000000"},
 		"size not known":   {spec: spec(0, volume.Size{Percent: 10}, 1<<20)},
 		"more than volume": {spec: spec(64<<20, volume.Size{Bytes: 1 << 40}, 32<<10)},
+		"more than the most": {
+			spec:    volume.Spec{CapacityBytes: 1 << 30, Mode: volume.ModeWritethrough, Cache: volume.Size{Percent: 10}, MaxCacheBytes: 1 << 20, ChunkBytes: 2 << 20},
+			wantErr: "larger than the cache of 1048576 bytes",
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

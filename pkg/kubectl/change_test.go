@@ -219,6 +219,12 @@ data: done: 5Gi on node node-a
 `,
 			wantSpec: spec(wt, "5%"),
 		},
+		"more than its maximum": {
+			args:     []string{"resize", "data", "20Gi"},
+			objs:     bound("default", "data", "pvc-1", func(v *v1alpha1.CachedVolume) { v.Spec.MaxCacheSize = "15Gi" }, on("node-a")),
+			wantErr:  "error: SIZE: \"20Gi\" is more than the volume's maxCacheSize 15Gi; accepted are at most that, or a percentage of the volume, which is cut down to it\n",
+			wantSpec: spec(wt, "10%"),
+		},
 		"rejected": {
 			args:  []string{"resize", "data", "64Ki"},
 			objs:  bound("default", "data", "pvc-1", on("node-a"), stale),

@@ -10,6 +10,7 @@ package records
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +47,9 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		WarmStart:      ObjectWarmStart(spec.WarmStart),
 	}
 	SetDirtyLimit(&out, spec.DirtyLimit)
+	if spec.MaxCacheBytes > 0 {
+		out.MaxCacheSize = strconv.FormatInt(spec.MaxCacheBytes, 10)
+	}
 	if spec.Static != nil {
 		out.Static = &v1alpha1.ISCSISource{
 			Portals: slices.Clone(spec.Static.Portals),
@@ -85,6 +89,13 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 			return volume.Spec{}, fmt.Errorf("spec.cacheSize of CachedVolume %s: %w", obj.Name, err)
 		}
 		out.Cache = size
+	}
+	if in.MaxCacheSize != "" {
+		bytes, err := quantity.Bytes(in.MaxCacheSize)
+		if err != nil {
+			return volume.Spec{}, fmt.Errorf("spec.maxCacheSize of CachedVolume %s: %w", obj.Name, err)
+		}
+		out.MaxCacheBytes = bytes
 	}
 	limit, err := dirtyLimit(in)
 	if err != nil {
@@ -225,6 +236,8 @@ func Difference(a, b volume.Spec) string {
 		return "cacheMode"
 	case a.Cache != b.Cache:
 		return "cacheSize"
+	case a.MaxCacheBytes != b.MaxCacheBytes:
+		return "maxCacheSize"
 	case a.ChunkBytes != b.ChunkBytes:
 		return "chunkSizeBytes"
 	case a.AcceptNodeLoss != b.AcceptNodeLoss:

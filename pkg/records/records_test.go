@@ -326,7 +326,7 @@ func testRoundTrip(t *testing.T, f *fixture) {
 	cases := map[string]volume.Spec{
 		"minimal": {Mode: volume.ModeNone},
 		"provisioned": {
-			Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 25}, CapacityBytes: 7 << 30, Provisioning: "thin", ChunkBytes: 1 << 20,
+			Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 25}, MaxCacheBytes: 3 << 29, CapacityBytes: 7 << 30, Provisioning: "thin", ChunkBytes: 1 << 20,
 			WarmStart:      volume.WarmStart{From: volume.WarmOff, Method: volume.MethodStream, Bandwidth: 100 << 20, Deadline: 24 * time.Hour},
 			DirtyLimit:     volume.DirtyLimit{Max: volume.Size{Bytes: 2 << 30}, Age: 90 * time.Second},
 			AcceptNodeLoss: true, Claim: &volume.Claim{Namespace: "ns", Name: "claim"},

@@ -20,6 +20,7 @@ import (
 const (
 	keyCacheMode     = "cacheMode"
 	keyCacheSize     = "cacheSize"
+	keyMaxCacheSize  = "maxCacheSize"
 	defaultCacheSize = "10%"
 )
 
@@ -106,7 +107,7 @@ func ofParameters(params map[string]string, capacity int64) *Cache {
 	if params[keyCacheMode] == string(v1alpha1.CacheModeNone) {
 		return nil
 	}
-	return &Cache{Bytes: sizeOf(cmp.Or(params[keyCacheSize], defaultCacheSize), capacity)}
+	return &Cache{Bytes: sizeOf(cmp.Or(params[keyCacheSize], defaultCacheSize), params[keyMaxCacheSize], capacity)}
 }
 
 // ofRecord returns the cache of a volume and where it is. The capacity is that of
@@ -116,7 +117,7 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 	if obj.Spec.CacheMode == v1alpha1.CacheModeNone && !dirty {
 		return nil
 	}
-	c := &Cache{Bytes: sizeOf(obj.Spec.CacheSize, cmp.Or(ptr.Deref(obj.Spec.CapacityBytes, 0), capacity))}
+	c := &Cache{Bytes: sizeOf(obj.Spec.CacheSize, obj.Spec.MaxCacheSize, cmp.Or(ptr.Deref(obj.Spec.CapacityBytes, 0), capacity))}
 	if dirty || obj.Status.Publication == v1alpha1.PublicationPublished {
 		c.Owner = obj.Status.OwnerNode
 	}
@@ -129,14 +130,17 @@ func ofRecord(obj *v1alpha1.CachedVolume, capacity int64) *Cache {
 }
 
 // sizeOf returns 0 for a size that is not known.
-func sizeOf(text string, capacity int64) int64 {
+func sizeOf(text, most string, capacity int64) int64 {
 	size, err := quantity.Size(text)
 	if err != nil {
 		return 0
 	}
 	bytes := size.Of(capacity)
 	if capacity > 0 {
-		return min(bytes, capacity)
+		bytes = min(bytes, capacity)
+	}
+	if n, err := quantity.Bytes(most); err == nil && n > 0 {
+		bytes = min(bytes, n)
 	}
 	return bytes
 }

@@ -65,6 +65,10 @@ func TestOfRecord(t *testing.T) {
 			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Spec.CacheSize = "1Ti" }),
 			want:   &Cache{Bytes: 100 * gib},
 		},
+		"no larger than its most": {
+			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Spec.MaxCacheSize = "2Gi" }),
+			want:   &Cache{Bytes: 2 * gib},
+		},
 		"size of the PersistentVolume": {
 			record: record("writethrough", func(v *v1alpha1.CachedVolume) { v.Spec.CapacityBytes = nil }),
 			want:   &Cache{Bytes: 5 * gib},
@@ -87,6 +91,7 @@ func TestOfParametersIsTheDrivers(t *testing.T) {
 		"bytes":    {"cacheSize": "3Gi"},
 		"percent":  {"cacheSize": "25%", "cacheMode": "writethrough"},
 		"none":     {"cacheMode": "none"},
+		"at most":  {"cacheSize": "25%", "maxCacheSize": "1Gi"},
 	}
 	for name, params := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -107,7 +112,7 @@ func TestOfParametersIsTheDrivers(t *testing.T) {
 			}
 			var want *Cache
 			if v.Spec.Mode != volume.ModeNone {
-				want = &Cache{Bytes: v.Spec.Cache.Of(8 * gib)}
+				want = &Cache{Bytes: v.Spec.CacheBytes(8 * gib)}
 			}
 			if diff := cmp.Diff(want, ofParameters(params, 8*gib)); diff != "" {
 				t.Errorf("(-driver +here):\n%s", diff)

@@ -178,6 +178,8 @@ type Spec struct {
 	Mode         CacheMode
 	// Cache is the size of the cache; the zero Size means no cache.
 	Cache Size
+	// MaxCacheBytes is the most that a cache has, whatever Cache says; 0 is no maximum.
+	MaxCacheBytes int64
 	// ChunkBytes is the cache block size; 0 lets the node choose.
 	ChunkBytes int64
 	// AcceptNodeLoss is the consent that writeback needs.
@@ -195,6 +197,15 @@ type Spec struct {
 	Node string
 	// Parent is what the volume begins as, nil for nothing.
 	Parent *Parent
+}
+
+// CacheBytes is the size of the cache of a volume of the given number of bytes.
+func (s Spec) CacheBytes(volumeBytes int64) int64 {
+	bytes := min(s.Cache.Of(volumeBytes), volumeBytes)
+	if s.MaxCacheBytes > 0 {
+		bytes = min(bytes, s.MaxCacheBytes)
+	}
+	return bytes
 }
 
 // IsStatic reports whether the volume was there before its record, which goes with the
