@@ -43,7 +43,15 @@ func (l *life) prewarm() {
 	generation := l.req.Publication.Fence.Generation
 	l.persist(l.b, "prewarm", func(p *plugin) error {
 		p.StepPrewarms(l.ctx)
-		for p.Prewarming() > 0 {
+		// The end of a copy clears away after it, under the volume's lock.
+		free := func() bool {
+			unlock, ok := p.Locks.TryLock(string(l.req.ID))
+			if ok {
+				unlock()
+			}
+			return ok
+		}
+		for p.Prewarming() > 0 || !free() {
 			time.Sleep(100 * time.Microsecond)
 		}
 		e := l.b.entry()
