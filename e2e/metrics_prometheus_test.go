@@ -115,7 +115,7 @@ func expectDashboard(ctx context.Context, p *prometheus) {
 		} `json:"panels"`
 	}
 	Expect(json.Unmarshal(text, &dashboard)).To(Succeed())
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$namespace", ".*", "$pvc", ".*", "$node", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$namespace", ".*", "$pvc", ".*", "$node", ".*", "$top", "10")
 	for _, panel := range dashboard.Panels {
 		for _, target := range panel.Targets {
 			_, err := p.query(ctx, variables.Replace(target.Expr))

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,10 +195,20 @@ type panel struct {
 	GridPos     struct {
 		X, Y, W, H int
 	} `json:"gridPos"`
-	Targets []struct {
-		Expr string `json:"expr"`
-	} `json:"targets"`
+	Targets []target `json:"targets"`
 }
+
+// target is a query of a panel.
+type target struct {
+	RefID  string `json:"refId"`
+	Expr   string `json:"expr"`
+	Legend string `json:"legendFormat"`
+	// Instant is set if the query is asked once, and not at every step of the time shown.
+	Instant bool `json:"instant"`
+}
+
+// dashboardVariables replaces the variables of Grafana: everything is chosen.
+var dashboardVariables = strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$namespace", ".*", "$pvc", ".*", "$node", ".*", "$top", strconv.Itoa(top))
 
 // dashboard is the one that the chart renders.
 func dashboard(t *testing.T) []panel {
@@ -227,11 +238,10 @@ func dashboard(t *testing.T) []panel {
 // queries are those of the dashboard, with the variables of Grafana replaced.
 func queries(t *testing.T) []string {
 	t.Helper()
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$namespace", ".*", "$pvc", ".*", "$node", ".*")
 	var all []string
 	for _, p := range dashboard(t) {
 		for _, target := range p.Targets {
-			query := variables.Replace(target.Expr)
+			query := dashboardVariables.Replace(target.Expr)
 			if strings.Contains(query, "$") {
 				t.Errorf("panel %q: unknown variable in %s", p.Title, query)
 			}
