@@ -29,15 +29,19 @@ var _ = Describe("The tools of a node", Label("host-tools", "lab", "slow"), func
 			Expect(replacePlugin(ctx, victim)).To(Succeed())
 			Expect(k.AwaitDriver(ctx, late)).To(Succeed())
 		}
-		DeferCleanup(func(ctx SpecContext) {
-			if CurrentSpecReport().Failed() {
-				placed(ctx)
-			}
-		}, NodeTimeout(specLimit))
 
 		By("writing a filesystem, and a physical volume of LVM")
 		s := newSpace(ctx)
 		group := strings.ReplaceAll(s.name, "-", "")
+		DeferCleanup(func(ctx SpecContext) {
+			if !CurrentSpecReport().Failed() {
+				return
+			}
+			placed(ctx)
+			// It would keep the volume from leaving.
+			_, err := k.Host.Run(ctx, nodeA, "dmsetup remove "+group+"-pod || true")
+			Expect(err).NotTo(HaveOccurred())
+		}, NodeTimeout(specLimit))
 		spec := volumeSpec{name: "filesystem", mode: v1alpha1.CacheModeWriteback, kind: block, size: "64Mi", cacheSize: "32Mi"}
 		filesystem, err := s.volume(ctx, spec)
 		Expect(err).NotTo(HaveOccurred())
@@ -64,7 +68,9 @@ vgchange -q --config "$only" -an %[1]s`, group, member.Handle))
 			GinkgoHelper()
 			out, err := k.Host.Run(ctx, nodeA, fmt.Sprintf(`udevadm settle --timeout=60 || exit
 if [ -e /dev/disk/by-uuid/%s ]; then echo link; fi
-if dmsetup remove %s-pod 2>/dev/null; then echo logical volume; fi`, uuid, group))
+if dmsetup remove %s-pod 2>/dev/null; then echo logical volume; fi
+# LVM activates by event what it has not noted yet (pvscan(8)).
+rm -f /run/lvm/pvs_online/* /run/lvm/vgs_online/*`, uuid, group))
 			Expect(err).NotTo(HaveOccurred())
 			return out
 		}

@@ -150,14 +150,17 @@ func parseCacheSize(p *problems, mode volume.CacheMode, value string) volume.Siz
 	return size
 }
 
+// MinMaxCacheBytes is the least maxCacheSize in bytes. Below it there is a unit missing, as in 50.
+const MinMaxCacheBytes = 1 << 20
+
 // parseMaxCacheSize also reads that of a volume without a cache, which may get one.
 func parseMaxCacheSize(p *problems, value string) int64 {
 	if value == "" {
 		return 0
 	}
 	n, err := quantity.Bytes(value)
-	if err != nil || n == 0 {
-		p.add(keyMaxCacheSize, "%q is not accepted; accepted are whole bytes, such as 50Gi", value)
+	if err != nil || n < MinMaxCacheBytes {
+		p.add(keyMaxCacheSize, "%q is not accepted; accepted are whole bytes of at least %s, such as 50Gi", value, quantity.Text(MinMaxCacheBytes))
 		return 0
 	}
 	return n
@@ -192,7 +195,7 @@ func checkGeometry(s volume.Spec) error {
 	}
 	switch blocks := cache / s.ChunkBytes; {
 	case blocks < 1:
-		return fmt.Errorf("%w: parameter chunkSize: %d is larger than the cache of %d bytes (cacheSize %s of a volume of %d bytes); accepted are auto, or a smaller chunkSize, or a larger cacheSize",
+		return fmt.Errorf("%w: parameter chunkSize: %d is larger than the cache of %d bytes (cacheSize %s of a volume of %d bytes); accepted are auto, or a smaller chunkSize, or a larger cacheSize and maxCacheSize",
 			volume.ErrInvalid, s.ChunkBytes, cache, s.Cache, s.CapacityBytes)
 	case blocks > maxBlocks:
 		return fmt.Errorf("%w: parameter chunkSize: %d gives %d blocks for a cache of %d bytes, at most %d are possible; accepted are auto, or at least %d",

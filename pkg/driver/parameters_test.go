@@ -87,6 +87,7 @@ func TestParseClass(t *testing.T) {
 		"size 0":               {params: map[string]string{"cacheSize": "0"}, wantErr: []string{"cacheSize"}},
 		"more than the most":   {params: map[string]string{"cacheSize": "10Gi", "maxCacheSize": "5Gi"}, wantErr: []string{"cacheSize", `"10Gi"`, "maxCacheSize 5Gi", "percentage"}},
 		"most in percent":      {params: map[string]string{"maxCacheSize": "5%"}, wantErr: []string{"maxCacheSize", `"5%"`, "50Gi"}},
+		"most without a unit":  {params: map[string]string{"maxCacheSize": "50"}, wantErr: []string{"maxCacheSize", `"50"`, "at least 1Mi"}},
 		"most of nothing":      {params: map[string]string{"maxCacheSize": "0"}, wantErr: []string{"maxCacheSize", `"0"`, "50Gi"}},
 		"size no number":       {params: map[string]string{"cacheSize": "big"}, wantErr: []string{"cacheSize", "big"}},
 		"chunk too small":      {params: map[string]string{"chunkSize": "16Ki"}, wantErr: []string{"chunkSize", "16Ki", "32Ki"}},

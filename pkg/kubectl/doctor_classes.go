@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/quantity"
 	domain "github.com/nearflash/nearflash/pkg/volume"
 )
@@ -34,6 +35,18 @@ var classParameters = map[string][]string{
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
 
+// maxCacheProblems says why the controller will refuse maxCacheSize, or cacheSize for it.
+func maxCacheProblems(most, size string) []string {
+	n, err := quantity.Bytes(most)
+	if err != nil || n < driver.MinMaxCacheBytes {
+		return []string{fmt.Sprintf("maxCacheSize %q is not accepted (accepted: whole bytes of at least %s)", most, quantity.Text(driver.MinMaxCacheBytes))}
+	}
+	if s, err := quantity.Size(size); err == nil && s.Bytes > n {
+		return []string{fmt.Sprintf("cacheSize %q is more than maxCacheSize %q", size, most)}
+	}
+	return nil
+}
+
 // classProblems says why the controller will refuse the parameters of a class.
 func classProblems(params map[string]string) []string {
 	var out []string
@@ -50,6 +63,8 @@ func classProblems(params map[string]string) []string {
 			if _, err := quantity.Size(value); err != nil {
 				out = append(out, strings.TrimPrefix(err.Error(), domain.ErrInvalid.Error()+": "))
 			}
+		case key == "maxCacheSize":
+			out = append(out, maxCacheProblems(value, params["cacheSize"])...)
 		}
 	}
 	csi, origin := params["backend"] == "csi", params["originStorageClass"]

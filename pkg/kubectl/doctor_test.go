@@ -319,7 +319,7 @@ ok       moves: 0 moves under way, none failed in the last hour
 					pool("gone"),
 					node("sick", true), csiNode("sick"), pool("sick", mirrored), driverPod("node", "nearflash-node-2", "sick", false),
 					node("bare", true), csiNode("bare", driver),
-					class("bad", map[string]string{"cacheMode": "writeback", "cacheSize": "much", "type": "ssd", "fsType": "btrfs"}),
+					class("bad", map[string]string{"cacheMode": "writeback", "cacheSize": "much", "maxCacheSize": "5%", "type": "ssd", "fsType": "btrfs"}),
 				)
 			},
 			wantOut: `
@@ -337,7 +337,7 @@ error    node/sick: preflight: no target cache
          remedy: install or load what is missing, then delete the plugin's pod on the node
 error    node/sick: SSD /dev/nvme1n1 expects to fail
          remedy: move the pods away and replace the SSD
-error    storageclass/bad: claims of it will fail: "much" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M; fsType "btrfs" is not accepted (accepted: ext4, xfs); unknown parameter "type"; cacheMode writeback needs acceptDirtyLoss node-loss
+error    storageclass/bad: claims of it will fail: "much" is not a whole number of bytes; accepted are quantities such as 10Gi, 1.5Gi or 500M; fsType "btrfs" is not accepted (accepted: ext4, xfs); maxCacheSize "5%" is not accepted (accepted: whole bytes of at least 1Mi); unknown parameter "type"; cacheMode writeback needs acceptDirtyLoss node-loss
          remedy: parameters of a class cannot be changed: delete it and make it anew; its volumes stay
 warning  node/bare: has no CachePool: volumes run without a cache here
          remedy: the plugin makes it when it starts; see its log

@@ -58,6 +58,7 @@ func TestUdevProblems(t *testing.T) {
 		"all of them":                    {f: Facts{Udev: true, Rules: rules(lvmRule, mdRule, btrfsRule, bcacheRule, dmraidRule), LVM: LVMFacts{Config: lvmDefault}}, want: []string{"hands it to LVM, MD RAID, btrfs, bcache, dmraid"}},
 		"older rules":                    {f: Facts{Udev: true, Rules: rules(lvmOldRule, mdOldRule), LVM: LVMFacts{Config: lvmDefault}}, want: []string{"hands it to LVM, MD RAID:"}},
 		"LVM, of which nothing is known": {f: Facts{Udev: true, Rules: rules(lvmRule), LVM: LVMFacts{Err: errors.New("no lvmconfig")}}, want: []string{"LVM"}},
+		"LVM, all but loop devices":      {f: Facts{Udev: true, Rules: rules(lvmRule), LVM: LVMFacts{Config: `filter=["r|^/dev/(mapper/nf-\|dm-\|sd)|"]`}}, want: []string{"LVM"}},
 		"LVM, unreadable":                {f: Facts{Udev: true, Rules: rules(lvmRule), LVM: LVMFacts{Config: `filter=["r|.*|`}}, want: []string{"LVM"}},
 		"LVM for its own disks":          {f: Facts{Udev: true, Rules: rules(lvmRule), LVM: LVMFacts{Config: lvmOwnDisks}}, want: []string{"/dev/disk"}, not: []string{"LVM"}},
 		"LVM not for caches alone":       {f: Facts{Udev: true, Rules: rules(lvmRule), LVM: LVMFacts{Config: lvmOnlyDM}}, want: []string{"LVM"}},

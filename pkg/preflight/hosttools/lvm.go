@@ -28,10 +28,11 @@ func (f LVMFacts) keepsOut() bool {
 }
 
 // volumeDevices are the names of devices of volumes as LVM may see them: the volume's own, one of
-// another driver's volume, and a disk.
+// another driver's volume, a disk, and the kubelet's loop device over a raw block volume.
 var volumeDevices = [][]string{
 	{"/dev/dm-9", "/dev/mapper/nf-pvc-0"},
 	{"/dev/sdzz"},
+	{"/dev/loop99"},
 }
 
 // rejectsVolumes reports whether a filter rejects all of them.
