@@ -113,13 +113,15 @@ func fileDigest(path string) (string, error) {
 }
 
 // importScript loads each archive named by its arguments that this node has not
-// loaded yet. Unpacking is part of the import, so that no pod waits for it.
+// loaded yet. Unpacking is part of the import, so that no pod waits for it. What is unpacked
+// is written to the disk, so that a node that is killed at once comes back with whole programs.
 const importScript = `set -e
 done=/var/lib/lab-images
 mkdir -p $done
 for name in "$@"; do
 	[ -e "$done/${name##*/}" ] && continue
 	ctr -n k8s.io images import "` + agentapi.ImageDir + `/$name"
+	sync --file-system /var/lib/containerd
 	touch "$done/${name##*/}"
 done
 `

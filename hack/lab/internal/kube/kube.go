@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -95,10 +96,15 @@ type Node struct {
 	Taints []string
 }
 
+// outOfService is a taint that a person sets on a node that is off, and takes away when it is back
+// (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/).
+const outOfService = "node.kubernetes.io/out-of-service"
+
 // Usable tells whether the kubelet of that boot has reported the node ready and
-// nothing keeps pods away. An empty bootID means any boot.
+// nothing but that taint keeps pods away. An empty bootID means any boot.
 func (n Node) Usable(bootID string) bool {
-	return n.Ready && len(n.Taints) == 0 && (bootID == "" || bootID == n.BootID)
+	matters := func(key string) bool { return key != outOfService }
+	return n.Ready && !slices.ContainsFunc(n.Taints, matters) && (bootID == "" || bootID == n.BootID)
 }
 
 // Nodes lists the cluster's nodes.

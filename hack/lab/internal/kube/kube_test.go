@@ -40,6 +40,7 @@ func TestUsable(t *testing.T) {
 		"any boot":       {node: ready, want: true},
 		"this boot":      {node: ready, bootID: "new", want: true},
 		"an older boot":  {node: ready, bootID: "newer"},
+		"out of service": {node: Node{Ready: true, Taints: []string{"node.kubernetes.io/out-of-service"}}, want: true},
 		"tainted":        {node: Node{Ready: true, Taints: []string{"x"}}},
 		"never reported": {node: Node{}},
 	}
