@@ -139,7 +139,7 @@ func (o *describeOptions) identity(w io.Writer, v *volume, node nodeState) {
 	if v.Spec.CacheSize != "" {
 		asked += ", size " + v.Spec.CacheSize
 	}
-	if n, err := quantity.Bytes(v.Spec.MaxCacheSize); err == nil {
+	if n := v.maxCache(); n > 0 {
 		asked += ", at most " + quantity.Text(n)
 	}
 	if n := v.Spec.ChunkSizeBytes; n != nil && *n > 0 {

@@ -59,7 +59,7 @@ func (o *resizeOptions) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if most, err := quantity.Bytes(v.Spec.MaxCacheSize); err == nil && o.size.Bytes > most {
+	if most := v.maxCache(); most > 0 && o.size.Bytes > most {
 		return fmt.Errorf("SIZE: %q is more than the volume's maxCacheSize %s; accepted are at most that, or a percentage of the volume, which is cut down to it", o.text, v.Spec.MaxCacheSize)
 	}
 	if err := o.say(v, "cacheSize %s -> %s%s", orNone(v.Spec.CacheSize), o.text, o.means(v)); err != nil {
@@ -83,7 +83,7 @@ func (o *resizeOptions) means(v *volume) string {
 		return ""
 	}
 	old, now := before.Of(v.capacity()), o.size.Of(v.capacity())
-	if most, err := quantity.Bytes(v.Spec.MaxCacheSize); err == nil {
+	if most := v.maxCache(); most > 0 {
 		old, now = min(old, most), min(now, most)
 	}
 	if v.capacity() == 0 {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/quantity"
 )
 
 // volume is a CachedVolume and the names under which users know it.
@@ -63,6 +64,15 @@ func (v *volume) reported() bool { return v.attached() && v.Status.Cache.Mode !=
 // lastSeen reports whether there is a report of a cache that the owner may still have.
 func (v *volume) lastSeen() bool {
 	return v.reported() || v.possiblyDirty() && v.Status.Cache.Mode != ""
+}
+
+// maxCache returns the most that the volume's cache has in bytes, 0 for no maximum.
+func (v *volume) maxCache() int64 {
+	n, err := quantity.Bytes(v.Spec.MaxCacheSize)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // capacity returns the size of the volume in bytes, 0 if it is not known.

@@ -10,7 +10,6 @@ package records
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,13 +42,11 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 		Provisioning:   spec.Provisioning,
 		CacheMode:      v1alpha1.CacheMode(spec.Mode),
 		CacheSize:      spec.Cache.String(),
+		MaxCacheSize:   volume.Size{Bytes: spec.MaxCacheBytes}.String(),
 		ChunkSizeBytes: ptr.To(spec.ChunkBytes),
 		WarmStart:      ObjectWarmStart(spec.WarmStart),
 	}
 	SetDirtyLimit(&out, spec.DirtyLimit)
-	if spec.MaxCacheBytes > 0 {
-		out.MaxCacheSize = strconv.FormatInt(spec.MaxCacheBytes, 10)
-	}
 	if spec.Static != nil {
 		out.Static = &v1alpha1.ISCSISource{
 			Portals: slices.Clone(spec.Static.Portals),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/quantity"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // Parameters of a StorageClass, and attributes of a static PersistentVolume, that
@@ -135,14 +136,11 @@ func sizeOf(text, most string, capacity int64) int64 {
 	if err != nil {
 		return 0
 	}
-	bytes := size.Of(capacity)
-	if capacity > 0 {
-		bytes = min(bytes, capacity)
+	spec := volume.Spec{Cache: size}
+	if n, err := quantity.Bytes(most); err == nil {
+		spec.MaxCacheBytes = n
 	}
-	if n, err := quantity.Bytes(most); err == nil && n > 0 {
-		bytes = min(bytes, n)
-	}
-	return bytes
+	return spec.CacheBytes(capacity)
 }
 
 // pools returns the cache space of all nodes.

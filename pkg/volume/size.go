@@ -32,3 +32,16 @@ func (s Size) Of(volumeBytes int64) int64 {
 	// Divided first so that a volume of exbibytes cannot overflow.
 	return volumeBytes/100*int64(s.Percent) + volumeBytes%100*int64(s.Percent)/100
 }
+
+// CacheBytes is the size of the cache of a volume of the given number of bytes, 0 if that is
+// not known.
+func (s Spec) CacheBytes(volumeBytes int64) int64 {
+	bytes := s.Cache.Of(volumeBytes)
+	if volumeBytes > 0 {
+		bytes = min(bytes, volumeBytes)
+	}
+	if s.MaxCacheBytes > 0 {
+		bytes = min(bytes, s.MaxCacheBytes)
+	}
+	return bytes
+}

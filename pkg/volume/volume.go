@@ -199,15 +199,6 @@ type Spec struct {
 	Parent *Parent
 }
 
-// CacheBytes is the size of the cache of a volume of the given number of bytes.
-func (s Spec) CacheBytes(volumeBytes int64) int64 {
-	bytes := min(s.Cache.Of(volumeBytes), volumeBytes)
-	if s.MaxCacheBytes > 0 {
-		bytes = min(bytes, s.MaxCacheBytes)
-	}
-	return bytes
-}
-
 // IsStatic reports whether the volume was there before its record, which goes with the
 // PersistentVolume and leaves the data alone.
 func (s Spec) IsStatic() bool {

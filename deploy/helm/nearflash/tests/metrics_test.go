@@ -200,9 +200,8 @@ type panel struct {
 
 // target is a query of a panel.
 type target struct {
-	RefID  string `json:"refId"`
-	Expr   string `json:"expr"`
-	Legend string `json:"legendFormat"`
+	RefID string `json:"refId"`
+	Expr  string `json:"expr"`
 	// Instant is set if the query is asked once, and not at every step of the time shown.
 	Instant bool `json:"instant"`
 }
