@@ -54,7 +54,7 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"kubectl create namespace":                     {instead: "kubectl create namespace nearflash --dry-run=client", why: "there is one"},
 			"kubectl create secret":                        {instead: "kubectl create secret generic nearflash-target-client -n nearflash --from-file=ca.crt=ca.crt --from-file=tls.crt=client.crt --from-file=tls.key=client.key --dry-run=client", why: "the driver has its own"},
 			"kubectl create secret generic nearflash-chap": {}, // it is rotated indeed
-			"helm install":                                 {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
+			"helm upgrade --install":                       {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
 			"openssl x509": {after: func(ctx context.Context) {
 				w.mustType(ctx, "for c in server client; do if test -e $c.crt; then openssl verify -CAfile ca.crt $c.crt; fi; done")
 			}},

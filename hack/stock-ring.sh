@@ -9,8 +9,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # Every mode, kind of volume and filesystem; a warm restart; a cold move; power lost under
 # writeback; the order of flushes; a bound on dirty data under load; an SSD that fails; a mode
 # that changes; the rescue; several paths, their loss for a while and for good; the storage server and its crashes;
-# a stream between two nodes, and what it rests on; what the kernel counts of failed requests.
-most='^TestKernel(Targets|OldXFS|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|IOErrors[A-Za-z]*)$'
+# a stream between two nodes, and what it rests on; what the kernel counts of failed requests;
+# snapshots, and what they freeze.
+most='^TestKernel(Targets|OldXFS|Smoke|Lifecycle|WarmRestart|MoveCold|Move|MapAfterData|FlushUnderLoad|DirtyLimit|FailoverAtRisk|Change|Rescue|Multipath|PathsReturn|PathsOver|ShutOut|DeviceInfo|Volume|Restart|Stream|StreamPrewarmed|StreamLoad|StreamLevels|StreamLevelsControl|IOErrors[A-Za-z]*|Freeze|Snapshot[A-Za-z]*)$'
 run=${RUN:-$most}
 [[ $run != all ]] || run=
 

@@ -237,17 +237,14 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 		a.ssd.TagStopped(ctx, e)
 	}
 	faultUnstageStopped.Hit()
-	if err := a.disconnectFirst(ctx, e); err != nil {
-		return err
-	}
-	if err := a.markClean(ctx, e); err != nil {
-		return err
-	}
-	faultUnstageMarkedClean.Hit()
 	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
 	faultUnstageDisconnected.Hit()
+	if err := a.markClean(ctx, e); err != nil {
+		return err
+	}
+	faultUnstageMarkedClean.Hit()
 	if e.Hydration != nil {
 		a.endHydration(ctx, e, volume.MoveEnded, "the volume left the node before everything was copied")
 		// What this ownership has written, no retained cache of another one has.
@@ -303,16 +300,13 @@ func (a *Attacher) detach(ctx context.Context, e *state.Entry) error {
 		return err
 	}
 	faultDetachRemoved.Hit()
-	if err := a.disconnectFirst(ctx, e); err != nil {
-		return err
-	}
-	if err := a.takeBackMark(ctx, e); err != nil {
-		return err
-	}
 	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
 	faultDetachDisconnected.Hit()
+	if err := a.takeBackMark(ctx, e); err != nil {
+		return err
+	}
 	a.endHydration(ctx, e, volume.MoveEnded, "the volume left the node uncached")
 	a.tellEnded(ctx, e)
 	if err := a.forget(e.ID); err != nil {
@@ -332,13 +326,10 @@ func (a *Attacher) discard(ctx context.Context, e *state.Entry) error {
 	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
 		return err
 	}
-	if err := a.disconnectFirst(ctx, e); err != nil {
+	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
 	if err := a.takeBackMark(ctx, e); err != nil {
-		return err
-	}
-	if err := a.disconnect(ctx, e); err != nil {
 		return err
 	}
 	a.endHydration(ctx, e, volume.MoveEnded, "the cache was given up")
@@ -402,17 +393,10 @@ func (a *Attacher) takeBackRemade(ctx context.Context, e *state.Entry) error {
 	return a.Records.MarkClean(ctx, e.ID, rec.Fence)
 }
 
-// disconnectFirst ends the use of another driver's volume before the record says Clean: the
-// controller may have it detached then, and the driver is to be asked for that after it was unstaged.
-// What comes later finds nothing to end. A target of a storage server is ended after the record has heard
-// of the flush.
-func (a *Attacher) disconnectFirst(ctx context.Context, e *state.Entry) error {
-	if e.Source.CSI == nil {
-		return nil
-	}
-	return a.disconnect(ctx, e)
-}
-
+// disconnect ends the use of the origin, before the record says Clean: the admission may end then.
+// Another driver is to be asked to detach only what was unstaged; and a disk whose storage server
+// cuts its session while the disk is removed holds its remover up for as long as requests wait for a
+// lost session (sd flushes the disk's cache, drivers/scsi/sd.c, sd_shutdown).
 func (a *Attacher) disconnect(ctx context.Context, e *state.Entry) error {
 	if e.Source.IsZero() {
 		return nil // never attached here
