@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -63,6 +64,89 @@ var _ = Describe("A full pool", Label("pool", "lab"), func() {
 		}
 	}, NodeTimeout(specLimit))
 })
+
+var _ = Describe("A pool with a share for each namespace", Label("pool", "lab"), func() {
+	It("attaches uncached what would take a namespace over it, and caches what is another one's", Label("slow"), func(ctx SpecContext) {
+		shop, bank := newSpace(ctx), newSpace(ctx)
+		Expect(awaitEmptyPool(ctx, nodeA)).To(Succeed())
+		pool, err := poolOf(ctx, nodeA)
+		Expect(err).NotTo(HaveOccurred())
+		// Two caches of this size fit into the pool, and one into the share.
+		size := fmt.Sprintf("%dMi", pool.Status.Capacity.Value()*2/5>>20)
+		Expect(sharePool(ctx, nodeA, 60)).To(Succeed())
+		var vols []*vol
+		for i, s := range []*space{shop, shop, bank} {
+			v, err := s.volume(ctx, volumeSpec{name: fmt.Sprintf("shared%d", i), mode: v1alpha1.CacheModeWritethrough, kind: block, size: size, cacheSize: size})
+			Expect(err).NotTo(HaveOccurred())
+			vols = append(vols, v)
+		}
+		first, second, others := vols[0], vols[1], vols[2]
+
+		By("attaching two volumes of one namespace")
+		Expect(first.start(ctx, nodeA)).To(Succeed())
+		Expect(first.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(second.start(ctx, nodeA)).To(Succeed())
+		Expect(second.expectUncached(ctx, v1alpha1.ReasonNamespaceShareFull)).To(Succeed())
+		Expect(second.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+			c := meta.FindStatusCondition(cv.Status.Conditions, v1alpha1.ConditionCached)
+			if c == nil || !strings.Contains(c.Message, "namespace "+shop.name+" may take 60%") {
+				return "the condition does not say whose share it is"
+			}
+			return ""
+		})).To(Succeed())
+		sum, err := second.write(ctx, 0, 4)
+		Expect(err).NotTo(HaveOccurred())
+
+		By("attaching one of another namespace")
+		Expect(others.start(ctx, nodeA)).To(Succeed())
+		Expect(others.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(others.stop(ctx)).To(Succeed())
+		Expect(others.awaitRecord(ctx, retainedOn(nodeA))).To(Succeed())
+		Expect(others.awaitHotSet(ctx)).To(Succeed())
+
+		By("giving the first one's place up, so that the running pod gets a cache")
+		Expect(first.stop(ctx)).To(Succeed())
+		Expect(second.awaitCondition(ctx, v1alpha1.ReasonCacheActive)).To(Succeed())
+		Expect(second.verify(ctx, 0, 4, sum)).To(Succeed())
+		Expect(first.cacheUUID(ctx, nodeA)).To(BeEmpty(), "the namespace's retained cache is still there")
+		Expect(others.cacheUUID(ctx, nodeA)).NotTo(BeEmpty(), "the older retained cache of another namespace was evicted")
+	}, NodeTimeout(specLimit))
+})
+
+// sharePool makes an administrator's CachePool with a share for each namespace, as long as the spec
+// lasts, and waits until the node has seen it.
+func sharePool(ctx context.Context, node string, percent int32) error {
+	pool, err := poolOf(ctx, node)
+	if err != nil {
+		return err
+	}
+	DeferCleanup(func(ctx SpecContext) {
+		Expect(resetPool(ctx, node)).To(Succeed())
+		Expect(awaitShare(ctx, node, 0)).To(Succeed())
+	}, NodeTimeout(late))
+	old := pool.DeepCopy()
+	delete(pool.Labels, poolSource)
+	pool.Spec.NamespaceSharePercent = percent
+	if err := k.API.Patch(ctx, pool, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("share CachePool %s: %w", node, err)
+	}
+	return awaitShare(ctx, node, percent)
+}
+
+// awaitShare waits until the node acts by the share.
+func awaitShare(ctx context.Context, node string, percent int32) error {
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		pool, err := poolOf(ctx, node)
+		if err != nil {
+			return "", err
+		}
+		c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+		if pool.Spec.NamespaceSharePercent != percent || c == nil || c.ObservedGeneration != pool.Generation {
+			return fmt.Sprintf("CachePool %s has a share of %d%% in generation %d, and its condition is %+v", node, pool.Spec.NamespaceSharePercent, pool.Generation, c), nil
+		}
+		return "", nil
+	})
+}
 
 // retainedOn says whether the record reports a retained cache on the node.
 func retainedOn(node string) func(*v1alpha1.CachedVolume) string {

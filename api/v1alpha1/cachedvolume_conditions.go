@@ -5,11 +5,14 @@ const (
 	// ConditionCached is True while reads are served through the SSD cache.
 	ConditionCached = "Cached"
 
-	ReasonCacheActive         = "CacheActive"
-	ReasonModeNone            = "ModeNone"
-	ReasonDetached            = "Detached"
-	ReasonPoolMissing         = "PoolMissing"
-	ReasonPoolFull            = "PoolFull"
+	ReasonCacheActive = "CacheActive"
+	ReasonModeNone    = "ModeNone"
+	ReasonDetached    = "Detached"
+	ReasonPoolMissing = "PoolMissing"
+	ReasonPoolFull    = "PoolFull"
+	// ReasonNamespaceShareFull: the caches of the claim's namespace have their share of the
+	// node's pool (spec.namespaceSharePercent of its CachePool).
+	ReasonNamespaceShareFull  = "NamespaceShareFull"
 	ReasonKernelTargetMissing = "KernelTargetMissing"
 	ReasonCacheDeviceError    = "CacheDeviceError"
 	ReasonDropped             = "Dropped"

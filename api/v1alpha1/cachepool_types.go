@@ -66,7 +66,7 @@ const (
 	PoolSourceFlags = "node-flags"
 )
 
-// CachePoolSpec selects the devices of a pool.
+// CachePoolSpec selects the devices of a pool, and says who may have how much of it.
 type CachePoolSpec struct {
 	// devices lists paths or globs of block devices, such as
 	// "/dev/disk/by-id/nvme-MODEL_*". A device that carries any signature is
@@ -83,6 +83,14 @@ type CachePoolSpec struct {
 	// +optional
 	// +default="none"
 	Redundancy Redundancy `json:"redundancy,omitempty"`
+
+	// namespaceSharePercent is how much of the pool's capacity the caches of one namespace
+	// may take, by the namespaces of their claims; a volume whose cache would take more
+	// works without one. Absent is no limit. Volumes without a claim on record have none.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	NamespaceSharePercent int32 `json:"namespaceSharePercent,omitempty"`
 }
 
 // DeviceHealth is the verdict of a device on itself.
@@ -283,7 +291,7 @@ type CachePool struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec selects the pool's devices.
+	// spec selects the pool's devices, and says who may have how much of it.
 	// +optional
 	Spec CachePoolSpec `json:"spec,omitzero"`
 

@@ -165,7 +165,7 @@ func (a *Attacher) recordOrigin(ctx context.Context, got *preallocated, want cac
 }
 
 // allocate makes the cache's logical volumes, evicting the oldest retained caches
-// when the pool is full.
+// when the pool is full, or the namespace's share of it. Errors: lvm.ErrNoSpace, errShare.
 func (a *Attacher) allocate(ctx context.Context, w cacheSpec) (ssd.Cache, error) {
 	unlock, err := a.ssd.Lock(ctx)
 	if err != nil {
@@ -201,7 +201,11 @@ func (a *Attacher) allocateHydration(ctx context.Context, w cacheSpec) (ssd.Cach
 	defer unlock()
 	view := a.Pool.View()
 	w.keep = true
-	if err := a.ssd.Create(ctx, w.specs(view, w.tags())[1:]); err != nil {
+	specs := w.specs(view, w.tags())[1:]
+	if err := a.keepShare(ctx, w.id, sizesOf(specs)); err != nil {
+		return ssd.Cache{}, err
+	}
+	if err := a.ssd.Create(ctx, specs); err != nil {
 		return ssd.Cache{}, err
 	}
 	return a.ssd.Blank(ctx, view.VG, w.id, false)

@@ -201,8 +201,12 @@ func (a *Attacher) retained(except volume.ID) ([]state.Entry, error) {
 		return nil, err
 	}
 	retained := slices.DeleteFunc(entries, func(e state.Entry) bool { return !e.Evictable() || e.ID == except })
-	slices.SortFunc(retained, func(x, y state.Entry) int { return x.LastUsed().Compare(y.LastUsed()) })
+	oldestFirst(retained)
 	return retained, nil
+}
+
+func oldestFirst(retained []state.Entry) {
+	slices.SortFunc(retained, func(x, y state.Entry) int { return x.LastUsed().Compare(y.LastUsed()) })
 }
 
 // idle returns the first of them whose volume nobody works on; nil if there is

@@ -377,6 +377,8 @@ func (a *Attacher) changeFailed(ctx context.Context, f changeFacts, m *changing,
 	switch {
 	case errors.Is(err, lvm.ErrNoSpace):
 		r.Reason = v1alpha1.ReasonPoolFull
+	case errors.Is(err, errShare):
+		r.Reason = v1alpha1.ReasonNamespaceShareFull
 	case errors.Is(err, stack.ErrBlockSize):
 		r.Reason = v1alpha1.ReasonBlockSizeTooLarge
 	case errors.Is(err, volume.ErrInvalid):

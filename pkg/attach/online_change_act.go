@@ -335,7 +335,10 @@ func (a *Attacher) extendData(ctx context.Context, e *state.Entry, size int64) e
 	if err != nil {
 		return err
 	}
-	on := a.ssd.DevicesBelow(c.Data.DevNo(), view)
+	on, more := a.ssd.DevicesBelow(c.Data.DevNo(), view), []int64{size - c.Data.SizeBytes}
+	if err := a.keepShare(ctx, e.ID, more); err != nil {
+		return err
+	}
 	if err := a.makeRoom(ctx, e.ID, []int64{size - e.DataBytes}, func(free map[string]int64) bool {
 		return ssd.GrowsOn(view, free, on, size-e.DataBytes)
 	}); err != nil {

@@ -10,9 +10,12 @@ import (
 )
 
 // createPlaced makes the logical volumes of a cache where they belong, after it has
-// evicted retained caches if there is no room.
+// evicted retained caches if there is no room, or those of the namespace if that has no share left.
 func (a *Attacher) createPlaced(ctx context.Context, id volume.ID, specs []lvm.CreateSpec) error {
 	view := a.Pool.View()
+	if err := a.keepShare(ctx, id, sizesOf(specs)); err != nil {
+		return err
+	}
 	if p, only := ssd.OnlyPlace(view); only {
 		err := a.ssd.Create(ctx, p.Apply(specs))
 		if !errors.Is(err, lvm.ErrNoSpace) {
@@ -37,11 +40,11 @@ func (a *Attacher) createPlaced(ctx context.Context, id volume.ID, specs []lvm.C
 // takeBack removes those of the logical volumes that there was room for, and returns the sizes
 // of all.
 func (a *Attacher) takeBack(ctx context.Context, vg string, specs []lvm.CreateSpec) ([]int64, error) {
-	names, sizes := make([]string, len(specs)), make([]int64, len(specs))
+	names := make([]string, len(specs))
 	for i, spec := range specs {
-		names[i], sizes[i] = spec.Name, spec.SizeBytes
+		names[i] = spec.Name
 	}
-	return sizes, a.LVM.RemoveLVs(ctx, vg, names...)
+	return sizesOf(specs), a.LVM.RemoveLVs(ctx, vg, names...)
 }
 
 // createBeside makes logical volumes on the very SSDs that another one is on.
@@ -50,6 +53,9 @@ func (a *Attacher) createBeside(ctx context.Context, id volume.ID, lv lvm.LV, sp
 	p := ssd.Place{Devices: a.ssd.DevicesBelow(lv.DevNo(), view), Mirror: view.Mirror, Stripes: 1}
 	if !view.Mirror {
 		p.Stripes = len(p.Devices)
+	}
+	if err := a.keepShare(ctx, id, sizesOf(specs)); err != nil {
+		return err
 	}
 	if err := a.ssd.Create(ctx, p.Apply(specs)); !errors.Is(err, lvm.ErrNoSpace) {
 		return err

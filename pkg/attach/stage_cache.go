@@ -97,6 +97,8 @@ func (a *Attacher) fallBack(ctx context.Context, s *staging, cause error) error 
 	switch {
 	case errors.Is(cause, lvm.ErrNoSpace):
 		reason = v1alpha1.ReasonPoolFull
+	case errors.Is(cause, errShare):
+		reason = v1alpha1.ReasonNamespaceShareFull
 	case errors.Is(cause, stack.ErrBlockSize):
 		reason = v1alpha1.ReasonBlockSizeTooLarge
 	}

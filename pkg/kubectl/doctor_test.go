@@ -74,9 +74,9 @@ func poolCondition(p *v1alpha1.CachePool, kind string, ok bool, reason, message 
 	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: before(time.Hour)})
 }
 
-// mirrored has a second device, worn and not used.
+// mirrored has a second device, worn and not used, and a share for each namespace.
 func mirrored(p *v1alpha1.CachePool) {
-	p.Spec.Redundancy = v1alpha1.RedundancyMirror
+	p.Spec.Redundancy, p.Spec.NamespaceSharePercent = v1alpha1.RedundancyMirror, 25
 	p.Status.Devices = append(p.Status.Devices, v1alpha1.CachePoolDevice{
 		Path: "/dev/nvme1n1", Health: v1alpha1.DeviceFailing, WearPercent: ptr(int32(95)), Message: "has a signature of ext4",
 	})
@@ -368,6 +368,9 @@ ok       moves: 0 moves under way, none failed in the last hour
 					deleted := before(time.Hour)
 					v.DeletionTimestamp, v.Finalizers = &deleted, []string{v1alpha1.VolumeFinalizer}
 				})...)
+				objs = append(objs, pvAndRecord("shop", "g", "pvc-g", on("node-a"), func(v *v1alpha1.CachedVolume) {
+					condition(v, v1alpha1.ConditionCached, metav1.ConditionFalse, v1alpha1.ReasonNamespaceShareFull, "the caches of namespace shop may take 25% (5Gi)")
+				})...)
 				return append(objs, pvAndRecord("shop", "f", "pvc-f")[0])
 			},
 			wantOut: `
@@ -389,11 +392,13 @@ warning  pvc/e (namespace shop): released, and node node-a has not reported its 
          remedy: wait; if it does not end, see the log of the node plugin on node-a
 warning  pvc/e (namespace shop): deleted 60m ago and waits for nearflash.io/volume
          remedy: delete the claim and the PersistentVolume; the object goes with them
+warning  pvc/g (namespace shop): works without a cache on node-a (NamespaceShareFull): the caches of namespace shop may take 25% (5Gi)
+         remedy: make caches of its namespace on node node-a smaller with ` + "`kubectl nearflash resize`" + `, give some back with ` + "`kubectl nearflash drop`" + `, or raise the share (node.namespaceSharePercent of the chart)
 ` + definitionsOK + `ok       controller: 1 pod ready
 ok       node/node-a: plugin ready and registered; pool of 20Gi, 12Gi free, 2Gi in retained caches
 ok       storageclass/fast: valid
 ok       moves: 0 moves under way, none failed in the last hour
-3 errors, 6 warnings
+3 errors, 7 warnings
 `,
 			wantErr: "error: 3 problems found: see the findings marked error and their remedies\n",
 		},
@@ -466,8 +471,8 @@ node-c   0         0          0      0          -            -      -         - 
 		"one, wide": {
 			args: []string{"pools", "node-b", "-o", "wide"},
 			wantOut: `
-NODE     DEVICES   CAPACITY   FREE   RETAINED   REDUNDANCY   WEAR   HEALTH    READY   REASON          VOLUME-GROUP           PATHS                       INITIATOR
-node-b   1/2       20Gi       12Gi   2Gi        mirror       95%    Failing   False   TooFewDevices   nearflash-0123456789   /dev/nvme0n1,/dev/nvme1n1   iqn.1993-08.org.debian:01:node-b
+NODE     DEVICES   CAPACITY   FREE   RETAINED   REDUNDANCY   WEAR   HEALTH    READY   REASON          NAMESPACE-SHARE   VOLUME-GROUP           PATHS                       INITIATOR
+node-b   1/2       20Gi       12Gi   2Gi        mirror       95%    Failing   False   TooFewDevices   25%               nearflash-0123456789   /dev/nvme0n1,/dev/nvme1n1   iqn.1993-08.org.debian:01:node-b
 `,
 		},
 		"names": {args: []string{"pools", "-o", "name"}, wantOut: "cachepool.nearflash.io/node-a\ncachepool.nearflash.io/node-b\ncachepool.nearflash.io/node-c\n"},

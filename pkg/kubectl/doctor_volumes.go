@@ -97,7 +97,7 @@ func checkCache(d *diagnosis, object string, v *volume) {
 		return
 	}
 	switch c.Reason {
-	case v1alpha1.ReasonPoolMissing, v1alpha1.ReasonPoolFull, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonCacheDeviceError, v1alpha1.ReasonBlockSizeTooLarge:
+	case v1alpha1.ReasonPoolMissing, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonCacheDeviceError, v1alpha1.ReasonBlockSizeTooLarge:
 		d.add(sevWarning, object, remedyFor(c.Reason, owner), "works without a cache on %s (%s): %s", owner, c.Reason, c.Message)
 	}
 }
@@ -109,6 +109,8 @@ func remedyFor(reason, node string) string {
 		return fmt.Sprintf("give node %s a blank SSD; `%s pools %s` says what is wrong with its pool", node, name, node)
 	case v1alpha1.ReasonPoolFull:
 		return fmt.Sprintf("make room on node %s: more SSDs, or smaller caches with `%s resize`", node, name)
+	case v1alpha1.ReasonNamespaceShareFull:
+		return fmt.Sprintf("make caches of its namespace on node %s smaller with `%s resize`, give some back with `%s drop`, or raise the share (node.namespaceSharePercent of the chart)", node, name, name)
 	case v1alpha1.ReasonKernelTargetMissing:
 		return fmt.Sprintf("load or install dm_cache and dm_cache_smq on node %s", node)
 	case v1alpha1.ReasonCacheDeviceError:

@@ -31,7 +31,7 @@ func newPools(f *Factory) *cobra.Command {
 		Long: `List the SSD pools of the nodes.
 
 RETAINED is the space of caches whose volumes have left the node; it is given up when a volume there needs it. WEAR is how much of its rated
-endurance the most worn device has used, HEALTH what the devices say of themselves; both are "-" if they say nothing.`,
+endurance the most worn device has used, HEALTH what the devices say of themselves; both are "-" if they say nothing. NAMESPACE-SHARE is how much of the pool the caches of one namespace may take.`,
 		Example:           `  kubectl nearflash pools -o wide`,
 		ValidArgsFunction: f.completePools,
 		RunE:              run(o),
@@ -79,7 +79,7 @@ func (o *poolsOptions) Run(ctx context.Context) error {
 	}
 	head := []string{"NODE", "DEVICES", "CAPACITY", "FREE", "RETAINED", "REDUNDANCY", "WEAR", "HEALTH", "READY", "REASON"}
 	if o.wide {
-		head = append(head, "VOLUME-GROUP", "PATHS", "INITIATOR")
+		head = append(head, "NAMESPACE-SHARE", "VOLUME-GROUP", "PATHS", "INITIATOR")
 	}
 	var rows [][]string
 	for i := range pools {
@@ -133,7 +133,11 @@ func (o *poolsOptions) row(p *v1alpha1.CachePool) []string {
 	for _, d := range p.Status.Devices {
 		paths = append(paths, d.Path)
 	}
-	return append(row, orNone(p.Status.VolumeGroup), orNone(strings.Join(paths, ",")), orNone(p.Status.InitiatorIQN))
+	share := none
+	if n := p.Spec.NamespaceSharePercent; n > 0 {
+		share = fmt.Sprintf("%d%%", n)
+	}
+	return append(row, share, orNone(p.Status.VolumeGroup), orNone(strings.Join(paths, ",")), orNone(p.Status.InitiatorIQN))
 }
 
 // usedDevices is how many of the matched devices are used: "2", or "1/2".

@@ -32,7 +32,9 @@ func (c Choice) spec() v1alpha1.CachePoolSpec {
 func Choose(choices []Choice, otherwise v1alpha1.CachePoolSpec, node map[string]string) v1alpha1.CachePoolSpec {
 	for _, c := range choices {
 		if labels.SelectorFromSet(c.NodeSelector).Matches(labels.Set(node)) {
-			return c.spec()
+			spec := c.spec()
+			spec.NamespaceSharePercent = otherwise.NamespaceSharePercent // of all kinds of nodes
+			return spec
 		}
 	}
 	return otherwise

@@ -42,6 +42,9 @@ type View struct {
 	Mirror  bool
 	Copies  int64
 	Stripes int
+	// NamespaceSharePercent of CapacityBytes may be taken by the caches of one namespace; 0 is no
+	// limit.
+	NamespaceSharePercent int32
 	// Degraded says which part of the mirror is missing or out of date, or is empty.
 	Degraded string
 	// CapacityBytes, FreeBytes and RetainedCacheBytes are known while VG is not empty:
@@ -231,6 +234,7 @@ func (m *Manager) reconcileDevices(ctx context.Context, spec v1alpha1.CachePoolS
 		return m.failed(err)
 	}
 	o.view.ExtentBytes, o.view.Copies, o.view.Stripes = report.ExtentBytes, 1, len(o.view.Devices)
+	o.view.NamespaceSharePercent = spec.NamespaceSharePercent
 	if spec.Redundancy == v1alpha1.RedundancyMirror {
 		o.view.Mirror, o.view.Copies, o.view.Stripes = true, 2, 1
 		o.view.Degraded = m.mirror(ctx, vg, f.MissingPVs)

@@ -147,6 +147,30 @@ func TestBlankAtEachBoot(t *testing.T) {
 	}
 }
 
+// TestNamespaceShare: the share that counts is that of the object, be it the plugin's, which has what
+// the flags say, or an administrator's.
+func TestNamespaceShare(t *testing.T) {
+	m := newMachine(t, "ssd")
+	flags := Config{Default: v1alpha1.CachePoolSpec{Devices: []string{filepath.Join(m.dir, "*")}, Redundancy: v1alpha1.RedundancyNone, NamespaceSharePercent: 25}}
+	m.restart(flags)
+	if pool := m.reconcile(t); pool.Spec.NamespaceSharePercent != 25 || m.View().NamespaceSharePercent != 25 {
+		t.Errorf("the object has %d%%, the view %d%%, want 25%%", pool.Spec.NamespaceSharePercent, m.View().NamespaceSharePercent)
+	}
+	flags.Default.NamespaceSharePercent = 10
+	m.restart(flags)
+	pool := m.reconcile(t)
+	if pool.Spec.NamespaceSharePercent != 10 || m.View().NamespaceSharePercent != 10 {
+		t.Errorf("the object has %d%%, the view %d%%, want 10%%", pool.Spec.NamespaceSharePercent, m.View().NamespaceSharePercent)
+	}
+	pool.Labels, pool.Spec.NamespaceSharePercent = nil, 0
+	if err := m.api.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	if m.reconcile(t); m.View().NamespaceSharePercent != 0 {
+		t.Errorf("the view has %d%%, want no share, as the administrator says", m.View().NamespaceSharePercent)
+	}
+}
+
 // TestChosenDevices: as long as the node's labels are not known, no device is taken; then those
 // that they choose.
 func TestChosenDevices(t *testing.T) {

@@ -87,7 +87,7 @@ func inEffect(obj *v1alpha1.CachedVolume) error {
 		return nil
 	}
 	switch c.Reason {
-	case v1alpha1.ReasonRejected, v1alpha1.ReasonPoolFull, v1alpha1.ReasonPoolMissing, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonBlockSizeTooLarge:
+	case v1alpha1.ReasonRejected, v1alpha1.ReasonPoolFull, v1alpha1.ReasonNamespaceShareFull, v1alpha1.ReasonPoolMissing, v1alpha1.ReasonKernelTargetMissing, v1alpha1.ReasonBlockSizeTooLarge:
 		return fmt.Errorf("%w: node %s cannot do what is asked for: %s: %s", volume.ErrInvalid, node, c.Reason, c.Message)
 	}
 	return fmt.Errorf("%w: node %s is at it: %s: %s", volume.ErrBusy, node, c.Reason, c.Message)

@@ -61,6 +61,10 @@ func TestInEffect(t *testing.T) {
 			status: applied(metav1.ConditionFalse, v1alpha1.ReasonPoolFull, generation),
 			want:   volume.ErrInvalid, wantErr: "invalid argument: node node-a cannot do what is asked for: PoolFull: said",
 		},
+		"no share left": {
+			status: applied(metav1.ConditionFalse, v1alpha1.ReasonNamespaceShareFull, generation),
+			want:   volume.ErrInvalid, wantErr: "invalid argument: node node-a cannot do what is asked for: NamespaceShareFull: said",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -143,20 +143,31 @@ func sizeOf(text, most string, capacity int64) int64 {
 	return spec.CacheBytes(capacity)
 }
 
-// pools returns the cache space of all nodes.
-func (g *gatherer) pools(ctx context.Context) ([]Pool, error) {
+// pools returns the cache space that all nodes have for volumes of a namespace.
+func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) {
 	list := &v1alpha1.CachePoolList{}
 	if err := g.informed.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list CachePools: %w", err)
 	}
 	out := make([]Pool, 0, len(list.Items))
+	var there map[string]taken
 	for i := range list.Items {
 		p := &list.Items[i]
-		out = append(out, Pool{
+		pool := Pool{
 			Node:  p.Name,
 			Ready: meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady),
 			Free:  p.Status.Free.Value(), RetainedCache: p.Status.Retained.Value(),
-		})
+		}
+		if p.Spec.NamespaceSharePercent > 0 {
+			if there == nil {
+				var err error
+				if there, err = g.taken(ctx, namespace); err != nil {
+					return nil, err
+				}
+			}
+			pool = pool.within(shareOf(p), there[p.Name].copies(p))
+		}
+		out = append(out, pool)
 	}
 	return out, nil
 }

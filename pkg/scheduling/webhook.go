@@ -149,7 +149,7 @@ func (h *handler) patch(ctx context.Context, req admission.Request) (patch []byt
 	if err != nil || len(caches) == 0 {
 		return nil, err
 	}
-	pools, err := h.pools(ctx)
+	pools, err := h.pools(ctx, req.Namespace)
 	if err != nil {
 		return nil, err
 	}

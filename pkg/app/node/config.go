@@ -44,6 +44,9 @@ type Config struct {
 	PoolRedundancy string
 	// Pools take their place on nodes with certain labels.
 	Pools choiceList
+	// NamespaceShare is how much of the pool the caches of one namespace may take, in percent; 0
+	// is no limit.
+	NamespaceShare uint
 	// WithoutTargets are targets of the kernel that count as absent, for tests.
 	WithoutTargets commaList
 	// UdevRule has the rule written that keeps the host's udev away from volumes.
@@ -139,6 +142,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Var(&c.PoolDevices, "pool-devices", "`path` or glob of the SSDs that hold caches (repeatable)")
 	fs.StringVar(&c.PoolRedundancy, "pool-redundancy", string(v1alpha1.RedundancyNone), "none (stripes) or mirror")
 	fs.Var(&c.Pools, "pool", "`JSON` with nodeSelector, devices and redundancy: what takes the place of --pool-devices and --pool-redundancy on a node that has these labels (repeatable, the first that matches counts)")
+	fs.UintVar(&c.NamespaceShare, "namespace-share-percent", 0, "how much of the pool the caches of one namespace may take, in percent; 0 is no limit")
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
@@ -202,6 +206,9 @@ func (c *Config) Validate() error {
 	errs = append(errs, validatePool("--pool-devices", c.PoolDevices, "--pool-redundancy", c.PoolRedundancy)...)
 	for _, p := range c.Pools {
 		errs = append(errs, validateChoice(p)...)
+	}
+	if c.NamespaceShare > 100 {
+		errs = append(errs, fmt.Errorf("--namespace-share-percent %d: accepted are 0 (no limit) and 1 to 100", c.NamespaceShare))
 	}
 	for _, target := range c.WithoutTargets {
 		if known := preflight.MoveTargets(); !slices.Contains(known, target) {

@@ -16,7 +16,7 @@ func TestConfig(t *testing.T) {
 	}{
 		"least": {args: base},
 		"all": {args: append(base, "--kubelet-registration-path=/var/lib/kubelet/plugins/x/csi.sock", "--registration-dir=/registration",
-			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--health-address=:9808",
+			"--pool-devices=/dev/nvme0n1", "--pool-devices=/dev/disk/by-id/nvme-*", "--pool-redundancy=mirror", "--max-volumes=20", "--namespace-share-percent=100", "--health-address=:9808",
 			"--without-targets=clone,iscsi", "--udev-rule")},
 		"stream": {args: append(base, "--stream-address=192.0.2.1,2001:db8::1", "--stream-port=4000",
 			"--stream-token-file=/token", "--stream-account=system:serviceaccount:storage:nearflash-node")},
@@ -52,6 +52,7 @@ func TestConfig(t *testing.T) {
 		"a long name": {args: append(base, "--origins", "--kubelet-registration-path=/k/plugins/x/csi.sock", "--registration-dir=/registration",
 			"--node-name="+strings.Repeat("n", 64))},
 		"negative volumes": {args: append(base, "--max-volumes=-1"), wantErr: []string{"-1"}},
+		"more than a pool": {args: append(base, "--namespace-share-percent=101"), wantErr: []string{"--namespace-share-percent 101", "1 to 100"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

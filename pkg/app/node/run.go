@@ -228,7 +228,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	p.pool = pool.NewManager(pool.Config{
 		Node:         cfg.NodeName,
-		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy)},
+		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
 		Choices:      cfg.Pools,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
 		InitiatorIQN: p.initiator, Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,

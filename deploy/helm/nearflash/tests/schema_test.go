@@ -109,6 +109,8 @@ func TestBadValues(t *testing.T) {
 		"unknown target":                 {[]string{"--set", "node.withoutTargets={klone}"}, "'/node/withoutTargets/0'"},
 		"target twice":                   {[]string{"--set", "node.withoutTargets={clone,clone}"}, "'/node/withoutTargets'"},
 		"negative volume limit":          {[]string{"--set", "node.maxVolumes=-1"}, "'/node/maxVolumes'"},
+		"share above the pool":           {[]string{"--set", "node.namespaceSharePercent=101"}, "'/node/namespaceSharePercent'"},
+		"share as text":                  {[]string{"--set-string", "node.namespaceSharePercent=25%"}, "'/node/namespaceSharePercent'"},
 		"a value of an earlier version":  {[]string{"--set", "target.optional=true"}, "'optional'"},
 		"update strategy":                {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
 		"nothing may be unavailable":     {[]string{"--set", "node.updateStrategy.maxUnavailable=0"}, "'/node/updateStrategy/maxUnavailable'"},
