@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -37,6 +36,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/testutil/memapi"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -88,7 +88,7 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 	w := &world{t: t, ctx: logr.NewContext(t.Context(), logr.Discard()), storage: backendtest.New(1 << 30), written: map[int64]uint64{}}
 	w.lun = w.disk(lunBytes)
 	w.api = interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}).Build(),
+		memapi.New(scheme, &v1alpha1.CachedVolume{}, &v1alpha1.CachePool{}),
 		interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			obj.SetUID(uuid.NewUUID())
 			return c.Create(ctx, obj, opts...)

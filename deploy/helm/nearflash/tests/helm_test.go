@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -49,6 +51,7 @@ func inlineTLS() []string {
 func helm(ctx context.Context, args ...string) ([]byte, error) {
 	binary := cmp.Or(os.Getenv("HELM"), "helm")
 	command := exec.CommandContext(ctx, binary, args...)
+	command.Env = append(os.Environ(), "GOGC=400") // hundreds of short processes, which would collect garbage for a fifth of their time
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	if err := command.Run(); err != nil {
@@ -60,12 +63,21 @@ func helm(ctx context.Context, args ...string) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// template renders the chart with more helm arguments.
+// renderings are by their arguments: many tests look at the same one. That helm renders the same
+// twice is what TestRenderTwice proves, without this.
+var renderings sync.Map
+
+// template renders the chart with more helm arguments. Files that they name do not change.
 func template(ctx context.Context, args ...string) ([]*unstructured.Unstructured, error) {
+	key := strings.Join(args, "\x00")
+	if out, found := renderings.Load(key); found {
+		return decode(out.([]byte))
+	}
 	out, err := helm(ctx, append([]string{"template", release, chartDir, "--namespace", namespace, "--kube-version", "1.36.0"}, args...)...)
 	if err != nil {
 		return nil, err
 	}
+	renderings.Store(key, out)
 	return decode(out)
 }
 
