@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
+	"github.com/nearflash/nearflash/pkg/loginaccount/keeper"
 )
 
 // Documents about nodes, the storage server and the chart.
@@ -55,6 +56,10 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 			"kubectl create secret":                        {instead: "kubectl create secret generic nearflash-target-client -n nearflash --from-file=ca.crt=ca.crt --from-file=tls.crt=client.crt --from-file=tls.key=client.key --dry-run=client", why: "the driver has its own"},
 			"kubectl create secret generic nearflash-chap": {}, // it is rotated indeed
 			"helm upgrade --install":                       {left: "the driver is installed; docs/how-to/uninstall.md installs it again"},
+			"kubectl delete secret": {after: func(ctx context.Context) { // the controller makes another one
+				key := client.ObjectKey{Namespace: k.Namespace, Name: keeper.SecretName}
+				Eventually(ctx, func() error { return k.API.Get(ctx, key, &corev1.Secret{}) }).WithTimeout(soon).Should(Succeed())
+			}},
 			"openssl x509": {after: func(ctx context.Context) {
 				w.mustType(ctx, "for c in server client; do if test -e $c.crt; then openssl verify -CAfile ca.crt $c.crt; fi; done")
 			}},
@@ -121,6 +126,11 @@ var _ = Describe("The documents", Label("docs", "lab", "slow"), Serial, func() {
 					finds = finds[1:]
 				},
 			},
+			// A kubelet that loses what it had not written of a pod keeps that pod's folder for good.
+			"go run ./hack/lab kill node-a": {before: func(ctx context.Context) {
+				_, err := k.Host.Run(ctx, nodeA, "sync")
+				Expect(err).NotTo(HaveOccurred())
+			}},
 			"kubectl nearflash abandon drill":                    {instead: "! kubectl nearflash abandon drill", why: "it is refused"},
 			"kubectl nearflash abandon drill --accept-data-loss": {},
 			"go run ./hack/lab start node-a":                     {after: recover},

@@ -96,8 +96,6 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		}
 		dead, saved, alive := vols["dead"], vols["saved"], vols["alive"]
 		backup := save(ctx, saved)
-		chap := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.SecretParameters["csi.storage.k8s.io/node-stage-secret-name"]}}
-		Expect(k.API.Get(ctx, client.ObjectKeyFromObject(chap), chap)).To(Succeed())
 
 		By("losing a node with unflushed writes, and the cluster while another node works")
 		Expect(alive.start(ctx, nodeB)).To(Succeed())
@@ -117,7 +115,6 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 		for _, name := range []string{s.name, k.Namespace} {
 			Expect(k.API.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 		}
-		Expect(restore(ctx, chap)).To(Succeed())
 		const allJoin = "every node joins; pkg/provision tests it"
 		w := &walk{path: recoverPath, s: s, words: append(usual(), word{`\bvalues\.yaml\b`, r.values})}
 		w.steps = map[string]step{

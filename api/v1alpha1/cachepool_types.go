@@ -219,6 +219,15 @@ type CachePoolStatus struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
 	StreamPublicKey string `json:"streamPublicKey,omitempty"`
 
+	// loginPublicKey is the public half of the X25519 key of which the accounts are derived that
+	// the node logs in to the storage server with: 32 bytes, in base64. It stays the same for as
+	// long as the node has its state directory.
+	// +optional
+	// +kubebuilder:validation:MinLength=44
+	// +kubebuilder:validation:MaxLength=44
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]{43}=$`
+	LoginPublicKey string `json:"loginPublicKey,omitempty"`
+
 	// volumeGroup is the LVM volume group on the pool's devices.
 	// +optional
 	// +kubebuilder:validation:MinLength=1

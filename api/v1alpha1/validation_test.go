@@ -290,13 +290,19 @@ func testPools(t *testing.T, c client.Client) {
 	}
 	for key, want := range map[string]string{
 		strings.Repeat("A", 43) + "=": "",
-		strings.Repeat("A", 44):       `streamPublicKey in body should match '^[A-Za-z0-9+/]{43}=$'`,
-		"A=":                          "streamPublicKey in body should be at least 44 chars long",
+		strings.Repeat("A", 44):       "in body should match '^[A-Za-z0-9+/]{43}=$'",
+		"A=":                          "in body should be at least 44 chars long",
 	} {
-		stored.Status.StreamPublicKey = key
-		err := c.Status().Update(t.Context(), stored.DeepCopy(), client.DryRunAll)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("key %q: got %v, want %q", key, err, want)
+		for field, set := range map[string]func(*v1alpha1.CachePoolStatus){
+			"streamPublicKey": func(st *v1alpha1.CachePoolStatus) { st.StreamPublicKey = key },
+			"loginPublicKey":  func(st *v1alpha1.CachePoolStatus) { st.LoginPublicKey = key },
+		} {
+			changed := stored.DeepCopy()
+			set(&changed.Status)
+			err := c.Status().Update(t.Context(), changed, client.DryRunAll)
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), field+" "+want) {
+				t.Errorf("%s %q: got %v, want %q", field, key, err, want)
+			}
 		}
 	}
 	if err := c.Delete(t.Context(), stored); err != nil {

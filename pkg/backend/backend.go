@@ -59,6 +59,9 @@ type Export struct {
 	Admission string
 	// LoggedIn is true while the initiator has a session.
 	LoggedIn bool
+	// Username is the name of the account that it logs in with, which is no secret; empty if
+	// there is none, or the server does not tell it (a nearflash-target of an earlier version).
+	Username string
 }
 
 // Access says who is admitted to a volume.

@@ -1,4 +1,4 @@
-// Package chapaccount makes the CHAP account of the storage server's volumes, where nobody
+// Package chapaccount makes the CHAP account for nodes without a key of their own, where nobody
 // gives one: a Secret with a random password.
 //
 // It is made by the leading controller and not by the chart, since a rendering with a
@@ -51,7 +51,7 @@ func (m *Maker) Start(ctx context.Context) error {
 		limited, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if err := m.ensure(limited); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "No CHAP account, so that no volume of the storage server can be attached", "secret", m.Secret)
+			klog.FromContext(ctx).Error(err, "No CHAP account for nodes without a key", "secret", m.Secret)
 		}
 	}, period)
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -20,6 +21,7 @@ type Node struct {
 	writers    singleWriters
 	topology   bool
 	limit      func(context.Context) int64
+	loginKey   *keyagreement.Key
 }
 
 // NewNode returns the node service of the node of the given name. maxVolumes is
@@ -32,6 +34,13 @@ func NewNode(a volume.Attacher, l Locker, name string, maxVolumes int64) *Node {
 // which node a volume is made.
 func (n *Node) WithTopology(on bool) *Node {
 	n.topology = on
+	return n
+}
+
+// WithLoginKey has the node log in to the storage server with accounts that are derived of its
+// key, where the controller has admitted it with one.
+func (n *Node) WithLoginKey(key *keyagreement.Key) *Node {
+	n.loginKey = key
 	return n
 }
 
@@ -79,6 +88,10 @@ func (n *Node) NodeGetInfo(ctx context.Context, _ *csi.NodeGetInfoRequest) (*csi
 func (n *Node) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	stage, err := parseStage(req)
 	if err != nil {
+		return nil, statusFor(err)
+	}
+	// Before it is announced: what is prestaged may log in with it.
+	if stage.Credentials, err = n.withDerived(stage.ID, stage.Publication, stage.Credentials); err != nil {
 		return nil, statusFor(err)
 	}
 	n.attacher.Announce(stage)

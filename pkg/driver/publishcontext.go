@@ -17,6 +17,8 @@ const (
 	keyNode       = "node"
 	// keyOrigin has, as JSON, the volume of another driver that lies below; then there is no LUN.
 	keyOrigin = "origin"
+	// keyLogin has the controller's public half; it is absent if the account is a Secret's.
+	keyLogin = "loginKey"
 )
 
 // encodePublication returns the publish_context of p.
@@ -30,6 +32,9 @@ func encodePublication(p volume.Publication) map[string]string {
 		source, _ := json.Marshal(p.Source.CSI) // strings and numbers never fail
 		c[keyOrigin] = string(source)
 		return c
+	}
+	if p.LoginKey != "" {
+		c[keyLogin] = p.LoginKey
 	}
 	c[keyPortals], c[keyIQN], c[keyLUN] = strings.Join(p.Source.Portals, ","), p.Source.IQN, strconv.Itoa(p.Source.LUN)
 	return c
@@ -51,7 +56,7 @@ func decodePublication(c map[string]string) (volume.Publication, error) {
 	if err != nil || generation < 1 {
 		return volume.Publication{}, fmt.Errorf("%w: publish_context generation %q is not a positive number", volume.ErrInvalid, c[keyGeneration])
 	}
-	p := volume.Publication{Fence: volume.Fence{UID: c[keyUID], Generation: generation, Node: c[keyNode]}}
+	p := volume.Publication{Fence: volume.Fence{UID: c[keyUID], Generation: generation, Node: c[keyNode]}, LoginKey: c[keyLogin]}
 	if other {
 		p.Source.CSI, err = decodeOrigin(c[keyOrigin])
 		return p, err

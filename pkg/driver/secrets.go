@@ -3,6 +3,7 @@ package driver
 import (
 	"fmt"
 
+	"github.com/nearflash/nearflash/pkg/loginaccount"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -57,6 +58,21 @@ func credentialsFor(s volume.Source, secrets map[string]string) (*volume.Credent
 		return parseCredentials(secrets)
 	}
 	return &volume.Credentials{Secrets: secrets}, nil
+}
+
+// withDerived puts the account that is derived for an admission before those of the Secret, which
+// is what the admission has if it is of a controller of before (states.md, The account of an
+// admission). Without a key of this node, or of the controller, it is what it was.
+func (n *Node) withDerived(id volume.ID, p volume.Publication, given *volume.Credentials) (*volume.Credentials, error) {
+	if n.loginKey == nil || p.LoginKey == "" || p.Source.CSI != nil {
+		return given, nil
+	}
+	derived, err := loginaccount.AtNode(n.loginKey, p.LoginKey, loginaccount.Admission{Volume: id, Fence: p.Fence})
+	if err != nil {
+		return nil, fmt.Errorf("publish_context %s: %w", keyLogin, err)
+	}
+	derived.Previous = given
+	return &derived, nil
 }
 
 func firstOf(m map[string]string, keys []string) string {

@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"crypto/ecdh"
 	"errors"
 	"fmt"
 	"math"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -66,7 +66,7 @@ func NewDestination(c client.WithWatch, recorder events.EventRecorder, now func(
 // reported as failed here, so that nobody serves it late; its ID is returned all
 // the same. One whose ctx was cancelled is not: it will be begun again.
 func (d *Destination) Begin(ctx context.Context, r volume.MoveRequest) (volume.MoveID, *volume.Lease, error) {
-	var key *ecdh.PrivateKey
+	var key *keyagreement.Key
 	if r.Source != nil && r.Method != volume.MethodStream {
 		var err error
 		if key, err = newKey(); err != nil {
@@ -149,7 +149,7 @@ func (d *Destination) abandon(ctx context.Context, m volume.MoveID, cause error)
 }
 
 // importCache waits for the source's answer.
-func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigration, key *ecdh.PrivateKey, patience time.Duration) (*volume.Lease, error) {
+func (d *Destination) importCache(ctx context.Context, obj *v1alpha1.CacheMigration, key *keyagreement.Key, patience time.Duration) (*volume.Lease, error) {
 	node := obj.Spec.SourceNode
 	answer, err := d.answer(ctx, idOf(obj), patience)
 	if err != nil {
@@ -178,7 +178,7 @@ func unusable(node string, cause error) error {
 
 // leaseOf reads the answer of another node, which may say anything that the API lets it
 // say. What has a place in a table or a division is checked here.
-func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *ecdh.PrivateKey) (*volume.Lease, error) {
+func leaseOf(obj *v1alpha1.CacheMigration, answer *v1alpha1.MigrationSource, key *keyagreement.Key) (*volume.Lease, error) {
 	cred, err := agree(key, answer.PublicKey, idOf(obj), obj.Spec.DestinationPublicKey, answer.PublicKey)
 	switch {
 	case err != nil:

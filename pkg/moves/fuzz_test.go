@@ -22,7 +22,7 @@ func FuzzAnswer(f *testing.F) {
 		f.Fatal(err)
 	}
 	good := v1alpha1.MigrationSource{
-		State: v1alpha1.ExportStateExported, PublicKey: encodeKey(peer.PublicKey()), Portals: []string{"192.0.2.1:3262"}, IQN: "iqn.2026-11.io.nearflash:a:v",
+		State: v1alpha1.ExportStateExported, PublicKey: peer.Public(), Portals: []string{"192.0.2.1:3262"}, IQN: "iqn.2026-11.io.nearflash:a:v",
 		ChunkSizeBytes: 128 << 10, MetaBytes: 8 << 20, DataBytes: 64 << 20, Tracking: "t", TrackedAreaBytes: 1 << 20, ChangedAreas: "AAAA",
 	}
 	for _, change := range []func(*v1alpha1.MigrationSource){
@@ -121,7 +121,7 @@ func FuzzKey(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(encodeKey(own.PublicKey()))
+	f.Add(own.Public())
 	f.Add("")
 	f.Add(strings.Repeat("A", 43) + "=")
 	f.Fuzz(func(t *testing.T, peer string) {

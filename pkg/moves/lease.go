@@ -3,7 +3,6 @@ package moves
 import (
 	"cmp"
 	"context"
-	"crypto/ecdh"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,13 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // leaseKey is the source's half of one agreement.
 type leaseKey struct {
-	key  *ecdh.PrivateKey
+	key  *keyagreement.Key
 	text string
 }
 
@@ -211,7 +211,7 @@ func (s *Source) key(m volume.MoveID) (leaseKey, error) {
 	if err != nil {
 		return leaseKey{}, err
 	}
-	k := leaseKey{key: key, text: encodeKey(key.PublicKey())}
+	k := leaseKey{key: key, text: key.Public()}
 	s.keys[m.UID] = k
 	return k, nil
 }

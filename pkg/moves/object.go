@@ -2,7 +2,6 @@ package moves
 
 import (
 	"context"
-	"crypto/ecdh"
 	"fmt"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -40,7 +40,7 @@ func idOf(obj *v1alpha1.CacheMigration) volume.MoveID {
 
 // newObject returns the object of a request, with the destination's half of the
 // agreement if there is one: a stream needs none.
-func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigration {
+func newObject(r volume.MoveRequest, key *keyagreement.Key) *v1alpha1.CacheMigration {
 	obj := &v1alpha1.CacheMigration{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: Name(r.Volume, r.Fence.Generation),
@@ -63,7 +63,7 @@ func newObject(r volume.MoveRequest, key *ecdh.PrivateKey) *v1alpha1.CacheMigrat
 	if r.Source != nil {
 		obj.Spec.SourceNode, obj.Spec.SourceGeneration = r.Source.Node, r.Source.Generation
 		if key != nil {
-			obj.Spec.DestinationPublicKey = encodeKey(key.PublicKey())
+			obj.Spec.DestinationPublicKey = key.Public()
 		}
 		if !r.Deadline.IsZero() {
 			obj.Spec.Deadline = metav1.NewTime(r.Deadline)

@@ -89,7 +89,7 @@ func TestStreamWithoutAgreement(t *testing.T) {
 		t.Fatal(err)
 	}
 	obj := newObject(volume.MoveRequest{Volume: "v", Source: &volume.WarmSource{Node: "a", Generation: 1}, Method: volume.MethodStream}, nil)
-	_, err = agree(own, obj.Spec.DestinationPublicKey, idOf(obj), obj.Spec.DestinationPublicKey, encodeKey(own.PublicKey()))
+	_, err = agree(own, obj.Spec.DestinationPublicKey, idOf(obj), obj.Spec.DestinationPublicKey, own.Public())
 	wantCause(t, err, volume.ErrInvalid, "public key")
 }
 

@@ -74,6 +74,8 @@ type Config struct {
 	// StreamPublicKey is what the plugin proves itself by when it sends caches, "" if it
 	// sends none; nil is "".
 	StreamPublicKey func() string
+	// LoginPublicKey is the public half of the node's key for logins to the storage server.
+	LoginPublicKey string
 	// Health asks a device for its health and wear; nil asks none.
 	Health func(ctx context.Context, device string) (smart.Health, error)
 	// Events tells of caches that wait for an administrator; nil tells nobody.

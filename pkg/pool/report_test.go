@@ -76,3 +76,26 @@ func TestReportHostTools(t *testing.T) {
 		}
 	}
 }
+
+// TestReportLoginKey: a node that has another key than its pool says, says so.
+func TestReportLoginKey(t *testing.T) {
+	scheme, err := kube.NewScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.CachePool{}).Build()
+	for _, key := range []string{"one", "two", ""} {
+		m := NewManager(Config{Node: "a", Preflight: func() string { return "" }, LoginPublicKey: key}, nil, api, nil)
+		obj, err := m.object(t.Context(), v1alpha1.CachePoolSpec{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.report(t.Context(), obj, outcome{}); err != nil {
+			t.Fatal(err)
+		}
+		var got v1alpha1.CachePool
+		if err := api.Get(t.Context(), client.ObjectKey{Name: "a"}, &got); err != nil || got.Status.LoginPublicKey != key {
+			t.Errorf("key %q, want %q (%v)", got.Status.LoginPublicKey, key, err)
+		}
+	}
+}

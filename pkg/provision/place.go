@@ -101,10 +101,10 @@ func (s *Service) orDisabled(ctx context.Context, id volume.ID, err error) error
 	return err
 }
 
-// host returns the name by which a storage knows a node: of a storage server the iSCSI
+// hostName returns the name by which a storage knows a node: of a storage server the iSCSI
 // initiator name, "" if no nearflash node plugin has reported one; else the node's own.
 // Errors: ErrUnavailable.
-func (s *Service) host(ctx context.Context, at place, node string) (string, error) {
+func (s *Service) hostName(ctx context.Context, at place, node string) (string, error) {
 	if at == withOrigin || node == "" {
 		return node, nil
 	}
@@ -115,11 +115,19 @@ func (s *Service) host(ctx context.Context, at place, node string) (string, erro
 	return pool.Status.InitiatorIQN, nil
 }
 
-// newOwner is host for a node that is to have a volume: its plugin must be there. A pool that
+// host is a node as a storage knows it.
+type host struct {
+	// Name is what hostName returns.
+	Name string
+	// LoginKey is the public half of the node's key, "" if it has none.
+	LoginKey string
+}
+
+// newOwner is hostName for a node that is to have a volume: its plugin must be there. A pool that
 // says that its node is gone may be about to be deleted; the word is taken back before anything
 // else is written (states.md, When a pool may go). Errors: ErrNodeNotFound, ErrUnavailable,
 // ErrBusy.
-func (s *Service) newOwner(ctx context.Context, at place, node string) (string, error) {
+func (s *Service) newOwner(ctx context.Context, at place, node string) (host, error) {
 	pool, err := s.pool(ctx, node)
 	if pool != nil && meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionNodeGone) {
 		err = records.UpdatePool(ctx, s.client, node, func(st *v1alpha1.CachePoolStatus) {
@@ -131,15 +139,15 @@ func (s *Service) newOwner(ctx context.Context, at place, node string) (string, 
 	}
 	switch {
 	case err != nil:
-		return "", err
+		return host{}, err
 	case at == withOrigin && pool != nil:
-		return node, nil
+		return host{Name: node}, nil
 	case at == withOrigin:
-		return "", fmt.Errorf("%w: no CachePool %s: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+		return host{}, fmt.Errorf("%w: no CachePool %s: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
 	case pool == nil || pool.Status.InitiatorIQN == "":
-		return "", fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+		return host{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
 	}
-	return pool.Status.InitiatorIQN, nil
+	return host{Name: pool.Status.InitiatorIQN, LoginKey: pool.Status.LoginPublicKey}, nil
 }
 
 // pool returns the pool of a node, nil if its plugin has not reported one.

@@ -24,7 +24,7 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	initiator, err := s.newOwner(ctx, at, node)
+	to, err := s.newOwner(ctx, at, node)
 	if err != nil {
 		return volume.Publication{}, s.orDisabled(ctx, id, err)
 	}
@@ -47,20 +47,20 @@ func (s *Service) Publish(ctx context.Context, id volume.ID, node string, spec *
 	if at == withOrigin {
 		return s.publishOrigin(ctx, obj, access, accessErr, node, formatBlank)
 	}
-	if cred == nil || cred.Username == "" {
-		return volume.Publication{}, fmt.Errorf("%w: volume %s needs a CHAP account: name its secret in the StorageClass parameters csi.storage.k8s.io/controller-publish-secret-name and -namespace", volume.ErrInvalid, id)
+	account, err := s.accountFor(ctx, id, to, cred)
+	if err != nil {
+		return volume.Publication{}, err
 	}
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
-	grant := backend.Grant{Initiator: initiator, Credentials: *cred}
-	return s.publishServed(ctx, obj, access, node, grant, true)
+	return s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: to.Name}, account, true)
 }
 
 // publishServed publishes a volume that a storage admits nodes to. formatBlank allows that it
 // is formatted by its first owner.
-func (s *Service) publishServed(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, formatBlank bool) (volume.Publication, error) {
-	pub, err := s.publishOn(ctx, obj, access, node, grant, formatBlank)
+func (s *Service) publishServed(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, by account, formatBlank bool) (volume.Publication, error) {
+	pub, err := s.publishOn(ctx, obj, access, node, grant, by, formatBlank)
 	var stale *backend.StaleGenerationError
 	if errors.As(err, &stale) {
 		// Somebody was admitted after we had asked. The second try knows of it.
@@ -71,7 +71,7 @@ func (s *Service) publishServed(ctx context.Context, obj *v1alpha1.CachedVolume,
 		if obj, err = records.Load(ctx, s.client, id); err != nil {
 			return volume.Publication{}, err
 		}
-		return s.publishOn(ctx, obj, access, node, grant, formatBlank)
+		return s.publishOn(ctx, obj, access, node, grant, by, formatBlank)
 	}
 	return pub, err
 }
@@ -102,7 +102,7 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
-	pub, err := s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, formatBlank || !records.IsStatic(obj))
+	pub, err := s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, account{}, formatBlank || !records.IsStatic(obj))
 	if errors.Is(err, volume.ErrNoSpace) {
 		s.giveBack(ctx, id, node)
 	}
@@ -202,7 +202,7 @@ func (s *Service) publishStatic(ctx context.Context, obj *v1alpha1.CachedVolume,
 
 // publishOn publishes a volume of the storage server, which admitted access before obj
 // was read: others out, record, node in.
-func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, formatBlank bool) (volume.Publication, error) {
+func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, access sight, node string, grant backend.Grant, by account, formatBlank bool) (volume.Publication, error) {
 	storage, err := s.storage(access.at, volume.ErrUnavailable)
 	if err != nil {
 		return volume.Publication{}, err
@@ -218,7 +218,7 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 	}
 	if restored {
 		// The record knows the admission now, so that this comes once.
-		return s.publishOn(ctx, obj, access, node, grant, formatBlank)
+		return s.publishOn(ctx, obj, access, node, grant, by, formatBlank)
 	}
 	c, err := decideClaim(v, node, access.Generation)
 	if err != nil {
@@ -238,11 +238,14 @@ func (s *Service) publishOn(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 		return volume.Publication{}, err
 	}
 	grant.Generation = c.Generation
+	if grant.Credentials, err = by.of(v.ID, records.Fence(obj)); err != nil {
+		return volume.Publication{}, err
+	}
 	source, err := storage.Export(access.of(ctx), v.ID, grant)
 	if err != nil {
 		return volume.Publication{}, fmt.Errorf("admit node %s to volume %s: %w", node, v.ID, err)
 	}
-	return volume.Publication{Fence: records.Fence(obj), Source: source}, nil
+	return volume.Publication{Fence: records.Fence(obj), Source: source, LoginKey: by.public()}, nil
 }
 
 // checkInitiators refuses a change of owner between nodes of the same initiator
@@ -252,7 +255,7 @@ func (s *Service) checkInitiators(ctx context.Context, at place, v volume.Volume
 	if v.Fence.Node == "" || v.Fence.Node == node {
 		return nil
 	}
-	old, err := s.host(ctx, at, v.Fence.Node)
+	old, err := s.hostName(ctx, at, v.Fence.Node)
 	if err != nil {
 		return err
 	}

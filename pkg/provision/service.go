@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -44,6 +45,9 @@ type Config struct {
 	// TakenOver returns the last takeover of the storage server, "" if there was none; nil
 	// is the same.
 	TakenOver func(context.Context) (string, error)
+	// LoginKey returns the key of which the accounts of the storage server are derived; nil
+	// derives none.
+	LoginKey func(context.Context) (*keyagreement.Key, error)
 	// Now tells the time; nil is the machine's.
 	Now func() time.Time
 	// FreezePoll is the pause between two looks at a freeze; 0 is 100 ms.
@@ -60,6 +64,7 @@ type Service struct {
 	driver  string
 
 	takenOver func(context.Context) (string, error)
+	loginKey  func(context.Context) (*keyagreement.Key, error)
 	now       func() time.Time
 	hotSets   *records.HotSets
 	holds     holds
@@ -80,7 +85,8 @@ func New(c Config) *Service {
 	}
 	return &Service{
 		client: c.Client, backend: c.Backend, origins: c.Origins, events: c.Events, driver: c.Driver, takenOver: c.TakenOver,
-		now: c.Now, hotSets: records.NewHotSets(c.Client), freezePoll: cmp.Or(c.FreezePoll, freezePoll),
+		loginKey: c.LoginKey,
+		now:      c.Now, hotSets: records.NewHotSets(c.Client), freezePoll: cmp.Or(c.FreezePoll, freezePoll),
 	}
 }
 

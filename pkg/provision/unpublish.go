@@ -129,7 +129,7 @@ func (s *Service) settle(ctx context.Context, id volume.ID, at place) error {
 
 // shutOutOther ends the access of a node that is not the owner.
 func (s *Service) shutOutOther(ctx context.Context, id volume.ID, at place, node string) error {
-	initiator, err := s.host(ctx, at, node)
+	initiator, err := s.hostName(ctx, at, node)
 	if err != nil || initiator == "" || at == onServer && s.backend == nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (s *Service) shutOutOther(ctx context.Context, id volume.ID, at place, node
 	if restored, err := s.restoreOwner(ctx, obj, v, access, false); restored || err != nil {
 		return err // it may have to flush
 	}
-	owner, err := s.host(ctx, at, obj.Status.OwnerNode)
+	owner, err := s.hostName(ctx, at, obj.Status.OwnerNode)
 	if err != nil || strings.EqualFold(owner, initiator) { // also if it has become the owner meanwhile
 		return err
 	}

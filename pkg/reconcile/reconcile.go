@@ -14,10 +14,11 @@
 //   - retained caches of nodes that left the cluster are dropped, and their pools deleted
 //     once nothing needs them;
 //   - a migration that nobody waits for any more is ended, so that its source lets
-//     go, and the objects of ended ones are deleted after an hour.
+//     go, and the objects of ended ones are deleted after an hour;
+//   - a node that has another key than it was admitted with is admitted anew.
 //
-// It admits nobody: exports outlive a restart of the storage server, which keeps
-// them itself, and the CHAP account that an export needs comes with the CSI call.
+// It admits nobody else: exports outlive a restart of the storage server, which keeps
+// them itself.
 package reconcile
 
 import (
@@ -56,6 +57,9 @@ type Volumes interface {
 	ExpireHold(ctx context.Context, id volume.ID) error
 	// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats.
 	SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
+	// RenewAccount admits the owner of a volume anew if its node has another key since; wait
+	// reports that this is due once the owner has no session any more.
+	RenewAccount(ctx context.Context, id volume.ID) (wait bool, err error)
 	// NamedNodes reads what names nodes that are gone.
 	NamedNodes(ctx context.Context, nodes map[string]bool) (*provision.Named, error)
 }
@@ -79,6 +83,9 @@ type Config struct {
 	// SweepPause is the pause between two looks at what was cut and never accepted; 0 means
 	// ten minutes.
 	SweepPause time.Duration
+	// AccountPause is the pause between two looks at accounts that have to wait for the end of a
+	// session; 0 means a minute.
+	AccountPause time.Duration
 	// PoolPause is the pause between two looks at pools whose node is gone, and PoolGrace how
 	// long it has to be gone; 0 means half a minute and ten minutes.
 	PoolPause, PoolGrace time.Duration

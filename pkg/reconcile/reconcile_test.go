@@ -23,6 +23,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
 	"github.com/nearflash/nearflash/pkg/backend/csi"
 	"github.com/nearflash/nearflash/pkg/backend/csi/csitest"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/provision"
 	"github.com/nearflash/nearflash/pkg/reconcile"
@@ -55,8 +56,10 @@ func startCluster(t *testing.T, cfg *rest.Config) *cluster {
 	c := &cluster{client: apiserver.Client(t, cfg), storage: backendtest.New(100 * gib), locks: &keylock.Set{}}
 	recorder := events.NewFakeRecorder(1000)
 	c.origins = csitest.Start(t, c.client, "reconcile", 100*gib)
+	key, err := keyagreement.New()
+	c.must(t, err)
 	c.svc = provision.New(provision.Config{
-		Client: c.client, Backend: c.storage, Events: recorder,
+		Client: c.client, Backend: c.storage, Events: recorder, LoginKey: func(context.Context) (*keyagreement.Key, error) { return key, nil },
 		Origins: csi.New(csi.Config{Client: c.client, Namespace: c.origins.Namespace, Driver: driverName}),
 	})
 	c.records = records.New(c.client, recorder, time.Now)
@@ -75,7 +78,7 @@ func (c *cluster) run(t *testing.T, cfg *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName, SweepPause: 50 * time.Millisecond})
+	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName, SweepPause: 50 * time.Millisecond, AccountPause: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,6 +241,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("holds", c.testHolds)
 	t.Run("cuts for nobody", c.testCuts)
 	t.Run("origins", c.testOrigins)
+	t.Run("another key of a node", c.testOtherKey)
 }
 
 // testFlush: the access of a node that was released dirty lasts until it reports

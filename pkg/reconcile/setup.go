@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/moves"
+	"github.com/nearflash/nearflash/pkg/provision"
 )
 
 const (
@@ -28,6 +29,8 @@ const (
 	handleIndex = "nearflash.volumeHandle"
 	// retainedCacheIndex finds CachedVolumes by the nodes that keep caches of them.
 	retainedCacheIndex = "nearflash.retainedCacheNode"
+	// ownerIndex finds CachedVolumes by the node that they are published to.
+	ownerIndex = "nearflash.ownerNode"
 	// migrationIndex finds CacheMigrations by their volume.
 	migrationIndex = "nearflash.migrationVolume"
 )
@@ -54,6 +57,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 		return fmt.Errorf("sweeper of cuts: %w", err)
 	}
 	if err := setupPools(ctx, mgr, cfg); err != nil {
+		return err
+	}
+	if err := setupAccounts(mgr, cfg); err != nil {
 		return err
 	}
 	return setupMigrations(mgr, cfg)
@@ -100,6 +106,16 @@ func (r *Reconciler) index(ctx context.Context, in client.FieldIndexer) error {
 			return nil
 		}
 		return retainingNodes(obj)
+	})
+	if err != nil {
+		return fmt.Errorf("index CachedVolumes: %w", err)
+	}
+	err = in.IndexField(ctx, &v1alpha1.CachedVolume{}, ownerIndex, func(o client.Object) []string {
+		obj, ok := o.(*v1alpha1.CachedVolume)
+		if !ok || !provision.HasAccount(obj) {
+			return nil
+		}
+		return []string{obj.Status.OwnerNode}
 	})
 	if err != nil {
 		return fmt.Errorf("index CachedVolumes: %w", err)

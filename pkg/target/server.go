@@ -162,7 +162,7 @@ func volumePB(v Volume) *targetpb.Volume {
 	}
 	for _, e := range v.Exports {
 		out.Exports = append(out.Exports, &targetpb.Export{
-			InitiatorIqn: e.Initiator, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission,
+			InitiatorIqn: e.Initiator, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission, ChapUsername: e.Username,
 		})
 	}
 	return out

@@ -44,6 +44,8 @@ type Export struct {
 	LoggedIn   bool
 	// Admission names this export, to end it and no later one of the initiator.
 	Admission string
+	// Username is the name of its CHAP account.
+	Username string
 }
 
 // Connection is what an initiator needs to find its LUN.
@@ -210,7 +212,7 @@ func (s *Service) describe(v lvol.Volume) (Volume, error) {
 		if err != nil {
 			return Volume{}, fmt.Errorf("session of %s: %w", e.Initiator, err)
 		}
-		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in, Admission: e.Admission})
+		out.Exports = append(out.Exports, Export{Initiator: e.Initiator, Generation: e.Generation, LoggedIn: in, Admission: e.Admission, Username: e.Username})
 	}
 	return out, nil
 }

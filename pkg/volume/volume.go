@@ -122,8 +122,9 @@ func (c *CSISource) String() string { return fmt.Sprintf("volume %s of %s", c.Ha
 type Credentials struct {
 	// Username and Password are CHAP credentials.
 	Username, Password string
-	// Previous is the account that these replace, nil if there is none: what was admitted
-	// before the rotation still has it (states.md, The account of an admission).
+	// Previous is the account to try when the storage refuses this one, nil if there is none:
+	// what was admitted before a rotation, or by a controller of before, still has it
+	// (states.md, The account of an admission).
 	Previous *Credentials
 	// Secrets are for the CSI driver of a Source that has one, by its own keys (the "secrets"
 	// of the calls in the CSI specification).
@@ -277,6 +278,9 @@ func (v Volume) FlushPending() bool { return v.FlushRequest != "" && v.FlushRequ
 type Publication struct {
 	Fence  Fence
 	Source Source
+	// LoginKey is the controller's public half, of which the node derives the account that the
+	// storage server admits it with; "" if that is the one of a Secret.
+	LoginKey string
 }
 
 // Provisioner is the controller's side of a volume.

@@ -26,8 +26,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/backend/iscsi"
 	"github.com/nearflash/nearflash/pkg/chapaccount"
 	"github.com/nearflash/nearflash/pkg/driver"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/loginaccount/keeper"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/provision"
@@ -86,9 +88,13 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err := makeAccount(mgr, cfg); err != nil {
 		return err
 	}
+	loginKey, err := keepLoginKey(mgr, cfg, storage)
+	if err != nil {
+		return err
+	}
 	volumes := provision.New(provision.Config{
 		Client: mgr.GetClient(), Backend: storage, Origins: origins(mgr, cfg.OriginNamespace),
-		Events: mgr.GetEventRecorder("nearflash-controller"), Driver: driver.Name, TakenOver: takenOver(storage),
+		Events: mgr.GetEventRecorder("nearflash-controller"), Driver: driver.Name, TakenOver: takenOver(storage), LoginKey: loginKey,
 	})
 	locks := &keylock.Set{}
 	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: mgr.GetClient(), Volumes: volumes, Locks: locks, Driver: driver.Name})
@@ -155,13 +161,13 @@ func keepEpoch(mgr manager.Manager, cfg Config, storage backend.Backend) (backen
 	if err != nil {
 		return nil, err
 	}
-	keeper := epoch.New(epoch.Config{
+	epochs := epoch.New(epoch.Config{
 		Client: mgr.GetClient(), Namespace: namespace, Storage: storage, Events: mgr.GetEventRecorder("nearflash-controller"),
 	})
-	if err := mgr.Add(keeper); err != nil {
+	if err := mgr.Add(epochs); err != nil {
 		return nil, fmt.Errorf("epoch of the storage server: %w", err)
 	}
-	return keeper, nil
+	return epochs, nil
 }
 
 // ownNamespace is where the controller keeps something.
@@ -192,10 +198,27 @@ func makeAccount(mgr manager.Manager, cfg Config) error {
 	return nil
 }
 
+// keepLoginKey has the key made of which accounts of the storage server are derived, if there is
+// one, and returns how to read it.
+func keepLoginKey(mgr manager.Manager, cfg Config, storage backend.Backend) (func(context.Context) (*keyagreement.Key, error), error) {
+	if storage == nil {
+		return nil, nil
+	}
+	namespace, err := ownNamespace(cfg, "Secret "+keeper.SecretName)
+	if err != nil {
+		return nil, err
+	}
+	maker := &keeper.Keeper{Client: mgr.GetClient(), Namespace: namespace}
+	if err := mgr.Add(maker); err != nil {
+		return nil, fmt.Errorf("key of accounts: %w", err)
+	}
+	return maker.Key, nil
+}
+
 // takenOver asks for the last takeover of the storage server, if there is one.
 func takenOver(storage backend.Backend) func(context.Context) (string, error) {
-	if keeper, ok := storage.(*epoch.Keeper); ok {
-		return keeper.TakenOver
+	if epochs, ok := storage.(*epoch.Keeper); ok {
+		return epochs.TakenOver
 	}
 	return nil
 }

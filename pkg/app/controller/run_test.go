@@ -33,6 +33,7 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
 	"github.com/nearflash/nearflash/pkg/chapaccount"
+	"github.com/nearflash/nearflash/pkg/loginaccount/keeper"
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/scheduling"
 	"github.com/nearflash/nearflash/pkg/testutil/apiserver"
@@ -194,7 +195,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("no storage server", func(t *testing.T) { testStatic(t, config, api) })
-	t.Run("storage server away", func(t *testing.T) { testAway(t, config) })
+	t.Run("storage server away", func(t *testing.T) { testAway(t, config, api) })
 	t.Run("scale", func(t *testing.T) { testScale(t, admin, config) })
 }
 
@@ -320,10 +321,14 @@ func setDirty(t *testing.T, api client.Client, state v1alpha1.DirtyState) {
 
 // testAway wants the controller to be ready, to say what is wrong, and to serve what
 // needs no storage server.
-func testAway(t *testing.T, config *rest.Config) {
+func testAway(t *testing.T, config *rest.Config, api client.Client) {
 	a := startApp(t, config, func(c *Config) { awayTarget(t, c) })
 	defer a.end(t)
 	a.waitFor(t, "/readyz", http.StatusOK)
+	eventually(t, "the key of accounts is made", func() bool {
+		_, err := (&keeper.Keeper{Client: api, Namespace: namespace}).Key(t.Context())
+		return err == nil
+	})
 	c := csi.NewControllerClient(a.conn)
 	if _, err := c.ListVolumes(t.Context(), &csi.ListVolumesRequest{}); err != nil {
 		t.Error(err)

@@ -37,8 +37,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/ioerrors"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/keyagreement"
 	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/kube"
+	"github.com/nearflash/nearflash/pkg/loginaccount"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/metrics"
 	"github.com/nearflash/nearflash/pkg/mount"
@@ -103,6 +105,8 @@ type plugin struct {
 	streamClient *cachestream.Client
 	// watchMoves knows what the source nodes of this node's caches say.
 	watchMoves func(context.Context) error
+	// loginKey is what the accounts are derived of that the node logs in to the storage server with.
+	loginKey *keyagreement.Key
 	// api reads from the API server itself.
 	api client.Client
 	// moveCounts counts the ends of moves.
@@ -223,6 +227,9 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		// It is read only here, and without it no LUN can be attached, or left.
 		return nil, err
 	}
+	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {
+		return nil, err
+	}
 	if p.stream, p.streamClient, err = newStream(cfg, config); err != nil {
 		return nil, err
 	}
@@ -231,7 +238,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
 		Choices:      cfg.Pools,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
-		InitiatorIQN: p.initiator, Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
+		InitiatorIQN: p.initiator, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
@@ -373,7 +380,7 @@ func (p *plugin) serveCSI(ctx context.Context, rec rpc.Recorder) error {
 	}
 	s := rpc.NewServer(ctx, rec)
 	csi.RegisterIdentityServer(s, driver.NewIdentity(p.cfg.Version, p.ready).WithTopology(p.cfg.topology()))
-	node := driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology())
+	node := driver.NewNode(p.attacher, p.locks, p.cfg.NodeName, p.cfg.MaxVolumes).WithTopology(p.cfg.topology()).WithLoginKey(p.loginKey)
 	if p.cfg.AttachLimitOf != "" {
 		node = node.WithLimit(p.attachLimit)
 	}

@@ -93,6 +93,15 @@ func conformAccount(t *testing.T, b backend.Backend) {
 	if access, err := b.Access(t.Context(), "v"); err != nil || access.Generation != 0 || len(access.Exports) > 0 {
 		t.Errorf("access after a refusal: %+v, %v", access, err)
 	}
+	for _, name := range []string{"one", "two"} {
+		g := Grant(initiatorA, 8)
+		g.Credentials.Username = name
+		_, err := b.Export(t.Context(), "v", g)
+		must(t, err)
+		if access, err := b.Access(t.Context(), "v"); err != nil || len(access.Exports) != 1 || access.Exports[0].Username != name {
+			t.Errorf("account %s is shown as %+v, %v", name, access.Exports, err)
+		}
+	}
 }
 
 func conformExport(t *testing.T, b backend.Backend) {

@@ -189,9 +189,13 @@ func (s *Server) Export(ctx context.Context, id volume.ID, g backend.Grant) (vol
 			s.Admitted(id, g)
 		}
 		s.admissions++
-		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{{
-			Initiator: initiator, Generation: g.Generation, Admission: strconv.Itoa(s.admissions),
-		}}}
+		next := backend.Export{Initiator: initiator, Generation: g.Generation, Admission: strconv.Itoa(s.admissions), Username: g.Credentials.Username}
+		for _, e := range v.Access.Exports {
+			if e.LoggedIn && e.Generation == g.Generation {
+				next.LoggedIn, next.Username = true, e.Username // a session at work keeps its account
+			}
+		}
+		v.Access = backend.Access{Generation: g.Generation, Exports: []backend.Export{next}}
 		return nil
 	})
 	if err != nil {

@@ -93,7 +93,7 @@ func (b *Backend) Access(ctx context.Context, id volume.ID) (backend.Access, err
 	out := backend.Access{Generation: v.Generation, SizeBytes: v.SizeBytes}
 	for _, e := range v.Exports {
 		out.Exports = append(out.Exports, backend.Export{
-			Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission,
+			Initiator: e.InitiatorIQN, Generation: e.Generation, LoggedIn: e.LoggedIn, Admission: e.Admission, Username: e.CHAPUsername,
 		})
 	}
 	return out, nil

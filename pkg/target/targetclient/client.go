@@ -63,6 +63,8 @@ type Export struct {
 	LoggedIn bool
 	// Admission names this export; "" from a server of an earlier version.
 	Admission string
+	// CHAPUsername is the name of its account; "" from a server of an earlier version.
+	CHAPUsername string
 }
 
 // ExportRequest asks for an export.
@@ -272,6 +274,7 @@ func volume(v *targetpb.Volume) Volume {
 	for _, e := range v.GetExports() {
 		out.Exports = append(out.Exports, Export{
 			InitiatorIQN: e.GetInitiatorIqn(), Generation: e.GetGeneration(), LoggedIn: e.GetLoggedIn(), Admission: e.GetAdmission(),
+			CHAPUsername: e.GetChapUsername(),
 		})
 	}
 	return out

@@ -261,7 +261,9 @@ type Export struct {
 	LoggedIn bool `protobuf:"varint,3,opt,name=logged_in,json=loggedIn,proto3" json:"logged_in,omitempty"`
 	// Names this admission. Each ExportVolume makes a new one, also for the same
 	// initiator and generation.
-	Admission     string `protobuf:"bytes,4,opt,name=admission,proto3" json:"admission,omitempty"`
+	Admission string `protobuf:"bytes,4,opt,name=admission,proto3" json:"admission,omitempty"`
+	// The name of its CHAP account, which is no secret.
+	ChapUsername  string `protobuf:"bytes,5,opt,name=chap_username,json=chapUsername,proto3" json:"chap_username,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -320,6 +322,13 @@ func (x *Export) GetLoggedIn() bool {
 func (x *Export) GetAdmission() string {
 	if x != nil {
 		return x.Admission
+	}
+	return ""
+}
+
+func (x *Export) GetChapUsername() string {
+	if x != nil {
+		return x.ChapUsername
 	}
 	return ""
 }
@@ -2412,14 +2421,15 @@ const file_pkg_target_targetpb_target_proto_rawDesc = "" +
 	"\n" +
 	"used_bytes\x18\a \x01(\x03R\tusedBytes\x12\x12\n" +
 	"\x04wwid\x18\b \x01(\tR\x04wwid\x12\x1a\n" +
-	"\bsnapshot\x18\t \x01(\tR\bsnapshot\"\x88\x01\n" +
+	"\bsnapshot\x18\t \x01(\tR\bsnapshot\"\xad\x01\n" +
 	"\x06Export\x12#\n" +
 	"\rinitiator_iqn\x18\x01 \x01(\tR\finitiatorIqn\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
 	"generation\x12\x1b\n" +
 	"\tlogged_in\x18\x03 \x01(\bR\bloggedIn\x12\x1c\n" +
-	"\tadmission\x18\x04 \x01(\tR\tadmission\"\x8f\x01\n" +
+	"\tadmission\x18\x04 \x01(\tR\tadmission\x12#\n" +
+	"\rchap_username\x18\x05 \x01(\tR\fchapUsername\"\x8f\x01\n" +
 	"\x13CreateVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +

@@ -23,6 +23,11 @@ func rotated(from, to string) *volume.Credentials {
 	return c
 }
 
+// derived is an account that both sides have derived, before that of a Secret, if there is one.
+func derived(name string, secret *volume.Credentials) *volume.Credentials {
+	return &volume.Credentials{Username: "nf-" + name, Password: "password-" + name, Previous: secret}
+}
+
 // TestRotation: whichever account the server has, a node finds it, and tries no other after
 // it; a Secret that was rotated after the publication locks nobody out (states.md, The
 // account of an admission).
@@ -44,6 +49,13 @@ func TestRotation(t *testing.T) {
 		"refused with all":                        {server: "x", record: "one", secret: rotated("two", "three"), want: []string{"one", "three", "two"}, refused: true},
 		"repair has no request":                   {server: "one", record: "one", want: []string{"one"}},
 		"a lease's account is of this lease":      {server: "two", record: "one", secret: rotated("", "two"), failFast: true, want: []string{"two"}},
+		"first login with a derived account":      {server: "key", secret: derived("key", rotated("", "one")), want: []string{"key"}},
+		"published before the upgrade":            {server: "one", record: "one", secret: derived("key", rotated("", "one")), want: []string{"one"}},
+		"published before it, and a new machine":  {server: "one", secret: derived("key", rotated("", "one")), want: []string{"key", "one"}},
+		"published anew after the upgrade":        {server: "key", record: "one", secret: derived("key", rotated("", "one")), want: []string{"one", "key"}},
+		"a key of the controller since":           {server: "key", record: "key", secret: derived("next", nil), want: []string{"key"}},
+		"another key of the node, no Secret":      {server: "key", secret: derived("next", nil), want: []string{"next"}, refused: true},
+		"admitted anew with another key":          {server: "next", record: "key", secret: derived("next", rotated("one", "two")), want: []string{"key", "next"}},
 		"the previous one is what the record has": {server: "x", record: "one", secret: rotated("one", "two"), want: []string{"one", "two"}, refused: true},
 	}
 	for name, tc := range tests {

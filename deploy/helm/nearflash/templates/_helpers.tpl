@@ -37,7 +37,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- .Values.target.tls.existingSecret | default (printf "%s-target-client" (include "nearflash.fullname" .)) -}}
 {{- end }}
 
-{{/* The secret with the CHAP account that provisioned volumes are exported with. */}}
+{{/* The secret with the CHAP account for nodes without a key. */}}
 {{- define "nearflash.chapSecret" -}}
 {{- .Values.chap.existingSecret | default (printf "%s-chap" (include "nearflash.fullname" .)) -}}
 {{- end }}
@@ -46,6 +46,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "nearflash.chapMade" -}}
 {{- if and .Values.target.address (not .Values.chap.existingSecret) (not .Values.chap.password) }}true{{ end }}
 {{- end }}
+
+{{/* The secret with the key of the controller, of which it derives CHAP accounts: a name of the program's. */}}
+{{- define "nearflash.loginKeySecret" -}}nearflash-login-key{{- end }}
 
 {{/* The name of the controller's service account to the API server. */}}
 {{- define "nearflash.controllerUser" -}}

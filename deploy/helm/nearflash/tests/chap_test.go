@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/chapaccount"
+	"github.com/nearflash/nearflash/pkg/loginaccount/keeper"
 )
 
 // TestRenderTwice: tools that apply renderings take a difference for a change, and would
@@ -38,19 +39,22 @@ func TestRenderTwice(t *testing.T) {
 	}
 }
 
-// TestWhoMakesTheAccount: the controller makes the Secret, and may, where nothing else gives it
-// and there is a storage server.
+// TestWhoMakesTheAccount: the controller makes the Secret where nothing else gives it and there
+// is a storage server, and may make no other beside its own key, which nothing of the chart has.
 func TestWhoMakesTheAccount(t *testing.T) {
 	target := []string{"--set", "target.address=storage:9443", "--set", "target.tls.existingSecret=x"}
+	const key, both = "['nearflash-login-key']", "['nearflash-login-key', 'nearflash-chap']"
 	for name, tc := range map[string]struct {
 		args              []string
 		chart, controller bool
+		// may are the Secrets that the controller may make, "" for none.
+		may string
 	}{
 		"no storage server": {},
-		"a storage server":  {args: target, controller: true},
-		"a password":        {args: append([]string{"--set", "chap.password=twelve-chars"}, target...), chart: true},
-		"a Secret":          {args: append([]string{"--set", "chap.existingSecret=mine"}, target...)},
-		"both":              {args: append([]string{"--set", "chap.existingSecret=mine", "--set", "chap.password=twelve-chars"}, target...)},
+		"a storage server":  {args: target, controller: true, may: both},
+		"a password":        {args: append([]string{"--set", "chap.password=twelve-chars"}, target...), chart: true, may: key},
+		"a Secret":          {args: append([]string{"--set", "chap.existingSecret=mine"}, target...), may: key},
+		"both":              {args: append([]string{"--set", "chap.existingSecret=mine", "--set", "chap.password=twelve-chars"}, target...), may: key},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := map[string]bool{}
@@ -61,11 +65,17 @@ func TestWhoMakesTheAccount(t *testing.T) {
 				}
 				kind := object.GetKind()
 				found["chart"] = found["chart"] || kind == "Secret" && object.GetName() == "nearflash-chap"
+				found["key"] = found["key"] || kind == "Secret" && object.GetName() == "nearflash-login-key"
 				found["flag"] = found["flag"] || bytes.Contains(text, []byte(`"--chap-secret=nearflash-chap"`))
 				found["right"] = found["right"] || kind == "Role" && bytes.Contains(text, []byte(`"resources":["secrets"],"verbs":["create"]`))
-				found["policy"] = found["policy"] || kind == "ValidatingAdmissionPolicy" && object.GetName() == "nearflash-controller-secrets"
+				if kind == "ValidatingAdmissionPolicy" && object.GetName() == "nearflash-controller-secrets" {
+					found["policy"] = true
+					if !bytes.Contains(text, []byte(" in "+tc.may+" ")) {
+						t.Errorf("the policy is not of %s: %s", tc.may, text)
+					}
+				}
 			}
-			want := map[string]bool{"chart": tc.chart, "flag": tc.controller, "right": tc.controller, "policy": tc.controller}
+			want := map[string]bool{"chart": tc.chart, "key": false, "flag": tc.controller, "right": tc.may != "", "policy": tc.may != ""}
 			for what, is := range want {
 				if found[what] != is {
 					t.Errorf("%s: %v, want %v", what, found[what], is)
@@ -134,6 +144,8 @@ func (c *cluster) testAccount(t *testing.T) {
 	elsewhere := secret(before.Name, corev1.SecretTypeOpaque)
 	elsewhere.Namespace = "default"
 	forbidden(t, "make a Secret in another namespace", controller.Create(ctx, elsewhere))
+	forbidden(t, "make its key as a token", controller.Create(ctx, secret(keeper.SecretName, corev1.SecretTypeServiceAccountToken)))
+	c.testLoginKey(t, controller)
 	c.makeAccount(t, controller, before.Name)
 	made := c.chapSecret(t)
 	changed := made.DeepCopy()
@@ -148,6 +160,29 @@ func (c *cluster) testAccount(t *testing.T) {
 	if diff := cmp.Diff(made.Data, c.chapSecret(t).Data); diff != "" {
 		t.Error("an upgrade changed the account that the controller has made")
 	}
+}
+
+// testLoginKey: the controller makes its key, and reads it; nobody else of nearflash does, and it
+// never writes it.
+func (c *cluster) testLoginKey(t *testing.T, controller client.Client) {
+	ctx := t.Context()
+	maker := &keeper.Keeper{Client: controller, Namespace: namespace}
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- maker.Start(running) }()
+	err := eventually(ctx, "wait for the key", func(ctx context.Context) error {
+		_, err := maker.Key(ctx)
+		return err
+	})
+	stop()
+	if err := errors.Join(err, <-done); err != nil {
+		t.Fatal(err)
+	}
+	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: keeper.SecretName}}
+	forbidden(t, "change its key", controller.Update(ctx, made))
+	forbidden(t, "delete its key", controller.Delete(ctx, made))
+	node := c.as(t, c.podToken(t, "nearflash-node", "node-a"))
+	forbidden(t, "read the controller's key as a node", node.Get(ctx, client.ObjectKeyFromObject(made), &corev1.Secret{}))
 }
 
 // makeAccount runs what makes the account, until it is there.

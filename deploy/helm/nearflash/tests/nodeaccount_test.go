@@ -97,6 +97,16 @@ func (c *cluster) testNodePools(t *testing.T, nodeA, nodeB client.Client) {
 	patch = client.RawPatch("application/merge-patch+json", []byte(`{"status":{"streamPublicKey":"`+poolB.Status.StreamPublicKey+`"}}`))
 	forbidden(t, "play another node by a patch", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
 
+	// With a key of its own there it would be given what another node is admitted with.
+	poolA.Status.LoginPublicKey = strings.Repeat("A", 43) + "="
+	allowed(t, "report its key for logins", nodeA.Status().Update(ctx, poolA))
+	poolB.Status = v1alpha1.CachePoolStatus{LoginPublicKey: poolA.Status.LoginPublicKey}
+	forbidden(t, "put its key for logins into another node's pool", nodeA.Status().Update(ctx, poolB))
+	for _, key := range []string{`"` + poolA.Status.LoginPublicKey + `"`, "null"} {
+		patch = client.RawPatch("application/merge-patch+json", []byte(`{"status":{"loginPublicKey":`+key+`}}`))
+		forbidden(t, "patch another node's key for logins", nodeA.Status().Patch(ctx, poolB.DeepCopy(), patch))
+	}
+
 	forbidden(t, "delete its pool", nodeA.Delete(ctx, poolA))
 	c.testNodeDeleted(t, nodeA)
 	c.testNodePoolSpec(t, nodeA)

@@ -168,14 +168,23 @@ func withSnapshotGrants() map[string][]grant {
 		{"groupsnapshot.storage.k8s.io/volumegroupsnapshotcontents/status", "update patch", "what was made of a group"},
 		{"/events", "list watch create update patch", "it reports on the snapshot"},
 	}
+	all["Role/nearflash-controller"] = append(all["Role/nearflash-controller"], loginKeyGrants()...)
 	return all
 }
 
-// withAccountGrants has what the controller takes where it makes the CHAP account.
+// loginKeyGrants are what the controller takes where there is a storage server.
+func loginKeyGrants() []grant {
+	return []grant{
+		{"/secrets nearflash-login-key", "get", "the key of which the accounts of nodes are derived"},
+		{"/secrets", "create", "that key, and the CHAP account for nodes without one, once; limited to those by admission policy"},
+	}
+}
+
+// withAccountGrants has what the controller takes where it has a storage server.
 func withAccountGrants() map[string][]grant {
 	all := wantGrants()
 	const role = "Role/nearflash-controller"
-	all[role] = append(all[role], grant{"/secrets", "create", "the CHAP account, once; limited to that Secret by admission policy"})
+	all[role] = append(all[role], loginKeyGrants()...)
 	return all
 }
 
