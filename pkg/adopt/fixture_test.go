@@ -75,7 +75,7 @@ func (f *fixture) adopter(api client.Client) *Adopter {
 		Report: func(string) error { return nil },
 		After: func(time.Duration) <-chan time.Time {
 			f.retire(f.t.Context())
-			return time.After(25 * time.Millisecond)
+			return time.After(60 * time.Millisecond)
 		},
 	})
 }
@@ -155,7 +155,7 @@ func read[T client.Object](f *fixture, key types.NamespacedName, obj T) T {
 
 func (f *fixture) await(what string, ok func() bool) {
 	f.t.Helper()
-	for begun := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+	for begun := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Since(begun) > time.Minute {
 			f.t.Errorf("not seen within a minute: %s", what)
 			return

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -118,6 +120,27 @@ func (f *fixture) recordStep(name string, done bool) error {
 		return nil
 	}
 	return f.fail(name, done)
+}
+
+// follow calls look at once and whenever a record has changed, until ctx ends. What look failed
+// to do it does again after a while.
+func follow(ctx context.Context, api client.WithWatch, id volume.ID, look func()) {
+	var changes <-chan watch.Event // nil if there are none to be had: the pause is left
+	if w, err := api.Watch(ctx, &v1alpha1.CachedVolumeList{}, client.MatchingFields{"metadata.name": string(id)}); err == nil {
+		defer w.Stop()
+		changes = w.ResultChan()
+	}
+	for ctx.Err() == nil {
+		look()
+		select {
+		case <-ctx.Done():
+		case _, open := <-changes:
+			if !open {
+				changes = nil
+			}
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // takeSteps returns the steps since the last call.

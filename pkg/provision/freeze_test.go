@@ -99,32 +99,29 @@ func TestDecideFreeze(t *testing.T) {
 func (f *fixture) freezes(t *testing.T, first volume.FreezeState, then volume.FreezeState) {
 	t.Helper()
 	ctx, rec := t.Context(), records.New(f.client, f.events, time.Now)
-	go func() {
-		for ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-			v, err := f.svc.Get(ctx, f.id)
-			if err != nil || v.Hold == nil || v.Hold.Freeze == "" {
-				continue
-			}
-			said := v.Freeze
-			if said.Token != v.Hold.Token {
-				said = volume.FreezeReport{}
-			}
-			next := volume.FreezeReport{Token: v.Hold.Token}
-			switch {
-			case said.State == "":
-				next.State = first
-			case said.State == volume.FreezeFrozen && (v.Hold.Freeze == volume.FreezeOver || then == volume.FreezeFailed):
-				next.State = then
-			default:
-				continue
-			}
-			if next.State == volume.FreezeFailed {
-				next.Message = "because"
-			}
-			_ = rec.ReportFreeze(ctx, f.id, v.Fence, next) // asked again
+	go follow(ctx, f.client, f.id, func() {
+		v, err := f.svc.Get(ctx, f.id)
+		if err != nil || v.Hold == nil || v.Hold.Freeze == "" {
+			return
 		}
-	}()
+		said := v.Freeze
+		if said.Token != v.Hold.Token {
+			said = volume.FreezeReport{}
+		}
+		next := volume.FreezeReport{Token: v.Hold.Token}
+		switch {
+		case said.State == "":
+			next.State = first
+		case said.State == volume.FreezeFrozen && (v.Hold.Freeze == volume.FreezeOver || then == volume.FreezeFailed):
+			next.State = then
+		default:
+			return
+		}
+		if next.State == volume.FreezeFailed {
+			next.Message = "because"
+		}
+		_ = rec.ReportFreeze(ctx, f.id, v.Fence, next) // asked again
+	})
 }
 
 func (f *fixture) frozen(t *testing.T, id volume.SnapshotID) error {

@@ -31,7 +31,7 @@ type party struct {
 func newParty(t *testing.T, cfg *rest.Config, f *fixture) *party {
 	t.Helper()
 	p := &party{fixture: f, cfg: cfg, group: volume.GroupNamed(string(f.id)), volumes: []volume.ID{f.id, f.id + "-2"}, still: map[volume.ID]string{}}
-	f.svc.freezePoll = time.Millisecond
+	f.svc.freezePoll = 5 * time.Millisecond
 	for _, id := range p.volumes {
 		if _, err := f.svc.Create(t.Context(), id, spec()); err != nil {
 			t.Fatal(err)
@@ -56,24 +56,21 @@ func (p *party) node(ctx context.Context, t *testing.T, id volume.ID, say func(v
 	t.Helper()
 	c := apiserver.Client(t, p.cfg)
 	node, rec := New(Config{Client: c, Events: p.events}), records.New(c, p.events, time.Now)
-	go func() {
-		for ctx.Err() == nil {
-			time.Sleep(time.Millisecond)
-			v, err := node.Get(ctx, id)
-			if err != nil || !v.Published {
-				continue
-			}
-			if v.PossiblyDirty {
-				_ = rec.MarkClean(ctx, id, v.Fence) // again, if it fails
-			}
-			if v.FlushRequest != v.FlushDone {
-				_ = rec.ReportFlushed(ctx, id, v.Fence, v.FlushRequest)
-			}
-			p.stand(v, func(token string, s volume.FreezeState) {
-				_ = rec.ReportFreeze(ctx, id, v.Fence, volume.FreezeReport{Token: token, State: say(s), Message: "because"})
-			})
+	go follow(ctx, c, id, func() {
+		v, err := node.Get(ctx, id)
+		if err != nil || !v.Published {
+			return
 		}
-	}()
+		if v.PossiblyDirty {
+			_ = rec.MarkClean(ctx, id, v.Fence) // again, if it fails
+		}
+		if v.FlushRequest != v.FlushDone {
+			_ = rec.ReportFlushed(ctx, id, v.Fence, v.FlushRequest)
+		}
+		p.stand(v, func(token string, s volume.FreezeState) {
+			_ = rec.ReportFreeze(ctx, id, v.Fence, volume.FreezeReport{Token: token, State: say(s), Message: "because"})
+		})
+	})
 }
 
 // stand begins or ends a stop of a volume, as its record asks for.
@@ -136,7 +133,7 @@ func (p *party) persist(t *testing.T, killed func()) ([]volume.Snapshot, error) 
 		case !errors.Is(err, volume.ErrBusy):
 			return nil, err
 		}
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
 	}
 	return nil, err
 }
@@ -239,7 +236,7 @@ func testGroupKilled(t *testing.T, cfg *rest.Config, _ *fixture) {
 				defer p.fixture.mu.Unlock()
 				dead = false
 				p.restart()
-				p.svc.freezePoll = time.Millisecond
+				p.svc.freezePoll = 5 * time.Millisecond
 			})
 			p.fixture.mu.Lock()
 			p.fail, over = nil, left > 0
@@ -289,7 +286,7 @@ func testGroupMoves(t *testing.T, cfg *rest.Config, f *fixture) {
 				if _, err = p.ask(t); err == nil || strings.Contains(err.Error(), tc.word) {
 					break
 				}
-				time.Sleep(2 * time.Millisecond)
+				time.Sleep(5 * time.Millisecond)
 			}
 			if !errors.Is(err, tc.want) || !strings.Contains(fmt.Sprint(err), tc.word) {
 				t.Errorf("got %v, want %v with %q", err, tc.want, tc.word)

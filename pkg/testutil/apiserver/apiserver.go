@@ -6,6 +6,7 @@ package apiserver
 import (
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,15 @@ const (
 	patience = 2 * time.Minute
 	// qps keeps the client's own limiter out of the tests' way.
 	qps = 1000
+	// collection is GOGC of etcd and kube-apiserver: most of what they make lives for one
+	// request. It costs a server some 200 MiB of memory.
+	collection = "400"
+	// token is the administrator's. A certificate's signature would be verified with every request.
+	token = "token-of-the-tests"
 )
+
+// clients are those of Client.
+var clients sync.Map // of *rest.Config
 
 // Start runs a control plane until the end of the test and returns how to reach
 // it as administrator. It takes some seconds: call it once per package. A test
@@ -54,23 +63,54 @@ func start(t testing.TB, crds ...string) *rest.Config {
 		ControlPlaneStartTimeout: patience,
 		ControlPlaneStopTimeout:  patience,
 	}
+	users := filepath.Join(t.TempDir(), "users.csv")
+	if err := os.WriteFile(users, []byte(token+",tests,tests,system:masters\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env.ControlPlane.GetAPIServer().Configure().
+		Set("token-auth-file", users).
+		Set("enable-priority-and-fairness", "false") // no test is about it
 	t.Cleanup(func() {
 		if err := env.Stop(); err != nil {
 			t.Errorf("stop the control plane: %v", err)
 		}
 	})
+	restore := setenv(t, "GOGC", collection)
 	cfg, err := env.Start()
+	restore()
 	if err != nil {
 		t.Fatalf("start the control plane from %s: %v", assets, err)
 	}
+	cfg.CertData, cfg.KeyData, cfg.BearerToken = nil, nil, token
 	cfg.QPS, cfg.Burst = qps, qps
 	return cfg
 }
 
+// setenv sets what child processes find until restore is called; the test's other children do
+// not get it.
+func setenv(t testing.TB, name, value string) (restore func()) {
+	t.Helper()
+	old, was := os.LookupEnv(name)
+	if err := os.Setenv(name, value); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if was {
+			_ = os.Setenv(name, old) // it was accepted before
+			return
+		}
+		_ = os.Unsetenv(name)
+	}
+}
+
 // Client returns a client that reads from the API server itself and knows the
-// types of Kubernetes and of nearflash.
+// types of Kubernetes and of nearflash. For one configuration it is always the same client: each
+// new one would ask the API server for all that it serves.
 func Client(t testing.TB, cfg *rest.Config) client.WithWatch {
 	t.Helper()
+	if c, ok := clients.Load(cfg); ok {
+		return c.(client.WithWatch)
+	}
 	scheme, err := kube.NewScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -79,6 +119,7 @@ func Client(t testing.TB, cfg *rest.Config) client.WithWatch {
 	if err != nil {
 		t.Fatal(err)
 	}
+	clients.Store(cfg, c)
 	return c
 }
 

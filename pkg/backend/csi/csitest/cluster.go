@@ -25,6 +25,10 @@ import (
 // tick is how often the stand-in looks when nothing has changed: what it failed to do comes again.
 const tick = 250 * time.Millisecond
 
+// settle is how long the stand-in waits before it looks at what has changed: most that is
+// written to one object comes with writes to others, and it reads all of them.
+const settle = 10 * time.Millisecond
+
 // Behaviour is what a test may ask of the stand-in.
 type Behaviour struct {
 	// HoldBind, HoldAttach and HoldDetach let it do nothing of the kind.
@@ -143,6 +147,14 @@ func (c *Cluster) look() {
 	}
 }
 
+// settled forgets that something has changed, right before the stand-in looks.
+func (c *Cluster) settled() {
+	select {
+	case <-c.changed:
+	default:
+	}
+}
+
 // Class returns the name of a class.
 func (c *Cluster) Class(kind string) string { return strings.TrimSuffix(c.Namespace+"-"+kind, "-") }
 
@@ -206,6 +218,8 @@ func (c *Cluster) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-c.changed:
+			time.Sleep(settle)
+			c.settled()
 		case <-time.After(tick):
 		}
 	}
