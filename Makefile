@@ -63,6 +63,10 @@ test-versions: ## Ring 1 with the API servers of the oldest Kubernetes that is s
 test-kernel: ## Ring 2: real device-mapper, LVM and iSCSI in one guest.
 	hack/kernel-ring.sh
 
+.PHONY: test-arm64
+test-arm64: ## What can be tested of arm64 without its kernel: packages and the node image's tools, on an emulated processor.
+	hack/arm64-ring.sh
+
 .PHONY: test-million
 test-million: ## Caches of a million chunks: moves, deaths of the source, memory; part of no other target.
 	VERBOSE=true SHORT=false DISK=49152 MEMORY=4096 LIMIT=60m RUN='^TestKernelMillion$$' hack/kernel-ring.sh
@@ -135,6 +139,10 @@ build: ## Build all commands into _output/bin.
 .PHONY: images
 images: ## Build the container images as archives, without a registry.
 	$(LAB) artifacts images
+
+.PHONY: images-arm64
+images-arm64: ## The same for nodes of arm64; their packages are installed by an emulator.
+	$(LAB) artifacts images-arm64
 
 .PHONY: release
 release: ## Make everything that a release consists of, in _output/release (VERSION=v1.2.3).

@@ -5,6 +5,7 @@ package mkimage
 
 import (
 	"archive/tar"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,10 +24,15 @@ import (
 // searchPath is the PATH of every image.
 const searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+// DefaultArch is the architecture of an image that states none.
+const DefaultArch = "amd64"
+
 // Spec says what an image is made of.
 type Spec struct {
 	// Name is the full reference, such as "example.org/program:v1".
 	Name string
+	// Arch is the architecture of the programs in it, as Go calls it; empty is [DefaultArch].
+	Arch string
 	// Entrypoint and Cmd are as in the OCI image configuration.
 	Entrypoint []string
 	Cmd        []string
@@ -36,13 +42,18 @@ type Spec struct {
 	Layers []*Layer
 }
 
+// platform is that of the image: an engine with several to choose from goes by it.
+func (s Spec) platform() v1.Platform {
+	return v1.Platform{OS: "linux", Architecture: cmp.Or(s.Arch, DefaultArch)}
+}
+
 // Image builds the image in memory; layers are read when it is written.
 func Image(spec Spec) (v1.Image, error) {
 	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
 	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
 	img, err := mutate.ConfigFile(img, &v1.ConfigFile{
-		Architecture: "amd64",
-		OS:           "linux",
+		Architecture: spec.platform().Architecture,
+		OS:           spec.platform().OS,
 		Config:       v1.Config{Entrypoint: spec.Entrypoint, Cmd: spec.Cmd, User: spec.User, Env: []string{searchPath}},
 		RootFS:       v1.RootFS{Type: "layers"},
 	})
@@ -86,7 +97,7 @@ func writeLayout(w io.Writer, spec Spec, img v1.Image, omit func(v1.Hash) bool) 
 	if err := addBytes(out, "oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
 		return err
 	}
-	index, err := layoutIndex(spec.Name, img)
+	index, err := layoutIndex(spec, img)
 	if err != nil {
 		return err
 	}
@@ -110,7 +121,8 @@ func writeLayout(w io.Writer, spec Spec, img v1.Image, omit func(v1.Hash) bool) 
 }
 
 // layoutIndex names the image the way containerd's importer looks for it.
-func layoutIndex(ref string, img v1.Image) ([]byte, error) {
+func layoutIndex(spec Spec, img v1.Image) ([]byte, error) {
+	platform := spec.platform()
 	digest, err := img.Digest()
 	if err != nil {
 		return nil, err
@@ -126,8 +138,8 @@ func layoutIndex(ref string, img v1.Image) ([]byte, error) {
 			MediaType:   types.OCIManifestSchema1,
 			Size:        size,
 			Digest:      digest,
-			Platform:    &v1.Platform{OS: "linux", Architecture: "amd64"},
-			Annotations: map[string]string{"io.containerd.image.name": ref},
+			Platform:    &platform,
+			Annotations: map[string]string{"io.containerd.image.name": spec.Name},
 		}},
 	})
 }

@@ -69,6 +69,39 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// TestPlatform: an image says the same of its architecture in its configuration, by which
+// an engine refuses a foreign one, and in the index, by which containerd chooses.
+func TestPlatform(t *testing.T) {
+	for arch, want := range map[string]string{"": "amd64", "amd64": "amd64", "arm64": "arm64"} {
+		t.Run(want, func(t *testing.T) {
+			spec := testSpec(t)
+			spec.Arch = arch
+			img, err := Image(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config, err := img.ConfigFile()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.OS != "linux" || config.Architecture != want {
+				t.Errorf("configuration of %s/%s, want linux/%s", config.OS, config.Architecture, want)
+			}
+			path := filepath.Join(t.TempDir(), "image.tar")
+			if err := WriteOCIArchive(path, spec, nil); err != nil {
+				t.Fatal(err)
+			}
+			var index v1.IndexManifest
+			if err := json.Unmarshal(archiveFiles(t, path)["index.json"], &index); err != nil {
+				t.Fatal(err)
+			}
+			if p := index.Manifests[0].Platform; p == nil || p.OS != "linux" || p.Architecture != want {
+				t.Errorf("index names %v, want linux/%s", p, want)
+			}
+		})
+	}
+}
+
 func TestProgramLayer(t *testing.T) {
 	layer := testSpec(t).Layers[1]
 	r, err := layer.Uncompressed()

@@ -53,9 +53,13 @@ type part struct {
 // bill is what the release consists of.
 type bill struct{ parts []part }
 
-// addProgram adds a Go program with the modules that its linker has noted in it.
-func (b *bill) addProgram(name, path string) error {
-	contains, err := goModules(path)
+// errPlatform says that a part is of another platform than the one it is released for.
+var errPlatform = errors.New("wrong platform")
+
+// addProgram adds a Go program with the modules that its linker has noted in it. A program of
+// another platform is an error (errPlatform).
+func (b *bill) addProgram(name string, on platform, path string) error {
+	contains, err := goModules(path, on)
 	if err != nil {
 		return err
 	}
@@ -63,11 +67,16 @@ func (b *bill) addProgram(name, path string) error {
 	return nil
 }
 
-// goModules reads the modules of a program, the standard library among them.
-func goModules(program string) ([]component, error) {
+// goModules reads the modules of a program of a platform, the standard library among them.
+func goModules(program string, on platform) ([]component, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, err
+	}
+	for _, s := range info.Settings {
+		if want := map[string]string{"GOOS": on.os, "GOARCH": on.arch}[s.Key]; want != "" && s.Value != want {
+			return nil, fmt.Errorf("%w: the program is for %s", errPlatform, s.Value)
+		}
 	}
 	var found []component
 	for _, m := range append([]*debug.Module{{Path: stdlib, Version: strings.TrimPrefix(info.GoVersion, "go")}}, info.Deps...) {
@@ -83,22 +92,30 @@ func goModules(program string) ([]component, error) {
 	return found, nil
 }
 
-// addImage adds an image: its Debian packages, and the modules of the program in it.
-func (b *bill) addImage(name, archive string) error {
+// addImage adds an image of a platform: its Debian packages, and the modules of the program
+// in it. An image or a program of another platform is an error (errPlatform).
+func (b *bill) addImage(name string, on platform, archive string) error {
 	image, err := tarball.ImageFromPath(archive, nil)
 	if err != nil {
 		return err
 	}
-	contains, err := imageContent(image, name)
+	config, err := image.ConfigFile()
 	if err != nil {
 		return err
 	}
-	b.parts = append(b.parts, part{name: name + " (image)", kind: "CONTAINER", contains: contains})
+	if got := (platform{config.OS, config.Architecture}); got != on {
+		return fmt.Errorf("%w: the image is for %s/%s", errPlatform, got.os, got.arch)
+	}
+	contains, err := imageContent(image, name, on)
+	if err != nil {
+		return err
+	}
+	b.parts = append(b.parts, part{name: fmt.Sprintf("%s (image, %s/%s)", name, on.os, on.arch), kind: "CONTAINER", contains: contains})
 	return nil
 }
 
 // imageContent reads the list of packages and the program out of an image.
-func imageContent(image v1.Image, program string) ([]component, error) {
+func imageContent(image v1.Image, program string, on platform) ([]component, error) {
 	stream := mutate.Extract(image)
 	defer func() { _ = stream.Close() }()
 	var found []component
@@ -119,7 +136,7 @@ func imageContent(image v1.Image, program string) ([]component, error) {
 			}
 			found = append(found, packages...)
 		case program:
-			modules, err := modulesOf(files)
+			modules, err := modulesOf(files, on)
 			if err != nil {
 				return nil, err
 			}
@@ -132,8 +149,8 @@ func imageContent(image v1.Image, program string) ([]component, error) {
 	return found, nil
 }
 
-// modulesOf reads the modules of a program in a stream.
-func modulesOf(in io.Reader) ([]component, error) {
+// modulesOf reads the modules of a program of a platform in a stream.
+func modulesOf(in io.Reader, on platform) ([]component, error) {
 	file, err := os.CreateTemp("", "release-")
 	if err != nil {
 		return nil, err
@@ -145,7 +162,7 @@ func modulesOf(in io.Reader) ([]component, error) {
 	if err := file.Close(); err != nil {
 		return nil, err
 	}
-	return goModules(file.Name())
+	return goModules(file.Name(), on)
 }
 
 func debianPackage(name, version, arch string) (component, error) {

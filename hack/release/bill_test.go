@@ -3,16 +3,19 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
@@ -48,8 +51,12 @@ func TestGoModule(t *testing.T) {
 	}
 }
 
-// testImage writes an image with a list of packages and this test's own program.
-func testImage(t *testing.T) string {
+// here is the platform of this test's own program.
+var here = platform{runtime.GOOS, runtime.GOARCH}
+
+// testImage writes an image, which says that it is of an architecture, with a list of packages
+// and this test's own program.
+func testImage(t *testing.T, arch string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -79,7 +86,11 @@ func testImage(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := mutate.AppendLayers(empty.Image, l)
+	base, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: here.os, Architecture: arch, RootFS: v1.RootFS{Type: "layers"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(base, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,21 +150,44 @@ func readBill(t *testing.T, text []byte) *v2_3.Document {
 	return &doc
 }
 
+// TestWrongPlatform: neither an image nor a program is released for a platform that it is
+// not of.
+func TestWrongPlatform(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := platform{here.os, "riscv64"}
+	var b bill
+	if err := b.addProgram("program", other, self); !errors.Is(err, errPlatform) {
+		t.Errorf("a program of another platform: %v", err)
+	}
+	if err := b.addImage("program", here, testImage(t, other.arch)); !errors.Is(err, errPlatform) {
+		t.Errorf("an image that says another platform: %v", err)
+	}
+	if err := b.addImage("program", other, testImage(t, other.arch)); !errors.Is(err, errPlatform) {
+		t.Errorf("an image with a program of another platform: %v", err)
+	}
+	if len(b.parts) != 0 {
+		t.Errorf("the bill has %v", b.parts)
+	}
+}
+
 // TestBill makes the bill of an image and of a program, and the checksums, and reads
 // them as others do.
 func TestBill(t *testing.T) {
 	r := release{root: root, out: t.TempDir(), version: "v1.2.3", made: time.Unix(1000, 0)}
-	if err := r.bill.addImage("program", testImage(t)); err != nil {
+	if err := r.bill.addImage("program", here, testImage(t, here.arch)); err != nil {
 		t.Fatal(err)
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.bill.addProgram("program_v1.2.3_linux_amd64", self); err != nil {
+	if err := r.bill.addProgram("program_v1.2.3_linux_amd64", here, self); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.bill.addImage("other", testImage(t)); err == nil {
+	if err := r.bill.addImage("other", here, testImage(t, here.arch)); err == nil {
 		t.Error("an image without its program passes")
 	}
 	text := writtenBill(t, &r)
@@ -163,7 +197,7 @@ func TestBill(t *testing.T) {
 		licences[p.PackageName] = append(licences[p.PackageName], p.PackageLicenseDeclared)
 	}
 	for name, want := range map[string]string{
-		"kmod": "NOASSERTION", "stdlib": "BSD-3-Clause", "github.com/google/go-containerregistry": "Apache-2.0", "program (image)": "NOASSERTION",
+		"kmod": "NOASSERTION", "stdlib": "BSD-3-Clause", "github.com/google/go-containerregistry": "Apache-2.0", "program (image, " + here.os + "/" + here.arch + ")": "NOASSERTION",
 		"program_v1.2.3_linux_amd64": declared(root),
 	} {
 		if !slices.Equal(licences[name], []string{want}) {

@@ -59,16 +59,16 @@ func tagImages(values, version string) (string, error) {
 	return strings.ReplaceAll(values, development, ":"+version+"\n"), nil
 }
 
-// images compresses the archives and looks into them for the bill.
-func (r *release) images(archives []string) error {
+// images compresses the archives of one platform and looks into them for the bill.
+func (r *release) images(on platform, archives []string) error {
 	for _, archive := range archives {
 		name := strings.TrimSuffix(filepath.Base(archive), ".tar")
-		if err := r.bill.addImage(name, archive); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		if err := r.bill.addImage(name, on, archive); err != nil {
+			return fmt.Errorf("%s for %s/%s: %w", name, on.os, on.arch, err)
 		}
-		target := filepath.Join(r.out, fmt.Sprintf("%s_%s_image_linux_amd64.tar.gz", name, r.version))
+		target := filepath.Join(r.out, archiveName(name, r.version+"_image", on)+".tar.gz")
 		if err := compress(archive, target); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s for %s/%s: %w", name, on.os, on.arch, err)
 		}
 	}
 	return nil

@@ -69,7 +69,7 @@ func (r *release) run(ctx context.Context, images bool) error {
 	}
 	groups := []artifact.Group{artifact.Helm}
 	if images {
-		groups = append(groups, artifact.Images)
+		groups = append(groups, artifact.Images, artifact.ImagesARM64)
 	}
 	set, err := artifact.Ensure(ctx, artifact.Options{
 		Checkout: r.root, Groups: groups, Version: r.version,
@@ -85,7 +85,9 @@ func (r *release) run(ctx context.Context, images bool) error {
 	}{
 		{"programs", r.programs},
 		{"chart", func(ctx context.Context) error { return r.chart(ctx, helm) }},
-		{"images", func(context.Context) error { return r.images(set.FullImages) }},
+		{"images", func(context.Context) error {
+			return errors.Join(r.images(platform{"linux", "amd64"}, set.FullImages), r.images(platform{"linux", "arm64"}, set.ARM64Images))
+		}},
 		{"bill of materials", r.writeBill},
 		{"checksums", r.checksums},
 	}

@@ -36,12 +36,15 @@ func releasePrograms() []program {
 			{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
 		}},
 		{
-			name: "nearflash-target", platforms: []platform{{"linux", "amd64"}},
+			name: "nearflash-target", platforms: nodePlatforms(),
 			beside: []string{"deploy/target/config.example.yaml", "deploy/target/nearflash-target.service", "deploy/target/alerts.yaml"},
 		},
-		{name: "nearflash-node", platforms: []platform{{"linux", "amd64"}}},
+		{name: "nearflash-node", platforms: nodePlatforms()},
 	}
 }
+
+// nodePlatforms are what nodes and storage servers may be; images are made for the same.
+func nodePlatforms() []platform { return []platform{{"linux", "amd64"}, {"linux", "arm64"}} }
 
 // archiveName is the name of a program's archive without its ending.
 func archiveName(program, version string, p platform) string {
@@ -83,7 +86,7 @@ func (r *release) program(ctx context.Context, p program, on platform) error {
 		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
 	}
 	name := archiveName(p.name, r.version, on)
-	if err := r.bill.addProgram(name, binary); err != nil {
+	if err := r.bill.addProgram(name, on, binary); err != nil {
 		return err
 	}
 	files := []packed{{name: file, path: binary, mode: 0o755}}

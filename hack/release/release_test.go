@@ -78,6 +78,22 @@ func TestPluginArchives(t *testing.T) {
 	}
 }
 
+// TestNodePlatforms: what runs on nodes and storage servers is released for the same
+// platforms as the images, which main.go asks for.
+func TestNodePlatforms(t *testing.T) {
+	want := []platform{{"linux", "amd64"}, {"linux", "arm64"}}
+	if got := nodePlatforms(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	for _, p := range releasePrograms() {
+		for _, on := range want {
+			if !slices.Contains(p.platforms, on) {
+				t.Errorf("%s is not released for %s/%s", p.name, on.os, on.arch)
+			}
+		}
+	}
+}
+
 func TestWriteArchive(t *testing.T) {
 	dir := t.TempDir()
 	source := filepath.Join(dir, "source")

@@ -31,6 +31,11 @@ check_vet() {
   go vet "${PACKAGES[@]}" && go vet -tags "$TAGS" "${PACKAGES[@]}"
 }
 
+# What runs on nodes, storage servers and control planes is released for arm64 too.
+check_arm64() {
+  GOARCH=arm64 CGO_ENABLED=0 GOWORK=off go vet ./cmd/... ./pkg/...
+}
+
 check_lint() {
   local lint=$TOOLS/lint found rc=0
   # The same binary for every commit: its cache is keyed by its content.
@@ -139,6 +144,7 @@ remedy() {
   case $1 in
     format) echo "run: gofmt -s -w FILES" ;;
     vet) echo "correct the code that go vet names" ;;
+    arm64) echo "take what differs between architectures from golang.org/x/sys/unix" ;;
     lint) echo "correct the code; if it is right as it is, put //lint:ignore CHECK REASON before the line" ;;
     tools) echo "correct the tool below hack/tools that is named" ;;
     tidy) echo "run in the folder that is named: go mod tidy" ;;
@@ -153,7 +159,7 @@ remedy() {
   esac
 }
 
-all=(format shell paths directives map links chart vet lint tools tidy workspace generated)
+all=(format shell paths directives map links chart vet arm64 lint tools tidy workspace generated)
 selected=("$@")
 ((${#selected[@]})) || selected=("${all[@]}")
 for name in "${selected[@]}"; do

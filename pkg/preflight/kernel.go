@@ -74,8 +74,9 @@ var (
 	// stableRelease is what kernel.org's own kernels have, and those of distributions that
 	// build its stable tree. Release candidates and trees with changes ("+") do not match.
 	stableRelease = regexp.MustCompile(`^(\d+)\.(\d+)\.(\d+)(?:-(talos|flatcar))?$`)
-	// debianRelease begins with the series; the rest is an ABI number or a suite.
-	debianRelease = regexp.MustCompile(`^(\d+)\.(\d+)\.\d+[-+.0-9a-z]*-amd64$`)
+	// debianRelease begins with the series; the rest is an ABI number or a suite, then the
+	// flavour, which ends in the architecture: amd64, or arm64 with pages of 4 KiB or 16 KiB.
+	debianRelease = regexp.MustCompile(`^(\d+)\.(\d+)\.\d+[-+.0-9a-z]*-(?:amd64|arm64|arm64-16k)$`)
 	// debianVersion has the package's version, whose upstream part is kernel.org's release.
 	// Raspberry Pi's packages have an epoch before it.
 	debianVersion = regexp.MustCompile(`(?:^|\s)Debian (\d+)\.(\d+)\.(\d+)-\d+(?:\.\d+)?(?:[~+](?:deb|bpo)\d+[+u]\d+)?(?:\s|$)`)

@@ -64,6 +64,15 @@ func TestTracksWrites(t *testing.T) {
 		"Debian 13":                      {"6.12.117+deb13-amd64", debian("6.12.117-1"), nil},
 		"Debian sid":                     {"7.2.13+deb14-amd64", debian("7.2.13-1"), nil},
 		"Debian sid, without a suite":    {"7.2.13-amd64", debian("7.2.13-1"), nil},
+		"Debian 12, arm64":               {"6.1.0-50-arm64", debian("6.1.176-1"), nil},
+		"Debian 12, arm64, bad":          {"6.1.0-48-arm64", debian("6.1.170-3"), []string{"Linux 6.1.170 (Debian) has defects in passthrough mode; fixed in 6.1.176"}},
+		"Debian 12, arm64, cloud":        {"6.1.0-50-cloud-arm64", debian("6.1.187-1"), nil},
+		"Debian 12, arm64, real time":    {"6.1.0-50-rt-arm64", "#1 SMP PREEMPT_RT Debian 6.1.187-1 (2026-09-19)", nil},
+		"Debian 13, arm64":               {"6.12.117+deb13-arm64", debian("6.12.117-1"), nil},
+		"Debian 13, arm64, large pages":  {"6.12.117+deb13-arm64-16k", debian("6.12.117-1"), nil},
+		"Debian, arm64, of somebody":     {"6.12.117+deb13-arm64-custom", debian("6.12.117-1"), []string{"6.12.117+deb13-arm64-custom", "not checked"}},
+		"Debian, another size of pages":  {"6.12.117+deb13-amd64-16k", debian("6.12.117-1"), []string{"6.12.117+deb13-amd64-16k", "not checked"}},
+		"Debian, another architecture":   {"6.12.117+deb13-riscv64", debian("6.12.117-1"), []string{"6.12.117+deb13-riscv64", "not checked"}},
 		"Debian, cut off":                {"6.12.117+deb13-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.12.117-1", nil},
 		"Debian 11":                      {"5.10.0-40-amd64", debian("5.10.260-1"), []string{"5.10.260 (Debian)", "fixed in " + all}},
 		"Debian, the release alone":      {"6.1.0-50-amd64", vanilla, []string{"Linux 6.1.0-50-amd64", "vendor's kernels were not checked"}},
@@ -76,6 +85,7 @@ func TestTracksWrites(t *testing.T) {
 		"Ubuntu":                         {"6.8.0-134-generic", ubuntu, []string{"Linux 6.8.0-134-generic", "this vendor's kernels were not checked", "kernel.org, Debian, Talos and Flatcar from " + all}},
 		"Ubuntu on GKE":                  {"6.8.0-1030-gke", ubuntu, []string{"6.8.0-1030-gke", "not checked"}},
 		"RHEL 9":                         {"5.14.0-687.50.1.el9_8.x86_64", "#1 SMP PREEMPT_DYNAMIC Thu Sep 24 2026", []string{"5.14.0-687.50.1.el9_8.x86_64", "not checked"}},
+		"RHEL 9, arm64, large pages":     {"5.14.0-687.50.1.el9_8.aarch64+64k", vanilla, []string{"5.14.0-687.50.1.el9_8.aarch64+64k", "not checked"}},
 		"RHEL 10":                        {"6.12.0-211.el10.x86_64", vanilla, []string{"not checked"}},
 		"Fedora":                         {"7.2.8-200.fc44.x86_64", vanilla, []string{"not checked"}},
 		"Amazon Linux":                   {"6.12.100-130.amzn2023.x86_64", vanilla, []string{"not checked"}},
@@ -164,6 +174,7 @@ func TestExamineWriteTracking(t *testing.T) {
 func FuzzTracksWrites(f *testing.F) {
 	f.Add("7.2.7", vanilla)
 	f.Add("6.1.0-50-amd64", debian("6.1.176-1"))
+	f.Add("6.12.117+deb13-arm64-16k", debian("6.12.117-1"))
 	f.Add("6.12.94-flatcar", "")
 	f.Add("6.8.0-134-generic", ubuntu)
 	f.Fuzz(func(t *testing.T, release, version string) {

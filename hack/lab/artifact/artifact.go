@@ -33,6 +33,9 @@ const (
 	Cluster Group = "cluster"
 	// Images are the project's own images as complete archives for any engine.
 	Images Group = "images"
+	// ImagesARM64 are the same for nodes of that architecture. Their Debian packages are
+	// installed by an emulator where this machine is of another one.
+	ImagesARM64 Group = "images-arm64"
 	// PD is Google's Persistent Disk driver for a lab, an example of a driver whose
 	// volumes are cached, and its sidecars as programs; used with Cluster.
 	PD Group = "pd"
@@ -51,7 +54,7 @@ const (
 
 // Groups returns all groups.
 func Groups() []Group {
-	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Ceph, Images, Kind, KindGuest, Upstream}, StockKernels()...)
+	return append([]Group{Envtest, EnvtestOldest, EnvtestNewest, Helm, Prometheus, Kernel, Cluster, PD, Ceph, Images, ImagesARM64, Kind, KindGuest, Upstream}, StockKernels()...)
 }
 
 // Options say what is needed and where it is kept.
@@ -69,7 +72,7 @@ type Options struct {
 	// it the content of a file whose size, mode and time are as recorded is taken
 	// for good.
 	CheckContent bool
-	// Version is that of the Images: what their programs say and their tag. Empty is
+	// Version is that of the Images and ImagesARM64: what their programs say and their tag. Empty is
 	// a development build with the tag "dev".
 	Version string
 }
@@ -194,7 +197,9 @@ type plan struct {
 	helm, prometheus, upstream    *task
 	nodeRoot, nodeTools, workload *task
 	kernel, nodeBase              *task
+	nodeToolsARM64                *task
 	driverImages, fullImages      *imageStep
+	arm64Images                   *imageStep
 	otherImages                   *archiveStep
 	kindPrograms, kindGuest       *task
 	pd, ceph, cephCSI             *task
@@ -257,7 +262,7 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	b.planStock(p, groups)
 	full := slices.Contains(groups, Images) || slices.Contains(groups, Kind)
 	if cluster || full {
-		p.nodeTools = newTask(b.layerRecipe("node-tools", nodeToolsTree()))
+		p.nodeTools = newTask(b.layerRecipe("node-tools", nodeToolsTree("")))
 		p.addTask(&p.debianLane, p.nodeTools, b.store)
 	}
 	if cluster {
@@ -278,6 +283,9 @@ func (b *builder) plan(groups []Group) (*plan, error) {
 	if full {
 		p.fullImages = b.fullImages(p.nodeTools)
 		p.goLane = append(p.goLane, p.fullImages.run)
+	}
+	if slices.Contains(groups, ImagesARM64) {
+		b.planARM64(p)
 	}
 	if slices.Contains(groups, Kind) {
 		if err := b.planKind(p); err != nil {
@@ -355,6 +363,13 @@ func (b *builder) planUpstream(p *plan) error {
 	p.upstream = newTask(r, p.workload)
 	p.addTask(&p.goLane, p.upstream, b.store)
 	return nil
+}
+
+func (b *builder) planARM64(p *plan) {
+	p.nodeToolsARM64 = newTask(b.layerRecipe("node-tools-arm64", nodeToolsTree(arm64)))
+	p.addTask(&p.debianLane, p.nodeToolsARM64, b.store)
+	p.arm64Images = b.arm64Images(p.nodeToolsARM64)
+	p.goLane = append(p.goLane, p.arm64Images.run)
 }
 
 func (b *builder) planKind(p *plan) error {

@@ -24,6 +24,7 @@ func Command() *cobra.Command {
 		Short: "Build or verify what the lab and the tests run, and print the paths",
 		Long: "Groups: envtest (kube-apiserver, etcd, kubectl), helm, prometheus (and promtool), kernel (guest kernel and root),\n" +
 			"cluster (all that a lab cluster needs; the default), images (the driver's images as archives),\n" +
+			"images-arm64 (the same for nodes of arm64),\n" +
 			"pd (Google's Persistent Disk driver, for `up --origin pd`),\n" +
 			"ceph (Ceph's daemons and tools, for `up --origin ceph`),\n" +
 			"upstream (Kubernetes' own tests and the images of their pods), debian-12, debian-13, debian-newest (kernels of distributions).",
@@ -132,7 +133,7 @@ func printSet(w io.Writer, set *Set) error {
 	for _, g := range StockKernels() {
 		add(string(g), set.Stock[g].Vmlinuz)
 	}
-	for _, archive := range slices.Concat(set.DriverImages, set.FullImages, set.OtherImages) {
+	for _, archive := range slices.Concat(set.DriverImages, set.FullImages, set.ARM64Images, set.OtherImages) {
 		add("image", archive)
 	}
 	for _, line := range lines {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,6 +38,8 @@ type tree struct {
 	// variant is mmdebstrap's: "minbase" has apt, "essential" does not.
 	variant  string
 	packages []string
+	// arch is Debian's architecture of the tree; empty is that of the guests, amd64.
+	arch string
 	// drop begins the names of files that an image layer of the tree leaves out.
 	drop []string
 }
@@ -57,10 +60,17 @@ func debootstrapOptions() []string {
 	}
 }
 
+// emulated says that the programs of the tree do not run on this machine by themselves.
+func (t tree) emulated() bool { return t.arch != "" && t.arch != runtime.GOARCH }
+
 // inputs is the part of the tree that goes into an artifact's key. The mirror
 // is not in it: it serves the same signed suite wherever it is.
 func (t tree) inputs() []string {
-	return slices.Concat([]string{suite, t.variant}, t.packages, debootstrapOptions(), t.drop)
+	inputs := slices.Concat([]string{suite, t.variant}, t.packages, debootstrapOptions(), t.drop)
+	if t.arch != "" {
+		inputs = append(inputs, t.arch)
+	}
+	return inputs
 }
 
 // debootstrap makes the tree as target, a directory or a .tar file. It runs in
@@ -84,8 +94,18 @@ func (b *builder) debootstrap(ctx context.Context, t tree, workdir, target strin
 	for _, opt := range aptTransportOptions(ctx) {
 		args = append(args, "--aptopt="+opt)
 	}
+	if t.arch != "" {
+		args = append(args, "--architectures="+t.arch)
+	}
+	if t.emulated() {
+		// The check would want the emulation to be set up for all of this machine.
+		args = append(args, "--skip=check/qemu")
+	}
 	args = append(args, suite, target, mirror)
 	cmd := newCommand(ctx, "mmdebstrap", args...)
+	if t.emulated() {
+		cmd = emulate(ctx, t.arch, "mmdebstrap", args...)
+	}
 	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	cmd.Env = append(cmd.Env, "TMPDIR="+tmp)
 	_, err = run(ctx, cmd)

@@ -36,6 +36,8 @@ type imageStep struct {
 	// version is stamped into the programs and is the tag of the images; empty is
 	// that of a development build.
 	version string
+	// arch is the architecture, as Go calls it; empty is that of the guests, amd64.
+	arch string
 	// full includes the node-tools layer in the archives.
 	full     bool
 	archives []string
@@ -53,6 +55,13 @@ func (b *builder) labImages(nodeTools *task) *imageStep {
 func (b *builder) fullImages(nodeTools *task) *imageStep {
 	return &imageStep{
 		builder: b, nodeTools: nodeTools, dir: filepath.Join(b.checkout, "_output", "images"), full: true, version: b.version,
+	}
+}
+
+// arm64Images are the same for nodes of that architecture.
+func (b *builder) arm64Images(nodeTools *task) *imageStep {
+	return &imageStep{
+		builder: b, nodeTools: nodeTools, dir: filepath.Join(b.checkout, "_output", "images-arm64"), full: true, version: b.version, arch: arm64,
 	}
 }
 
@@ -102,7 +111,9 @@ func (s *imageStep) buildPrograms(ctx context.Context) error {
 	for _, p := range images.All() {
 		args = append(args, "./cmd/"+p.Name)
 	}
-	_, err := run(ctx, GoCommand(ctx, s.builder.checkout, args...))
+	build := GoCommand(ctx, s.builder.checkout, args...)
+	build.Env = append(build.Env, "GOOS=linux", "GOARCH="+cmp.Or(s.arch, mkimage.DefaultArch))
+	_, err := run(ctx, build)
 	return err
 }
 
@@ -146,7 +157,7 @@ func (s *imageStep) writeImage(p images.Image, below *mkimage.Layer) (string, er
 	if err != nil {
 		return "", err
 	}
-	spec.User = p.User
+	spec.User, spec.Arch = p.User, s.arch
 	archive := filepath.Join(s.dir, p.Name+".tar")
 	if s.full {
 		return archive, writeDockerArchive(archive, spec)

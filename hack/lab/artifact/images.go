@@ -31,8 +31,11 @@ const (
 	digestFile  = "digest"
 )
 
-// nodeToolsTree is what nearflash-node and nearflash-target call.
-func nodeToolsTree() tree { return tree{variant: "essential", packages: images.NodeTools()} }
+// nodeToolsTree is what nearflash-node and nearflash-target call, of an architecture or, if
+// that is empty, of the guests'.
+func nodeToolsTree(arch string) tree {
+	return tree{variant: "essential", packages: images.NodeTools(), arch: arch}
+}
 
 // workloadTree is what test pods call: shell, coreutils, fio, and tools that
 // look at block devices and file systems. Of the packages that come with them, most
@@ -51,7 +54,11 @@ func workloadTree() tree {
 // layerRecipe is a Debian tree as an image layer.
 func (b *builder) layerRecipe(name string, t tree) recipe {
 	build := func(ctx context.Context, dir, _ string) error { return b.buildLayer(ctx, name, t, dir) }
-	return recipe{name: name, inputs: append(t.inputs(), layerRevision), tools: treeTools(), build: build}
+	tools := treeTools()
+	if t.emulated() {
+		tools = append(tools, emulatorOf(t.arch))
+	}
+	return recipe{name: name, inputs: append(t.inputs(), layerRevision), tools: tools, build: build}
 }
 
 func (b *builder) buildLayer(ctx context.Context, name string, t tree, dir string) error {

@@ -47,6 +47,10 @@ func TestPlanGroups(t *testing.T) {
 			groups:    []Group{Images},
 			wantTasks: []string{"full images", "node-tools"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
+		"images of arm64": {
+			groups:    []Group{ImagesARM64},
+			wantTasks: []string{"arm64 images", "node-tools-arm64"}, wantTools: []string{"gpgv", "mmdebstrap", "qemu-aarch64-static"},
+		},
 		"upstream": {
 			groups: []Group{Upstream}, wantTasks: []string{"upstream", "workload"}, wantTools: []string{"gpgv", "mmdebstrap"},
 		},
@@ -108,7 +112,7 @@ func TestPlanGroups(t *testing.T) {
 // tasks returns the tasks that the plan has.
 func tasks(p *plan) []*task {
 	return slices.DeleteFunc(slices.AppendSeq([]*task{
-		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
+		p.envtest, p.envtestOldest, p.envtestNewest, p.kube, p.sidecars, p.helm, p.prometheus, p.upstream, p.nodeRoot, p.nodeTools, p.nodeToolsARM64, p.workload, p.kernel, p.nodeBase, p.kindPrograms,
 		p.kindGuest, p.pd, p.ceph,
 	}, maps.Values(p.stock)), func(t *task) bool { return t == nil })
 }
@@ -138,6 +142,9 @@ func taskNames(p *plan) []string {
 	if p.fullImages != nil {
 		names = append(names, "full images")
 	}
+	if p.arm64Images != nil {
+		names = append(names, "arm64 images")
+	}
 	if p.otherImages != nil {
 		names = append(names, "other images")
 	}
@@ -166,6 +173,28 @@ func TestPlanKeys(t *testing.T) {
 	}
 	if got, want := again.nodeBase.recipe.key(), p.nodeBase.recipe.key(); got != want {
 		t.Errorf("key %s, then %s, of the same checkout", want, got)
+	}
+}
+
+// TestTreeArchitecture: a tree of another architecture is another artifact.
+func TestTreeArchitecture(t *testing.T) {
+	b := newTestBuilder(t)
+	if b.layerRecipe("node-tools", nodeToolsTree("")).key() == b.layerRecipe("node-tools", nodeToolsTree(arm64)).key() {
+		t.Error("both architectures have one key")
+	}
+}
+
+// TestARM64Images: programs and images are of that architecture, and lie elsewhere.
+func TestARM64Images(t *testing.T) {
+	p, err := newTestBuilder(t).plan([]Group{Images, ImagesARM64})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.arm64Images.arch != arm64 || p.fullImages.arch != "" || p.arm64Images.dir == p.fullImages.dir || p.arm64Images.nodeTools == p.fullImages.nodeTools {
+		t.Errorf("arm64 %+v, amd64 %+v", p.arm64Images, p.fullImages)
+	}
+	if !p.arm64Images.full || p.arm64Images.tags != "" {
+		t.Errorf("tags %q full %v, want no tags and complete archives", p.arm64Images.tags, p.arm64Images.full)
 	}
 }
 
@@ -306,7 +335,7 @@ func TestSetDir(t *testing.T) {
 	set := &Set{
 		Bin:        map[string]string{"kube-apiserver": "/c/e/kube-apiserver", "helm": "/c/h/helm", "prometheus": "/c/p/prometheus"},
 		Kernel:     "/c/k/linux",
-		FullImages: []string{"/o/images/a.tar"},
+		FullImages: []string{"/o/images/a.tar"}, ARM64Images: []string{"/o/images-arm64/a.tar"},
 
 		EnvtestOldest: "/c/o", EnvtestNewest: "/c/n",
 	}
@@ -323,6 +352,7 @@ func TestSetDir(t *testing.T) {
 		"prometheus":    {set, Prometheus, "/c/p", false},
 		"kernel":        {set, Kernel, "/c/k", false},
 		"images":        {set, Images, "/o/images", false},
+		"arm64 images":  {set, ImagesARM64, "/o/images-arm64", false},
 		"cluster":       {set, Cluster, "", true},
 		"stock":         {&Set{Stock: map[Group]StockKernel{Debian12: {Vmlinuz: "/c/d/vmlinuz"}}}, Debian12, "/c/d", false},
 		"no stock":      {&Set{}, Debian12, "", true},

@@ -31,6 +31,8 @@ type Set struct {
 	// FullImages are complete archives of the images built from this checkout (Images,
 	// Kind).
 	FullImages []string
+	// ARM64Images are the same for nodes of arm64 (ImagesARM64).
+	ARM64Images []string
 	// OtherImages are complete archives of the other images of a cluster (Kind).
 	OtherImages []string
 	// PD is the program of the Persistent Disk driver (PD).
@@ -102,6 +104,9 @@ func (p *plan) set(groups []Group) *Set {
 	if p.fullImages != nil {
 		s.FullImages = p.fullImages.archives
 	}
+	if p.arm64Images != nil {
+		s.ARM64Images = p.arm64Images.archives
+	}
 	for g, t := range p.stock {
 		if s.Stock == nil {
 			s.Stock = map[Group]StockKernel{}
@@ -135,8 +140,8 @@ func (p *plan) set(groups []Group) *Set {
 }
 
 // Dir returns the directory of a group, for callers that want one: the programs
-// of Envtest and its like, Helm, Prometheus and Upstream, the kernel, the archives of Images, the
-// other archives of Kind.
+// of Envtest and its like, Helm, Prometheus and Upstream, the kernel, the archives of Images and
+// ImagesARM64, the other archives of Kind.
 func (s *Set) Dir(g Group) (string, error) {
 	path := ""
 	switch g {
@@ -165,6 +170,10 @@ func (s *Set) Dir(g Group) (string, error) {
 	case Images:
 		if len(s.FullImages) > 0 {
 			path = s.FullImages[0]
+		}
+	case ImagesARM64:
+		if len(s.ARM64Images) > 0 {
+			path = s.ARM64Images[0]
 		}
 	case KindGuest:
 		if s.KindGuest != "" {

@@ -122,21 +122,32 @@ Rules of an account that asks the API server who a client of /metrics is
   verbs: [create]
 {{- end }}
 
-{{/* Where the pods of one component may run: the component's values. */}}
+{{/*
+Where the pods of one component may run: dict "root" $ "values" VALUES, those of the
+component. Nodes of an architecture without images are left out. The terms of an affinity
+are alternatives: each has to say so.
+*/}}
 {{- define "nearflash.placement" -}}
 nodeSelector:
   kubernetes.io/os: linux
-  {{- with .nodeSelector }}
+  {{- with .values.nodeSelector }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- with .tolerations }}
+{{- with .values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
+{{- $arch := dict "key" "kubernetes.io/arch" "operator" "In" "values" .root.Values.images.architectures }}
+{{- $affinity := deepCopy (.values.affinity | default dict) }}
+{{- $node := $affinity.nodeAffinity | default dict }}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
+{{- $terms := list }}
+{{- range $required.nodeSelectorTerms | default (list dict) }}
+{{- $terms = append $terms (set . "matchExpressions" (append (.matchExpressions | default list) $arch)) }}
 {{- end }}
+{{- $node = set $node "requiredDuringSchedulingIgnoredDuringExecution" (set $required "nodeSelectorTerms" $terms) }}
+affinity:
+  {{- set $affinity "nodeAffinity" $node | toYaml | nindent 2 }}
 {{- end }}
 
 {{- define "nearflash.pullSecrets" -}}

@@ -35,6 +35,8 @@ func TestBadValues(t *testing.T) {
 		"unknown sidecar":                {[]string{"--set", "images.registrar=a:b"}, "'/images': additional properties 'registrar' not allowed"},
 		"image without tag":              {[]string{"--set", "images.node=nearflash-node"}, "'/images/node'"},
 		"image with blanks":              {[]string{"--set", "images.node=a b:c"}, "'/images/node'"},
+		"no architecture":                {[]string{"--set-json", "images.architectures=[]"}, "'/images/architectures'"},
+		"unknown architecture":           {[]string{"--set-json", `images.architectures=["x86_64"]`}, "'/images/architectures/0'"},
 		"pull policy":                    {[]string{"--set", "images.pullPolicy=Sometimes"}, "'/images/pullPolicy'"},
 		"log level":                      {[]string{"--set", "logLevel=11"}, "'/logLevel'"},
 		"log level as text":              {[]string{"--set-string", "logLevel=2"}, "'/logLevel'"},
