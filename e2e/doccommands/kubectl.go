@@ -15,7 +15,7 @@ var resourceVerbs = []string{"get", "describe", "delete", "patch", "wait", "labe
 // builtin are the resources of Kubernetes that documents use.
 var builtin = map[string]schema.GroupVersionKind{
 	"csidriver": {}, "csinode": {}, "csinodes": {}, "daemonset": {}, "deployment": {}, "events": {}, "lease": {}, "leases": {}, "namespace": {}, "node": {}, "nodes": {},
-	"pod": {Version: "v1", Kind: "Pod"}, "pods": {Version: "v1", Kind: "Pod"}, "secret": {}, "configmaps": {}, "storageclass": {}, "storageclasses": {}, "sc": {},
+	"pod": {Version: "v1", Kind: "Pod"}, "pods": {Version: "v1", Kind: "Pod"}, "secret": {}, "configmap": {}, "configmaps": {}, "storageclass": {}, "storageclasses": {}, "sc": {},
 	"pv": {Version: "v1", Kind: "PersistentVolume"}, "persistentvolume": {Version: "v1", Kind: "PersistentVolume"},
 	"pvc": {Version: "v1", Kind: "PersistentVolumeClaim"}, "persistentvolumeclaim": {Version: "v1", Kind: "PersistentVolumeClaim"},
 	"volumesnapshot": {}, "volumegroupsnapshot": {}, "volumeattachments": {}, "volumeattributesclass": {}, "volumeattributesclasses": {}, "crd": {}, "clusterrolebinding": {},
