@@ -114,9 +114,9 @@ var acts = [opCount][]act{
 	OpAdopt:   {shared(confirm), shared(stageMark), local(adoptStaged), shared(adoptPolicy)},
 	OpFlush:   {journalState(Flushing), local(loadCleaner), shared(writeBack), local(flushed)},
 	OpRecover: {shared(reconnect), local(untag), local(recoverLoad), journalState(Flushing)},
-	OpRelease: {local(removeTop), local(countMarked), local(tagStopped), shared(takeBackMark), local(disconnect), journalState(Retained)},
-	OpDetach:  {journalState(Releasing), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(forget)},
-	OpWipe:    {journalState(Wiping), local(removeTop), local(countMarked), local(tagCount), shared(takeBackMark), local(disconnect), local(wipe)},
+	OpRelease: {local(removeTop), local(countMarked), local(tagStopped), local(disconnect), shared(takeBackMark), journalState(Retained)},
+	OpDetach:  {journalState(Releasing), local(removeTop), local(countMarked), local(tagCount), local(disconnect), shared(takeBackMark), local(forget)},
+	OpWipe:    {journalState(Wiping), local(removeTop), local(countMarked), local(tagCount), local(disconnect), shared(takeBackMark), local(wipe)},
 	OpDrop:    {journalState(Wiping), local(wipe)},
 	OpCount:   {local(countUp), local(tagCount), shared(recordCount)},
 }
