@@ -72,7 +72,7 @@ var codeActs = map[string]map[string]string{
 		"gatherCut":      "Find inspect Load",
 		"takeCutStep":    "hold patch settle dropCut Accept orderCut takeFreezeStep",
 		"takeFreezeStep": "askFreeze askFreeze awaitFreeze unfrozen",
-		"unfrozen":       "dropCut EndHold",
+		"unfrozen":       "EndHold dropCut",
 		"hold":           "mayHold putHold",
 		"putHold":        "put patch",
 		"orderCut":       "Cut",

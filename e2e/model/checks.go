@@ -58,7 +58,7 @@ const (
 )
 
 // CutFix is a set of mechanisms of snapshots.
-type CutFix uint16
+type CutFix uint32
 
 // The mechanisms of "Snapshots and clones".
 const (
@@ -95,4 +95,6 @@ const (
 	Once
 	// Left: a plugin that begins ends the freezes of one before it.
 	Left
+	// EndsFirst: a hold below which nothing was frozen ends before what was cut under it is dropped.
+	EndsFirst
 )

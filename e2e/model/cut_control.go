@@ -127,7 +127,7 @@ func (c cutter) toServer() bool {
 	case stepFreeze, stepThaw, stepAwait:
 		return false
 	case stepUnfrozen:
-		return c.Step == orderStep
+		return (c.Step == cutsStep) == c.endsFirst()
 	}
 	return c.orders()
 }
@@ -262,10 +262,7 @@ func (c cutter) order() string {
 	case stepThaw:
 		c.ask(askThaw)
 	case stepUnfrozen:
-		if c.Seen.Hold == 0 {
-			return ""
-		}
-		return c.dropNow(c.Seen.Hold)
+		return c.unfrozen(c.endsFirst())
 	case stepCut:
 		switch {
 		case c.w.Record.Gone:
@@ -282,15 +279,13 @@ func (c cutter) order() string {
 	return ""
 }
 
-// finishCut is the second half of a cut: its content is that of this moment; or the hold ends
-// below which nothing was frozen.
-func (c cutter) finishCut() string {
+// finishCut is the second half of a cut: its content is that of this moment; or what was not frozen
+// is dropped, when its hold has ended.
+func (c cutter) finishCut() (violation string) {
 	if c.Next == stepUnfrozen {
-		if c.w.Record.Hold == c.Read.Hold {
-			c.w.Record.hold(0)
-		}
+		violation = c.unfrozen(!c.endsFirst())
 		c.end()
-		return ""
+		return violation
 	}
 	k := &c.w.Server.Cut
 	k.State, k.Content, k.Thawed = made, c.w.Server.Origin, k.Thawed || c.w.writable()
@@ -319,6 +314,19 @@ func (c cutter) accept() string {
 func (c cutter) drop(hold holdToken) string {
 	defer c.again()
 	return c.dropNow(hold)
+}
+
+func (c cutter) endsFirst() bool { return c.w.Without&EndsFirst == 0 }
+
+// unfrozen is one of both steps below a hold under which nothing was frozen.
+func (c cutter) unfrozen(ends bool) string {
+	switch {
+	case ends && c.w.Record.Hold == c.Read.Hold:
+		c.w.Record.hold(0)
+	case !ends && c.Seen.Hold != 0:
+		return c.dropNow(c.Seen.Hold)
+	}
+	return ""
 }
 
 func (c cutter) dropNow(hold holdToken) string {

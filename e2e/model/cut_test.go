@@ -172,6 +172,15 @@ var cutDefects = map[string]cutDefect{
 			"2 x next act of the node", "guard sees the end of its order", "2 x next act of the node", "3 x controller: next act",
 		}),
 	},
+	"a cut is dropped before its hold ends": {
+		world: frozenRunning(CutBudget{Lost: 2}), fix: EndsFirst, want: notFrozen,
+		trace: slices.Concat(freezes, []string{
+			"controller: next act", "call ends, and its order goes on", "snapshot is asked for", "8 x controller: next act",
+			"node is waited for in vain", "controller: next act", "first controller: next act", "2 x next act of the node",
+			"guard sees the end of its order", "first controller: next act", "call ends, and its order goes on", "snapshot is asked for",
+			"2 x next act of the node", "2 x controller: next act",
+		}),
+	},
 	"a hold that nobody ends": {
 		world: cutRunning(CutBudget{Removals: 1, Kills: 1}), fix: Expires, want: Stuck,
 		trace: []string{"snapshot is asked for", "3 x controller: next act", "snapshot is deleted", "controller ends"},

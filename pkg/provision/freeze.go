@@ -20,7 +20,7 @@ const (
 	cutAwaitFreeze cutStep = "AwaitFreeze"
 	// cutThaw says that the volume was cut.
 	cutThaw cutStep = "Thaw"
-	// cutUnfrozen drops the cut and the hold: the filesystem was not frozen all the time.
+	// cutUnfrozen ends the hold and drops the cut: the filesystem was not frozen all the time.
 	cutUnfrozen cutStep = "Unfrozen"
 )
 
@@ -126,8 +126,9 @@ func (s *Service) awaitNode(ctx context.Context, c *cutting) (why string, err er
 	}
 }
 
-// unfrozen drops what was cut under the hold, and the hold, so that the volume is not kept in
-// writethrough mode until the next call.
+// unfrozen ends the hold, so that the volume is not kept in writethrough mode until the next call,
+// and drops what was cut under it. The hold first: an order of a call that has ended may cut once
+// more after the drop, and the node may have said Held by then.
 func (s *Service) unfrozen(ctx context.Context, c *cutting, why string) error {
 	r := c.facts.Record
 	ctx, cancel := context.WithTimeout(ctx, freezePatience)
@@ -136,11 +137,11 @@ func (s *Service) unfrozen(ctx context.Context, c *cutting, why string) error {
 		why = r.Freeze.Message
 	}
 	var dropped error
-	if c.facts.Cut != nil {
+	ended := records.EndHold(ctx, s.client, c.of, func(h volume.Hold) bool { return h.Token == r.Hold.Token })
+	if ended == nil && c.facts.Cut != nil {
 		dropped = s.dropCut(ctx, c)
 	}
-	ended := records.EndHold(ctx, s.client, c.of, func(h volume.Hold) bool { return h.Token == r.Hold.Token })
-	return errors.Join(dropped, ended, fmt.Errorf("%w: volume %s was not cut for %s, because its filesystem was not frozen on node %s all the time: %s",
+	return errors.Join(ended, dropped, fmt.Errorf("%w: volume %s was not cut for %s, because its filesystem was not frozen on node %s all the time: %s",
 		volume.ErrBusy, c.of, c.name, r.Fence.Node, cmp.Or(why, "it was attached, detached or formatted meanwhile")))
 }
 
