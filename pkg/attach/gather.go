@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/ssd"
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -46,7 +47,14 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 	if f.PoolProblem == "" && !f.Prestaged {
 		cctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 		defer cancel()
-		if c, err = a.ssd.Find(cctx, req.ID); err != nil {
+		c, err = a.ssd.Find(cctx, req.ID)
+		if err == nil && f.stopDue(c.Facts) {
+			if err := a.noteStop(ctx, e); err != nil {
+				return f, c, err
+			}
+			c, err = a.ssd.Find(cctx, req.ID)
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return f, c, ctx.Err()
 			}
@@ -66,4 +74,30 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 		}
 	}
 	return f, c, nil
+}
+
+// stopDue reports whether a take-down of this boot has ended between the end of the top device and
+// the note of that on the SSD: a repair has little time for each volume, and a stage comes in
+// between (states.md, "When a retained cache may be used").
+func (f *stageFacts) stopDue(c ssd.Facts) bool {
+	e := f.Entry
+	return e != nil && e.State == state.Flushed && f.SameBoot && !f.TopActive && c.Whole && c.Fence == e.Fence && !c.Stopped
+}
+
+// noteStop goes on with the take-down up to the note, as release does, so that the cache is not
+// thrown away. One that is in doubt gets no note.
+func (a *Attacher) noteStop(ctx context.Context, e *state.Entry) error {
+	if err := a.stack.RemoveDevices(ctx, e.ID); err != nil {
+		return err
+	}
+	if a.doubt(ctx, e) != "" {
+		return nil
+	}
+	if e.Marked {
+		if err := a.countUp(ctx, e); err != nil {
+			return err
+		}
+	}
+	a.ssd.TagStopped(ctx, e)
+	return nil
 }

@@ -101,3 +101,42 @@ func TestRepairKeepsWhatItFlushed(t *testing.T) {
 		}
 	}
 }
+
+// TestStageKeepsWhatRepairFlushed: the pod comes back while a repair is at it, which is ended at any
+// step. The stage goes on with the same cache.
+func TestStageKeepsWhatRepairFlushed(t *testing.T) {
+	for n, ended := 1, "?"; ended != ""; n++ {
+		l := newLife(t, volume.ModeWriteback)
+		req := l.publish(l.a.name)
+		stage := func(p *plugin) error { return p.Stage(l.ctx, req) }
+		l.persist(l.a, "stage", stage)
+		l.a.podWrites(1, 0, 1, 2, 3)
+		before := l.a.logicalVolumes()
+		l.a.powerLoss()
+		l.a.start()
+		l.a.plugin.killAfter(n)
+		var err error
+		if ended, err = l.a.plugin.run(func() error { return l.a.plugin.Repair(l.ctx) }); ended != "" {
+			l.a.start()
+		} else {
+			l.must("repair", err)
+		}
+		l.a.plugin.killAfter(0)
+		l.persist(l.a, "stage again", stage)
+		if after := l.a.logicalVolumes(); after != before {
+			t.Errorf("ended %q: the cache was %s, and is %s", ended, before, after)
+		}
+		l.a.podReads()
+	}
+}
+
+// logicalVolumes tells those on the node's SSD from ones of the same names.
+func (h *host) logicalVolumes() (out string) {
+	h.w.t.Helper()
+	lvs, err := h.lvmClient(nil).LVs(h.w.ctx, vgName)
+	h.w.must("logical volumes", err)
+	for _, lv := range lvs {
+		out += lv.Name + " " + lv.UUID + " "
+	}
+	return out
+}

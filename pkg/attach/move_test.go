@@ -275,9 +275,10 @@ func TestKillRemap(t *testing.T) {
 			begin := func(d ...disaster) *life { return newWarmLife(t, volume.ModeWritethrough, "node-b", d...) }
 			ended := killEachOf(t, begin, power, (*life).losePeer, nil)
 			t.Logf("ended at %d steps", len(ended))
-			for _, want := range []string{"after load nf-pvc-1.path", "after resume nf-pvc-1.path"} {
-				if !slices.Contains(ended, want) {
-					t.Errorf("it was never ended %s", want)
+			// What comes between two steps of the node now and then takes the place of one of them.
+			for _, same := range [][]string{{"after load nf-pvc-1.path", "before resume nf-pvc-1.path"}, {"after resume nf-pvc-1.path"}} {
+				if !slices.ContainsFunc(same, func(step string) bool { return slices.Contains(ended, step) }) {
+					t.Errorf("it was never ended %s", same[0])
 				}
 			}
 		})
