@@ -193,11 +193,20 @@ func (a *Attacher) makeRoom(ctx context.Context, id volume.ID, sizes []int64, fi
 	}
 }
 
+// readable returns the entries that can be read: one that cannot holds no other up.
+func (a *Attacher) readable() ([]state.Entry, error) {
+	entries, err := a.Journal.List()
+	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
+		return nil, err
+	}
+	return entries, nil
+}
+
 // retained returns the retained caches of other volumes, the one that was used
 // longest ago first.
 func (a *Attacher) retained(except volume.ID) ([]state.Entry, error) {
-	entries, err := a.Journal.List()
-	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
+	entries, err := a.readable()
+	if err != nil {
 		return nil, err
 	}
 	retained := slices.DeleteFunc(entries, func(e state.Entry) bool { return !e.Evictable() || e.ID == except })

@@ -228,13 +228,8 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	if e.Doubt != "" {
 		return a.discard(ctx, e)
 	}
-	if e.Marked {
-		if err := a.countUp(ctx, e); err != nil {
-			return err
-		}
-	}
-	if e.State == state.Flushed {
-		a.ssd.TagStopped(ctx, e)
+	if err := a.tagStopped(ctx, e); err != nil {
+		return err
 	}
 	faultUnstageStopped.Hit()
 	if err := a.disconnect(ctx, e); err != nil {
@@ -257,6 +252,20 @@ func (a *Attacher) release(ctx context.Context, e *state.Entry, writable bool) e
 	}
 	faultUnstageRetained.Hit()
 	a.reportDown(ctx, e, retainedCacheOf(e))
+	return nil
+}
+
+// tagStopped notes on the SSD that the devices of a flushed cache were removed cleanly, with a count
+// that is higher than any while the volume could have writes that were nowhere else.
+func (a *Attacher) tagStopped(ctx context.Context, e *state.Entry) error {
+	if e.Marked {
+		if err := a.countUp(ctx, e); err != nil {
+			return err
+		}
+	}
+	if e.State == state.Flushed {
+		a.ssd.TagStopped(ctx, e)
+	}
 	return nil
 }
 

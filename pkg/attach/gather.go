@@ -78,7 +78,7 @@ func (a *Attacher) gatherStage(ctx context.Context, req volume.StageRequest, pre
 
 // stopDue reports whether a take-down of this boot has ended between the end of the top device and
 // the note of that on the SSD: a repair has little time for each volume, and a stage comes in
-// between (states.md, "When a retained cache may be used").
+// between (states.md, A clean stop).
 func (f *stageFacts) stopDue(c ssd.Facts) bool {
 	e := f.Entry
 	return e != nil && e.State == state.Flushed && f.SameBoot && !f.TopActive && c.Whole && c.Fence == e.Fence && !c.Stopped
@@ -93,11 +93,5 @@ func (a *Attacher) noteStop(ctx context.Context, e *state.Entry) error {
 	if a.doubt(ctx, e) != "" {
 		return nil
 	}
-	if e.Marked {
-		if err := a.countUp(ctx, e); err != nil {
-			return err
-		}
-	}
-	a.ssd.TagStopped(ctx, e)
-	return nil
+	return a.tagStopped(ctx, e)
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/journal"
 	"github.com/nearflash/nearflash/pkg/lvm"
 	"github.com/nearflash/nearflash/pkg/quantity"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -42,7 +41,7 @@ type shareFacts struct {
 // limited reports whether there is a share to keep.
 func (f shareFacts) limited() bool { return f.Percent > 0 && f.Namespace != "" }
 
-func (f shareFacts) limitBytes() int64 { return f.CapacityBytes * int64(f.Percent) / 100 }
+func (f shareFacts) limitBytes() int64 { return volume.ShareBytes(f.CapacityBytes, f.Percent) }
 
 // decideShare is the table of states.md, The share of a namespace, in its order.
 func decideShare(f shareFacts) shareStep {
@@ -95,8 +94,8 @@ func (a *Attacher) shareFacts(ctx context.Context, id volume.ID, sizes []int64) 
 	if f.Percent == 0 {
 		return f, nil, nil
 	}
-	entries, err := a.Journal.List()
-	if err != nil && !errors.Is(err, journal.ErrCorrupt) && !errors.Is(err, journal.ErrNewer) {
+	entries, err := a.readable()
+	if err != nil {
 		return f, nil, err
 	}
 	for i := range entries {

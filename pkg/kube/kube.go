@@ -1,4 +1,5 @@
-// Package kube says how the plugins reach the API server, and with which types.
+// Package kube says how the plugins reach the API server, and with which types; and it keeps Secrets
+// that the controller makes.
 package kube
 
 import (

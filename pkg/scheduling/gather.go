@@ -165,7 +165,7 @@ func (g *gatherer) pools(ctx context.Context, namespace string) ([]Pool, error) 
 					return nil, err
 				}
 			}
-			pool = pool.within(shareOf(p), there[p.Name].copies(p))
+			pool = pool.within(volume.ShareBytes(p.Status.Capacity.Value(), p.Spec.NamespaceSharePercent), there[p.Name].copies(p))
 		}
 		out = append(out, pool)
 	}

@@ -23,11 +23,6 @@ func (t taken) copies(p *v1alpha1.CachePool) taken {
 	return t
 }
 
-// shareOf is what the caches of one namespace may take of a pool, in bytes.
-func shareOf(p *v1alpha1.CachePool) int64 {
-	return p.Status.Capacity.Value() * int64(p.Spec.NamespaceSharePercent) / 100
-}
-
 // within cuts a pool's room down to what a share leaves (states.md, The share of a namespace): of
 // retained caches only the namespace's own give theirs.
 func (p Pool) within(share int64, t taken) Pool {

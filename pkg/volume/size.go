@@ -45,3 +45,7 @@ func (s Spec) CacheBytes(volumeBytes int64) int64 {
 	}
 	return bytes
 }
+
+// ShareBytes is what the caches of one namespace may take of a pool of the given capacity, if that
+// is percent of it (states.md, The share of a namespace).
+func ShareBytes(capacity int64, percent int32) int64 { return capacity * int64(percent) / 100 }

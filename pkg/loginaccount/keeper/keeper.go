@@ -5,17 +5,14 @@ package keeper
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/nearflash/nearflash/pkg/keyagreement"
+	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -25,9 +22,6 @@ const (
 	// SecretKey is the key's place in it: 32 bytes in base64, which Kubernetes encodes once more.
 	SecretKey = "private-key"
 )
-
-// period is the time between two looks at the Secret, patience how long one may take.
-const period, patience = 10 * time.Second, 10 * time.Second
 
 // Keeper has the controller's key. It makes it while it leads, as pkg/chapaccount makes the
 // account for nodes without a key, and for the same reason; a Secret that is there is never
@@ -63,41 +57,22 @@ func (*Keeper) NeedLeaderElection() bool { return true }
 
 // Start implements manager.Runnable: it looks after the Secret until ctx ends.
 func (k *Keeper) Start(ctx context.Context) error {
-	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		limited, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		if err := k.ensure(limited); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "No key for CHAP accounts, so that no volume of the storage server can be attached", "secret", k.name())
-		}
-	}, period)
+	kube.KeepSecret(ctx, k.name(), "No key for CHAP accounts, so that no volume of the storage server can be attached", k.ensure)
 	return nil
 }
 
-// ensure makes the Secret if there is none. Two controllers at once make one.
+// ensure makes the Secret if there is none.
 func (k *Keeper) ensure(ctx context.Context) error {
-	err := k.Client.Get(ctx, k.name(), &corev1.Secret{})
-	if err == nil {
+	var key *keyagreement.Key
+	made, err := kube.EnsureSecret(ctx, k.Client, k.name(), "login-key", func(secret *corev1.Secret) (err error) {
+		if key, err = keyagreement.New(); err != nil {
+			return err
+		}
+		secret.Data = map[string][]byte{SecretKey: []byte(key.Text())}
 		return nil
-	}
-	if !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read Secret %s: %w", k.name(), err)
-	}
-	key, err := keyagreement.New()
-	if err != nil {
-		return err
-	}
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: k.Namespace, Name: SecretName,
-			Labels: map[string]string{"app.kubernetes.io/name": "nearflash", "app.kubernetes.io/component": "login-key"},
-		},
-		Type: corev1.SecretTypeOpaque,
-		Data: map[string][]byte{SecretKey: []byte(key.Text())},
-	}
-	if err := k.Client.Create(ctx, secret); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("make Secret %s: %w", k.name(), err)
-	} else if err == nil {
+	})
+	if made {
 		klog.FromContext(ctx).Info("Made a key for CHAP accounts", "secret", k.name(), "publicHalf", key.Public())
 	}
-	return nil
+	return err
 }
