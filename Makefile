@@ -84,8 +84,8 @@ test-stock-all: ## All of ring 2 on distributions' kernels (KERNEL, CPUS choose)
 	RUN=all hack/stock-ring.sh
 
 .PHONY: test-cluster
-test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster.
-	hack/cluster-ring.sh
+test-cluster: ## Ring 3: the e2e suite on a two-node lab cluster, without the slow specs.
+	LABELS="$${LABELS:-!slow}" hack/cluster-ring.sh
 
 .PHONY: test-upstream
 test-upstream: ## A fixed part of Kubernetes' own suite of storage tests, on a two-node lab cluster.

@@ -76,6 +76,7 @@ var _ = Describe("A move by each method, measured", Label("bench", "streams", "s
 				began := time.Now()
 				Expect(v.start(ctx, []string{nodeB, nodeA}[i%2])).To(Succeed())
 				starts[name] = append(starts[name], time.Since(began).Seconds())
+				say("start of the pod, %s: %.1f s", name, starts[name][i])
 				if name == "stream" {
 					_, err := v.awaitMoved(ctx, int64(i)+2)
 					Expect(err).NotTo(HaveOccurred())

@@ -82,7 +82,7 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 )
 
 var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migrate", "lab"), func() {
-	It("leaves nothing on the node that it was for", func(ctx SpecContext) {
+	It("leaves nothing on the node that it was for", Label("even"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "unwanted", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -315,7 +316,7 @@ func New(c Config, d Deps) *Attacher {
 		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, Now: now,
 	})
 	a.streams = stream.New(stream.Config{
-		Host: warmHost{a}, Stack: a.stack, SSD: a.ssd, Moves: d.Moves,
+		Host: warmHost{a}, Stack: a.stack, SSD: a.ssd, Moves: d.Moves, StartPause: streamPause(runtime.NumCPU(), c.Warm.Settle),
 		NodeBandwidth: func() int64 { return a.Warm.NodeBandwidth }, PullPause: c.Warm.PullPause, Now: now,
 	})
 	if d.Stream != nil {
@@ -330,6 +331,15 @@ func New(c Config, d Deps) *Attacher {
 	a.dirtyLimits = &dirtylimit.Keeper{Host: limitHost{a}, Devices: d.DM, Sysfs: c.Sysfs, Now: d.Now}
 	a.cacheFaults = &cachefault.Watch{Host: faultHost{a}, Devices: d.DM, Node: c.Node, Sysfs: c.Sysfs, Now: now}
 	return a
+}
+
+// streamPause is how long a stream waits for the start of the pod. It keeps a processor busy; if
+// there is but one, what starts the pod would have half of it.
+func streamPause(processors int, settle time.Duration) time.Duration {
+	if processors > 1 {
+		return 0
+	}
+	return settle
 }
 
 // poll makes RunChanges look at once.

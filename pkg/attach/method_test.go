@@ -3,6 +3,7 @@ package attach
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -116,6 +117,15 @@ func TestDecideUnfinishedStream(t *testing.T) {
 					t.Errorf("got %+v, want a wipe and a new cache", plan)
 				}
 			})
+		}
+	}
+}
+
+// TestStreamPause: only where there is one processor does a stream wait for the start of the pod.
+func TestStreamPause(t *testing.T) {
+	for processors, want := range map[int]time.Duration{1: time.Minute, 2: 0, 64: 0} {
+		if got := streamPause(processors, time.Minute); got != want {
+			t.Errorf("%d processors: %s, want %s", processors, got, want)
 		}
 	}
 }

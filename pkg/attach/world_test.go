@@ -313,6 +313,9 @@ func (h *host) start() {
 		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
+		if h.w.method == volume.MethodStream {
+			config.Warm.Settle = time.Millisecond // there is no clock that its copy would wait by
+		}
 		deps.Requested = requested{h}
 		deps.Stream, deps.ReadInUse = puller{h, g}, readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true})
 	}

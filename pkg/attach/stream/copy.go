@@ -45,7 +45,7 @@ type copying struct {
 	// many of the first ones the SSD has for sure, seen what of it a step was decided by.
 	next, synced, seen int
 	from               volume.ServedFrom
-	// began is when it did, ended when everything had been copied.
+	// began is when it did, zero before; ended when everything had been copied.
 	began, ended time.Time
 	first        int
 	err          error
@@ -62,7 +62,7 @@ func (r *Runner) begin(ctx context.Context, e *state.Entry, a *account, hotServe
 		return err
 	}
 	ordered := m.Ordered()
-	c := &copying{r: r, entry: *e, m: &ordered, done: make(chan struct{}), from: volume.FromOrigin, began: r.Now()}
+	c := &copying{r: r, entry: *e, m: &ordered, done: make(chan struct{}), from: volume.FromOrigin}
 	c.limit = rate.NewLimiter(rate.Inf, int(m.ChunkSectors*devmapper.SectorSize))
 	if e.Hydration.Stream.Source != nil && r.Puller != nil {
 		// Not the origin before it is: the source node would end the lease.
@@ -166,7 +166,7 @@ func (c *copying) progress(now time.Time) volume.MoveProgress {
 	if !c.ended.IsZero() {
 		now = c.ended
 	}
-	if took := now.Sub(c.began).Seconds(); took > 0 {
+	if took := now.Sub(c.began).Seconds(); took > 0 && !c.began.IsZero() {
 		p.Rate = int64(float64(int64(c.next-c.first)*chunk) / took)
 	}
 	p.Estimate()
@@ -192,6 +192,12 @@ func (c *copying) copyTo(ctx context.Context, data, origin string) (err error) {
 	w := newWriter(dst, int(c.m.ChunkSectors*devmapper.SectorSize), c.r.WriteBytes)
 	// Once it has ended nothing is written any more.
 	defer func() { err = errors.Join(err, w.wait()) }()
+	if err := c.gives.settle(ctx, c.r.StartPause); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.began = c.r.Now()
+	c.mu.Unlock()
 	if err := c.pull(ctx, w); err != nil {
 		return err
 	}

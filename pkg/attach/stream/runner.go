@@ -77,6 +77,8 @@ type Config struct {
 	Moves volume.Moves
 	// NodeBandwidth limits all streams together, in bytes per second; 0 is no limit.
 	NodeBandwidth func() int64
+	// StartPause is how long a copy waits for the start of the pod, at most.
+	StartPause time.Duration
 	// PullPause is the pause before a source node that has failed is asked again.
 	PullPause time.Duration
 	// WriteBytes is how much is written to the SSD at once, 0 is 1 MiB.

@@ -146,6 +146,24 @@ type giving struct {
 	failed bool
 }
 
+// settle waits while the pod is being started, for d at most: what starts it needs the node's
+// processors. A pod that waits for reads has started.
+func (g *giving) settle(ctx context.Context, d time.Duration) error {
+	before, err := g.reads()
+	for range d / window {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(window):
+		}
+		was := before
+		if before, err = g.reads(); err == nil && !(observed{reads: before.Since(was), took: window}).idle() {
+			break
+		}
+	}
+	return nil
+}
+
 // way waits while the copy rests, and returns the rate that it keeps to, 0 is none. A device
 // whose counts cannot be read is not given way to.
 func (g *giving) way(ctx context.Context, now func() time.Time, chunk int) (int64, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -120,6 +121,48 @@ func TestYieldSettles(t *testing.T) {
 			if mean := sum / windows; mean < tc.atLeast || mean > tc.atMost || stood > 60 {
 				t.Errorf("%d MiB/s in the mean, stood still %d times", mean>>20, stood)
 			}
+		})
+	}
+}
+
+// TestSettle: a copy waits for the start of the pod, which is over when it waits for reads, and no
+// longer than it is told to.
+func TestSettle(t *testing.T) {
+	const most = 5 * time.Second
+	for name, tc := range map[string]struct {
+		// reads are those of a window, from one second on; err is when they are counted.
+		reads blockdev.Reads
+		err   error
+		ends  time.Duration
+		want  time.Duration
+		fails error
+	}{
+		"nobody reads":                {want: most},
+		"hardly anybody":              {reads: blockdev.Reads{Requests: 3, Took: 12 * ms}, want: most},
+		"somebody does":               {reads: blockdev.Reads{Requests: 40, Took: 160 * ms}, want: time.Second + window},
+		"reads cannot be counted":     {reads: blockdev.Reads{Requests: 40, Took: 160 * ms}, err: errors.New("no such device"), want: most},
+		"it is stopped in the middle": {ends: 3 * time.Second, want: 3 * time.Second, fails: context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began, count := time.Now(), blockdev.Reads{Requests: 1000, Took: time.Second}
+				g := giving{reads: func() (blockdev.Reads, error) {
+					if time.Since(began) > time.Second {
+						count.Requests += tc.reads.Requests
+						count.Took += tc.reads.Took
+					}
+					return count, tc.err
+				}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.ends != 0 {
+					time.AfterFunc(tc.ends, cancel)
+				}
+				err := g.settle(ctx, most)
+				if took := time.Since(began); took != tc.want || !errors.Is(err, tc.fails) {
+					t.Errorf("%v after %s, want %v after %s", err, took, tc.fails, tc.want)
+				}
+			})
 		})
 	}
 }
