@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -104,21 +103,11 @@ func one(found []series) bool { return len(found) == 1 }
 // expectDashboard wants Prometheus to answer every query of the dashboard.
 func expectDashboard(ctx context.Context, p *prometheus) {
 	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join(chart(), "files", "dashboard.json"))
+	d, err := readDashboard()
 	Expect(err).NotTo(HaveOccurred())
-	var dashboard struct {
-		Panels []struct {
-			Title   string `json:"title"`
-			Targets []struct {
-				Expr string `json:"expr"`
-			} `json:"targets"`
-		} `json:"panels"`
-	}
-	Expect(json.Unmarshal(text, &dashboard)).To(Succeed())
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$__range", "1h", "$namespace", ".*", "$pvc", ".*", "$node", ".*", "$top", "10")
-	for _, panel := range dashboard.Panels {
+	for _, panel := range d.Panels {
 		for _, target := range panel.Targets {
-			_, err := p.query(ctx, variables.Replace(target.Expr))
+			_, err := p.query(ctx, dashboardQuery(target.Expr, time.Minute, time.Hour))
 			Expect(err).NotTo(HaveOccurred(), "panel %q", panel.Title)
 		}
 	}

@@ -64,6 +64,10 @@ fi
 if [[ -n $origin ]]; then "$out/lab" artifacts "$origin"; fi
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
+if selected "($labels) && dashboard"; then
+  GOWORK=off GOFLAGS=-mod=mod go build -C hack/tools/plot -o "$PWD/$out/plot" .
+  export NEARFLASH_PLOT="$PWD/$out/plot" NEARFLASH_DASHBOARD="$PWD/$out/dashboard.svg"
+fi
 if [[ ${UPSTREAM:-} == true ]]; then
   upstream_tests="$("$out/lab" artifacts --print-dir upstream)"
 fi

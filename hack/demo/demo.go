@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,15 +87,9 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 	}
 	steps := []func(context.Context, *table) error{
 		func(ctx context.Context, t *table) error { return d.remoteOnly(ctx, t, remote) },
-		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through, back) },
+		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through) },
 		func(ctx context.Context, t *table) error { return d.writeback(ctx, t, back) },
-		// From here on rates of hits are measured, not times.
-		func(ctx context.Context, t *table) error {
-			return together(
-				func() error { return d.moves(ctx, t, through) },
-				func() error { return d.removeScratch(ctx) },
-				func() error { return each([]*volume{remote, back}, func(v *volume) error { return d.remove(ctx, v) }) })
-		},
+		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through) },
 	}
 	for _, step := range steps {
 		if err := step(ctx, &t); err != nil {
@@ -105,22 +100,23 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 }
 
 // makeAll makes a volume for each mode, each with its working set written and on the measured
-// node, there cold if the case of a cold cache is its own, and a bare one beside them.
+// node, and a bare one beside them. There the cache is cold of the one whose case that is, and
+// that of the other is warm.
 func (d *demo) makeAll(ctx context.Context) (remote, through, back *volume, err error) {
-	if remote, err = d.make(ctx, v1alpha1.CacheModeNone); err != nil {
-		return nil, nil, nil, err
-	}
-	if through, err = d.make(ctx, v1alpha1.CacheModeWritethrough); err != nil {
-		return nil, nil, nil, err
-	}
-	if back, err = d.make(ctx, v1alpha1.CacheModeWriteback); err != nil {
+	remote, through, back = d.volume(v1alpha1.CacheModeNone), d.volume(v1alpha1.CacheModeWritethrough), d.volume(v1alpha1.CacheModeWriteback)
+	if err := each(d.volumes, func(v *volume) error { return d.make(ctx, v) }); err != nil {
 		return nil, nil, nil, err
 	}
 	d.say("writing the working sets, and moving that of %s from %s to %s", through.claim, d.other, d.node)
 	err = together(
 		func() error { return d.makeScratch(ctx) },
 		func() error { return d.fill(ctx, remote, d.node) },
-		func() error { return d.fill(ctx, back, d.node) },
+		func() error {
+			if err := d.fill(ctx, back, d.node); err != nil {
+				return err
+			}
+			return d.warmUp(ctx, back)
+		},
 		func() error {
 			if err := d.fill(ctx, through, d.other); err != nil {
 				return err
@@ -145,9 +141,9 @@ func (d *demo) remoteOnly(ctx context.Context, t *table, v *volume) error {
 }
 
 // writethrough measures a cold and a warm cache, the bare SSD before and after
-// the warm one, and writes. Another volume becomes warm beside it. The volume has just moved, and
+// the warm one, and writes. The volume has just moved, and
 // what its cache was filled with on the other node is next to nothing.
-func (d *demo) writethrough(ctx context.Context, t *table, v, other *volume) error {
+func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
 	var err error
 	if t.moved.cold, err = d.second(ctx, v); err != nil {
 		return err
@@ -156,7 +152,7 @@ func (d *demo) writethrough(ctx context.Context, t *table, v, other *volume) err
 	if err != nil {
 		return err
 	}
-	if err := each([]*volume{v, other}, func(v *volume) error { return d.warmUp(ctx, v) }); err != nil {
+	if err := d.warmUp(ctx, v); err != nil {
 		return err
 	}
 	before, err := d.rawSSD(ctx)
@@ -191,29 +187,36 @@ func (d *demo) writeback(ctx context.Context, t *table, v *volume) error {
 	return err
 }
 
-// make makes a volume.
-func (d *demo) make(ctx context.Context, mode v1alpha1.CacheMode) (*volume, error) {
+// volume is one that is to be made, with its class.
+func (d *demo) volume(mode v1alpha1.CacheMode) *volume {
 	v := &volume{claim: string(mode), mode: mode}
+	d.volumes = append(d.volumes, v)
+	d.classes = append(d.classes, d.class(v))
+	return v
+}
+
+func (d *demo) class(v *volume) string { return d.name + "-" + v.claim }
+
+// make makes a volume.
+func (d *demo) make(ctx context.Context, v *volume) error {
 	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
-	class := cluster.ClassSpec{Name: d.name + "-" + v.claim, Mode: mode}
-	if mode != v1alpha1.CacheModeNone {
+	class := cluster.ClassSpec{Name: d.class(v), Mode: v.mode}
+	if v.mode != v1alpha1.CacheModeNone {
 		class.CacheSize = "100%"
 	}
 	if err := d.API.Create(ctx, d.Class(class)); err != nil {
-		return nil, fmt.Errorf("class %s: %w", class.Name, err)
+		return fmt.Errorf("class %s: %w", class.Name, err)
 	}
-	d.classes = append(d.classes, class.Name)
 	claim := cluster.Claim(cluster.ClaimSpec{Namespace: d.name, Name: v.claim, Class: class.Name, Size: size, Block: true})
 	if err := d.API.Create(ctx, claim); err != nil {
-		return nil, fmt.Errorf("claim %s: %w", v.claim, err)
+		return fmt.Errorf("claim %s: %w", v.claim, err)
 	}
 	var err error
 	if v.Volume, err = d.AwaitBound(ctx, d.name, v.claim, waitLimit); err != nil {
-		return nil, err
+		return err
 	}
-	d.volumes = append(d.volumes, v)
 	d.say("%s: volume %s of %s", v.claim, v.Handle, size)
-	return v, nil
+	return nil
 }
 
 // fill starts a volume on a node and writes its working set. Blocks that were never written
@@ -222,7 +225,7 @@ func (d *demo) fill(ctx context.Context, v *volume, node string) error {
 	if err := d.start(ctx, v, node); err != nil {
 		return err
 	}
-	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet, 0, 0)); err != nil {
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("write", cluster.DevicePath, d.workingSet)); err != nil {
 		return fmt.Errorf("fill volume %s: %w", v.claim, err)
 	}
 	return nil
@@ -296,19 +299,16 @@ func (d *demo) counted(ctx context.Context, v *volume, do func() error) (hoststa
 // jobs measures latency, and then throughput: with many I/Os under way their latency is that of
 // the queue, and they fill a cold cache sooner.
 func (d *demo) jobs(ctx context.Context, pod, kind, device string, r *row) error {
-	for _, job := range []struct {
-		depth int
-		time  time.Duration
-		into  *result
-	}{{1, max(d.runtime/2, time.Second), &r.single}, {deep, d.runtime, &r.deep}} {
-		out, err := d.Exec(ctx, d.name, pod, "", fioScript(kind, device, d.workingSet, job.depth, job.time))
-		if err != nil {
-			return err
-		}
-		if *job.into, err = parseFio([]byte(out)); err != nil {
-			return err
-		}
+	jobs := []job{{1, max(d.runtime/2, time.Second)}, {deep, d.runtime}}
+	out, err := d.Exec(ctx, d.name, pod, "", fioScript(kind, device, d.workingSet, jobs...))
+	if err != nil {
+		return err
 	}
+	results, err := parseFio([]byte(out), len(jobs))
+	if err != nil {
+		return err
+	}
+	r.single, r.deep = results[0], results[1]
 	return nil
 }
 
@@ -324,7 +324,7 @@ func (d *demo) warmUp(ctx context.Context, v *volume) error {
 	d.say("%s: warming up", v.claim)
 	return cluster.AwaitEvery(ctx, time.Millisecond, warmLimit, func(ctx context.Context) (string, error) {
 		done, err := d.counted(ctx, v, func() error {
-			_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, warmRound))
+			_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, job{deep, warmRound}))
 			return err
 		})
 		if err != nil {
@@ -335,13 +335,6 @@ func (d *demo) warmUp(ctx context.Context, v *volume) error {
 		}
 		return "", nil
 	})
-}
-
-// remove deletes a volume's pod and its claim.
-func (d *demo) remove(ctx context.Context, v *volume) error {
-	of := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: d.name, Name: name} }
-	return each([]client.Object{&corev1.Pod{ObjectMeta: of(v.pod)}, &corev1.PersistentVolumeClaim{ObjectMeta: of(v.claim)}},
-		func(o client.Object) error { return d.DeleteAndWait(ctx, o, waitLimit) })
 }
 
 // clean deletes everything and verifies that nothing is left.
@@ -369,8 +362,9 @@ func (d *demo) clean(ctx context.Context) error {
 
 // awaitGone waits until neither the cluster nor a machine knows the volumes.
 func (d *demo) awaitGone(ctx context.Context) error {
+	made := slices.DeleteFunc(slices.Clone(d.volumes), func(v *volume) bool { return v.Handle == "" })
 	var words []string
-	for _, v := range d.volumes {
+	for _, v := range made {
 		words = append(words, hoststate.Words(v.Handle, v.PV)...)
 	}
 	storage := ""
@@ -378,7 +372,7 @@ func (d *demo) awaitGone(ctx context.Context) error {
 		storage = cluster.StorageMachine
 	}
 	err := cluster.AwaitEvery(ctx, time.Second, waitLimit, func(ctx context.Context) (string, error) {
-		for _, v := range d.volumes {
+		for _, v := range made {
 			if pending, err := d.objects(ctx, v); pending != "" || err != nil {
 				return pending, err
 			}
@@ -395,7 +389,7 @@ func (d *demo) awaitGone(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("verify the deletion: %w", err)
 	}
-	d.say("deleted: nothing is left of %d volumes in the cluster, on %v or on the storage server", len(d.volumes), d.Workers)
+	d.say("deleted: nothing is left of %d volumes in the cluster, on %v or on the storage server", len(made), d.Workers)
 	return nil
 }
 

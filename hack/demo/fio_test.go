@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,11 +23,11 @@ func TestParseFioGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := parseFio(append([]byte("note: both iodepth >= 1 and synchronous\n"), out...))
+			got, err := parseFio(append([]byte("note: both iodepth >= 1 and synchronous\n"), out...), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff([]result{want}, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -39,6 +40,7 @@ func TestParseFioErrors(t *testing.T) {
 		"no JSON":        "fio: failed\n",
 		"cut off":        `{"jobs":[`,
 		"no job":         `{"jobs":[]}`,
+		"one too many":   `{"jobs":[{"read":{"total_ios":1,` + latency + `}},{"read":{"total_ios":1,` + latency + `}}]}`,
 		"job failed":     `{"jobs":[{"error":5,"read":{"total_ios":1,` + latency + `}}]}`,
 		"nothing done":   `{"jobs":[{"read":{"total_ios":0,` + latency + `}}]}`,
 		"no percentiles": `{"jobs":[{"read":{"total_ios":1,"clat_ns":{"mean":1}}}]}`,
@@ -46,7 +48,7 @@ func TestParseFioErrors(t *testing.T) {
 	}
 	for name, out := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got, err := parseFio([]byte(out)); !errors.Is(err, errFio) {
+			if got, err := parseFio([]byte(out), 1); !errors.Is(err, errFio) {
 				t.Errorf("result %+v, error %v, want %v", got, err, errFio)
 			}
 		})
@@ -54,15 +56,20 @@ func TestParseFioErrors(t *testing.T) {
 }
 
 func TestFioScript(t *testing.T) {
-	cases := map[string]struct{ kind, want string }{
-		"random read": {"randread", "fio --name=randread --filename=/dev/x --size=64m --rw=randread --direct=1 --ioengine=libaio --output-format=json" +
-			" --bs=4k --iodepth=16 --norandommap --randrepeat=0 --time_based --runtime=5"},
-		"fill": {"write", "fio --name=write --filename=/dev/x --size=64m --rw=write --direct=1 --ioengine=libaio --output-format=json --bs=1m --iodepth=4 --end_fsync=1"},
+	const common = "fio --filename=/dev/x --size=64m --rw=%s --direct=1 --ioengine=libaio --output-format=json"
+	cases := map[string]struct {
+		kind, want string
+		jobs       []job
+	}{
+		"random read": {"randread", " --bs=4k --norandommap --randrepeat=0 --time_based" +
+			" --name=depth-1 --stonewall --iodepth=1 --runtime=2 --name=depth-16 --stonewall --iodepth=16 --runtime=5", []job{{1, 2 * time.Second}, {16, 5 * time.Second}}},
+		"fill": {"write", " --name=write --bs=1m --iodepth=4 --end_fsync=1", nil},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := fioScript(tc.kind, "/dev/x", 64, 16, 5*time.Second); got != tc.want {
-				t.Errorf("got  %s\nwant %s", got, tc.want)
+			want := fmt.Sprintf(common, tc.kind) + tc.want
+			if got := fioScript(tc.kind, "/dev/x", 64, tc.jobs...); got != want {
+				t.Errorf("got  %s\nwant %s", got, want)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func (d *demo) firstSecond(ctx context.Context, v *volume, node string) (float64
 // second reads for a second and returns the hit rate.
 func (d *demo) second(ctx context.Context, v *volume) (float64, error) {
 	done, err := d.counted(ctx, v, func() error {
-		_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second))
+		_, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, job{deep, time.Second}))
 		return err
 	})
 	return done.ReadHitRate(), err
@@ -84,7 +84,7 @@ func (d *demo) secondOfStream(ctx context.Context, v *volume) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, deep, time.Second)); err != nil {
+	if _, err := d.Exec(ctx, d.name, v.pod, "", fioScript("randread", cluster.DevicePath, d.workingSet, job{deep, time.Second})); err != nil {
 		return 0, err
 	}
 	after, err := hoststate.CountReads(ctx, d.Host, v.node, v.Handle)

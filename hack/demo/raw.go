@@ -57,7 +57,7 @@ func (d *demo) makeScratch(ctx context.Context) error {
 	if err := d.AwaitPodReady(ctx, d.name, rawPod, waitLimit); err != nil {
 		return err
 	}
-	if _, err := d.Exec(ctx, d.name, rawPod, "", fioScript("write", d.device(), d.workingSet, 0, 0)); err != nil {
+	if _, err := d.Exec(ctx, d.name, rawPod, "", fioScript("write", d.device(), d.workingSet)); err != nil {
 		return fmt.Errorf("fill the scratch volume: %w", err)
 	}
 	return nil

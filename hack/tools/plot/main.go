@@ -1,7 +1,10 @@
-// Command plot draws the pictures of docs/benchmarks.md.
+// Command plot draws the pictures of the documents.
 //
 //	plot CSV SVG
+//	plot dashboard JSON SVG
 //
+// The second form draws a dashboard with what Prometheus has answered to its queries. In the first
+// form there are curves.
 // The CSV file has lines of "name,second,part": a curve, seconds since the pod's start, and a part
 // of 1. Curves are drawn in the order in which they come.
 package main
@@ -20,17 +23,23 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: plot CSV SVG")
+	var err error
+	switch {
+	case len(os.Args) == 3:
+		err = drawCurves(os.Args[1], os.Args[2])
+	case len(os.Args) == 4 && os.Args[1] == "dashboard":
+		err = drawDashboard(os.Args[2], os.Args[3])
+	default:
+		fmt.Fprintln(os.Stderr, "usage: plot CSV SVG, or plot dashboard JSON SVG")
 		os.Exit(2)
 	}
-	if err := draw(os.Args[1], os.Args[2]); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "plot:", err)
 		os.Exit(1)
 	}
 }
 
-func draw(from, to string) error {
+func drawCurves(from, to string) error {
 	names, curves, err := read(from)
 	if err != nil {
 		return err

@@ -149,17 +149,18 @@ type giving struct {
 // settle waits while the pod is being started, for d at most: what starts it needs the node's
 // processors. A pod that waits for reads has started.
 func (g *giving) settle(ctx context.Context, d time.Duration) error {
-	before, err := g.reads()
+	before, failed := g.reads()
 	for range d / window {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(window):
 		}
-		was := before
-		if before, err = g.reads(); err == nil && !(observed{reads: before.Since(was), took: window}).idle() {
-			break
+		reads, err := g.reads()
+		if err == nil && failed == nil && !(observed{reads: reads.Since(before), took: window}).idle() {
+			return nil
 		}
+		before, failed = reads, err
 	}
 	return nil
 }

@@ -130,17 +130,18 @@ func TestYieldSettles(t *testing.T) {
 func TestSettle(t *testing.T) {
 	const most = 5 * time.Second
 	for name, tc := range map[string]struct {
-		// reads are those of a window, from one second on; err is when they are counted.
+		// reads are those of a window, from one second on; err comes when they are counted.
 		reads blockdev.Reads
 		err   error
-		ends  time.Duration
-		want  time.Duration
-		fails error
+		// mends is when they can be counted, ends when the copy is stopped.
+		mends, ends, want time.Duration
+		fails             error
 	}{
 		"nobody reads":                {want: most},
 		"hardly anybody":              {reads: blockdev.Reads{Requests: 3, Took: 12 * ms}, want: most},
 		"somebody does":               {reads: blockdev.Reads{Requests: 40, Took: 160 * ms}, want: time.Second + window},
 		"reads cannot be counted":     {reads: blockdev.Reads{Requests: 40, Took: 160 * ms}, err: errors.New("no such device"), want: most},
+		"they cannot at first":        {reads: blockdev.Reads{Requests: 3, Took: 12 * ms}, err: errors.New("no such device"), mends: 2 * time.Second, want: most},
 		"it is stopped in the middle": {ends: 3 * time.Second, want: 3 * time.Second, fails: context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +152,13 @@ func TestSettle(t *testing.T) {
 						count.Requests += tc.reads.Requests
 						count.Took += tc.reads.Took
 					}
-					return count, tc.err
+					if tc.mends != 0 && time.Since(began) > tc.mends {
+						return count, nil
+					}
+					if tc.err != nil {
+						return blockdev.Reads{}, tc.err
+					}
+					return count, nil
 				}}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
