@@ -14,8 +14,8 @@ OUT := _output
 ##@ Main
 
 .PHONY: demo
-demo: lab-up ## Boot the lab, run the main job on real devices, print the result table.
-	CGO_ENABLED=0 go build -o $(OUT)/demo ./hack/demo
+demo: ## Boot the lab, run the main job on real devices, print the result table.
+	CGO_ENABLED=0 go build -o $(OUT)/demo ./hack/demo & $(LAB) up && wait $$!
 	$(LAB) run -- $(OUT)/demo
 	@echo "The lab is still up: 'go run ./hack/lab status' looks at it, 'make lab-down' ends it."
 

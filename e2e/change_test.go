@@ -9,9 +9,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
@@ -90,27 +87,7 @@ var _ = Describe("A volume that is changed while its pod runs", Label("change"),
 
 // change changes the volume's spec and waits until the node has carried it out.
 func (v *vol) change(ctx context.Context, change func(*v1alpha1.CachedVolumeSpec)) error {
-	cv, err := k.CachedVolume(ctx, v.Volume)
-	if err != nil {
-		return err
-	}
-	base := cv.DeepCopy()
-	change(&cv.Spec)
-	if err := k.API.Patch(ctx, cv, client.MergeFrom(base)); err != nil {
-		return fmt.Errorf("change volume %s: %w", v.Handle, err)
-	}
-	want := cv.Generation
-	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		now, err := k.CachedVolume(ctx, v.Volume)
-		if err != nil {
-			return "", err
-		}
-		c := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionApplied)
-		if c == nil || c.Status != metav1.ConditionTrue || c.ObservedGeneration < want {
-			return fmt.Sprintf("volume %s: generation %d, condition %+v", v.Handle, want, c), nil
-		}
-		return "", nil
-	})
+	return k.Change(ctx, v.Volume, late, change)
 }
 
 // expectDirtyState fails if the record, or the kernel, says dirty without cause.

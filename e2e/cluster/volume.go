@@ -10,6 +10,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -202,4 +203,29 @@ func (c *Cluster) AwaitEvent(ctx context.Context, object string, timeout time.Du
 		return fmt.Sprintf("no such event among %+v", events), nil
 	})
 	return found, err
+}
+
+// Change changes the spec of a volume's record and waits until the node has carried it out.
+func (c *Cluster) Change(ctx context.Context, v Volume, limit time.Duration, change func(*v1alpha1.CachedVolumeSpec)) error {
+	cv, err := c.CachedVolume(ctx, v)
+	if err != nil {
+		return err
+	}
+	base := cv.DeepCopy()
+	change(&cv.Spec)
+	if err := c.API.Patch(ctx, cv, client.MergeFrom(base)); err != nil {
+		return fmt.Errorf("change volume %s: %w", v.Handle, err)
+	}
+	want := cv.Generation
+	return Await(ctx, limit, func(ctx context.Context) (string, error) {
+		now, err := c.CachedVolume(ctx, v)
+		if err != nil {
+			return "", err
+		}
+		applied := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionApplied)
+		if applied == nil || applied.Status != metav1.ConditionTrue || applied.ObservedGeneration < want {
+			return fmt.Sprintf("volume %s: generation %d, condition %+v", v.Handle, want, applied), nil
+		}
+		return "", nil
+	})
 }

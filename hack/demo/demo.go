@@ -29,7 +29,9 @@ const (
 	// warmLimit bounds the time that a cache is given to fill.
 	warmLimit = 3 * time.Minute
 	// warmRound is how long the cache is filled between two looks at it.
-	warmRound = 3 * time.Second
+	warmRound = 2 * time.Second
+	// wholeVolume is the size of each cache.
+	wholeVolume = "100%"
 	// deep is the queue depth at which throughput is measured.
 	deep = 16
 	// warmEnough is the hit rate at which the cache counts as warm.
@@ -41,8 +43,7 @@ type demo struct {
 	*cluster.Cluster
 	options
 	name string
-	// node is where everything is measured; other is where volumes are filled, so
-	// that they are cold on node.
+	// node is where everything is measured; other is where a volume moves to.
 	node, other string
 	volumes     []*volume
 	classes     []string
@@ -57,6 +58,8 @@ type volume struct {
 	claim, pod, node string
 	pods             int
 	mode             v1alpha1.CacheMode
+	// cold tells that the volume gets its cache when it has been filled, which then is cold.
+	cold bool
 	// streams tells that the volume's next cache comes by stream.
 	streams bool
 }
@@ -89,7 +92,8 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 		func(ctx context.Context, t *table) error { return d.remoteOnly(ctx, t, remote) },
 		func(ctx context.Context, t *table) error { return d.writethrough(ctx, t, through) },
 		func(ctx context.Context, t *table) error { return d.writeback(ctx, t, back) },
-		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through) },
+		// From here on rates of hits are measured, not times.
+		func(ctx context.Context, t *table) error { return d.moves(ctx, t, through, remote, back) },
 	}
 	for _, step := range steps {
 		if err := step(ctx, &t); err != nil {
@@ -104,10 +108,11 @@ func (d *demo) measure(ctx context.Context) (table, error) {
 // that of the other is warm.
 func (d *demo) makeAll(ctx context.Context) (remote, through, back *volume, err error) {
 	remote, through, back = d.volume(v1alpha1.CacheModeNone), d.volume(v1alpha1.CacheModeWritethrough), d.volume(v1alpha1.CacheModeWriteback)
+	through.cold = true
 	if err := each(d.volumes, func(v *volume) error { return d.make(ctx, v) }); err != nil {
 		return nil, nil, nil, err
 	}
-	d.say("writing the working sets, and moving that of %s from %s to %s", through.claim, d.other, d.node)
+	d.say("writing the working sets")
 	err = together(
 		func() error { return d.makeScratch(ctx) },
 		func() error { return d.fill(ctx, remote, d.node) },
@@ -118,13 +123,10 @@ func (d *demo) makeAll(ctx context.Context) (remote, through, back *volume, err 
 			return d.warmUp(ctx, back)
 		},
 		func() error {
-			if err := d.fill(ctx, through, d.other); err != nil {
+			if err := d.fill(ctx, through, d.node); err != nil {
 				return err
 			}
-			if err := d.stop(ctx, through); err != nil {
-				return err
-			}
-			return d.start(ctx, through, d.node)
+			return d.addCache(ctx, through)
 		})
 	return remote, through, back, err
 }
@@ -140,9 +142,8 @@ func (d *demo) remoteOnly(ctx context.Context, t *table, v *volume) error {
 	return err
 }
 
-// writethrough measures a cold and a warm cache, the bare SSD before and after
-// the warm one, and writes. The volume has just moved, and
-// what its cache was filled with on the other node is next to nothing.
+// writethrough measures a cold and a warm cache, the bare SSD just before
+// the warm one, and writes.
 func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
 	var err error
 	if t.moved.cold, err = d.second(ctx, v); err != nil {
@@ -155,29 +156,15 @@ func (d *demo) writethrough(ctx context.Context, t *table, v *volume) error {
 	if err := d.warmUp(ctx, v); err != nil {
 		return err
 	}
-	before, err := d.rawSSD(ctx)
-	if err != nil {
+	if t.raw, err = d.rawSSD(ctx); err != nil {
 		return err
 	}
 	if t.warm, err = d.run(ctx, v, "warm cache, read", "randread"); err != nil {
 		return err
 	}
-	after, err := d.rawSSD(ctx)
-	if err != nil {
-		return err
-	}
-	t.raw = mean("raw SSD, read", before, after)
 	write, err := d.run(ctx, v, "writethrough, write", "randwrite")
 	t.rows = append(t.rows, cold, t.warm, t.raw, write)
 	return err
-}
-
-// mean is a row of two results of the same case.
-func mean(name string, a, b row) row {
-	of := func(a, b result) result {
-		return result{IOPS: (a.IOPS + b.IOPS) / 2, Mean: (a.Mean + b.Mean) / 2, P50: (a.P50 + b.P50) / 2, P99: (a.P99 + b.P99) / 2}
-	}
-	return row{name: name, hits: math.NaN(), deep: of(a.deep, b.deep), single: of(a.single, b.single)}
 }
 
 // writeback measures writes that the SSD acknowledges, with a warm cache.
@@ -200,9 +187,9 @@ func (d *demo) class(v *volume) string { return d.name + "-" + v.claim }
 // make makes a volume.
 func (d *demo) make(ctx context.Context, v *volume) error {
 	size := fmt.Sprintf("%dMi", max(2*d.workingSet, 64))
-	class := cluster.ClassSpec{Name: d.class(v), Mode: v.mode}
-	if v.mode != v1alpha1.CacheModeNone {
-		class.CacheSize = "100%"
+	class := cluster.ClassSpec{Name: d.class(v), Mode: v.mode, CacheSize: wholeVolume}
+	if v.cold || v.mode == v1alpha1.CacheModeNone {
+		class.Mode, class.CacheSize = v1alpha1.CacheModeNone, ""
 	}
 	if err := d.API.Create(ctx, d.Class(class)); err != nil {
 		return fmt.Errorf("class %s: %w", class.Name, err)
@@ -217,6 +204,15 @@ func (d *demo) make(ctx context.Context, v *volume) error {
 	}
 	d.say("%s: volume %s of %s", v.claim, v.Handle, size)
 	return nil
+}
+
+// addCache has a volume without a cache get one below its running pod.
+func (d *demo) addCache(ctx context.Context, v *volume) error {
+	err := d.Change(ctx, v.Volume, waitLimit, func(spec *v1alpha1.CachedVolumeSpec) { spec.CacheMode, spec.CacheSize = v.mode, wholeVolume })
+	if err == nil {
+		d.say("%s: has got an empty cache below its pod", v.claim)
+	}
+	return err
 }
 
 // fill starts a volume on a node and writes its working set. Blocks that were never written
@@ -340,24 +336,31 @@ func (d *demo) warmUp(ctx context.Context, v *volume) error {
 // clean deletes everything and verifies that nothing is left.
 func (d *demo) clean(ctx context.Context) error {
 	d.say("deleting everything")
-	var left []client.Object
-	var pods corev1.PodList
-	errs := []error{d.removeScratch(ctx), d.API.List(ctx, &pods, client.InNamespace(d.name))}
-	for i := range pods.Items {
-		left = append(left, &pods.Items[i])
-	}
-	var claims corev1.PersistentVolumeClaimList
-	errs = append(errs, d.API.List(ctx, &claims, client.InNamespace(d.name)))
-	for i := range claims.Items {
-		left = append(left, &claims.Items[i])
-	}
-	// A claim stays until its pod is gone (its finalizer kubernetes.io/pvc-protection).
-	errs = append(errs, each(left, func(o client.Object) error { return d.DeleteAndWait(ctx, o, waitLimit) }))
+	err := together(
+		func() error { return d.removeScratch(ctx) },
+		func() error { return each(d.volumes, func(v *volume) error { return d.remove(ctx, v) }) })
+	errs := []error{err}
 	for _, name := range d.classes {
 		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, waitLimit))
 	}
 	errs = append(errs, d.API.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.name}}), d.awaitGone(ctx))
 	return errors.Join(errs...)
+}
+
+// remove deletes a volume as far as it was made. Who deletes one that is attached tries again later
+// and later.
+func (d *demo) remove(ctx context.Context, v *volume) error {
+	if v.pod != "" {
+		if err := d.DeleteAndWait(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: d.name, Name: v.pod}}, waitLimit); err != nil {
+			return err
+		}
+	}
+	if v.Handle != "" {
+		if err := d.AwaitDetached(ctx, v.Volume, waitLimit); err != nil {
+			return err
+		}
+	}
+	return d.DeleteAndWait(ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: d.name, Name: v.claim}}, waitLimit)
 }
 
 // awaitGone waits until neither the cluster nor a machine knows the volumes.

@@ -14,14 +14,26 @@ import (
 )
 
 // moves moves a volume with a warm cache to the other node, and back by the method that it has
-// not come by.
-func (d *demo) moves(ctx context.Context, t *table, v *volume) error {
+// not come by. Once it is away, what is not needed any more is deleted.
+func (d *demo) moves(ctx context.Context, t *table, v *volume, done ...*volume) error {
 	d.say("moving %s to %s", v.claim, d.other)
 	if err := d.stop(ctx, v); err != nil {
 		return err
 	}
-	first, err := d.moved(ctx, v, d.other)
-	if err != nil {
+	var first arrival
+	var err error
+	if first.first, err = d.firstSecond(ctx, v, d.other); err != nil {
+		return err
+	}
+	return together(
+		func() error { return d.moveBack(ctx, t, v, first) },
+		func() error { return d.removeScratch(ctx) },
+		func() error { return each(done, func(v *volume) error { return d.remove(ctx, v) }) })
+}
+
+// moveBack waits for the cache of a volume that has moved, and moves it back.
+func (d *demo) moveBack(ctx context.Context, t *table, v *volume, first arrival) error {
+	if err := d.rest(ctx, v, &first); err != nil {
 		return err
 	}
 	t.moved.by = append(t.moved.by, first)
@@ -35,22 +47,23 @@ func (d *demo) moves(ctx context.Context, t *table, v *volume) error {
 	if err := d.stop(ctx, v); err != nil {
 		return err
 	}
-	second, err := d.moved(ctx, v, d.node)
+	var second arrival
+	var err error
+	if second.first, err = d.firstSecond(ctx, v, d.node); err != nil {
+		return err
+	}
+	err = d.rest(ctx, v, &second)
 	t.moved.by = append(t.moved.by, second)
 	return err
 }
 
-// moved starts a volume on a node, and returns what its cache serves in the first second, and
-// when it has come.
-func (d *demo) moved(ctx context.Context, v *volume, node string) (m arrival, err error) {
-	if m.first, err = d.firstSecond(ctx, v, node); err != nil {
-		return m, err
-	}
+// rest waits until a volume's cache has come, and says by which method, and what it serves then.
+func (d *demo) rest(ctx context.Context, v *volume, m *arrival) (err error) {
 	if m.method, err = d.arrived(ctx, v); err != nil || m.method == "" {
-		return m, err
+		return err
 	}
 	m.then, err = d.second(ctx, v)
-	return m, err
+	return err
 }
 
 // firstSecond starts a volume on a node and returns the hit rate of its first second.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,7 @@ var errNoPool = errors.New("the node has no cache pool")
 // rawSSD measures the SSD itself: a logical volume of the node's pool, in a pod
 // like those of the other cases but for its rights on the node's devices.
 func (d *demo) rawSSD(ctx context.Context) (row, error) {
-	r := row{name: "raw SSD, read"}
+	r := row{name: "raw SSD, read", hits: math.NaN()}
 	err := d.jobs(ctx, rawPod, "randread", d.device(), &r)
 	if err == nil {
 		d.say("%s: %.0f IOPS, p50 %s", r.name, r.deep.IOPS, micros(r.single.P50))
