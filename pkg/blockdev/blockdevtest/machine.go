@@ -149,6 +149,7 @@ type Blocks struct {
 	m    *Machine
 	step Step
 	mu   sync.Mutex
+	// open is nil once the process has ended.
 	open map[*file]bool
 }
 
@@ -157,14 +158,15 @@ func (m *Machine) Blocks(step Step) *Blocks {
 	return &Blocks{m: m, step: step, open: map[*file]bool{}}
 }
 
-// Exit closes what the process has open, as the end of a process does.
+// Exit closes what the process has open, as the end of a process does. It opens nothing any more:
+// a part of it that comes to its next step only then would hold the device for good.
 func (b *Blocks) Exit() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for f := range b.open {
 		f.closed()
 	}
-	clear(b.open)
+	b.open = nil
 }
 
 // Open is blockdev.Open.
@@ -180,6 +182,10 @@ func (b *Blocks) opened(path string, flags int) (*file, error) {
 	f := &file{Device: d, b: b, path: path, flags: flags, closed: closed}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.open == nil {
+		closed()
+		return nil, &os.PathError{Op: "open", Path: path, Err: os.ErrProcessDone}
+	}
 	b.open[f] = true
 	return f, nil
 }
