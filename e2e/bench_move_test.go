@@ -187,8 +187,7 @@ func warmed(ctx context.Context, s *space, name string, mib int, parameters map[
 	if err := v.start(ctx, nodeA); err != nil {
 		return nil, err
 	}
-	_, err = v.run(ctx, "fio --name=fill --filename="+cluster.DevicePath+" --rw=write --bs=1m --direct=1 --ioengine=libaio --iodepth=4 --minimal >/dev/null")
-	if err != nil {
+	if err := v.fillWhole(ctx); err != nil {
 		return nil, err
 	}
 	return v, cluster.AwaitEvery(ctx, time.Millisecond, 10*time.Minute, func(ctx context.Context) (string, error) {

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,9 @@ import (
 // picture. hack/cluster-ring.sh sets both.
 const plotVariable, pictureVariable = "NEARFLASH_PLOT", "NEARFLASH_DASHBOARD"
 
+// mostlyReads is what the volume that moves has to do, at the same rate before and after.
+const mostlyReads = "--rw=randrw --rwmixread=90 --rate_iops=400"
+
 // pictureRows are the rows of the dashboard's grid that are drawn: what is at risk, whether caches
 // help, and how long I/O takes.
 const pictureRows = 57
@@ -49,8 +53,7 @@ var _ = Describe("The dashboard", Label("dashboard", "lab"), func() {
 		Expect(err).NotTo(HaveOccurred())
 		for _, v := range []*vol{read, written} {
 			Expect(v.start(ctx, nodeA)).To(Succeed())
-			_, err := v.run(ctx, "fio --name=fill --filename="+v.path()+" --rw=write --bs=1m --direct=1 --ioengine=libaio --iodepth=4 --minimal >/dev/null")
-			Expect(err).NotTo(HaveOccurred())
+			Expect(v.fillWhole(ctx)).To(Succeed())
 		}
 
 		By("having one read and the other written")
@@ -58,16 +61,16 @@ var _ = Describe("The dashboard", Label("dashboard", "lab"), func() {
 		defer stop()
 		var work sync.WaitGroup
 		work.Go(func() { _ = written.work4k(working, "--rw=randwrite --rate_iops=40", 3600) }) // until its node is lost
-		Expect(read.work4k(ctx, "--rw=randrw --rwmixread=90 --rate_iops=400", 120)).To(Succeed())
+		Expect(read.work4k(ctx, mostlyReads, 120)).To(Succeed())
 
 		By("moving the one that is read")
 		Expect(read.restart(ctx, nodeB)).To(Succeed())
-		Expect(read.work4k(ctx, "--rw=randrw --rwmixread=90 --rate_iops=400", 60)).To(Succeed())
+		Expect(read.work4k(ctx, mostlyReads, 60)).To(Succeed())
 		_, err = read.awaitMoved(ctx, 2)
 		Expect(err).NotTo(HaveOccurred())
 
 		By("losing the node of the one that is written")
-		work.Go(func() { _ = read.work4k(working, "--rw=randrw --rwmixread=90 --rate_iops=400", 3600) })
+		work.Go(func() { _ = read.work4k(working, mostlyReads, 3600) })
 		loseNode(ctx)
 		written.takeFromLostNode(ctx)
 		Expect(p.await(ctx, fmt.Sprintf(`nearflash_unflushed_volume_node_lost{pvc="events",namespace=%q} == 1`, s.name), one)).To(Succeed())
@@ -257,19 +260,15 @@ func (p dashboardPanel) cells(found []series) [][]string {
 	}
 	maps.DeleteFunc(names, func(_ string, shown bool) bool { return !shown })
 	columns := slices.Sorted(maps.Keys(names))
-	var cells [][]string
-	for i, f := range found {
-		var header, row []string
-		for _, name := range columns {
-			header, row = append(header, name), append(row, f.labels[name])
-			if renamed[name] != "" {
-				header[len(header)-1] = renamed[name]
-			}
+	if len(found) == 0 {
+		return nil
+	}
+	cells := make([][]string, 1+len(found))
+	for _, name := range columns {
+		cells[0] = append(cells[0], cmp.Or(renamed[name], name))
+		for i, f := range found {
+			cells[1+i] = append(cells[1+i], f.labels[name])
 		}
-		if i == 0 {
-			cells = append(cells, header)
-		}
-		cells = append(cells, row)
 	}
 	return cells
 }
@@ -292,9 +291,7 @@ func (p *prometheus) curves(ctx context.Context, expr, legend string, from, to t
 	for _, r := range data.Result {
 		c := curve{Name: legendLabel.ReplaceAllStringFunc(legend, func(l string) string { return r.Metric[strings.Trim(l, "{}")] })}
 		for _, v := range r.Values {
-			at, _ := v[0].(float64)
-			text, _ := v[1].(string)
-			value, err := strconv.ParseFloat(text, 64)
+			at, value, err := sample(v)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", expr, err)
 			}

@@ -277,14 +277,21 @@ func (p *prometheus) query(ctx context.Context, expr string) ([]series, error) {
 	}
 	var found []series
 	for _, r := range data.Result {
-		text, _ := r.Value[1].(string)
-		value, err := strconv.ParseFloat(text, 64)
+		_, value, err := sample(r.Value)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", expr, err)
 		}
 		found = append(found, series{r.Metric, value})
 	}
 	return found, nil
+}
+
+// sample is one of Prometheus: a time in seconds, and a value as text.
+func sample(v [2]any) (at, value float64, err error) {
+	at, _ = v[0].(float64)
+	text, _ := v[1].(string)
+	value, err = strconv.ParseFloat(text, 64)
+	return at, value, err
 }
 
 // await waits until the answer to a query is as it should be.

@@ -155,6 +155,12 @@ func (v *vol) path() string {
 	return cluster.MountPath + "/blob"
 }
 
+// fillWhole writes all of a raw block device.
+func (v *vol) fillWhole(ctx context.Context) error {
+	_, err := v.run(ctx, "fio --name=fill --filename="+v.path()+" --rw=write --bs=1m --direct=1 --ioengine=libaio --iodepth=4 --minimal >/dev/null")
+	return err
+}
+
 // write writes mib MiB of random data at an offset in MiB, past the page cache
 // and with an fsync, and returns their checksum.
 func (v *vol) write(ctx context.Context, offset, mib int) (string, error) {

@@ -46,7 +46,6 @@ type demo struct {
 	// node is where everything is measured; other is where a volume moves to.
 	node, other string
 	volumes     []*volume
-	classes     []string
 	// scratch is the logical volume for the bare SSD; empty while there is none.
 	scratch string
 	began   time.Time
@@ -174,14 +173,14 @@ func (d *demo) writeback(ctx context.Context, t *table, v *volume) error {
 	return err
 }
 
-// volume is one that is to be made, with its class.
+// volume is one that is to be made.
 func (d *demo) volume(mode v1alpha1.CacheMode) *volume {
 	v := &volume{claim: string(mode), mode: mode}
 	d.volumes = append(d.volumes, v)
-	d.classes = append(d.classes, d.class(v))
 	return v
 }
 
+// class is the name of a volume's own.
 func (d *demo) class(v *volume) string { return d.name + "-" + v.claim }
 
 // make makes a volume.
@@ -340,8 +339,8 @@ func (d *demo) clean(ctx context.Context) error {
 		func() error { return d.removeScratch(ctx) },
 		func() error { return each(d.volumes, func(v *volume) error { return d.remove(ctx, v) }) })
 	errs := []error{err}
-	for _, name := range d.classes {
-		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, waitLimit))
+	for _, v := range d.volumes {
+		errs = append(errs, d.DeleteAndWait(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: d.class(v)}}, waitLimit))
 	}
 	errs = append(errs, d.API.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: d.name}}), d.awaitGone(ctx))
 	return errors.Join(errs...)

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"image/color"
-	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -20,11 +18,11 @@ import (
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// dashboard is what Prometheus has answered to the queries of a dashboard's panels.
+// dashboard is what Prometheus has answered to the queries of a dashboard's panels, as
+// e2e/dashboard_test.go writes it.
 type dashboard struct {
 	// Seconds are shown, from 0 on.
 	Seconds float64 `json:"seconds"`
@@ -87,13 +85,7 @@ func drawDashboard(from, to string) error {
 	if height == 0 {
 		return errors.New("no panel")
 	}
-	var picture interface {
-		vg.CanvasSizer
-		io.WriterTo
-	} = vgsvg.New(columns*column, height*gridRow)
-	if filepath.Ext(to) == ".png" {
-		picture = vgimg.PngCanvas{Canvas: vgimg.New(columns*column, height*gridRow)}
-	}
+	picture := vgsvg.New(columns*column, height*gridRow)
 	all := draw.New(picture)
 	fill(all, ground)
 	for _, p := range d.Panels {
