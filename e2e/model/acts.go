@@ -167,9 +167,10 @@ func stageStaged(w *World, n Node) (string, bool) {
 	return "", true
 }
 
-// podBegins starts a pod if the kubelet waits for the volume.
+// podBegins starts a pod if the kubelet waits for the volume. It calls NodePublishVolume behind
+// the stage.
 func (w *World) podBegins(n Node) {
-	if m := w.at(n); !m.Work.Plan.Unheard {
+	if m := w.at(n); !m.Work.Plan.Unheard && w.admits(n) {
 		m.Pod, w.Truth.Owner = true, n
 	}
 }
@@ -179,19 +180,25 @@ func (w *World) podBegins(n Node) {
 func publish(n Node) func(*World) (string, bool) {
 	return func(w *World) (string, bool) {
 		m := w.at(n)
-		if !m.Pod || m.Attached == (Fence{}) || w.Truth.Owner == n {
+		if !m.Pod || m.Attached == (Fence{}) || w.Truth.Owner == n || !w.admits(n) {
 			return "", false
-		}
-		r, j := w.record(), m.Journal
-		if r.UID != 0 && w.Without&Admits == 0 && (!r.names(n, j.Fence) || !r.Published || j.Lost) {
-			return "", false // admit
-		}
-		if w.Without&Kept == 0 && j.Mode == Writeback && j.State == Staged && r.names(n, j.Fence) && r.Published {
-			r.Dirty = true // keepMark
 		}
 		w.Truth.Owner = n
 		return "", true
 	}
+}
+
+// admits is NodePublishVolume's look at the record: admit, and keepMark.
+func (w *World) admits(n Node) bool {
+	r, j := w.record(), &w.at(n).Journal
+	named := r.names(n, j.Fence) && r.Published
+	if r.UID != 0 && w.Without&Admits == 0 && (!named || j.Lost) {
+		return false
+	}
+	if named && w.Without&Kept == 0 && j.Mode == Writeback && j.State == Staged {
+		r.Dirty, j.Marked = true, true
+	}
+	return true
 }
 
 func adoptStaged(w *World, n Node) (string, bool) {
