@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/nearflash/nearflash/hack/lab/internal/agentapi"
 )
@@ -39,6 +40,7 @@ func (g *guest) runScript(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, s.Argv[0], s.Argv[1:]...)
 	cmd.Env, cmd.Dir = append(environment(), s.Env...), s.Dir
 	cmd.Stdout, cmd.Stderr = stdout, stderr
+	go beat(ctx, filepath.Join(share, agentapi.BeatFile))
 	code, err := exitCode(cmd.Run())
 	if err != nil {
 		fmt.Fprintln(stderr, "agent:", err)
@@ -48,6 +50,14 @@ func (g *guest) runScript(ctx context.Context) error {
 		return fmt.Errorf("exit code: %w", err)
 	}
 	return os.Rename(tmp, filepath.Join(share, agentapi.ExitFile))
+}
+
+// beat shows the host that the guest lives.
+func beat(ctx context.Context, file string) {
+	for n := 0; ctx.Err() == nil; n++ {
+		_ = os.WriteFile(file, []byte(strconv.Itoa(n)), 0o600) // a beat that is missed shows
+		time.Sleep(agentapi.BeatInterval)
+	}
 }
 
 // exitCode turns the result of a run into a shell's exit code. The error is set

@@ -36,6 +36,9 @@ const (
 	StdoutFile = "stdout"
 	StderrFile = "stderr"
 	ExitFile   = "exit"
+	// BeatFile is written each BeatInterval while a script runs.
+	BeatFile     = "beat"
+	BeatInterval = 5 * time.Second
 	// NewRoot is the folder of the boot root on which the real root is mounted.
 	NewRoot = "newroot"
 	// AgentFile is the agent, relative to the boot root.

@@ -19,8 +19,16 @@ import (
 	"github.com/nearflash/nearflash/hack/lab/internal/proc"
 )
 
-// ErrGuestDied is returned when a throw-away guest ended without an exit code.
-var ErrGuestDied = errors.New("the guest ended before its command did")
+// Errors of RunGuest.
+var (
+	// ErrGuestDied: a throw-away guest ended without an exit code.
+	ErrGuestDied = errors.New("the guest ended before its command did")
+	// ErrGuestHung: a throw-away guest has not shown for beatLimit that it lives.
+	ErrGuestHung = errors.New("the guest hangs")
+)
+
+// beatLimit is far more than a guest needs for a beat on a busy machine.
+const beatLimit = 5 * time.Minute
 
 // scriptDir is where a throw-away guest sees the folder it runs in.
 const scriptDir = "/mnt"
@@ -88,10 +96,26 @@ func (l *Lab) RunGuest(ctx context.Context, r Run, stdout, stderr io.Writer) (co
 		// The command's context may be over; the guest must go all the same.
 		err = errors.Join(err, procs.Stop(context.WithoutCancel(ctx), rec, 0))
 	}()
-	return follow(ctx, g.Share, rec, stdout, func(cause error) error {
+	return follow(ctx, g.Share, rec, beatLimit, stdout, stderr, func(cause error) error {
 		console, readErr := os.ReadFile(g.Console)
-		return errors.Join(fmt.Errorf("%w; its console:\n%s", cause, console), readErr)
-	}, stderr)
+		return errors.Join(fmt.Errorf("%w; its console:\n%s%s", cause, console, registers(ctx, backend, g)), readErr)
+	})
+}
+
+// registers are those of an emulated machine, or why they are not known.
+func registers(ctx context.Context, backend node.Backend, g node.Guest) string {
+	machine, ok := backend.(node.QEMU)
+	if !ok {
+		return ""
+	}
+	// The command's context may be over.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	said, err := machine.Registers(ctx, g)
+	if err != nil {
+		said += fmt.Sprintf("unknown: %v", err)
+	}
+	return "\nits processors:\n" + said
 }
 
 // runBackend is what runs a throw-away guest.
@@ -156,7 +180,8 @@ func (l *Lab) prepareRun(ctx context.Context, dir string, r Run) (node.Guest, er
 }
 
 // follow copies a script's output as it grows until its exit code is there.
-func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer, failed func(error) error, stderr io.Writer) (int, error) {
+func follow(ctx context.Context, share string, rec proc.Record, limit time.Duration, stdout, stderr io.Writer, failed func(error) error) (int, error) {
+	beat := heart{file: filepath.Join(share, agentapi.BeatFile)}
 	outs := []*tail{
 		{path: filepath.Join(share, agentapi.StdoutFile), to: stdout},
 		{path: filepath.Join(share, agentapi.StderrFile), to: stderr},
@@ -177,6 +202,8 @@ func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer
 			return 0, fmt.Errorf("exit code: %w", exitErr)
 		case !alive:
 			return 0, failed(ErrGuestDied)
+		case beat.silent(time.Now()) > limit:
+			return 0, failed(fmt.Errorf("%w: nothing of it was seen for %v", ErrGuestHung, limit))
 		}
 		select {
 		case <-ctx.Done():
@@ -184,6 +211,25 @@ func follow(ctx context.Context, share string, rec proc.Record, stdout io.Writer
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// heart looks at a guest's beats.
+type heart struct {
+	file string
+	last string
+	at   time.Time // when last was first seen
+}
+
+// silent is for how long the same beat has been there. A guest that has not begun is not silent.
+func (h *heart) silent(now time.Time) time.Duration {
+	b, err := os.ReadFile(h.file)
+	if err == nil && len(b) > 0 && string(b) != h.last { // empty while it is written
+		h.last, h.at = string(b), now
+	}
+	if h.last == "" {
+		return 0
+	}
+	return now.Sub(h.at)
 }
 
 // tail copies what was added to a file since the last time.

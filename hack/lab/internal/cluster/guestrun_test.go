@@ -6,7 +6,34 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 )
+
+// TestHeart: only a guest that has begun and shows nothing new is silent.
+func TestHeart(t *testing.T) {
+	h := heart{file: filepath.Join(t.TempDir(), "beat")}
+	for i, step := range []struct {
+		at   time.Duration
+		beat string
+		want time.Duration
+	}{
+		{at: time.Hour},
+		{at: 2 * time.Hour, beat: "0"},
+		{at: 3 * time.Hour, beat: "0", want: time.Hour},
+		{at: 3 * time.Hour, beat: "", want: time.Hour}, // it is being written
+		{at: 4 * time.Hour, beat: "1"},
+		{at: 4*time.Hour + time.Second, beat: "1", want: time.Second},
+	} {
+		if i > 0 {
+			if err := os.WriteFile(h.file, []byte(step.beat), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := h.silent(time.Time{}.Add(step.at)); got != step.want {
+			t.Errorf("step %d: silent for %v, want %v", i, got, step.want)
+		}
+	}
+}
 
 // TestNewRunBesideOthers: a guest that begins while others begin and end keeps its folder.
 func TestNewRunBesideOthers(t *testing.T) {

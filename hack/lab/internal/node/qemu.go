@@ -1,7 +1,11 @@
 package node
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -57,13 +61,15 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 	args := []string{
 		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(q.CPUs), "-m", strconv.Itoa(g.MemoryMiB),
 		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-device", "virtio-rng-pci",
+		"-monitor", "unix:" + monitorSocket + ",server=on,wait=off",
 		"-kernel", g.Kernel, "-initrd", q.Initramfs,
 		// An oops ends the guest, and a panic shows on the console why. On a busy machine the
 		// emulated timer is late for the kernel's check of it, and the time-stamp counter for
 		// its watchdog: that would patch the kernel's code late, of which a guest died.
+		// Without kaslr an address that Registers shows has a name in the kernel's System.map.
 		// A processor that has run nothing else for a minute ends the guest too, and the
 		// console shows what each of them was at: it was seen, and lasted until somebody looked.
-		"-append", fmt.Sprintf("console=ttyS0 quiet oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 "+
+		"-append", fmt.Sprintf("console=ttyS0 quiet nokaslr oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 "+
 			"no_timer_check tsc=unstable mitigations=off rdinit=/%s %s=%s %s=%s %s=%s", agentapi.AgentFile, agentapi.ShareEnv, shareTag, agentapi.RootEnv, virtioDisk(0), agentapi.ModulesEnv, virtioDisk(modules)),
 		// A crash of the guest loses nothing that its disks have acknowledged, since the host lives on.
 		// The lab's other guests hold locks on the image, which none of them writes.
@@ -82,6 +88,51 @@ func (q QEMU) Spec(g Guest) (proc.Spec, error) {
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + g.RunDir, "TMPDIR=" + g.RunDir}
 	return proc.Spec{Name: g.Name, Path: q.Program, Args: args, Env: env, Dir: g.RunDir, Log: g.Console}, nil
+}
+
+// monitorSocket is QEMU's monitor, relative to the guest's RunDir.
+const monitorSocket = "monitor"
+
+// monitorPrompt ends each answer of the monitor.
+const monitorPrompt = "(qemu) "
+
+// Registers returns what QEMU shows of a guest's processors: where each of them is, also when
+// its kernel does not answer any more.
+func (QEMU) Registers(ctx context.Context, g Guest) (string, error) {
+	dir, err := os.Open(g.RunDir)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	// The folder's path may be longer than a socket's may be.
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), monitorSocket))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	r := bufio.NewReader(conn)
+	if _, err := answer(r); err != nil { // its greeting
+		return "", err
+	}
+	if _, err := io.WriteString(conn, "info registers -a\n"); err != nil {
+		return "", err
+	}
+	return answer(r)
+}
+
+// answer reads until the monitor waits for a command.
+func answer(r *bufio.Reader) (string, error) {
+	var said strings.Builder
+	for !strings.HasSuffix(said.String(), monitorPrompt) {
+		c, err := r.ReadByte()
+		if err != nil {
+			return said.String(), fmt.Errorf("QEMU's monitor: %w", err)
+		}
+		said.WriteByte(c)
+	}
+	return said.String(), nil
 }
 
 // virtioDisk is the name of a disk in the guest, in the order of the command line.

@@ -1,8 +1,12 @@
 package node
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,8 +25,8 @@ func TestQEMUSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "-accel tcg,thread=multi -cpu max,la57=off,cx16=off -smp 2 -m 512 -nodefaults -display none -no-reboot -serial stdio -device virtio-rng-pci " +
-		"-kernel /k/linux -initrd /s/initramfs -append console=ttyS0 quiet oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/agent nfshare=share nfroot=/dev/vda nfmodules=/dev/vdd " +
+	want := "-accel tcg,thread=multi -cpu max,la57=off,cx16=off -smp 2 -m 512 -nodefaults -display none -no-reboot -serial stdio -device virtio-rng-pci -monitor unix:monitor,server=on,wait=off " +
+		"-kernel /k/linux -initrd /s/initramfs -append console=ttyS0 quiet nokaslr oops=panic softlockup_panic=1 watchdog_thresh=30 panic_print=0x40 panic=-1 no_timer_check tsc=unstable mitigations=off rdinit=/agent nfshare=share nfroot=/dev/vda nfmodules=/dev/vdd " +
 		"-drive if=virtio,format=raw,cache=unsafe,snapshot=on,file.locking=off,file=/k/base.ext4 " +
 		"-drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd0 -drive if=virtio,format=raw,cache=unsafe,discard=unmap,file=/s/ssd1 " +
 		"-drive if=virtio,format=raw,readonly=on,file=/k/modules.ext4 " +
@@ -52,6 +56,43 @@ func TestQEMUSpecRefuses(t *testing.T) {
 				t.Errorf("error %v, want %v", err, ErrGuest)
 			}
 		})
+	}
+}
+
+// TestRegisters asks a monitor that speaks as QEMU's does, below a path that is too long for a socket.
+func TestRegisters(t *testing.T) {
+	const said = "info registers -a\r\nCPU#0\r\nRIP=ffffffff81000000\r\n(qemu) "
+	g := Guest{RunDir: filepath.Join(t.TempDir(), strings.Repeat("long", 40))}
+	if _, err := (QEMU{}).Registers(t.Context(), g); err == nil {
+		t.Error("a guest without a monitor has no error")
+	}
+	if err := os.Mkdir(g.RunDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Open(g.RunDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	var config net.ListenConfig
+	l, err := config.Listen(t.Context(), "unix", fmt.Sprintf("/proc/self/fd/%d/monitor", dir.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "QEMU 7.2.0 monitor - type 'help' for more information\r\n(qemu) ")
+		if line, err := bufio.NewReader(conn).ReadString('\n'); err == nil && line == "info registers -a\n" {
+			_, _ = io.WriteString(conn, said)
+		}
+	}()
+	if got, err := (QEMU{}).Registers(t.Context(), g); err != nil || got != said {
+		t.Errorf("Registers = %q, %v", got, err)
 	}
 }
 
