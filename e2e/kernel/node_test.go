@@ -20,7 +20,6 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach"
 	"github.com/nearflash/nearflash/pkg/attach/state"
-	"github.com/nearflash/nearflash/pkg/cachestream"
 	"github.com/nearflash/nearflash/pkg/cachetools"
 	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/freeze"
@@ -106,7 +105,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
 		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(csi.Config{Kubelet: filepath.Join(dir, kubeletDir)})}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
-		Moves: moves, Stream: cachestream.NewClient(n.streams.token), Tools: cachetools.Tools{Run: run},
+		Moves: moves, Stream: n.streams.Client(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
 		CacheProblem: func(context.Context) string { return "" }, Freezer: freezer,
 	})

@@ -4,6 +4,7 @@ package kernel
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -41,6 +42,9 @@ type streamServer struct {
 	ended chan struct{}
 }
 
+// streamKeys are those of this process's nodes, by their names.
+var streamKeys sync.Map
+
 // newStreamServer makes the server of a node, whose token is its name.
 func newStreamServer(ctx context.Context, name, dir string) (*streamServer, error) {
 	token := filepath.Join(dir, "token")
@@ -55,9 +59,17 @@ func newStreamServer(ctx context.Context, name, dir string) (*streamServer, erro
 	}
 	s, err := cachestream.NewServer(cachestream.ServerConfig{
 		Addresses: []netip.AddrPort{at}, Reviewer: reviewer{}, Account: streamAccount, KeyFile: filepath.Join(dir, "stream.key"),
+		Keys: func(_ context.Context, node string) (string, error) {
+			key, _ := streamKeys.Load(node)
+			return fmt.Sprint(key), nil
+		},
 	})
+	if err != nil {
+		return nil, err
+	}
+	streamKeys.Store(name, s.Key())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	return &streamServer{Server: s, ctx: ctx, token: token, port: port, stop: cancel}, err
+	return &streamServer{Server: s, ctx: ctx, token: token, port: port, stop: cancel}, nil
 }
 
 // free reports whether nobody listens at an address.

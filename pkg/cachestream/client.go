@@ -2,6 +2,7 @@ package cachestream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -35,13 +36,14 @@ var errSilent = fmt.Errorf("%w: the source node has sent nothing for too long", 
 // has a connection of its own.
 type Client struct {
 	token   tokenFile
+	cert    tls.Certificate
 	silence time.Duration
 }
 
-// NewClient returns a Client whose token, for Audience, is in a file. The file is read for each
-// call.
-func NewClient(tokenFilePath string) *Client {
-	return &Client{token: tokenFile(tokenFilePath), silence: Silence}
+// Client returns a Client that proves itself by this node's key, and by a token for Audience, which
+// is in a file. The file is read for each call.
+func (s *Server) Client(tokenFilePath string) *Client {
+	return &Client{token: tokenFile(tokenFilePath), cert: s.cert, silence: Silence}
 }
 
 // Map returns what a source node has to send: at most volume.MaxExportedChunks, at places below
@@ -216,7 +218,7 @@ func (c *Client) callAt(ctx context.Context, address, key string, call func(cont
 		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
 	var refused atomic.Bool
-	conf, err := clientTLS(key, func() { refused.Store(true) })
+	conf, err := clientTLS(c.cert, key, func() { refused.Store(true) })
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
@@ -241,10 +243,10 @@ func (c *Client) callAt(ctx context.Context, address, key string, call func(cont
 	return errorOf(err)
 }
 
-func (c *Client) options(tls credentials.TransportCredentials) []grpc.DialOption {
+func (c *Client) options(secure credentials.TransportCredentials) []grpc.DialOption {
 	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}
 	return []grpc.DialOption{
-		grpc.WithTransportCredentials(wired{tls}), grpc.WithPerRPCCredentials(c.token),
+		grpc.WithTransportCredentials(wired{secure}), grpc.WithPerRPCCredentials(c.token),
 		// Nodes reach each other themselves, and nobody else says how.
 		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithConnectParams(connect),

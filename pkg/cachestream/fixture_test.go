@@ -3,6 +3,7 @@ package cachestream
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -162,6 +163,7 @@ func startNode(t *testing.T, caches Caches, change func(*ServerConfig)) *node {
 		Reviewer: &tokens{known: map[string]authenticationv1.TokenReviewStatus{
 			tokenOf("node-b"): reviewed("node-b", nil), tokenOf("node-c"): reviewed("node-c", nil),
 		}},
+		Keys: func(_ context.Context, node string) (string, error) { return identityOf(node).key, nil },
 	}
 	if change != nil {
 		change(&cfg)
@@ -191,14 +193,46 @@ func startNode(t *testing.T, caches Caches, change func(*ServerConfig)) *node {
 	return n
 }
 
-// client is one whose token is that of somebody.
+// identity is a node's certificate, and the name of its key.
+type identity struct {
+	cert tls.Certificate
+	key  string
+}
+
+var identities sync.Map
+
+// identityOf is that of a node, the same in all tests.
+func identityOf(node string) identity {
+	if known, ok := identities.Load(node); ok {
+		return known.(identity)
+	}
+	cert, key, err := newIdentity("")
+	if err != nil {
+		panic(err)
+	}
+	made, _ := identities.LoadOrStore(node, identity{cert, key})
+	return made.(identity)
+}
+
+// clientOf is one that has the key of a node, and a token in a file.
+func clientOf(node, tokenFilePath string) *Client {
+	return &Client{token: tokenFile(tokenFilePath), cert: identityOf(node).cert, silence: Silence}
+}
+
+// client is one whose token and key are those of somebody.
 func client(t *testing.T, who string) *Client {
+	t.Helper()
+	return clientOf(who, tokenFileOf(t, who))
+}
+
+// tokenFileOf is a file with the token of somebody.
+func tokenFileOf(t *testing.T, who string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(path, []byte(tokenOf(who)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return NewClient(path)
+	return path
 }
 
 // received are chunks that a client was given.

@@ -20,7 +20,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/durable"
 )
 
-// validity is that of a server's certificate, which nobody looks at: the key is what counts.
+// validity is that of a certificate, which nobody looks at: the key is what counts.
 const validity = 20 * 365 * 24 * time.Hour
 
 // keyLength is that of the text of a hash; base64 may have line feeds in it.
@@ -61,7 +61,7 @@ func newIdentity(file string) (tls.Certificate, string, error) {
 		SerialNumber: big.NewInt(now.UnixNano()),
 		Subject:      pkix.Name{CommonName: Audience},
 		NotBefore:    now.Add(-time.Hour), NotAfter: now.Add(validity),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -80,23 +80,26 @@ func keyOf(c *x509.Certificate) string {
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
 
+// serverTLS wants a client to have a key, of which the gate looks whose it is.
 func serverTLS(cert tls.Certificate) *tls.Config {
 	return &tls.Config{
+		ClientAuth:             tls.RequireAnyClientCert,
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{cert},
 		SessionTicketsDisabled: true,
 	}
 }
 
-// clientTLS accepts the server that has a key, and no other. TLS itself makes the server prove
+// clientTLS shows a certificate, and accepts the server that has a key, and no other. TLS itself makes the server prove
 // that it has the key, also where the certificate is not verified. refused is called for a
 // server with another key.
-func clientTLS(key string, refused func()) (*tls.Config, error) {
+func clientTLS(cert tls.Certificate, key string, refused func()) (*tls.Config, error) {
 	if sum, err := base64.StdEncoding.Strict().DecodeString(key); err != nil || len(sum) != sha256.Size || len(key) != keyLength {
 		return nil, fmt.Errorf("the public key %.64q of the source node is no SHA-256 in base64", key)
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{cert},
 		// No authority and no name: the key alone counts.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {

@@ -3,6 +3,7 @@ package cachestream
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -47,11 +50,12 @@ type gate struct {
 	reviewer Reviewer
 	// account is the name of the plugins' service account.
 	account string
+	keys    func(ctx context.Context, node string) (string, error)
 	now     func() time.Time
 	limit   *rate.Limiter
 
 	mu sync.Mutex
-	// known are the tokens that were reviewed lately, by their hash.
+	// known are the tokens that were reviewed lately, by the hash of token and key.
 	known map[[sha256.Size]byte]known
 }
 
@@ -60,12 +64,13 @@ type known struct {
 	until time.Time
 }
 
-func newGate(r Reviewer, account string, now func() time.Time) *gate {
-	return &gate{reviewer: r, account: account, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}}
+func newGate(r Reviewer, account string, keys func(context.Context, string) (string, error), now func() time.Time) *gate {
+	return &gate{reviewer: r, account: account, keys: keys, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}}
 }
 
-// node returns the node whose plugin makes a call. Errors: errToken, volume.ErrUnavailable; none
-// has the token.
+// node returns the node whose plugin makes a call. The token says which one, and the connection is
+// made with its key: each node that was asked for a cache has seen the token, and could show it to
+// others. Errors: errToken, volume.ErrUnavailable; none has the token.
 func (g *gate) node(ctx context.Context) (string, error) {
 	values := metadata.ValueFromIncomingContext(ctx, authorization)
 	if len(values) != 1 {
@@ -75,7 +80,11 @@ func (g *gate) node(ctx context.Context) (string, error) {
 	if !found || !plausible(token) {
 		return "", fmt.Errorf("%w: it sends no token", errToken)
 	}
-	hash := sha256.Sum256([]byte(token))
+	key, err := callerKey(ctx)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.Sum256([]byte(key + " " + token))
 	if node, ok := g.recall(hash); ok {
 		return node, nil
 	}
@@ -83,8 +92,26 @@ func (g *gate) node(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	switch want, err := g.keys(ctx, node); {
+	case err != nil:
+		return "", fmt.Errorf("%w: the key of node %s: %w", volume.ErrUnavailable, node, err)
+	case want == "":
+		return "", fmt.Errorf("%w: CachePool %s has no streamPublicKey", errToken, node)
+	case subtle.ConstantTimeCompare([]byte(want), []byte(key)) != 1:
+		return "", fmt.Errorf("%w: its key is not that of node %s", errToken, node)
+	}
 	g.remember(hash, node)
 	return node, nil
+}
+
+// callerKey names the key that a call's connection was made with.
+func callerKey(ctx context.Context) (string, error) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
+			return keyOf(info.State.PeerCertificates[0]), nil
+		}
+	}
+	return "", fmt.Errorf("%w: it has no key", errToken)
 }
 
 // review asks the API server. Text of the API server could have the token, which is why it is

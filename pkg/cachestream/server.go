@@ -55,6 +55,9 @@ type ServerConfig struct {
 	// system:serviceaccount:NAMESPACE:NAME.
 	Reviewer Reviewer
 	Account  string
+	// Keys returns the key by which the plugin of a node proves itself, as its CachePool has it;
+	// empty if that has none.
+	Keys func(ctx context.Context, node string) (string, error)
 	// Bandwidth bounds all streams together, in bytes per second; 0 is no limit.
 	Bandwidth int64
 	// KeyFile keeps the server's key from one process to the next; empty is a key of its own for
@@ -81,15 +84,15 @@ type Server struct {
 
 // NewServer returns a Server, which neither listens nor serves yet.
 func NewServer(c ServerConfig) (*Server, error) {
-	if c.Reviewer == nil || c.Account == "" {
-		return nil, errors.New("a stream needs to know whose tokens it takes")
+	if c.Reviewer == nil || c.Account == "" || c.Keys == nil {
+		return nil, errors.New("a stream needs to know whose tokens and keys it takes")
 	}
 	cert, key, err := newIdentity(c.KeyFile)
 	if err != nil {
 		return nil, err
 	}
 	return &Server{
-		cfg: c, cert: cert, key: key, gate: newGate(c.Reviewer, c.Account, time.Now), limit: limiter(c.Bandwidth, MaxPieceBytes),
+		cfg: c, cert: cert, key: key, gate: newGate(c.Reviewer, c.Account, c.Keys, time.Now), limit: limiter(c.Bandwidth, MaxPieceBytes),
 		streams: newStreams(), conns: newConnections(), buffers: semaphore.NewWeighted(maxBuffers),
 		listening: map[netip.AddrPort]net.Listener{}, served: map[net.Listener]bool{},
 	}, nil
@@ -102,6 +105,9 @@ func limiter(bandwidth int64, piece int) *rate.Limiter {
 	}
 	return rate.NewLimiter(rate.Limit(bandwidth), max(piece, int(min(bandwidth/burstsPerSecond, 1<<30))))
 }
+
+// Key is that of Source, also while the server listens nowhere.
+func (s *Server) Key() string { return s.key }
 
 // PublicKey is what the server proves itself by, as volume.StreamSource has it; "" while it
 // listens nowhere.

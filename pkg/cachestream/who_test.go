@@ -92,6 +92,52 @@ func TestWhoMay(t *testing.T) {
 	}
 }
 
+func noKeys(context.Context, string) (string, error) { return "", nil }
+
+// TestRelayedToken: each node that is asked for a cache sees a token, which is of no use to who has
+// not the key of the node that it is of.
+func TestRelayedToken(t *testing.T) {
+	cases := map[string]struct {
+		keys func(context.Context, string) (string, error)
+		with string
+		text string
+	}{
+		"key of another node":  {with: "node-a", text: "not that of node node-b"},
+		"CachePool has no key": {with: "node-b", keys: noKeys, text: "no streamPublicKey"},
+		"CachePool is unknown": {with: "node-b", keys: func(context.Context, string) (string, error) { return "", errors.New("cannot be read") }, text: "cannot be read"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := newCache(chunk, 3)
+			n := startNode(t, c, func(cfg *ServerConfig) {
+				if tc.keys != nil {
+					cfg.Keys = tc.keys
+				}
+			})
+			if tc.keys == nil { // what was remembered of the node helps nobody else
+				if _, err := client(t, "node-b").Map(t.Context(), n.Source(), id, move); err != nil {
+					t.Fatal(err)
+				}
+			}
+			opened := c.opened.Load()
+			_, err := clientOf(tc.with, tokenFileOf(t, "node-b")).Map(t.Context(), n.Source(), id, move)
+			wantErr(t, err, volume.ErrUnavailable)
+			if !strings.Contains(err.Error(), tc.text) || c.opened.Load() != opened {
+				t.Errorf("got %v, want %q; opened %d times", err, tc.text, c.opened.Load()-opened)
+			}
+		})
+	}
+	t.Run("no key", func(t *testing.T) {
+		c := newCache(chunk, 3)
+		n := startNode(t, c, nil)
+		_, err := (&Client{token: tokenFile(tokenFileOf(t, "node-b")), silence: Silence}).Map(t.Context(), n.Source(), id, move)
+		wantErr(t, err, volume.ErrUnavailable)
+		if c.opened.Load() != 0 {
+			t.Error("it was opened")
+		}
+	})
+}
+
 func TestNoTokenFile(t *testing.T) {
 	n := startNode(t, newCache(chunk, 3), nil)
 	long := filepath.Join(t.TempDir(), "token")
@@ -99,7 +145,7 @@ func TestNoTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/nonexistent/token", "", "/dev/null", "/dev/zero", long} {
-		_, err := NewClient(path).Map(t.Context(), n.Source(), id, move)
+		_, err := clientOf("node-b", path).Map(t.Context(), n.Source(), id, move)
 		wantErr(t, err, volume.ErrUnavailable)
 	}
 }
@@ -245,7 +291,7 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := netip.MustParseAddrPort(taken.Addr().String())
-	s, err := NewServer(ServerConfig{Addresses: []netip.AddrPort{at, netip.MustParseAddrPort("127.0.0.1:0")}, Account: account, Reviewer: &tokens{}})
+	s, err := NewServer(ServerConfig{Addresses: []netip.AddrPort{at, netip.MustParseAddrPort("127.0.0.1:0")}, Account: account, Reviewer: &tokens{}, Keys: noKeys})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,20 +334,20 @@ func TestAPIServer(t *testing.T) {
 	c := newCache(chunk, 3)
 	n := startNode(t, c, func(cfg *ServerConfig) { cfg.Reviewer = api.AuthenticationV1().TokenReviews() })
 	var secrets []string
-	call := func(token string) error {
+	call := func(node, token string) error {
 		secrets = append(secrets, token)
 		path := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := NewClient(path).Map(ctx, n.Source(), id, move)
+		_, err := clientOf(node, path).Map(ctx, n.Source(), id, move)
 		return err
 	}
 	good := podToken(t, api, "storage", "node-b", Audience)
-	if err := call(good); err != nil {
+	if err := call("node-b", good); err != nil {
 		t.Errorf("the node's own token: %v", err)
 	}
-	wantErr(t, call(podToken(t, api, "storage", "node-c", Audience)), volume.ErrFenced)
+	wantErr(t, call("node-c", podToken(t, api, "storage", "node-c", Audience)), volume.ErrFenced)
 	opened := c.opened.Load()
 	for name, token := range map[string]string{
 		"for the API server":          podToken(t, api, "storage", "node-b", ""),
@@ -310,7 +356,7 @@ func TestAPIServer(t *testing.T) {
 		"with a signature of nothing": good[:strings.LastIndexByte(good, '.')+1] + "AAAA",
 		"that is none":                "x",
 	} {
-		if err := call(token); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "Unauthenticated") {
+		if err := call("node-b", token); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "Unauthenticated") {
 			t.Errorf("a token %s: %v", name, err)
 		}
 	}

@@ -230,7 +230,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {
 		return nil, err
 	}
-	if p.stream, p.streamClient, err = newStream(cfg, config); err != nil {
+	if p.stream, p.streamClient, err = newStream(cfg, config, streamKeys(api)); err != nil {
 		return nil, err
 	}
 	p.pool = pool.NewManager(pool.Config{

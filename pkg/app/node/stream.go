@@ -13,8 +13,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/cachestream"
+	"github.com/nearflash/nearflash/pkg/records"
 )
 
 // StreamConfig says how this node's plugin sends caches to other nodes' plugins, and asks them
@@ -89,7 +92,7 @@ func (c *StreamConfig) Validate() error {
 
 // newStream returns what sends this node's caches and what asks others for theirs; both are nil
 // if nobody is to do that.
-func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestream.Client, error) {
+func newStream(cfg Config, config *rest.Config, keys func(ctx context.Context, node string) (string, error)) (*cachestream.Server, *cachestream.Client, error) {
 	if len(cfg.Stream.Addresses) == 0 {
 		return nil, nil, nil
 	}
@@ -100,7 +103,7 @@ func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestre
 	if err != nil {
 		return nil, nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	sc := cachestream.ServerConfig{Reviewer: api.AuthenticationV1().TokenReviews(), Account: cfg.Stream.Account, Bandwidth: cfg.WarmStartNodeBandwidth, KeyFile: cfg.streamKeyFile()}
+	sc := cachestream.ServerConfig{Reviewer: api.AuthenticationV1().TokenReviews(), Account: cfg.Stream.Account, Keys: keys, Bandwidth: cfg.WarmStartNodeBandwidth, KeyFile: cfg.streamKeyFile()}
 	for _, a := range cfg.Stream.Addresses {
 		sc.Addresses = append(sc.Addresses, netip.AddrPortFrom(a.Unmap(), uint16(cfg.Stream.Port)))
 	}
@@ -108,7 +111,18 @@ func newStream(cfg Config, config *rest.Config) (*cachestream.Server, *cachestre
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, cachestream.NewClient(cfg.Stream.TokenFile), nil
+	return s, s.Client(cfg.Stream.TokenFile), nil
+}
+
+// streamKeys asks the API server for the keys by which nodes prove themselves.
+func streamKeys(api client.Reader) func(ctx context.Context, node string) (string, error) {
+	return func(ctx context.Context, node string) (string, error) {
+		pool := &v1alpha1.CachePool{}
+		if err := api.Get(ctx, client.ObjectKey{Name: node}, pool); err != nil {
+			return "", records.Error("read CachePool "+node, err)
+		}
+		return pool.Status.StreamPublicKey, nil
+	}
 }
 
 // streamKeyFile is where this node's key is kept, "" without a state directory.

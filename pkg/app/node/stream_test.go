@@ -15,12 +15,12 @@ import (
 // TestStream: the key is told while the node listens and has something to send, and only then.
 func TestStream(t *testing.T) {
 	cfg := Config{Stream: StreamConfig{Port: 1, TokenFile: "/token", Account: "system:serviceaccount:storage:nearflash-node"}}
-	server, client, err := newStream(cfg, &rest.Config{})
+	server, client, err := newStream(cfg, &rest.Config{}, streamKeys(nil))
 	if err != nil || server != nil || client != nil {
 		t.Errorf("without addresses: %v, %v, %v", server, client, err)
 	}
 	cfg.Stream.Addresses, cfg.Stream.Port = addressList{netip.MustParseAddr("127.0.0.1")}, 0
-	if server, client, err = newStream(cfg, &rest.Config{}); err != nil || server == nil || client == nil {
+	if server, client, err = newStream(cfg, &rest.Config{}, streamKeys(nil)); err != nil || server == nil || client == nil {
 		t.Fatalf("with addresses: %v, %v, %v", server, client, err)
 	}
 	p := &plugin{cfg: cfg, attacher: &attach.Attacher{}, stream: server}
