@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -68,6 +69,22 @@ func TestStreamMapLost(t *testing.T) {
 			l.must("remove the map", os.Remove(filepath.Join(l.b.files(), string(volumeID)+".xml")))
 			l.wantGivenUp()
 		})
+	}
+}
+
+// TestStreamMergeLate: maps that cannot be merged in the time of a request do not keep the volume
+// on the node.
+func TestStreamMergeLate(t *testing.T) {
+	l := newStreamLife(t, volume.ModeWritethrough, "")
+	l.streamUntil(bothServe)
+	l.b.lateMaps.Store(true)
+	ctx, cancel := context.WithTimeout(l.ctx, 4*time.Second)
+	defer cancel()
+	l.must("unstage", l.b.plugin.Unstage(ctx, volumeID, staging))
+	devices, err := l.b.kernel.Client(nil).Info(l.ctx, "nf-")
+	l.must("devices", err)
+	if e := l.b.entry(); e != nil && (e.Streams() || e.Cached()) || len(devices) > 0 {
+		t.Errorf("left: %+v, %v", e, devices)
 	}
 }
 

@@ -134,6 +134,17 @@ func (p puller) Chunks(ctx context.Context, src volume.StreamSource, id volume.I
 	return nil
 }
 
+// maps reads maps in use, or takes longer than anybody waits.
+func (h *host) maps(read func(context.Context, string, string) (cachemap.Map, error)) func(context.Context, string, string) (cachemap.Map, error) {
+	return func(ctx context.Context, device, base string) (cachemap.Map, error) {
+		if h.lateMaps.Load() {
+			<-ctx.Done()
+			return cachemap.Map{}, ctx.Err()
+		}
+		return read(ctx, device, base)
+	}
+}
+
 // readInUse reads the map of metadata in use: there is no page cache here that a copy would have
 // to get past.
 func readInUse(tools attach.MetadataTools) func(ctx context.Context, device, base string) (cachemap.Map, error) {

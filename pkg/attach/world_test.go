@@ -176,6 +176,8 @@ type host struct {
 	// of another node's stream.
 	sends     sending
 	meanwhile func()
+	// lateMaps: maps in use are read by no one in time.
+	lateMaps atomic.Bool
 	// silent is told when this node asks for another one's map, which it does not get; nil if it
 	// gets them.
 	silent chan struct{}
@@ -317,7 +319,7 @@ func (h *host) start() {
 			config.Warm.Settle = time.Millisecond // there is no clock that its copy would wait by
 		}
 		deps.Requested = requested{h}
-		deps.Stream, deps.ReadInUse = puller{h, g}, readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true})
+		deps.Stream, deps.ReadInUse = puller{h, g}, h.maps(readInUse(devmappertest.Tools{Machine: h.machine, Step: g.step, InUse: true}))
 	}
 	h.plugin = &plugin{gate: g, blocks: blocks, Attacher: attach.New(config, deps)}
 	h.Lessor().Streams = streams{h}

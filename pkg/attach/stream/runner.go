@@ -99,9 +99,11 @@ type Runner struct {
 
 // account is what this process knows of one stream.
 type account struct {
-	// failures are the steps that have failed since one has not, and failed says how.
+	// failures are the steps that have failed since one has not, failed says how, and failedIn
+	// which it was.
 	failures          int
 	failed            error
+	failedIn          step
 	retryAt, reported time.Time
 	// copy is what copies, nil if nothing does.
 	copy *copying
@@ -307,7 +309,10 @@ func (r *Runner) lockedStep(ctx context.Context, id volume.ID, a *account) error
 	}
 	if err := r.take(ctx, e, a, f, next); err != nil {
 		a.retryAt = r.Now().Add(retryPause)
-		a.failures, a.failed = a.failures+1, err
+		a.failures, a.failed, a.failedIn = a.failures+1, err, next
+		if errors.Is(err, context.DeadlineExceeded) {
+			a.failures += patientFor / 4 // requests have waited for all of that time
+		}
 		return fmt.Errorf("step %s: %w", next, err)
 	}
 	a.failures = 0
@@ -349,7 +354,8 @@ func (r *Runner) take(ctx context.Context, e *state.Entry, a *account, f facts, 
 	case stepSweep:
 		return r.sweep(ctx, e, volume.MoveCompleted, r.copiedIn(a))
 	case stepEnd:
-		return r.end(ctx, e, f.Levels, r.why(a, f))
+		// What could not be merged again and again is not tried once more.
+		return r.end(ctx, e, f.Levels, r.why(a, f), !f.GivenUp || a.failedIn != stepMerge)
 	case stepNothing:
 	}
 	return nil
@@ -405,22 +411,34 @@ func (r *Runner) Settle(ctx context.Context, e *state.Entry, why string) error {
 	if l.Merged {
 		return r.sweep(ctx, e, volume.MoveCompleted, "everything was copied")
 	}
-	return r.end(ctx, e, l, why)
+	return r.end(ctx, e, l, why, true)
 }
 
-// end is Settle for tables that are known.
-func (r *Runner) end(ctx context.Context, e *state.Entry, l stack.Levels, why string) error {
+// end is Settle for tables that are known. A merge has half of the time, so that the volume can
+// go on without its cache in the other.
+func (r *Runner) end(ctx context.Context, e *state.Entry, l stack.Levels, why string, keep bool) error {
 	if err := r.Stop(ctx, e.ID); err != nil {
 		return err
 	}
-	if l.Split && l.HotServes {
-		err := r.merge(ctx, e, l)
+	if keep && l.Split && l.HotServes {
+		half, cancel := halfOf(ctx)
+		err := r.merge(half, e, l)
+		cancel()
 		if err == nil {
 			return r.sweep(ctx, e, volume.MoveEnded, why)
 		}
 		klog.FromContext(ctx).Error(err, "What was streamed cannot be kept, the volume goes on without its cache", "volume", e.ID)
 	}
 	return r.Host.Uncache(ctx, e, why)
+}
+
+// halfOf is ctx for half of the time that it has left.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(deadline)/2)
 }
 
 // report writes progress that is news. Nobody's data wait for it.
