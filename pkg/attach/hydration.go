@@ -391,7 +391,11 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 	if err := a.stack.RemoveUpper(ctx, s.req.ID); err != nil {
 		return err
 	}
-	a.dropHydration(ctx, s.entry, volume.MoveFailed, cause.Error())
+	end := a.dropHydration
+	if errors.Is(cause, errNotReady) {
+		end = a.endLater
+	}
+	end(ctx, s.entry, volume.MoveFailed, cause.Error())
 	s.plannedFor, s.data, s.preallocated = 0, "", nil
 	s.seed = seed{}
 	s.entry.Anew()

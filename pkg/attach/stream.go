@@ -24,7 +24,7 @@ import (
 type Puller = stream.Puller
 
 // errNotReady: a stage without the stream would be over by now.
-var errNotReady = errors.New("the other node's map was not here when the cache was needed")
+var errNotReady = errors.New("the other node's map was not ready when the cache was needed")
 
 // Streams leads the streams of this node to their end.
 func (a *Attacher) Streams() *stream.Runner { return a.streams }
@@ -94,8 +94,11 @@ func (a *Attacher) streamOver(e *state.Entry, m *cachemap.Map) error {
 	return a.writeMap(e.ID, *m)
 }
 
-// restoreLevels writes the maps of both levels, on devices of their own.
+// restoreLevels writes the maps of both levels, on devices of their own. The pod does not wait for
+// large ones on a slow node: the error is errNotReady then.
 func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.Warm.MapsTimeout, errNotReady)
+	defer cancel()
 	e := s.entry
 	hot, rest, err := a.stack.LevelMaps(ctx, e, s.cache.Hydration)
 	if err != nil {
@@ -106,6 +109,9 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.HotMeta, first, hot.DevPath()) })
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.RestMeta, others, rest.DevPath()) })
 	if err := both.Wait(); err != nil {
+		if errors.Is(context.Cause(ctx), errNotReady) {
+			return fmt.Errorf("%w: %w", errNotReady, err)
+		}
 		return err
 	}
 	faultStreamRestored.Hit()

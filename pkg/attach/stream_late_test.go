@@ -3,6 +3,7 @@ package attach_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -71,6 +72,26 @@ func TestStreamNotReady(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestStreamMapsLate: nor does a stage wait for maps that take long to be written.
+func TestStreamMapsLate(t *testing.T) {
+	l := newStreamLife(t, volume.ModeWritethrough, "")
+	l.prepared = false
+	l.b.lateLevels.Store(true)
+	l.b.start()
+	l.stay(l.a, 1, 0, 1, 2, 3)
+	l.arrive(l.b)
+	if e := l.b.entry(); e.Hydration != nil || !e.Cached() || e.EndedMove == nil || !strings.Contains(e.EndedMove.Message, "not ready") {
+		t.Fatalf("got %+v", e)
+	}
+	if l.told() {
+		t.Error("the pod has waited until the old node was told")
+	}
+	l.b.podWrites(2, 1)
+	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
 }
 
 // TestKillStreamNotReady ends the plugin of the new node, or the node, before and after everything

@@ -176,8 +176,8 @@ type host struct {
 	// of another node's stream.
 	sends     sending
 	meanwhile func()
-	// lateMaps: maps in use are read by no one in time.
-	lateMaps atomic.Bool
+	// lateMaps: maps in use are read by no one in time; lateLevels: nor are those of levels written.
+	lateMaps, lateLevels atomic.Bool
 	// silent is told when this node asks for another one's map, which it does not get; nil if it
 	// gets them.
 	silent chan struct{}
@@ -312,9 +312,12 @@ func (h *host) start() {
 	}
 	if h.w.warm {
 		config.Warm.Dir = h.files()
-		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, devmappertest.Tools{Machine: h.machine, Step: g.step}
+		deps.Moves, deps.Exporter, deps.Tools = moves{h, g.step}, exporter{h, g.step}, levelTools{devmappertest.Tools{Machine: h.machine, Step: g.step}, h}
 		deps.Now = h.w.now
 		config.Warm.Method, config.Warm.PullPause = h.w.method, time.Millisecond
+		if h.lateLevels.Load() {
+			config.Warm.MapsTimeout = 50 * time.Millisecond
+		}
 		if h.w.method == volume.MethodStream {
 			config.Warm.Settle = time.Millisecond // there is no clock that its copy would wait by
 		}

@@ -46,6 +46,23 @@ type Map struct {
 	// Dirty counts the entries that the metadata call dirty. After an unclean stop
 	// the kernel counts every block as dirty, whatever stands here.
 	Dirty uint64
+	// DirtyBlocks are the cache blocks of those entries, in the order of the entries.
+	DirtyBlocks []uint64
+}
+
+// Clean is the map without the entries that the metadata call dirty.
+func (m Map) Clean() Map {
+	dirty := m.DirtyBlocks
+	entries := make([]Entry, 0, len(m.Entries))
+	for _, e := range m.Entries {
+		if len(dirty) > 0 && dirty[0] == e.Cache {
+			dirty = dirty[1:]
+			continue
+		}
+		entries = append(entries, e)
+	}
+	m.Entries, m.Dirty, m.DirtyBlocks = entries, 0, nil
+	return m
 }
 
 // Range is a run of sectors of a device.

@@ -182,6 +182,7 @@ func (p *parser) end() error {
 	// The program writes them in this order; others may not.
 	if !slices.IsSortedFunc(e, byCache) {
 		slices.SortFunc(e, byCache)
+		slices.Sort(p.m.DirtyBlocks)
 	}
 	origins := make([]uint64, len(e))
 	for i := range e {
@@ -266,6 +267,7 @@ func (p *parser) mapping(a attributes) error {
 	}
 	if dirty {
 		p.m.Dirty++
+		p.m.DirtyBlocks = append(p.m.DirtyBlocks, e.Cache)
 	}
 	p.m.Entries = append(p.m.Entries, e)
 	return nil

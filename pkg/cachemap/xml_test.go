@@ -76,7 +76,7 @@ func TestRead(t *testing.T) {
 		"no hints":      {head + "<mappings></mappings></superblock>\n", cachemap.Map{ChunkSectors: 64, CacheBlocks: 9}},
 		"empty element": {head + "<mappings/><hints/></superblock>", cachemap.Map{ChunkSectors: 64, CacheBlocks: 9}},
 		"dirty": {document(two, `<hint cache_block="3" data="AQIAAA=="/>`), cachemap.Map{
-			ChunkSectors: 64, CacheBlocks: 9, Policy: "smq", HintWidth: 4, Dirty: 1,
+			ChunkSectors: 64, CacheBlocks: 9, Policy: "smq", HintWidth: 4, Dirty: 1, DirtyBlocks: []uint64{3},
 			Entries: []cachemap.Entry{{Cache: 1, Origin: 7}, {Cache: 3, Origin: 2, Level: 0x201}}}},
 		"another order": {document(mapping(3, 2, false)+mapping(1, 7, false), `<hint cache_block="3" data="AQAAAA=="/><hint cache_block="1" data="AgAAAA=="/>`),
 			entries(cachemap.Entry{Cache: 1, Origin: 7, Level: 2}, cachemap.Entry{Cache: 3, Origin: 2, Level: 1})},
@@ -258,7 +258,10 @@ func FuzzRead(f *testing.F) {
 		if m.Dirty > uint64(len(m.Entries)) {
 			t.Errorf("%d of %d entries are dirty", m.Dirty, len(m.Entries))
 		}
-		m.Dirty, m.Policy, m.HintWidth = 0, "smq", 4
+		if n := len(m.Clean().Entries); m.Dirty != uint64(len(m.DirtyBlocks)) || n+len(m.DirtyBlocks) != len(m.Entries) {
+			t.Errorf("%d entries, %d of them clean, %d dirty: %v", len(m.Entries), n, m.Dirty, m.DirtyBlocks)
+		}
+		m.Dirty, m.DirtyBlocks, m.Policy, m.HintWidth = 0, nil, "smq", 4
 		again, err := cachemap.Read(strings.NewReader(encode(t, m)))
 		if err != nil {
 			t.Fatal(err)

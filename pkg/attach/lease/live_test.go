@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -108,6 +109,55 @@ func TestLiveLeaseRefused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLiveDirty: what only the SSD has is not sent.
+func TestLiveDirty(t *testing.T) {
+	s := newLiveSource(t)
+	_, err := s.Export(t.Context(), liveRequest())
+	s.must(err)
+	read := s.ReadInUse
+	var all []uint64
+	s.ReadInUse = func(ctx context.Context, device, base string) (cachemap.Map, error) {
+		m, err := read(ctx, device, base)
+		for _, e := range m.Entries {
+			all = append(all, e.Origin)
+		}
+		m.Dirty, m.DirtyBlocks = 2, []uint64{m.Entries[0].Cache, m.Entries[2].Cache}
+		return m, err
+	}
+	c, err := s.OpenStream(t.Context(), "v", moveToB, "b")
+	s.must(err)
+	defer func() { s.must(c.Close()) }()
+	if got := c.Blocks(); len(got) != len(all)-2 || slices.Contains(got, all[0]) || slices.Contains(got, all[2]) || !slices.Contains(got, all[1]) {
+		t.Errorf("sent are blocks %v of %v", got, all)
+	}
+}
+
+// TestMapsAtOnce: maps of several caches are read at the same time, no more than there is room for.
+func TestMapsAtOnce(t *testing.T) {
+	var s maps
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	var leaves []func()
+	for range mapsAtOnce {
+		leave, err := s.enter(t.Context(), 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	if _, err := s.enter(short, 100); err == nil {
+		t.Error("one too many may be read")
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	leave, err := s.enter(t.Context(), 10*volume.MaxExportedChunks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
 }
 
 // TestTornMap: the map of a cache in use is read again if it is torn, and not for ever; that of a

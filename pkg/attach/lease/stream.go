@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -25,17 +27,37 @@ const (
 	// metadata that change meanwhile may be torn. mapPause is the pause between two.
 	mapTries = 5
 	mapPause = 250 * time.Millisecond
+	// mapsAtOnce is how many maps are read at the same time, fewer of large caches: together
+	// they have as many chunks as the largest that is sent. A node that is drained is asked for
+	// many, and who waits for long begins cold.
+	mapsAtOnce = 4
 )
 
 // maps are the lists of caches that are streamed, by their moves: reading one takes seconds,
 // and a stream that broke goes on by the same list.
 type maps struct {
-	// reading is held while one is read: files are made for that.
-	reading sync.Mutex
+	// reading has the volumes whose maps are read: files are made for that.
+	reading keylock.Queue
 	mu      sync.Mutex
-	m       map[volume.MoveID]list
+	// room is how many chunks may be read at once.
+	room *semaphore.Weighted
+	m    map[volume.MoveID]list
 	// ended are those of leases that are about to end: nothing of them is opened any more.
 	ended map[volume.MoveID]bool
+}
+
+// enter waits until a map of so many chunks may be read.
+func (s *maps) enter(ctx context.Context, chunks int64) (leave func(), err error) {
+	s.mu.Lock()
+	if s.room == nil {
+		s.room = semaphore.NewWeighted(volume.MaxExportedChunks)
+	}
+	s.mu.Unlock()
+	weight := min(max(chunks, volume.MaxExportedChunks/mapsAtOnce), volume.MaxExportedChunks)
+	if err := s.room.Acquire(ctx, weight); err != nil {
+		return nil, err
+	}
+	return func() { s.room.Release(weight) }, nil
 }
 
 func (s *maps) end(m volume.MoveID) {
@@ -168,15 +190,25 @@ func (l *Lessor) OpenStream(ctx context.Context, id volume.ID, m volume.MoveID, 
 // listOf is what a leased cache holds. It is read once: as long as the lease lasts, and this
 // process, it does not change.
 func (l *Lessor) listOf(ctx context.Context, e *state.Entry, c ssd.Cache) (list, error) {
-	l.maps.reading.Lock()
-	defer l.maps.reading.Unlock()
+	unlock, err := l.maps.reading.Lock(ctx, string(e.ID))
+	if err != nil {
+		return list{}, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	defer unlock()
 	if known, ok := l.maps.get(*e.Exported); ok {
 		return known, nil
 	}
+	leave, err := l.maps.enter(ctx, c.Data.SizeBytes/(int64(max(e.ChunkSectors, 1))*devmapper.SectorSize))
+	if err != nil {
+		return list{}, fmt.Errorf("%w: maps of other volumes are being read: %w", volume.ErrUnavailable, err)
+	}
+	defer leave()
 	read, err := l.mapInUse(ctx, e, c)
 	if err != nil {
 		return list{}, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
+	// What a cache in use has and its origin has not stays here.
+	read = read.Clean()
 	if l.Heat != nil {
 		read = read.ByHeat(l.Heat.Of(ctx, e))
 	}
