@@ -15,6 +15,9 @@ func init() {
 	disasters["plugins killed during a stream"] = (*campaign).killStream
 	disasters["source node lost during a stream"] = (*campaign).loseStream
 	disasters["node stopped during a stream"] = (*campaign).stopStream
+	disasters["moved again during a stream"] = (*campaign).moveAgain
+	disasters["mode changed during a stream"] = (*campaign).changeStream
+	disasters["dirty limit set during a stream"] = (*campaign).limitStream
 }
 
 // by has a volume's cache follow it by a method.
@@ -31,6 +34,11 @@ func (c *campaign) streamTo() {
 	c.ask(by(volume.MethodStream))
 	other.prepare(c.t.Context(), c.req, false)
 	c.use()
+	e, err := c.n.Journal.Load(string(c.req.ID))
+	mustPass(c.t, "journal", err)
+	if e.Streams() {
+		c.counts[c.kind].streamed++
+	}
 	c.ask(by(volume.MethodClone))
 }
 
@@ -50,14 +58,20 @@ func (c *campaign) killStream() {
 	c.leave()
 	c.goTo(c.b)
 	c.ask(by(volume.MethodStream))
-	point := c.point("stream.")
+	// Those of the source too, as far as a stream comes by them.
+	prefixes := []string{"stream.", "export.", "release.", "stage.taken"}
+	point := c.point(prefixes...)
 	for point == "stream.denied" { // that is for an end without a level
-		point = c.point("stream.")
+		point = c.point(prefixes...)
 	}
 	o := order{Lessor: c.a.dir, Prepare: true}
-	if !c.killAt(point, o) {
+	killed := c.killAt(point, o)
+	if !killed {
 		o.Hydration = true
-		c.killAt(point, o)
+		killed = c.killAt(point, o)
+	}
+	if killed {
+		c.counts[c.kind].streamed++
 	}
 	c.repair()
 	c.again(checker.LossNothing)
@@ -87,6 +101,70 @@ func (c *campaign) stopStream() {
 	c.stop(c.r.IntN(2) == 0, c.load(c.r))
 	c.repairSometimes()
 	c.again(checker.LossNode)
+	c.release()
+}
+
+// moveAgain: the volume leaves while its cache comes, and what has come goes on with it.
+func (c *campaign) moveAgain() {
+	c.leave()
+	c.streamTo()
+	c.write(c.load(c.r), 200*time.Millisecond)
+	c.must(checker.LossNothing)
+	c.leave()
+	c.streamTo()
+	c.must(checker.LossNothing)
+	end := c.begin(c.load(c.r))
+	c.wantHydrated()
+	end()
+	c.must(checker.LossNothing)
+	c.release()
+	c.repair()
+}
+
+// changeStream: the other mode is asked for while the cache comes, which is written through until
+// then, and the mode of before later.
+func (c *campaign) changeStream() {
+	c.leave()
+	c.streamTo()
+	next := volume.ModeWriteback
+	if c.mode == volume.ModeWriteback {
+		next = volume.ModeWritethrough
+	}
+	c.h.SetMode(checker.Writeback) // the one or the other is
+	for _, m := range []volume.CacheMode{next, c.mode} {
+		c.ask(mode(m))
+		c.change()
+		c.write(c.load(c.r), 200*time.Millisecond)
+		c.must(checker.LossNothing)
+		c.wantHydrated()
+		c.change()
+		if m == volume.ModeWritethrough {
+			c.h.Drained()
+		}
+		c.must(checker.LossNothing)
+		c.write(c.load(c.r), 200*time.Millisecond)
+	}
+	if c.mode == volume.ModeWritethrough {
+		c.h.SetMode(checker.Writethrough)
+	}
+	c.must(checker.LossNothing)
+	c.release()
+}
+
+// limitStream: a dirty limit is set while the cache comes, and taken away when it is there.
+func (c *campaign) limitStream() {
+	c.leave()
+	c.streamTo()
+	c.ask(func(v *volume.Volume) { v.Spec.DirtyLimit.Max = volume.Size{Bytes: mib} })
+	c.change()
+	c.write(c.load(c.r), 200*time.Millisecond)
+	c.wantHydrated()
+	c.change()
+	c.write(c.load(c.r), 200*time.Millisecond)
+	c.must(checker.LossNothing)
+	c.ask(func(v *volume.Volume) { v.Spec.DirtyLimit = volume.DirtyLimit{} })
+	c.change()
+	c.must(checker.LossNothing)
 	c.release()
 }
 

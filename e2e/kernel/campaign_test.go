@@ -42,6 +42,8 @@ type tally struct {
 	disasters int
 	verdicts  map[checker.Verdict]int
 	took      time.Duration
+	// streamed is how often a cache came by stream.
+	streamed int
 }
 
 // disasters are the kinds. Each begins and ends with the volume staged and open.
@@ -112,6 +114,11 @@ func TestKernelCampaign(t *testing.T) {
 	}
 	if left := m.leaks(); len(left) > 0 {
 		t.Fatalf("left behind: %v", left)
+	}
+	for kind, c := range counts {
+		if strings.Contains(kind, "stream") && c.streamed == 0 {
+			t.Errorf("%s: in none of %d a cache came by stream", kind, c.disasters)
+		}
 	}
 	report(seed, counts)
 }
