@@ -7,7 +7,9 @@ import (
 	"errors"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -17,19 +19,54 @@ import (
 func init() {
 	labDisasters["move by stream"] = labDisaster{false, streaming(moved), checker.LossNothing}
 	labDisasters["node killed in a stream"] = labDisaster{false, streaming(nodeKilledComing(true)), checker.LossNode}
-	labDisasters["source node cut off in a stream"] = labDisaster{false, streaming(streamCutOff), checker.LossNothing}
+	labDisasters["source node cut off in a stream"] = labDisaster{false, streaming(streamCut(func(ctx context.Context, from, to string) error {
+		err := k.Lab.Cut(context.WithoutCancel(ctx), from, to)
+		time.Sleep(5 * time.Second)
+		return errors.Join(err, k.Lab.Heal(ctx))
+	})), checker.LossNothing}
+	labDisasters["source node killed in a stream"] = labDisaster{false, streaming(streamCut(func(ctx context.Context, from, _ string) error {
+		return off(ctx, from, func() error { return nil })
+	})), checker.LossNode} // the others may have been there
+	needCache = append(needCache, "source node cut off in a stream", "source node killed in a stream")
 }
 
-// streamCutOff moves a volume, and cuts its nodes apart while the stream comes, under load.
-func streamCutOff(ctx context.Context, w *witness) error {
-	from := w.node
-	if err := moved(ctx, w); err != nil {
-		return err
+// streamCut moves a volume, and has something happen to the source node while the stream comes,
+// under load. A stream that is over before it can have felt that proves nothing: the volume moves
+// again.
+func streamCut(happen func(ctx context.Context, from, to string) error) func(context.Context, *witness) error {
+	return func(ctx context.Context, w *witness) error {
+		for range 5 {
+			if err := w.renewed(ctx); err != nil {
+				return err
+			}
+			from := w.node
+			if err := moved(ctx, w); err != nil {
+				return err
+			}
+			w.begin(ctx)
+			felt, err := w.streams(ctx)
+			if err != nil || felt {
+				return errors.Join(err, happen(ctx, from, w.node))
+			}
+			if err := w.rest(ctx); err != nil {
+				return err
+			}
+		}
+		return errors.New("no stream was under way when something was to happen to its source")
 	}
-	w.begin(ctx)
-	err := k.Lab.Cut(context.WithoutCancel(ctx), from, w.node)
-	time.Sleep(5 * time.Second)
-	return errors.Join(err, k.Lab.Heal(ctx))
+}
+
+// streams reports whether the volume's cache is coming by stream.
+func (w *witness) streams(ctx context.Context) (bool, error) {
+	record, err := k.CachedVolume(ctx, w.Volume)
+	if err != nil {
+		return false, err
+	}
+	cm, err := w.migration(ctx, ptr.Deref(record.Status.Generation, 0))
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return cm.Spec.Method == v1alpha1.MigrationStream && cm.Status.Outcome == "", err
 }
 
 // streaming has the caches of a volume's moves follow it by stream meanwhile.
