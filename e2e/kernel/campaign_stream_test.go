@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -133,7 +134,7 @@ func (c *campaign) changeStream() {
 	c.h.SetMode(checker.Writeback) // the one or the other is
 	for _, m := range []volume.CacheMode{next, c.mode} {
 		c.ask(mode(m))
-		c.change()
+		c.changeSoon()
 		c.write(c.load(c.r), 200*time.Millisecond)
 		c.must(checker.LossNothing)
 		c.wantHydrated()
@@ -151,12 +152,19 @@ func (c *campaign) changeStream() {
 	c.release()
 }
 
+// changeSoon asks for a change that waits until the cache is there, if it is still coming.
+func (c *campaign) changeSoon() {
+	if err := c.n.change(c.t.Context(), c.req.ID); err != nil && !strings.Contains(err.Error(), "until the cache of the node before is copied") {
+		c.t.Fatal(err)
+	}
+}
+
 // limitStream: a dirty limit is set while the cache comes, and taken away when it is there.
 func (c *campaign) limitStream() {
 	c.leave()
 	c.streamTo()
 	c.ask(func(v *volume.Volume) { v.Spec.DirtyLimit.Max = volume.Size{Bytes: mib} })
-	c.change()
+	c.changeSoon()
 	c.write(c.load(c.r), 200*time.Millisecond)
 	c.wantHydrated()
 	c.change()

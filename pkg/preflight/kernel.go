@@ -59,6 +59,11 @@ func (r release) String() string {
 // 6.6.141, 6.12.91, 6.18.33 and 7.0.10; that of smq was repaired in 7.1 ("dm cache policy
 // smq: check allocation under invalidate lock", CVE-2026-53265) and in the releases below.
 //
+// "dm cache: fix issue with background work locking" (6.1.192 and 6.12.115 of Debian) is not asked
+// for: until then one task gives back a rw_semaphore that another took. Ordinary kernels count in it
+// and warn at most. In real-time kernels such a lock belongs to its task, which may have ended by
+// then: they are not allowed.
+//
 // Not allowed are 5.10 and 5.15: their 258 and 209 have those fixes but for "fix write hang
 // in passthrough mode", and no later release was found that has it. Nor are series that
 // ended before the fixes, such as 6.8, 6.17 or 6.19.
@@ -96,6 +101,9 @@ func (k Kernel) TracksWrites() error {
 	r, vendor, ok := k.stable()
 	if !ok {
 		return fmt.Errorf("whether the dm-cache of Linux %s has the defects of passthrough mode is not known, as this vendor's kernels were not checked; accepted are %s from %s on", k.name(), vendors, listFixed())
+	}
+	if strings.Contains(k.Version, "PREEMPT_RT") {
+		return fmt.Errorf("the dm-cache of Linux %s (%s) may give locks back from another task, which a real-time kernel (PREEMPT_RT) does not allow; accepted are kernels that are not", r, vendor)
 	}
 	if r.compare(fixedMainline) >= 0 {
 		return nil
