@@ -23,7 +23,7 @@ import (
 // in both modes; or a third of the kinds, where others run beside it (make test-full has all).
 func defaultDisasters() uint64 {
 	if every() {
-		return 36
+		return 48
 	}
 	return 11
 }
