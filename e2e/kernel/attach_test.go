@@ -79,7 +79,7 @@ func (d *disk) lifecycle(mode volume.CacheMode) {
 
 	_, err := d.m.svc.ExpandVolume(ctx, string(d.req.ID), d.size+64*mib)
 	mustPass(t, "expand on the server", err)
-	size, err := d.n.Expand(ctx, d.req.ID, published, d.req.Block, 0)
+	size, err := d.n.Expand(ctx, volume.ExpandRequest{ID: d.req.ID, Path: published, Block: d.req.Block})
 	mustPass(t, "expand", err)
 	st, err := d.n.Stats(ctx, d.req.ID, published)
 	mustPass(t, "stats", err)
@@ -344,7 +344,7 @@ func TestKernelMultipath(t *testing.T) {
 	write(t, d.device(), data, 0, true)
 	_, err = m.svc.ExpandVolume(t.Context(), "paths", 96*mib)
 	mustPass(t, "expand on the server", err)
-	size, err := n.Expand(t.Context(), d.req.ID, d.device(), true, 0)
+	size, err := n.Expand(t.Context(), volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true})
 	if err != nil || size != 96*mib {
 		t.Errorf("expand: %d, %v", size, err)
 	}

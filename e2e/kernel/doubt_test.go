@@ -164,7 +164,7 @@ func (d *disk) grow(by int64) {
 	}()
 	_, err := d.m.svc.ExpandVolume(t.Context(), string(d.req.ID), d.size+by)
 	mustPass(t, "expand on the server", err)
-	size, err := d.n.Expand(t.Context(), d.req.ID, d.device(), true, 0)
+	size, err := d.n.Expand(t.Context(), volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true})
 	close(writing)
 	if err != nil || size != d.size+by {
 		t.Errorf("expand: %d, %v, want %d", size, err, d.size+by)

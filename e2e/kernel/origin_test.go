@@ -86,7 +86,7 @@ func (l luns) Refresh(handle string) error {
 	if err != nil {
 		return err
 	}
-	return l.initiator().Rescan(context.Background(), at)
+	return l.initiator().Rescan(context.Background(), at, nil)
 }
 
 func (l luns) Publish(handle, path string) error {
@@ -191,7 +191,10 @@ func TestKernelOriginOfDriver(t *testing.T) {
 			VolumeId: d.req.Publication.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: grown},
 		})
 		mustPass(t, "expand", err)
-		if size, err := d.n.Expand(t.Context(), d.req.ID, d.device(), true, grown); err != nil || size != grown {
+		// The plugin may be another process than the one that staged, and has no secrets of that.
+		d.reopen()
+		expand := volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true, Size: grown, Credentials: d.req.Credentials}
+		if size, err := d.n.Expand(t.Context(), expand); err != nil || size != grown {
 			t.Errorf("expanded to %d, %v, want %d", size, err, grown)
 		}
 		d.size = grown

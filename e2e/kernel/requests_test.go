@@ -46,13 +46,13 @@ func (n *node) Unstage(ctx context.Context, id volume.ID, path string) error {
 	return n.Attacher.Unstage(ctx, id, path)
 }
 
-func (n *node) Expand(ctx context.Context, id volume.ID, path string, block bool, size int64) (int64, error) {
-	unlock, err := n.hold(ctx, id)
+func (n *node) Expand(ctx context.Context, req volume.ExpandRequest) (int64, error) {
+	unlock, err := n.hold(ctx, req.ID)
 	if err != nil {
 		return 0, err
 	}
 	defer unlock()
-	return n.Attacher.Expand(ctx, id, path, block, size)
+	return n.Attacher.Expand(ctx, req)
 }
 
 // repairPass is as long as the attacher works on one volume in one pass (attach,

@@ -97,13 +97,13 @@ func (a *Attacher) countedAt(ctx context.Context, e *state.Entry, begin bool) (s
 // rescan has the kernel read the origin's size again, and notes in the entry, which the
 // caller saves, what failed meanwhile. It returns that too, by portal, of those paths of
 // which it is known. Paths that the cache has not used so far get a mark now, before it does.
-func (a *Attacher) rescan(ctx context.Context, e *state.Entry) (map[string]uint64, error) {
+func (a *Attacher) rescan(ctx context.Context, e *state.Entry, cred *volume.Credentials) (map[string]uint64, error) {
 	if len(e.OriginMarks) == 0 {
 		// There is no cache, or nothing is known of it already.
-		return map[string]uint64{}, a.Transport.Rescan(ctx, transport.Target{Source: e.Source})
+		return map[string]uint64{}, a.Transport.Rescan(ctx, transport.Target{Source: e.Source}, cred)
 	}
 	before, err := a.marks(ctx, e, false)
-	if rescanErr := a.Transport.Rescan(ctx, transport.Target{Source: e.Source}); rescanErr != nil {
+	if rescanErr := a.Transport.Rescan(ctx, transport.Target{Source: e.Source}, cred); rescanErr != nil {
 		return nil, rescanErr
 	}
 	var after transport.Marks
@@ -135,7 +135,7 @@ func (a *Attacher) rescanPrice(ctx context.Context, e *state.Entry) map[string]u
 	var runs [2]map[string]uint64
 	for i := range runs {
 		var err error
-		if runs[i], err = a.rescan(ctx, e); err != nil {
+		if runs[i], err = a.rescan(ctx, e, nil); err != nil {
 			klog.FromContext(ctx).Error(err, "What the origin refuses of a rescan cannot be measured", "volume", e.ID)
 			return nil
 		}

@@ -75,6 +75,8 @@ type countedPaths struct {
 	uncounted   bool
 	// blind are the calls of Marks that fail from now on.
 	blind int
+	// cred is what the last rescan was given.
+	cred *volume.Credentials
 }
 
 func (c *countedPaths) Marks(context.Context, transport.Target) (transport.Marks, error) {
@@ -89,7 +91,8 @@ func (c *countedPaths) Marks(context.Context, transport.Target) (transport.Marks
 	return m, nil
 }
 
-func (c *countedPaths) Rescan(context.Context, transport.Target) error {
+func (c *countedPaths) Rescan(_ context.Context, _ transport.Target, cred *volume.Credentials) error {
+	c.cred = cred
 	if len(c.next) > 0 {
 		c.errors, c.next = c.errors+c.next[0], c.next[1:]
 	} else {
@@ -99,6 +102,18 @@ func (c *countedPaths) Rescan(context.Context, transport.Target) error {
 		return errors.New("gone")
 	}
 	return nil
+}
+
+// TestGrowthHasSecrets: what an expansion was given reaches whoever expands, counted or not.
+func TestGrowthHasSecrets(t *testing.T) {
+	for name, marks := range map[string]transport.Marks{"no cache": nil, "a cache": {"p:1": {Path: "a", Errors: 7}}} {
+		c := &countedPaths{path: "a", errors: 7}
+		a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{OriginMarks: marks}
+		cred := &volume.Credentials{Secrets: map[string]string{"k": "v"}}
+		if err := a.rescanForGrowth(t.Context(), e, cred); err != nil || c.cred != cred {
+			t.Errorf("%s: %v, given %v", name, err, c.cred)
+		}
+	}
 }
 
 // TestDoubtAfterRescans: what a rescan costs by itself is no doubt. What failed beside it,
@@ -130,7 +145,7 @@ func TestDoubtAfterRescans(t *testing.T) {
 		a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 		a.markOrigin(t.Context(), e)
 		for range tc.rescans {
-			if _, err := a.rescan(t.Context(), e); err != nil {
+			if _, err := a.rescan(t.Context(), e, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -151,7 +166,7 @@ func TestRescanMarksNewPaths(t *testing.T) {
 	a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 	a.markOrigin(t.Context(), e)
 	c.new = true
-	if _, err := a.rescan(t.Context(), e); err != nil {
+	if _, err := a.rescan(t.Context(), e, nil); err != nil {
 		t.Fatal(err)
 	}
 	if why := a.doubt(t.Context(), e); why != "" {
@@ -171,7 +186,7 @@ func TestRescanWithoutMarks(t *testing.T) {
 		a, e := &Attacher{Deps: Deps{Transport: c}}, &state.Entry{}
 		a.markOrigin(t.Context(), e)
 		c.blind, c.new = blind, true
-		if _, err := a.rescan(t.Context(), e); err != nil {
+		if _, err := a.rescan(t.Context(), e, nil); err != nil {
 			t.Fatal(err)
 		}
 		c.blind = 0

@@ -181,7 +181,7 @@ func (a *Attacher) recoverForFlush(ctx context.Context, e *state.Entry, c ssd.Ca
 	}
 	if decideLUN(planRecover, false, e.WWID, o.WWID) == lunRefuse {
 		// The next try sees whether the right one is there again.
-		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, transport.Target{Source: e.Source}))
+		return errors.Join(fmt.Errorf("%w: %w", errUnusable, otherLUN(e, a.Node, o.WWID)), a.stack.RemoveDevices(ctx, e.ID), a.Transport.Rescan(ctx, transport.Target{Source: e.Source}, nil))
 	}
 	if e.Hydration != nil {
 		a.leavePeer(ctx, e) // the origin is the source now

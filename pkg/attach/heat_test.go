@@ -76,7 +76,9 @@ func TestHeatGrows(t *testing.T) {
 	l.lun.Grow(2 * lunBytes)
 	_, err = l.control.Expand(l.ctx, volumeID, 2*lunBytes)
 	l.must("expand", err)
-	l.once(l.a, func(p *plugin) { _, err = p.Expand(l.ctx, volumeID, staging, false, 0) })
+	l.once(l.a, func(p *plugin) {
+		_, err = p.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false})
+	})
 	l.must("expand", err)
 	after, err := l.a.kernel.Client(nil).ReadAreas(l.ctx, "nf-"+string(volumeID))
 	l.must("counts", err)

@@ -424,7 +424,7 @@ func TestHoldAfterCrash(t *testing.T) {
 					t.Fatalf("live is %s, %s, %v: every block of it is dirty again", s.Policy, s.Mode(), err)
 				}
 			}
-			size, err := l.a.Expand(l.ctx, volumeID, staging, false, lunBytes)
+			size, err := l.a.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false, Size: lunBytes})
 			if l.must("expand", err); size != lunBytes {
 				t.Errorf("%d bytes after an expansion", size)
 			}

@@ -140,7 +140,7 @@ func (i initiator) Lookup(ctx context.Context, t transport.Target) (transport.Or
 }
 
 // Rescan implements transport.Transport.
-func (i initiator) Rescan(context.Context, transport.Target) error { return nil }
+func (i initiator) Rescan(context.Context, transport.Target, *volume.Credentials) error { return nil }
 
 // Marks implements transport.Transport: no request ever fails unseen.
 func (i initiator) Marks(_ context.Context, t transport.Target) (transport.Marks, error) {

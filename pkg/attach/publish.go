@@ -135,7 +135,8 @@ func (a *Attacher) Unpublish(ctx context.Context, _ volume.ID, targetPath string
 
 // Expand implements volume.Attacher: origin, then the tables above it from the
 // bottom up, then the filesystem.
-func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block bool, size int64) (int64, error) {
+func (a *Attacher) Expand(ctx context.Context, req volume.ExpandRequest) (int64, error) {
+	id := req.ID
 	e, err := a.loadSettled(ctx, id)
 	if err != nil {
 		return 0, err
@@ -147,10 +148,10 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if e == nil || !found {
 		return 0, fmt.Errorf("%w: volume %s has no device on node %s", volume.ErrNotStaged, id, a.Node)
 	}
-	if err := a.askedFor(ctx, e, size); err != nil {
+	if err := a.askedFor(ctx, e, req.Size); err != nil {
 		return 0, err
 	}
-	if err := a.rescanForGrowth(ctx, e); err != nil {
+	if err := a.rescanForGrowth(ctx, e, req.Credentials); err != nil {
 		return 0, err
 	}
 	o, err := a.growOrigin(ctx, e)
@@ -168,8 +169,8 @@ func (a *Attacher) Expand(ctx context.Context, id volume.ID, path string, block 
 	if err := a.stack.GrowTop(ctx, e, o); err != nil {
 		return 0, err
 	}
-	if !block {
-		if err := a.FS.Grow(ctx, info.DevPath(), path); err != nil {
+	if !req.Block {
+		if err := a.FS.Grow(ctx, info.DevPath(), req.Path); err != nil {
 			return 0, err
 		}
 	}
@@ -214,9 +215,9 @@ func (a *Attacher) askedFor(ctx context.Context, e *state.Entry, size int64) err
 
 // rescanForGrowth has the kernel see the origin's new size. What it fails of that is
 // journalled before anything else can end the call.
-func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry) error {
+func (a *Attacher) rescanForGrowth(ctx context.Context, e *state.Entry, cred *volume.Credentials) error {
 	before := maps.Clone(e.OriginMarks)
-	if _, err := a.rescan(ctx, e); err != nil {
+	if _, err := a.rescan(ctx, e, cred); err != nil {
 		return transportError(err)
 	}
 	if maps.Equal(before, e.OriginMarks) {

@@ -51,7 +51,7 @@ func (l *life) grow(size int64) {
 func (l *life) expand() {
 	l.t.Helper()
 	l.whileRunning("expand", func(p *plugin) error {
-		_, err := p.Expand(l.ctx, volumeID, staging, false, 0)
+		_, err := p.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false})
 		return err
 	})
 }
@@ -137,7 +137,10 @@ func TestExpandKilledAfterCrash(t *testing.T) {
 		l := writethroughAfterCrash(t)
 		l.grow(2 * lunBytes)
 		l.a.killAfter(n)
-		if ended, err := l.a.run(func() error { _, err := l.a.Expand(l.ctx, volumeID, staging, false, 0); return err }); ended == "" {
+		if ended, err := l.a.run(func() error {
+			_, err := l.a.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false})
+			return err
+		}); ended == "" {
 			t.Fatalf("an expansion never denies a live cache: %v", err)
 		}
 		l.a.start()

@@ -106,7 +106,7 @@ func TestExpandStream(t *testing.T) {
 		l.lun.Grow(size)
 		_, err := l.control.Expand(l.ctx, volumeID, size)
 		l.must("expand the LUN", err)
-		grown, err := l.b.Expand(l.ctx, volumeID, staging, false, 0)
+		grown, err := l.b.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false})
 		if l.must("expand", err); grown != size {
 			t.Errorf("%d bytes, want %d", grown, size)
 		}
@@ -299,7 +299,7 @@ func (l *life) streamChanged() {
 	_, err := l.control.Expand(l.ctx, volumeID, size)
 	l.must("expand the LUN", err)
 	l.persist(l.b, "expand", staged(func(p *plugin) error {
-		_, err := p.Expand(l.ctx, volumeID, staging, false, 0)
+		_, err := p.Expand(l.ctx, volume.ExpandRequest{ID: volumeID, Path: staging, Block: false})
 		return err
 	}))
 	l.podReads(l.b)

@@ -174,14 +174,14 @@ func (n *Node) NodeExpandVolume(ctx context.Context, req *csi.NodeExpandVolumeRe
 		return nil, statusFor(err)
 	}
 	defer unlock()
-	size, err := n.attacher.Expand(ctx, exp.ID, exp.Path, exp.Block, exp.Required)
+	size, err := n.attacher.Expand(ctx, exp)
 	if err != nil {
 		return nil, statusFor(unknownHere(err))
 	}
-	if size < exp.Required {
+	if size < exp.Size {
 		// Not an error of the request: the storage server has grown the volume,
 		// and its initiator does not see that yet.
-		return nil, statusFor(fmt.Errorf("%w: volume %s has %d bytes on this node, %d are expected", volume.ErrUnavailable, exp.ID, size, exp.Required))
+		return nil, statusFor(fmt.Errorf("%w: volume %s has %d bytes on this node, %d are expected", volume.ErrUnavailable, exp.ID, size, exp.Size))
 	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 }

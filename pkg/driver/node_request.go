@@ -86,32 +86,29 @@ func parseNodeAccess(c *csi.VolumeCapability, volumeContext map[string]string) (
 	return a, fsType, err
 }
 
-// nodeExpandRequest is a checked NodeExpandVolumeRequest.
-type nodeExpandRequest struct {
-	ID       volume.ID
-	Path     string
-	Block    bool
-	Required int64
-}
-
-func parseNodeExpand(req *csi.NodeExpandVolumeRequest) (nodeExpandRequest, error) {
+// parseNodeExpand checks a NodeExpandVolumeRequest. Its secrets are for another driver's volume;
+// whether this is one, the node's journal says.
+func parseNodeExpand(req *csi.NodeExpandVolumeRequest) (volume.ExpandRequest, error) {
 	id, err := parseVolumeID(req.GetVolumeId())
 	if err != nil {
-		return nodeExpandRequest{}, err
+		return volume.ExpandRequest{}, err
 	}
 	if err := required("volume_path", req.GetVolumePath()); err != nil {
-		return nodeExpandRequest{}, err
+		return volume.ExpandRequest{}, err
 	}
 	need, _, err := checkRange(req.GetCapacityRange())
 	if err != nil {
-		return nodeExpandRequest{}, err
+		return volume.ExpandRequest{}, err
 	}
-	exp := nodeExpandRequest{ID: id, Path: req.GetVolumePath(), Required: need}
+	exp := volume.ExpandRequest{ID: id, Path: req.GetVolumePath(), Size: need}
+	if secrets := req.GetSecrets(); len(secrets) > 0 {
+		exp.Credentials = &volume.Credentials{Secrets: secrets}
+	}
 	// The capability is optional here; without it the volume has a filesystem.
 	if c := req.GetVolumeCapability(); c != nil {
 		a, err := parseCapability(c)
 		if err != nil {
-			return nodeExpandRequest{}, err
+			return volume.ExpandRequest{}, err
 		}
 		exp.Block = a.Block
 	}

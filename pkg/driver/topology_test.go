@@ -38,6 +38,18 @@ func TestCredentialsFor(t *testing.T) {
 	}
 }
 
+// TestExpandHandsSecretsOn: they are another driver's, and are kept nowhere else after a restart.
+func TestExpandHandsSecretsOn(t *testing.T) {
+	req := &csi.NodeExpandVolumeRequest{VolumeId: "pvc-1", VolumePath: "/s"}
+	if exp, err := parseNodeExpand(req); err != nil || exp.Credentials != nil {
+		t.Errorf("without: %+v, %v", exp, err)
+	}
+	req.Secrets = map[string]string{"userID": "admin"}
+	if exp, err := parseNodeExpand(req); err != nil || exp.Credentials == nil || !exp.Credentials.Equal(volume.Credentials{Secrets: req.Secrets}) {
+		t.Errorf("with: %+v, %v", exp, err)
+	}
+}
+
 // TestAttachLimit: of two limits the smaller one counts, and 0 is none.
 func TestAttachLimit(t *testing.T) {
 	for _, tc := range []struct{ max, limit, want int64 }{{0, 0, 0}, {0, 5, 5}, {7, 0, 7}, {7, 5, 5}, {3, 5, 3}} {

@@ -56,12 +56,12 @@ func (m Mux) Lookup(ctx context.Context, t Target) (Origin, bool, error) {
 }
 
 // Rescan implements Transport.
-func (m Mux) Rescan(ctx context.Context, t Target) error {
+func (m Mux) Rescan(ctx context.Context, t Target, cred *volume.Credentials) error {
 	chosen, err := m.of(t)
 	if err != nil {
 		return err
 	}
-	return chosen.Rescan(ctx, t)
+	return chosen.Rescan(ctx, t, cred)
 }
 
 // Marks implements Transport.

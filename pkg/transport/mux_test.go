@@ -21,7 +21,7 @@ func (n named) Disconnect(context.Context, transport.Target) error { return errN
 func (n named) Lookup(context.Context, transport.Target) (transport.Origin, bool, error) {
 	return transport.Origin{WWID: string(n)}, true, nil
 }
-func (n named) Rescan(context.Context, transport.Target) error { return errNamed }
+func (n named) Rescan(context.Context, transport.Target, *volume.Credentials) error { return errNamed }
 func (n named) Marks(context.Context, transport.Target) (transport.Marks, error) {
 	return transport.Marks{string(n): {}}, nil
 }
@@ -43,7 +43,7 @@ func TestMux(t *testing.T) {
 		o, connect := tc.mux.Connect(ctx, tc.at, nil)
 		l, found, lookup := tc.mux.Lookup(ctx, tc.at)
 		m, marks := tc.mux.Marks(ctx, tc.at)
-		disconnect, rescan := tc.mux.Disconnect(ctx, tc.at), tc.mux.Rescan(ctx, tc.at)
+		disconnect, rescan := tc.mux.Disconnect(ctx, tc.at), tc.mux.Rescan(ctx, tc.at, nil)
 		if tc.want == "" {
 			for _, err := range []error{connect, lookup, marks, disconnect, rescan} {
 				if !errors.Is(err, transport.ErrInvalid) {

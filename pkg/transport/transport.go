@@ -69,9 +69,10 @@ type Transport interface {
 	// Lookup finds an attached device and changes nothing.
 	// Errors: ErrMismatch.
 	Lookup(ctx context.Context, t Target) (o Origin, found bool, err error)
-	// Rescan makes the kernel read the device's size again, on every path.
+	// Rescan makes the kernel read the device's size again, on every path. cred is what the
+	// caller was given for it; nil leaves those of the last Connect of this process, if any.
 	// Errors: ErrNoLUN if it is not attached.
-	Rescan(ctx context.Context, t Target) error
+	Rescan(ctx context.Context, t Target, cred *volume.Credentials) error
 	// Marks are those of the paths now; none if it is not attached.
 	// Errors: whatever keeps it from knowing.
 	Marks(ctx context.Context, t Target) (Marks, error)

@@ -353,6 +353,18 @@ type PublishRequest struct {
 	Pod Pod
 }
 
+// ExpandRequest asks a node to see the new size of a staged volume.
+type ExpandRequest struct {
+	ID ID
+	// Path is the staging or a target path.
+	Path  string
+	Block bool
+	// Size is what the origin is to have at least, in bytes, 0 if the caller does not say it.
+	Size int64
+	// Credentials are those of this request, nil if it has none.
+	Credentials *Credentials
+}
+
 // Pod names a pod.
 type Pod struct {
 	Namespace, Name, UID string
@@ -391,9 +403,8 @@ type Attacher interface {
 	// Unpublish removes the target path.
 	Unpublish(ctx context.Context, id ID, targetPath string) error
 	// Expand makes the node see the origin's new size: origin, then cache
-	// table, then filesystem. path is the staging or a target path, and size what the origin
-	// is to have at least, in bytes, 0 if the caller does not say it.
-	Expand(ctx context.Context, id ID, path string, block bool, size int64) (int64, error)
+	// table, then filesystem.
+	Expand(ctx context.Context, req ExpandRequest) (int64, error)
 	// Stats reports the use of the volume at path. Errors: ErrNotFound.
 	Stats(ctx context.Context, id ID, path string) (Stats, error)
 }

@@ -214,8 +214,9 @@ func (t *Transport) Lookup(_ context.Context, at transport.Target) (transport.Or
 }
 
 // Rescan implements transport.Transport: the driver does its part of an expansion, if it has
-// one on the node. The secrets are those of the last Connect of this process.
-func (t *Transport) Rescan(ctx context.Context, at transport.Target) error {
+// one on the node. Without secrets of its own it gets those of the last Connect of this process,
+// which a new process does not have.
+func (t *Transport) Rescan(ctx context.Context, at transport.Target, cred *volume.Credentials) error {
 	v, err := t.volume(at)
 	if err != nil {
 		return err
@@ -227,7 +228,11 @@ func (t *Transport) Rescan(ctx context.Context, at transport.Target) error {
 	if err != nil {
 		return fmt.Errorf("rescan %s: %w", v, err)
 	}
-	n, err := t.dial(ctx, v.source.Driver, t.secretsFor(v, nil))
+	secrets := t.secretsFor(v, nil)
+	if cred != nil {
+		secrets = cred.Secrets
+	}
+	n, err := t.dial(ctx, v.source.Driver, secrets)
 	if err != nil {
 		return fmt.Errorf("rescan %s: %w", v, err)
 	}

@@ -87,7 +87,7 @@ func TestDriverIsDown(t *testing.T) {
 		if !w.found() {
 			t.Error("lost by a disconnect that did nothing")
 		}
-		if err := w.tr.Rescan(t.Context(), w.at); !errors.Is(err, transport.ErrNoDaemon) {
+		if err := w.tr.Rescan(t.Context(), w.at, nil); !errors.Is(err, transport.ErrNoDaemon) {
 			t.Errorf("rescan: %v", err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestNeverAttached(t *testing.T) {
 	if w.found() {
 		t.Error("found")
 	}
-	if err := w.tr.Rescan(t.Context(), w.at); !errors.Is(err, transport.ErrNoLUN) {
+	if err := w.tr.Rescan(t.Context(), w.at, nil); !errors.Is(err, transport.ErrNoLUN) {
 		t.Errorf("rescan: %v", err)
 	}
 	if m, err := w.tr.Marks(t.Context(), w.at); err != nil || len(m) > 0 {
@@ -246,11 +246,11 @@ func TestExpand(t *testing.T) {
 			}
 			if c.Expand {
 				w.d.Inject("NodeExpandVolume", origintest.Fault{Code: codes.Unavailable, After: true})
-				if err := w.tr.Rescan(t.Context(), w.at); !errors.Is(err, transport.ErrUnreachable) {
+				if err := w.tr.Rescan(t.Context(), w.at, nil); !errors.Is(err, transport.ErrUnreachable) {
 					t.Errorf("rescan: %v", err)
 				}
 			}
-			if err := w.tr.Rescan(t.Context(), w.at); err != nil {
+			if err := w.tr.Rescan(t.Context(), w.at, nil); err != nil {
 				t.Errorf("rescan: %v", err)
 			}
 			want := int64(64 * mib)
@@ -265,6 +265,24 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// TestExpandAfterRestart: a new process has no secrets of a Connect. The kubelet stages nothing
+// anew for it, and hands the secrets on with the expansion.
+func TestExpandAfterRestart(t *testing.T) {
+	w := newWorld(t, all)
+	w.mustConnect()
+	w.at.CSI.CapacityBytes = 128 * mib
+	if _, err := w.d.ControllerExpandVolume(t.Context(), &csipb.ControllerExpandVolumeRequest{
+		VolumeId: w.at.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: 128 * mib},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.restart()
+	if err := w.tr.Rescan(t.Context(), w.at, w.cred); err != nil {
+		t.Errorf("rescan: %v", err)
+	}
+	w.mustDisconnect()
+}
+
 func TestExpandHadNoEffect(t *testing.T) {
 	w := newWorld(t, all)
 	w.mustConnect()
@@ -272,7 +290,7 @@ func TestExpandHadNoEffect(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.d.Inject("NodeExpandVolume", origintest.Fault{Code: codes.OK})
-	if err := w.tr.Rescan(t.Context(), w.at); err == nil || !strings.Contains(err.Error(), "4096") {
+	if err := w.tr.Rescan(t.Context(), w.at, nil); err == nil || !strings.Contains(err.Error(), "4096") {
 		t.Errorf("rescan: %v", err)
 	}
 	w.mustDisconnect()
@@ -341,7 +359,7 @@ func TestInvalid(t *testing.T) {
 		_, err := w.tr.Connect(t.Context(), at, nil)
 		_, _, lookup := w.tr.Lookup(t.Context(), at)
 		if !errors.Is(err, transport.ErrInvalid) || !errors.Is(lookup, transport.ErrInvalid) ||
-			!errors.Is(w.tr.Disconnect(t.Context(), at), transport.ErrInvalid) || !errors.Is(w.tr.Rescan(t.Context(), at), transport.ErrInvalid) {
+			!errors.Is(w.tr.Disconnect(t.Context(), at), transport.ErrInvalid) || !errors.Is(w.tr.Rescan(t.Context(), at, nil), transport.ErrInvalid) {
 			t.Errorf("%s: %v, %v", name, err, lookup)
 		}
 	}

@@ -63,7 +63,7 @@ func TestKernelCSIOrigin(t *testing.T) {
 		source.CapacityBytes = 128 * mib
 		w.restart()
 		w.mustConnect()
-		if err := w.tr.Rescan(t.Context(), w.at); err != nil {
+		if err := w.tr.Rescan(t.Context(), w.at, nil); err != nil {
 			t.Error(err)
 		}
 		if o, _, err := w.tr.Lookup(t.Context(), w.at); err != nil || o.SizeBytes != 128*mib {

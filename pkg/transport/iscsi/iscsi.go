@@ -334,7 +334,7 @@ func (i *Initiator) Lookup(_ context.Context, t transport.Target) (transport.Ori
 }
 
 // Rescan implements transport.Transport.
-func (i *Initiator) Rescan(_ context.Context, t transport.Target) error {
+func (i *Initiator) Rescan(_ context.Context, t transport.Target, _ *volume.Credentials) error {
 	if err := check(t); err != nil {
 		return err
 	}

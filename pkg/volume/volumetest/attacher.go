@@ -105,11 +105,11 @@ func (a *Attacher) Unpublish(_ context.Context, id volume.ID, target string) err
 }
 
 // Expand implements volume.Attacher.
-func (a *Attacher) Expand(_ context.Context, id volume.ID, _ string, _ bool, _ int64) (int64, error) {
+func (a *Attacher) Expand(_ context.Context, req volume.ExpandRequest) (int64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.staged[id] == "" {
-		return 0, fmt.Errorf("%w: %s", volume.ErrNotStaged, id)
+	if a.staged[req.ID] == "" {
+		return 0, fmt.Errorf("%w: %s", volume.ErrNotStaged, req.ID)
 	}
 	return 1 << 60, nil
 }
