@@ -24,6 +24,11 @@ func source(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersis
 	if mode := ptr.Deref(pv.Spec.VolumeMode, corev1.PersistentVolumeFilesystem); mode != corev1.PersistentVolumeBlock {
 		return nil, fmt.Errorf("%w: PersistentVolume %s has volumeMode %s: accepted as an origin is Block", volume.ErrInvalid, pv.Name, mode)
 	}
+	return driverSource(ctx, pv)
+}
+
+// driverSource is source for whatever volumeMode.
+func driverSource(ctx context.Context, pv *corev1.PersistentVolume) (*corev1.CSIPersistentVolumeSource, error) {
 	if pv.Spec.CSI != nil {
 		return pv.Spec.CSI, nil
 	}

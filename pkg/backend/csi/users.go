@@ -43,14 +43,19 @@ func (b *Backend) foreignUser(ctx context.Context, id volume.ID, pv string) (str
 }
 
 // onlyOne returns ErrInUse if another PersistentVolume is of the same volume: whoever uses that
-// one, on the same node too, nobody would keep out.
+// one, on the same node too, nobody would keep out. One of an in-tree plugin is compared by what its
+// CSI driver is told; what has no such form, Kubernetes attaches nowhere.
 func (b *Backend) onlyOne(ctx context.Context, name string, src *corev1.CSIPersistentVolumeSource) error {
 	other := ""
 	all := &corev1.PersistentVolumeList{}
 	err := records.Pages(ctx, b.api, all, "PersistentVolumes", func() bool {
 		for i := range all.Items {
-			if c := all.Items[i].Spec.CSI; c != nil && c.Driver == src.Driver && c.VolumeHandle == src.VolumeHandle && all.Items[i].Name != name {
-				other = all.Items[i].Name
+			pv := &all.Items[i]
+			if pv.Name == name {
+				continue
+			}
+			if c, err := driverSource(ctx, pv); err == nil && c.Driver == src.Driver && c.VolumeHandle == src.VolumeHandle {
+				other = pv.Name
 			}
 		}
 		return other == ""
