@@ -41,6 +41,8 @@ const (
 	createBind
 	// createKeep keeps the PersistentVolume that was made.
 	createKeep
+	// createTake gives a static origin's claim to a record that was made anew.
+	createTake
 	// createWait waits for the other driver.
 	createWait
 	// createEnd ends a deletion that was interrupted; the volume is made anew.
@@ -64,6 +66,9 @@ func decideCreate(id volume.ID, f createFacts, req backend.Request) (createStep,
 	}
 	if f.claim.DeletionTimestamp != nil {
 		return createWait, fmt.Errorf("%w: claim %s/%s was deleted by somebody; its data are kept (finalizer %s)", volume.ErrBusy, f.claim.Namespace, id, Finalizer)
+	}
+	if taken(f, req) {
+		return createTake, nil
 	}
 	if field := difference(f, req); field != "" {
 		return createWait, fmt.Errorf("%w: claim %s/%s was made with another %s", volume.ErrExists, f.claim.Namespace, id, field)
@@ -118,6 +123,13 @@ func checkOrigin(id volume.ID, pv *corev1.PersistentVolume, claim *corev1.Persis
 	}
 	return fmt.Errorf("%w: PersistentVolume %s, the origin of volume %s, is claimed by %s/%s: accepted is one that nobody has claimed",
 		volume.ErrInUse, pv.Name, id, ref.Namespace, ref.Name)
+}
+
+// taken reports whether the claim of a static origin is of a record before this one, of the same
+// name: that one is gone, or this one could not be (states.md, Over another CSI driver). What was
+// made for a request is never taken: it belongs to whoever asked for it.
+func taken(f createFacts, req backend.Request) bool {
+	return req.UID != "" && req.Origin.PV != "" && f.claim.Annotations[annotationStatic] == req.Origin.PV && f.claim.Labels[LabelOwner] != req.UID
 }
 
 // difference names the field by which a claim differs from a request, "" if it does not. A
@@ -181,6 +193,10 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 			if err = b.discard(ctx, id, f.claim); err == nil {
 				return why
 			}
+		case createTake:
+			err = b.writeClaim(ctx, f.claim, func(c *corev1.PersistentVolumeClaim) {
+				metav1.SetMetaDataLabel(&c.ObjectMeta, LabelOwner, req.UID)
+			})
 		case createWait:
 			err = pace.next(ctx, waitingForBound(id, f))
 		}

@@ -137,9 +137,30 @@ func testStatic(t *testing.T, f *fixture) {
 		must(t, f.b.Create(t.Context(), "v", req))
 	}
 	want(t, f.b.Create(t.Context(), "w", req), volume.ErrInUse, "static-pv", "is claimed by")
+	// A record that was made anew: what the claim knows stays.
+	_, err := f.b.Export(t.Context(), "v", f.grant("a", 7))
+	must(t, err)
+	before := f.exports(t, "v")
+	for _, uid := range []string{"uid-1", "uid-2", "uid-2"} {
+		req.UID = uid
+		must(t, f.b.Create(t.Context(), "v", req))
+		if got := f.claim(t, "v").Labels[LabelOwner]; got != uid {
+			t.Errorf("the claim is of %q, not of %q", got, uid)
+		}
+	}
+	if now := f.exports(t, "v"); !slices.Equal(now, before) {
+		t.Errorf("admitted are %+v, were %+v", now, before)
+	}
+	must(t, f.b.Unexport(t.Context(), "v", backend.Export{Initiator: f.Node("a")}))
+	_, err = f.b.Export(t.Context(), "v", f.grant("b", 6))
+	want(t, err, volume.ErrFenced)
+	must(t, f.b.Create(t.Context(), "made", f.request(8*mib)))
+	anew := f.request(8 * mib)
+	anew.UID = "another"
+	want(t, f.b.Create(t.Context(), "made", anew), volume.ErrExists, "owner")
 	want(t, f.b.Create(t.Context(), "v", f.request(8*mib)), volume.ErrExists)
 	want(t, f.b.Create(t.Context(), "x", backend.Request{Origin: volume.Origin{PV: "no-such-pv"}}), volume.ErrInvalid, "no-such-pv")
-	at, err := f.b.Export(t.Context(), "v", f.grant("a", 1))
+	at, err := f.b.Export(t.Context(), "v", f.grant("a", 8))
 	if err != nil || at.CSI.Handle != "handle-of-static-pv" {
 		t.Fatalf("%+v, %v", at, err)
 	}

@@ -1,0 +1,73 @@
+package csi
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// TestOnlyOneInTree: PersistentVolumes of in-tree plugins are seen as what their CSI drivers are
+// told, whatever their volumeMode: two of one disk are two writers.
+func TestOnlyOneInTree(t *testing.T) {
+	disk := func(name, id string, mode corev1.PersistentVolumeMode) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+			VolumeMode: &mode, Capacity: corev1.ResourceList{},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: id}},
+		}}
+	}
+	block, files := corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem
+	ofDriver := disk("other", "", block)
+	ofDriver.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "ebs.csi.aws.com", VolumeHandle: "vol-1"}}
+	local := disk("other", "", block)
+	local.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/dev/x"}}
+	for name, tc := range map[string]struct {
+		origin, other *corev1.PersistentVolume
+		used          bool
+	}{
+		"in-tree beside in-tree":               {disk("pv", "vol-1", block), disk("other", "vol-1", block), true},
+		"in-tree with files":                   {disk("pv", "vol-1", block), disk("other", "vol-1", files), true},
+		"in-tree with a zone":                  {disk("pv", "vol-1", block), disk("other", "aws://eu-1a/vol-1", files), true},
+		"in-tree beside one of the CSI driver": {disk("pv", "vol-1", block), ofDriver, true},
+		"another disk":                         {disk("pv", "vol-1", block), disk("other", "vol-2", block), false},
+		"no driver":                            {disk("pv", "vol-1", block), local, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := New(Config{Client: fake.NewClientBuilder().WithObjects(tc.origin, tc.other).Build()})
+			_, err := b.lookCreate(t.Context(), "v", backend.Request{Origin: volume.Origin{PV: "pv"}})
+			if tc.used {
+				want(t, err, volume.ErrInUse, "other", "the only one")
+				return
+			}
+			must(t, err)
+		})
+	}
+}
+
+// TestDecideTake: the claim of an origin that was there is a new record's of the name, whoever is
+// admitted; one that was made for a request stays that one's.
+func TestDecideTake(t *testing.T) {
+	static := of(to("a", "1"), map[string]string{annotationStatic: "pv"})
+	made := of(nil, nil)
+	for _, f := range []facts{static, made} {
+		f.claim.Labels = map[string]string{LabelOwner: "before"}
+	}
+	req := backend.Request{UID: "now", Origin: volume.Origin{PV: "pv"}}
+	step, err := decideCreate("v", createFacts{facts: static}, req)
+	if err != nil || step != createTake {
+		t.Errorf("of an origin that was there: %d, %v", step, err)
+	}
+	req.Origin.PV = "another"
+	_, err = decideCreate("v", createFacts{facts: static}, req)
+	want(t, err, volume.ErrExists)
+	_, err = decideCreate("v", createFacts{facts: made}, backend.Request{UID: "now", SizeBytes: mib, Origin: volume.Origin{StorageClass: "class"}})
+	want(t, err, volume.ErrExists, "owner")
+	static.claim.DeletionTimestamp = ptr.To(metav1.Now())
+	_, err = decideCreate("v", createFacts{facts: static}, backend.Request{UID: "now", Origin: volume.Origin{PV: "pv"}})
+	want(t, err, volume.ErrBusy)
+}
