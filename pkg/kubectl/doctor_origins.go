@@ -13,6 +13,10 @@ import (
 // controller makes of volumes of other CSI drivers.
 const originLabel = "nearflash.io/volume"
 
+// remedyNoRecord is for an origin without a record: no volume of another driver can be adopted by
+// an attribute of its PersistentVolume, as one of the storage server can.
+const remedyNoRecord = "restore the CachedVolume from a backup (docs/how-to/recover-a-lost-cluster.md, Volumes over other drivers; adopt is not for them)"
+
 // originFacts are those claims and VolumeAttachments. Problem says why they could not be read.
 type originFacts struct {
 	claims      []corev1.PersistentVolumeClaim
@@ -59,7 +63,7 @@ func checkOrigins(d *diagnosis, f *clusterFacts, now time.Time) {
 		id := claim.Labels[originLabel]
 		claims[id] = claim
 		if !known[id] {
-			d.add(sevWarning, claimName(claim), "restore the CachedVolume (docs/how-to/recover-a-lost-cluster.md); nothing deletes the data without it",
+			d.add(sevWarning, claimName(claim), remedyNoRecord+"; nothing deletes the data without it",
 				"is the origin of volume %s, which has no CachedVolume; its data are on PersistentVolume %s", id, orNone(claim.Spec.VolumeName))
 		}
 	}
@@ -105,7 +109,7 @@ func checkAttachment(d *diagnosis, a *storagev1.VolumeAttachment, known map[stri
 		d.add(sevWarning, object, remedy, "the origin of volume %s cannot be detached from node %s: %s", id, a.Spec.NodeName, e.Message)
 	}
 	if !known[id] {
-		d.add(sevWarning, object, "restore the CachedVolume (docs/how-to/recover-a-lost-cluster.md)",
+		d.add(sevWarning, object, remedyNoRecord,
 			"has the origin of volume %s attached to node %s, and the volume has no CachedVolume; unflushed writes may be on that node", id, a.Spec.NodeName)
 	}
 }
