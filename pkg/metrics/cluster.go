@@ -66,20 +66,33 @@ func (c *Cluster) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
+	leads := false
 	select {
 	case <-c.Leads:
+		leads = true
 	default:
+	}
+	own := emitter{c.descs, ch, nil}
+	if own.put(nameControllerLeads, number(leads)); !leads {
 		return
+	}
+	for _, s := range c.Storage() {
+		emitter{c.descs, ch, []string{s.Address}}.storage(s)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
 	facts, err := c.Gather(ctx)
-	if err != nil {
-		d := c.descs[nameAtRiskLost].Desc
-		ch <- prometheus.NewInvalidMetric(d, err) // the scrape fails: silence would look like health
+	if own.put(nameControllerSees, number(err == nil)); err != nil {
+		// The reason gets into the log. What else there is is served all the same (Handler).
+		ch <- prometheus.NewInvalidMetric(c.descs[nameAtRiskLost].Desc, err)
 		return
 	}
-	for _, r := range atRisk(&facts) {
+	c.records(ch, &facts)
+}
+
+// records emits what the records of volumes and nodes say.
+func (c *Cluster) records(ch chan<- prometheus.Metric, facts *ClusterFacts) {
+	for _, r := range atRisk(facts) {
 		e := emitter{c.descs, ch, []string{r.pv, r.namespace, r.claim, r.node}}
 		e.put(nameAtRiskLost, number(r.lost))
 		if r.bytes != nil {
@@ -89,18 +102,15 @@ func (c *Cluster) Collect(ch chan<- prometheus.Metric) {
 			e.put(nameAtRiskAge, max(0, c.Now().Sub(r.since).Seconds()))
 		}
 	}
-	for _, n := range nodesOf(&facts) {
+	for _, n := range nodesOf(facts) {
 		e := emitter{c.descs, ch, []string{n.name}}
 		e.put(nameNodeRegistered, number(n.registered))
 		if n.devices {
 			e.put(nameNodePoolReady, number(n.ready))
 		}
 	}
-	for outcome, n := range movesOf(&facts) {
+	for outcome, n := range movesOf(facts) {
 		emitter{c.descs, ch, nil}.put(nameClusterMoves, float64(n), outcome)
-	}
-	for _, s := range c.Storage() {
-		emitter{c.descs, ch, []string{s.Address}}.storage(s)
 	}
 }
 

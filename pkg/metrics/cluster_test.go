@@ -3,6 +3,8 @@ package metrics_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +80,8 @@ nearflash_cachemigrations{outcome="completed"} 0
 nearflash_cachemigrations{outcome="ended"} 0
 nearflash_cachemigrations{outcome="failed"} 2
 nearflash_cachemigrations{outcome="running"} 1
+nearflash_controller_cluster_visible 1
+nearflash_controller_leads 1
 nearflash_node_plugin_registered{node="bare"} 1
 nearflash_node_plugin_registered{node="down"} 0
 nearflash_node_plugin_registered{node="fresh"} 0
@@ -102,10 +106,17 @@ nearflash_unflushed_volume_node_lost{namespace="",node="gone",pv="nameless",pvc=
 nearflash_unflushed_volume_node_lost{namespace="shop",node="down",pv="pv-waits",pvc="claim-waits"} 1
 nearflash_unflushed_volume_node_lost{namespace="shop",node="up",pv="pv-flushes",pvc="claim-flushes"} 0
 `
+	if err := testutil.CollectAndCompare(newCluster(true, clusterFacts(), nil), withHelp(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// withHelp is the text of gauges with the lines that the format wants before each.
+func withHelp(want string) *strings.Reader {
 	var text strings.Builder
 	last := ""
 	for line := range strings.Lines(strings.TrimPrefix(want, "\n")) {
-		if name, _, _ := strings.Cut(line, "{"); name != last {
+		if name := line[:strings.IndexAny(line, "{ ")]; name != last {
 			last = name
 			for _, m := range metrics.Table() {
 				if m.Name == name {
@@ -115,19 +126,30 @@ nearflash_unflushed_volume_node_lost{namespace="shop",node="up",pv="pv-flushes",
 		}
 		text.WriteString(line)
 	}
-	if err := testutil.CollectAndCompare(newCluster(true, clusterFacts(), nil), strings.NewReader(text.String())); err != nil {
+	return strings.NewReader(text.String())
+}
+
+// TestClusterDoesNotLead: of several controllers one exports figures, and each whether it leads.
+func TestClusterDoesNotLead(t *testing.T) {
+	if err := testutil.CollectAndCompare(newCluster(false, clusterFacts(), nil), withHelp("nearflash_controller_leads 0\n")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestClusterSilent: of several controllers one exports; one that cannot know fails the scrape.
-func TestClusterSilent(t *testing.T) {
-	if n := testutil.CollectAndCount(newCluster(false, clusterFacts(), nil)); n != 0 {
-		t.Errorf("a controller that does not lead exports %d series", n)
-	}
+// TestClusterBlind: a scrape of a controller that cannot read the records says so, and has what
+// does not rest on them.
+func TestClusterBlind(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(newCluster(true, metrics.ClusterFacts{}, errors.New("no informers")))
 	if _, err := r.Gather(); err == nil || !strings.Contains(err.Error(), "no informers") {
-		t.Errorf("a scrape without facts: %v", err)
+		t.Errorf("the log would lack the reason: %v", err)
+	}
+	answer := httptest.NewRecorder()
+	metrics.Handler(t.Context(), r).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	body := answer.Body.String()
+	for _, want := range []string{"nearflash_controller_leads 1", "nearflash_controller_cluster_visible 0", `nearflash_storage_server_up{address="a:1"} 1`} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("status %d, %q is not in:\n%s", answer.Code, want, body)
+		}
 	}
 }

@@ -167,7 +167,8 @@ func figure(name string, s subject, labels map[string]string, i int) float64 {
 		return 1
 	case "pool_capacity_bytes", "volume_cache_size_bytes", "volume_hydration_size_bytes":
 		return 1e6
-	case "pool_ready", "pool_device_healthy", "node_plugin_registered", "node_pool_ready", "pass_success", "volume_cached", "volume_healthy", "storage_server_up", "storage_server_healthy":
+	case "pool_ready", "pool_device_healthy", "node_plugin_registered", "node_pool_ready", "pass_success", "volume_cached", "volume_healthy", "storage_server_up", "storage_server_healthy",
+		"controller_leads", "controller_cluster_visible":
 		return truth(!wrong(name, s, i))
 	case "unflushed_volume_node_lost":
 		return truth(wrong(name, s, i))
@@ -218,13 +219,13 @@ func (f *promFile) add(m metrics.Metric, name string) {
 			if name == "ALERTS" {
 				text = append(text, alertLabels(s)...)
 			}
-			f.series(m.Type, name, s, strings.Join(text, ","), labels)
+			f.series(m.Type, name, s, text, labels)
 		}
 	}
 }
 
 // series writes the samples of a series.
-func (f *promFile) series(kind metrics.Type, name string, s subject, text string, labels map[string]string) {
+func (f *promFile) series(kind metrics.Type, name string, s subject, text []string, labels map[string]string) {
 	sum := 0.0
 	for i := range steps {
 		value := figure(name, s, labels, i)
@@ -236,7 +237,7 @@ func (f *promFile) series(kind metrics.Type, name string, s subject, text string
 		if s.restarted() && i >= steps/2 {
 			pod = "after"
 		}
-		fmt.Fprintf(f, "%s{%s,%s} %g %d\n", name, text, label("pod", pod), value, begin.Add(time.Duration(i)*step).Unix())
+		fmt.Fprintf(f, "%s{%s} %g %d\n", name, strings.Join(append(slices.Clone(text), label("pod", pod)), ","), value, begin.Add(time.Duration(i)*step).Unix())
 	}
 }
 
