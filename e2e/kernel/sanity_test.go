@@ -21,7 +21,6 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
-	"google.golang.org/grpc/credentials"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -120,11 +119,11 @@ func (m *machine) serveTLS(ctx context.Context, dir string) targetclient.Config 
 	m.certificate(dir, "server", ca, caKey)
 	m.certificate(dir, "client", ca, caKey)
 	file := func(name string) string { return filepath.Join(dir, name) }
-	conf, err := target.ServerTLS(target.TLSConfig{CertFile: file("server.crt"), KeyFile: file("server.key"), ClientCAFile: file("ca.crt")})
+	tls := target.TLSConfig{CertFile: file("server.crt"), KeyFile: file("server.key"), ClientCAFile: file("ca.crt")}
+	g, err := target.NewGRPC(logr.Discard(), tls, target.NewServer(m.svc, "test"))
 	mustPass(m.t, "TLS", err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	mustPass(m.t, "listen", err)
-	g := target.NewGRPC(logr.Discard(), credentials.NewTLS(conf), target.NewServer(m.svc, "test"))
 	go func() { _ = g.Serve(l) }()
 	context.AfterFunc(ctx, g.Stop)
 	return targetclient.Config{

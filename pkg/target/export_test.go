@@ -3,7 +3,9 @@ package target
 import (
 	"context"
 	"net"
+	"time"
 
+	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
 )
 
@@ -15,6 +17,11 @@ func RestoreVolume(ctx context.Context, s *Service, name string) error {
 // Serve is what Run does once the exports are back.
 func Serve(ctx context.Context, s *Service, server *grpc.Server, lis net.Listener) error {
 	return serve(ctx, s, server, lis)
+}
+
+// NewShortLivedGRPC is NewGRPC with connections that do not get old.
+func NewShortLivedGRPC(log logr.Logger, c TLSConfig, srv *Server, age time.Duration) (*grpc.Server, error) {
+	return newGRPC(log, c, srv, age)
 }
 
 // ServeMetrics is what Run does with the listener of metrics.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -14,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -91,39 +88,5 @@ func logCalls(log logr.Logger, durations *prometheus.HistogramVec) grpc.UnarySer
 			}
 		}()
 		return handler(logr.NewContext(ctx, log), req)
-	}
-}
-
-// clientName is the common name in the client's certificate.
-func clientName(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return ""
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.PeerCertificates) == 0 {
-		return ""
-	}
-	return info.State.PeerCertificates[0].Subject.CommonName
-}
-
-// allowClients refuses clients by the name in their certificate. It answers with a
-// status and does not fail the handshake: of TLS 1.3 a client's half may be done
-// by then, and all it would see is a connection that breaks.
-func allowClients(allowed []string) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if len(allowed) == 0 {
-			return handler(ctx, req)
-		}
-		name := ""
-		if p, ok := peer.FromContext(ctx); ok {
-			if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
-				name = info.State.PeerCertificates[0].Subject.CommonName
-			}
-		}
-		if !slices.Contains(allowed, name) {
-			return nil, status.Errorf(codes.PermissionDenied, "client %q is not in tls.allowedClientNames", name)
-		}
-		return handler(ctx, req)
 	}
 }

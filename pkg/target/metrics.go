@@ -157,12 +157,13 @@ func serveMetrics(ctx context.Context, cfg Config, srv *Server, lis net.Listener
 	)
 	handler := metrics.Handler(ctx, registry)
 	if cfg.Metrics.encrypted() {
-		conf, err := cfg.metricsTLS().config()
+		files := cfg.metricsTLS()
+		conf, err := files.config()
 		if err != nil {
 			cancel()
 			return nil, errors.Join(err, lis.Close())
 		}
-		lis, handler = tls.NewListener(lis, conf), onlyNamed(cfg.Metrics.AllowedClientNames, handler)
+		lis, handler = tls.NewListener(lis, conf), onlyTrusted(files, onlyNamed(cfg.Metrics.AllowedClientNames, handler))
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -189,6 +190,19 @@ func onlyNamed(allowed []string, handler http.Handler) http.Handler {
 		}
 		if len(allowed) > 0 && !slices.Contains(allowed, name) {
 			http.Error(w, "the client's name is not in metrics.allowedClientNames", http.StatusForbidden)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// onlyTrusted refuses clients whose certificate is not good any more, as judgeClients does, and
+// ends their connections.
+func onlyTrusted(files tlsFiles, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := files.trusted(r.TLS.PeerCertificates); err != nil {
+			w.Header().Set("Connection", "close")
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		handler.ServeHTTP(w, r)

@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/target/lvol/lvoltest"
@@ -319,15 +318,16 @@ func TestCallsAreCounted(t *testing.T) {
 	x := withMetrics(t, target.MetricsConfig{Listen: "127.0.0.1:9811"}, nil)
 	x.ca.issue("controller")
 	x.ca.issue("somebody")
-	conf, err := target.ServerTLS(x.m.cfg.TLS)
-	if err != nil {
-		t.Fatal(err)
-	}
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := target.NewGRPC(logr.Discard(), credentials.NewTLS(conf), x.srv, "controller")
+	conf := x.m.cfg.TLS
+	conf.AllowedClientNames = []string{"controller"}
+	g, err := target.NewGRPC(logr.Discard(), conf, x.srv)
+	if err != nil {
+		t.Fatal(err)
+	}
 	serveUntilEnd(t, g, lis)
 	c := connect(t, x.ca.client(lis.Addr().String(), "controller"))
 	_, createErr := c.CreateVolume(t.Context(), "v1", 8*mib, targetclient.Thin)
@@ -412,6 +412,43 @@ func TestMetricsTLS(t *testing.T) {
 			t.Errorf("without a certificate: %d", code)
 		}
 	})
+}
+
+// TestMetricsWithdrawnCA: a scraper keeps its connection, and is refused on it once its CA is taken out of the file.
+func TestMetricsWithdrawnCA(t *testing.T) {
+	scrapers, next := newAuthority(t, "scrapers"), newAuthority(t, "next")
+	scrapers.issue("prometheus")
+	x := withMetrics(t, target.MetricsConfig{Listen: "192.0.2.1:9811", ClientCAFile: scrapers.file("ca.pem")}, nil)
+	pair, err := tls.LoadX509KeyPair(scrapers.file("prometheus.pem"), scrapers.file("prometheus-key.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(x.ca.cert)
+	kept := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13}}
+	defer kept.CloseIdleConnections()
+	scrape := func() (code int, closed bool) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+x.address+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Timeout: 10 * time.Second, Transport: kept}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil { // the connection is kept for the next
+			t.Fatal(err)
+		}
+		return resp.StatusCode, resp.Close
+	}
+	if code, closed := scrape(); code != http.StatusOK || closed {
+		t.Fatalf("status %d, connection closed: %v", code, closed)
+	}
+	scrapers.copyOver(next, "ca.pem")
+	if code, closed := scrape(); code != http.StatusForbidden || !closed {
+		t.Errorf("with a CA that was withdrawn: status %d, connection closed: %v", code, closed)
+	}
 }
 
 // TestMetricsAddress: without one nothing is served; one that is taken keeps the server from

@@ -82,10 +82,16 @@ func (a *authority) file(name string) string { return filepath.Join(a.dir, name)
 // issue writes cn.pem and cn-key.pem.
 func (a *authority) issue(cn string) {
 	a.t.Helper()
+	a.issueUntil(cn, time.Now().Add(time.Hour))
+}
+
+// issueUntil is issue with an end.
+func (a *authority) issueUntil(cn string, end time.Time) {
+	a.t.Helper()
 	key := a.newKey()
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: cn},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		DNSNames: []string{"storage.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 	}
@@ -109,17 +115,25 @@ func (a *authority) client(address, cn string) targetclient.Config {
 func serve(t *testing.T, svc *target.Service, ca *authority, log logr.Logger, allowed ...string) string {
 	t.Helper()
 	ca.issue("server")
-	conf, err := target.ServerTLS(target.TLSConfig{
-		CertFile: ca.file("server.pem"), KeyFile: ca.file("server-key.pem"), ClientCAFile: ca.file("ca.pem"),
-	})
+	g, err := target.NewGRPC(log, ca.server(allowed...), target.NewServer(svc, "v9"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	return listen(t, g)
+}
+
+// server is the configuration of a server that trusts the CA's clients.
+func (a *authority) server(allowed ...string) target.TLSConfig {
+	return target.TLSConfig{CertFile: a.file("server.pem"), KeyFile: a.file("server-key.pem"), ClientCAFile: a.file("ca.pem"), AllowedClientNames: allowed}
+}
+
+// listen serves on a real socket until the test ends.
+func listen(t *testing.T, g *grpc.Server) (address string) {
+	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := target.NewGRPC(log, credentials.NewTLS(conf), target.NewServer(svc, "v9"), allowed...)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := g.Serve(lis); err != nil {
@@ -218,15 +232,7 @@ func TestRenewedCertificates(t *testing.T) {
 	next := newAuthority(t, "next")
 	next.issue("controller")
 	next.issue("server")
-	for _, f := range []string{"ca.pem", "server.pem", "server-key.pem"} {
-		b, err := os.ReadFile(next.file(f))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(ca.file(f), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	ca.copyOver(next, "ca.pem", "server.pem", "server-key.pem")
 	if _, err := connect(t, next.client(address, "controller")).Health(t.Context()); err != nil {
 		t.Errorf("new certificate: %v", err)
 	}
@@ -234,6 +240,117 @@ func TestRenewedCertificates(t *testing.T) {
 	defer cancel()
 	if _, err := connect(t, ca.client(address, "controller")).Health(ctx); err == nil {
 		t.Error("the former CA's client is still let in")
+	}
+}
+
+// calls calls until an answer is as wanted: a connection that the server ends is noticed a
+// moment later.
+func calls(t *testing.T, c *targetclient.Client, want error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		_, err = c.Health(ctx)
+		cancel()
+		if errors.Is(err, want) {
+			return
+		}
+	}
+	t.Errorf("got %v, want %v", err, want)
+}
+
+// copyOver gives files of a the content of those of from.
+func (a *authority) copyOver(from *authority, names ...string) {
+	a.t.Helper()
+	for _, name := range names {
+		b, err := os.ReadFile(from.file(name))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		if err := os.WriteFile(a.file(name), b, 0o600); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+}
+
+// TestWithdrawnCA: whoever is connected with a certificate of a CA that is taken out of the file is
+// refused at the next call, and cannot connect any more; the file that cannot be read refuses for
+// as long.
+func TestWithdrawnCA(t *testing.T) {
+	svc, _ := started(t)
+	ca, next := newAuthority(t, "ca"), newAuthority(t, "next")
+	ca.issue("controller")
+	c := connect(t, ca.client(serve(t, svc, ca, logr.Discard()), "controller"))
+	if _, err := c.Health(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(ca.file("ca.pem"), ca.file("away.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Health(t.Context()); !errors.Is(err, targetclient.ErrUnavailable) {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.Rename(ca.file("away.pem"), ca.file("ca.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Health(t.Context()); err != nil {
+		t.Errorf("with the file again: %v", err)
+	}
+	ca.copyOver(next, "ca.pem")
+	if _, err := c.CreateVolume(t.Context(), "v1", 8*mib, targetclient.Thin); !errors.Is(err, targetclient.ErrUnavailable) || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("the withdrawn client's call: %v", err)
+	}
+	if _, err := svc.GetVolume(t.Context(), "v1"); err == nil {
+		t.Error("the withdrawn client has made a volume")
+	}
+}
+
+// TestExpiredConnection: a certificate that ends takes its connection along, and one that is
+// renewed in time is shown by the next.
+func TestExpiredConnection(t *testing.T) {
+	svc, _ := started(t)
+	ca := newAuthority(t, "ca")
+	ca.issueUntil("controller", time.Now().Add(3*time.Second))
+	c := connect(t, ca.client(serve(t, svc, ca, logr.Discard()), "controller"))
+	calls(t, c, nil)
+	calls(t, c, targetclient.ErrUnavailable)
+	ca.issue("controller")
+	calls(t, c, nil)
+	if _, client := c.CertificatesEnd(); time.Until(client) < time.Minute {
+		t.Errorf("the connection has the certificate of before, which ends %s", client)
+	}
+}
+
+// TestRenewedCertificateIsSeen: both ends show what they have now, however long the client is
+// connected, and no call fails of it.
+func TestRenewedCertificateIsSeen(t *testing.T) {
+	svc, _ := started(t)
+	ca := newAuthority(t, "ca")
+	soon := time.Now().Add(30 * time.Minute)
+	ca.issueUntil("controller", soon)
+	ca.issueUntil("server", soon)
+	g, err := target.NewShortLivedGRPC(logr.Discard(), ca.server(), target.NewServer(svc, "v9"), time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, ca.client(listen(t, g), "controller"))
+	if _, err := c.Health(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ca.issue("controller")
+	ca.issue("server")
+	late := func(end time.Time) bool { return end.After(soon.Add(time.Minute)) }
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := c.Health(t.Context()); err != nil {
+			t.Fatalf("a call when a connection got old: %v", err)
+		}
+		server, client := c.CertificatesEnd()
+		if late(server) && late(client) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("certificates that end %s and %s are still the connection's", server, client)
+		}
 	}
 }
 

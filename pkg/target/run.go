@@ -26,14 +26,16 @@ const (
 	repairInterval = 30 * time.Second
 	// drainTimeout is how long running calls may take once the server stops.
 	drainTimeout = 10 * time.Second
+	// connectionAge is how old a connection gets. Its client makes another one, without a call
+	// that fails, and both sides show the certificates that they have then.
+	connectionAge = 10 * time.Minute
 )
 
 // Run serves until ctx ends: preflight, restore of the exports, then the gRPC
 // service. The exports outlive it in the kernel.
 func Run(ctx context.Context, cfg Config, version string) error {
 	run := hostexec.New()
-	tlsConfig, err := ServerTLS(cfg.TLS)
-	if err != nil {
+	if err := cfg.CheckTLS(); err != nil {
 		return err
 	}
 	if err := NewHost(run).Preflight(ctx); err != nil {
@@ -66,17 +68,31 @@ func Run(ctx context.Context, cfg Config, version string) error {
 		return errors.Join(err, lis.Close())
 	}
 	defer stopMetrics()
-	server := NewGRPC(logr.FromContextOrDiscard(ctx), credentials.NewTLS(tlsConfig), face, cfg.TLS.AllowedClientNames...)
+	server, err := NewGRPC(logr.FromContextOrDiscard(ctx), cfg.TLS, face)
+	if err != nil {
+		return errors.Join(err, lis.Close())
+	}
 	return serve(ctx, svc, server, lis)
 }
 
-// NewGRPC returns a gRPC server with the service registered. With allowed names,
-// clients whose certificates have another common name are refused.
-func NewGRPC(log logr.Logger, creds credentials.TransportCredentials, srv *Server, allowed ...string) *grpc.Server {
-	g := grpc.NewServer(grpc.Creds(creds), grpc.ChainUnaryInterceptor(logCalls(log, srv.calls), allowClients(allowed), readEpoch),
+// NewGRPC returns a gRPC server with the service registered, over ServerTLS. At each call
+// a client is refused whose certificate is not good any more, or, with allowed names, has
+// another one.
+func NewGRPC(log logr.Logger, c TLSConfig, srv *Server) (*grpc.Server, error) {
+	return newGRPC(log, c, srv, connectionAge)
+}
+
+func newGRPC(log logr.Logger, c TLSConfig, srv *Server, age time.Duration) (*grpc.Server, error) {
+	conf, err := ServerTLS(c)
+	if err != nil {
+		return nil, err
+	}
+	g := grpc.NewServer(grpc.Creds(endable{credentials.NewTLS(conf)}),
+		grpc.ChainUnaryInterceptor(logCalls(log, srv.calls), judgeClients(c.files()), allowClients(c.AllowedClientNames), readEpoch),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: age}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}))
 	targetpb.RegisterTargetServer(g, srv)
-	return g
+	return g, nil
 }
 
 func serve(ctx context.Context, svc *Service, server *grpc.Server, lis net.Listener) error {

@@ -11,12 +11,16 @@ import (
 )
 
 // ServerTLS returns the TLS configuration of the service: TLS 1.3, and clients
-// must show a certificate of the client CA. Whether its name is allowed is for
-// NewGRPC to say. The files are read again for each new
-// connection, so that renewed certificates need no restart. It fails if they
-// cannot be used now.
+// must show a certificate of the client CA. Whether its name is allowed, and whether
+// it is still good at a later call, is for NewGRPC to say. The files are read again
+// for each new connection, so that renewed certificates need no restart. It fails if
+// they cannot be used now.
 func ServerTLS(c TLSConfig) (*tls.Config, error) {
-	return tlsFiles{TLSConfig: c, caKey: "tls.clientCAFile", protocol: "h2"}.config()
+	return c.files().config()
+}
+
+func (c TLSConfig) files() tlsFiles {
+	return tlsFiles{TLSConfig: c, caKey: "tls.clientCAFile", protocol: "h2"}
 }
 
 // CheckTLS makes sure that all files of certificates can be used.
@@ -63,13 +67,9 @@ func (f tlsFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls.certFile, tls.keyFile: %w", err)
 	}
-	ca, err := os.ReadFile(f.ClientCAFile)
+	pool, err := f.clientCAs()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.caKey, err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("%s: no certificate in %s", f.caKey, f.ClientCAFile)
+		return nil, err
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nearflash/nearflash/pkg/backend"
 	"github.com/nearflash/nearflash/pkg/backend/backendtest"
@@ -186,9 +185,9 @@ func startServer(t *testing.T) *server {
 	}
 	svc := target.NewService(t.Context(), cfg, vols, store, lio.NewTree(liotest.New()))
 	t.Cleanup(svc.Close)
-	tlsConfig, err := target.ServerTLS(target.TLSConfig{
-		CertFile: s.file("server.pem"), KeyFile: s.file("server-key.pem"), ClientCAFile: s.file("ca.pem"),
-	})
+	g, err := target.NewGRPC(logr.Discard(), target.TLSConfig{
+		CertFile: s.file("server.pem"), KeyFile: s.file("server-key.pem"), ClientCAFile: s.file("ca.pem"), AllowedClientNames: []string{"controller"},
+	}, target.NewServer(svc, "v9"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +195,6 @@ func startServer(t *testing.T) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := target.NewGRPC(logr.Discard(), credentials.NewTLS(tlsConfig), target.NewServer(svc, "v9"), "controller")
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
 	t.Cleanup(func() {

@@ -146,6 +146,7 @@ func typed(err error) error {
 		codes.FailedPrecondition: ErrInUse,
 		codes.DeadlineExceeded:   ErrInProgress,
 		codes.Unavailable:        ErrUnavailable,
+		codes.Unauthenticated:    ErrUnavailable, // the certificate, as a handshake that fails; the next call makes a connection
 		codes.PermissionDenied:   ErrDenied,
 		codes.Unimplemented:      ErrUnknownCall,
 	}[st.Code()]
