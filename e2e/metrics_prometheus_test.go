@@ -54,16 +54,21 @@ var _ = Describe("Prometheus", Label("metrics", "lab"), func() {
 		expectDashboard(ctx, p)
 		Expect(p.awaitAlert(ctx, "NearflashPoolNearlyFull", map[string]string{"node": nodeA, "severity": "warning"})).To(Succeed())
 
+		By("seeing no alert about a volume that has its cache")
+		quiet, err := p.alerts(ctx, "NearflashVolumeUncached", map[string]string{"node": nodeA})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(quiet).To(BeEmpty(), "the rules have been evaluated, and every volume of the node has its cache")
+
 		By("attaching a volume for whose cache there is no room")
 		small, err := s.volume(ctx, volumeSpec{name: "small", mode: v1alpha1.CacheModeWritethrough, kind: block, size: tenth, cacheSize: tenth})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(small.start(ctx, nodeA)).To(Succeed())
 		Expect(small.expectUncached(ctx, v1alpha1.ReasonPoolFull)).To(Succeed())
-		labels := map[string]string{"pv": small.PV, "namespace": s.name, "pvc": "small", "node": nodeA}
+		labels := map[string]string{"node": nodeA, "severity": "warning"}
 		Expect(p.awaitAlert(ctx, "NearflashVolumeUncached", labels)).To(Succeed())
-		quiet, err := p.alerts(ctx, "NearflashVolumeUncached", map[string]string{"pv": big.PV})
+		loud, err := p.alerts(ctx, "NearflashVolumeUncached", labels)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(quiet).To(BeEmpty(), "the alert is raised for a volume that has its cache")
+		Expect(loud).To(HaveExactElements(HaveField("value", 1.0)), "the node has two volumes, of which one has its cache")
 
 		By("giving the room up, so that the running pod gets its cache")
 		Expect(big.stop(ctx)).To(Succeed())
@@ -305,26 +310,32 @@ func (p *prometheus) await(ctx context.Context, expr string, ok func([]series) b
 	})
 }
 
-// alerts are those of a name and with some labels that are firing.
-func (p *prometheus) alerts(ctx context.Context, name string, labels map[string]string) ([]map[string]string, error) {
+// alerts are those of a name and with some labels that are firing, with the values of their rules.
+func (p *prometheus) alerts(ctx context.Context, name string, labels map[string]string) ([]series, error) {
 	var data struct {
 		Alerts []struct {
 			Labels map[string]string `json:"labels"`
 			State  string            `json:"state"`
+			Value  string            `json:"value"`
 		} `json:"alerts"`
 	}
 	if err := p.get(ctx, "/api/v1/alerts", &data); err != nil {
 		return nil, err
 	}
-	var firing []map[string]string
+	var firing []series
 	for _, a := range data.Alerts {
 		matches := a.State == "firing" && a.Labels["alertname"] == name
 		for label, value := range labels {
 			matches = matches && a.Labels[label] == value
 		}
-		if matches {
-			firing = append(firing, a.Labels)
+		if !matches {
+			continue
 		}
+		value, err := strconv.ParseFloat(a.Value, 64)
+		if err != nil {
+			return nil, fmt.Errorf("alert %s: %w", name, err)
+		}
+		firing = append(firing, series{a.Labels, value})
 	}
 	return firing, nil
 }
