@@ -110,7 +110,7 @@ func TestModify(t *testing.T) {
 		"more than the most": {
 			now:     with(writethrough(), func(s *volume.Spec) { s.MaxCacheBytes = 1 << 30 }),
 			params:  map[string]string{"cacheSize": "2Gi"},
-			wantErr: `invalid argument: mutable parameter cacheSize: "2147483648" is more than the volume's maxCacheSize of 1073741824 bytes; accepted are at most that, or a percentage of the volume, which is cut down to it`,
+			wantErr: `invalid argument: mutable parameter cacheSize: "2Gi" is more than the volume's maxCacheSize of 1073741824 bytes; accepted are at most that, or a percentage of the volume, which is cut down to it`,
 		},
 		"the most is the class's": {now: writethrough(), params: map[string]string{"maxCacheSize": "2Gi"},
 			wantErr: `invalid argument: unknown mutable parameter "maxCacheSize" (value "2Gi"); accepted are cacheMode, cacheSize, acceptDirtyLoss, maxDirtyBytes, maxDirtyAge, warmStart, warmStartMethod, warmStartBandwidth, warmStartDeadline`},
@@ -174,9 +174,9 @@ func TestModify(t *testing.T) {
 		"consent for nothing": {now: writethrough(), params: map[string]string{"acceptDirtyLoss": "node-loss"},
 			wantErr: `invalid argument: mutable parameter acceptDirtyLoss: "node-loss" contradicts cacheMode writethrough, which loses no acknowledged write; accepted with it is none`},
 		"size without a cache": {now: uncached(), params: map[string]string{"cacheSize": "1Gi"},
-			wantErr: `invalid argument: mutable parameter cacheSize: "1073741824" contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of writethrough or writeback`},
+			wantErr: `invalid argument: mutable parameter cacheSize: "1Gi" contradicts cacheMode none, which has no cache; leave cacheSize out, or give a cacheMode of writethrough or writeback`},
 		"size smaller than a chunk": {now: chunked, params: map[string]string{"cacheSize": "512Ki"},
-			wantErr: `invalid argument: mutable parameter cacheSize: "524288" gives a cache of 524288 bytes, which is 0 blocks of the volume's chunkSize 1048576, which cannot be changed; accepted are 1 to 1000000 blocks`},
+			wantErr: `invalid argument: mutable parameter cacheSize: "512Ki" gives a cache of 524288 bytes, which is 0 blocks of the volume's chunkSize 1048576, which cannot be changed; accepted are 1 to 1000000 blocks`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

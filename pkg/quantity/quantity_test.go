@@ -156,3 +156,21 @@ func checkError(t *testing.T, err error, want string) {
 		t.Errorf("error\n got: %s\nwant: %s", got, want)
 	}
 }
+
+// TestSizeString: what a record gets is for people, and is read as the same size again.
+func TestSizeString(t *testing.T) {
+	for text, size := range map[string]volume.Size{
+		"1Gi": {Bytes: 1 << 30}, "1536Mi": {Bytes: 3 << 29}, "107374182": {Bytes: 107374182}, "1048577": {Bytes: 1<<20 + 1}, "1Ki": {Bytes: 1024},
+		"1023": {Bytes: 1023}, "1024Pi": {Bytes: 1 << 60}, "1Pi": {Bytes: 1 << 50}, "10%": {Percent: 10},
+	} {
+		if got := size.String(); got != text {
+			t.Errorf("%d bytes, %d %%: %s, want %s", size.Bytes, size.Percent, got, text)
+		}
+		if got, err := Size(text); err != nil || got != size {
+			t.Errorf("%s is read as %+v, %v, want %+v", text, got, err, size)
+		}
+	}
+	if text := (volume.Size{}).String(); text != "" {
+		t.Errorf("no size: %q", text)
+	}
+}

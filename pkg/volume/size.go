@@ -12,7 +12,11 @@ type Size struct {
 // IsZero reports whether no size was given.
 func (s Size) IsZero() bool { return s == Size{} }
 
-// String returns the form that quantity.Size accepts.
+// units are those that CachedVolume takes. Ei is not one of them.
+var units = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}
+
+// String returns the form that quantity.Size accepts, exact and with the largest unit of which it
+// is a whole number: 1Gi, 1536Mi, 4097, 10%. `kubectl get cvol` shows it to people.
 func (s Size) String() string {
 	switch {
 	case s.IsZero():
@@ -20,7 +24,11 @@ func (s Size) String() string {
 	case s.Percent != 0:
 		return strconv.Itoa(s.Percent) + "%"
 	default:
-		return strconv.FormatInt(s.Bytes, 10)
+		n, unit := s.Bytes, 0
+		for n%1024 == 0 && unit < len(units)-1 {
+			n, unit = n/1024, unit+1
+		}
+		return strconv.FormatInt(n, 10) + units[unit]
 	}
 }
 
