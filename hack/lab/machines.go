@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -55,6 +56,21 @@ func readInput(f *os.File) ([]byte, error) {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
 	return b, nil
+}
+
+func newTarget(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "target [PROGRAM]",
+		Short: "Replace the storage server's program, by another or by the checkout's, and restart it",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lab, err := o.labUp()
+			if err != nil {
+				return err
+			}
+			return lab.ReplaceTarget(cmd.Context(), strings.Join(args, ""))
+		},
+	}
 }
 
 func newKill(o *options) *cobra.Command {

@@ -55,8 +55,8 @@ func newRoot() *cobra.Command {
 		"the lab's identity (default: derived from the checkout's path; environment: "+idEnv+")")
 	root.AddCommand(
 		newUp(o), newDown(o), newStatus(o), newLogs(o),
-		newRun(o), newKubeconfig(o), newExec(o), newKill(o), newStart(o), newMachine(o), newDisk(o), newOrigin(o), newSSH(o), newNet(o), newControl(o),
-		newImages(o), newGuest(o), artifact.Command(),
+		newRun(o), newKubeconfig(o), newExec(o), newKill(o), newStart(o), newTarget(o), newMachine(o), newDisk(o), newOrigin(o), newSSH(o), newNet(o), newControl(o),
+		newImages(o), newValues(o), newGuest(o), artifact.Command(),
 	)
 	return root
 }

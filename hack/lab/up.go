@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -137,6 +139,51 @@ func newImages(o *options) *cobra.Command {
 			}
 			return lab.AddImages(cmd.Context(), args)
 		},
-	})
+	}, newOtherVersion())
+	return cmd
+}
+
+func newValues(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "values",
+		Short: "Print the values without which no version of the chart works in this lab, a private key among them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			lab, err := o.labUp()
+			if err != nil {
+				return err
+			}
+			values, err := lab.LeastValues()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", values)
+			return err
+		},
+	}
+}
+
+// newOtherVersion needs no lab: what it makes is for `images add` and for `target`.
+func newOtherVersion() *cobra.Command {
+	var dir, tag string
+	cmd := &cobra.Command{
+		Use:   "of CHECKOUT",
+		Short: "Build the driver's images of another checkout, and print the archives and the folder of the programs",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			progress := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+			archives, bin, err := artifact.OtherVersion(cmd.Context(), artifact.Options{Checkout: args[0], Version: tag, Progress: progress}, dir)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.Join(append(archives, bin), "\n"))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "where they are made")
+	cmd.Flags().StringVar(&tag, "tag", "", "the images' tag, and the version that the programs name")
+	for _, name := range []string{"dir", "tag"} {
+		_ = cmd.MarkFlagRequired(name)
+	}
 	return cmd
 }

@@ -65,6 +65,23 @@ func (b *builder) arm64Images(nodeTools *task) *imageStep {
 	}
 }
 
+// OtherVersion builds the images of opt.Checkout, which may be one of another version than this
+// program's, for a lab cluster: with opt.Version as what they say and as their tag, without fault
+// points, in the form of [Set.DriverImages]. It returns the folder of the programs too.
+func OtherVersion(ctx context.Context, opt Options, dir string) (archives []string, bin string, err error) {
+	b, err := newBuilder(opt)
+	if err != nil {
+		return nil, "", err
+	}
+	nodeTools := newTask(b.layerRecipe("node-tools", nodeToolsTree("")))
+	if err := nodeTools.run(ctx, b.store); err != nil {
+		return nil, "", err
+	}
+	s := &imageStep{builder: b, nodeTools: nodeTools, dir: dir, version: b.version}
+	err = s.run(ctx)
+	return s.archives, filepath.Join(dir, "bin"), err
+}
+
 func (s *imageStep) run(ctx context.Context) error {
 	if err := s.nodeTools.wait(ctx); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,11 +222,7 @@ func (l *Lab) installDriver(ctx context.Context, s state) error {
 // writeValues writes the chart's values for this lab, with or without an origin driver. They hold
 // a private key.
 func (l *Lab) writeValues(origins bool) error {
-	dir := l.Paths.PKI()
-	var ca, cert, key []byte
-	err := readFiles(map[string]*[]byte{
-		pki.Cert(dir, pki.TargetCA): &ca, pki.Cert(dir, pki.TargetClient): &cert, pki.Key(dir, pki.TargetClient): &key,
-	})
+	ca, cert, key, err := l.targetPair()
 	if err != nil {
 		return err
 	}
@@ -233,7 +230,7 @@ func (l *Lab) writeValues(origins bool) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(chartValues(string(ca), string(cert), string(key), images, origins), "", "  ")
+	b, err := json.MarshalIndent(chartValues(ca, cert, key, images, origins), "", "  ")
 	if err != nil {
 		return fmt.Errorf("values: %w", err)
 	}
@@ -243,14 +240,40 @@ func (l *Lab) writeValues(origins bool) error {
 	return nil
 }
 
+// LeastValues returns the values, in JSON, without which no version of the chart works in this lab;
+// they name no image. They hold a private key.
+func (l *Lab) LeastValues() ([]byte, error) {
+	ca, cert, key, err := l.targetPair()
+	if err != nil {
+		return nil, err
+	}
+	values := leastValues(ca, cert, key)
+	delete(values, "images")
+	return json.MarshalIndent(values, "", "  ")
+}
+
+// targetPair reads what the controller shows to the storage server, and whom it trusts.
+func (l *Lab) targetPair() (ca, cert, key string, err error) {
+	dir := l.Paths.PKI()
+	var a, c, k []byte
+	err = readFiles(map[string]*[]byte{
+		pki.Cert(dir, pki.TargetCA): &a, pki.Cert(dir, pki.TargetClient): &c, pki.Key(dir, pki.TargetClient): &k,
+	})
+	return string(a), string(c), string(k), err
+}
+
+func leastValues(ca, cert, key string) driver.M {
+	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
+	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir}
+	return values
+}
+
 // chartValues are the chart's values for a lab; all else is the chart's default.
-func chartValues(ca, cert, key string, images []string, origins bool) map[string]any {
+func chartValues(ca, cert, key string, images []string, origins bool) driver.M {
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
 	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
-	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
-	values["node"] = driver.M{
-		"pool": driver.M{"devices": []string{plan.SecondDisk}}, "udevRule": true, "faultDir": FaultDir, "podAnnotations": roll,
-	}
+	values := leastValues(ca, cert, key)
+	maps.Copy(values["node"].(driver.M), driver.M{"udevRule": true, "podAnnotations": roll})
 	values["controller"] = driver.M{"podAnnotations": roll}
 	values["snapshots"] = driver.M{"enabled": true, "groups": true}
 	if origins {

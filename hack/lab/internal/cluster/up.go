@@ -178,6 +178,24 @@ func (l *Lab) updateTarget(ctx context.Context, s state) error {
 	return l.agent(storage, s.Token).Restart(ctx, targetProgram)
 }
 
+// ReplaceTarget gives the storage server another program, that of a file or, without one, that of
+// the checkout, and restarts it. The next `up` takes the checkout's again.
+func (l *Lab) ReplaceTarget(ctx context.Context, file string) error {
+	s, unlock, err := l.lockState(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if file == "" {
+		return l.updateTarget(ctx, s)
+	}
+	storage := plan.Storage()
+	if err := replaceFile(file, filepath.Join(l.Paths.Share(storage.Name), targetProgram)); err != nil {
+		return err
+	}
+	return l.agent(storage, s.Token).Restart(ctx, targetProgram)
+}
+
 // ensureNetwork makes the namespace with everything in it, unless it is there.
 func (l *Lab) ensureNetwork(cuts []netns.Cut) error {
 	inode, err := l.NS.Inode()
