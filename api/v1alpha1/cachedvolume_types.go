@@ -414,6 +414,14 @@ type CachedVolumeStatus struct {
 	// +kubebuilder:validation:MaxItems=64
 	RetainedCaches []RetainedCache `json:"retainedCaches,omitempty"`
 
+	// residency is what retainedCaches was in versions before, which do not start where
+	// it is unknown. Nothing else reads or writes it.
+	// +optional
+	// +listType=map
+	// +listMapKey=nodeName
+	// +kubebuilder:validation:MaxItems=64
+	Residency []RetainedCache `json:"residency,omitempty"`
+
 	// warmSource is the cache that the owner may start from. It is set with a new
 	// owner and withdrawn by it before it activates the volume, because from then
 	// on the origin may be newer.

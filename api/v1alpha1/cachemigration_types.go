@@ -4,9 +4,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ExportState says whether a node exports a retained cache to another one.
+// ExportState says whether a node exports a retained cache to another one. Lent is the word of
+// versions before for Exported, which only they write and read.
 //
-// +kubebuilder:validation:Enum=Preparing;Exported;Refused;Released
+// +kubebuilder:validation:Enum=Preparing;Exported;Lent;Refused;Released
 type ExportState string
 
 const (

@@ -247,6 +247,11 @@ type CachePoolStatus struct {
 	// +optional
 	Retained resource.Quantity `json:"retained,omitempty,omitzero"`
 
+	// residency is what retained was in versions before, which do not start where it is
+	// unknown. Nothing else reads or writes it.
+	// +optional
+	Residency resource.Quantity `json:"residency,omitempty,omitzero"`
+
 	// devices are the devices that the spec matched.
 	// +optional
 	// +listType=map

@@ -326,6 +326,7 @@ func (in *CachePoolStatus) DeepCopyInto(out *CachePoolStatus) {
 	out.Capacity = in.Capacity.DeepCopy()
 	out.Free = in.Free.DeepCopy()
 	out.Retained = in.Retained.DeepCopy()
+	out.Residency = in.Residency.DeepCopy()
 	if in.Devices != nil {
 		in, out := &in.Devices, &out.Devices
 		*out = make([]CachePoolDevice, len(*in))
@@ -534,6 +535,13 @@ func (in *CachedVolumeStatus) DeepCopyInto(out *CachedVolumeStatus) {
 	}
 	if in.RetainedCaches != nil {
 		in, out := &in.RetainedCaches, &out.RetainedCaches
+		*out = make([]RetainedCache, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
+	if in.Residency != nil {
+		in, out := &in.Residency, &out.Residency
 		*out = make([]RetainedCache, len(*in))
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
