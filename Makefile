@@ -28,7 +28,7 @@ test-full: test-unit model-deep test-stock-smoke ## Rings 1 to 3 at their longes
 	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
-	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
+	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
 	CEPH_CSI_SRC= LABELS='!bench && origin-ceph' hack/cluster-ring.sh
 	hack/upstream-ring.sh
 
@@ -102,6 +102,10 @@ e2e-upstream-csi: ## The same over volumes of another CSI driver: block devices 
 .PHONY: e2e-upstream-disruptive
 e2e-upstream-disruptive: ## What of that suite stops kubelets or wants a cluster to itself (ORIGIN=ceph as above).
 	DISRUPTIVE=true hack/upstream-ring.sh
+
+.PHONY: test-upgrade
+test-upgrade: ## From the first commit with this release's data formats to now, back, and to now again, below pods that work (FROM=COMMIT another one).
+	hack/upgrade-ring.sh
 
 .PHONY: e2e-docs
 e2e-docs: ## The commands of the documents, typed in their order on a two-node lab cluster.

@@ -162,16 +162,21 @@ var _ = Describe("A cluster whose objects were lost", Label("crash", "recover", 
 // unflushed writes, below a writer that goes on.
 func crashDirty(ctx context.Context, vols ...*vol) []*crash {
 	GinkgoHelper()
+	return crashDirtyOn(ctx, nodeA, vols...)
+}
+
+func crashDirtyOn(ctx context.Context, node string, vols ...*vol) []*crash {
+	GinkgoHelper()
 	var out []*crash
 	for _, v := range vols {
-		Expect(v.start(ctx, nodeA)).To(Succeed())
+		Expect(v.start(ctx, node)).To(Succeed())
 		c, err := prepareCrash(ctx, v)
 		Expect(err).NotTo(HaveOccurred())
 		out = append(out, c)
 	}
 	for _, c := range out {
 		Expect(cluster.Await(ctx, soon, func(ctx context.Context) (string, error) {
-			counters, err := hoststate.ReadCounters(ctx, k.Host, nodeA, c.Handle)
+			counters, err := hoststate.ReadCounters(ctx, k.Host, node, c.Handle)
 			if n := c.acknowledged.Load(); n < 20 || counters.Dirty == 0 {
 				return fmt.Sprintf("%d writes acknowledged, %d blocks dirty", n, counters.Dirty), err
 			}

@@ -2,7 +2,8 @@
 # The upgrade from the first commit that had data formats of this release, and the way back, on a
 # fresh two-node lab: that commit's programs, chart and definitions are built from the repository's
 # own history, installed, and upgraded by docs/how-to/upgrade.md below pods that work.
-#   FROM     the commit (default: the first whose documents promise upgrades)
+#   FROM     the commit (default: the first whose documents promise upgrades; its journal has format
+#            1). Others must have a format below 6: the specs are about going back over it
 #   TIMEOUT  limit of the specs (default: 90m)
 #   VERBOSE  false prints failures only
 set -euo pipefail

@@ -52,6 +52,12 @@ func (l *Lab) Start(ctx context.Context, machine string) error {
 	return err
 }
 
+// ReplaceTarget gives the storage server another program, and restarts it.
+func (l *Lab) ReplaceTarget(ctx context.Context, program string) error {
+	_, err := l.do(ctx, nil, "target", program)
+	return err
+}
+
 // SaveMachine makes an image of the disks of a machine that was killed.
 func (l *Lab) SaveMachine(ctx context.Context, machine, name string) error {
 	_, err := l.do(ctx, nil, "machine", "save", machine, name)
