@@ -28,8 +28,9 @@ test-full: test-unit model-deep test-stock-smoke ## Rings 1 to 3 at their longes
 	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
-	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
+	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first && !storage-pair' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
 	CEPH_CSI_SRC= LABELS='!bench && origin-ceph' hack/cluster-ring.sh
+	$(MAKE) test-storage-pair
 	hack/upstream-ring.sh
 
 .PHONY: verify
@@ -114,6 +115,10 @@ e2e-docs: ## The commands of the documents, typed in their order on a two-node l
 .PHONY: e2e-origin-ceph
 e2e-origin-ceph: ## Caches over the block devices of a real Ceph, measured too; LABELS='origin-ceph && !bench' leaves that out. CEPH_CSI_SRC=DIR has ceph-csi itself.
 	LABELS="$${LABELS:-$$([[ -n $${CEPH_CSI_SRC:-} ]] && echo ceph-csi || echo origin-ceph)}" hack/cluster-ring.sh
+
+.PHONY: test-storage-pair
+test-storage-pair: ## Failover of two storage servers with one disk, on a lab of its own.
+	LABELS=storage-pair hack/cluster-ring.sh
 
 .PHONY: e2e-kind
 e2e-kind: ## The e2e suite on kind, on this machine's own kernel: needs root, Docker and dm-cache.

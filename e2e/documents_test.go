@@ -33,7 +33,7 @@ var followed = []string{
 	"docs/how-to/abandon-writes.md", "docs/how-to/adopt-a-claim.md", "docs/how-to/cache-any-csi-volume.md", "docs/how-to/change-a-cache.md", "docs/how-to/choose-a-mode.md", "docs/how-to/drill.md", "docs/how-to/monitoring.md",
 	"docs/how-to/move-a-node-out.md", "docs/how-to/prepare-ssds.md", "docs/how-to/read-the-metrics.md",
 	"docs/how-to/recover-a-lost-cluster.md", "docs/how-to/recover-after-node-loss.md",
-	"docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
+	"docs/how-to/size-a-cache.md", "docs/how-to/storage-server.md", "docs/how-to/storage-server-pair.md", "docs/how-to/uninstall.md", "docs/how-to/upgrade.md",
 	"docs/how-to/volume-attributes-class.md", "docs/reference/kubectl.md", "docs/tutorial/first-volume.md", "docs/tutorial/warm-move.md",
 }
 

@@ -82,6 +82,8 @@ part() {
   run "${lab[@]}" down
   up=(up)
   if [[ -n $origin ]] && selected "($filter) && (origin || $of_ceph)" "$1"; then up+=(--origin "$origin"); fi
+  # Other specs count on a server that comes back by itself.
+  if ! selected "($labels) && !storage-pair" "$1"; then up+=(--storage-pair); fi
   run "${lab[@]}" "${up[@]}"
   export NEARFLASH_LAB="$PWD/$out/lab"
   run "${lab[@]}" run -- "$out/e2e.test" -ginkgo.label-filter="$filter" \

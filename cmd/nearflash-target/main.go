@@ -15,18 +15,19 @@ import (
 
 func main() {
 	var config string
-	var check bool
+	var check, withdraw bool
 	app.Main(app.Command{
 		Name: "nearflash-target",
 		AddFlags: func(fs *flag.FlagSet) {
 			fs.StringVar(&config, "config", "", "configuration `file` (YAML)")
+			fs.BoolVar(&withdraw, "withdraw", false, "end all exports in the kernel, and keep them recorded, for a start on another machine; then exit")
 			fs.BoolVar(&check, "check-config", false, "check the configuration and the TLS files, then exit")
 		},
-		Run: func(ctx context.Context) error { return run(ctx, config, check) },
+		Run: func(ctx context.Context) error { return run(ctx, config, check, withdraw) },
 	})
 }
 
-func run(ctx context.Context, config string, check bool) error {
+func run(ctx context.Context, config string, check, withdraw bool) error {
 	if config == "" {
 		return errors.New("--config is required")
 	}
@@ -40,6 +41,9 @@ func run(ctx context.Context, config string, check bool) error {
 		}
 		_, err := fmt.Println("configuration is valid")
 		return err
+	}
+	if withdraw {
+		return target.Withdraw(ctx, cfg)
 	}
 	return target.Run(ctx, cfg, version.Version)
 }

@@ -49,6 +49,9 @@ type Config struct {
 	Portals []string `json:"portals"`
 	// StateDir holds the exports, with CHAP passwords.
 	StateDir string `json:"stateDir"`
+	// StateVolume is a logical volume in VolumeGroup that must be mounted at StateDir, for two
+	// servers with one disk: what one records, the other goes by.
+	StateVolume string `json:"stateVolume,omitempty"`
 	// Metrics serves what Prometheus asks for.
 	Metrics MetricsConfig `json:"metrics,omitzero"`
 }
@@ -168,6 +171,9 @@ func (c Config) Validate() error {
 	}
 	if !filepath.IsAbs(c.StateDir) {
 		bad("stateDir: %q is not an absolute path", c.StateDir)
+	}
+	if c.StateVolume != "" && (!lvmNamePattern.MatchString(c.StateVolume) || strings.HasPrefix(c.StateVolume, "nf")) {
+		bad("stateVolume: %q is not a name of a logical volume, or begins with nf, as those of nearflash's volumes do", c.StateVolume)
 	}
 	errs = append(errs, c.Metrics.problems(c.TLS)...)
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })

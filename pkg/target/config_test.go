@@ -86,6 +86,8 @@ func TestLoadConfigErrors(t *testing.T) {
 		"portal without port": {"192.0.2.1:3260", "192.0.2.1", "portals:"},
 		"wildcard portal":     {"192.0.2.1:3260", "0.0.0.0:3260", "cannot connect"},
 		"portal by name":      {"192.0.2.1:3260", "storage:3260", "portals:"},
+		"a path as state":     {"thinPool: pool", "stateVolume: vg/state", "stateVolume:"},
+		"a volume as state":   {"thinPool: pool", "stateVolume: nf-state", "stateVolume:"},
 		"metrics by name":     {"stateDir:", "metrics: {listen: \"localhost:9811\"}\nstateDir:", "metrics.listen:"},
 		"metrics everywhere":  {"stateDir:", "metrics: {listen: \":9811\"}\nstateDir:", "metrics.listen:"},
 		"metrics at port 0":   {"stateDir:", "metrics: {listen: \"127.0.0.1:0\"}\nstateDir:", "metrics.listen:"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -41,17 +42,21 @@ func Run(ctx context.Context, cfg Config, version string) error {
 	if err := NewHost(run).Preflight(ctx); err != nil {
 		return fmt.Errorf("preflight: %w", err)
 	}
-	store, err := exportstate.Open(cfg.StateDir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }() // the lock ends with the process anyway
+	// First, and it only reads: a group of another machine is not this one's to serve.
 	vols, err := lvol.Open(ctx, lvol.Config{
 		VolumeGroup: cfg.VolumeGroup, ThinPool: cfg.ThinPool, Devices: cfg.LVMDevices, MaxOvercommit: cfg.MaxOvercommit,
 	}, run, lvol.NewBlockDevice())
 	if err != nil {
 		return err
 	}
+	if err := cfg.checkStateVolume(unix.Stat); err != nil {
+		return err
+	}
+	store, err := exportstate.Open(cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }() // the lock ends with the process anyway
 	svc := NewService(ctx, cfg, vols, store, lio.NewTree(lio.NewFS(lio.DefaultRoot)))
 	defer svc.Close()
 	if err := svc.Restore(ctx); err != nil {

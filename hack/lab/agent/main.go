@@ -4,7 +4,8 @@
 //
 // As process 1 it only boots, reaps and ends the guest; all else happens in a
 // child of it, so that reaping orphans and waiting for one's own children never
-// get in each other's way. The host has it run once more for a disk that comes or goes.
+// get in each other's way. The host has it run once more for a disk that comes or goes, and
+// for programs of a pair of storage servers.
 package main
 
 import (
@@ -29,6 +30,8 @@ func main() {
 	case os.Getpid() == 1:
 	case len(os.Args) == 4 && os.Args[1] == agentapi.DiskCommand:
 		os.Exit(disk(os.Args[2], os.Args[3]))
+	case len(os.Args) > 1 && (os.Args[1] == systemctl || os.Args[1] == arping):
+		os.Exit(pairCommand(os.Args[1:]))
 	default:
 		os.Exit(serve())
 	}

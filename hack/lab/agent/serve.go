@@ -112,24 +112,32 @@ func (g *guest) setup(ctx context.Context) error {
 
 // runService starts a service and waits until it is usable.
 func (g *guest) runService(ctx context.Context, svc agentapi.Service) error {
-	if err := g.sup.run(ctx, svc); err != nil {
+	if svc.Stopped {
+		g.sup.hold(svc.Name)
+	}
+	if err := g.sup.run(ctx, svc); err != nil || svc.Stopped {
 		return err
 	}
-	if svc.Address != "" {
-		err := waitFor(ctx, svc.Name, startLimit, func() bool {
-			var d net.Dialer
-			conn, err := d.DialContext(ctx, "tcp", svc.Address)
-			if err != nil {
-				return false
-			}
-			return conn.Close() == nil
-		})
-		if err != nil {
-			return err
-		}
+	if err := awaitService(ctx, svc); err != nil {
+		return err
 	}
 	g.step(svc.Name)
 	return nil
+}
+
+// awaitService waits until a service is usable.
+func awaitService(ctx context.Context, svc agentapi.Service) error {
+	if svc.Address == "" {
+		return nil
+	}
+	return waitFor(ctx, svc.Name, startLimit, func() bool {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", svc.Address)
+		if err != nil {
+			return false
+		}
+		return conn.Close() == nil
+	})
 }
 
 func (g *guest) step(name string) {

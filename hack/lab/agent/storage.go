@@ -34,7 +34,11 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	if s == nil {
 		return fmt.Errorf("configuration of %s has no storage part", g.cfg.Node)
 	}
-	if err := writeFile("/etc/lvm/lvmlocal.conf", []byte(lvmLocal), 0o644); err != nil {
+	lvm := lvmLocal
+	if s.Pair {
+		lvm += lvmPair
+	}
+	if err := writeFile("/etc/lvm/lvmlocal.conf", []byte(lvm), 0o644); err != nil {
 		return err
 	}
 	for path, content := range s.Files {
@@ -51,17 +55,7 @@ func (g *guest) setupStorage(ctx context.Context) error {
 		return err
 	}
 	g.step("disk")
-	made, err := hasVolumeGroup(ctx)
-	if err != nil {
-		return err
-	}
-	if made {
-		// After a restart the pool is there and only needs to be activated.
-		err = activatePool(ctx)
-	} else {
-		err = makePool(ctx)
-	}
-	if err != nil {
+	if err := g.setupPool(ctx); err != nil {
 		return err
 	}
 	g.step("pool")
@@ -70,6 +64,21 @@ func (g *guest) setupStorage(ctx context.Context) error {
 	}
 	_, _ = output(ctx, "modprobe", "--quiet", "sch_netem") // or built in
 	return delayNetwork(s.Delay)
+}
+
+func (g *guest) setupPool(ctx context.Context) error {
+	if g.cfg.Storage.Pair {
+		return g.setupPair(ctx)
+	}
+	made, err := hasVolumeGroup(ctx)
+	if err != nil {
+		return err
+	}
+	if made {
+		// After a restart the pool is there and only needs to be activated.
+		return activatePool(ctx)
+	}
+	return makePool(ctx)
 }
 
 // activatePool activates the pool. LVM says of its metadata only that something is wrong with
@@ -102,8 +111,8 @@ func checkPool(ctx context.Context) error {
 	return errors.Join(checked, err)
 }
 
-func hasVolumeGroup(ctx context.Context) (bool, error) {
-	out, err := output(ctx, "vgs", "--noheadings", "-o", "vg_name")
+func hasVolumeGroup(ctx context.Context, options ...string) (bool, error) {
+	out, err := output(ctx, append([]string{"vgs", "--noheadings", "-o", "vg_name"}, options...)...)
 	if err != nil {
 		return false, err
 	}

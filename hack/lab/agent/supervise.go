@@ -32,10 +32,12 @@ type supervisor struct {
 	running map[string]*os.Process
 	// stopped has a channel for each service that is not to run, closed when it is again.
 	stopped map[string]chan struct{}
+	// known has the services that there are.
+	known map[string]bool
 }
 
 func newSupervisor() *supervisor {
-	return &supervisor{starts: map[string]int{}, running: map[string]*os.Process{}, stopped: map[string]chan struct{}{}}
+	return &supervisor{starts: map[string]int{}, running: map[string]*os.Process{}, stopped: map[string]chan struct{}{}, known: map[string]bool{}}
 }
 
 // run keeps the service running until ctx ends.
@@ -45,6 +47,9 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", svc.Name, err)
 	}
+	s.mu.Lock()
+	s.known[svc.Name] = true
+	s.mu.Unlock()
 	s.wg.Go(func() {
 		defer log.Close()
 		for s.awaitStart(ctx, svc.Name) == nil {
@@ -60,6 +65,15 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 		}
 	})
 	return nil
+}
+
+// hold keeps a service from running until start.
+func (s *supervisor) hold(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped[name] == nil {
+		s.stopped[name] = make(chan struct{})
+	}
 }
 
 // awaitStart waits while a service is stopped.
@@ -122,14 +136,12 @@ func (s *supervisor) restart(name string) error {
 // stop ends a service and keeps it from running until start.
 func (s *supervisor) stop(ctx context.Context, name string) error {
 	s.mu.Lock()
-	if s.starts[name] == 0 {
-		s.mu.Unlock()
+	known := s.known[name]
+	s.mu.Unlock()
+	if !known {
 		return fmt.Errorf("%w: %s", errNotRunning, name)
 	}
-	if s.stopped[name] == nil {
-		s.stopped[name] = make(chan struct{})
-	}
-	s.mu.Unlock()
+	s.hold(name)
 	asked := time.Now()
 	for {
 		s.mu.Lock()
@@ -157,7 +169,7 @@ func (s *supervisor) stop(ctx context.Context, name string) error {
 func (s *supervisor) start(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.starts[name] == 0 {
+	if !s.known[name] {
 		return fmt.Errorf("%w: %s", errNotRunning, name)
 	}
 	if stopped := s.stopped[name]; stopped != nil {

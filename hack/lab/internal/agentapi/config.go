@@ -47,6 +47,9 @@ const (
 	AgentSelf = "/proc/1/exe"
 )
 
+// StateVolume is the logical volume for the state of a pair of storage servers.
+const StateVolume = "state"
+
 // The agent as a command, for a disk that is plugged in: AgentSelf DiskCommand DiskAdd DEVICE
 // makes it a disk of SCSI, DiskRemove ends that, and exits with DiskInUse if somebody has it
 // open.
@@ -101,6 +104,10 @@ type Worker struct {
 type Storage struct {
 	// Delay is added to the way of every packet that leaves the server.
 	Delay time.Duration `json:"delay"` // nanoseconds
+	// Pair says that another guest has the disk too, so that nothing of it is used before
+	// somebody says so. First makes the volume group on it, at its first boot.
+	Pair  bool `json:"pair,omitempty"`
+	First bool `json:"first,omitempty"`
 	// Files are written before the services start: path to content.
 	Files map[string][]byte `json:"files,omitempty"`
 }
@@ -127,4 +134,6 @@ type Service struct {
 	// Address, host:port, is one that the service accepts connections on once it
 	// is usable; the boot waits for that. Empty: started means usable.
 	Address string `json:"address,omitempty"`
+	// Stopped: it does not run before it is started.
+	Stopped bool `json:"stopped,omitempty"`
 }

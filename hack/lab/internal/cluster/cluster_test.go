@@ -120,7 +120,7 @@ func TestChartValues(t *testing.T) {
 	if err := yaml.Unmarshal(b, &defaults); err != nil {
 		t.Fatal(err)
 	}
-	values := chartValues("ca", "cert", "key", []string{"a.1.tar"}, true)
+	values := chartValues(plan.Storage().IP, "ca", "cert", "key", []string{"a.1.tar"}, true)
 	for key := range values {
 		if _, known := defaults[key]; !known {
 			t.Errorf("the chart has no value %q", key)
@@ -130,7 +130,7 @@ func TestChartValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := json.Marshal(chartValues("ca", "cert", "key", []string{"a.2.tar"}, true))
+	other, err := json.Marshal(chartValues(plan.Storage().IP, "ca", "cert", "key", []string{"a.2.tar"}, true))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,7 +201,7 @@ func (l *Lab) LoadImages(ctx context.Context, archives []string) error {
 // installDriver installs or upgrades the chart with the staged images, which the
 // nodes have loaded, and waits until its pods are ready.
 func (l *Lab) installDriver(ctx context.Context, s state) error {
-	if err := l.writeValues(s.Origin != nil); err != nil {
+	if err := l.writeValues(s); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, s.Bin["helm"], "upgrade", "--install", driverRelease, filepath.Join(l.Checkout, chartDir),
@@ -219,9 +219,9 @@ func (l *Lab) installDriver(ctx context.Context, s state) error {
 	return nil
 }
 
-// writeValues writes the chart's values for this lab, with or without an origin driver. They hold
+// writeValues writes the chart's values for this lab. They hold
 // a private key.
-func (l *Lab) writeValues(origins bool) error {
+func (l *Lab) writeValues(s state) error {
 	ca, cert, key, err := l.targetPair()
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (l *Lab) writeValues(origins bool) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(chartValues(ca, cert, key, images, origins), "", "  ")
+	b, err := json.MarshalIndent(chartValues(s.targetIP(), ca, cert, key, images, s.Origin != nil), "", "  ")
 	if err != nil {
 		return fmt.Errorf("values: %w", err)
 	}
@@ -247,7 +247,7 @@ func (l *Lab) LeastValues() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	values := leastValues(ca, cert, key)
+	values := leastValues(plan.Storage().IP, ca, cert, key)
 	delete(values, "images")
 	return json.MarshalIndent(values, "", "  ")
 }
@@ -262,17 +262,17 @@ func (l *Lab) targetPair() (ca, cert, key string, err error) {
 	return string(a), string(c), string(k), err
 }
 
-func leastValues(ca, cert, key string) driver.M {
-	values := driver.ChartValues(plan.Storage().IP, ca, cert, key)
+func leastValues(target, ca, cert, key string) driver.M {
+	values := driver.ChartValues(target, ca, cert, key)
 	values["node"] = driver.M{"pool": driver.M{"devices": []string{plan.SecondDisk}}, "faultDir": FaultDir}
 	return values
 }
 
 // chartValues are the chart's values for a lab; all else is the chart's default.
-func chartValues(ca, cert, key string, images []string, origins bool) driver.M {
+func chartValues(target, ca, cert, key string, images []string, origins bool) driver.M {
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
 	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
-	values := leastValues(ca, cert, key)
+	values := leastValues(target, ca, cert, key)
 	maps.Copy(values["node"].(driver.M), driver.M{"udevRule": true, "podAnnotations": roll})
 	values["controller"] = driver.M{"podAnnotations": roll}
 	values["snapshots"] = driver.M{"enabled": true, "groups": true}

@@ -52,7 +52,7 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 	if err := writeConfig(share, cfg); err != nil {
 		return err
 	}
-	disk, size, memory := l.Paths.Disk(n.Name, secondDisk(n)), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB
+	disk, size, memory := l.guestDisk(n), s.Sizes.SSDMiB, s.Sizes.WorkerMemoryMiB
 	if n.Role == plan.RoleStorage {
 		size, memory = s.Sizes.StorageMiB, s.Sizes.StorageMemoryMiB
 	}
@@ -60,6 +60,14 @@ func (l *Lab) bootGuest(ctx context.Context, s state, n plan.Node) error {
 		return err
 	}
 	return l.startGuest(ctx, s, n, disk, memory)
+}
+
+// guestDisk is a guest's second disk: one for both servers of a pair.
+func (l *Lab) guestDisk(n plan.Node) string {
+	if n == plan.Spare() {
+		n = plan.Storage()
+	}
+	return l.Paths.Disk(n.Name, secondDisk(n))
 }
 
 // startGuest starts the process that is a guest, with what is plugged into it.
@@ -80,6 +88,7 @@ func (l *Lab) startGuest(ctx context.Context, s state, n plan.Node, disk string,
 	spec, err := l.Backend.Spec(node.Guest{
 		Name: n.Name, Kernel: s.Kernel, Boot: l.Paths.Boot(), Share: l.Paths.Share(n.Name),
 		RootBase: s.NodeBase, RootCOW: l.Paths.Disk(n.Name, rootDisk), Disks: []string{disk}, Plugged: plugged,
+		Shared:    s.StoragePair && n.Role == plan.RoleStorage,
 		MemoryMiB: memoryMiB, Tap: n.Tap, RunDir: l.Paths.Node(n.Name), Console: l.Paths.Console(n.Name),
 	})
 	if err != nil {
@@ -91,7 +100,7 @@ func (l *Lab) startGuest(ctx context.Context, s state, n plan.Node, disk string,
 // guestConfig is what the agent of a guest is told.
 func (l *Lab) guestConfig(s state, n plan.Node) (agentapi.Config, error) {
 	hosts := map[string]string{}
-	for _, other := range plan.Nodes() {
+	for _, other := range s.nodes() {
 		hosts[other.Name] = other.IP
 	}
 	cfg := agentapi.Config{
@@ -110,10 +119,10 @@ func (l *Lab) guestConfig(s state, n plan.Node) (agentapi.Config, error) {
 	case plan.RoleWorker:
 		cfg.Worker, err = l.workerConfig(n)
 	case plan.RoleStorage:
-		cfg.Storage, err = l.storageConfig(s)
+		cfg.Storage, err = l.storageConfig(s, n)
 		cfg.Services = []agentapi.Service{{
 			Name: targetProgram, Argv: []string{filepath.Join(agentapi.ShareDir, targetProgram), "--config", targetConfig, "--v=2"},
-			Env: []string{faultEnv + "=" + FaultDir}, Address: fmt.Sprintf("%s:%d", n.IP, plan.TargetPort),
+			Env: []string{faultEnv + "=" + FaultDir}, Address: fmt.Sprintf("%s:%d", s.targetIP(), plan.TargetPort), Stopped: s.StoragePair,
 		}}
 	}
 	return cfg, err
@@ -134,7 +143,7 @@ func (l *Lab) workerConfig(n plan.Node) (*agentapi.Worker, error) {
 	return w, err
 }
 
-func (l *Lab) storageConfig(s state) (*agentapi.Storage, error) {
+func (l *Lab) storageConfig(s state, n plan.Node) (*agentapi.Storage, error) {
 	dir := l.Paths.PKI()
 	var cert, key, ca []byte
 	err := readFiles(map[string]*[]byte{
@@ -145,13 +154,16 @@ func (l *Lab) storageConfig(s state) (*agentapi.Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	storage := plan.Storage()
-	config, err := json.MarshalIndent(driver.TargetConfiguration(storage.IP, storage.Name, plan.VolumeGroup), "", "  ")
+	values := driver.TargetConfiguration(s.targetIP(), plan.Storage().Name, plan.VolumeGroup)
+	if s.StoragePair {
+		values["stateVolume"] = agentapi.StateVolume
+	}
+	config, err := json.MarshalIndent(values, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("configuration of %s: %w", targetProgram, err)
 	}
 	return &agentapi.Storage{
-		Delay: s.Sizes.StorageDelay,
+		Delay: s.Sizes.StorageDelay, Pair: s.StoragePair, First: n == plan.Storage(),
 		Files: map[string][]byte{targetConfig: config, driver.CertFile: cert, driver.KeyFile: key, driver.CAFile: ca},
 	}, nil
 }
@@ -248,10 +260,11 @@ func (l *Lab) Kill(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	if _, err := plan.FindNode(name); err != nil {
+	s, err := l.load()
+	if err != nil {
 		return err
 	}
-	if _, err := l.load(); err != nil {
+	if _, err := s.find(name); err != nil {
 		return err
 	}
 	rec, err := l.Procs.Get(name)
@@ -272,11 +285,11 @@ func (l *Lab) Start(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	n, err := plan.FindNode(name)
+	s, err := l.load()
 	if err != nil {
 		return err
 	}
-	s, err := l.load()
+	n, err := s.find(name)
 	if err != nil {
 		return err
 	}

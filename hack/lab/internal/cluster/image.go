@@ -58,14 +58,17 @@ func (l *Lab) RestoreMachine(ctx context.Context, node, name string) error {
 }
 
 func (l *Lab) withImage(ctx context.Context, node, name string, do func(n plan.Node, dir string) error) error {
-	_, unlock, err := l.lockState(ctx)
+	s, unlock, err := l.lockState(ctx)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n, err := plan.FindNode(node)
+	n, err := s.find(node)
 	if err != nil {
 		return err
+	}
+	if s.StoragePair && n.Role == plan.RoleStorage {
+		return fmt.Errorf("%w: %s shares its disk with the other server of the pair", ErrNoImage, node)
 	}
 	dir, err := l.image(node, name)
 	if err != nil {

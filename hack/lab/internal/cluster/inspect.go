@@ -116,7 +116,7 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 	}
 	var broken []string
 	fmt.Fprintf(w, "lab %s of %s\nstate %s\ncomplete %v, driver %v, cuts %v\n\n", l.ID, s.Checkout, l.Paths.Root, s.Complete, s.Driver, s.Cuts)
-	for _, name := range slices.Concat(controlPlane(), nodeNames(), s.Origin.processes()) {
+	for _, name := range slices.Concat(controlPlane(), s.nodeNames(), s.Origin.processes()) {
 		how := "ended"
 		if rec, err := l.Procs.Get(name); err == nil && rec.Alive() {
 			how = fmt.Sprintf("runs, pid %d", rec.PID)
@@ -126,7 +126,7 @@ func (l *Lab) Status(ctx context.Context, w io.Writer) error {
 		fmt.Fprintf(w, "%-24s %s\n", name, how)
 	}
 	fmt.Fprintln(w)
-	for _, n := range plan.Nodes() {
+	for _, n := range s.nodes() {
 		ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 		st, err := l.agent(n, s.Token).Status(ctx)
 		cancel()
@@ -160,9 +160,9 @@ func (l *Lab) nodes(ctx context.Context) ([]kube.Node, error) {
 	return api.Nodes(ctx)
 }
 
-func nodeNames() []string {
+func (s state) nodeNames() []string {
 	var out []string
-	for _, n := range plan.Nodes() {
+	for _, n := range s.nodes() {
 		out = append(out, n.Name)
 	}
 	return out
@@ -208,7 +208,7 @@ func (l *Lab) Logs(ctx context.Context, lines int, w io.Writer) error {
 	if !up {
 		return nil
 	}
-	for _, n := range plan.Nodes() {
+	for _, n := range s.nodes() {
 		ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 		req := agentapi.ExecRequest{Argv: []string{"bash", "-c", containerLogs, "logs", fmt.Sprint(lines)}}
 		if _, err := l.agent(n, s.Token).Exec(ctx, req, w, w); err != nil {

@@ -88,6 +88,8 @@ type state struct {
 	// Bin maps the names of host programs to their paths.
 	Bin   map[string]string `json:"bin"`
 	Sizes Sizes             `json:"sizes"`
+	// StoragePair is set when there are two storage servers with one disk.
+	StoragePair bool `json:"storagePair,omitempty"`
 	// Complete is set when everything was started once. A lab without it is what
 	// a killed command left, and is good for nothing.
 	Complete bool `json:"complete"`
@@ -96,6 +98,26 @@ type state struct {
 	// Origin is set when an origin driver runs, its name and zones.
 	Origin *Origin     `json:"origin,omitempty"`
 	Cuts   []netns.Cut `json:"cuts,omitempty"`
+}
+
+// nodes are the guests of the lab.
+func (s state) nodes() []plan.Node { return plan.AllNodes(s.StoragePair) }
+
+// find returns the guest of that name; [plan.ErrUnknownNode] also for one that this lab has not.
+func (s state) find(name string) (plan.Node, error) {
+	n, err := plan.FindNode(name)
+	if err == nil && n == plan.Spare() && !s.StoragePair {
+		return plan.Node{}, fmt.Errorf("%w: the lab has no %s: `up --storage-pair`", plan.ErrUnknownNode, name)
+	}
+	return n, err
+}
+
+// targetIP is where the storage server is reached.
+func (s state) targetIP() string {
+	if s.StoragePair {
+		return plan.PairIP
+	}
+	return plan.Storage().IP
 }
 
 func newToken() (string, error) {
@@ -197,7 +219,7 @@ func (l *Lab) Agent(name string) (*agentapi.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := plan.FindNode(name)
+	n, err := s.find(name)
 	if err != nil {
 		return nil, err
 	}

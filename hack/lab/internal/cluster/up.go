@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nearflash/nearflash/hack/lab/internal/netns"
 	"github.com/nearflash/nearflash/hack/lab/internal/pki"
 	"github.com/nearflash/nearflash/hack/lab/internal/plan"
 	"github.com/nearflash/nearflash/hack/lab/internal/proc"
@@ -41,6 +41,8 @@ type UpOptions struct {
 	// Origin is the origin driver that shall run, in a lab that has none yet: where its
 	// nodes are is then settled.
 	Origin *Origin
+	// StoragePair gives a new lab two storage servers with one disk, of which one is active.
+	StoragePair bool
 }
 
 // Up brings the lab up: on return both nodes are Ready and the driver, if asked
@@ -59,6 +61,9 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	}
 	if l.Checkout == "" {
 		return fmt.Errorf("%w, and the working folder is in no checkout to make it from", ErrNotUp)
+	}
+	if err == nil && s.Complete && o.StoragePair && !s.StoragePair {
+		return fmt.Errorf("lab %s has one storage server: a pair is made with a new lab", l.ID)
 	}
 	if s.Origin == nil {
 		s.Origin = o.Origin
@@ -96,7 +101,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
-	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair}
 	if err := l.save(s); err != nil {
 		return err
 	}
@@ -109,7 +114,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 // bringUp starts everything that does not run, waits until it is usable and
 // brings the driver up to date.
 func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) error {
-	if err := l.ensureNetwork(s.Cuts); err != nil {
+	if err := l.ensureNetwork(*s); err != nil {
 		return err
 	}
 	if err := l.linkBin(s.Bin); err != nil {
@@ -131,15 +136,20 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.startControlPlane(gctx, s.Bin) })
 	g.Go(func() error {
-		for _, n := range plan.Nodes() {
+		for _, n := range s.nodes() {
 			if err := l.bootGuest(gctx, *s, n); err != nil {
 				return err
 			}
 		}
-		return l.awaitGuests(gctx, *s, plan.Nodes())
+		return l.awaitGuests(gctx, *s, s.nodes())
 	})
 	if err := g.Wait(); err != nil {
 		return err
+	}
+	if s.StoragePair && !s.Complete {
+		if err := l.activatePair(ctx, *s); err != nil {
+			return err
+		}
 	}
 	if driver || s.Origin != nil {
 		// Before both: who asks for snapshots ends where their API is not known.
@@ -170,12 +180,30 @@ func (l *Lab) bringUp(ctx context.Context, s *state, parts Parts, driver bool) e
 // updateTarget builds the storage server's program, and restarts it where it
 // runs already.
 func (l *Lab) updateTarget(ctx context.Context, s state) error {
-	storage := plan.Storage()
-	changed, err := l.install(ctx, targetPackage, filepath.Join(l.Paths.Share(storage.Name), targetProgram))
-	if err != nil || !changed || l.mustLive(storage.Name) != nil {
-		return err
+	for _, n := range s.nodes() {
+		if n.Role != plan.RoleStorage {
+			continue
+		}
+		changed, err := l.install(ctx, targetPackage, filepath.Join(l.Paths.Share(n.Name), targetProgram))
+		if err != nil {
+			return err
+		}
+		if !changed || l.mustLive(n.Name) != nil {
+			continue
+		}
+		agent := l.agent(n, s.Token)
+		st, err := agent.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if s.StoragePair && !slices.Contains(st.Running, targetProgram) {
+			continue // the other one of a pair is active
+		}
+		if err := agent.Restart(ctx, targetProgram); err != nil {
+			return err
+		}
 	}
-	return l.agent(storage, s.Token).Restart(ctx, targetProgram)
+	return nil
 }
 
 // ReplaceTarget gives the storage server another program, that of a file or, without one, that of
@@ -197,7 +225,7 @@ func (l *Lab) ReplaceTarget(ctx context.Context, file string) error {
 }
 
 // ensureNetwork makes the namespace with everything in it, unless it is there.
-func (l *Lab) ensureNetwork(cuts []netns.Cut) error {
+func (l *Lab) ensureNetwork(s state) error {
 	inode, err := l.NS.Inode()
 	if err != nil {
 		return err
@@ -212,13 +240,13 @@ func (l *Lab) ensureNetwork(cuts []netns.Cut) error {
 	if err := l.NS.Create(); err != nil {
 		return err
 	}
-	if err := l.NS.Setup(plan.Nodes()); err != nil {
+	if err := l.NS.Setup(s.nodes()); err != nil {
 		return err
 	}
-	if len(cuts) == 0 {
+	if len(s.Cuts) == 0 {
 		return nil
 	}
-	return l.NS.Apply(cuts)
+	return l.NS.Apply(s.Cuts)
 }
 
 // linkBin makes the folder of programs that `lab run` puts on PATH.

@@ -29,6 +29,9 @@ type Guest struct {
 	RootBase, RootCOW string
 	// Disks are raw images, in the order in which the guest shall see them.
 	Disks []string
+	// Shared says that another guest has the disks too: neither locks them. Whoever uses them
+	// sees to it that one at a time does.
+	Shared bool
 	// Plugged are further disks that can be taken away while the guest runs; only
 	// User-Mode Linux has them.
 	Plugged []Plugged
@@ -76,8 +79,12 @@ func (UML) Spec(g Guest) (proc.Spec, error) {
 		"root=/dev/root", "rootfstype=hostfs", "rootflags=" + g.Boot, "ro", "init=/" + agentapi.AgentFile,
 		fmt.Sprintf("ubd0=%s,%s", g.RootCOW, g.RootBase),
 	}
+	flags := ""
+	if g.Shared {
+		flags = "c" // no lock (arch/um/drivers/ubd_kern.c)
+	}
 	for i, d := range g.Disks {
-		args = append(args, fmt.Sprintf("ubd%d=%s", i+1, d))
+		args = append(args, fmt.Sprintf("ubd%d%s=%s", i+1, flags, d))
 	}
 	for _, d := range g.Plugged {
 		if err := d.check(); err != nil {

@@ -106,11 +106,9 @@ func clusterSubjects() map[string]Subject {
 // targetSubjects are the certificates for the storage server's mutual TLS.
 func targetSubjects() map[string]Subject {
 	out := map[string]Subject{TargetClient: {Name: TargetClientName, Client: true}}
-	for _, n := range plan.Nodes() {
-		if n.Role == plan.RoleStorage {
-			out[TargetServer] = Subject{Name: n.Name, Server: true, IPs: []string{n.IP}, DNS: []string{n.Name}}
-		}
-	}
+	n := plan.Storage()
+	// One certificate serves both of a pair, which have one address.
+	out[TargetServer] = Subject{Name: n.Name, Server: true, IPs: []string{n.IP, plan.PairIP}, DNS: []string{n.Name}}
 	return out
 }
 

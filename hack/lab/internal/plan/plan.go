@@ -38,6 +38,8 @@ const (
 	// VolumeGroup is the storage node's volume group, ThinPool the pool in it.
 	VolumeGroup = "storage"
 	ThinPool    = "pool"
+	// PairIP is the one address of a pair of storage servers, which is on the active one.
+	PairIP = "10.88.0.25"
 	// SecondDisk is every guest's disk: a worker's SSD, the storage node's store.
 	SecondDisk = "/dev/ubdb"
 )
@@ -71,13 +73,26 @@ type Node struct {
 	PodCIDR string // workers only
 }
 
-// Nodes returns the lab's guests in the order in which they start.
+// Nodes returns the guests that every lab has, in the order in which they start.
 func Nodes() []Node {
 	return []Node{
 		{Name: "node-a", Role: RoleWorker, IP: "10.88.0.11", MAC: "02:88:00:00:00:0b", Tap: "tap-a", PodCIDR: "10.244.1.0/24"},
 		{Name: "node-b", Role: RoleWorker, IP: "10.88.0.12", MAC: "02:88:00:00:00:0c", Tap: "tap-b", PodCIDR: "10.244.2.0/24"},
 		{Name: "storage", Role: RoleStorage, IP: "10.88.0.20", MAC: "02:88:00:00:00:14", Tap: "tap-s"},
 	}
+}
+
+// Spare is the second server of a pair: it has the disk of [Storage] too.
+func Spare() Node {
+	return Node{Name: "storage-b", Role: RoleStorage, IP: "10.88.0.21", MAC: "02:88:00:00:00:15", Tap: "tap-t"}
+}
+
+// AllNodes returns the guests of a lab, with a pair of storage servers or without.
+func AllNodes(pair bool) []Node {
+	if !pair {
+		return Nodes()
+	}
+	return append(Nodes(), Spare())
 }
 
 // Workers returns the guests with a kubelet.
@@ -91,7 +106,7 @@ func Workers() []Node {
 	return out
 }
 
-// Storage returns the storage server's guest.
+// Storage returns the storage server's guest, the first one of a pair.
 func Storage() Node {
 	for _, n := range Nodes() {
 		if n.Role == RoleStorage {
@@ -104,7 +119,7 @@ func Storage() Node {
 // FindNode returns the guest of that name, or [ErrUnknownNode].
 func FindNode(name string) (Node, error) {
 	var names []string
-	for _, n := range Nodes() {
+	for _, n := range AllNodes(true) {
 		if n.Name == name {
 			return n, nil
 		}
