@@ -22,9 +22,7 @@ import (
 
 // lvmPair has LVM write the machine's name into a volume group that it makes, and leave
 // groups with another name alone (lvmsystemid(7)).
-const lvmPair = `global {
-	system_id_source = "uname"
-}
+const lvmPair = `global/system_id_source = "uname"
 `
 
 // Programs of a server of a pair that the guest's root has not: the agent is both.

@@ -21,10 +21,14 @@ const (
 
 // lvmLocal makes LVM look at the upper device alone: the physical volume also
 // shows on the disk below it, and what tenants write into their volumes is not
-// the server's to read.
+// the server's to read. A crash while a block of the pool is given out leaves that block
+// leaked, for which LVM would not activate the pool (docs/how-to/storage-server.md).
 const lvmLocal = `devices {
 	use_devicesfile = 0
 	global_filter = [ "a|^` + arrayDevice + `$|", "r|.*|" ]
+}
+global {
+	thin_check_options = [ "-q", "--auto-repair" ]
 }
 `
 
