@@ -71,6 +71,9 @@ type Config struct {
 	Labels  func(context.Context) (map[string]string, error)
 	// InitiatorIQN is the node's iSCSI initiator name.
 	InitiatorIQN string
+	// InitiatorUnknown says that the name cannot be read now. That which was reported stays: by
+	// it the storage server knows what the node still has.
+	InitiatorUnknown bool
 	// StreamPublicKey is what the plugin proves itself by when it sends caches, "" if it
 	// sends none; nil is "".
 	StreamPublicKey func() string

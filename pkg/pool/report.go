@@ -43,7 +43,10 @@ func (m *Manager) object(ctx context.Context, flags v1alpha1.CachePoolSpec, unkn
 func (m *Manager) report(ctx context.Context, obj *v1alpha1.CachePool, o outcome) error {
 	before := obj.Status.DeepCopy()
 	st := &obj.Status
-	st.InitiatorIQN, st.LoginPublicKey, st.VolumeGroup = m.InitiatorIQN, m.LoginPublicKey, o.view.VG
+	st.LoginPublicKey, st.VolumeGroup = m.LoginPublicKey, o.view.VG
+	if !m.InitiatorUnknown {
+		st.InitiatorIQN = m.InitiatorIQN
+	}
 	st.Capacity, st.Free, st.Retained = quantity(o.size), quantity(o.free), quantity(o.view.RetainedCacheBytes)
 	if st.StreamPublicKey = ""; m.StreamPublicKey != nil {
 		st.StreamPublicKey = m.StreamPublicKey()

@@ -309,7 +309,10 @@ func (n Node) tool(ctx context.Context, name string, args ...string) error {
 // ErrInitiatorName means that the node has no iSCSI initiator name.
 var ErrInitiatorName = errors.New("the node has no iSCSI initiator name")
 
-// InitiatorName reads the initiator's name.
+// initiatorForm is what RFC 3720 (3.2.6) has in common with the names that targets take in fact.
+var initiatorForm = regexp.MustCompile(`^(?i:iqn|eui|naa)\.[A-Za-z0-9._:-]{1,219}$`)
+
+// InitiatorName reads the initiator's name. Errors: ErrInitiatorName.
 func (n Node) InitiatorName() (string, error) {
 	const remedy = "remedy: install open-iscsi on the node, which makes a name that no other node has"
 	b, err := os.ReadFile(n.InitiatorNameFile)
@@ -318,7 +321,12 @@ func (n Node) InitiatorName() (string, error) {
 	}
 	for line := range strings.Lines(string(b)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "InitiatorName="); ok && strings.TrimSpace(name) != "" {
-			return strings.TrimSpace(name), nil
+			name = strings.TrimSpace(name)
+			if !initiatorForm.MatchString(name) {
+				return "", fmt.Errorf("%w: %q in %s is no such name; accepted are at most 223 letters, digits and . : - _, beginning with iqn., eui. or naa.; "+
+					"remedy: write one into it that no other node has", ErrInitiatorName, name, n.InitiatorNameFile)
+			}
+			return name, nil
 		}
 	}
 	return "", fmt.Errorf("%w: %s has no line InitiatorName=; %s", ErrInitiatorName, n.InitiatorNameFile, remedy)

@@ -228,3 +228,20 @@ func TestInitiatorName(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
+
+// TestInitiatorNameForm: what no target takes is told here.
+func TestInitiatorNameForm(t *testing.T) {
+	n, _, _ := goodNode(t)
+	for name, good := range map[string]bool{
+		"iqn.1993-08.org.debian:01:abc": true, "IQN.2026-11.io.Example:a_b": true, "eui.02004567a425678d": true, "naa.52004567ba64678d": true,
+		"iqn." + strings.Repeat("a", 219): true, "iqn." + strings.Repeat("a", 220): false, "node-a": false, "iqn.": false, "iqn.2026-11.io.example:a b": false, "xiqn.2026-11.io.example": false,
+	} {
+		if err := os.WriteFile(n.InitiatorNameFile, []byte("InitiatorName="+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := n.InitiatorName()
+		if good && (err != nil || got != name) || !good && (!errors.Is(err, ErrInitiatorName) || !strings.Contains(err.Error(), "remedy")) {
+			t.Errorf("%q: %q, %v", name, got, err)
+		}
+	}
+}

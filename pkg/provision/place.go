@@ -144,8 +144,10 @@ func (s *Service) newOwner(ctx context.Context, at place, node string) (host, er
 		return host{Name: node}, nil
 	case at == withOrigin:
 		return host{}, fmt.Errorf("%w: no CachePool %s: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
-	case pool == nil || pool.Status.InitiatorIQN == "":
+	case pool == nil:
 		return host{}, fmt.Errorf("%w: no CachePool %s with an initiator name: is the nearflash node plugin running on that node?", volume.ErrNodeNotFound, node)
+	case pool.Status.InitiatorIQN == "":
+		return host{}, fmt.Errorf("%w: no CachePool %s with an initiator name: its condition Preflight says what the node lacks", volume.ErrNodeNotFound, node)
 	}
 	return host{Name: pool.Status.InitiatorIQN, LoginKey: pool.Status.LoginPublicKey}, nil
 }

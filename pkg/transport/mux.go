@@ -12,6 +12,8 @@ import (
 type Mux struct {
 	// ISCSI attaches LUNs, CSI the volumes of other CSI drivers. What is nil refuses.
 	ISCSI, CSI Transport
+	// NoISCSI says why ISCSI is nil, if it should not be.
+	NoISCSI error
 }
 
 var _ Transport = Mux{}
@@ -21,6 +23,9 @@ func (m Mux) of(t Target) (Transport, error) {
 	chosen := m.ISCSI
 	if t.CSI != nil {
 		chosen = m.CSI
+	}
+	if t.CSI == nil && chosen == nil && m.NoISCSI != nil {
+		return nil, fmt.Errorf("%s: %w", t, m.NoISCSI)
 	}
 	if chosen == nil {
 		return nil, fmt.Errorf("%w: %s: this node attaches nothing of that kind", ErrInvalid, t)

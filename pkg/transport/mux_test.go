@@ -59,3 +59,15 @@ func TestMux(t *testing.T) {
 		}
 	}
 }
+
+// TestMuxSaysWhy: who cannot attach a LUN says what is missing, and attaches the others.
+func TestMuxSaysWhy(t *testing.T) {
+	reason := errors.New("no initiator name")
+	m := transport.Mux{CSI: named("csi"), NoISCSI: reason}
+	if _, err := m.Connect(t.Context(), transport.Target{Source: volume.Source{ISCSI: volume.ISCSI{IQN: "iqn.2026-11.io.example:x"}}}, nil); !errors.Is(err, reason) {
+		t.Errorf("a LUN: %v", err)
+	}
+	if _, err := m.Connect(t.Context(), transport.Target{Source: volume.Source{CSI: &volume.CSISource{Driver: "d"}}}, nil); err != nil {
+		t.Errorf("a volume: %v", err)
+	}
+}

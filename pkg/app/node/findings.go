@@ -57,7 +57,7 @@ func (p *plugin) streamProblem() string {
 // problems is every finding that is an operator's concern, in one line; "" if there is none.
 func (p *plugin) problems() string {
 	iscsi := ""
-	if p.initiator != "" {
+	if p.initiator != "" || p.noInitiator != nil {
 		iscsi = read(&p.findings.iscsi)
 	}
 	out := append([]string{read(&p.findings.essential), iscsi, read(&p.findings.cache)}, moveProblems(moveFacts{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -97,6 +96,8 @@ type plugin struct {
 	// initiator is the node's iSCSI initiator name; empty without one, which is possible where
 	// volumes of other CSI drivers are attached.
 	initiator string
+	// noInitiator says why there is none, if there should be one.
+	noInitiator error
 	// leases answers the moves that ask for this node's caches; nil if it exports none.
 	leases *moves.Source
 	// stream sends caches to other nodes' plugins, and streamClient asks them for theirs; nil
@@ -147,7 +148,7 @@ func run(ctx context.Context, cfg Config, config *rest.Config) error {
 	p.attacher.ThawLeft(ctx) // before anything is unmounted, or asked to be
 	p.attacher.AdoptNames(ctx)
 	group.Go(func() error { p.pool.Run(ctx, poolEvery); return nil })
-	group.Go(func() error { p.repeatPreflight(ctx); return nil })
+	group.Go(func() error { return p.repeatPreflight(ctx) })
 	group.Go(func() error { p.lookAtHostTools(ctx); return nil })
 	// The first pass of the repair runs beside the first requests: the lock of a
 	// volume keeps them apart, and each finds by the journal what the other did.
@@ -223,10 +224,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
 	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
 	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
-	if p.initiator, err = p.preflight.InitiatorName(); err != nil && (!cfg.Origins || !errors.Is(err, fs.ErrNotExist) || usesISCSI(entries)) {
-		// It is read only here, and without it no LUN can be attached, or left.
-		return nil, err
-	}
+	p.readInitiator(entries)
 	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {
 		return nil, err
 	}
@@ -238,7 +236,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		Default:      v1alpha1.CachePoolSpec{Devices: cfg.PoolDevices, Redundancy: v1alpha1.Redundancy(cfg.PoolRedundancy), NamespaceSharePercent: int32(cfg.NamespaceShare)},
 		Choices:      cfg.Pools,
 		Labels:       func(ctx context.Context) (map[string]string, error) { return nodeLabels(ctx, api, cfg.NodeName) },
-		InitiatorIQN: p.initiator, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
+		InitiatorIQN: p.initiator, InitiatorUnknown: p.noInitiator != nil, LoginPublicKey: p.loginKey.Public(), Preflight: p.problems, HostTools: p.hostProblems, Events: recorder, StreamPublicKey: p.streamPublicKey,
 		Health: func(ctx context.Context, device string) (smart.Health, error) { return smart.Read(ctx, runner, device) },
 	}, lv, api, retainedCacheBytes(entries))
 	if p.sampler, err = observe.Open(observe.Config{
@@ -341,15 +339,19 @@ func retainedCacheBytes(entries *journal.Store[state.Entry]) pool.RetainedCacheB
 	}
 }
 
-// repeatPreflight notices what an administrator repairs, or breaks.
-func (p *plugin) repeatPreflight(ctx context.Context) {
+// repeatPreflight notices what an administrator repairs, or breaks. It fails if that needs another
+// start of the plugin.
+func (p *plugin) repeatPreflight(ctx context.Context) error {
 	tick := time.NewTicker(preflightEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
+			if err := p.initiatorFound(); err != nil {
+				return err
+			}
 			p.findings.update(ctx, p.preflight)
 		}
 	}

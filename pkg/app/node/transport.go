@@ -1,6 +1,9 @@
 package node
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -17,9 +20,31 @@ func usesISCSI(entries *journal.Store[state.Entry]) bool {
 	return err != nil || slices.ContainsFunc(list, func(e state.Entry) bool { return e.Source.CSI == nil })
 }
 
+// readInitiator reads the node's initiator name, once: sessions have it for as long as they last.
+// A node of other CSI drivers' volumes that has no such file, and nothing to leave, needs none.
+// Whatever else is wrong with it is a finding: volumes of other kinds go on.
+func (p *plugin) readInitiator(entries *journal.Store[state.Entry]) {
+	p.initiator, p.noInitiator = p.preflight.InitiatorName()
+	if p.cfg.Origins && errors.Is(p.noInitiator, fs.ErrNotExist) && !usesISCSI(entries) {
+		p.noInitiator = nil
+	}
+}
+
+// initiatorFound is an error once there is a name and the plugin began without: it has to begin anew.
+func (p *plugin) initiatorFound() error {
+	if p.initiator != "" {
+		return nil
+	}
+	name, err := p.preflight.InitiatorName()
+	if err != nil {
+		return nil // that is a finding, and told as such
+	}
+	return fmt.Errorf("the node has the iSCSI initiator name %s now, which the plugin reads when it starts; it ends, to be started again", name)
+}
+
 // transports attach the origins of this node's volumes.
 func (p *plugin) transports(run hostexec.Runner) transport.Transport {
-	var m transport.Mux
+	m := transport.Mux{NoISCSI: p.noInitiator}
 	if p.initiator != "" {
 		m.ISCSI = iscsi.New(run, iscsi.Config{InitiatorName: p.initiator})
 	}
