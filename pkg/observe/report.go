@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -16,7 +17,7 @@ import (
 // change that is material.
 const (
 	// reportEvery is the least time between two writes for one volume, failed
-	// ones included.
+	// ones included, unless Every says another.
 	reportEvery = 30 * time.Second
 	// materialPoints is a change of a percentage, of one that is reported or of
 	// the cache's size. One point may be rounding.
@@ -38,9 +39,12 @@ type Records interface {
 }
 
 // Reporter writes what changed materially to the records of the attached
-// volumes: at most once every 30 seconds for each, but for the first rates of one that
+// volumes: at most once in a time (Every) for each, but for the first rates of one that
 // was just attached, and nothing while nothing changes. It is not safe for concurrent use.
 type Reporter struct {
+	// Every is the least time between two writes for one volume; 30 seconds if 0.
+	Every time.Duration
+
 	records Records
 	node    string
 	now     func() time.Time
@@ -52,6 +56,8 @@ type Reporter struct {
 
 // report is the last write for a volume.
 type report struct {
+	// every is the Reporter's.
+	every time.Duration
 	// status is nil if nothing is known to be there.
 	status *v1alpha1.CacheStatus
 	// at is the last attempt.
@@ -84,7 +90,7 @@ func (r *Reporter) Report(ctx context.Context, snap Snapshot) {
 		last.leftAt, last.cleared = time.Time{}, false
 		st := Status(s, snap.Time)
 		if !silent && decideReport(*last, now, st) {
-			last.early = last.early || recent(last.at, now)
+			last.early = last.early || last.recent(last.at, now)
 			silent = !r.write(ctx, s.ID, last, now, &st)
 		}
 	}
@@ -102,7 +108,7 @@ func (r *Reporter) Report(ctx context.Context, snap Snapshot) {
 func (r *Reporter) of(id volume.ID, now time.Time) *report {
 	last := r.written[id]
 	if last == nil {
-		last = &report{}
+		last = &report{every: r.Every}
 		if !r.begun {
 			last.at = now
 		}
@@ -120,7 +126,7 @@ func (r *Reporter) leave(ctx context.Context, id volume.ID, last *report, now ti
 		last.leftAt = now
 	}
 	switch {
-	case recent(last.leftAt, now), recent(last.at, now):
+	case last.recent(last.leftAt, now), last.recent(last.at, now):
 		return true
 	case last.cleared:
 		delete(r.written, id)
@@ -131,7 +137,9 @@ func (r *Reporter) leave(ctx context.Context, id volume.ID, last *report, now ti
 }
 
 // recent reports whether less time has passed than between two writes.
-func recent(at, now time.Time) bool { return now.Sub(at) < reportEvery && !now.Before(at) }
+func (r *report) recent(at, now time.Time) bool {
+	return now.Sub(at) < cmp.Or(r.every, reportEvery) && !now.Before(at)
+}
 
 // write reports or clears. It returns false if the API server does not answer:
 // it would not answer for other volumes either.
@@ -148,7 +156,7 @@ func (r *Reporter) write(ctx context.Context, id volume.ID, last *report, now ti
 
 // decideReport says whether a status is written now.
 func decideReport(last report, now time.Time, st v1alpha1.CacheStatus) bool {
-	if recent(last.at, now) {
+	if last.recent(last.at, now) {
 		return last.status != nil && !last.early && firstRates(*last.status, st)
 	}
 	return last.status == nil || material(*last.status, st)

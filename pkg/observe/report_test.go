@@ -157,6 +157,18 @@ func TestReportRate(t *testing.T) {
 	}
 }
 
+// TestReportInterval: a volume that changes all the time is written as seldom as is asked for.
+func TestReportInterval(t *testing.T) {
+	r, rep := newRecorder(t)
+	rep.Every = 5 * time.Minute
+	for i := range 3600 {
+		r.pass(rep, used("busy", uint64(i*37%1000)))
+	}
+	if n := r.n["busy"]; n < 10 || n > 13 {
+		t.Errorf("written %d times in an hour", n)
+	}
+}
+
 // TestFirstRates: the rates of a volume that was just attached do not wait for their turn, idle
 // as it may be; once, whether the API server answers or not.
 func TestFirstRates(t *testing.T) {

@@ -27,6 +27,9 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// Less than these would cost the API server more than anybody gains.
+const minReportInterval, minHotSetInterval = 10 * time.Second, 5 * time.Minute
+
 // Config is what nearflash-node is started with.
 type Config struct {
 	// Endpoint is the unix socket of the CSI services.
@@ -76,6 +79,9 @@ type Config struct {
 	Stream StreamConfig
 	// RetainedCacheTTL is how long a cache is kept that nobody uses; 0 is for ever.
 	RetainedCacheTTL time.Duration
+	// ReportInterval is the least time between two reports about a volume's cache, and
+	// HotSetInterval the pause between two hot sets of an attached volume.
+	ReportInterval, HotSetInterval time.Duration
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
@@ -156,6 +162,8 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&c.WarmStartBandwidth, "warm-start-bandwidth", 64<<20, "bytes per second at which a cache is filled whose volume names no bandwidth; 0 is no limit")
 	fs.Int64Var(&c.WarmStartNodeBandwidth, "warm-start-node-bandwidth", 0, "bytes per second at which all caches of the node are filled together, and at which its caches are sent to other nodes' plugins; 0 is no limit")
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
+	fs.DurationVar(&c.ReportInterval, "report-interval", 30*time.Second, "least time between two reports about a volume's cache to the API server")
+	fs.DurationVar(&c.HotSetInterval, "hot-set-interval", 30*time.Minute, "pause between two lists of the hottest blocks of an attached volume, of at most 64 KiB each, at the API server")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
 }
@@ -268,6 +276,9 @@ func (c *Config) validateWarmStart() []error {
 	}
 	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.RetainedCacheTTL < 0 {
 		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --retained-cache-ttl: accepted are 0 (no limit) and positive values"))
+	}
+	if c.ReportInterval < minReportInterval || c.HotSetInterval < minHotSetInterval {
+		errs = append(errs, fmt.Errorf("--report-interval %s, --hot-set-interval %s: accepted are at least %s and %s", c.ReportInterval, c.HotSetInterval, minReportInterval, minHotSetInterval))
 	}
 	return errs
 }

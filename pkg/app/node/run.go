@@ -246,6 +246,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 	}
 	volumes := records.New(api, recorder, time.Now)
 	p.reporter = observe.NewReporter(volumes, cfg.NodeName, time.Now)
+	p.reporter.Every = cfg.ReportInterval
 	warm, err := warmConfig(cfg)
 	if err != nil {
 		return nil, err
@@ -286,7 +287,7 @@ func warmConfig(cfg Config) (attach.WarmConfig, error) {
 	warm := attach.WarmConfig{
 		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(),
+		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(), HotSetEvery: cfg.HotSetInterval,
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return warm, fmt.Errorf("state directory: %w", err)

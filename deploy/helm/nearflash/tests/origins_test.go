@@ -33,6 +33,21 @@ var originsOn = []string{
 	"--set", "storageClasses[0].parameters.backend=csi", "--set", "storageClasses[0].parameters.originStorageClass=pd",
 }
 
+// TestWithoutISCSI: a pod that need not have the host's /etc/iscsi starts where /etc cannot be written.
+func TestWithoutISCSI(t *testing.T) {
+	for value, want := range map[string]int{"true": 3, "false": 0} {
+		out, err := helm(t.Context(), append([]string{"template", release, chartDir, "--kube-version", "1.36.0", "--set", "node.iscsi=" + value}, originsOn...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mounts := strings.Count(string(out), "mountPath: /etc/iscsi") + strings.Count(string(out), "mountPath: /var/lib/iscsi") + strings.Count(string(out), "mountPath: /run/lock/iscsi")
+		paths := strings.Count(string(out), "path: /etc/iscsi") + strings.Count(string(out), "path: /var/lib/iscsi") + strings.Count(string(out), "path: /run/lock/iscsi")
+		if mounts != want || paths != want {
+			t.Errorf("node.iscsi=%s: %d mounts of %d directories, want %d", value, mounts, paths, want)
+		}
+	}
+}
+
 // testOrigins switches origins of other drivers on in an installation that had none, and
 // off again. It leaves them on, with a claim.
 func (c *cluster) testOrigins(t *testing.T) {

@@ -112,6 +112,8 @@ func TestBadValues(t *testing.T) {
 		"target twice":                   {[]string{"--set", "node.withoutTargets={clone,clone}"}, "'/node/withoutTargets'"},
 		"negative volume limit":          {[]string{"--set", "node.maxVolumes=-1"}, "'/node/maxVolumes'"},
 		"share above the pool":           {[]string{"--set", "node.namespaceSharePercent=101"}, "'/node/namespaceSharePercent'"},
+		"no kind of volume":              {[]string{"--set", "node.iscsi=false"}, "node.iscsi: false leaves no kind of volume"},
+		"a storage server of no use":     {[]string{"--set", "node.iscsi=false,origins.enabled=true,target.address=192.0.2.1:9443,target.tls.existingSecret=x"}, "keeps nodes from volumes of the storage server"},
 		"share as text":                  {[]string{"--set-string", "node.namespaceSharePercent=25%"}, "'/node/namespaceSharePercent'"},
 		"a value of an earlier version":  {[]string{"--set", "target.optional=true"}, "'optional'"},
 		"update strategy":                {[]string{"--set", "node.updateStrategy.type=Recreate"}, "'/node/updateStrategy/type'"},
