@@ -141,8 +141,9 @@ func TestSupervisorStop(t *testing.T) {
 	defer cancel()
 	s := newSupervisor()
 	if err := s.stop(ctx, "x"); err == nil {
-		t.Error("a service that never ran can be stopped")
+		t.Error("a service that there is not can be stopped")
 	}
+	s.know("x")
 	looped := make(chan struct{})
 	go func() {
 		defer close(looped)

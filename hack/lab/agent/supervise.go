@@ -47,9 +47,7 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 	if err != nil {
 		return fmt.Errorf("log of %s: %w", svc.Name, err)
 	}
-	s.mu.Lock()
-	s.known[svc.Name] = true
-	s.mu.Unlock()
+	s.know(svc.Name)
 	s.wg.Go(func() {
 		defer log.Close()
 		for s.awaitStart(ctx, svc.Name) == nil {
@@ -65,6 +63,13 @@ func (s *supervisor) run(ctx context.Context, svc agentapi.Service) error {
 		}
 	})
 	return nil
+}
+
+// know has a service that may be stopped and started.
+func (s *supervisor) know(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known[name] = true
 }
 
 // hold keeps a service from running until start.
