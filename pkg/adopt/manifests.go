@@ -63,7 +63,7 @@ func (j *journal) frontVolume() *corev1.PersistentVolume {
 			ClaimRef: reserved(j.Claim.Namespace, j.Claim.Name),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: driverName, VolumeHandle: j.front(), FSType: j.FSType, VolumeAttributes: attributes,
-				NodeStageSecretRef: old.CSI.NodeStageSecretRef.DeepCopy(),
+				NodeStageSecretRef: old.CSI.NodeStageSecretRef.DeepCopy(), NodeExpandSecretRef: old.CSI.NodeExpandSecretRef.DeepCopy(),
 			}},
 		},
 	}

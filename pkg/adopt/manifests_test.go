@@ -25,6 +25,7 @@ func adopted() *journal {
 	}}}}
 	f.volume.Spec.CSI.VolumeAttributes = map[string]string{"pool": "p"}
 	f.volume.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	f.volume.Spec.CSI.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "grow"}
 	return newJournal(f, Want{Attributes: map[string]string{"cacheMode": "none"}})
 }
 
@@ -55,7 +56,7 @@ func TestMade(t *testing.T) {
 	}
 	front := j.frontVolume()
 	equal(t, "front: source", front.Spec.CSI, &corev1.CSIPersistentVolumeSource{
-		Driver: driverName, VolumeHandle: "adopted-c1", FSType: "ext4", NodeStageSecretRef: old.CSI.NodeStageSecretRef,
+		Driver: driverName, VolumeHandle: "adopted-c1", FSType: "ext4", NodeStageSecretRef: old.CSI.NodeStageSecretRef, NodeExpandSecretRef: old.CSI.NodeExpandSecretRef,
 		VolumeAttributes: map[string]string{"backend": "csi", "originPersistentVolume": "adopted-c1-origin", "cacheMode": "none"},
 	})
 	equal(t, "front: mode", *front.Spec.VolumeMode, corev1.PersistentVolumeFilesystem)

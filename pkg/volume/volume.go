@@ -110,8 +110,21 @@ type CSISource struct {
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Attachment map[string]string `json:"attachment,omitempty"`
+	// AccessMode is the first one of the PersistentVolume, as Kubernetes names it, by which the
+	// kubelet asks a driver; "" is ReadWriteOnce.
+	AccessMode string `json:"accessMode,omitempty"`
+	// Secrets are those that the PersistentVolume names for calls on the node; nil if it names none.
+	Secrets *SecretNames `json:"secrets,omitempty"`
 	// CapacityBytes is its size, for a driver that has a part of an expansion on the node.
 	CapacityBytes int64 `json:"capacityBytes,omitempty"`
+}
+
+// SecretNames are the names, "namespace/name", of the secrets that the calls of a driver's node
+// plugin take; "" is none.
+type SecretNames struct {
+	Stage   string `json:"stage,omitempty"`
+	Publish string `json:"publish,omitempty"`
+	Expand  string `json:"expand,omitempty"`
 }
 
 // String is for logs and errors.

@@ -210,10 +210,13 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 // usable reports why a PersistentVolume cannot be the origin of a volume, nil if it can. Where a static
 // one can be reached from, its own PersistentVolume says.
 func usable(ctx context.Context, pv *corev1.PersistentVolume, static bool) error {
-	if _, err := source(ctx, pv); err != nil || static {
-		return err
+	src, err := source(ctx, pv)
+	if err == nil {
+		err = checkSecrets(pv.Name, secretNames(src))
 	}
-	_, err := topologies(pv)
+	if err == nil && !static {
+		_, err = topologies(pv)
+	}
 	return err
 }
 

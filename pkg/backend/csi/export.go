@@ -72,6 +72,7 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	}
 	out := &volume.CSISource{
 		Driver: src.Driver, Handle: src.VolumeHandle, PV: f.pv.Name, Attributes: maps.Clone(src.VolumeAttributes), CapacityBytes: sizeOf(f.pv),
+		AccessMode: accessMode(f.pv), Secrets: secretNames(src),
 		Admission: fmt.Sprintf("generation-%d", g.Generation), NoFence: !attach,
 	}
 	if attach {
@@ -83,6 +84,40 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 		out.Admission, out.Attachment = string(va.UID), maps.Clone(va.Status.AttachmentMetadata)
 	}
 	return volume.Source{CSI: out}, nil
+}
+
+// accessMode is the mode by which the kubelet would ask the driver of a PersistentVolume, "" for
+// ReadWriteOnce (csi_block.go: the first one).
+func accessMode(pv *corev1.PersistentVolume) string {
+	if modes := pv.Spec.AccessModes; len(modes) > 0 && modes[0] != corev1.ReadWriteOnce {
+		return string(modes[0])
+	}
+	return ""
+}
+
+// secretNames are the secrets that a PersistentVolume names for calls on the node, nil if it names none.
+func secretNames(src *corev1.CSIPersistentVolumeSource) *volume.SecretNames {
+	name := func(ref *corev1.SecretReference) string {
+		if ref == nil {
+			return ""
+		}
+		return ref.Namespace + "/" + ref.Name
+	}
+	out := volume.SecretNames{Stage: name(src.NodeStageSecretRef), Publish: name(src.NodePublishSecretRef), Expand: name(src.NodeExpandSecretRef)}
+	if out == (volume.SecretNames{}) {
+		return nil
+	}
+	return &out
+}
+
+// checkSecrets reports why the secrets of an origin cannot be had: the stage of our volume, which has
+// the other driver stage and publish, is given one.
+func checkSecrets(pv string, names *volume.SecretNames) error {
+	if names == nil || names.Stage == "" || names.Publish == "" || names.Stage == names.Publish {
+		return nil
+	}
+	return fmt.Errorf("%w: PersistentVolume %s names secret %s for NodePublishVolume (nodePublishSecretRef) and %s for NodeStageVolume: accepted as an origin is one with the same for both, or with one of them",
+		volume.ErrInvalid, pv, names.Publish, names.Stage)
 }
 
 // attachStep is the next step of an attachment.

@@ -49,6 +49,27 @@ func TestOnlyOneInTree(t *testing.T) {
 	}
 }
 
+// TestOnTheNode: what the kubelet would tell a driver by the PersistentVolume goes with the attachment.
+func TestOnTheNode(t *testing.T) {
+	pv := of(nil, nil).pv
+	src := pv.Spec.CSI
+	if got := secretNames(src); got != nil || checkSecrets("pv", got) != nil || accessMode(pv) != "" {
+		t.Errorf("of one that names nothing: %+v, %q", got, accessMode(pv))
+	}
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	src.NodeStageSecretRef = &corev1.SecretReference{Namespace: "n", Name: "s"}
+	src.NodePublishSecretRef = &corev1.SecretReference{Namespace: "n", Name: "s"}
+	src.NodeExpandSecretRef = &corev1.SecretReference{Namespace: "n", Name: "g"}
+	if got, want := *secretNames(src), (volume.SecretNames{Stage: "n/s", Publish: "n/s", Expand: "n/g"}); got != want || accessMode(pv) != "ReadWriteOncePod" {
+		t.Errorf("%+v, want %+v, %q", got, want, accessMode(pv))
+	}
+	must(t, usable(t.Context(), pv, true))
+	src.NodePublishSecretRef.Name = "p"
+	for _, static := range []bool{true, false} {
+		want(t, usable(t.Context(), pv, static), volume.ErrInvalid, "n/p", "n/s", "nodePublishSecretRef")
+	}
+}
+
 // TestDecideTake: the claim of an origin that was there is a new record's of the name, whoever is
 // admitted; one that was made for a request stays that one's.
 func TestDecideTake(t *testing.T) {

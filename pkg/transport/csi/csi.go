@@ -134,7 +134,11 @@ func (t *Transport) secretsFor(v vol, cred *volume.Credentials) map[string]strin
 
 // call has the driver stage and publish a volume.
 func (t *Transport) call(ctx context.Context, v vol, secrets map[string]string) error {
-	n, err := t.dial(ctx, v.source.Driver, secrets)
+	shared, err := toConnect(v, secrets)
+	if err != nil {
+		return err
+	}
+	n, err := t.dial(ctx, v.source.Driver, shared)
 	if err != nil {
 		return err
 	}
@@ -228,10 +232,7 @@ func (t *Transport) Rescan(ctx context.Context, at transport.Target, cred *volum
 	if err != nil {
 		return fmt.Errorf("rescan %s: %w", v, err)
 	}
-	secrets := t.secretsFor(v, nil)
-	if cred != nil {
-		secrets = cred.Secrets
-	}
+	secrets := toExpand(v, t.secretsFor(v, nil), cred)
 	n, err := t.dial(ctx, v.source.Driver, secrets)
 	if err != nil {
 		return fmt.Errorf("rescan %s: %w", v, err)
@@ -239,6 +240,9 @@ func (t *Transport) Rescan(ctx context.Context, at transport.Target, cred *volum
 	defer n.close()
 	if !n.can.expand {
 		return nil // whoever grew it has told the kernel
+	}
+	if names := v.source.Secrets; names != nil && names.Expand != "" && len(secrets.expand) == 0 {
+		return fmt.Errorf("rescan %s: %w", v, noSecret(v, "NodeExpandVolume", names.Expand, "node-expand-secret-name"))
 	}
 	if err := n.expand(ctx, v); err != nil {
 		return fmt.Errorf("rescan %s: %w", v, err)

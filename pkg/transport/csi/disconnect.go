@@ -44,7 +44,7 @@ func (t *Transport) undo(ctx context.Context, v vol) error {
 	if err != nil {
 		return err
 	}
-	n, err := t.dial(ctx, v.source.Driver, nil)
+	n, err := t.dial(ctx, v.source.Driver, callSecrets{})
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type node struct {
 	conn    *grpc.ClientConn
 	client  csipb.NodeClient
 	can     capabilities
-	secrets map[string]string
+	secrets callSecrets
 	timeout time.Duration
 }
 
@@ -70,7 +70,7 @@ func connect(socket string) (*grpc.ClientConn, error) {
 
 // dial finds the driver's node plugin and asks what it can do. An endpoint that is known from
 // before and answers no more is looked for anew: the plugin may have come back at another.
-func (t *Transport) dial(ctx context.Context, driver string, secrets map[string]string) (*node, error) {
+func (t *Transport) dial(ctx context.Context, driver string, secrets callSecrets) (*node, error) {
 	if socket, known := t.drivers.known(driver); known {
 		n, err := t.dialSocket(ctx, driver, socket, secrets)
 		if err == nil || ctx.Err() != nil {
@@ -85,7 +85,7 @@ func (t *Transport) dial(ctx context.Context, driver string, secrets map[string]
 	return t.dialSocket(ctx, driver, socket, secrets)
 }
 
-func (t *Transport) dialSocket(ctx context.Context, driver, socket string, secrets map[string]string) (*node, error) {
+func (t *Transport) dialSocket(ctx context.Context, driver, socket string, secrets callSecrets) (*node, error) {
 	conn, err := connect(socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s at %s: %w", transport.ErrUnreachable, driver, socket, err)
@@ -110,18 +110,29 @@ func (n *node) do(ctx context.Context, method string, call func(context.Context)
 	ctx, cancel := context.WithTimeout(ctx, n.timeout)
 	defer cancel()
 	if err := call(ctx); err != nil {
-		return newCallError(n.driver, method, err, n.secrets)
+		return newCallError(n.driver, method, err, n.secrets.every())
 	}
 	return nil
 }
 
-// capability is how the volume is used: one writer on one node, as a raw block device. For an
-// access mode ReadWriteOnce kubelet says SINGLE_NODE_MULTI_WRITER to a plugin that knows that
-// mode (asSingleNodeMultiWriterCapableCSIAccessModeV1), and so is the claim of the origin.
-func (n *node) capability() *csipb.VolumeCapability {
-	mode := csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+// accessModes are the modes of the CSI specification for those of Kubernetes, as kubelet has them
+// for a plugin that does not know SINGLE_NODE_MULTI_WRITER, and for one that does
+// (asCSIAccessModeV1, asSingleNodeMultiWriterCapableCSIAccessModeV1 in csi_client.go).
+var accessModes = map[string][2]csipb.VolumeCapability_AccessMode_Mode{
+	"":                 {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	"ReadWriteOnce":    {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	"ReadWriteOncePod": {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
+	"ReadOnlyMany":     {csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY},
+	"ReadWriteMany":    {csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+}
+
+// capability is how the volume is used: by one node, as a raw block device, in the mode that kubelet
+// would say for the first one of its PersistentVolume. That of a volume that was made is
+// ReadWriteOnce; one that was there before keeps its own.
+func (n *node) capability(v vol) *csipb.VolumeCapability {
+	mode := accessModes[v.source.AccessMode][0]
 	if n.can.multiWriter {
-		mode = csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		mode = accessModes[v.source.AccessMode][1]
 	}
 	return &csipb.VolumeCapability{
 		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode},
@@ -133,7 +144,7 @@ func (n *node) stage(ctx context.Context, v vol) error {
 	return n.do(ctx, "NodeStageVolume", func(ctx context.Context) error {
 		_, err := n.client.NodeStageVolume(ctx, &csipb.NodeStageVolumeRequest{
 			VolumeId: v.source.Handle, PublishContext: v.source.Attachment, StagingTargetPath: v.staging,
-			VolumeCapability: n.capability(), Secrets: n.secrets, VolumeContext: v.source.Attributes,
+			VolumeCapability: n.capability(v), Secrets: n.secrets.stage, VolumeContext: v.source.Attributes,
 		})
 		return err
 	})
@@ -144,7 +155,7 @@ func (n *node) publish(ctx context.Context, v vol) error {
 	return n.do(ctx, "NodePublishVolume", func(ctx context.Context) error {
 		_, err := n.client.NodePublishVolume(ctx, &csipb.NodePublishVolumeRequest{
 			VolumeId: v.source.Handle, PublishContext: v.source.Attachment, StagingTargetPath: v.staging, TargetPath: v.target,
-			VolumeCapability: n.capability(), Readonly: false, Secrets: n.secrets, VolumeContext: v.source.Attributes,
+			VolumeCapability: n.capability(v), Readonly: false, Secrets: n.secrets.publish, VolumeContext: v.source.Attributes,
 		})
 		return err
 	})
@@ -169,7 +180,7 @@ func (n *node) unstage(ctx context.Context, v vol) error {
 // csi_client.go).
 func (n *node) expand(ctx context.Context, v vol) error {
 	req := &csipb.NodeExpandVolumeRequest{
-		VolumeId: v.source.Handle, VolumePath: v.target, VolumeCapability: n.capability(), Secrets: n.secrets,
+		VolumeId: v.source.Handle, VolumePath: v.target, VolumeCapability: n.capability(v), Secrets: n.secrets.expand,
 	}
 	if v.source.CapacityBytes > 0 {
 		req.CapacityRange = &csipb.CapacityRange{RequiredBytes: v.source.CapacityBytes}

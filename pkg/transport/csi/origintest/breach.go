@@ -44,6 +44,9 @@ func (d *Driver) capability() *csipb.VolumeCapability {
 	if d.c.Capabilities.MultiWriter {
 		mode = csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 	}
+	if d.c.AccessMode != csipb.VolumeCapability_AccessMode_UNKNOWN {
+		mode = d.c.AccessMode
+	}
 	return &csipb.VolumeCapability{
 		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode},
 		AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}},
@@ -75,6 +78,10 @@ type nodeCall struct {
 
 // checkUse refuses a volume that is not attached here, and what is not as it was given.
 func (d *Driver) checkUse(b breaches, v *vol, c nodeCall) error {
+	secrets, special := d.c.SecretsOf[b.method]
+	if !special {
+		secrets = d.c.Secrets
+	}
 	switch {
 	case d.c.Capabilities.Attach && v.Attached != d.c.Node:
 		return b.add(codes.FailedPrecondition, "the volume is attached to %q, not to %s", v.Attached, d.c.Node)
@@ -82,8 +89,8 @@ func (d *Driver) checkUse(b breaches, v *vol, c nodeCall) error {
 		return b.add(codes.InvalidArgument, "publish_context %v, not %v", c.publish, v.Publish)
 	case !maps.Equal(c.context, v.Context):
 		return b.add(codes.InvalidArgument, "volume_context %v, not %v", c.context, v.Context)
-	case !maps.Equal(c.secrets, d.c.Secrets):
-		return b.add(codes.Unauthenticated, "%d secrets, not those %d that are needed", len(c.secrets), len(d.c.Secrets))
+	case !maps.Equal(c.secrets, secrets):
+		return b.add(codes.Unauthenticated, "%d secrets, not those %d that are needed", len(c.secrets), len(secrets))
 	}
 	return d.checkCapability(b, c.capability)
 }

@@ -39,6 +39,10 @@ type Config struct {
 	Devices      Devices
 	// Secrets are what stage, publish and expand must be given.
 	Secrets map[string]string
+	// SecretsOf are what a call must be given instead, by its method.
+	SecretsOf map[string]map[string]string
+	// AccessMode is what every call must ask for; the zero value is that of ReadWriteOnce.
+	AccessMode csipb.VolumeCapability_AccessMode_Mode
 }
 
 // Capabilities are those that drivers may have or not have.
