@@ -299,6 +299,14 @@ func testOriginStatic(t *testing.T, o *origins) {
 	if f := o.record(t).Filesystem; f == volume.FormatNever {
 		t.Errorf("filesystem %v of somebody else's volume", f)
 	}
+	// The record is lost while a node is admitted, and is made anew: the claim goes with it, and its
+	// generations go on.
+	before := o.record(t)
+	o.loseRecord(t)
+	p, err := o.svc.Publish(t.Context(), o.id, a, s, nil)
+	if err != nil || p.Fence.UID == before.Fence.UID || p.Fence.Generation <= before.Fence.Generation {
+		t.Fatalf("made anew: %+v, %v, was %+v", p.Fence, err, before.Fence)
+	}
 	o.unpublish(t, a)
 	o.wantAttached(t)
 	if err := o.svc.Retire(t.Context(), o.id); err != nil {
