@@ -2,11 +2,15 @@ package driver
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/nearflash/nearflash/pkg/keylock"
 	"github.com/nearflash/nearflash/pkg/volume"
+	"github.com/nearflash/nearflash/pkg/volume/volumetest"
 )
 
 // TestTopology: both halves announce it, or neither: a scheduler that is told of a topology which
@@ -25,6 +29,42 @@ func TestTopology(t *testing.T) {
 		if err != nil || announced != on || (info.GetAccessibleTopology().GetSegments()[TopologyNode] == "node-a") != on {
 			t.Errorf("on %v: announced %v, node %v, %v", on, announced, info, err)
 		}
+	}
+}
+
+// reached makes volumes that can be reached from some places alone.
+type reached struct {
+	*volumetest.Provisioner
+	from []map[string]string
+}
+
+func (r reached) Create(ctx context.Context, id volume.ID, spec volume.Spec) (volume.Volume, error) {
+	v, err := r.Provisioner.Create(ctx, id, spec)
+	v.Topologies = r.from
+	return v, err
+}
+
+// TestAccessibleTopology: from where a volume can be reached, its answer says: external-provisioner
+// makes the node affinity of the PersistentVolume of that.
+func TestAccessibleTopology(t *testing.T) {
+	from := []map[string]string{{"zone": "z1", "rack": "r"}, {"zone": "z2"}}
+	c := NewController(reached{volumetest.NewProvisioner(1<<40, "node-1"), from}, &keylock.Set{})
+	resp, err := c.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
+		Name: "pvc-1", CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 30}, Parameters: map[string]string{"cacheMode": "writethrough", "cacheSize": "10%"},
+		VolumeCapabilities: []*csi.VolumeCapability{{
+			AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+			AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []map[string]string
+	for _, place := range resp.GetVolume().GetAccessibleTopology() {
+		got = append(got, place.GetSegments())
+	}
+	if !slices.EqualFunc(got, from, maps.Equal) {
+		t.Errorf("reachable from %v, want %v", got, from)
 	}
 }
 

@@ -3,13 +3,16 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	schedulinghelpers "k8s.io/component-helpers/scheduling/corev1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
@@ -157,7 +160,46 @@ func (o *migrateOptions) movable(ctx context.Context, v *volume) error {
 		}
 		return fmt.Errorf("the pool of node %s is not ready (%s): `%s doctor` says what helps", o.to, oneLine(why), name)
 	}
+	return o.reaches(ctx, v)
+}
+
+// reaches reports whether the volume can be used on the node at all: a copy of its cache would be of
+// use to nobody. An account that may not read PersistentVolumes or nodes learns it from the scheduler.
+func (o *migrateOptions) reaches(ctx context.Context, v *volume) error {
+	if v.PV == nil || v.PV.Spec.NodeAffinity == nil || v.PV.Spec.NodeAffinity.Required == nil {
+		return nil
+	}
+	node := &corev1.Node{}
+	switch err := o.client.Get(ctx, client.ObjectKey{Name: o.to}, node); {
+	case apierrors.IsForbidden(err):
+		return nil
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no node %s: `%s pools` lists the nodes that have SSDs", o.to, name)
+	case err != nil:
+		return fmt.Errorf("read node %s: %w", o.to, err)
+	}
+	within, err := schedulinghelpers.MatchNodeSelectorTerms(node, v.PV.Spec.NodeAffinity.Required)
+	if err != nil {
+		return fmt.Errorf("node affinity of PersistentVolume %s: %w", v.PV.Name, err)
+	}
+	if !within {
+		return fmt.Errorf("node %s is outside of the node affinity of PersistentVolume %s (%s): the volume cannot be attached there; name a node that it allows",
+			o.to, v.PV.Name, affinityText(v.PV.Spec.NodeAffinity.Required))
+	}
 	return nil
+}
+
+// affinityText names the labels of nodes that a PersistentVolume allows.
+func affinityText(s *corev1.NodeSelector) string {
+	var terms []string
+	for _, term := range s.NodeSelectorTerms {
+		var all []string
+		for _, e := range slices.Concat(term.MatchExpressions, term.MatchFields) {
+			all = append(all, strings.TrimSpace(fmt.Sprintf("%s %s %s", e.Key, e.Operator, strings.Join(e.Values, ","))))
+		}
+		terms = append(terms, strings.Join(all, " and "))
+	}
+	return strings.Join(terms, "; or ")
 }
 
 // follow waits for the end of the copy and shows how far it is. The migration is nil

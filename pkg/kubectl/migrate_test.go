@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -67,6 +68,27 @@ func (r *rig) goesOn(changes ...func(*v1alpha1.CacheMigration)) {
 			}
 		})
 	}
+}
+
+// zoned is a node of a zone.
+func zoned(name, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}
+}
+
+// inZone is a volume that can be reached from a zone alone.
+func inZone(t *testing.T, zone string) []client.Object {
+	t.Helper()
+	objs := bound("default", "data", "pvc-1", on("node-a"))
+	for _, o := range objs {
+		if pv, ok := o.(*corev1.PersistentVolume); ok {
+			pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{zone}}},
+			}}}}
+			return objs
+		}
+	}
+	t.Fatal("no PersistentVolume")
+	return nil
 }
 
 func TestMigrate(t *testing.T) {
@@ -175,6 +197,20 @@ data: next: ` + "`kubectl cordon node-a`" + `, then delete the pod that uses the
 			args:    []string{"migrate", "data", "--to", "node-b"},
 			objs:    append(attached, &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: "node-b"}}),
 			wantErr: "error: data: the pool of node node-b is not ready (it has not reported yet): `kubectl nearflash doctor` says what helps\n",
+		},
+		"a node that the volume does not reach": {
+			args: []string{"migrate", "data", "--to", "node-b"}, objs: append(inZone(t, "z1"), readyPool("node-b"), zoned("node-b", "z2")),
+			wantErr: "error: data: node node-b is outside of the node affinity of PersistentVolume pvc-1 (zone In z1): the volume cannot be attached there; name a node that it allows\n",
+		},
+		"a node that is not there": {
+			args: []string{"migrate", "data", "--to", "node-b"}, objs: append(inZone(t, "z1"), readyPool("node-b")),
+			wantErr: "error: data: there is no node node-b: `kubectl nearflash pools` lists the nodes that have SSDs\n",
+		},
+		"a node that the volume reaches": {
+			args:     []string{"migrate", "data", "--to", "node-b", "--wait=false"},
+			objs:     append(inZone(t, "z1"), readyPool("node-b"), zoned("node-b", "z1")),
+			wantOut:  "data: copy to node node-b requested: `kubectl nearflash migrations -n default data` shows it\n",
+			wantNode: "node-b",
 		},
 		"attached nowhere": {
 			args: []string{"migrate", "data", "--to", "node-b"}, objs: bound("default", "data", "pvc-1", released("node-a")),
