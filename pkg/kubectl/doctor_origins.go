@@ -2,10 +2,13 @@ package kubectl
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -17,8 +20,13 @@ const originLabel = "nearflash.io/volume"
 // an attribute of its PersistentVolume, as one of the storage server can.
 const remedyNoRecord = "restore the CachedVolume from a backup (docs/how-to/recover-a-lost-cluster.md, Volumes over other drivers; adopt is not for them)"
 
+// defaultOrigins is the chart's namespace of origins.
+const defaultOrigins = "nearflash-origins"
+
 // originFacts are those claims and VolumeAttachments. Problem says why they could not be read.
+// Volumes are all PersistentVolumes, none for an account that may not read them.
 type originFacts struct {
+	volumes     []corev1.PersistentVolume
 	claims      []corev1.PersistentVolumeClaim
 	attachments []storagev1.VolumeAttachment
 	problem     error
@@ -33,7 +41,15 @@ func (s *session) origins(ctx context.Context) originFacts {
 			return originFacts{problem: err}
 		}
 	}
-	return originFacts{claims: claims.Items, attachments: attachments.Items}
+	out := originFacts{claims: claims.Items, attachments: attachments.Items}
+	var volumes corev1.PersistentVolumeList
+	switch err := s.client.List(ctx, &volumes); {
+	case err == nil:
+		out.volumes = volumes.Items
+	case !apierrors.IsForbidden(err):
+		out.problem = err
+	}
+	return out
 }
 
 // checkOrigins looks at what lies below volumes of backend csi. What no record claims is
@@ -53,10 +69,11 @@ func checkOrigins(d *diagnosis, f *clusterFacts, now time.Time) {
 		}
 		return
 	}
+	since := len(d.Findings)
+	checkLeftOrigins(d, f.origins)
 	if len(csi) == 0 && len(f.origins.claims) == 0 && len(f.origins.attachments) == 0 {
 		return
 	}
-	since := len(d.Findings)
 	claims := map[string]*corev1.PersistentVolumeClaim{}
 	for i := range f.origins.claims {
 		claim := &f.origins.claims[i]
@@ -75,6 +92,28 @@ func checkOrigins(d *diagnosis, f *clusterFacts, now time.Time) {
 	}
 	if !d.bad(since) {
 		d.ok("origins", "%s, none is stuck", count(len(claims), "claim"))
+	}
+}
+
+// checkLeftOrigins finds disks that were made for origins and have no claim any more: one that was
+// given up while its driver still made it, in a class whose reclaimPolicy is Retain. What was there
+// before it was an origin is left on Retain too, and is its owner's.
+func checkLeftOrigins(d *diagnosis, f originFacts) {
+	namespaces, claims := []string{defaultOrigins}, map[types.UID]bool{}
+	for i := range f.claims {
+		claims[f.claims[i].UID] = true
+		namespaces = append(namespaces, f.claims[i].Namespace)
+	}
+	for i := range f.volumes {
+		pv := &f.volumes[i]
+		ref := pv.Spec.ClaimRef
+		if ref == nil || claims[ref.UID] || !slices.Contains(namespaces, ref.Namespace) || pv.Annotations["pv.kubernetes.io/provisioned-by"] == "" {
+			continue
+		}
+		if pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+			d.add(sevWarning, "pv/"+pv.Name, "if nobody wants its data, set its reclaim policy to Delete, which has its driver delete the disk",
+				"was made as the origin of volume %s, and has no claim any more: nearflash does not use it, and nothing deletes it", ref.Name)
+		}
 	}
 }
 

@@ -58,6 +58,30 @@ func TestDoctorOrigins(t *testing.T) {
 	}
 	expect(t, "all is well", doctorsLines(t, healthyOrigin(t)...), "0 errors, 0 warnings\n")
 
+	left := func(name string, change func(*corev1.PersistentVolume)) client.Object {
+		pv := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"pv.kubernetes.io/provisioned-by": "other"}},
+			Spec: corev1.PersistentVolumeSpec{
+				ClaimRef:                      &corev1.ObjectReference{Namespace: "nearflash-origins", Name: "pvc-left", UID: "gone"},
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeReleased},
+		}
+		change(pv)
+		return pv
+	}
+	expect(t, "a disk that was left", doctorsLines(t, append(healthyOrigin(t),
+		left("left", func(*corev1.PersistentVolume) {}),
+		left("going", func(pv *corev1.PersistentVolume) {
+			pv.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+		}),
+		left("there-before", func(pv *corev1.PersistentVolume) { pv.Annotations = nil }),
+		left("in-use", func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeBound }),
+		left("another-namespace", func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.Namespace = "shop" }),
+	)...), `warning  pv/left: was made as the origin of volume pvc-left, and has no claim any more: nearflash does not use it, and nothing deletes it
+0 errors, 1 warning
+`)
+
 	static := func(v *v1alpha1.CachedVolume) {
 		overClass(v)
 		v.Spec.Origin = &v1alpha1.OriginSource{PersistentVolumeName: "there-before"}
