@@ -27,9 +27,9 @@ import (
 // upgradeLimit bounds one `helm upgrade`, as in the document.
 const upgradeLimit = "15m"
 
-// upgrade follows docs/how-to/upgrade.md. meanwhile is done once the driver's pods are being
-// replaced; nil for nothing.
-func (f *firstVersion) upgrade(ctx context.Context, meanwhile func()) {
+// upgrade follows docs/how-to/upgrade.md. first is done before the driver's pods are replaced, meanwhile once
+// one was; nil for nothing.
+func (f *firstVersion) upgrade(ctx context.Context, first, meanwhile func()) {
 	GinkgoHelper()
 	By("upgrading")
 	plugin := os.Getenv(pluginVariable)
@@ -39,6 +39,9 @@ func (f *firstVersion) upgrade(ctx context.Context, meanwhile func()) {
 	f.replaceTarget(ctx, filepath.Join(checkout(), "_output", "lab-bin", "nearflash-target"))
 	command := "helm upgrade nearflash " + chart() + " -n nearflash --values " + f.values + " --wait --timeout " + upgradeLimit
 	f.editValues(ctx, command)
+	if first != nil {
+		first()
+	}
 
 	done := make(chan error, 1)
 	go func() { done <- tryShell(ctx, command) }()
@@ -268,7 +271,8 @@ func (f *firstVersion) expectRefused(ctx context.Context, v *vol) {
 			return "", err
 		}
 		for line := range strings.Lines(string(log)) {
-			if strings.Contains(line, v.Handle) && strings.Contains(line, "was written by a newer version of this program") {
+			// Its repair says so too, and has not been asked for anything.
+			if strings.Contains(line, "NodeUnstageVolume") && strings.Contains(line, v.Handle+": journal record was written by a newer version of this program") {
 				return "", nil
 			}
 		}

@@ -34,10 +34,13 @@ var _ = Describe("A cluster of the first version", Ordered, Serial, Label("upgra
 	}, NodeTimeout(2*specLimit))
 
 	It("is upgraded below pods that work, in the middle of a move", func(ctx SpecContext) {
-		f.work(ctx)
-		before := f.look(ctx, f.running())
-		Expect(before[f.moves].tables()).To(ContainSubstring(" clone "), "the move must be under way")
-		f.upgrade(ctx, nil)
+		var before map[*vol]kernelState
+		f.upgrade(ctx, func() {
+			f.beginMove(ctx)
+			f.work(ctx)
+			before = f.look(ctx, f.running())
+			Expect(before[f.moves].tables()).To(ContainSubstring(" clone "), "the move must be under way")
+		}, nil)
 		f.expectKept(before, f.look(ctx, f.running()))
 		f.endWork(ctx)
 		f.verify(ctx)
@@ -56,7 +59,7 @@ var _ = Describe("A cluster of the first version", Ordered, Serial, Label("upgra
 		sum, err := fresh.write(ctx, 0, workingSet)
 		Expect(err).NotTo(HaveOccurred())
 
-		f.upgrade(ctx, nil)
+		f.upgrade(ctx, nil, nil)
 		f.endWork(ctx)
 		Expect(k.AwaitDetached(ctx, f.kept.Volume, late)).To(Succeed(), "the new version goes on where the old one refused")
 		Expect(f.kept.start(ctx, f.kept.node)).To(Succeed())
@@ -89,7 +92,7 @@ var _ = Describe("A cluster of the first version", Ordered, Serial, Label("upgra
 		Expect(err).NotTo(HaveOccurred())
 		c := crashDirtyOn(ctx, nodeB, dies)[0]
 		f.work(ctx)
-		f.upgrade(ctx, func() {
+		f.upgrade(ctx, nil, func() {
 			Expect(powerOff(ctx, nodeB)).To(Succeed())
 			expectUnflushed(ctx, []*crash{c})
 			Expect(k.Lab.Start(ctx, nodeB)).To(Succeed())
@@ -154,10 +157,23 @@ func (f *firstVersion) prepare(ctx context.Context) {
 	f.kept = f.fill(ctx, nodeB, volumeSpec{name: "kept", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "64Mi"})
 	Expect(f.kept.stop(ctx)).To(Succeed())
 	f.off[f.kept] = true
-	f.moves = f.fill(ctx, nodeA, volumeSpec{name: "moves", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "192Mi", cacheSize: "100%", parameters: map[string]string{"warmStart": "peer", "warmStartBandwidth": "384Ki"}})
+	f.moves = f.fill(ctx, nodeA, volumeSpec{name: "moves", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "256Mi", cacheSize: "100%", parameters: slowly})
+	f.expectFormats(ctx, func(format int) bool { return format < usualFormat })
+}
+
+// movedSet in MiB is what a slow hydration copies in three minutes.
+const movedSet = 192
+
+// beginMove has the old version begin a move: last of all, so that it is not over when the plugins are
+// replaced, and below the new definitions.
+func (f *firstVersion) beginMove(ctx context.Context) {
+	GinkgoHelper()
+	By("beginning a move")
 	Expect(f.moves.restart(ctx, nodeB)).To(Succeed())
 	Expect(f.moves.awaitHydrating(ctx, 2)).To(Succeed())
-	f.expectFormats(ctx, func(format int) bool { return format < usualFormat })
+	cm, err := f.moves.migration(ctx, 2)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cm.Status.Source.State).To(BeEquivalentTo("Lent"), "the old version's word, which the new definitions take")
 }
 
 // fill makes a volume and warms its cache.
@@ -167,7 +183,7 @@ func (f *firstVersion) fill(ctx context.Context, node string, spec volumeSpec) *
 	Expect(err).NotTo(HaveOccurred())
 	Expect(v.start(ctx, node)).To(Succeed())
 	if v.set = workingSet; spec.parameters != nil {
-		v.set = upgradeSet
+		v.set = movedSet
 	}
 	f.sums[v], err = v.write(ctx, 0, v.set)
 	Expect(err).NotTo(HaveOccurred())

@@ -60,13 +60,23 @@ func debootstrapOptions() []string {
 	}
 }
 
+// options are mmdebstrap's for the tree. systemd-hwdb compiles what udev knows of hardware,
+// which takes an emulated processor many minutes, and is of no use to an image.
+func (t tree) options() []string {
+	options := debootstrapOptions()
+	if t.emulated() {
+		options = append(options, "--dpkgopt=path-exclude=/usr/lib/udev/hwdb.d/*")
+	}
+	return options
+}
+
 // emulated says that the programs of the tree do not run on this machine by themselves.
 func (t tree) emulated() bool { return t.arch != "" && t.arch != runtime.GOARCH }
 
 // inputs is the part of the tree that goes into an artifact's key. The mirror
 // is not in it: it serves the same signed suite wherever it is.
 func (t tree) inputs() []string {
-	inputs := slices.Concat([]string{suite, t.variant}, t.packages, debootstrapOptions(), t.drop)
+	inputs := slices.Concat([]string{suite, t.variant}, t.packages, t.options(), t.drop)
 	if t.arch != "" {
 		inputs = append(inputs, t.arch)
 	}
@@ -89,7 +99,7 @@ func (b *builder) debootstrap(ctx context.Context, t tree, workdir, target strin
 		return err
 	}
 	defer func() { _ = os.RemoveAll(tmp) }()
-	args := append(debootstrapOptions(),
+	args := append(t.options(),
 		"--mode=root", "--variant="+t.variant, "--keyring="+keyring, "--include="+strings.Join(t.packages, ","))
 	for _, opt := range aptTransportOptions(ctx) {
 		args = append(args, "--aptopt="+opt)
