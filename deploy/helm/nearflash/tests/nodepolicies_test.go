@@ -103,6 +103,7 @@ func (c *cluster) testEveryVolumeField(t *testing.T, foreign client.Client) {
 		"Activation":           {Activation: v1alpha1.Activation{ID: "x", Generation: 2}},
 		"PendingActivation":    {PendingActivation: v1alpha1.Activation{ID: "x", Generation: 2}},
 		"RetainedCaches":       {RetainedCaches: []v1alpha1.RetainedCache{{NodeName: "node-s", Generation: 1}}},
+		"Residency":            {Residency: []v1alpha1.RetainedCache{{NodeName: "node-s", Generation: 1}}},
 		"WarmSource":           {WarmSource: v1alpha1.WarmSource{NodeName: "node-s", Generation: 1}},
 		"Cache":                {Cache: v1alpha1.CacheStatus{Mode: v1alpha1.CacheModeWritethrough}},
 		"Flush":                {Flush: v1alpha1.FlushStatus{Request: "x", CompletionTime: metav1.Now()}},
