@@ -198,6 +198,9 @@ func TestKernelOriginOfDriver(t *testing.T) {
 			t.Errorf("expanded to %d, %v, want %d", size, err, grown)
 		}
 		d.size = grown
+		// What its unstage measures of a rescan needs them too: a PersistentVolume that names none has
+		// those of the last stage.
+		d.stage()
 
 		restore := d.breakLUN()
 		f := openDirect(t, d.device())
