@@ -66,3 +66,17 @@ type RetainedCache struct {
 	// +optional
 	Content RetainedCacheContent `json:"content,omitempty"`
 }
+
+// FlushStatus is the last flush that was asked for and is done.
+type FlushStatus struct {
+	// request is the value of spec.flushRequest that was carried out.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Request string `json:"request,omitempty"`
+
+	// completionTime is when every block that was dirty at the request was on
+	// the origin, and the origin's own cache flushed.
+	// +optional
+	CompletionTime metav1.Time `json:"completionTime,omitempty,omitzero"`
+}
