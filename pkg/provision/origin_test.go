@@ -299,10 +299,13 @@ func testOriginStatic(t *testing.T, o *origins) {
 	if f := o.record(t).Filesystem; f == volume.FormatNever {
 		t.Errorf("filesystem %v of somebody else's volume", f)
 	}
-	// The record is lost while a node is admitted, and is made anew: the claim goes with it, and its
-	// generations go on.
+	// The record is lost while a node is admitted, and is made anew: the claim goes with it, the
+	// node keeps what it uses until it is detached, and the generations go on.
 	before := o.record(t)
 	o.loseRecord(t)
+	_, err = o.svc.Publish(t.Context(), o.id, a, s, nil)
+	wantError(t, err, volume.ErrFenced)
+	o.unpublish(t, a)
 	p, err := o.svc.Publish(t.Context(), o.id, a, s, nil)
 	if err != nil || p.Fence.UID == before.Fence.UID || p.Fence.Generation <= before.Fence.Generation {
 		t.Fatalf("made anew: %+v, %v, was %+v", p.Fence, err, before.Fence)
