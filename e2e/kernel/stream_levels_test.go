@@ -7,9 +7,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachemap"
@@ -27,24 +28,27 @@ const (
 	hammerTime = 5 * time.Second
 )
 
-// How a level's devices are called.
-var levelName, sliceName = [2]string{"test-low", "test-top"}, [2]string{"test-slice1", "test-slice2"}
+// How a level's devices are called. The lower level has a part of the data device, hotData.
+var levelName = [2]string{"test-low", "test-top"}
+
+const hotData = "test-hot-data"
 
 // levels are two caches above each other, which share one data device: the lower one has its
-// first chunks, the hottest, and the upper one the others.
+// first chunks, the hottest, and the upper one all of it, of which it uses the others. That is the
+// layout of a stream (pkg/attach/stack, CreateLevels).
 type levels struct {
 	t     *testing.T
 	dm    devmapper.Client
 	run   hostexec.Runner
 	tools cachetools.Tools
 
-	chunks, hot, originSectors uint64
+	chunks, originSectors uint64
 	// maps are those of the levels before the first write, whole that of one cache.
 	maps  [2]cachemap.Map
 	whole cachemap.Map
 
 	origin, data, meta devmapper.Info
-	slices, metas, tgt [2]devmapper.Info
+	ssd, metas, tgt    [2]devmapper.Info // ssd are the levels' data devices
 	load               *streamLoad
 }
 
@@ -52,34 +56,23 @@ type levels struct {
 func newLevels(t *testing.T, chunks, hot, originBytes uint64) *levels {
 	t.Helper()
 	run := hostexec.New()
-	s := &levels{t: t, run: run, dm: devmapper.New(run), tools: cachetools.Tools{Run: run}, chunks: chunks, hot: hot, originSectors: originBytes / devmapper.SectorSize}
+	s := &levels{t: t, run: run, dm: devmapper.New(run), tools: cachetools.Tools{Run: run}, chunks: chunks, originSectors: originBytes / devmapper.SectorSize}
 	blocks := originBytes / streamChunk
 	step := blocks/2 + 1
 	for gcd(step, blocks) != 1 {
 		step++
 	}
-	size := [2]uint64{hot, chunks - hot}
 	s.whole = cachemap.Map{ChunkSectors: devmapper.MinChunkSectors, CacheBlocks: chunks}
 	for i := range chunks {
 		s.whole.Entries = append(s.whole.Entries, cachemap.Entry{Cache: i, Origin: i * step % blocks, Level: uint32(i % 64)})
 	}
-	s.maps = [2]cachemap.Map{s.whole, s.whole}
-	s.maps[0].CacheBlocks, s.maps[0].Entries = hot, s.whole.Entries[:hot]
-	s.maps[1].CacheBlocks, s.maps[1].Entries = size[1], slices.Clone(s.whole.Entries[hot:])
-	for i := range s.maps[1].Entries {
-		s.maps[1].Entries[i].Cache -= hot
-	}
+	s.maps[0], s.maps[1] = s.whole.Split(hot, hot)
 
 	metaSectors := uint64(devmapper.MetadataBytes(chunks)) / devmapper.SectorSize
 	s.metas = [2]devmapper.Info{s.part("test-meta1", ssdOne, 0, metaSectors), s.part("test-meta2", ssdOne, metaSectors, metaSectors)}
 	s.meta = s.part("test-meta", ssdOne, 2*metaSectors, metaSectors)
 	s.data = s.part("test-data", ssdOne, 3*metaSectors, chunks*devmapper.MinChunkSectors)
-	at := uint64(0)
-	for i := range s.slices {
-		sectors := size[i] * devmapper.MinChunkSectors
-		s.slices[i] = s.part(sliceName[i], s.data.DevPath(), at, sectors)
-		at += sectors
-	}
+	s.ssd = [2]devmapper.Info{s.part(hotData, s.data.DevPath(), 0, hot*devmapper.MinChunkSectors), s.data}
 	s.origin = s.part("test-origin", storageDisk, 0, s.originSectors)
 	return s
 }
@@ -126,17 +119,24 @@ func (s *levels) cache(meta, data, origin devmapper.Info, mode devmapper.CacheMo
 // level is the table of one level: the lower one is above the origin, the other one above it.
 func (s *levels) level(i int, mode devmapper.CacheMode, policy devmapper.CachePolicy) devmapper.Table {
 	below := [2]devmapper.Info{s.origin, s.tgt[0]}
-	return s.cache(s.metas[i], s.slices[i], below[i], mode, policy)
+	return s.cache(s.metas[i], s.ssd[i], below[i], mode, policy)
 }
 
-// stack restores both maps and makes the levels, which serve nothing yet and note what is
+// stack restores both maps at once and makes the levels, which serve nothing yet and note what is
 // written.
 func (s *levels) stack() {
 	s.t.Helper()
+	began := time.Now()
+	var g errgroup.Group
 	for i := range s.maps {
-		restored, began := s.restore(s.maps[i], s.metas[i]), time.Now()
-		s.tgt[i] = s.device(levelName[i], s.level(i, devmapper.Passthrough, devmapper.PolicySMQ))
-		s.t.Logf("%s: %d chunks, restore %v, create %v", levelName[i], len(s.maps[i].Entries), restored, time.Since(began))
+		g.Go(func() error { return s.restoreMap(s.maps[i], s.metas[i]) })
+	}
+	mustPass(s.t, "restore", g.Wait())
+	s.t.Logf("both maps restored: %v", time.Since(began))
+	for i := range s.maps {
+		began := time.Now()
+		s.tgt[i] = s.device(levelName[i], s.level(i, devmapper.Passthrough, devmapper.PolicyCleaner))
+		s.t.Logf("%s: %d chunks, create %v", levelName[i], len(s.maps[i].Entries), time.Since(began))
 		if st := s.status(i); st.CacheUsed != uint64(len(s.maps[i].Entries)) {
 			s.t.Fatalf("%s has %d chunks of %d", levelName[i], st.CacheUsed, len(s.maps[i].Entries))
 		}
@@ -146,19 +146,29 @@ func (s *levels) stack() {
 // restore writes a map to metadata that no table uses.
 func (s *levels) restore(m cachemap.Map, meta devmapper.Info) time.Duration {
 	s.t.Helper()
+	began := time.Now()
+	mustPass(s.t, "restore", s.restoreMap(m, meta))
+	return time.Since(began)
+}
+
+func (s *levels) restoreMap(m cachemap.Map, meta devmapper.Info) error {
 	path := filepath.Join(s.t.TempDir(), "map.xml")
 	f, err := os.Create(path)
-	mustPass(s.t, "create", err)
-	mustPass(s.t, "map", errors.Join(m.WriteXML(f), f.Close()))
-	mustPass(s.t, "zero", blockdev.ZeroHead(s.t.Context(), meta.DevPath(), loadBlock))
-	began := time.Now()
-	mustPass(s.t, "restore", s.tools.Restore(s.t.Context(), path, meta.DevPath()))
-	return time.Since(began)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(m.WriteXML(f), f.Close()); err != nil {
+		return err
+	}
+	if err := blockdev.ZeroHead(s.t.Context(), meta.DevPath(), loadBlock); err != nil {
+		return err
+	}
+	return s.tools.Restore(s.t.Context(), path, meta.DevPath())
 }
 
 // liveMap reads a map that a table may be using, and does not change: one that does may be
 // read in two halves that do not belong together.
-func (s *levels) liveMap(meta devmapper.Info) []cachemap.Entry {
+func (s *levels) liveMap(meta devmapper.Info) cachemap.Map {
 	s.t.Helper()
 	m, err := cachetools.ReadMap(s.t.Context(), s.tools.Dump, meta.DevPath(), filepath.Join(s.t.TempDir(), "live"))
 	mustPass(s.t, "read the map", err)
@@ -168,7 +178,7 @@ func (s *levels) liveMap(meta devmapper.Info) []cachemap.Entry {
 	for i := range m.Entries {
 		m.Entries[i].Level = 0 // each policy has its own
 	}
-	return m.Entries
+	return m
 }
 
 // status is that of a level, which must be sound.
@@ -185,7 +195,7 @@ func (s *levels) status(i int) devmapper.CacheStatus {
 // copyLevel writes what the old node had cached into the level's part of the data device.
 func (s *levels) copyLevel(i int) {
 	s.t.Helper()
-	f := openDirect(s.t, s.slices[i].DevPath())
+	f := openDirect(s.t, s.ssd[i].DevPath())
 	defer func() { _ = f.Close() }()
 	buf := aligned(streamChunk)
 	for n, e := range s.maps[i].Entries {
@@ -234,7 +244,7 @@ func (s *levels) goLive(i int, topFirst bool) {
 	}
 	after := marked(s.load.begun)
 	mapped := map[uint64]bool{}
-	for _, e := range s.liveMap(s.metas[i]) {
+	for _, e := range s.liveMap(s.metas[i]).Entries {
 		mapped[e.Origin] = true
 		if before[e.Origin] {
 			t.Errorf("%s: chunk %d was written and is mapped", levelName[i], e.Origin)
@@ -279,7 +289,7 @@ func (s *levels) checkHits(i int) {
 	s.t.Helper()
 	f, buf := openDirect(s.t, s.tgt[1].DevPath()), aligned(loadBlock)
 	defer func() { _ = f.Close() }()
-	before, have := s.status(i), some(s.liveMap(s.metas[i]))
+	before, have := s.status(i), some(s.liveMap(s.metas[i]).Entries)
 	for _, e := range have {
 		_, err := f.ReadAt(buf, int64(e.Origin)*streamChunk)
 		mustPass(s.t, "read", err)

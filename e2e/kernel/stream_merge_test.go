@@ -60,7 +60,7 @@ func TestKernelStreamLevelsControl(t *testing.T) {
 	// A map of before the first write, as if nothing had noted the writes.
 	s.restore(s.maps[0], s.meta)
 	for _, policy := range []devmapper.CachePolicy{devmapper.PolicyCleaner, devmapper.PolicySMQ} {
-		mustPass(t, "load", s.dm.Load(t.Context(), levelName[0], s.cache(s.meta, s.slices[0], s.origin, devmapper.Writethrough, policy)))
+		mustPass(t, "load", s.dm.Load(t.Context(), levelName[0], s.cache(s.meta, s.ssd[0], s.origin, devmapper.Writethrough, policy)))
 		mustPass(t, "resume", s.dm.Resume(t.Context(), levelName[0]))
 		err := s.load.verifyAll()
 		if t.Logf("%s: %v", policy, err); !errors.Is(err, errStale) {
@@ -117,13 +117,13 @@ func (s *levels) checkStatic(live []int) {
 	s.t.Helper()
 	var before [2][]cachemap.Entry
 	for _, i := range live {
-		before[i] = s.liveMap(s.metas[i])
+		before[i] = s.liveMap(s.metas[i]).Entries
 	}
 	s.hammer(s.maps[0].Entries, s.maps[1].Entries, hammerTime, func() bool { return false })
 	mustPass(s.t, "whole device", s.load.verifyAll(s.origin.DevPath()))
 	for _, i := range live {
 		s.checkCounters(i)
-		if now := s.liveMap(s.metas[i]); !slices.Equal(before[i], now) {
+		if now := s.liveMap(s.metas[i]).Entries; !slices.Equal(before[i], now) {
 			s.t.Errorf("%s: the map has changed: %d chunks, then %d", levelName[i], len(before[i]), len(now))
 		}
 	}
@@ -139,39 +139,18 @@ func (s *levels) checkCounters(i int) {
 		st.CacheUsed, st.ReadHits, st.ReadMisses, st.WriteHits, st.WriteMisses, st.Promotions, st.Demotions)
 }
 
-// mergeMaps is one map of the whole data device. A chunk that both levels have is left out.
-func mergeMaps(whole cachemap.Map, hot uint64, one, two []cachemap.Entry) cachemap.Map {
-	level, seen := map[uint64]uint32{}, map[uint64]int{}
-	for _, e := range whole.Entries {
-		level[e.Cache] = e.Level
-	}
-	for _, e := range append(slices.Clone(one), two...) {
-		seen[e.Origin]++
-	}
-	whole.Entries = nil
-	add := func(entries []cachemap.Entry, first uint64) {
-		for _, e := range entries {
-			if seen[e.Origin] == 1 {
-				whole.Entries = append(whole.Entries, cachemap.Entry{Cache: first + e.Cache, Origin: e.Origin, Level: level[first+e.Cache]})
-			}
-		}
-	}
-	add(one, 0)
-	add(two, hot)
-	return whole
-}
-
 // merge makes one cache of the levels that are live, beside the load.
 func (s *levels) merge(live []int) {
 	t := s.t
 	t.Helper()
 	ctx := t.Context()
 	began := time.Now()
-	var maps [2][]cachemap.Entry
+	var maps []cachemap.Map
 	for _, i := range live {
-		maps[i] = s.liveMap(s.metas[i])
+		maps = append(maps, s.liveMap(s.metas[i]))
 	}
-	merged := mergeMaps(s.whole, s.hot, maps[0], maps[1])
+	merged, err := cachemap.Merge(s.whole, maps...)
+	mustPass(t, "merge", err)
 	dumped := time.Since(began)
 	restored := s.restore(merged, s.meta)
 	mustPass(t, "load", s.dm.Load(ctx, levelName[1], s.cache(s.meta, s.data, s.origin, devmapper.Writethrough, devmapper.PolicySMQ)))
@@ -186,18 +165,18 @@ func (s *levels) merge(live []int) {
 	mustPass(t, "resume", s.dm.Resume(ctx, levelName[1]))
 	took := time.Since(began)
 	s.load.await(4 * streamWorkers)
-	t.Logf("merge of %d chunks: dump %v, restore %v, suspend %v, all of the swap %v, slowest access %v", len(merged.Entries), dumped, restored, suspended, took,
+	t.Logf("merge of %d chunks: maps read and merged %v, restore %v, suspend %v, all of the swap %v, slowest access %v", len(merged.Entries), dumped, restored, suspended, took,
 		time.Duration(s.load.slowest.Load()))
 	st := s.status(1)
 	if used := uint64(len(merged.Entries)); st.CacheTotal != s.chunks || st.CacheUsed < used || st.CacheUsed > used+st.Promotions {
 		t.Errorf("%d chunks were merged: %+v", used, st)
 	}
-	for _, name := range []string{levelName[0], sliceName[0], sliceName[1]} {
+	for _, name := range []string{levelName[0], hotData} {
 		mustPass(t, "remove", s.dm.Remove(ctx, name))
 	}
-	for _, i := range live {
-		if now := s.liveMap(s.metas[i]); !slices.Equal(maps[i], now) {
-			t.Errorf("%s: the map has changed since it was read: %d chunks, then %d", levelName[i], len(maps[i]), len(now))
+	for n, i := range live {
+		if now := s.liveMap(s.metas[i]).Entries; !slices.Equal(maps[n].Entries, now) {
+			t.Errorf("%s: the map has changed since it was read: %d chunks, then %d", levelName[i], len(maps[n].Entries), len(now))
 		}
 	}
 	mustPass(t, "whole device", s.load.verifyAll(s.origin.DevPath()))
@@ -223,7 +202,7 @@ func (s *levels) checkMerged(merged cachemap.Map) {
 // checkPromotes: the one cache is like any other from now on.
 func (s *levels) checkPromotes() {
 	s.t.Helper()
-	mapped := s.liveMap(s.meta)
+	mapped := s.liveMap(s.meta).Entries
 	s.hammer(mapped, nil, time.Minute, func() bool { return s.status(1).Promotions > 0 })
 	if st := s.status(1); st.Promotions == 0 {
 		s.t.Errorf("nothing is promoted: %+v", st)
