@@ -20,6 +20,8 @@ type ClusterFacts struct {
 	Ready map[string]bool
 	// Registered are the nodes whose kubelet knows the node plugin.
 	Registered map[string]bool
+	// Planned are the nodes with a pod of the node plugin, whatever its state.
+	Planned []string
 }
 
 // StorageServer is what a storage server said of itself when it was last asked.
@@ -166,7 +168,7 @@ func atRisk(f *ClusterFacts) (out []riskyVolume) {
 	return out
 }
 
-// poolNode is a node where the node plugin was.
+// poolNode is a node where the node plugin was, or is to be.
 type poolNode struct {
 	name              string
 	ready, registered bool
@@ -174,8 +176,10 @@ type poolNode struct {
 	devices bool
 }
 
-// nodesOf are the nodes with a CachePool that the cluster still has.
+// nodesOf are the nodes that the cluster still has with a CachePool, or with a pod of the node
+// plugin, which may never have started there.
 func nodesOf(f *ClusterFacts) (out []poolNode) {
+	seen := map[string]bool{}
 	for i := range f.Pools {
 		p := &f.Pools[i]
 		if _, there := f.Ready[p.Name]; !there {
@@ -185,7 +189,14 @@ func nodesOf(f *ClusterFacts) (out []poolNode) {
 		if ready := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			n.ready, n.devices = ready.Status == metav1.ConditionTrue, ready.Reason != v1alpha1.ReasonNoDevices
 		}
+		seen[n.name] = true
 		out = append(out, n)
+	}
+	for _, name := range f.Planned {
+		if _, there := f.Ready[name]; there && !seen[name] {
+			seen[name] = true
+			out = append(out, poolNode{name: name, registered: f.Registered[name]})
+		}
 	}
 	return out
 }

@@ -54,7 +54,9 @@ func clusterFacts() metrics.ClusterFacts {
 		Moves: []v1alpha1.CacheMigration{
 			{}, {Status: v1alpha1.CacheMigrationStatus{Outcome: v1alpha1.MigrationFailed}}, {Status: v1alpha1.CacheMigrationStatus{Outcome: v1alpha1.MigrationFailed}},
 		},
-		Ready:      map[string]bool{"up": true, "down": false, "bare": true, "fresh": true},
+		Ready: map[string]bool{"up": true, "down": false, "bare": true, "fresh": true, "never": true, "other": true},
+		// The plugin of one has never started; another one is gone, and one pod has no node yet.
+		Planned:    []string{"up", "never", "left", ""},
 		Registered: map[string]bool{"up": true, "gone": true, "bare": true},
 	}
 }
@@ -85,6 +87,7 @@ nearflash_controller_leads 1
 nearflash_node_plugin_registered{node="bare"} 1
 nearflash_node_plugin_registered{node="down"} 0
 nearflash_node_plugin_registered{node="fresh"} 0
+nearflash_node_plugin_registered{node="never"} 0
 nearflash_node_plugin_registered{node="up"} 1
 nearflash_node_pool_ready{node="down"} 0
 nearflash_node_pool_ready{node="fresh"} 0

@@ -183,7 +183,7 @@ func clusterTable() []Metric {
 		m(volumeLabels, nameAtRiskLost, "There for each volume whose newest writes may be on the SSD of one node alone, where no pod works with it: 1 if Kubernetes does not say that this node is ready, so that the volume waits for it, else 0."),
 		m(volumeLabels, nameAtRiskBytes, "Of such a volume, what the node last reported as not flushed. Absent if it never did. More may have come after that."),
 		m(volumeLabels, nameAtRiskAge, "Of such a volume, the time since it was last known to have nothing that was not flushed. Absent if that is not known."),
-		m(nodeLabels, nameNodeRegistered, "For each node of the cluster with a CachePool: 1 if its kubelet knows the node plugin, else 0."),
+		m(nodeLabels, nameNodeRegistered, "For each node of the cluster with a CachePool, or with a pod of the node plugin: 1 if its kubelet knows the node plugin, else 0."),
 		m(nodeLabels, nameNodePoolReady, "The same as nearflash_pool_ready, by the CachePool: it is there when the node is not. Absent for nodes without SSDs for a pool."),
 		m(nil, nameClusterMoves, "CacheMigrations that there are, by their outcome: running, completed, ended, failed. They are deleted after a while.", "outcome"),
 		m(server, nameStorageUp, "1 if the storage server answered when the controller last asked, every half minute, else 0."),

@@ -14,8 +14,13 @@ import (
 // be tens of thousands of objects, most PersistentVolumes may be other drivers', and
 // half of an object is the record of who wrote which of its fields. Nothing is ever
 // written from what an informer has.
-func cacheOptions() cache.Options {
+func cacheOptions(plugins *pluginPods) cache.Options {
 	byObject := scheduling.CacheOptions()
+	if plugins != nil {
+		byObject[&corev1.Pod{}] = cache.ByObject{
+			Namespaces: map[string]cache.Config{plugins.namespace: {LabelSelector: plugins.selector}}, Transform: keepOfPod,
+		}
+	}
 	byObject[&corev1.PersistentVolume{}] = cache.ByObject{Transform: keepOfVolume}
 	byObject[&corev1.Node{}] = cache.ByObject{Transform: keepOfNode}
 	return cache.Options{ByObject: byObject, DefaultTransform: keep}
@@ -33,6 +38,17 @@ func keepOfNode(obj any) (any, error) {
 			out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
+	return out, nil
+}
+
+// keepOfPod is what says where the node plugin is to run.
+func keepOfPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return keep(obj)
+	}
+	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels}}
+	out.Spec.NodeName = pod.Spec.NodeName
 	return out, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -27,9 +28,10 @@ const storageInterval = 30 * time.Second
 
 // clusterMetrics adds to mgr what the metrics of the cluster rest on, and returns them. storage
 // is nil without a storage server.
-func clusterMetrics(mgr manager.Manager, address string, storage backend.Backend) (prometheus.Collector, error) {
+func clusterMetrics(mgr manager.Manager, address string, storage backend.Backend, plugins *pluginPods) (prometheus.Collector, error) {
 	informed := mgr.GetCache()
-	c := metrics.NewCluster(mgr.Elected(), func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed) }, time.Now)
+	gather := func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed, plugins) }
+	c := metrics.NewCluster(mgr.Elected(), gather, time.Now)
 	if reporter, ok := storage.(backend.Reporter); ok {
 		w := &storageWatch{storage: reporter, address: address}
 		if err := mgr.Add(w); err != nil {
@@ -40,9 +42,31 @@ func clusterMetrics(mgr manager.Manager, address string, storage backend.Backend
 	return c, nil
 }
 
+// pluginPods says which pods are the node plugin's.
+type pluginPods struct {
+	namespace string
+	selector  labels.Selector
+}
+
+// pluginPodsOf are nil if cfg does not say.
+func pluginPodsOf(cfg Config) (*pluginPods, error) {
+	if cfg.NodePods == "" {
+		return nil, nil
+	}
+	selector, err := labels.Parse(cfg.NodePods)
+	if err != nil {
+		return nil, fmt.Errorf("--node-pods: %w", err)
+	}
+	namespace, err := ownNamespace(cfg, "node plugin's pods")
+	if err != nil {
+		return nil, err
+	}
+	return &pluginPods{namespace: namespace, selector: selector}, nil
+}
+
 // clusterFacts reads from informers, which the first scrape begins: a process that does not lead
 // needs none of them. It waits until they have everything.
-func clusterFacts(ctx context.Context, in client.Reader) (f metrics.ClusterFacts, err error) {
+func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f metrics.ClusterFacts, err error) {
 	volumes, pools, moves := &v1alpha1.CachedVolumeList{}, &v1alpha1.CachePoolList{}, &v1alpha1.CacheMigrationList{}
 	nodes, registrations := &corev1.NodeList{}, &storagev1.CSINodeList{}
 	for _, list := range []client.ObjectList{volumes, pools, moves, nodes, registrations} {
@@ -59,6 +83,17 @@ func clusterFacts(ctx context.Context, in client.Reader) (f metrics.ClusterFacts
 	for i := range registrations.Items {
 		n := &registrations.Items[i]
 		f.Registered[n.Name] = kube.Registered(n, driver.Name)
+	}
+	if plugins == nil {
+		return f, nil
+	}
+	pods := &corev1.PodList{}
+	err = in.List(ctx, pods, client.InNamespace(plugins.namespace), client.MatchingLabelsSelector{Selector: plugins.selector}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return f, fmt.Errorf("pods of the node plugin: %w", err)
+	}
+	for i := range pods.Items {
+		f.Planned = append(f.Planned, pods.Items[i].Spec.NodeName)
 	}
 	return f, nil
 }

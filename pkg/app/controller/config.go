@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
@@ -29,6 +30,9 @@ type Config struct {
 	// OriginNamespace is where claims of other CSI drivers' volumes are made, which lie below
 	// ours; empty means that there are none.
 	OriginNamespace string
+	// NodePods selects, by labels, the pods of the node plugin in the namespace of the pod; empty
+	// selects none, so that a node where the plugin never started is not known as one that lacks it.
+	NodePods string
 	// LeaderElect lets one of several controllers run the reconcilers. The CSI
 	// services need no election here, their sidecars hold one each.
 	LeaderElect bool
@@ -56,6 +60,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.CHAPSecret, "chap-secret", "", "`name` of the Secret with the CHAP account of provisioned volumes, which is made if there is none; empty makes none")
 	fs.StringVar(&c.CHAPUsername, "chap-username", "nearflash", "`name` of the account in a Secret that is made")
 	fs.StringVar(&c.OriginNamespace, "origin-namespace", "", "`namespace` for the claims of volumes of other CSI drivers (backend: csi); empty for none")
+	fs.StringVar(&c.NodePods, "node-pods", "", "`labels` of the node plugin's pods in the controller's namespace, such as app.kubernetes.io/component=node; nodes with one count as nodes that are to have the plugin")
 	fs.BoolVar(&c.LeaderElect, "leader-elect", false, "let one of several controllers run the reconcilers")
 	fs.StringVar(&c.LeaderElectionNamespace, "leader-election-namespace", "", "`namespace` of the lease (default that of the pod)")
 	fs.StringVar(&c.HealthAddress, "health-address", "", "`host:port` for /healthz and /readyz; empty for none")
@@ -73,6 +78,9 @@ func (c *Config) Validate() error {
 	}
 	if c.OriginNamespace != "" && len(validation.IsDNS1123Label(c.OriginNamespace)) > 0 {
 		errs = append(errs, fmt.Errorf("--origin-namespace %q: accepted is the name of a namespace, such as nearflash-origins", c.OriginNamespace))
+	}
+	if _, err := labels.Parse(c.NodePods); err != nil {
+		errs = append(errs, fmt.Errorf("--node-pods %q: accepted is a selector of labels, such as app.kubernetes.io/component=node: %w", c.NodePods, err))
 	}
 	if c.CHAPSecret != "" && len(validation.IsDNS1123Subdomain(c.CHAPSecret)) > 0 {
 		errs = append(errs, fmt.Errorf("--chap-secret %q: accepted is the name of a Secret, such as nearflash-chap", c.CHAPSecret))

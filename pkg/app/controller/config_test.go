@@ -27,6 +27,8 @@ func TestValidate(t *testing.T) {
 		"leader":          {args: []string{"--endpoint=/csi/csi.sock", "--leader-elect", "--leader-election-namespace=ns", "--health-address=:1"}},
 		"origins":         {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=nearflash-origins"}},
 		"bad namespace":   {args: []string{"--endpoint=/csi/csi.sock", "--origin-namespace=Origins/x"}, wantErr: []string{`--origin-namespace "Origins/x"`, "nearflash-origins"}},
+		"pods":            {args: []string{"--endpoint=/csi/csi.sock", "--node-pods=app.kubernetes.io/component=node,app.kubernetes.io/name=nearflash"}},
+		"bad pods":        {args: []string{"--endpoint=/csi/csi.sock", "--node-pods=a=/="}, wantErr: []string{`--node-pods "a=/="`, "app.kubernetes.io/component=node"}},
 		"account":         {args: []string{"--endpoint=/csi/csi.sock", "--chap-secret=nearflash-chap", "--chap-username=u"}},
 		"bad account":     {args: []string{"--endpoint=/csi/csi.sock", "--chap-secret=a/b", "--chap-username="}, wantErr: []string{`--chap-secret "a/b"`, "nearflash-chap", "--chap-username is empty"}},
 		"nothing":         {wantErr: []string{"--endpoint is required"}},

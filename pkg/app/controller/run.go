@@ -74,11 +74,15 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err := waitForAPI(ctx, config); err != nil {
 		return fmt.Errorf("preflight: %w", err)
 	}
-	mgr, err := newManager(ctx, cfg, config)
+	plugins, err := pluginPodsOf(cfg)
 	if err != nil {
 		return err
 	}
-	known, err := clusterMetrics(mgr, cfg.Target.Address, storage)
+	mgr, err := newManager(ctx, cfg, config, plugins)
+	if err != nil {
+		return err
+	}
+	known, err := clusterMetrics(mgr, cfg.Target.Address, storage, plugins)
 	if err != nil {
 		return fmt.Errorf("metrics of the cluster: %w", err)
 	}
@@ -265,7 +269,7 @@ func waitForAPI(ctx context.Context, config *rest.Config) error {
 	}
 }
 
-func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.Manager, error) {
+func newManager(ctx context.Context, cfg Config, config *rest.Config, plugins *pluginPods) (manager.Manager, error) {
 	scheme, err := kube.NewScheme()
 	if err != nil {
 		return nil, err
@@ -278,7 +282,7 @@ func newManager(ctx context.Context, cfg Config, config *rest.Config) (manager.M
 			o.Cache = nil
 			return client.New(config, o)
 		},
-		Cache:                   cacheOptions(),
+		Cache:                   cacheOptions(plugins),
 		BaseContext:             func() context.Context { return ctx },
 		LeaderElection:          cfg.LeaderElect,
 		LeaderElectionID:        leaseName,

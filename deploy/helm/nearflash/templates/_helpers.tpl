@@ -32,6 +32,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* The pods of the node plugin, as a selector. */}}
+{{- define "nearflash.nodePods" -}}
+app.kubernetes.io/component=node,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/name={{ .Chart.Name }}
+{{- end }}
+
 {{/* The secret with the client certificate for nearflash-target. */}}
 {{- define "nearflash.targetSecret" -}}
 {{- .Values.target.tls.existingSecret | default (printf "%s-target-client" (include "nearflash.fullname" .)) -}}
