@@ -1,13 +1,45 @@
 package kubectl
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"time"
 
-// checkStorage looks whether a storage server refuses this cluster.
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/backend/epoch"
+	"github.com/nearflash/nearflash/pkg/backend/reported"
+)
+
+const (
+	// fullRatio is from where on a storage server counts as nearly full, as for the chart's alert.
+	fullRatio = 0.85
+	// soon is before which end of a certificate doctor warns, and verySoon from where on it is an
+	// error, as for the chart's alerts.
+	soon, verySoon = 30 * 24 * time.Hour, 7 * 24 * time.Hour
+	// silentFor is from where on nobody asks the storage server any more.
+	silentFor = 3 * reported.Interval
+)
+
+// checkStorage looks whether a storage server refuses this cluster, and what it last told the
+// controller.
 func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis) {
-	refused, err := o.refusals(ctx)
+	objects, err := o.controllerMaps(ctx)
+	if err == nil {
+		err = o.diagnoseStorage(d, objects)
+	}
 	if err != nil {
-		d.add(sevWarning, "storage server", "run doctor with an account that may list ConfigMaps", "whether it refuses this cluster cannot be read: %v", err)
-		return
+		d.add(sevWarning, "storage server", "run doctor with an account that may list ConfigMaps", "whether it is well and accepts this cluster cannot be read: %v", err)
+	}
+}
+
+func (o *doctorOptions) diagnoseStorage(d *diagnosis, objects []corev1.ConfigMap) error {
+	refused, err := refusalsIn(objects)
+	if err != nil {
+		return err
 	}
 	for _, r := range refused {
 		d.add(sevError, "storage server "+r.server,
@@ -15,4 +47,68 @@ func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis) {
 			"has refused this cluster for %s: another cluster uses it, or the records of this one come from a backup; nothing is attached, detached, made or deleted on it",
 			ago(o.Clock.Now(), r.record.Refused.Since))
 	}
+	for i := range objects {
+		if objects[i].Name != reported.Name {
+			continue
+		}
+		answer, err := reported.Decode(&objects[i])
+		if err != nil {
+			return err
+		}
+		checkAnswer(d, answer, o.Clock.Now())
+	}
+	return nil
+}
+
+// checkAnswer says what is wrong with a storage server, by what the controller last heard.
+func checkAnswer(d *diagnosis, a reported.Answer, now time.Time) {
+	object, since := "storage server "+a.Address, len(d.Findings)
+	if silent := now.Sub(a.Asked.Time); silent >= silentFor {
+		d.add(sevWarning, object, "look at the controller, and at the lease nearflash-controller in its namespace",
+			"no controller has asked it for %s: what follows is what it said then", ago(now, a.Asked))
+	}
+	if a.Error != "" {
+		d.add(sevError, object, "look at the network between the controller and the server, and at the service nearflash-target there: docs/troubleshooting.md, NearflashStorageServerDown",
+			"does not answer the controller: %s; volumes that are attached go on as long as the server serves them", a.Error)
+	}
+	for _, p := range a.Problems {
+		d.add(sevError, object, "docs/troubleshooting.md, NearflashStorageServerUnhealthy", "says: %s", p)
+	}
+	const grow = "give the volume group more space, or delete volumes: docs/troubleshooting.md, NearflashStorageServerNearlyFull"
+	if used := a.UsedRatio(); used >= fullRatio {
+		d.add(sevError, object, grow, "%.0f %% of its space is used: when it is full, writes of all its volumes fail", 100*used)
+	}
+	if a.MetadataRatio >= fullRatio {
+		d.add(sevError, object, grow, "%.0f %% of its thin pool's metadata is used: when it is full, writes of all its volumes fail", 100*a.MetadataRatio)
+	}
+	checkEnd(d, object, "its certificate", a.ServerNotAfter, now)
+	checkEnd(d, object, "the controller's certificate for it", a.ClientNotAfter, now)
+	if !d.bad(since) {
+		d.ok(object, "answers the controller; %.0f %% of its space is used", 100*a.UsedRatio())
+	}
+}
+
+// checkEnd says if a certificate ends soon; end is nil if that is not known.
+func checkEnd(d *diagnosis, object, what string, end *metav1.Time, now time.Time) {
+	const remedy = "renew it: docs/how-to/storage-server.md"
+	if end == nil {
+		return
+	}
+	switch left := end.Sub(now); {
+	case left <= 0:
+		d.add(sevError, object, remedy, "%s has ended", what)
+	case left < verySoon:
+		d.add(sevError, object, remedy, "%s ends in %s", what, duration.HumanDuration(left))
+	case left < soon:
+		d.add(sevWarning, object, remedy, "%s ends in %s", what, duration.HumanDuration(left))
+	}
+}
+
+// controllerMaps are the ConfigMaps of nearflash's controllers.
+func (s *session) controllerMaps(ctx context.Context) ([]corev1.ConfigMap, error) {
+	var list corev1.ConfigMapList
+	if err := s.client.List(ctx, &list, client.MatchingLabels{epoch.RecordLabel: epoch.RecordLabelValue}); err != nil {
+		return nil, fmt.Errorf("list ConfigMaps: %w", err)
+	}
+	return list.Items, nil
 }

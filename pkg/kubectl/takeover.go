@@ -77,13 +77,17 @@ type refusal struct {
 
 // refusals are the storage servers that refuse this cluster, by name.
 func (s *session) refusals(ctx context.Context) ([]refusal, error) {
-	var list corev1.ConfigMapList
-	if err := s.client.List(ctx, &list, client.MatchingLabels{epoch.RecordLabel: epoch.RecordLabelValue}); err != nil {
-		return nil, fmt.Errorf("list ConfigMaps: %w", err)
+	objects, err := s.controllerMaps(ctx)
+	if err != nil {
+		return nil, err
 	}
+	return refusalsIn(objects)
+}
+
+func refusalsIn(objects []corev1.ConfigMap) ([]refusal, error) {
 	var out []refusal
-	for i := range list.Items {
-		obj := &list.Items[i]
+	for i := range objects {
+		obj := &objects[i]
 		if obj.Name != epoch.RecordName {
 			continue
 		}

@@ -157,7 +157,7 @@ func TestDoctorRefused(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		},
 	})
-	if _, out, _ = r.run("doctor"); !strings.Contains(out, "warning  storage server: whether it refuses this cluster cannot be read: list ConfigMaps: forbidden") {
+	if _, out, _ = r.run("doctor"); !strings.Contains(out, "warning  storage server: whether it is well and accepts this cluster cannot be read: list ConfigMaps: forbidden") {
 		t.Errorf("what could not be read is not said:\n%s", out)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,6 +18,8 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/health"
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/epoch"
+	"github.com/nearflash/nearflash/pkg/backend/reported"
 	"github.com/nearflash/nearflash/pkg/driver"
 	"github.com/nearflash/nearflash/pkg/kube"
 	"github.com/nearflash/nearflash/pkg/metrics"
@@ -28,12 +31,17 @@ const storageInterval = 30 * time.Second
 
 // clusterMetrics adds to mgr what the metrics of the cluster rest on, and returns them. storage
 // is nil without a storage server.
-func clusterMetrics(mgr manager.Manager, address string, storage backend.Backend, plugins *pluginPods) (prometheus.Collector, error) {
+func clusterMetrics(mgr manager.Manager, cfg Config, storage backend.Backend, plugins *pluginPods) (prometheus.Collector, error) {
 	informed := mgr.GetCache()
 	gather := func(ctx context.Context) (metrics.ClusterFacts, error) { return clusterFacts(ctx, informed, plugins) }
 	c := metrics.NewCluster(mgr.Elected(), gather, time.Now)
 	if reporter, ok := storage.(backend.Reporter); ok {
-		w := &storageWatch{storage: reporter, address: address}
+		namespace, err := ownNamespace(cfg, "ConfigMap "+reported.Name)
+		if err != nil {
+			return nil, err
+		}
+		keeper := &reported.Keeper{Client: mgr.GetClient(), Namespace: namespace, Labels: map[string]string{epoch.RecordLabel: epoch.RecordLabelValue}}
+		w := &storageWatch{storage: reporter, address: cfg.Target.Address, keep: keeper.Keep}
 		if err := mgr.Add(w); err != nil {
 			return nil, fmt.Errorf("watch of the storage server: %w", err)
 		}
@@ -102,6 +110,8 @@ func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f
 type storageWatch struct {
 	storage backend.Reporter
 	address string
+	// keep keeps an answer where people can read it.
+	keep func(context.Context, reported.Answer) error
 
 	mu   sync.Mutex
 	said *metrics.StorageServer
@@ -123,16 +133,39 @@ func (w *storageWatch) Start(ctx context.Context) error {
 }
 
 func (w *storageWatch) ask(ctx context.Context) metrics.StorageServer {
-	ctx, cancel := context.WithTimeout(ctx, health.CheckTimeout)
-	defer cancel()
-	r, err := w.storage.Report(ctx)
+	asked := metav1.Now()
+	r, err := w.report(ctx)
 	if err != nil || len(r.Problems) > 0 {
 		klog.FromContext(ctx).Info("The storage server is not well", "address", w.address, "problems", r.Problems, "err", preflight.StorageServer(w.address, err))
+	}
+	if keepErr := w.keep(ctx, answerOf(w.address, asked, r, err)); keepErr != nil {
+		klog.FromContext(ctx).Error(keepErr, "doctor will not know how the storage server is", "address", w.address)
 	}
 	return metrics.StorageServer{
 		Address: w.address, Up: err == nil, Healthy: len(r.Problems) == 0, CapacityBytes: r.CapacityBytes, UsedBytes: r.UsedBytes,
 		MetadataRatio: r.MetadataRatio, ServerNotAfter: r.ServerNotAfter, ClientNotAfter: r.ClientNotAfter,
 	}
+}
+
+func (w *storageWatch) report(ctx context.Context) (backend.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, health.CheckTimeout)
+	defer cancel()
+	return w.storage.Report(ctx)
+}
+
+// answerOf is what people read of an answer.
+func answerOf(address string, asked metav1.Time, r backend.Report, err error) reported.Answer {
+	a := reported.Answer{Address: address, Asked: asked, Problems: r.Problems, CapacityBytes: r.CapacityBytes, UsedBytes: r.UsedBytes, MetadataRatio: r.MetadataRatio}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	if !r.ServerNotAfter.IsZero() {
+		a.ServerNotAfter = new(metav1.NewTime(r.ServerNotAfter))
+	}
+	if !r.ClientNotAfter.IsZero() {
+		a.ClientNotAfter = new(metav1.NewTime(r.ClientNotAfter))
+	}
+	return a
 }
 
 // last is what the server said last; none before the first answer.

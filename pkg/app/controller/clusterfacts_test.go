@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/klog/v2/textlogger"
 
 	"github.com/nearflash/nearflash/pkg/backend"
+	"github.com/nearflash/nearflash/pkg/backend/reported"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -33,7 +35,11 @@ func TestStorageWatch(t *testing.T) {
 		logger := textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&log)))
 		ctx, cancel := context.WithCancel(klog.NewContext(t.Context(), logger))
 		server := &reporter{}
-		w := &storageWatch{storage: server, address: "s:1"}
+		kept := make(chan reported.Answer, 10)
+		w := &storageWatch{storage: server, address: "s:1", keep: func(_ context.Context, a reported.Answer) error {
+			kept <- a
+			return errors.New("no API server")
+		}}
 		if said := w.last(); said != nil {
 			t.Errorf("before the first answer: %v", said)
 		}
@@ -53,6 +59,9 @@ func TestStorageWatch(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
+		if a := <-kept; a.Address != "s:1" || !strings.Contains(a.Error, "no route") || a.Asked.IsZero() {
+			t.Errorf("kept for people: %+v", a)
+		}
 		if !strings.Contains(log.String(), "remedy: check --target-address") {
 			t.Errorf("log lacks the remedy: %s", log.String())
 		}

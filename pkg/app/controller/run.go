@@ -82,7 +82,7 @@ func serve(ctx context.Context, cfg Config, config *rest.Config, storage backend
 	if err != nil {
 		return err
 	}
-	known, err := clusterMetrics(mgr, cfg.Target.Address, storage, plugins)
+	known, err := clusterMetrics(mgr, cfg, storage, plugins)
 	if err != nil {
 		return fmt.Errorf("metrics of the cluster: %w", err)
 	}

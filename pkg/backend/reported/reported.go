@@ -1,0 +1,105 @@
+// Package reported keeps what a storage server last said of itself in a ConfigMap in the
+// controller's namespace. `kubectl nearflash doctor` reads it: people do not reach the server.
+package reported
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// Name is that of the ConfigMap. Its label is that of the epochs (pkg/backend/epoch).
+	Name = "nearflash-storage"
+	// key is where it has the answer.
+	key = "answer"
+	// Interval is how often an answer that says nothing new is written.
+	Interval = 5 * time.Minute
+	// step is the part of a size by which a use must have moved to be news.
+	step = 0.01
+)
+
+// Answer is what a storage server said, or that it did not.
+type Answer struct {
+	// Address is that which the controller asks.
+	Address string `json:"address"`
+	// Asked is when.
+	Asked metav1.Time `json:"asked"`
+	// Error says why there is no answer; the sizes are 0 then.
+	Error string `json:"error,omitempty"`
+	// Problems are the server's own, one line each.
+	Problems []string `json:"problems,omitempty"`
+	// CapacityBytes, UsedBytes and MetadataRatio are those of backend.Report.
+	CapacityBytes int64   `json:"capacityBytes,omitempty"`
+	UsedBytes     int64   `json:"usedBytes,omitempty"`
+	MetadataRatio float64 `json:"metadataRatio,omitempty"`
+	// ServerNotAfter and ClientNotAfter are when the certificates end; nil if that is not known.
+	ServerNotAfter *metav1.Time `json:"serverNotAfter,omitempty"`
+	ClientNotAfter *metav1.Time `json:"clientNotAfter,omitempty"`
+}
+
+// UsedRatio is how much of the server's space is used, from 0 to 1; 0 if that is not known.
+func (a Answer) UsedRatio() float64 {
+	if a.CapacityBytes <= 0 {
+		return 0
+	}
+	return float64(a.UsedBytes) / float64(a.CapacityBytes)
+}
+
+// news reports whether an answer says what the one before did not, or is so much later that it
+// must be seen that somebody still asks.
+func news(before, a Answer) bool {
+	moved := func(x, y float64) bool { return math.Abs(x-y) >= step }
+	return a.Address != before.Address || a.Error != before.Error || !slices.Equal(a.Problems, before.Problems) ||
+		a.CapacityBytes != before.CapacityBytes || moved(a.UsedRatio(), before.UsedRatio()) || moved(a.MetadataRatio, before.MetadataRatio) ||
+		!a.ServerNotAfter.Equal(before.ServerNotAfter) || !a.ClientNotAfter.Equal(before.ClientNotAfter) ||
+		a.Asked.Sub(before.Asked.Time) >= Interval
+}
+
+// Keeper writes answers.
+type Keeper struct {
+	Client    client.Client
+	Namespace string
+	// Labels mark the ConfigMap.
+	Labels map[string]string
+
+	written Answer
+}
+
+// Keep writes an answer if it is news.
+func (k *Keeper) Keep(ctx context.Context, a Answer) error {
+	if !news(k.written, a) {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: Name, Labels: k.Labels}, Data: map[string]string{key: string(text)}}
+	// One process writes, the one that leads: it overwrites whatever there is.
+	err = k.Client.Update(ctx, obj)
+	if apierrors.IsNotFound(err) {
+		err = k.Client.Create(ctx, obj)
+	}
+	if err != nil {
+		return fmt.Errorf("write ConfigMap %s: %w", Name, err)
+	}
+	k.written = a
+	return nil
+}
+
+// Decode reads the answer of a ConfigMap of that name.
+func Decode(obj *corev1.ConfigMap) (a Answer, err error) {
+	if err := json.Unmarshal([]byte(obj.Data[key]), &a); err != nil {
+		return a, fmt.Errorf("ConfigMap %s/%s, key %s: %w", obj.Namespace, obj.Name, key, err)
+	}
+	return a, nil
+}
