@@ -224,6 +224,7 @@ func TestKernelRestart(t *testing.T) {
 	r.must("vgchange", "--activate", "n", kernelVG)
 	svc = r.start()
 	defer r.stop(svc)
+	r.awaitDisk(disk)
 	if !r.holds(disk, data, 0) {
 		t.Error("data is gone after the exports were withdrawn and restored")
 	}

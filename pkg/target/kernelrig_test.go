@@ -265,6 +265,17 @@ func (r *rig) read(disk string, size int, at int64) ([]byte, error) {
 	return b, err
 }
 
+// awaitDisk waits until a session that was given up has come back: iscsid logs in again and again,
+// and until then the disk is offline and cannot be opened.
+func (r *rig) awaitDisk(disk string) {
+	r.t.Helper()
+	for began := time.Now(); r.sysfs("/sys/block/"+disk+"/device/state") != "running"; time.Sleep(100 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			r.t.Fatalf("disk %s is %s: the session does not come back", disk, r.sysfs("/sys/block/"+disk+"/device/state"))
+		}
+	}
+}
+
 func (r *rig) random(size int) []byte {
 	r.t.Helper()
 	b := aligned(r.t, size)
