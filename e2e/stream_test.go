@@ -62,7 +62,7 @@ func (v *vol) moveByStream(ctx context.Context, generation *int64, beside, warm 
 		if cm.Status.Outcome == v1alpha1.MigrationCompleted {
 			return cm
 		}
-		Expect(cm.Status.OutcomeMessage).To(ContainSubstring("was not here when the cache was needed"))
+		Expect(cm.Status.OutcomeMessage).To(ContainSubstring("was not ready when the cache was needed"))
 		Expect(tries).To(BeNumerically("<", 4), "the stream was late each time")
 		By("moving it once more: the stream was late")
 		warm()

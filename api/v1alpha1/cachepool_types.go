@@ -210,9 +210,9 @@ type CachePoolStatus struct {
 	InitiatorIQN string `json:"initiatorIQN,omitempty"`
 
 	// streamPublicKey is what the node's plugin proves itself by when it sends caches to
-	// other nodes: the SHA-256 of its public key (SubjectPublicKeyInfo), in base64. It
-	// stays the same for as long as the node has its state directory, and is absent if it
-	// sends none.
+	// other nodes, and when it asks them for theirs: the SHA-256 of its public key
+	// (SubjectPublicKeyInfo), in base64. It stays the same for as long as the node has its
+	// state directory, and is absent if it listens nowhere for other nodes.
 	// +optional
 	// +kubebuilder:validation:MinLength=44
 	// +kubebuilder:validation:MaxLength=44

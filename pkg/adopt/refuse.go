@@ -121,7 +121,7 @@ func refuseSource(p *problems, src *corev1.CSIPersistentVolumeSource, w Want) {
 		p.add("readOnly of the PersistentVolume's CSI source: accepted are volumes that can be written")
 	}
 	if src.NodePublishSecretRef != nil {
-		p.add("nodePublishSecretRef %s/%s: a driver that takes a secret with the mount may encrypt by it, and nearflash cannot pass it on; accepted are volumes without one",
+		p.add("nodePublishSecretRef %s/%s: a driver that takes a secret with the mount may encrypt by it, and nearflash would read and cache what is encrypted; accepted are volumes without one",
 			src.NodePublishSecretRef.Namespace, src.NodePublishSecretRef.Name)
 	}
 	if filesystemOnly(src.Driver) {

@@ -14,7 +14,7 @@ import (
 const tellTimeout = 2 * time.Second
 
 // endLater gives up the stream of a stage whose pod waits for no report: the entry notes what
-// there is to report (states.md, The stream). Nothing of the stream is on this node yet.
+// there is to report (states.md, The stream). The caller removes what of the stream is on this node.
 func (a *Attacher) endLater(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	h := e.Hydration
 	e.Hydration = nil

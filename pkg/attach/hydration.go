@@ -396,6 +396,7 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 		end = a.endLater
 	}
 	end(ctx, s.entry, volume.MoveFailed, cause.Error())
+	a.removeMap(ctx, s.req.ID)
 	s.plannedFor, s.data, s.preallocated = 0, "", nil
 	s.seed = seed{}
 	s.entry.Anew()
@@ -417,9 +418,7 @@ func (a *Attacher) endHydration(ctx context.Context, e *state.Entry, o volume.Mo
 	defer cancel()
 	log := klog.FromContext(ctx).WithValues("volume", e.ID, "move", e.Hydration.Move.Name)
 	a.leavePeer(ctx, e)
-	if err := os.Remove(a.mapFile(e.ID)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		log.Error(err, "Map of a hydration was not removed")
-	}
+	a.removeMap(ctx, e.ID)
 	a.hydrations.Forget(e.ID)
 	if e.Hydration.Move.Name == "" || a.Moves == nil {
 		return
@@ -431,6 +430,13 @@ func (a *Attacher) endHydration(ctx context.Context, e *state.Entry, o volume.Mo
 		log.Error(err, "End of a move could not be reported")
 	}
 	log.Info("Move ended", "outcome", o, "message", message)
+}
+
+// removeMap removes the map that a hydration began with.
+func (a *Attacher) removeMap(ctx context.Context, id volume.ID) {
+	if err := os.Remove(a.mapFile(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		klog.FromContext(ctx).Error(err, "Map of a hydration was not removed", "volume", id)
+	}
 }
 
 // leavePeer ends the session with the peer.

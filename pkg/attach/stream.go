@@ -24,7 +24,7 @@ import (
 type Puller = stream.Puller
 
 // errNotReady: a stage without the stream would be over by now.
-var errNotReady = errors.New("the other node's map was not ready when the cache was needed")
+var errNotReady = errors.New("the map of the stream was not ready when the cache was needed")
 
 // Streams leads the streams of this node to their end.
 func (a *Attacher) Streams() *stream.Runner { return a.streams }
@@ -97,12 +97,15 @@ func (a *Attacher) streamOver(e *state.Entry, m *cachemap.Map) error {
 // restoreLevels writes the maps of both levels, on devices of their own. The pod does not wait for
 // large ones on a slow node: the error is errNotReady then.
 func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.Warm.MapsTimeout, errNotReady)
-	defer cancel()
 	e := s.entry
 	hot, rest, err := a.stack.LevelMaps(ctx, e, s.cache.Hydration)
 	if err != nil {
 		return err
+	}
+	if !e.Hydration.Stream.Prewarmed { // what is here already is worth the wait
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, a.Warm.MapsTimeout, errNotReady)
+		defer cancel()
 	}
 	first, others := m.Ordered().Split(e.Hydration.Stream.Hot, stack.HotBlocks(e))
 	var both errgroup.Group

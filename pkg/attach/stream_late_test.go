@@ -1,7 +1,10 @@
 package attach_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +90,9 @@ func TestStreamMapsLate(t *testing.T) {
 	}
 	if l.told() {
 		t.Error("the pod has waited until the old node was told")
+	}
+	if _, err := os.Stat(filepath.Join(l.b.files(), string(volumeID)+".xml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the map of the stream was left: %v", err)
 	}
 	l.b.podWrites(2, 1)
 	l.podReads(l.b)

@@ -87,6 +87,13 @@ func serverTLS(cert tls.Certificate) *tls.Config {
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{cert},
 		SessionTicketsDisabled: true,
+		// TLS keeps what it was shown as long as the connection lasts, and anybody may show it.
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			if n := len(cs.PeerCertificates); n != 1 {
+				return fmt.Errorf("the caller shows %d certificates: accepted is one", n)
+			}
+			return nil
+		},
 	}
 }
 

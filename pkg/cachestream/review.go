@@ -94,7 +94,8 @@ func (g *gate) node(ctx context.Context) (string, error) {
 	}
 	switch want, err := g.keys(ctx, node); {
 	case err != nil:
-		return "", fmt.Errorf("%w: the key of node %s: %w", volume.ErrUnavailable, node, err)
+		// Not found is what a caller hears of a cache that is not sent any more.
+		return "", fmt.Errorf("%w: the key of node %s: %s", volume.ErrUnavailable, node, err.Error())
 	case want == "":
 		return "", fmt.Errorf("%w: CachePool %s has no streamPublicKey", errToken, node)
 	case subtle.ConstantTimeCompare([]byte(want), []byte(key)) != 1:

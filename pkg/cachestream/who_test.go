@@ -238,6 +238,26 @@ func TestOldTLS(t *testing.T) {
 	wantErr(t, err, volume.ErrUnavailable)
 }
 
+// TestChainOfCaller: a caller shows one certificate. A server keeps what it was shown.
+func TestChainOfCaller(t *testing.T) {
+	n := startNode(t, newCache(chunk, 3), nil)
+	for certificates, want := range map[int]bool{1: true, 2: false, 500: false} {
+		chain := n.cert
+		for len(chain.Certificate) < certificates {
+			chain.Certificate = append(chain.Certificate, n.cert.Certificate[0])
+		}
+		conn, err := tls.Dial("tcp", n.Source().Addresses[0], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{chain}, NextProtos: []string{"h2"}})
+		if err == nil { // in TLS 1.3 the server's word comes after the client's handshake
+			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_, err = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+		if (err == nil) != want {
+			t.Errorf("%d certificates: %v", certificates, err)
+		}
+	}
+}
+
 // TestTooMany: nobody has more connections or streams than a node needs.
 func TestTooMany(t *testing.T) {
 	c := newCache(chunk, 100)

@@ -111,7 +111,7 @@ func (o *doctorOptions) Run(ctx context.Context) error {
 		}
 		now := o.Clock.Now()
 		checkController(d, facts)
-		o.checkStorage(ctx, d)
+		o.checkStorage(ctx, d, facts.controllers)
 		checkNodes(d, facts)
 		checkClasses(d, facts)
 		checkVolumes(d, facts, now)

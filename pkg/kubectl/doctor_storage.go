@@ -3,6 +3,7 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,17 +27,22 @@ const (
 
 // checkStorage looks whether a storage server refuses this cluster, and what it last told the
 // controller.
-func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis) {
+func (o *doctorOptions) checkStorage(ctx context.Context, d *diagnosis, controllers []corev1.Pod) {
 	objects, err := o.controllerMaps(ctx)
 	if err == nil {
-		err = o.diagnoseStorage(d, objects)
+		// What is elsewhere anybody may have made.
+		answers := slices.DeleteFunc(slices.Clone(objects), func(obj corev1.ConfigMap) bool {
+			return obj.Name != reported.Name || !slices.ContainsFunc(controllers, func(p corev1.Pod) bool { return p.Namespace == obj.Namespace })
+		})
+		checkAnswers(d, answers, o.Clock.Now())
+		err = o.checkRefusals(d, objects)
 	}
 	if err != nil {
 		d.add(sevWarning, "storage server", "run doctor with an account that may list ConfigMaps", "whether it is well and accepts this cluster cannot be read: %v", err)
 	}
 }
 
-func (o *doctorOptions) diagnoseStorage(d *diagnosis, objects []corev1.ConfigMap) error {
+func (o *doctorOptions) checkRefusals(d *diagnosis, objects []corev1.ConfigMap) error {
 	refused, err := refusalsIn(objects)
 	if err != nil {
 		return err
@@ -47,17 +53,18 @@ func (o *doctorOptions) diagnoseStorage(d *diagnosis, objects []corev1.ConfigMap
 			"has refused this cluster for %s: another cluster uses it, or the records of this one come from a backup; nothing is attached, detached, made or deleted on it",
 			ago(o.Clock.Now(), r.record.Refused.Since))
 	}
+	return nil
+}
+
+func checkAnswers(d *diagnosis, objects []corev1.ConfigMap, now time.Time) {
 	for i := range objects {
-		if objects[i].Name != reported.Name {
-			continue
-		}
 		answer, err := reported.Decode(&objects[i])
 		if err != nil {
-			return err
+			d.add(sevWarning, "configmap/"+objects[i].Name, "delete it: the controller writes it anew", "in namespace %s: %v", objects[i].Namespace, err)
+			continue
 		}
-		checkAnswer(d, answer, o.Clock.Now())
+		checkAnswer(d, answer, now)
 	}
-	return nil
 }
 
 // checkAnswer says what is wrong with a storage server, by what the controller last heard.
@@ -65,7 +72,7 @@ func checkAnswer(d *diagnosis, a reported.Answer, now time.Time) {
 	object, since := "storage server "+a.Address, len(d.Findings)
 	if silent := now.Sub(a.Asked.Time); silent >= silentFor {
 		d.add(sevWarning, object, "look at the controller, and at the lease nearflash-controller in its namespace",
-			"no controller has asked it for %s: what follows is what it said then", ago(now, a.Asked))
+			"no controller has asked it for %s: what follows is what it said then; if the chart has no target.address any more, delete ConfigMap %s", ago(now, a.Asked), reported.Name)
 	}
 	if a.Error != "" {
 		d.add(sevError, object, "look at the network between the controller and the server, and at the service nearflash-target there: docs/troubleshooting.md, NearflashStorageServerDown",

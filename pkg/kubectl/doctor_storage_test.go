@@ -30,7 +30,7 @@ func TestDoctorStorage(t *testing.T) {
 		"ends this month":   {func(a *reported.Answer) { a.ServerNotAfter = in(20 * day) }, "warning  storage server s:1: its certificate ends in 20d\n"},
 		"ends this week":    {func(a *reported.Answer) { a.ClientNotAfter = in(2*day + time.Hour) }, "error    storage server s:1: the controller's certificate for it ends in 2d1h\n"},
 		"has ended":         {func(a *reported.Answer) { a.ServerNotAfter = in(-time.Hour) }, "error    storage server s:1: its certificate has ended\n"},
-		"nobody asks":       {func(a *reported.Answer) { a.Asked = before(15 * time.Minute) }, "warning  storage server s:1: no controller has asked it for 15m: what follows is what it said then\n"},
+		"nobody asks":       {func(a *reported.Answer) { a.Asked = before(15 * time.Minute) }, "warning  storage server s:1: no controller has asked it for 15m: what follows is what it said then; if the chart has no target.address any more, delete ConfigMap nearflash-storage\n"},
 		"asked a bit later": {func(a *reported.Answer) { a.Asked = before(14 * time.Minute) }, "ok       storage server s:1: answers the controller; 42 % of its space is used\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

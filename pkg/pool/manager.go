@@ -74,8 +74,8 @@ type Config struct {
 	// InitiatorUnknown says that the name cannot be read now. That which was reported stays: by
 	// it the storage server knows what the node still has.
 	InitiatorUnknown bool
-	// StreamPublicKey is what the plugin proves itself by when it sends caches, "" if it
-	// sends none; nil is "".
+	// StreamPublicKey is what the plugin proves itself by to other nodes' plugins, "" if it listens
+	// nowhere for them; nil is "".
 	StreamPublicKey func() string
 	// LoginPublicKey is the public half of the node's key for logins to the storage server.
 	LoginPublicKey string

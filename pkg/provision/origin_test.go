@@ -299,17 +299,25 @@ func testOriginStatic(t *testing.T, o *origins) {
 	if f := o.record(t).Filesystem; f == volume.FormatNever {
 		t.Errorf("filesystem %v of somebody else's volume", f)
 	}
-	// The record is lost while a node is admitted, and is made anew: the claim goes with it, the
-	// node keeps what it uses until it is detached, and the generations go on.
+	// The record is lost while a node is admitted, and is made anew: the claim goes with it, and the
+	// generations go on. The mode may have been another one: nobody else gets the volume before that
+	// node has flushed, also if Kubernetes takes it from the node.
 	before := o.record(t)
 	o.loseRecord(t)
-	_, err = o.svc.Publish(t.Context(), o.id, a, s, nil)
-	wantError(t, err, volume.ErrFenced)
-	o.unpublish(t, a)
+	for range 2 {
+		_, err = o.svc.Publish(t.Context(), o.id, o.cluster.Node("b"), s, nil)
+		wantError(t, err, volume.ErrFenced)
+		o.unpublish(t, a)
+		o.wantAttached(t, a)
+		if v := o.record(t); v.Fence.Node != a || !v.PossiblyDirty || v.Published {
+			t.Fatalf("the record that was made anew: %+v", v)
+		}
+	}
 	p, err := o.svc.Publish(t.Context(), o.id, a, s, nil)
-	if err != nil || p.Fence.UID == before.Fence.UID || p.Fence.Generation <= before.Fence.Generation {
+	if err != nil || p.Fence.UID == before.Fence.UID || p.Fence.Generation < before.Fence.Generation {
 		t.Fatalf("made anew: %+v, %v, was %+v", p.Fence, err, before.Fence)
 	}
+	o.mark(t, false) // it has nothing to flush
 	o.unpublish(t, a)
 	o.wantAttached(t)
 	if err := o.svc.Retire(t.Context(), o.id); err != nil {

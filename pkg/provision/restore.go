@@ -51,7 +51,10 @@ func (s *Service) restoreOwner(ctx context.Context, obj *v1alpha1.CachedVolume, 
 	if err != nil {
 		return false, err
 	}
-	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss && !keeps(pool, v.ID) {
+	// Nobody has said that the record of an origin that was there before is to be made anew, nor in
+	// which mode the one before was: what the PersistentVolume says may have been changed since.
+	anew := access.at == withOrigin && v.Fence.Generation == 0
+	if v.Spec.Mode != volume.ModeWriteback && !v.Spec.AcceptNodeLoss && !anew && !keeps(pool, v.ID) {
 		return false, nil
 	}
 	again := e.Generation == v.Fence.Generation // the owner that the record shows

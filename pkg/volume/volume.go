@@ -110,7 +110,7 @@ type CSISource struct {
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Attachment map[string]string `json:"attachment,omitempty"`
-	// AccessMode is the first one of the PersistentVolume, as Kubernetes names it, by which the
+	// AccessMode is that of the PersistentVolume, as Kubernetes names it, by which the
 	// kubelet asks a driver; "" is ReadWriteOnce.
 	AccessMode string `json:"accessMode,omitempty"`
 	// Secrets are those that the PersistentVolume names for calls on the node; nil if it names none.

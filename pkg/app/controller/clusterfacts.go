@@ -98,7 +98,8 @@ func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f
 	pods := &corev1.PodList{}
 	err = in.List(ctx, pods, client.InNamespace(plugins.namespace), client.MatchingLabelsSelector{Selector: plugins.selector}, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return f, fmt.Errorf("pods of the node plugin: %w", err)
+		// All else is of volumes at risk, and does not rest on pods.
+		klog.FromContext(ctx).Error(err, "It is not known where the node plugin never started")
 	}
 	for i := range pods.Items {
 		f.Planned = append(f.Planned, pods.Items[i].Spec.NodeName)
@@ -120,10 +121,11 @@ type storageWatch struct {
 // Start implements manager.Runnable.
 func (w *storageWatch) Start(ctx context.Context) error {
 	for {
-		said := w.ask(ctx)
+		said, answer := w.ask(ctx)
 		w.mu.Lock()
 		w.said = &said
 		w.mu.Unlock()
+		w.tell(ctx, answer)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -132,19 +134,25 @@ func (w *storageWatch) Start(ctx context.Context) error {
 	}
 }
 
-func (w *storageWatch) ask(ctx context.Context) metrics.StorageServer {
+// tell keeps an answer where people can read it.
+func (w *storageWatch) tell(ctx context.Context, a reported.Answer) {
+	ctx, cancel := context.WithTimeout(ctx, health.CheckTimeout)
+	defer cancel()
+	if err := w.keep(ctx, a); err != nil {
+		klog.FromContext(ctx).Error(err, "doctor will not know how the storage server is", "address", w.address)
+	}
+}
+
+func (w *storageWatch) ask(ctx context.Context) (metrics.StorageServer, reported.Answer) {
 	asked := metav1.Now()
 	r, err := w.report(ctx)
 	if err != nil || len(r.Problems) > 0 {
 		klog.FromContext(ctx).Info("The storage server is not well", "address", w.address, "problems", r.Problems, "err", preflight.StorageServer(w.address, err))
 	}
-	if keepErr := w.keep(ctx, answerOf(w.address, asked, r, err)); keepErr != nil {
-		klog.FromContext(ctx).Error(keepErr, "doctor will not know how the storage server is", "address", w.address)
-	}
 	return metrics.StorageServer{
 		Address: w.address, Up: err == nil, Healthy: len(r.Problems) == 0, CapacityBytes: r.CapacityBytes, UsedBytes: r.UsedBytes,
 		MetadataRatio: r.MetadataRatio, ServerNotAfter: r.ServerNotAfter, ClientNotAfter: r.ClientNotAfter,
-	}
+	}, answerOf(w.address, asked, r, err)
 }
 
 func (w *storageWatch) report(ctx context.Context) (backend.Report, error) {

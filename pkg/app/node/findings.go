@@ -51,6 +51,9 @@ func (p *plugin) streamProblem() string {
 	if p.streamClient == nil {
 		return noStreams
 	}
+	if p.stream.PublicKey() == "" {
+		return "other nodes know no key of this one while it listens nowhere for streams: " + read(&p.findings.sending)
+	}
 	return read(&p.findings.tracking)
 }
 

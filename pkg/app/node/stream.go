@@ -96,7 +96,7 @@ func newStream(cfg Config, config *rest.Config, keys func(ctx context.Context, n
 	if len(cfg.Stream.Addresses) == 0 {
 		return nil, nil, nil
 	}
-	// With limits of its own: strangers who show tokens hold up nothing else.
+	// With limits of its own: of strangers who show tokens nothing else waits for the reviews.
 	config = rest.CopyConfig(config)
 	config.RateLimiter = nil
 	api, err := kubernetes.NewForConfig(config)

@@ -207,7 +207,9 @@ func (l *Lessor) listOf(ctx context.Context, e *state.Entry, c ssd.Cache) (list,
 	if err != nil {
 		return list{}, fmt.Errorf("%w: map of volume %s: %w", volume.ErrUnavailable, e.ID, err)
 	}
-	// What a cache in use has and its origin has not stays here.
+	// A cache in use: the kernel wrote down what is dirty when its table was last suspended
+	// (sync_metadata in dm-cache-target.c). What became dirty since is sent, and flushed before the
+	// volume leaves; whatever was written by then, the node does not use (states.md, A prewarmed node).
 	read = read.Clean()
 	if l.Heat != nil {
 		read = read.ByHeat(l.Heat.Of(ctx, e))

@@ -69,6 +69,22 @@ func pulled(t *testing.T) (*node, *source) {
 	return n, s
 }
 
+// TestMergeGivenUp: what could not be merged again and again is not merged once more, also if the
+// volume cannot go on without its cache at once.
+func TestMergeGivenUp(t *testing.T) {
+	n, _ := pulled(t)
+	n.served()
+	now := time.Now()
+	n.Now = func() time.Time { now = now.Add(retryPause); return now }
+	n.refused = 3
+	n.turns("the cache is given up", func() bool {
+		if a := n.account("v"); a.failures > patientFor && a.failedIn != stepMerge {
+			t.Fatalf("given up as step %s after %d failures", a.failedIn, a.failures)
+		}
+		return n.why() != ""
+	})
+}
+
 // served has the stream go on until both levels serve, or it has ended.
 func (n *node) served() {
 	n.t.Helper()

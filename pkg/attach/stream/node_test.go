@@ -46,8 +46,9 @@ type node struct {
 	m        cachemap.Map
 	mu       sync.Mutex
 	entry    state.Entry
-	// ended is why the volume goes on without its cache.
-	ended string
+	// ended is why the volume goes on without its cache, refused how often it could not yet.
+	ended   string
+	refused int
 }
 
 // newNode has a volume of whose cache nothing was copied yet, in two levels. Source node and
@@ -226,13 +227,18 @@ func (*node) Drop(_ context.Context, e *state.Entry, _ volume.MoveOutcome, _ str
 }
 
 // Uncache implements Host.
-func (n *node) Uncache(ctx context.Context, e *state.Entry, why string) error {
+func (n *node) Uncache(_ context.Context, e *state.Entry, why string) error {
 	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.refused > 0 {
+		n.refused--
+		return errDisk
+	}
 	n.ended = why
-	n.mu.Unlock()
 	e.Deny()
 	e.Hydration = nil
-	return n.Save(ctx, e, e.State)
+	n.entry = *e
+	return nil
 }
 
 // why is why the volume goes on without its cache, "" if it does not.

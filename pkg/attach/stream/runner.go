@@ -309,7 +309,10 @@ func (r *Runner) lockedStep(ctx context.Context, id volume.ID, a *account) error
 	}
 	if err := r.take(ctx, e, a, f, next); err != nil {
 		a.retryAt = r.Now().Add(retryPause)
-		a.failures, a.failed, a.failedIn = a.failures+1, err, next
+		a.failures, a.failed = a.failures+1, err
+		if next != stepEnd { // which is taken again as what it began as
+			a.failedIn = next
+		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			a.failures += patientFor / 4 // requests have waited for all of that time
 		}

@@ -174,7 +174,7 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 		}
 		switch step {
 		case createDone:
-			why := usable(ctx, f.pv, req.Origin.PV != "")
+			why := usable(ctx, f.pv, req.Origin.PV != "", f.generation > 0)
 			if why == nil || f.generation > 0 || req.Origin.PV != "" {
 				return why
 			}
@@ -208,11 +208,12 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 }
 
 // usable reports why a PersistentVolume cannot be the origin of a volume, nil if it can. Where a static
-// one can be reached from, its own PersistentVolume says.
-func usable(ctx context.Context, pv *corev1.PersistentVolume, static bool) error {
+// one can be reached from, its own PersistentVolume says. One that was used under a version that
+// did not look at its secrets and access modes goes on: a node may have writes of it to flush.
+func usable(ctx context.Context, pv *corev1.PersistentVolume, static, used bool) error {
 	src, err := source(ctx, pv)
-	if err == nil {
-		err = checkSecrets(pv.Name, secretNames(src))
+	if err == nil && !used {
+		err = errors.Join(checkSecrets(pv.Name, secretNames(src)), checkModes(pv))
 	}
 	if err == nil && !static {
 		_, err = topologies(pv)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -86,13 +87,24 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	return volume.Source{CSI: out}, nil
 }
 
-// accessMode is the mode by which the kubelet would ask the driver of a PersistentVolume, "" for
-// ReadWriteOnce (csi_block.go: the first one).
+// accessMode is the mode by which the driver is asked, "" for ReadWriteOnce. The kubelet asks by the
+// first one that a PersistentVolume has (csi_block.go); this is always one for one node: by one
+// for several a driver may leave out its own check for a second writer.
 func accessMode(pv *corev1.PersistentVolume) string {
-	if modes := pv.Spec.AccessModes; len(modes) > 0 && modes[0] != corev1.ReadWriteOnce {
-		return string(modes[0])
+	modes := pv.Spec.AccessModes
+	if slices.Contains(modes, corev1.ReadWriteOncePod) && !slices.Contains(modes, corev1.ReadWriteOnce) {
+		return string(corev1.ReadWriteOncePod)
 	}
 	return ""
+}
+
+// checkModes reports why a PersistentVolume cannot be written to by one node.
+func checkModes(pv *corev1.PersistentVolume) error {
+	modes := pv.Spec.AccessModes
+	if slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteOncePod) {
+		return nil
+	}
+	return fmt.Errorf("%w: PersistentVolume %s has access modes %v: accepted as an origin is one with ReadWriteOnce or ReadWriteOncePod", volume.ErrInvalid, pv.Name, modes)
 }
 
 // secretNames are the secrets that a PersistentVolume names for calls on the node, nil if it names none.

@@ -63,10 +63,40 @@ func TestOnTheNode(t *testing.T) {
 	if got, want := *secretNames(src), (volume.SecretNames{Stage: "n/s", Publish: "n/s", Expand: "n/g"}); got != want || accessMode(pv) != "ReadWriteOncePod" {
 		t.Errorf("%+v, want %+v, %q", got, want, accessMode(pv))
 	}
-	must(t, usable(t.Context(), pv, true))
+	must(t, usable(t.Context(), pv, true, false))
 	src.NodePublishSecretRef.Name = "p"
 	for _, static := range []bool{true, false} {
-		want(t, usable(t.Context(), pv, static), volume.ErrInvalid, "n/p", "n/s", "nodePublishSecretRef")
+		want(t, usable(t.Context(), pv, static, false), volume.ErrInvalid, "n/p", "n/s", "nodePublishSecretRef")
+	}
+	must(t, usable(t.Context(), pv, true, true))
+}
+
+// TestAccessModes: a driver is never asked by a mode for several nodes.
+func TestAccessModes(t *testing.T) {
+	const once, pod, many, read = corev1.ReadWriteOnce, corev1.ReadWriteOncePod, corev1.ReadWriteMany, corev1.ReadOnlyMany
+	for name, tc := range map[string]struct {
+		modes []corev1.PersistentVolumeAccessMode
+		want  string
+		ok    bool
+	}{
+		"once":             {[]corev1.PersistentVolumeAccessMode{once}, "", true},
+		"one pod":          {[]corev1.PersistentVolumeAccessMode{pod}, "ReadWriteOncePod", true},
+		"both":             {[]corev1.PersistentVolumeAccessMode{pod, once}, "", true},
+		"many first":       {[]corev1.PersistentVolumeAccessMode{many, once}, "", true},
+		"many, or one pod": {[]corev1.PersistentVolumeAccessMode{many, pod}, "ReadWriteOncePod", true},
+		"many":             {[]corev1.PersistentVolumeAccessMode{many}, "", false},
+		"to read":          {[]corev1.PersistentVolumeAccessMode{read}, "", false},
+	} {
+		pv := of(nil, nil).pv
+		pv.Spec.AccessModes = tc.modes
+		if got := accessMode(pv); got != tc.want {
+			t.Errorf("%s: %q", name, got)
+		}
+		if err := usable(t.Context(), pv, true, false); (err == nil) != tc.ok {
+			t.Errorf("%s: %v", name, err)
+		} else if !tc.ok {
+			want(t, err, volume.ErrInvalid, "access modes", "ReadWriteOnce")
+		}
 	}
 }
 

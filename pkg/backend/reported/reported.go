@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,9 @@ const (
 	key = "answer"
 	// Interval is how often an answer that says nothing new is written.
 	Interval = 5 * time.Minute
+	// most is how many problems are kept, and longest how long each: there may be one a volume,
+	// and an object of the API server has 1 MiB.
+	most, longest = 20, 1000
 	// step is the part of a size by which a use must have moved to be news.
 	step = 0.01
 )
@@ -64,6 +68,27 @@ func news(before, a Answer) bool {
 		a.Asked.Sub(before.Asked.Time) >= Interval
 }
 
+// cut keeps of an answer what an object has room for.
+func (a Answer) cut() Answer {
+	all := a.Problems
+	a.Problems = nil
+	for _, p := range all[:min(len(all), most)] {
+		a.Problems = append(a.Problems, short(p))
+	}
+	if more := len(all) - most; more > 0 {
+		a.Problems = append(a.Problems, fmt.Sprintf("and %d more problems, which the server's log has", more))
+	}
+	a.Error = short(a.Error)
+	return a
+}
+
+func short(text string) string {
+	if len(text) <= longest {
+		return text
+	}
+	return strings.ToValidUTF8(text[:longest], "") + " ..."
+}
+
 // Keeper writes answers.
 type Keeper struct {
 	Client    client.Client
@@ -76,6 +101,7 @@ type Keeper struct {
 
 // Keep writes an answer if it is news.
 func (k *Keeper) Keep(ctx context.Context, a Answer) error {
+	a = a.cut()
 	if !news(k.written, a) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package reported
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -84,6 +85,19 @@ func TestKeep(t *testing.T) {
 		if diff := cmp.Diff(a, read()); diff != "" {
 			t.Errorf("what is no news was written: %s", diff)
 		}
+	}
+	// As many problems as a lost disk gives a server with many volumes.
+	k := &Keeper{Client: api, Namespace: "n", Labels: map[string]string{"l": "v"}}
+	full := Answer{Address: "s:1", Error: strings.Repeat("é", longest)}
+	for range 10_000 {
+		full.Problems = append(full.Problems, strings.Repeat("x", 2*longest))
+	}
+	if err := k.Keep(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	got := read()
+	if text := strings.Join(got.Problems, ""); len(text) > 30*longest || !strings.Contains(text, "and 9980 more problems") || len(got.Error) > longest+10 {
+		t.Errorf("%d bytes, error of %d", len(text), len(got.Error))
 	}
 	if _, err := Decode(&corev1.ConfigMap{}); err == nil {
 		t.Error("an object without an answer has one")

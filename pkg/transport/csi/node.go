@@ -120,19 +120,19 @@ func (n *node) do(ctx context.Context, method string, call func(context.Context)
 // (asCSIAccessModeV1, asSingleNodeMultiWriterCapableCSIAccessModeV1 in csi_client.go).
 var accessModes = map[string][2]csipb.VolumeCapability_AccessMode_Mode{
 	"":                 {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
-	"ReadWriteOnce":    {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 	"ReadWriteOncePod": {csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER},
-	"ReadOnlyMany":     {csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY},
-	"ReadWriteMany":    {csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
 }
 
-// capability is how the volume is used: by one node, as a raw block device, in the mode that kubelet
-// would say for the first one of its PersistentVolume. That of a volume that was made is
-// ReadWriteOnce; one that was there before keeps its own.
+// capability is how the volume is used: by one node, as a raw block device. A volume that was made is
+// ReadWriteOnce; one that was there before may be ReadWriteOncePod.
 func (n *node) capability(v vol) *csipb.VolumeCapability {
-	mode := accessModes[v.source.AccessMode][0]
+	modes, known := accessModes[v.source.AccessMode]
+	if !known {
+		modes = accessModes[""] // of a version that took modes for several nodes
+	}
+	mode := modes[0]
 	if n.can.multiWriter {
-		mode = accessModes[v.source.AccessMode][1]
+		mode = modes[1]
 	}
 	return &csipb.VolumeCapability{
 		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode},

@@ -24,7 +24,8 @@ func (s callSecrets) every() map[string]string {
 // toConnect shares out what the volume's stage was given: the kubelet gives each call the secret
 // that the PersistentVolume names for it, and none to a call for which it names none. A
 // PersistentVolume without any names leaves it to whoever made the class: each call gets it.
-// Errors: ErrAuth if a secret is missing; ErrInvalid if stage and publish would need two.
+// One that names two gets the one for both, as versions gave it that admitted such a volume.
+// Errors: ErrAuth if a secret is missing.
 func toConnect(v vol, given map[string]string) (callSecrets, error) {
 	names := v.source.Secrets
 	if names == nil {
@@ -32,9 +33,6 @@ func toConnect(v vol, given map[string]string) (callSecrets, error) {
 	}
 	var s callSecrets
 	switch {
-	case names.Stage != "" && names.Publish != "" && names.Stage != names.Publish:
-		return s, fmt.Errorf("%w: PersistentVolume %s names secret %s for NodePublishVolume and %s for NodeStageVolume; the stage of a volume is given one: accepted is the same for both",
-			transport.ErrInvalid, v.source.PV, names.Publish, names.Stage)
 	case names.Stage != "" && len(given) == 0:
 		return s, noSecret(v, "NodeStageVolume", names.Stage, "node-stage-secret-name")
 	case names.Publish != "" && len(given) == 0:
