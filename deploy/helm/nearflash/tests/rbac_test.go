@@ -85,6 +85,8 @@ func wantGrants() map[string][]grant {
 			{"/secrets nearflash-chap", "get", "the attacher passes the CHAP account to ControllerPublishVolume"},
 			{"/configmaps", "create", "the record of the storage server's epoch; a name cannot be given for this verb"},
 			{"/configmaps nearflash-epochs", "get update", "the same, of a record that exists"},
+			{"/configmaps nearflash-storage", "update", "keep what the storage server last said, for kubectl nearflash doctor"},
+			{"/pods", "list watch", "export on which nodes the node plugin never started"},
 		},
 		"ClusterRole/" + scheduling: {
 			{"/persistentvolumeclaims", "list watch", "from a pod's claim to its volume"},
