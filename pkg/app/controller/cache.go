@@ -47,7 +47,7 @@ func keepOfPod(obj any) (any, error) {
 	if !ok {
 		return keep(obj)
 	}
-	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels}}
+	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}}
 	out.Spec.NodeName = pod.Spec.NodeName
 	return out, nil
 }

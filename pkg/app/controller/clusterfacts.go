@@ -96,8 +96,8 @@ func clusterFacts(ctx context.Context, in client.Reader, plugins *pluginPods) (f
 		return f, nil
 	}
 	pods := &corev1.PodList{}
-	err = in.List(ctx, pods, client.InNamespace(plugins.namespace), client.MatchingLabelsSelector{Selector: plugins.selector}, client.UnsafeDisableDeepCopy)
-	if err != nil {
+	// The informer has no others (cacheOptions).
+	if err := in.List(ctx, pods, client.InNamespace(plugins.namespace), client.UnsafeDisableDeepCopy); err != nil {
 		// All else is of volumes at risk, and does not rest on pods.
 		klog.FromContext(ctx).Error(err, "It is not known where the node plugin never started")
 	}

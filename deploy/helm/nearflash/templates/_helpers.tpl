@@ -34,7 +34,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* The pods of the node plugin, as a selector. */}}
 {{- define "nearflash.nodePods" -}}
-app.kubernetes.io/component=node,app.kubernetes.io/instance={{ .Release.Name }},app.kubernetes.io/name={{ .Chart.Name }}
+{{- include "nearflash.selectorLabels" (dict "root" . "component" "node") | replace ": " "=" | splitList "\n" | sortAlpha | join "," -}}
 {{- end }}
 
 {{/* The secret with the client certificate for nearflash-target. */}}
