@@ -19,7 +19,7 @@ import (
 )
 
 var _ = Describe("Unflushed writes of a node that is lost for good", Label("crash", "abandon", "lab"), func() {
-	It("are given up by consent, stay on record, and the next pod is told", Label("odd"), func(ctx SpecContext) {
+	It("are given up by consent, stay on record, and the next pod is told", Label("turn-3"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "given-up", mode: v1alpha1.CacheModeWriteback, kind: block, size: "64Mi", cacheSize: "32Mi"})
 		Expect(err).NotTo(HaveOccurred())

@@ -19,7 +19,7 @@ import (
 )
 
 var _ = Describe("The account of a volume", Label("account", "lab"), func() {
-	It("is of its node alone: root on another one cannot log in", Label("odd"), func(ctx SpecContext) {
+	It("is of its node alone: root on another one cannot log in", Label("turn-2"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v := s.inUse(ctx, "theirs", v1alpha1.CacheModeWritethrough)
 		sum, err := v.write(ctx, 0, workingSet)

@@ -64,11 +64,11 @@ var _ = Describe("A volume that is changed while its pod runs", Label("change"),
 			Expect(v.restart(ctx, nodeB)).To(Succeed())
 			Expect(v.verify(ctx, 0, 16, sum)).To(Succeed())
 		},
-		Entry("as a filesystem", ext4, NodeTimeout(specLimit)),
+		Entry("as a filesystem", Label("turn-2"), ext4, NodeTimeout(specLimit)),
 		Entry("as a raw block device", Label("slow"), block, NodeTimeout(specLimit)),
 	)
 
-	It("is flushed when somebody asks, and stays writeback", func(ctx SpecContext) {
+	It("is flushed when somebody asks, and stays writeback", Label("turn-2"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "flushed", mode: wb, kind: block, cacheSize: "64Mi"})
 		Expect(err).NotTo(HaveOccurred())

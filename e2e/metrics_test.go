@@ -32,7 +32,7 @@ const (
 )
 
 var _ = Describe("The metrics of a volume", Label("metrics", "lab"), func() {
-	It("count exactly what a pod does", Label("even"), func(ctx SpecContext) {
+	It("count exactly what a pod does", Label("turn-3"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
 		v, err := s.volume(ctx, volumeSpec{name: "counted", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})

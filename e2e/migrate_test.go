@@ -78,11 +78,11 @@ var _ = DescribeTable("A cache that is copied before the pod moves", Label("warm
 		Expect(v.expectLikeOrigin(ctx, nodeA, 0, sum)).To(Succeed())
 	},
 	Entry("writethrough", Label("slow"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
-	Entry("writeback", v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
+	Entry("writeback", Label("turn-1"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
 var _ = Describe("A copy of a cache that is not wanted", Label("warmmove", "migrate", "lab"), func() {
-	It("leaves nothing on the node that it was for", Label("even"), func(ctx SpecContext) {
+	It("leaves nothing on the node that it was for", Label("turn-2"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "unwanted", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())

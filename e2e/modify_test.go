@@ -22,7 +22,7 @@ import (
 )
 
 var _ = Describe("A claim whose VolumeAttributesClass is changed", Label("modify"), func() {
-	It("changes its cache below a running writer", Label("even"), func(ctx SpecContext) {
+	It("changes its cache below a running writer", Label("turn-3"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		through := s.attributes(ctx, "through", map[string]string{"cacheMode": "writethrough", "cacheSize": "50%"})
 		back := s.attributes(ctx, "back", map[string]string{"cacheMode": "writeback", "acceptDirtyLoss": "node-loss"})

@@ -117,7 +117,7 @@ func ofSnapshot(name string) corev1.TypedLocalObjectReference {
 }
 
 var _ = Describe("Snapshots and clones", Label("snapshot", "lab"), func() {
-	It("have what a writeback cache had acknowledged, and nothing of later", func(ctx SpecContext) {
+	It("have what a writeback cache had acknowledged, and nothing of later", Label("turn-1"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		class := s.snapshotClass(ctx, nil)
 		v, err := s.volume(ctx, volumeSpec{name: "data", mode: v1alpha1.CacheModeWriteback, kind: xfs})

@@ -19,7 +19,7 @@ import (
 const failoversName = "nearflash_cache_failovers_total"
 
 var _ = Describe("A volume whose SSD fails below its running pod", Label("faults", "lab"), func() {
-	It("goes on without its cache when nothing can be lost by that", Label("even"), func(ctx SpecContext) {
+	It("goes on without its cache when nothing can be lost by that", Label("turn-1"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		token := readerToken(ctx, s)
 		v, err := s.volume(ctx, volumeSpec{name: "failover", mode: v1alpha1.CacheModeWritethrough, kind: block, cacheSize: "64Mi"})

@@ -19,7 +19,7 @@ import (
 )
 
 var _ = Describe("A LUN that exists already", Label("static", "lab"), func() {
-	It("is attached through a cache with CHAP, and left as it is", Label("odd"), func(ctx SpecContext) {
+	It("is attached through a cache with CHAP, and left as it is", Label("turn-3"), func(ctx SpecContext) {
 		// Cleanups run backwards: the LUN goes after the space that uses it.
 		lun, err := newLUN(ctx, "e2e-lun-"+utilrand.String(5))
 		Expect(err).NotTo(HaveOccurred())

@@ -21,7 +21,7 @@ import (
 )
 
 var _ = Describe("A cluster whose etcd was restored", Label("crash", "takeover", "lab"), Serial, func() {
-	It("is refused by the storage server, below pods that work, until an administrator takes it over", Label("odd"), func(ctx SpecContext) {
+	It("is refused by the storage server, below pods that work, until an administrator takes it over", Label("turn-3"), func(ctx SpecContext) {
 		const backup = "takeover"
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "kept", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "64Mi", cacheSize: "32Mi"})

@@ -58,7 +58,7 @@ var _ = DescribeTable("A pod that moves finds its cache warm", Label("warmmove")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.expectLikeOrigin(ctx, nodeB, 4, sum)).To(Succeed())
 	},
-	Entry("writethrough", Label("odd"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
+	Entry("writethrough", Label("turn-2"), v1alpha1.CacheModeWritethrough, NodeTimeout(specLimit)),
 	Entry("writeback", Label("slow"), v1alpha1.CacheModeWriteback, NodeTimeout(specLimit)),
 )
 
@@ -459,7 +459,7 @@ var _ = Describe("Many volumes that leave a node at once", Label("warmmove", "sl
 })
 
 var _ = Describe("A pod that may run anywhere", Label("warmmove"), func() {
-	It("prefers the node that has its cache", Label("even"), func(ctx SpecContext) {
+	It("prefers the node that has its cache", Label("turn-3"), func(ctx SpecContext) {
 		s := newSpace(ctx)
 		v, err := s.volume(ctx, volumeSpec{name: "anywhere", mode: v1alpha1.CacheModeWritethrough, kind: block, size: "128Mi", cacheSize: "100%", parameters: slowly})
 		Expect(err).NotTo(HaveOccurred())
