@@ -28,6 +28,7 @@ test-full: test-unit model-deep test-stock-smoke ## Rings 1 to 3 at their longes
 	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
+	RUN='^TestKernelCampaignOrigin$$' DISASTERS=100 LIMIT=3h hack/kernel-ring.sh
 	CEPH_CSI_SRC= LABELS='!bench && !origin-ceph && !ceph-csi && !upgrade-first && !storage-pair' DISASTERS=100 TIMEOUT=8h hack/cluster-ring.sh
 	CEPH_CSI_SRC= LABELS='!bench && origin-ceph' hack/cluster-ring.sh
 	$(MAKE) test-storage-pair

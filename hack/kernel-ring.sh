@@ -5,7 +5,7 @@
 # RUN limits them to names that match; SHORT=false runs the longest benchmarks too;
 # MATRIX=whole kills the plugin at each step and not only at one of each phase, and runs
 # the tests that make test leaves to make test-full.
-# SEED, DISASTERS and KINDS are for TestKernelCampaign (docs/reference/campaigns.md); without
+# SEED, DISASTERS and KINDS are for campaigns (docs/reference/campaigns.md); without
 # RUN and SEED the seed follows from the commit, so that each has other disasters, other halves
 # of the steps that stand for a phase, and another third of the tests that take turns;
 # LIMIT is the time that a guest has, 30m without; DISK the size of each of its three
@@ -28,8 +28,8 @@ go build -o "$out/lab" ./hack/lab
 # and is the smaller half of another test.
 whole='^TestKernel(KillTwice|KillWarmRestart|KillRemap|KillPrestage|HydrationStopped|RestoredNode|RestoredRecord|SeededBugs|ManyVolumes|PrestageInVain|PrewarmForgotten|PrewarmUnused|StreamLoad|StreamLevels|StreamLevelsControl|FormatBadSSD|FormatUnreadable|AdmittedAgain|ShutOutReturns|SecretsDiscarded|MirrorDegraded|PlaceMirror|MetricsCost|DirtyAge|CommandSurvives|FormatOnce|SecretsFull|BlocksOfOrigin|FlushUnderLoad|PrewarmCutShort|HandOverStream|Heat|SnapshotKilled|SnapshotProcess|SnapshotOfWritten)$'
 # Of these a commit has every third, by its seed: each is a case beside one that every commit has,
-# or kills at the steps of one phase of those of KillAnywhere, and of the campaign.
-third='^TestKernel(Sanity|KillHydration|KillChange|KillFailover|Prewarm|Freeze|Snapshots|Metrics|AllDirty|KillPrewarm|KillCount|KillDirtyLimit|StreamPrewarmed|OriginErrors|StaticTakenAway|PlaceExtended|MoveSourceLost|Prestage|HandOver|HungSSD|Secrets|Volume|RecordLost|BlocksOfPeer|SwapIsNoStop|BlocksLeft|BlocksOfSSD|UpgradeMove|PoolFull|OriginOfDriver|HydrationReader|FailoverHydration|LUNReplaced|ShutOutReader|EarlierVersion|ChangeImpossible|HotSet|FormatBug|PeerDies|Process|OriginGrows|RescueLate|Superseded|PathsReturn|SecretsReleased|FailoverAtRisk|MapAfterData|FailoverExported|MoveAgain|Upgrade|Mirror|Stripes|LUNExported|PathsOver|DeadPortal|StaticTakes|OriginLateWriter|OriginReserved|ReservedBusy)$'
+# or kills at the steps of one phase of those of KillAnywhere, and of the campaign, or over another driver.
+third='^TestKernel(Sanity|CampaignOrigin|KillHydration|KillChange|KillFailover|Prewarm|Freeze|Snapshots|Metrics|AllDirty|KillPrewarm|KillCount|KillDirtyLimit|StreamPrewarmed|OriginErrors|StaticTakenAway|PlaceExtended|MoveSourceLost|Prestage|HandOver|HungSSD|Secrets|Volume|RecordLost|BlocksOfPeer|SwapIsNoStop|BlocksLeft|BlocksOfSSD|UpgradeMove|PoolFull|OriginOfDriver|HydrationReader|FailoverHydration|LUNReplaced|ShutOutReader|EarlierVersion|ChangeImpossible|HotSet|FormatBug|PeerDies|Process|OriginGrows|RescueLate|Superseded|PathsReturn|SecretsReleased|FailoverAtRisk|MapAfterData|FailoverExported|MoveAgain|Upgrade|Mirror|Stripes|LUNExported|PathsOver|DeadPortal|StaticTakes|OriginLateWriter|OriginReserved|ReservedBusy)$'
 seed=${SEED:-}
 [[ -n $seed || -n ${RUN:-} ]] || seed=$(git rev-parse HEAD 2>/dev/null | cksum | cut -d' ' -f1)
 turn=${seed:-0}

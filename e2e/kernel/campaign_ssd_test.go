@@ -21,12 +21,6 @@ import (
 
 // The kinds of disaster of the campaign that come from the SSD.
 
-// owner is the node that has the volume, as something that fails.
-func (c *campaign) owner() stopping {
-	name, _ := c.here()
-	return stopping{m: c.m, n: c.n, name: name, id: c.req.ID, sources: []volume.Source{c.req.Publication.Source}}
-}
-
 // whole ends a hydration that is under way: what fails is the cache and nothing else.
 func (c *campaign) whole() {
 	c.t.Helper()

@@ -32,7 +32,8 @@ func defaultDisasters() uint64 {
 type campaign struct {
 	*watched
 	r *rand.Rand
-	// kind is the disaster under way, counts what came of each kind.
+	// kinds are the disasters that it may have, kind is the one under way, counts what came of each.
+	kinds  map[string]func(*campaign)
 	kind   string
 	counts map[string]*tally
 }
@@ -89,8 +90,13 @@ var disasters = map[string]func(*campaign){
 // volume reads as the contract allows. DISASTERS is their number, KINDS a part of the
 // names of those that are wanted.
 func TestKernelCampaign(t *testing.T) {
-	seed, n := number(t, seedEnv, 1), number(t, "DISASTERS", defaultDisasters())
-	kinds := slices.DeleteFunc(slices.Sorted(maps.Keys(disasters)), func(k string) bool { return !strings.Contains(k, os.Getenv("KINDS")) })
+	campaignOf(t, disasters, defaultDisasters(), newWatched)
+}
+
+// campaignOf is a campaign of n disasters, without DISASTERS.
+func campaignOf(t *testing.T, of map[string]func(*campaign), otherwise uint64, begin func(*testing.T, *machine, string, volume.CacheMode) *watched) {
+	seed, n := number(t, seedEnv, 1), number(t, "DISASTERS", otherwise)
+	kinds := slices.DeleteFunc(slices.Sorted(maps.Keys(of)), func(k string) bool { return !strings.Contains(k, os.Getenv("KINDS")) })
 	kinds = possible(kinds)
 	m := newMachine(t)
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -98,7 +104,7 @@ func TestKernelCampaign(t *testing.T) {
 	var deck []string
 	share := map[volume.CacheMode]uint64{volume.ModeWritethrough: n / 2, volume.ModeWriteback: n - n/2}
 	for _, mode := range []volume.CacheMode{volume.ModeWriteback, volume.ModeWritethrough} {
-		c := &campaign{watched: newWatched(t, m, "campaign-"+string(mode), mode), r: r, counts: counts}
+		c := &campaign{watched: begin(t, m, "campaign-"+string(mode), mode), r: r, kinds: of, counts: counts}
 		c.use()
 		for range share[mode] {
 			if len(deck) == 0 { // every kind once before any comes again
@@ -146,7 +152,7 @@ func (c *campaign) run(kind string) {
 	// at last, nothing is done.
 	mustPass(c.t, "look at the caches", c.n.CacheFaults().Pass(c.t.Context()))
 	c.write(c.load(c.r), 300*time.Millisecond)
-	disasters[kind](c)
+	c.kinds[kind](c)
 	c.counts[kind].disasters++
 	c.counts[kind].took += time.Since(began)
 }
@@ -375,8 +381,7 @@ func (c *campaign) stopFlush() {
 
 // stopIdle stops the owner while nobody uses the volume.
 func (c *campaign) stopIdle() {
-	name, _ := c.here()
-	s := stopping{m: c.m, n: c.n, name: name, id: c.req.ID, sources: []volume.Source{c.req.Publication.Source}}
+	s := c.owner()
 	s.cut()
 	s.vanish()
 	c.restart()
@@ -422,8 +427,7 @@ func (c *campaign) giveUp() {
 
 // failSSD: the SSD's data fail under load, and work again.
 func (c *campaign) failSSD() {
-	name, _ := c.here()
-	s := stopping{m: c.m, n: c.n, name: name, id: c.req.ID}
+	s := c.owner()
 	end := c.begin(c.load(c.r))
 	for _, lv := range s.lvs() {
 		if !strings.HasSuffix(lv.Name, ".data") {

@@ -114,7 +114,7 @@ func child() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
 	}
-	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret}
+	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret, Secrets: strictSecrets()}
 	ctx := context.Background()
 	if o.Rescue != "" {
 		if out, err := rescueCommand(ctx, "--temp-dir", o.Dir, "--volume", string(o.Req.ID), "--origin", o.Rescue); err != nil {

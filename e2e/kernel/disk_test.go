@@ -17,13 +17,15 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// disk is a volume on the storage server, published to this node.
+// disk is a volume on the storage server, or over another driver, published to this node.
 type disk struct {
 	m    *machine
 	n    *node
 	rec  fileRecords
 	req  volume.StageRequest
 	size int64
+	// origin is the other driver, nil on the storage server.
+	origin *strictOrigin
 }
 
 // volume makes, records and exports a volume.
@@ -48,13 +50,23 @@ func (m *machine) volume(n *node, name string, size int64, spec volume.Spec) *di
 	return d
 }
 
-// publish exports the volume with a generation.
-func (d *disk) publish(generation int64) {
+// admit lets the node that the record names have the volume.
+func (d *disk) admit(generation int64) volume.Source {
 	d.m.t.Helper()
+	if d.origin != nil {
+		return d.origin.admit(d, generation)
+	}
 	c, err := d.m.svc.ExportVolume(d.m.t.Context(), string(d.req.ID), d.m.initiator, target.Account{Username: chapUser, Password: chapWord}, generation)
 	if err != nil {
 		d.m.t.Fatal(err)
 	}
+	return volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
+}
+
+// publish admits the node with a generation.
+func (d *disk) publish(generation int64) {
+	d.m.t.Helper()
+	source := d.admit(generation)
 	if err := d.rec.update(d.req.ID, func(r *fileRecord) error {
 		// The controller gives a volume to another owner only when it is clean,
 		// or an administrator said that it is to be taken as such.
@@ -65,7 +77,15 @@ func (d *disk) publish(generation int64) {
 	}); err != nil {
 		d.m.t.Fatal(err)
 	}
-	d.req.Publication.Source = volume.Source{ISCSI: volume.ISCSI{Portals: c.Portals, IQN: c.IQN, LUN: int(c.LUN)}}
+	d.req.Publication.Source = source
+}
+
+// removeOrigin ends the admission and deletes the volume where it lies.
+func (d *disk) removeOrigin(ctx context.Context) error {
+	if d.origin != nil {
+		return d.origin.remove(ctx, d.req.Publication.Source.CSI.Handle)
+	}
+	return errors.Join(d.m.svc.UnexportVolume(ctx, string(d.req.ID), "", ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)))
 }
 
 // remove deletes the volume everywhere; the node has unstaged it.
@@ -74,7 +94,7 @@ func (d *disk) remove() {
 	ctx := d.m.t.Context()
 	rec, err := d.rec.load(d.req.ID)
 	if err := errors.Join(
-		err, d.m.svc.UnexportVolume(ctx, string(d.req.ID), "", ""), d.m.svc.DeleteVolume(ctx, string(d.req.ID)),
+		err, d.removeOrigin(ctx),
 		os.Remove(filepath.Join(d.rec.dir, string(d.req.ID))), d.n.deleted(ctx, d.req.ID, rec.Volume.Fence),
 	); err != nil {
 		d.m.t.Errorf("remove %s: %v", d.req.ID, err)

@@ -159,17 +159,29 @@ func newMovers(t *testing.T, m *machine, name string, spec volume.Spec) *movers 
 // newMoversOf is newMovers with a volume of that size.
 func newMoversOf(t *testing.T, m *machine, name string, size int64, spec volume.Spec) *movers {
 	t.Helper()
-	a, b, err := openPair(t.Context(), t.TempDir(), t.TempDir())
-	mustPass(t, "nodes", err)
-	t.Cleanup(func() {
+	a, b := m.pair()
+	spec.WarmStart = byPeer(spec.WarmStart.Method)
+	v := &movers{disk: m.volume(a, name, size, spec), a: a, b: b, gen: 1}
+	v.req.Block = true
+	return v
+}
+
+// byPeer is a copy of the cache by a method, or by clone, at 4 MiB a second.
+func byPeer(method volume.MoveMethod) volume.WarmStart {
+	return volume.WarmStart{From: volume.WarmPeer, Method: cmp.Or(method, volume.MethodClone), Bandwidth: 4 * mib}
+}
+
+// pair starts the plugins of two nodes.
+func (m *machine) pair() (a, b *node) {
+	m.t.Helper()
+	a, b, err := openPair(m.t.Context(), m.t.TempDir(), m.t.TempDir())
+	mustPass(m.t, "nodes", err)
+	m.t.Cleanup(func() {
 		m.dropPool(onOneSSD())
 		m.try("vgremove", "--yes", "--force", pool.VolumeGroup(otherName))
 		m.try("pvremove", "--yes", ssdTwo)
 	})
-	spec.WarmStart = volume.WarmStart{From: volume.WarmPeer, Method: cmp.Or(spec.WarmStart.Method, volume.MethodClone), Bandwidth: 4 * mib}
-	v := &movers{disk: m.volume(a, name, size, spec), a: a, b: b, gen: 1}
-	v.req.Block = true
-	return v
+	return a, b
 }
 
 // publishTo makes a node the owner, which may begin from the node before it.

@@ -86,6 +86,10 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	}
 	lv := lvm.New(run, filepath.Join(dir, "devices"))
 	n := &node{dir: dir, objects: api()}
+	other := csi.Config{Kubelet: filepath.Join(dir, kubeletDir)}
+	if _, err := os.Stat(bootFile(dir)); err == nil {
+		other.BootID = bootFile(dir)
+	}
 	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
@@ -103,7 +107,7 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 		return nil, err
 	}
 	n.Attacher = attach.New(attach.Config{Node: name, Boot: boot, Warm: warm, AskEvery: askEvery}, attach.Deps{
-		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(csi.Config{Kubelet: filepath.Join(dir, kubeletDir)})}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
+		DM: devmapper.New(run), LVM: lv, Transport: transport.Mux{ISCSI: iscsi.New(run, iscsi.Config{}), CSI: csi.New(other)}, IOErrors: ioerrors.New("/sys/kernel/tracing", "/sys"), FS: mount.New(run), Reserver: &reservation.Disks{},
 		Journal: entries, Records: rec, Owned: owned, Requested: owned, Pool: n.pool, Locks: &keylock.Set{},
 		Moves: moves, Stream: n.streams.Client(n.streams.token), Tools: cachetools.Tools{Run: run},
 		Exporter:     &peerexport.Exporter{Tree: lio.NewTree(lio.NewFS(lio.DefaultRoot)), Node: name, NodeIP: "127.0.0.1", Port: 3262},
@@ -117,12 +121,15 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 // bootOf is the kernel's boot id as the node with its state in dir sees it: powerLoss
 // makes it a new one.
 func bootOf(dir string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, "boot"))
+	b, err := os.ReadFile(bootFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		b, err = os.ReadFile("/proc/sys/kernel/random/boot_id")
 	}
 	return strings.TrimSpace(string(b)), err
 }
+
+// bootFile is there when the node with its state in dir has stopped once.
+func bootFile(dir string) string { return filepath.Join(dir, "boot") }
 
 func onOneSSD() v1alpha1.CachePoolSpec { return v1alpha1.CachePoolSpec{Devices: []string{ssdOne}} }
 

@@ -97,7 +97,8 @@ func (l luns) Publish(handle, path string) error {
 	if old, err := os.Readlink(path); err == nil && old == disk {
 		return nil
 	}
-	return os.Symlink(disk, path)
+	// One that is there is of before the node's last stop.
+	return errors.Join((luns{}).Unpublish(path), os.Symlink(disk, path))
 }
 
 func (luns) Unpublish(path string) error {
@@ -122,35 +123,91 @@ func (l luns) Open(handle string) (bool, error) {
 	return false, f.Close()
 }
 
-// strictDriver is a CSI driver that fails the test at each breach of the specification.
-func (m *machine) strictDriver(n *node) *origintest.Driver {
+// strictSecrets are what the strict driver must be given.
+func strictSecrets() map[string]string { return map[string]string{"key": "word"} }
+
+// strictOrigin is a CSI driver on one node or on several, whose state they share. It fails the test at
+// each breach of the specification.
+type strictOrigin struct {
+	// on are its plugins, by node.
+	on map[string]*origintest.Driver
+}
+
+// strictDriver starts the driver on nodes, which are given by their names.
+func (m *machine) strictDriver(nodes map[string]*node) *strictOrigin {
 	m.t.Helper()
-	d := origintest.New(origintest.Config{
-		Name: "strict.example", Node: nodeName, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: map[string]string{"key": "word"},
-		Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: luns{m},
-	})
-	d.Check(m.t)
-	mustPass(m.t, "start of the driver", d.Start(m.t.Context()))
-	return d
+	state := m.t.TempDir()
+	o := &strictOrigin{on: map[string]*origintest.Driver{}}
+	for name, n := range nodes {
+		d := origintest.New(origintest.Config{
+			Name: "strict.example", Node: name, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: strictSecrets(), State: state,
+			Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: luns{m},
+		})
+		d.Check(m.t)
+		mustPass(m.t, "start of the driver", d.Start(m.t.Context()))
+		o.on[name] = d
+	}
+	return o
+}
+
+// admit has the volume attached to the node that the record names, and to no other. It is made if it
+// is not there.
+func (o *strictOrigin) admit(d *disk, generation int64) volume.Source {
+	d.m.t.Helper()
+	rec, err := d.rec.load(d.req.ID)
+	mustPass(d.m.t, "record", err)
+	if before := d.req.Publication.Source.CSI; before != nil {
+		mustPass(d.m.t, "detach", o.detach(d.m.t.Context(), before.Handle))
+	}
+	source, err := o.on[rec.Volume.Fence.Node].Provision(d.m.t.Context(), "pv-"+string(d.req.ID), d.size)
+	mustPass(d.m.t, "provision", err)
+	source.Admission = fmt.Sprint("of generation ", generation)
+	return volume.Source{CSI: source}
+}
+
+func (o *strictOrigin) detach(ctx context.Context, handle string) error {
+	for name, d := range o.on {
+		if _, err := d.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: name}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *strictOrigin) remove(ctx context.Context, handle string) error {
+	if err := o.detach(ctx, handle); err != nil {
+		return err
+	}
+	for _, d := range o.on {
+		_, err := d.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle})
+		return err
+	}
+	return nil
 }
 
 // over makes a volume over one of another driver.
-func (m *machine) over(n *node, d *origintest.Driver, name string, size int64, spec volume.Spec) *disk {
+func (m *machine) over(n *node, o *strictOrigin, name string, size int64, spec volume.Spec) *disk {
 	m.t.Helper()
-	source, err := d.Provision(m.t.Context(), "pv-"+name, size)
-	mustPass(m.t, "provision", err)
-	source.Admission = "first"
 	id := volume.ID(name)
 	spec.CapacityBytes, spec.Origin = size, &volume.Origin{StorageClass: "strict"}
-	fence := volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName, Generation: 1}
-	v := &disk{m: m, n: n, rec: fileRecords{filepath.Join(n.dir, "records")}, size: size}
-	v.req = volume.StageRequest{
-		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+name), Block: true,
-		Credentials: &volume.Credentials{Secrets: map[string]string{"key": "word"}},
-		Publication: volume.Publication{Fence: fence, Source: volume.Source{CSI: source}},
+	fence := volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName}
+	d := &disk{m: m, n: n, rec: fileRecords{filepath.Join(n.dir, "records")}, size: size, origin: o}
+	d.req = volume.StageRequest{
+		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+name), Block: true, Credentials: &volume.Credentials{Secrets: strictSecrets()},
 	}
-	mustPass(m.t, "record", v.rec.store(id, fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: fence, Published: true, Filesystem: volume.FormatNever}}))
-	return v
+	mustPass(m.t, "record", d.rec.store(id, fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: fence, Published: true, Filesystem: volume.FormatNever}}))
+	d.publish(1)
+	return d
+}
+
+// growOrigin makes the volume larger over the other driver.
+func (d *disk) growOrigin(size int64) {
+	d.m.t.Helper()
+	_, err := d.origin.on[d.req.Publication.Fence.Node].ControllerExpandVolume(d.m.t.Context(), &csipb.ControllerExpandVolumeRequest{
+		VolumeId: d.req.Publication.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
+	})
+	mustPass(d.m.t, "expand", err)
+	d.size = size
 }
 
 // TestKernelOriginOfDriver: a volume over one of another driver is cached, comes back to its
@@ -159,9 +216,10 @@ func (m *machine) over(n *node, d *origintest.Driver, name string, size int64, s
 func TestKernelOriginOfDriver(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	driver := m.strictDriver(n)
+	strict := m.strictDriver(map[string]*node{nodeName: n})
+	driver := strict.on[nodeName]
 	for _, mode := range cachingModes() {
-		d := m.over(n, driver, "over-"+string(mode), 64*mib, cached(mode, 32*mib))
+		d := m.over(n, strict, "over-"+string(mode), 64*mib, cached(mode, 32*mib))
 		d.stage()
 		data := pattern(1, 4*mib)
 		write(t, d.device(), data, 0, true)
@@ -186,20 +244,15 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.wantBegan(beganKept)
 		d.forgetReasons()
 
-		grown := d.size + 32*mib
-		_, err := driver.ControllerExpandVolume(t.Context(), &csipb.ControllerExpandVolumeRequest{
-			VolumeId: d.req.Publication.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: grown},
-		})
-		mustPass(t, "expand", err)
-		expand := volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true, Size: grown, Credentials: d.req.Credentials}
-		if size, err := d.n.Expand(t.Context(), expand); err != nil || size != grown {
-			t.Errorf("expanded to %d, %v, want %d", size, err, grown)
+		d.growOrigin(d.size + 32*mib)
+		expand := volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true, Size: d.size, Credentials: d.req.Credentials}
+		if size, err := d.n.Expand(t.Context(), expand); err != nil || size != d.size {
+			t.Errorf("expanded to %d, %v, want %d", size, err, d.size)
 		}
-		d.size = grown
 
 		restore := d.breakLUN()
 		f := openDirect(t, d.device())
-		_, err = f.ReadAt(aligned(mib), d.size-mib)
+		_, err := f.ReadAt(aligned(mib), d.size-mib)
 		if mode == volume.ModeWritethrough {
 			_, err = f.WriteAt(pattern(2, 4*mib), 0)
 		}
@@ -220,7 +273,7 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		if on, err := driver.OnNode(); err != nil || len(on) > 0 {
 			t.Errorf("the driver still has on this node: %v, %v", on, err)
 		}
-		mustPass(t, "deleted", d.n.deleted(t.Context(), d.req.ID, d.req.Publication.Fence))
+		d.remove()
 		n = d.n
 	}
 }

@@ -25,6 +25,8 @@ type stopping struct {
 	id   volume.ID
 	// sources are what the node has sessions with.
 	sources []volume.Source
+	// origin is another driver that the volume is over, or nil.
+	origin *strictOrigin
 }
 
 // lvs are the logical volumes of the cache that the kernel has.
@@ -117,5 +119,8 @@ func (s stopping) vanish() {
 			s.m.try("iscsiadm", "--mode", "node", "--targetname", src.IQN, "--portal", p, "--logout")
 		}
 	}
-	mustPass(t, "boot", os.WriteFile(filepath.Join(s.n.dir, "boot"), []byte(rand.Text()), 0o600))
+	if s.origin != nil {
+		mustPass(t, "stop of the node", s.origin.on[s.name].Reboot())
+	}
+	mustPass(t, "boot", os.WriteFile(bootFile(s.n.dir), []byte(rand.Text()), 0o600))
 }

@@ -106,8 +106,17 @@ type watched struct {
 
 func newWatched(t *testing.T, m *machine, name string, mode volume.CacheMode) *watched {
 	t.Helper()
-	v := newMovers(t, m, name, cached(mode, witnessCache))
-	return &watched{movers: v, witness: newWitness(t, v.req.ID, mode), mode: mode}
+	return watch(newMovers(t, m, name, cached(mode, witnessCache)), mode)
+}
+
+func watch(v *movers, mode volume.CacheMode) *watched {
+	return &watched{movers: v, witness: newWitness(v.m.t, v.req.ID, mode), mode: mode}
+}
+
+// owner is the node that has the volume, as something that stops or fails.
+func (w *watched) owner() stopping {
+	name, _ := w.here()
+	return stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.Source{w.req.Publication.Source}, origin: w.origin}
 }
 
 // use stages the volume and opens it.
@@ -163,8 +172,7 @@ func (w *watched) warm(l checker.Load) {
 // written shortly before.
 func (w *watched) stop(ssdForgets bool, l checker.Load) {
 	w.t.Helper()
-	name, _ := w.here()
-	s := stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.Source{w.req.Publication.Source}}
+	s := w.owner()
 	if e, err := w.n.Journal.Load(string(w.req.ID)); err == nil && e.Hydration != nil && e.Hydration.Peer != nil {
 		s.sources = append(s.sources, volume.Source{ISCSI: *e.Hydration.Peer})
 	}

@@ -37,6 +37,26 @@ func (d *Driver) Heal() {
 	clear(d.faults)
 }
 
+// Reboot is the node's unclean stop: nothing is staged, published or attached on it any more. What
+// was in the caller's directories stays, as on a disk that outlives it, and so does what the
+// controller has attached to it.
+func (d *Driver) Reboot() error {
+	return d.store.do(func(s *state) error {
+		for handle, v := range s.Volumes {
+			n := v.node(d.c.Node)
+			if n.Staging == "" && len(n.Targets) == 0 {
+				continue
+			}
+			if err := d.c.Devices.Detach(handle); err != nil {
+				return err
+			}
+			n.Stayed = append(n.Stayed, n.Targets...)
+			n.Staging, n.Targets = "", nil
+		}
+		return nil
+	})
+}
+
 // next notes a call, and is what goes wrong with it.
 func (d *Driver) next(method string) (Fault, bool) {
 	d.mu.Lock()

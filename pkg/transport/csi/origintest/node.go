@@ -2,6 +2,8 @@ package origintest
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -177,6 +179,10 @@ func (d *Driver) NodeUnstageVolume(_ context.Context, req *csipb.NodeUnstageVolu
 		}
 		switch {
 		case n.Staging == "":
+			// What was there before an unclean stop.
+			if err := os.Remove(filepath.Join(path, stagedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return status.Error(codes.Internal, err.Error())
+			}
 			return nil
 		case n.Staging != path:
 			return b.add(codes.InvalidArgument, "staged at %s, and unstaged at %s", n.Staging, path)

@@ -1,0 +1,167 @@
+//go:build kernel
+
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/pkg/transport/csi/origintest"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// overDriver are the kinds of disaster of a volume over another driver.
+var overDriver = map[string]func(*campaign){
+	"driver fails, hangs or dies in a call":    (*campaign).failCalls,
+	"driver dies under load":                   (*campaign).loseDriver,
+	"grown, and the driver fails":              (*campaign).failGrowth,
+	"move":                                     (*campaign).move,
+	"move by stream":                           (*campaign).moveByStream,
+	"plugin killed during stage":               (*campaign).killStage,
+	"plugin killed during unstage":             (*campaign).killUnstage,
+	"plugins killed during a move":             (*campaign).killMove,
+	"plugin killed during a change of mode":    (*campaign).changeMode,
+	"source node lost during a move":           (*campaign).loseLessor,
+	"node stopped under load":                  (*campaign).stopNode,
+	"node and SSD write cache stopped":         (*campaign).stopForgetful,
+	"node stopped during stage":                (*campaign).stopStage,
+	"node stopped during unstage":              (*campaign).stopUnstage,
+	"node stopped during a hydration":          (*campaign).stopHydration,
+	"stopped, and stopped again while flushed": (*campaign).stopTwice,
+	"node abandoned with consent":              (*campaign).giveUp,
+	"SSD lost":                                 (*campaign).loseSSD,
+	"stage on a second node, or of old fence":  (*campaign).stageTwice,
+	"records out of reach":                     (*campaign).loseRecords,
+}
+
+// defaultOver is how many disasters a campaign over another driver has without DISASTERS.
+func defaultOver() uint64 {
+	if every() {
+		return uint64(2 * len(overDriver))
+	}
+	return 6
+}
+
+// TestKernelCampaignOrigin is TestKernelCampaign over a CSI driver that fails the test at each breach of
+// the specification, and that itself fails, hangs and dies.
+func TestKernelCampaignOrigin(t *testing.T) {
+	campaignOf(t, overDriver, defaultOver(), func(t *testing.T, m *machine, name string, mode volume.CacheMode) *watched {
+		a, b := m.pair()
+		spec := cached(mode, witnessCache)
+		spec.WarmStart = byPeer("")
+		o := m.strictDriver(map[string]*node{nodeName: a, otherName: b})
+		return watch(&movers{disk: m.over(a, o, name, 128*mib, spec), a: a, b: b, gen: 1}, mode)
+	})
+}
+
+// driver is the other driver's plugin on the node that has the volume.
+func (c *campaign) driver() *origintest.Driver {
+	name, _ := c.here()
+	return c.origin.on[name]
+}
+
+// fault is something that goes wrong with a call, before the call does anything or after.
+func (c *campaign) fault() origintest.Fault {
+	f := origintest.Fault{After: c.r.IntN(2) == 0}
+	switch c.r.IntN(4) {
+	case 0:
+		f.Hang = true
+	case 1:
+		f.Crash = true
+	default:
+		classes := []codes.Code{
+			codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted, codes.Internal, codes.Unknown,
+			codes.FailedPrecondition, codes.InvalidArgument, codes.NotFound, codes.PermissionDenied,
+		}
+		f.Code, f.Message = classes[c.r.IntN(len(classes))], "as the campaign has it"
+	}
+	return f
+}
+
+// stumble makes a request that fails once at each of some calls of the driver, and then succeeds.
+func (c *campaign) stumble(request func(context.Context) error, calls ...string) {
+	c.t.Helper()
+	d := c.driver()
+	for _, call := range calls {
+		f := c.fault()
+		c.t.Logf("%s: %+v", call, f)
+		d.Forget()
+		d.Inject(call, f)
+		limit := time.Minute
+		if f.Hang {
+			limit = 5 * time.Second
+		}
+		// One whose time was over before it came to the call is made again, with more.
+		for ; !slices.Contains(d.Calls(), call); limit *= 2 {
+			ctx, cancel := context.WithTimeout(c.t.Context(), limit)
+			err := request(ctx)
+			cancel()
+			if err == nil || limit > 4*time.Minute {
+				c.t.Fatalf("%s failed (%+v), and the request ended with %v; calls: %v", call, f, err, d.Calls())
+			}
+		}
+		if f.Crash {
+			mustPass(c.t, "start of the driver", d.Start(c.t.Context()))
+		}
+	}
+	for until := time.Now().Add(time.Minute); ; {
+		err := request(c.t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(until) {
+			c.t.Fatalf("after the driver's faults: %v", err)
+		}
+	}
+}
+
+// failCalls: each call of an unstage and of the next stage fails once.
+func (c *campaign) failCalls() {
+	c.close()
+	c.stumble(func(ctx context.Context) error { return c.n.Unstage(ctx, c.req.ID, c.req.StagingPath) }, "NodeUnpublishVolume", "NodeUnstageVolume")
+	c.h.Drained()
+	if _, other := c.here(); c.r.IntN(2) == 0 {
+		c.goTo(other)
+	}
+	c.stumble(func(ctx context.Context) error { return c.n.Stage(ctx, c.req) }, "NodeStageVolume", "NodePublishVolume")
+	c.again(checker.LossNothing)
+}
+
+// loseDriver: the driver's plugin dies under load, and so may ours; when both are back, the volume
+// leaves.
+func (c *campaign) loseDriver() {
+	d := c.driver()
+	end := c.begin(c.load(c.r))
+	d.Crash()
+	if c.r.IntN(2) == 0 {
+		c.restart()
+		c.repair()
+	}
+	time.Sleep(200 * time.Millisecond)
+	mustPass(c.t, "start of the driver", d.Start(c.t.Context()))
+	end()
+	c.must(checker.LossNothing)
+	c.leave()
+	c.again(checker.LossNothing)
+}
+
+// failGrowth: the volume grows under load, and its driver fails on the node.
+func (c *campaign) failGrowth() {
+	end := c.begin(c.load(c.r))
+	c.growOrigin(c.size + 8*mib)
+	c.stumble(func(ctx context.Context) error {
+		size, err := c.n.Expand(ctx, volume.ExpandRequest{ID: c.req.ID, Path: c.device(), Block: true, Size: c.size, Credentials: c.req.Credentials})
+		if err == nil && size != c.size {
+			err = fmt.Errorf("it has %d bytes", size)
+		}
+		return err
+	}, "NodeExpandVolume")
+	end()
+	c.must(checker.LossNothing)
+}
