@@ -1,6 +1,7 @@
 // Command nearflash-node is the node plugin of the nearflash CSI driver: it
 // attaches volumes through a cache on the SSDs of its node. "nearflash-node rescue"
-// flushes the cache of a node that is lost. "nearflash-node freeze" is what the plugin runs to
+// flushes the cache of a node that is lost. "nearflash-node iscsid" becomes open-iscsi's daemon, for
+// hosts that have none. "nearflash-node freeze" is what the plugin runs to
 // freeze a filesystem and to thaw it, whatever has become of the plugin.
 package main
 
@@ -21,6 +22,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "rescue" {
 		rescue := node.Rescue{Out: os.Stdout}
 		app.Main(app.Command{Name: "nearflash-node rescue", Args: os.Args[2:], AddFlags: rescue.AddFlags, Run: rescue.Run})
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == "iscsid" {
+		daemon := node.ISCSID{}
+		app.Main(app.Command{Name: "nearflash-node iscsid", Args: os.Args[2:], AddFlags: daemon.AddFlags, Run: daemon.Run})
 		return
 	}
 	cfg := node.Config{Version: version.Version}

@@ -71,6 +71,7 @@ type order struct {
 	Dir     string
 	Req     volume.StageRequest
 	Secret  string // Credentials do not marshal on purpose
+	Secrets map[string]string
 	Unstage bool
 	// Repair runs the repair instead, as a restarted plugin does.
 	Repair bool
@@ -114,7 +115,7 @@ func child() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
 	}
-	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret, Secrets: strictSecrets()}
+	o.Req.Credentials = &volume.Credentials{Username: chapUser, Password: o.Secret, Secrets: o.Secrets}
 	ctx := context.Background()
 	if o.Rescue != "" {
 		if out, err := rescueCommand(ctx, "--temp-dir", o.Dir, "--volume", string(o.Req.ID), "--origin", o.Rescue); err != nil {
@@ -195,7 +196,7 @@ func (d *disk) killAt(point string, o order) (killed bool) {
 	mustPass(d.m.t, "faults", os.MkdirAll(faults, 0o700))
 	arm := filepath.Join(faults, point)
 	mustPass(d.m.t, "arm", os.WriteFile(arm, nil, 0o600))
-	o.Dir, o.Req, o.Secret = d.n.dir, d.req, chapWord
+	o.Dir, o.Req, o.Secret, o.Secrets = d.n.dir, d.req, chapWord, d.req.Credentials.Secrets
 	o.Req.Credentials = nil
 	b, err := json.Marshal(o)
 	mustPass(d.m.t, "order", err)

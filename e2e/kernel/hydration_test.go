@@ -3,7 +3,6 @@
 package kernel
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,7 +17,6 @@ import (
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/faultpoint"
-	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -164,24 +162,6 @@ func newMoversOf(t *testing.T, m *machine, name string, size int64, spec volume.
 	v := &movers{disk: m.volume(a, name, size, spec), a: a, b: b, gen: 1}
 	v.req.Block = true
 	return v
-}
-
-// byPeer is a copy of the cache by a method, or by clone, at 4 MiB a second.
-func byPeer(method volume.MoveMethod) volume.WarmStart {
-	return volume.WarmStart{From: volume.WarmPeer, Method: cmp.Or(method, volume.MethodClone), Bandwidth: 4 * mib}
-}
-
-// pair starts the plugins of two nodes.
-func (m *machine) pair() (a, b *node) {
-	m.t.Helper()
-	a, b, err := openPair(m.t.Context(), m.t.TempDir(), m.t.TempDir())
-	mustPass(m.t, "nodes", err)
-	m.t.Cleanup(func() {
-		m.dropPool(onOneSSD())
-		m.try("vgremove", "--yes", "--force", pool.VolumeGroup(otherName))
-		m.try("pvremove", "--yes", ssdTwo)
-	})
-	return a, b
 }
 
 // publishTo makes a node the owner, which may begin from the node before it.

@@ -123,24 +123,23 @@ func (l luns) Open(handle string) (bool, error) {
 	return false, f.Close()
 }
 
-// strictSecrets are what the strict driver must be given.
-func strictSecrets() map[string]string { return map[string]string{"key": "word"} }
-
 // strictOrigin is a CSI driver on one node or on several, whose state they share. It fails the test at
 // each breach of the specification.
 type strictOrigin struct {
 	// on are its plugins, by node.
 	on map[string]*origintest.Driver
+	// secrets are what they must be given.
+	secrets map[string]string
 }
 
 // strictDriver starts the driver on nodes, which are given by their names.
-func (m *machine) strictDriver(nodes map[string]*node) *strictOrigin {
+func (m *machine) strictDriver(nodes map[string]*node, secrets map[string]string) *strictOrigin {
 	m.t.Helper()
 	state := m.t.TempDir()
-	o := &strictOrigin{on: map[string]*origintest.Driver{}}
+	o := &strictOrigin{on: map[string]*origintest.Driver{}, secrets: secrets}
 	for name, n := range nodes {
 		d := origintest.New(origintest.Config{
-			Name: "strict.example", Node: name, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: strictSecrets(), State: state,
+			Name: "strict.example", Node: name, Kubelet: filepath.Join(n.dir, kubeletDir), Secrets: secrets, State: state,
 			Capabilities: origintest.Capabilities{Attach: true, Stage: true, Expand: true}, Devices: luns{m},
 		})
 		d.Check(m.t)
@@ -193,7 +192,7 @@ func (m *machine) over(n *node, o *strictOrigin, name string, size int64, spec v
 	fence := volume.Fence{UID: fmt.Sprintf("uid-%s-%d", name, time.Now().UnixNano()), Node: nodeName}
 	d := &disk{m: m, n: n, rec: fileRecords{filepath.Join(n.dir, "records")}, size: size, origin: o}
 	d.req = volume.StageRequest{
-		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+name), Block: true, Credentials: &volume.Credentials{Secrets: strictSecrets()},
+		ID: id, StagingPath: filepath.Join(n.dir, "staging-"+name), Block: true, Credentials: &volume.Credentials{Secrets: o.secrets},
 	}
 	mustPass(m.t, "record", d.rec.store(id, fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: fence, Published: true, Filesystem: volume.FormatNever}}))
 	d.publish(1)
@@ -216,7 +215,7 @@ func (d *disk) growOrigin(size int64) {
 func TestKernelOriginOfDriver(t *testing.T) {
 	m := newMachine(t)
 	n := m.node(t.TempDir(), onOneSSD())
-	strict := m.strictDriver(map[string]*node{nodeName: n})
+	strict := m.strictDriver(map[string]*node{nodeName: n}, map[string]string{"key": "word"})
 	driver := strict.on[nodeName]
 	for _, mode := range cachingModes() {
 		d := m.over(n, strict, "over-"+string(mode), 64*mib, cached(mode, 32*mib))

@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/e2e/checker"
+	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -117,6 +119,24 @@ func watch(v *movers, mode volume.CacheMode) *watched {
 func (w *watched) owner() stopping {
 	name, _ := w.here()
 	return stopping{m: w.m, n: w.n, name: name, id: w.req.ID, sources: []volume.Source{w.req.Publication.Source}, origin: w.origin}
+}
+
+// byPeer is a copy of the cache by a method, or by clone, at 4 MiB a second.
+func byPeer(method volume.MoveMethod) volume.WarmStart {
+	return volume.WarmStart{From: volume.WarmPeer, Method: cmp.Or(method, volume.MethodClone), Bandwidth: 4 * mib}
+}
+
+// pair starts the plugins of two nodes.
+func (m *machine) pair() (a, b *node) {
+	m.t.Helper()
+	a, b, err := openPair(m.t.Context(), m.t.TempDir(), m.t.TempDir())
+	mustPass(m.t, "nodes", err)
+	m.t.Cleanup(func() {
+		m.dropPool(onOneSSD())
+		m.try("vgremove", "--yes", "--force", pool.VolumeGroup(otherName))
+		m.try("pvremove", "--yes", ssdTwo)
+	})
+	return a, b
 }
 
 // use stages the volume and opens it.

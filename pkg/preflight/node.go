@@ -27,9 +27,9 @@ var (
 	minLVM = devmapper.Version{Major: 2, Minor: 3, Patch: 12}
 )
 
-// iscsidSocket is where iscsid listens, in the abstract namespace of the host's
+// IscsidSocket is where iscsid listens, in the abstract namespace of the host's
 // network namespace (open-iscsi, usr/mgmt_ipc.h).
-const iscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
+const IscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
 
 // Node looks at what a node brings.
 type Node struct {
@@ -314,7 +314,7 @@ var initiatorForm = regexp.MustCompile(`^(?i:iqn|eui|naa)\.[A-Za-z0-9._:-]{1,219
 
 // InitiatorName reads the initiator's name. Errors: ErrInitiatorName.
 func (n Node) InitiatorName() (string, error) {
-	const remedy = "remedy: install open-iscsi on the node, which makes a name that no other node has"
+	const remedy = "remedy: install open-iscsi on the node, which makes a name that no other node has, or let nearflash bring it (node.iscsid: own)"
 	b, err := os.ReadFile(n.InitiatorNameFile)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w; %s", ErrInitiatorName, err, remedy)
@@ -347,12 +347,12 @@ func (n Node) iscsiTransport() error {
 func (n Node) iscsid(ctx context.Context) error {
 	socket := n.IscsidSocket
 	if socket == "" {
-		socket = iscsidSocket
+		socket = IscsidSocket
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("iscsid does not run on the node: %w; remedy: systemctl enable --now iscsid", err)
+		return fmt.Errorf("iscsid does not run on the node: %w; remedy: systemctl enable --now iscsid, or let nearflash bring one (node.iscsid: own)", err)
 	}
 	return conn.Close()
 }

@@ -35,8 +35,10 @@ func (g *guest) setupWorker(ctx context.Context) error {
 	if err := writeWorkerFiles(w); err != nil {
 		return err
 	}
-	if err := g.startISCSI(ctx, w.Initiator); err != nil {
-		return err
+	if w.Initiator != "" {
+		if err := g.startISCSI(ctx, w.Initiator); err != nil {
+			return err
+		}
 	}
 	if err := g.sup.run(ctx, agentapi.Service{Name: "containerd", Argv: []string{"containerd", "--config", containerdConfig}}); err != nil {
 		return err

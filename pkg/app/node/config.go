@@ -56,6 +56,8 @@ type Config struct {
 	UdevRule bool
 	// InitiatorNameFile is open-iscsi's initiatorname.iscsi.
 	InitiatorNameFile string
+	// MakeInitiatorName has that file made if there is none, as open-iscsi's package does it.
+	MakeInitiatorName bool
 	// Origins has volumes of other CSI drivers attached too (backend csi).
 	Origins bool
 	// MaxVolumes is how many volumes may be published to the node; 0 leaves
@@ -152,6 +154,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.Var(&c.WithoutTargets, "without-targets", "for tests: `targets` of the kernel that count as absent, so that no cache moves by clone: "+strings.Join(preflight.MoveTargets(), ","))
 	fs.BoolVar(&c.UdevRule, "udev-rule", false, "write a rule of udev to "+hosttools.RuleDir+" that keeps the host's tools away from volumes; false removes it")
 	fs.StringVar(&c.InitiatorNameFile, "initiator-name-file", "/etc/iscsi/initiatorname.iscsi", "`file` with the node's iSCSI initiator name")
+	fs.BoolVar(&c.MakeInitiatorName, "make-initiator-name", false, "make that file if there is none, on nodes without open-iscsi")
 	fs.BoolVar(&c.Origins, "origins", false, "attach volumes of other CSI drivers too (backend: csi); kubelet's directory is the one that --kubelet-registration-path lies in, at the same path on the host and here")
 	fs.Int64Var(&c.MaxVolumes, "max-volumes", 0, "how many volumes may be published to this node; 0 is no limit")
 	fs.StringVar(&c.AttachLimitOf, "attach-limit-of", "", "the CSI `driver` of all origins, whose limit of volumes on this node is that of this driver's volumes too, but for those that pods use without a cache")

@@ -9,6 +9,7 @@ import (
 	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/hostexec"
 	"github.com/nearflash/nearflash/pkg/journal"
+	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/csi"
 	"github.com/nearflash/nearflash/pkg/transport/iscsi"
@@ -24,6 +25,11 @@ func usesISCSI(entries *journal.Store[state.Entry]) bool {
 // A node of other CSI drivers' volumes that has no such file, and nothing to leave, needs none.
 // Whatever else is wrong with it is a finding: volumes of other kinds go on.
 func (p *plugin) readInitiator(entries *journal.Store[state.Entry]) {
+	if p.cfg.MakeInitiatorName {
+		if p.noInitiator = preflight.MakeInitiatorName(p.cfg.InitiatorNameFile); p.noInitiator != nil {
+			return
+		}
+	}
 	p.initiator, p.noInitiator = p.preflight.InitiatorName()
 	if p.cfg.Origins && errors.Is(p.noInitiator, fs.ErrNotExist) && !usesISCSI(entries) {
 		p.noInitiator = nil

@@ -60,6 +60,16 @@ app.kubernetes.io/component: {{ .component }}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "nearflash.controllerName" . }}
 {{- end }}
 
+{{/* Whether the chart brings the daemon that logs in to iSCSI targets: "true" or "". */}}
+{{- define "nearflash.ownIscsid" -}}
+{{- if and .Values.node.iscsi (eq .Values.node.iscsid.run "own") }}true{{ end }}
+{{- end }}
+
+{{/* The node's folder with the initiator name. */}}
+{{- define "nearflash.iscsiConfigDir" -}}
+{{- if eq (include "nearflash.ownIscsid" .) "true" }}{{ .Values.node.stateDir }}/iscsi{{ else }}/etc/iscsi{{ end }}
+{{- end }}
+
 {{/* The name of the node plugin's service account to the API server. */}}
 {{- define "nearflash.nodeUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "nearflash.nodeName" . }}

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -44,6 +45,43 @@ func TestWithoutISCSI(t *testing.T) {
 		paths := strings.Count(string(out), "path: /etc/iscsi") + strings.Count(string(out), "path: /var/lib/iscsi") + strings.Count(string(out), "path: /run/lock/iscsi")
 		if mounts != want || paths != want {
 			t.Errorf("node.iscsi=%s: %d mounts of %d directories, want %d", value, mounts, paths, want)
+		}
+	}
+}
+
+// TestOwnISCSID: the daemon that the chart brings and the plugin have one initiator name, which is not of
+// the host's /etc, and the daemon cannot ask the API server for anything. Without volumes of iSCSI
+// targets there is none.
+func TestOwnISCSID(t *testing.T) {
+	for args, want := range map[string]int{
+		"node.iscsid.run=host": 0, "node.iscsid.run=own,node.stateDir=/var/lib/other": 2, "node.iscsid.run=own,node.iscsi=false": 0,
+	} {
+		daemons, names := 0, 0
+		for _, object := range mustTemplate(t, append([]string{"--set", args}, originsOn...)...) {
+			if object.GetKind() != "DaemonSet" {
+				continue
+			}
+			text, err := object.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			names += strings.Count(string(text), `"path":"/var/lib/other/iscsi"`)
+			if object.GetLabels()["app.kubernetes.io/component"] != "iscsid" {
+				if made := strings.Contains(string(text), "--make-initiator-name"); made != (want > 0) {
+					t.Errorf("%s: the plugin makes the initiator name: %v", args, made)
+				}
+				continue
+			}
+			daemons++
+			if !strings.Contains(string(text), `"automountServiceAccountToken":false`) || !strings.Contains(string(text), `"hostNetwork":true`) {
+				t.Errorf("%s: the daemon is %s", args, text)
+			}
+			if selector, _, _ := unstructured.NestedString(object.Object, "spec", "selector", "matchLabels", "app.kubernetes.io/component"); selector != "iscsid" {
+				t.Errorf("%s: the daemon selects pods of %q", args, selector)
+			}
+		}
+		if names != want || daemons != want/2 {
+			t.Errorf("%s: %d daemons, %d pods with the name below node.stateDir, want %d", args, daemons, names, want)
 		}
 	}
 }

@@ -91,7 +91,7 @@ type Network struct {
 type Worker struct {
 	PodCIDR string `json:"podCIDR"`
 	APIURL  string `json:"apiURL"`
-	// Initiator is the node's iSCSI name.
+	// Initiator is the node's iSCSI name; without one no iscsid is started.
 	Initiator string `json:"initiator"`
 	// Kubeconfig, CA and the serving pair are file contents.
 	Kubeconfig  []byte `json:"kubeconfig"`

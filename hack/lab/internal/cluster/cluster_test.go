@@ -120,7 +120,8 @@ func TestChartValues(t *testing.T) {
 	if err := yaml.Unmarshal(b, &defaults); err != nil {
 		t.Fatal(err)
 	}
-	values := chartValues(plan.Storage().IP, "ca", "cert", "key", []string{"a.1.tar"}, true)
+	s := state{Origin: &Origin{}, WithoutISCSID: true}
+	values := chartValues(s, "ca", "cert", "key", []string{"a.1.tar"})
 	for key := range values {
 		if _, known := defaults[key]; !known {
 			t.Errorf("the chart has no value %q", key)
@@ -130,7 +131,7 @@ func TestChartValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := json.Marshal(chartValues(plan.Storage().IP, "ca", "cert", "key", []string{"a.2.tar"}, true))
+	other, err := json.Marshal(chartValues(s, "ca", "cert", "key", []string{"a.2.tar"}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -230,7 +230,7 @@ func (l *Lab) writeValues(s state) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(chartValues(s.targetIP(), ca, cert, key, images, s.Origin != nil), "", "  ")
+	b, err := json.MarshalIndent(chartValues(s, ca, cert, key, images), "", "  ")
 	if err != nil {
 		return fmt.Errorf("values: %w", err)
 	}
@@ -269,14 +269,17 @@ func leastValues(target, ca, cert, key string) driver.M {
 }
 
 // chartValues are the chart's values for a lab; all else is the chart's default.
-func chartValues(target, ca, cert, key string, images []string, origins bool) driver.M {
+func chartValues(s state, ca, cert, key string, images []string) driver.M {
 	sum := sha256.Sum256([]byte(strings.Join(images, "\n")))
 	roll := driver.M{imageAnnotation: hex.EncodeToString(sum[:8])}
-	values := leastValues(target, ca, cert, key)
+	values := leastValues(s.targetIP(), ca, cert, key)
 	maps.Copy(values["node"].(driver.M), driver.M{"udevRule": true, "podAnnotations": roll})
 	values["controller"] = driver.M{"podAnnotations": roll}
 	values["snapshots"] = driver.M{"enabled": true, "groups": true}
-	if origins {
+	if s.WithoutISCSID {
+		values["node"].(driver.M)["iscsid"] = driver.M{"run": "own"}
+	}
+	if s.Origin != nil {
 		values["origins"] = driver.M{"enabled": true}
 	}
 	return values

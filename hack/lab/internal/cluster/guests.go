@@ -117,7 +117,7 @@ func (l *Lab) guestConfig(s state, n plan.Node) (agentapi.Config, error) {
 	var err error
 	switch n.Role {
 	case plan.RoleWorker:
-		cfg.Worker, err = l.workerConfig(n)
+		cfg.Worker, err = l.workerConfig(s, n)
 	case plan.RoleStorage:
 		cfg.Storage, err = l.storageConfig(s, n)
 		cfg.Services = []agentapi.Service{{
@@ -128,11 +128,13 @@ func (l *Lab) guestConfig(s state, n plan.Node) (agentapi.Config, error) {
 	return cfg, err
 }
 
-func (l *Lab) workerConfig(n plan.Node) (*agentapi.Worker, error) {
+func (l *Lab) workerConfig(s state, n plan.Node) (*agentapi.Worker, error) {
 	dir := l.Paths.PKI()
 	w := &agentapi.Worker{
 		PodCIDR: n.PodCIDR, APIURL: fmt.Sprintf("https://%s:%d", plan.HostIP, plan.APIPort),
-		Initiator: "iqn.2026-01.io.nearflash.lab:" + n.Name,
+	}
+	if !s.WithoutISCSID {
+		w.Initiator = "iqn.2026-01.io.nearflash.lab:" + n.Name
 	}
 	err := readFiles(map[string]*[]byte{
 		l.Paths.Kubeconfig(n.Name):               &w.Kubeconfig,

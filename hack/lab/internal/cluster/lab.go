@@ -90,6 +90,8 @@ type state struct {
 	Sizes Sizes             `json:"sizes"`
 	// StoragePair is set when there are two storage servers with one disk.
 	StoragePair bool `json:"storagePair,omitempty"`
+	// WithoutISCSID is set when no iscsid runs on the workers.
+	WithoutISCSID bool `json:"withoutISCSID,omitempty"`
 	// Complete is set when everything was started once. A lab without it is what
 	// a killed command left, and is good for nothing.
 	Complete bool `json:"complete"`

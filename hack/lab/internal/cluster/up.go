@@ -43,6 +43,8 @@ type UpOptions struct {
 	Origin *Origin
 	// StoragePair gives a new lab two storage servers with one disk, of which one is active.
 	StoragePair bool
+	// WithoutISCSID gives a new lab workers on which no iscsid runs, and no initiator name is.
+	WithoutISCSID bool
 }
 
 // Up brings the lab up: on return both nodes are Ready and the driver, if asked
@@ -64,6 +66,9 @@ func (l *Lab) Up(ctx context.Context, o UpOptions) error {
 	}
 	if err == nil && s.Complete && o.StoragePair && !s.StoragePair {
 		return fmt.Errorf("lab %s has one storage server: a pair is made with a new lab", l.ID)
+	}
+	if err == nil && s.Complete && o.WithoutISCSID && !s.WithoutISCSID {
+		return fmt.Errorf("the nodes of lab %s have an iscsid: those without are made with a new lab", l.ID)
 	}
 	if s.Origin == nil {
 		s.Origin = o.Origin
@@ -101,7 +106,7 @@ func (l *Lab) create(ctx context.Context, parts Parts, o UpOptions) error {
 	if err := os.MkdirAll(l.Paths.Root, 0o700); err != nil {
 		return fmt.Errorf("state folder: %w", err)
 	}
-	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair}
+	s := state{Checkout: l.Checkout, Token: token, Kernel: parts.Kernel, NodeBase: parts.NodeBase, Bin: parts.Bin, Sizes: o.Sizes, Origin: o.Origin, StoragePair: o.StoragePair, WithoutISCSID: o.WithoutISCSID}
 	if err := l.save(s); err != nil {
 		return err
 	}
