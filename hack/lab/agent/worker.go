@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -35,10 +36,13 @@ func (g *guest) setupWorker(ctx context.Context) error {
 	if err := writeWorkerFiles(w); err != nil {
 		return err
 	}
-	if w.Initiator != "" {
-		if err := g.startISCSI(ctx, w.Initiator); err != nil {
-			return err
+	if w.Initiator == "" {
+		// As on a system that has no open-iscsi.
+		if err := os.RemoveAll("/etc/iscsi"); err != nil {
+			return fmt.Errorf("open-iscsi's configuration: %w", err)
 		}
+	} else if err := g.startISCSI(ctx, w.Initiator); err != nil {
+		return err
 	}
 	if err := g.sup.run(ctx, agentapi.Service{Name: "containerd", Argv: []string{"containerd", "--config", containerdConfig}}); err != nil {
 		return err

@@ -57,7 +57,10 @@ func decideCreate(id volume.ID, f createFacts, req backend.Request) (createStep,
 	static := req.Origin.PV != ""
 	if f.claim == nil {
 		if static {
-			return createClaim, checkOrigin(id, f.origin, nil)
+			if err := checkOrigin(id, f.origin, nil); err != nil {
+				return createWait, err
+			}
+			return createClaim, checkModes(f.origin)
 		}
 		return createClaim, nil
 	}
@@ -209,11 +212,11 @@ func (b *Backend) Create(ctx context.Context, id volume.ID, req backend.Request)
 
 // usable reports why a PersistentVolume cannot be the origin of a volume, nil if it can. Where a static
 // one can be reached from, its own PersistentVolume says. One that was used under a version that
-// did not look at its secrets and access modes goes on: a node may have writes of it to flush.
+// did not look at its secrets goes on: a node may have writes of it to flush.
 func usable(ctx context.Context, pv *corev1.PersistentVolume, static, used bool) error {
 	src, err := source(ctx, pv)
 	if err == nil && !used {
-		err = errors.Join(checkSecrets(pv.Name, secretNames(src)), checkModes(pv))
+		err = checkSecrets(pv.Name, secretNames(src))
 	}
 	if err == nil && !static {
 		_, err = topologies(pv)
@@ -288,24 +291,13 @@ func (b *Backend) makeClaim(ctx context.Context, id volume.ID, origin *corev1.Pe
 		claim.Annotations[annotationStatic] = origin.Name
 		claim.Spec.VolumeName, claim.Spec.StorageClassName = origin.Name, &origin.Spec.StorageClassName
 		claim.Spec.Resources = requestOf(sizeOf(origin))
-		claim.Spec.AccessModes = accessModes(origin)
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{modeOf(origin)}
 	}
 	err := b.api.Create(ctx, claim)
 	if errors.Is(records.Error("", err), volume.ErrNotFound) {
 		return fmt.Errorf("%w: namespace %s, in which origins are claimed, does not exist: %w", volume.ErrUnavailable, b.namespace, err)
 	}
 	return records.Error("create claim "+string(id), err)
-}
-
-// accessModes are those of the claim of a static origin: what the PersistentVolume offers to
-// one node.
-func accessModes(pv *corev1.PersistentVolume) []corev1.PersistentVolumeAccessMode {
-	for _, m := range pv.Spec.AccessModes {
-		if m == corev1.ReadWriteOnce {
-			return []corev1.PersistentVolumeAccessMode{m}
-		}
-	}
-	return pv.Spec.AccessModes
 }
 
 func requestOf(size int64) corev1.VolumeResourceRequirements {

@@ -87,13 +87,21 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	return volume.Source{CSI: out}, nil
 }
 
-// accessMode is the mode by which the driver is asked, "" for ReadWriteOnce. The kubelet asks by the
-// first one that a PersistentVolume has (csi_block.go); this is always one for one node: by one
-// for several a driver may leave out its own check for a second writer.
-func accessMode(pv *corev1.PersistentVolume) string {
+// modeOf is the mode by which a claim and the driver are asked for an origin that was there. The
+// kubelet asks by the first one that a PersistentVolume has (csi_block.go); this is always one for
+// one node: by one for several a driver may leave out its own check for a second writer.
+func modeOf(pv *corev1.PersistentVolume) corev1.PersistentVolumeAccessMode {
 	modes := pv.Spec.AccessModes
 	if slices.Contains(modes, corev1.ReadWriteOncePod) && !slices.Contains(modes, corev1.ReadWriteOnce) {
-		return string(corev1.ReadWriteOncePod)
+		return corev1.ReadWriteOncePod
+	}
+	return corev1.ReadWriteOnce
+}
+
+// accessMode is modeOf for a source, "" for ReadWriteOnce.
+func accessMode(pv *corev1.PersistentVolume) string {
+	if mode := modeOf(pv); mode != corev1.ReadWriteOnce {
+		return string(mode)
 	}
 	return ""
 }

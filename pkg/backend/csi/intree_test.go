@@ -116,8 +116,10 @@ func TestAccessModes(t *testing.T) {
 		if got := accessMode(pv); got != tc.want {
 			t.Errorf("%s: %q", name, got)
 		}
-		if err := usable(t.Context(), pv, true, false); (err == nil) != tc.ok {
-			t.Errorf("%s: %v", name, err)
+		pv.Spec.ClaimRef = nil
+		step, err := decideCreate("vol", createFacts{origin: pv}, backend.Request{Origin: volume.Origin{PV: pv.Name}})
+		if (err == nil) != tc.ok || tc.ok && step != createClaim {
+			t.Errorf("%s: %v, %v", name, step, err)
 		} else if !tc.ok {
 			want(t, err, volume.ErrInvalid, "access modes", "ReadWriteOnce")
 		}
