@@ -47,10 +47,11 @@ var _ = Describe("A node without open-iscsi", Label("own-iscsid", "lab", "slow")
 		_, err = load()
 		Expect(err).NotTo(HaveOccurred())
 
-		By("cutting the storage network until the sessions are lost: the new one brings them back")
+		By("losing the sessions while it is replaced: the new one brings them back")
 		load = v.beginLoad(ctx)
 		Expect(k.Lab.Cut(ctx, nodeA, cluster.StorageMachine)).To(Succeed())
-		time.Sleep(15 * time.Second) // the initiator needs less to call a session lost
+		time.Sleep(10 * time.Second) // the initiator needs less to call a session lost
+		Expect(replaceIscsid(ctx, nodeA)).To(Succeed())
 		Expect(k.Lab.Heal(ctx)).To(Succeed())
 		longest, err := load()
 		Expect(err).NotTo(HaveOccurred())

@@ -144,17 +144,20 @@ func (c *Cluster) AwaitDriver(ctx context.Context, timeout time.Duration) error 
 		if err != nil {
 			return "", err
 		}
-		nodes := 0
+		nodes, controllers := 0, 0
 		for i := range pods {
 			if !podReady(&pods[i]) {
 				return fmt.Sprintf("pod %s is not ready", pods[i].Name), nil
 			}
-			if pods[i].Labels[componentLabel] == componentNode {
+			switch pods[i].Labels[componentLabel] {
+			case componentNode:
 				nodes++
+			case componentController:
+				controllers++
 			}
 		}
-		if nodes == 0 || nodes == len(pods) {
-			return fmt.Sprintf("%d driver pods, %d of them node plugins", len(pods), nodes), nil
+		if nodes == 0 || controllers == 0 {
+			return fmt.Sprintf("%d driver pods, %d of them node plugins and %d controllers", len(pods), nodes, controllers), nil
 		}
 		registered, err := c.registeredNodes(ctx)
 		if err != nil {

@@ -117,6 +117,9 @@ func campaignOf(t *testing.T, of map[string]func(*campaign), otherwise uint64, b
 		c.leave()
 		c.goTo(c.a)
 		c.end()
+		if left := c.origin.left(c.a, c.b); len(left) > 0 {
+			t.Fatalf("left behind: %v", left)
+		}
 	}
 	if left := m.leaks(); len(left) > 0 {
 		t.Fatalf("left behind: %v", left)
@@ -153,6 +156,7 @@ func (c *campaign) run(kind string) {
 	mustPass(c.t, "look at the caches", c.n.CacheFaults().Pass(c.t.Context()))
 	c.write(c.load(c.r), 300*time.Millisecond)
 	c.kinds[kind](c)
+	c.origin.none(c.t, kind)
 	c.counts[kind].disasters++
 	c.counts[kind].took += time.Since(began)
 }

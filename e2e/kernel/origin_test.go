@@ -164,6 +164,33 @@ func (o *strictOrigin) admit(d *disk, generation int64) volume.Source {
 	return volume.Source{CSI: source}
 }
 
+// none ends the test at a breach of the specification. Without a driver there is none.
+func (o *strictOrigin) none(t *testing.T, after string) {
+	t.Helper()
+	if o == nil {
+		return
+	}
+	for _, d := range o.on {
+		if found, err := d.Breaches(); err != nil || len(found) > 0 {
+			t.Fatalf("%s: breaches of the CSI specification: %v, %v", after, found, err)
+		}
+	}
+}
+
+// left lists what is in the folders of the kubelet that a node has for raw block volumes.
+func (o *strictOrigin) left(nodes ...*node) (out []string) {
+	if o == nil {
+		return nil
+	}
+	for _, n := range nodes {
+		for _, folder := range []string{"staging", "publish"} {
+			found, _ := filepath.Glob(filepath.Join(n.dir, kubeletDir, "plugins/kubernetes.io/csi/volumeDevices", folder, "*"))
+			out = append(out, found...)
+		}
+	}
+	return out
+}
+
 func (o *strictOrigin) detach(ctx context.Context, handle string) error {
 	for name, d := range o.on {
 		if _, err := d.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: name}); err != nil {

@@ -150,6 +150,8 @@ type WarmConfig struct {
 	PullPause time.Duration
 	// HotSetEvery is the pause between two hot sets of an attached volume.
 	HotSetEvery time.Duration
+	// HotSetBytes is the most that one has; 0 is 64 KiB.
+	HotSetBytes int
 }
 
 func (c WarmConfig) withDefaults() WarmConfig {
@@ -326,7 +328,7 @@ func New(c Config, d Deps) *Attacher {
 		a.streams.Puller = d.Stream
 	}
 	a.hotSets = &hotset.Recorder{
-		Host: warmHost{a}, SSD: a.ssd, Heat: heats, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Now: now,
+		Host: warmHost{a}, SSD: a.ssd, Heat: heats, Store: d.HotSets, Dir: c.Warm.Dir, Boot: c.Boot, Every: c.Warm.HotSetEvery, Bytes: c.Warm.HotSetBytes, Now: now,
 	}
 	if d.Tools != nil {
 		a.leases.Dump, a.hotSets.Dump = d.Tools.Dump, d.Tools.Dump

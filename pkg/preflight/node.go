@@ -39,6 +39,8 @@ type Node struct {
 	Sysfs string
 	// InitiatorNameFile is the initiator's name of open-iscsi.
 	InitiatorNameFile string
+	// OwnISCSID says that the iscsid is to be nearflash's own, and the host has none.
+	OwnISCSID bool
 	// IscsidSocket is for tests; empty means iscsid's own.
 	IscsidSocket string
 	// Programs remembers what was found of programs; nil asks them each time.
@@ -314,7 +316,10 @@ var initiatorForm = regexp.MustCompile(`^(?i:iqn|eui|naa)\.[A-Za-z0-9._:-]{1,219
 
 // InitiatorName reads the initiator's name. Errors: ErrInitiatorName.
 func (n Node) InitiatorName() (string, error) {
-	const remedy = "remedy: install open-iscsi on the node, which makes a name that no other node has, or let nearflash bring it (node.iscsid: own)"
+	remedy := "remedy: install open-iscsi on the node, which makes a name that no other node has, or let nearflash bring it (node.iscsid.run: own)"
+	if n.OwnISCSID {
+		remedy = "remedy: take the file away, and delete the plugin's pod, which makes one"
+	}
 	b, err := os.ReadFile(n.InitiatorNameFile)
 	if err != nil {
 		return "", fmt.Errorf("%w: %w; %s", ErrInitiatorName, err, remedy)
@@ -352,7 +357,11 @@ func (n Node) iscsid(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("iscsid does not run on the node: %w; remedy: systemctl enable --now iscsid, or let nearflash bring one (node.iscsid: own)", err)
+		remedy := "systemctl enable --now iscsid, or let nearflash bring one (node.iscsid.run: own)"
+		if n.OwnISCSID {
+			remedy = "see why the pod of the DaemonSet with the label app.kubernetes.io/component=iscsid does not run on this node"
+		}
+		return fmt.Errorf("iscsid does not run on the node: %w; remedy: %s", err, remedy)
 	}
 	return conn.Close()
 }

@@ -260,7 +260,7 @@ func (s *Service) checkInitiators(ctx context.Context, at place, v volume.Volume
 		return err
 	}
 	if strings.EqualFold(old, initiator) {
-		return fmt.Errorf("%w: nodes %s and %s both have the initiator name %s: give each its own in /etc/iscsi/initiatorname.iscsi and restart iscsid and the nearflash node plugin",
+		return fmt.Errorf("%w: nodes %s and %s both have the initiator name %s: give each its own in /etc/iscsi/initiatorname.iscsi (with node.iscsid.run: own in the folder iscsi of node.stateDir) and restart iscsid and the nearflash node plugin",
 			volume.ErrInvalid, v.Fence.Node, node, initiator)
 	}
 	return nil

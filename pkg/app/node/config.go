@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/app/metricserver"
+	"github.com/nearflash/nearflash/pkg/attach/hotset"
 	"github.com/nearflash/nearflash/pkg/pool"
 	"github.com/nearflash/nearflash/pkg/preflight"
 	"github.com/nearflash/nearflash/pkg/preflight/hosttools"
@@ -29,6 +30,9 @@ import (
 
 // Less than these would cost the API server more than anybody gains.
 const minReportInterval, minHotSetInterval = 10 * time.Second, 5 * time.Minute
+
+// minHotSetSize has room for some hundred ranges of blocks.
+const minHotSetSize = 1 << 10
 
 // Config is what nearflash-node is started with.
 type Config struct {
@@ -84,6 +88,8 @@ type Config struct {
 	// ReportInterval is the least time between two reports about a volume's cache, and
 	// HotSetInterval the pause between two hot sets of an attached volume.
 	ReportInterval, HotSetInterval time.Duration
+	// HotSetSize is the most that a hot set has, in bytes.
+	HotSetSize int
 	// HealthAddress is where /healthz and /readyz are served; empty means nowhere.
 	HealthAddress string
 	// Metrics says where /metrics is served, and to whom.
@@ -167,6 +173,7 @@ func (c *Config) AddFlags(fs *flag.FlagSet) {
 	fs.DurationVar(&c.RetainedCacheTTL, "retained-cache-ttl", 72*time.Hour, "how long a cache is kept after its volume has left; 0 is for ever")
 	fs.DurationVar(&c.ReportInterval, "report-interval", 30*time.Second, "least time between two reports about a volume's cache to the API server")
 	fs.DurationVar(&c.HotSetInterval, "hot-set-interval", 30*time.Minute, "pause between two lists of the hottest blocks of an attached volume, of at most 64 KiB each, at the API server")
+	fs.IntVar(&c.HotSetSize, "hot-set-size", hotset.MaxBytes, "`bytes` that such a list may have, 1024 to 65536: the hottest blocks that fit")
 	c.Stream.AddFlags(fs)
 	c.Metrics.AddFlags(fs)
 }
@@ -279,6 +286,9 @@ func (c *Config) validateWarmStart() []error {
 	}
 	if c.WarmStartBandwidth < 0 || c.WarmStartNodeBandwidth < 0 || c.RetainedCacheTTL < 0 {
 		errs = append(errs, errors.New("--warm-start-bandwidth, --warm-start-node-bandwidth, --retained-cache-ttl: accepted are 0 (no limit) and positive values"))
+	}
+	if c.HotSetSize < minHotSetSize || c.HotSetSize > hotset.MaxBytes {
+		errs = append(errs, fmt.Errorf("--hot-set-size %d: accepted are %d to %d bytes", c.HotSetSize, minHotSetSize, hotset.MaxBytes))
 	}
 	if c.ReportInterval < minReportInterval || c.HotSetInterval < minHotSetInterval {
 		errs = append(errs, fmt.Errorf("--report-interval %s, --hot-set-interval %s: accepted are at least %s and %s", c.ReportInterval, c.HotSetInterval, minReportInterval, minHotSetInterval))

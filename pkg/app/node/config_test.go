@@ -41,6 +41,7 @@ func TestConfig(t *testing.T) {
 		"pool's redundancy":     {args: append(base, `--pool={"nodeSelector":{"a":"b"},"devices":[],"redundancy":"raid5"}`), wantErr: []string{`--pool redundancy "raid5"`, "none, mirror"}},
 		"without nothing":       {args: append(base, "--without-targets=")},
 		"reports all the time":  {args: append(base, "--report-interval=1s"), wantErr: []string{"--report-interval 1s", "at least 10s"}},
+		"hot sets of nothing":   {args: append(base, "--hot-set-size=100"), wantErr: []string{"--hot-set-size 100", "1024 to 65536"}},
 		"hot sets all the time": {args: append(base, "--hot-set-interval=0"), wantErr: []string{"--hot-set-interval 0s", "5m"}},
 		"unknown target":        {args: append(base, "--without-targets=clone,klone"), wantErr: []string{`--without-targets "klone"`, "clone, iscsi, multipath, zero"}},
 		"half a list":           {args: append(base, "--without-targets=clone,"), wantErr: []string{`--without-targets ""`, "clone, iscsi"}},

@@ -38,7 +38,7 @@ func (d *ISCSID) Run(ctx context.Context) error {
 	var dialer net.Dialer
 	if conn, err := dialer.DialContext(ctx, "unix", d.socket); err == nil {
 		_ = conn.Close() // nothing was said
-		return fmt.Errorf("an iscsid runs on this node: stop and disable it (systemctl disable --now iscsid.socket iscsid), or let nearflash use it (node.iscsid: host)")
+		return fmt.Errorf("an iscsid runs on this node: stop and disable it (systemctl disable --now iscsid.socket iscsid), or let nearflash use it (node.iscsid.run: host)")
 	}
 	if err := preflight.MakeInitiatorName(d.InitiatorNameFile); err != nil {
 		return err

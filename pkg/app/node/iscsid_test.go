@@ -34,7 +34,7 @@ func TestISCSID(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "node.iscsid: host") || became != nil {
+	if err := d.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "node.iscsid.run: host") || became != nil {
 		t.Errorf("beside another iscsid: %v, became %q", err, became)
 	}
 }

@@ -222,7 +222,7 @@ func newPlugin(ctx context.Context, cfg Config, config *rest.Config) (*plugin, e
 		return nil, err
 	}
 	p := &plugin{cfg: cfg, api: api, watchMoves: watchMoves, findings: &findings{}, locks: &keylock.Set{}, owned: owned, requested: requested, moveCounts: &metrics.Moves{}}
-	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
+	p.preflight = preflight.Node{Run: runner, DM: dm, Sysfs: "/sys", InitiatorNameFile: cfg.InitiatorNameFile, OwnISCSID: cfg.MakeInitiatorName, Programs: &preflight.Programs{}, Outside: runner.Outside, Without: cfg.WithoutTargets}
 	p.hostTools = hosttools.Host{Run: runner, Proc: "/proc"}
 	p.readInitiator(entries)
 	if p.loginKey, err = loginaccount.OpenKey(filepath.Join(cfg.StateDir, "login.key")); err != nil {
@@ -287,7 +287,7 @@ func warmConfig(cfg Config) (attach.WarmConfig, error) {
 	warm := attach.WarmConfig{
 		// Named as since the first version: notes of stays outlive upgrades and rollbacks.
 		Dir: filepath.Join(cfg.StateDir, "fills"), Bandwidth: cfg.WarmStartBandwidth, NodeBandwidth: cfg.WarmStartNodeBandwidth,
-		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(), HotSetEvery: cfg.HotSetInterval,
+		RetainedCacheTTL: cfg.RetainedCacheTTL, Method: cfg.Method(), HotSetEvery: cfg.HotSetInterval, HotSetBytes: cfg.HotSetSize,
 	}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return warm, fmt.Errorf("state directory: %w", err)

@@ -3,6 +3,7 @@
 package hotset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,8 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// maxBytes bounds one volume's hot set.
-const maxBytes = 64 << 10
+// MaxBytes is the most that one volume's hot set has.
+const MaxBytes = 64 << 10
 
 const (
 	// rest is how long a volume has left the node when its hot set is taken.
@@ -58,6 +59,8 @@ type Recorder struct {
 	Heat Heat
 	// Every is the pause between two hot sets of an attached volume.
 	Every time.Duration
+	// Bytes is the most that one has; 0 is MaxBytes.
+	Bytes int
 	Now   func() time.Time
 
 	work passes.Workers
@@ -131,7 +134,7 @@ func (r *Recorder) record(ctx context.Context, id volume.ID) error {
 		e.HotSetDue, e.HotSetAt = false, r.Now().UTC()
 		return errors.Join(err, r.Host.Save(ctx, e, e.State))
 	}
-	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(r.ordered(ctx, e, m), maxBytes), Recorded: r.Now()})
+	err = r.Store.Store(ctx, id, e.Fence.UID, volume.HotSet{Blocks: cachemap.EncodeHotSet(r.ordered(ctx, e, m), cmp.Or(r.Bytes, MaxBytes)), Recorded: r.Now()})
 	if err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return err
 	}

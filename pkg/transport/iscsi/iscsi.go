@@ -434,7 +434,7 @@ func (i *Initiator) iscsiadm(ctx context.Context, iqn, portal string, args ...st
 		return nil, fmt.Errorf("%w: %w", kind, err)
 	}
 	if exitCode(err) == errNotConnected {
-		return nil, fmt.Errorf("%w: start iscsid on this node (systemctl enable --now iscsid): %w", transport.ErrNoDaemon, err)
+		return nil, fmt.Errorf("%w: no iscsid runs on this node (condition PreflightPassed of its CachePool has the remedy): %w", transport.ErrNoDaemon, err)
 	}
 	return nil, err
 }

@@ -54,10 +54,10 @@ func TestWithoutISCSI(t *testing.T) {
 // targets there is none.
 func TestOwnISCSID(t *testing.T) {
 	for args, want := range map[string]int{
-		"node.iscsid.run=host": 0, "node.iscsid.run=own,node.stateDir=/var/lib/other": 2, "node.iscsid.run=own,node.iscsi=false": 0,
+		"node.iscsid.run=host": 0, "node.iscsid.run=own": 2, "node.iscsid.run=own,node.iscsi=false": 0,
 	} {
 		daemons, names := 0, 0
-		for _, object := range mustTemplate(t, append([]string{"--set", args}, originsOn...)...) {
+		for _, object := range mustTemplate(t, append([]string{"--set", "node.stateDir=/var/lib/other," + args}, originsOn...)...) {
 			if object.GetKind() != "DaemonSet" {
 				continue
 			}

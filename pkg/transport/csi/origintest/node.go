@@ -99,6 +99,7 @@ func (d *Driver) NodePublishVolume(_ context.Context, req *csipb.NodePublishVolu
 		if !n.published(req.GetTargetPath()) {
 			n.Targets = append(n.Targets, req.GetTargetPath())
 		}
+		n.Stayed = slices.DeleteFunc(n.Stayed, func(t string) bool { return t == req.GetTargetPath() })
 		return nil
 	})
 	return &csipb.NodePublishVolumeResponse{}, err
@@ -141,7 +142,12 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, req *csipb.NodeUnpublish
 			return err
 		}
 		if !n.published(target) {
-			return nil
+			if !slices.Contains(n.Stayed, target) {
+				return nil
+			}
+			// What was there before an unclean stop.
+			n.Stayed = slices.DeleteFunc(n.Stayed, func(t string) bool { return t == target })
+			return d.c.Devices.Unpublish(target)
 		}
 		if _, err := os.Lstat(target); err != nil {
 			return b.add(codes.FailedPrecondition, "target %s was taken away by the caller: %v", target, err)
