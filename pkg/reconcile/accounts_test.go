@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/keyagreement"
@@ -24,14 +22,9 @@ func (c *cluster) testOtherKey(t *testing.T) {
 	}
 	set := func(name, key string) {
 		t.Helper()
-		c.must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-			pool := &v1alpha1.CachePool{}
-			if err := c.client.Get(t.Context(), client.ObjectKey{Name: name}, pool); err != nil {
-				return err
-			}
-			pool.Status.InitiatorIQN, pool.Status.LoginPublicKey = "iqn.1993-08.org.debian:01:"+name, key
-			return c.client.Status().Update(t.Context(), pool)
-		}))
+		c.setPool(t, name, func(p *v1alpha1.CachePool) {
+			p.Status.InitiatorIQN, p.Status.LoginPublicKey = "iqn.1993-08.org.debian:01:"+name, key
+		})
 	}
 	account := func(id volume.ID) string {
 		t.Helper()

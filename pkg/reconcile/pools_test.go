@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/klog/v2"
 	"k8s.io/klog/v2/ktesting"
 	"k8s.io/utils/ptr"
@@ -73,8 +74,20 @@ func (c *sweepers) makePool(t *testing.T, node string, change func(*v1alpha1.Cac
 	}
 	status := pool.Status
 	c.must(t, c.client.Create(t.Context(), pool))
-	pool.Status = status
-	c.must(t, c.client.Status().Update(t.Context(), pool))
+	c.setPool(t, node, func(p *v1alpha1.CachePool) { p.Status = status })
+}
+
+// setPool changes the status of a pool, which the controller may be writing to too.
+func (c *cluster) setPool(t *testing.T, node string, change func(*v1alpha1.CachePool)) {
+	t.Helper()
+	c.must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		pool := &v1alpha1.CachePool{}
+		if err := c.client.Get(t.Context(), client.ObjectKey{Name: node}, pool); err != nil {
+			return err
+		}
+		change(pool)
+		return c.client.Status().Update(t.Context(), pool)
+	}))
 }
 
 // pool returns a pool, nil if there is none.
@@ -192,9 +205,9 @@ func testPoolKept(t *testing.T, c *sweepers) {
 	c.makePool(t, "keeps", func(p *v1alpha1.CachePool) { p.Status.Kept = []v1alpha1.KeptCache{kept} })
 	defer c.start(t, c.client)()
 	c.stays(t, "keeps", v1alpha1.ReasonWritesKept)
-	pool := c.pool(t, "keeps")
-	pool.Status.Deleted = []v1alpha1.DeletedVolume{{VolumeName: kept.VolumeName, VolumeUID: kept.VolumeUID, Generation: kept.Generation}}
-	c.must(t, c.client.Status().Update(t.Context(), pool))
+	c.setPool(t, "keeps", func(p *v1alpha1.CachePool) {
+		p.Status.Deleted = []v1alpha1.DeletedVolume{{VolumeName: kept.VolumeName, VolumeUID: kept.VolumeUID, Generation: kept.Generation}}
+	})
 	c.goes(t, "keeps")
 }
 
@@ -228,9 +241,7 @@ func testPoolBack(t *testing.T, c *sweepers) {
 	defer c.start(t, c.client)()
 	c.stays(t, "back", v1alpha1.ReasonWritesKept)
 	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "back"}}))
-	pool := c.pool(t, "back")
-	pool.Status.Kept = nil
-	c.must(t, c.client.Status().Update(t.Context(), pool))
+	c.setPool(t, "back", func(p *v1alpha1.CachePool) { p.Status.Kept = nil })
 	eventually(t, "the word is taken back", func() bool {
 		return meta.FindStatusCondition(c.pool(t, "back").Status.Conditions, v1alpha1.ConditionNodeGone) == nil
 	})

@@ -100,8 +100,7 @@ func (c *cluster) makeNode(t *testing.T, name string) {
 	t.Helper()
 	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	c.must(t, c.client.Create(t.Context(), pool))
-	pool.Status.InitiatorIQN = iqnA
-	c.must(t, c.client.Status().Update(t.Context(), pool))
+	c.setPool(t, name, func(p *v1alpha1.CachePool) { p.Status.InitiatorIQN = iqnA })
 	c.must(t, c.client.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 }
 
