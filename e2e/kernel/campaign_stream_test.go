@@ -17,6 +17,7 @@ func init() {
 	disasters["node stopped during a stream"] = (*campaign).stopStream
 	disasters["moved again during a stream"] = (*campaign).moveAgain
 	disasters["mode changed during a stream"] = (*campaign).changeStream
+	disasters["expanded during a stream"] = (*campaign).growStream
 	disasters["dirty limit set during a stream"] = (*campaign).limitStream
 }
 
@@ -170,6 +171,29 @@ func (c *campaign) limitStream() {
 	c.must(checker.LossNothing)
 	c.ask(func(v *volume.Volume) { v.Spec.DirtyLimit = volume.DirtyLimit{} })
 	c.change()
+	c.must(checker.LossNothing)
+	c.release()
+}
+
+// growStream: the volume grows under load while its cache comes.
+func (c *campaign) growStream() {
+	c.leave()
+	c.streamTo()
+	end := c.begin(c.load(c.r))
+	if c.origin != nil {
+		c.growOrigin(c.size + 8*mib)
+	} else {
+		_, err := c.m.svc.ExpandVolume(c.t.Context(), string(c.req.ID), c.size+8*mib)
+		mustPass(c.t, "expand", err)
+		c.size += 8 * mib
+	}
+	size, err := c.n.Expand(c.t.Context(), volume.ExpandRequest{ID: c.req.ID, Path: c.device(), Block: true, Size: c.size, Credentials: c.req.Credentials})
+	if err != nil || size != c.size {
+		c.t.Fatalf("%s: expanded to %d, %v, want %d", c.kind, size, err, c.size)
+	}
+	c.wantHydrated()
+	end()
+	c.wantGrown()
 	c.must(checker.LossNothing)
 	c.release()
 }
