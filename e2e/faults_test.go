@@ -254,16 +254,22 @@ func isArmed(ctx context.Context, node, point string) (bool, error) {
 // replacePlugin makes a new pod of a plugin that was killed: the kubelet would
 // let a container that was killed often wait for minutes.
 func replacePlugin(ctx context.Context, victim *corev1.Pod) error {
-	if err := client.IgnoreNotFound(k.API.Delete(ctx, victim, client.GracePeriodSeconds(1))); err != nil {
+	return replacePod(ctx, victim, k.NodePlugin, client.GracePeriodSeconds(1))
+}
+
+// replacePod deletes a pod of which each node has one, and waits until another one runs, which find
+// finds on the node.
+func replacePod(ctx context.Context, victim *corev1.Pod, find func(context.Context, string) (*corev1.Pod, error), opts ...client.DeleteOption) error {
+	if err := client.IgnoreNotFound(k.API.Delete(ctx, victim, opts...)); err != nil {
 		return err
 	}
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		pod, err := k.NodePlugin(ctx, victim.Spec.NodeName)
+		pod, err := find(ctx, victim.Spec.NodeName)
 		if err != nil {
 			return "", err
 		}
 		if pod.UID == victim.UID || pod.Status.Phase != corev1.PodRunning {
-			return "no new node plugin runs on " + victim.Spec.NodeName, nil
+			return fmt.Sprintf("no new pod in the place of %s runs on %s", victim.Name, victim.Spec.NodeName), nil
 		}
 		return "", nil
 	})

@@ -4,21 +4,16 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/e2e/cluster"
 )
-
-// componentIscsid is the component label of the pods with the daemon that the chart brings.
-const componentIscsid = "iscsid"
 
 var _ = Describe("A node without open-iscsi", Label("own-iscsid", "lab", "slow"), Serial, func() {
 	It("uses the daemon that the chart brings, which is replaced and reconnects below a load", func(ctx SpecContext) {
@@ -66,31 +61,9 @@ var _ = Describe("A node without open-iscsi", Label("own-iscsid", "lab", "slow")
 
 // replaceIscsid deletes the daemon's pod of a node, and waits for another one.
 func replaceIscsid(ctx context.Context, node string) error {
-	before, err := iscsidOf(ctx, node)
+	before, err := k.Iscsid(ctx, node)
 	if err != nil {
 		return err
 	}
-	if err := k.API.Delete(ctx, before); err != nil {
-		return err
-	}
-	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
-		now, err := iscsidOf(ctx, node)
-		if err != nil || now.UID == before.UID || now.Status.Phase != corev1.PodRunning {
-			return fmt.Sprintf("no new pod of iscsid runs on %s: %v", node, err), nil
-		}
-		return "", nil
-	})
-}
-
-func iscsidOf(ctx context.Context, node string) (*corev1.Pod, error) {
-	pods, err := k.DriverPods(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for i := range pods {
-		if p := &pods[i]; p.Labels["app.kubernetes.io/component"] == componentIscsid && p.Spec.NodeName == node && p.DeletionTimestamp == nil {
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("no pod of iscsid on %s among %d", node, len(pods))
+	return replacePod(ctx, before, k.Iscsid)
 }

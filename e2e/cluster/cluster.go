@@ -206,6 +206,7 @@ const (
 	componentLabel      = "app.kubernetes.io/component"
 	componentNode       = "node"
 	componentController = "controller"
+	componentIscsid     = "iscsid"
 )
 
 // DriverPods lists the pods of the driver that are not being deleted. An empty
@@ -224,8 +225,17 @@ func (c *Cluster) DriverPods(ctx context.Context) ([]corev1.Pod, error) {
 
 // NodePlugin returns the driver's pod on a node.
 func (c *Cluster) NodePlugin(ctx context.Context, node string) (*corev1.Pod, error) {
+	return c.podOn(ctx, componentNode, node)
+}
+
+// Iscsid returns the pod on a node of the iscsid that the chart brings.
+func (c *Cluster) Iscsid(ctx context.Context, node string) (*corev1.Pod, error) {
+	return c.podOn(ctx, componentIscsid, node)
+}
+
+func (c *Cluster) podOn(ctx context.Context, component, node string) (*corev1.Pod, error) {
 	return c.driverPod(ctx, func(p *corev1.Pod) bool {
-		return p.Labels[componentLabel] == componentNode && p.Spec.NodeName == node
+		return p.Labels[componentLabel] == component && p.Spec.NodeName == node
 	})
 }
 

@@ -4,7 +4,6 @@ package kernel
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -19,7 +18,7 @@ import (
 
 // overDriver are the kinds of disaster of a volume over another driver: three of its own, and those of
 // others that do not need the storage server, nor a record of before.
-var overDriver = func() map[string]func(*campaign) {
+func overDriver() map[string]func(*campaign) {
 	kinds := map[string]func(*campaign){
 		"driver fails, hangs or dies in a call": (*campaign).failCalls,
 		"driver dies under load":                (*campaign).loseDriver,
@@ -163,14 +162,8 @@ func (c *campaign) loseDriver() {
 // failGrowth: the volume grows under load, and its driver fails on the node.
 func (c *campaign) failGrowth() {
 	end := c.begin(c.load(c.r))
-	c.growOrigin(c.size + 8*mib)
-	c.stumble(func(ctx context.Context) error {
-		size, err := c.n.Expand(ctx, volume.ExpandRequest{ID: c.req.ID, Path: c.device(), Block: true, Size: c.size, Credentials: c.req.Credentials})
-		if err == nil && size != c.size {
-			err = fmt.Errorf("it has %d bytes", size)
-		}
-		return err
-	}, "NodeExpandVolume")
+	c.enlarge(8 * mib)
+	c.stumble(c.expand, "NodeExpandVolume")
 	end()
 	c.must(checker.LossNothing)
 	c.wantGrown()

@@ -180,17 +180,8 @@ func (c *campaign) growStream() {
 	c.leave()
 	c.streamTo()
 	end := c.begin(c.load(c.r))
-	if c.origin != nil {
-		c.growOrigin(c.size + 8*mib)
-	} else {
-		_, err := c.m.svc.ExpandVolume(c.t.Context(), string(c.req.ID), c.size+8*mib)
-		mustPass(c.t, "expand", err)
-		c.size += 8 * mib
-	}
-	size, err := c.n.Expand(c.t.Context(), volume.ExpandRequest{ID: c.req.ID, Path: c.device(), Block: true, Size: c.size, Credentials: c.req.Credentials})
-	if err != nil || size != c.size {
-		c.t.Fatalf("%s: expanded to %d, %v, want %d", c.kind, size, err, c.size)
-	}
+	c.enlarge(8 * mib)
+	mustPass(c.t, "expand", c.expand(c.t.Context()))
 	c.wantHydrated()
 	end()
 	c.wantGrown()

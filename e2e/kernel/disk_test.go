@@ -80,6 +80,27 @@ func (d *disk) publish(generation int64) {
 	d.req.Publication.Source = source
 }
 
+// enlarge makes the volume larger where it lies.
+func (d *disk) enlarge(by int64) {
+	d.m.t.Helper()
+	var err error
+	if d.size += by; d.origin != nil {
+		err = d.origin.expand(d.m.t.Context(), d.req.Publication, d.size)
+	} else {
+		_, err = d.m.svc.ExpandVolume(d.m.t.Context(), string(d.req.ID), d.size)
+	}
+	mustPass(d.m.t, "expand on the server", err)
+}
+
+// expand has the node see what the volume has become.
+func (d *disk) expand(ctx context.Context) error {
+	size, err := d.n.Expand(ctx, volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true, Size: d.size, Credentials: d.req.Credentials})
+	if err == nil && size != d.size {
+		err = fmt.Errorf("expanded to %d, want %d", size, d.size)
+	}
+	return err
+}
+
 // removeOrigin ends the admission and deletes the volume where it lies.
 func (d *disk) removeOrigin(ctx context.Context) error {
 	if d.origin != nil {

@@ -211,6 +211,13 @@ func (o *strictOrigin) remove(ctx context.Context, handle string) error {
 	return nil
 }
 
+func (o *strictOrigin) expand(ctx context.Context, p volume.Publication, size int64) error {
+	_, err := o.on[p.Fence.Node].ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
+		VolumeId: p.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
+	})
+	return err
+}
+
 // over makes a volume over one of another driver.
 func (m *machine) over(n *node, o *strictOrigin, name string, size int64, spec volume.Spec) *disk {
 	m.t.Helper()
@@ -224,16 +231,6 @@ func (m *machine) over(n *node, o *strictOrigin, name string, size int64, spec v
 	mustPass(m.t, "record", d.rec.store(id, fileRecord{Volume: volume.Volume{ID: id, Spec: spec, Fence: fence, Published: true, Filesystem: volume.FormatNever}}))
 	d.publish(1)
 	return d
-}
-
-// growOrigin makes the volume larger over the other driver.
-func (d *disk) growOrigin(size int64) {
-	d.m.t.Helper()
-	_, err := d.origin.on[d.req.Publication.Fence.Node].ControllerExpandVolume(d.m.t.Context(), &csipb.ControllerExpandVolumeRequest{
-		VolumeId: d.req.Publication.Source.CSI.Handle, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
-	})
-	mustPass(d.m.t, "expand", err)
-	d.size = size
 }
 
 // TestKernelOriginOfDriver: a volume over one of another driver is cached, comes back to its
@@ -270,10 +267,9 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.wantBegan(beganKept)
 		d.forgetReasons()
 
-		d.growOrigin(d.size + 32*mib)
-		expand := volume.ExpandRequest{ID: d.req.ID, Path: d.device(), Block: true, Size: d.size, Credentials: d.req.Credentials}
-		if size, err := d.n.Expand(t.Context(), expand); err != nil || size != d.size {
-			t.Errorf("expanded to %d, %v, want %d", size, err, d.size)
+		d.enlarge(32 * mib)
+		if err := d.expand(t.Context()); err != nil {
+			t.Error(err)
 		}
 
 		restore := d.breakLUN()

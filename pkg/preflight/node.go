@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,9 +28,9 @@ var (
 	minLVM = devmapper.Version{Major: 2, Minor: 3, Patch: 12}
 )
 
-// IscsidSocket is where iscsid listens, in the abstract namespace of the host's
+// iscsidSocket is where iscsid listens, in the abstract namespace of the host's
 // network namespace (open-iscsi, usr/mgmt_ipc.h).
-const IscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
+const iscsidSocket = "@ISCSIADM_ABSTRACT_NAMESPACE"
 
 // Node looks at what a node brings.
 type Node struct {
@@ -349,19 +350,23 @@ func (n Node) iscsiTransport() error {
 	return nil
 }
 
-func (n Node) iscsid(ctx context.Context) error {
-	socket := n.IscsidSocket
-	if socket == "" {
-		socket = IscsidSocket
-	}
+// IscsidAnswers reports why no iscsid answers at a socket; empty means iscsid's own.
+func IscsidAnswers(ctx context.Context, socket string) error {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
+	conn, err := d.DialContext(ctx, "unix", cmp.Or(socket, iscsidSocket))
 	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func (n Node) iscsid(ctx context.Context) error {
+	if err := IscsidAnswers(ctx, n.IscsidSocket); err != nil {
 		remedy := "systemctl enable --now iscsid, or let nearflash bring one (node.iscsid.run: own)"
 		if n.OwnISCSID {
 			remedy = "see why the pod of the DaemonSet with the label app.kubernetes.io/component=iscsid does not run on this node"
 		}
 		return fmt.Errorf("iscsid does not run on the node: %w; remedy: %s", err, remedy)
 	}
-	return conn.Close()
+	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 
 	"k8s.io/klog/v2"
 
@@ -29,15 +28,10 @@ func (d *ISCSID) AddFlags(fs *flag.FlagSet) {
 // Run becomes iscsid. It fails while another one answers: the kernel talks to one of them, and
 // iscsiadm to the other.
 func (d *ISCSID) Run(ctx context.Context) error {
-	if d.socket == "" {
-		d.socket = preflight.IscsidSocket
-	}
 	if d.become == nil {
 		d.become = hostexec.Become
 	}
-	var dialer net.Dialer
-	if conn, err := dialer.DialContext(ctx, "unix", d.socket); err == nil {
-		_ = conn.Close() // nothing was said
+	if preflight.IscsidAnswers(ctx, d.socket) == nil {
 		return fmt.Errorf("an iscsid runs on this node: stop and disable it (systemctl disable --now iscsid.socket iscsid), or let nearflash use it (node.iscsid.run: host)")
 	}
 	if err := preflight.MakeInitiatorName(d.InitiatorNameFile); err != nil {

@@ -60,6 +60,15 @@ app.kubernetes.io/component: {{ .component }}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "nearflash.controllerName" . }}
 {{- end }}
 
+{{/* How the pods of nodes are replaced. */}}
+{{- define "nearflash.nodeUpdateStrategy" -}}
+type: {{ .Values.node.updateStrategy.type }}
+{{- if eq .Values.node.updateStrategy.type "RollingUpdate" }}
+rollingUpdate:
+  maxUnavailable: {{ .Values.node.updateStrategy.maxUnavailable }}
+{{- end }}
+{{- end }}
+
 {{/* Whether the chart brings the daemon that logs in to iSCSI targets: "true" or "". */}}
 {{- define "nearflash.ownIscsid" -}}
 {{- if and .Values.node.iscsi (eq .Values.node.iscsid.run "own") }}true{{ end }}
