@@ -14,10 +14,11 @@ import (
 const tellTimeout = 2 * time.Second
 
 // endLater gives up the stream of a stage whose pod waits for no report: the entry notes what
-// there is to report (states.md, The stream). The caller removes what of the stream is on this node.
+// there is to report (states.md, The stream). The caller removes what of the stream is on the SSD.
 func (a *Attacher) endLater(ctx context.Context, e *state.Entry, o volume.MoveOutcome, message string) {
 	h := e.Hydration
 	e.Hydration = nil
+	a.removeMap(ctx, e.ID) // that of a stage before this one, which was killed, or prepared it
 	if h.Move.Name == "" || a.Moves == nil {
 		return
 	}

@@ -70,17 +70,30 @@ func (i initiator) lun(devno string) func() transport.Origin {
 
 // Connect implements transport.Transport.
 func (i initiator) Connect(ctx context.Context, t transport.Target, _ *volume.Credentials) (o transport.Origin, err error) {
-	if i.h.silent != nil {
-		select { // the map is late, and not the question
-		case <-i.h.silent:
-		case <-time.After(100 * time.Millisecond): // nobody asks
-		}
-	}
+	i.h.awaitMap()
 	err = i.step.Change(ctx, "login to "+t.IQN, func() error {
 		o, err = i.login(t)
 		return err
 	})
 	return o, err
+}
+
+// awaitMap has a stage be over when what the test is about has happened to the map of its stream:
+// it is asked for, or here.
+func (h *host) awaitMap() {
+	if h.listed != nil {
+		<-h.listed
+	}
+	if h.silent == nil {
+		return
+	}
+	if e := h.entry(); e == nil || e.Hydration == nil {
+		return // nobody asks
+	}
+	select {
+	case <-h.silent:
+	case <-time.After(time.Second): // a stage that was killed may leave this to another one
+	}
 }
 
 func (i initiator) login(t transport.Target) (transport.Origin, error) {

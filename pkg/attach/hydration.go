@@ -396,7 +396,6 @@ func (a *Attacher) undoHydration(ctx context.Context, s *staging, cause error) e
 		end = a.endLater
 	}
 	end(ctx, s.entry, volume.MoveFailed, cause.Error())
-	a.removeMap(ctx, s.req.ID)
 	s.plannedFor, s.data, s.preallocated = 0, "", nil
 	s.seed = seed{}
 	s.entry.Anew()

@@ -80,7 +80,7 @@ func TestStreamNotReady(t *testing.T) {
 // TestStreamMapsLate: nor does a stage wait for maps that take long to be written.
 func TestStreamMapsLate(t *testing.T) {
 	l := newStreamLife(t, volume.ModeWritethrough, "")
-	l.prepared = false
+	l.prepared, l.b.listed = false, make(chan struct{})
 	l.b.lateLevels.Store(true)
 	l.b.start()
 	l.stay(l.a, 1, 0, 1, 2, 3)
@@ -91,11 +91,36 @@ func TestStreamMapsLate(t *testing.T) {
 	if l.told() {
 		t.Error("the pod has waited until the old node was told")
 	}
-	if _, err := os.Stat(filepath.Join(l.b.files(), string(volumeID)+".xml")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the map of the stream was left: %v", err)
-	}
+	l.noMap(l.b)
 	l.b.podWrites(2, 1)
 	l.podReads(l.b)
+	l.leave(l.b)
+	l.givenBack(l.a)
+}
+
+// noMap checks that nothing of a stream's map is left.
+func (l *life) noMap(h *host) {
+	l.t.Helper()
+	if _, err := os.Stat(filepath.Join(h.files(), string(volumeID)+".xml")); !errors.Is(err, os.ErrNotExist) {
+		l.t.Errorf("the map of the stream was left: %v", err)
+	}
+}
+
+// TestStreamPreparedNotReady: a stage was prepared in vain, since its maps took too long to be
+// written, and when kubelet asks for it, the list does not come in time either.
+func TestStreamPreparedNotReady(t *testing.T) {
+	l := newStreamLife(t, volume.ModeWritethrough, "")
+	l.b.lateLevels.Store(true)
+	l.b.start()
+	l.stay(l.a, 1, 0, 1, 2, 3)
+	l.req = l.publish(l.b.name)
+	l.b.Prestage(l.ctx)
+	l.b.silent = make(chan struct{}, 1)
+	l.podReads(l.b)
+	if e := l.b.entry(); e.Hydration != nil || e.EndedMove == nil {
+		t.Fatalf("got %+v", e)
+	}
+	l.noMap(l.b)
 	l.leave(l.b)
 	l.givenBack(l.a)
 }

@@ -90,6 +90,9 @@ func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, 
 	if err != nil {
 		return l, err
 	}
+	if p.h.listed != nil {
+		defer close(p.h.listed)
+	}
 	return volume.ChunkList{ChunkSectors: c.ChunkSectors(), Blocks: c.Blocks(), Places: c.Places()}, c.Close()
 }
 

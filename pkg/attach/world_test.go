@@ -181,6 +181,9 @@ type host struct {
 	// silent is told when this node asks for another one's map, which it does not get; nil if it
 	// gets them.
 	silent chan struct{}
+	// listed is closed when this node has got another one's map, which its stage waits for; nil if
+	// it does not.
+	listed chan struct{}
 	// got counts the chunks that other nodes have sent.
 	got atomic.Int64
 	// ice is what is frozen.
