@@ -17,23 +17,27 @@ import (
 )
 
 func init() {
-	labDisasters["move by stream"] = labDisaster{false, streaming(moved), checker.LossNothing}
-	labDisasters["node killed in a stream"] = labDisaster{false, streaming(nodeKilledComing(true)), checker.LossNode}
-	labDisasters["source node cut off in a stream"] = labDisaster{false, streaming(streamCut(func(ctx context.Context, from, to string) error {
-		err := k.Lab.Cut(context.WithoutCancel(ctx), from, to)
-		time.Sleep(5 * time.Second)
-		return errors.Join(err, k.Lab.Heal(ctx))
-	})), checker.LossNothing}
-	labDisasters["source node killed in a stream"] = labDisaster{false, streaming(streamCut(func(ctx context.Context, from, _ string) error {
-		return off(ctx, from, func() error { return nil })
-	})), checker.LossNode} // the others may have been there
-	needCache = append(needCache, "source node cut off in a stream", "source node killed in a stream")
+	for name, d := range map[string]labDisaster{
+		"move by stream":                  {false, moved, checker.LossNothing},
+		"node killed in a stream":         {false, nodeKilledComing(true), checker.LossNode},
+		"source node cut off in a stream": {false, inStream(sourceCutOff), checker.LossNothing},
+		"source node killed in a stream":  {false, inStream(sourceKilled), checker.LossNode}, // the others may have been there
+		"node plugin killed in a stream":  {false, inStream(pluginKilled), checker.LossNothing},
+		"moved again in a stream":         {false, inStream(movedAgain), checker.LossNothing},
+		"mode changed in a stream":        {false, inStream(modeChanged), checker.LossNothing},
+		"dirty limit changed in a stream": {false, inStream(limited), checker.LossNothing},
+	} {
+		if name != "move by stream" && name != "node killed in a stream" {
+			needCache = append(needCache, name)
+		}
+		d.do = streaming(d.do)
+		labDisasters[name] = d
+	}
 }
 
-// streamCut moves a volume, and has something happen to the source node while the stream comes,
-// under load. A stream that is over before it can have felt that proves nothing: the volume moves
-// again.
-func streamCut(happen func(ctx context.Context, from, to string) error) func(context.Context, *witness) error {
+// inStream moves a volume, and has something happen while the stream comes, under load. A stream
+// that is over before it can have felt that proves nothing: the volume moves again.
+func inStream(happen func(ctx context.Context, w *witness, from string) error) func(context.Context, *witness) error {
 	return func(ctx context.Context, w *witness) error {
 		for range 5 {
 			if err := w.renewed(ctx); err != nil {
@@ -46,14 +50,78 @@ func streamCut(happen func(ctx context.Context, from, to string) error) func(con
 			w.begin(ctx)
 			felt, err := w.streams(ctx)
 			if err != nil || felt {
-				return errors.Join(err, happen(ctx, from, w.node))
+				return errors.Join(err, happen(ctx, w, from))
 			}
 			if err := w.rest(ctx); err != nil {
 				return err
 			}
 		}
-		return errors.New("no stream was under way when something was to happen to its source")
+		return errors.New("no stream was under way when something was to happen to it")
 	}
+}
+
+func sourceCutOff(ctx context.Context, w *witness, from string) error {
+	err := k.Lab.Cut(context.WithoutCancel(ctx), from, w.node)
+	time.Sleep(5 * time.Second)
+	return errors.Join(err, k.Lab.Heal(ctx))
+}
+
+func sourceKilled(ctx context.Context, _ *witness, from string) error {
+	return off(ctx, from, func() error { return nil })
+}
+
+// pluginKilled kills the plugin that sends, the one that receives, or both.
+func pluginKilled(ctx context.Context, w *witness, from string) error {
+	victims := [][]string{{from}, {w.node}, {from, w.node}}[w.r.IntN(3)]
+	for _, machine := range victims {
+		if _, err := k.Host.Run(ctx, machine, "kill -9 $(pidof nearflash-node)"); err != nil {
+			return err
+		}
+	}
+	return recovered(ctx)
+}
+
+// movedAgain: the volume goes back before everything has come, and what has come goes with it.
+func movedAgain(ctx context.Context, w *witness, _ string) error {
+	if err := moved(ctx, w); err != nil {
+		return err
+	}
+	return w.loaded(ctx)
+}
+
+// modeChanged asks for the other mode, which comes when the stream has ended, and for the first
+// one again.
+func modeChanged(ctx context.Context, w *witness, _ string) error {
+	other := checker.Writeback
+	if w.mode == other {
+		other = checker.Writethrough
+	}
+	w.h.SetMode(checker.Writeback) // the one or the other is
+	for _, mode := range []checker.Mode{other, w.mode} {
+		if err := w.change(ctx, func(s *v1alpha1.CachedVolumeSpec) {
+			s.CacheMode, s.AcceptDirtyLoss = modeOf(mode), v1alpha1.DirtyLossNodeLoss
+		}); err != nil {
+			return err
+		}
+	}
+	if err := w.rest(ctx); err != nil {
+		return err
+	}
+	if w.mode == checker.Writethrough {
+		w.h.Drained()
+		w.h.SetMode(w.mode)
+	}
+	return w.loaded(ctx)
+}
+
+// limited gives the volume a dirty limit, and takes it away again.
+func limited(ctx context.Context, w *witness, _ string) error {
+	for _, limit := range []string{"16Mi", ""} {
+		if err := w.change(ctx, func(s *v1alpha1.CachedVolumeSpec) { s.MaxDirtyBytes = limit }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // streams reports whether the volume's cache is coming by stream.

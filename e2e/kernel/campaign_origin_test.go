@@ -4,8 +4,8 @@ package kernel
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -34,11 +34,7 @@ func overDriver() map[string]func(*campaign) {
 	} {
 		kinds[kind] = disasters[kind]
 	}
-	for kind, do := range disasters {
-		if strings.Contains(kind, "stream") {
-			kinds[kind] = do
-		}
-	}
+	maps.Copy(kinds, ofStreams())
 	return kinds
 }
 

@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +20,23 @@ func init() {
 	disasters["mode changed during a stream"] = (*campaign).changeStream
 	disasters["expanded during a stream"] = (*campaign).growStream
 	disasters["dirty limit set during a stream"] = (*campaign).limitStream
+}
+
+// ofStreams are the kinds with a stream, which any kernel can have.
+func ofStreams() map[string]func(*campaign) {
+	kinds := map[string]func(*campaign){}
+	for kind, do := range disasters {
+		if strings.Contains(kind, "stream") {
+			kinds[kind] = do
+		}
+	}
+	return kinds
+}
+
+// TestKernelCampaignStream is TestKernelCampaign of the kinds with a stream.
+func TestKernelCampaignStream(t *testing.T) {
+	kinds := ofStreams()
+	campaignOf(t, kinds, uint64(2*len(kinds)), newWatched)
 }
 
 // by has a volume's cache follow it by a method.

@@ -399,56 +399,6 @@ func (v *movers) killedMove(point string, o order) {
 	t.Logf("killed at %s: %s", point, time.Since(began).Round(time.Millisecond))
 }
 
-// TestKernelHotSet: a node without any retained cache fills its cache from the origin.
-func TestKernelHotSet(t *testing.T) {
-	m := newMachine(t)
-	v := newMovers(t, m, "hot", cached(volume.ModeWritethrough, 64*mib))
-	sets := &hotSets{}
-	v.a.HotSet().Store, v.b.HotSet().Store = sets, sets
-	v.stage()
-	data := v.warmUp(5)
-	// While it is attached, and the kernel has written no hints yet.
-	v.a.Now = func() time.Time { return time.Now().Add(time.Hour) }
-	v.a.HotSet().Pass(t.Context())
-	if len(sets.set.Blocks) == 0 {
-		t.Error("no hot set of the attached volume was stored")
-	}
-	v.a.Now, sets.set = time.Now, volume.HotSet{}
-	v.unstage()
-	later := func() time.Time { return time.Now().Add(time.Minute) }
-	v.a.Now = later
-	v.a.HotSet().Pass(t.Context())
-	if len(sets.set.Blocks) == 0 {
-		t.Fatal("no hot set was stored")
-	}
-	v.publishTo(v.b, otherName)
-	mustPass(t, "record", v.rec.update(v.req.ID, func(r *fileRecord) error { r.Volume.WarmSource = nil; return nil }))
-	v.stage()
-	check(t, v.device(), data, 0)
-	v.wantHydrated()
-	if rate := v.hitRate(1000, 16*mib); rate < 0.95 {
-		t.Errorf("hit rate after the hydration from the origin: %.3f", rate)
-	}
-	check(t, v.device(), data, 0)
-	v.unstage()
-	v.remove()
-	mustPass(t, "repair", v.a.Repair(t.Context()))
-}
-
-type hotSets struct{ set volume.HotSet }
-
-func (h *hotSets) Load(context.Context, volume.ID, string) (volume.HotSet, error) {
-	if len(h.set.Blocks) == 0 {
-		return h.set, volume.ErrNotFound
-	}
-	return h.set, nil
-}
-
-func (h *hotSets) Store(_ context.Context, _ volume.ID, _ string, s volume.HotSet) error {
-	h.set = s
-	return nil
-}
-
 // TestKernelKillRemap kills the plugin while it replaces a lost source node.
 func TestKernelKillRemap(t *testing.T) {
 	m := newMachine(t)

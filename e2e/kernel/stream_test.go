@@ -40,6 +40,10 @@ type streamServer struct {
 
 	mu    sync.Mutex
 	ended chan struct{}
+	// cutAfter lays a wire before whoever is told of the server from now on, which is cut after so
+	// many bytes; 0 lays none. wire is the last one.
+	cutAfter int
+	wire     *wire
 }
 
 // streamKeys are those of this process's nodes, by their names.
@@ -104,6 +108,9 @@ func (s *streamServer) serve(l *lease.Lessor) (volume.StreamSource, error) {
 				return counted{c, &s.sent}, nil
 			}))
 		}()
+	}
+	if s.cutAfter > 0 {
+		return s.wired(s.Source())
 	}
 	return s.Source(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/devmapper"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -19,7 +20,7 @@ func (l *life) wantGivenUp() {
 			break
 		}
 	}
-	if e := l.b.entry(); e == nil || e.Hydration != nil {
+	if e := l.b.entry(); e == nil || e.Hydration != nil || e.Cached() {
 		l.t.Fatalf("the stream does not end: %+v", e)
 	}
 	done := make(chan error, 1)
@@ -67,6 +68,34 @@ func TestStreamMapLost(t *testing.T) {
 			l.streamUntil(step)
 			l.b.start()
 			l.must("remove the map", os.Remove(filepath.Join(l.b.files(), string(volumeID)+".xml")))
+			l.wantGivenUp()
+		})
+	}
+}
+
+// promoting is a kernel that says of one cache that it has taken a chunk in.
+type promoting struct {
+	devmapper.Client
+	device string
+}
+
+// Status implements devmapper.Client.
+func (p promoting) Status(ctx context.Context, name string) (devmapper.CacheStatus, bool, error) {
+	st, found, err := p.Client.Status(ctx, name)
+	if name == p.device {
+		st.Promotions++
+	}
+	return st, found, err
+}
+
+// TestStreamPromoted: a level that has taken something in while it served has another map than the
+// one that was read. It is never merged.
+func TestStreamPromoted(t *testing.T) {
+	for _, level := range []string{".hot", ""} {
+		t.Run("level "+level, func(t *testing.T) {
+			l := newStreamLife(t, volume.ModeWritethrough, "")
+			l.streamUntil(bothServe)
+			l.b.UseDM(promoting{l.b.DM, "nf-" + string(volumeID) + level})
 			l.wantGivenUp()
 		})
 	}
