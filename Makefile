@@ -25,7 +25,7 @@ test: test-unit test-kernel ## Run all test rings but kind.
 
 .PHONY: test-full
 test-full: test-unit model-deep test-stock-smoke ## Rings 1 to 3 at their longest: a kill at every step, long campaigns, the documents, upstream's suite over the storage server; hours. Not: test-versions, test-stock-kernels, e2e-upstream-csi, e2e-upstream-disruptive, ceph-csi, kind.
-	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi"
+	MATRIX=whole $(MAKE) test-unit UNIT="-run '^Test(Kill|Adoption|Backend|Snapshots|Origins|Service)' -timeout 6h ./pkg/attach ./pkg/adopt ./pkg/backend/csi ./pkg/provision"
 	MATRIX=whole hack/kernel-ring.sh
 	RUN='^TestKernelCampaign$$' DISASTERS=200 LIMIT=3h hack/kernel-ring.sh
 	RUN='^TestKernelCampaignOrigin$$' DISASTERS=100 LIMIT=3h hack/kernel-ring.sh

@@ -361,12 +361,13 @@ func testOriginKilled(t *testing.T, o *origins) {
 	for at := range len(o.life(t.Context(), "")) {
 		for _, done := range []bool{false, true} {
 			all.Go(func() error {
-				for n := 1; ; n++ {
+				for n := 1; done || !redundant(2*n-1); n++ {
 					id := volume.ID(fmt.Sprintf("p-killed-%d-%d-%v", at, n, done))
 					if dead, err := o.die(t.Context(), id, at, n, done); err != nil || !dead {
 						return err
 					}
 				}
+				return nil
 			})
 		}
 	}
