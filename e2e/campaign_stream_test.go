@@ -7,7 +7,9 @@ import (
 	"errors"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,7 @@ func init() {
 		"node plugin killed in a stream":  {false, inStream(pluginKilled), checker.LossNothing},
 		"moved again in a stream":         {false, inStream(movedAgain), checker.LossNothing},
 		"mode changed in a stream":        {false, inStream(modeChanged), checker.LossNothing},
+		"expanded in a stream":            {false, inStream(expanded), checker.LossNothing},
 		"dirty limit changed in a stream": {false, inStream(limited), checker.LossNothing},
 	} {
 		if name != "move by stream" && name != "node killed in a stream" {
@@ -60,10 +63,44 @@ func inStream(happen func(ctx context.Context, w *witness, from string) error) f
 	}
 }
 
+// cutOff is how long a source node is away: both sides give its connection up (pkg/cachestream,
+// aliveEvery and goneAfter), and the stream goes on by another one, or from the storage server.
+const cutOff = 20 * time.Second
+
 func sourceCutOff(ctx context.Context, w *witness, from string) error {
 	err := k.Lab.Cut(context.WithoutCancel(ctx), from, w.node)
-	time.Sleep(5 * time.Second)
-	return errors.Join(err, k.Lab.Heal(ctx))
+	select {
+	case <-ctx.Done():
+	case <-time.After(cutOff):
+	}
+	if err := errors.Join(err, k.Lab.Heal(context.WithoutCancel(ctx))); err != nil {
+		return err
+	}
+	return w.moveEnded(ctx)
+}
+
+// moveEnded waits until the move is over that brought the volume to where it is.
+func (w *witness) moveEnded(ctx context.Context) error {
+	record, err := k.CachedVolume(ctx, w.Volume)
+	if err != nil {
+		return err
+	}
+	_, err = w.awaitMoveEnded(ctx, ptr.Deref(record.Status.Generation, 0))
+	return err
+}
+
+// expanded has the volume grow by a half of what a new one has.
+func expanded(ctx context.Context, w *witness, _ string) error {
+	claim := &corev1.PersistentVolumeClaim{}
+	if err := k.API.Get(ctx, client.ObjectKey{Namespace: w.space.name, Name: w.claim}, claim); err != nil {
+		return err
+	}
+	size := claim.Spec.Resources.Requests.Storage().DeepCopy()
+	size.Add(resource.MustParse("32Mi"))
+	if err := k.Expand(ctx, w.space.name, w.claim, w.pod, size.String(), late); err != nil {
+		return err
+	}
+	return w.moveEnded(ctx)
 }
 
 func sourceKilled(ctx context.Context, _ *witness, from string) error {

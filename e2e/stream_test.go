@@ -123,6 +123,7 @@ func (v *vol) expectStreamShown(ctx context.Context, generation int64) {
 	cm, err := v.migration(ctx, generation)
 	Expect(err).NotTo(HaveOccurred())
 	if cm.Status.Outcome != "" {
+		Expect(cm.Status.OutcomeMessage).To(ContainSubstring("was not ready when the cache was needed"))
 		return
 	}
 	Expect(v.awaitHydrating(ctx, generation)).To(Succeed())

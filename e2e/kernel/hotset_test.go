@@ -4,8 +4,11 @@ package kernel
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -29,11 +32,13 @@ func TestKernelHotSetStream(t *testing.T) {
 	}
 	check(t, v.device(), data, 0)
 	late := pattern(6, 4*mib)
-	write(t, v.device(), late, 12*mib, true) // which drops what the origin had there
-	copy(data[12*mib:], late)
+	written := make(chan error, 1)
+	go func() { written <- writePaced(v.device(), late, 12*mib) }() // while the origin is read
 	if !v.killAt("stream.swapped", order{Lessor: v.a.dir, Hydration: true}) {
 		t.Error("the plugin was not killed between the steps of the stream")
 	}
+	mustPass(t, "write", <-written)
+	copy(data[12*mib:], late)
 	mustPass(t, "repair", v.b.Repair(t.Context()))
 	check(t, v.device(), data, 0)
 	v.wantStreamed()
@@ -43,6 +48,23 @@ func TestKernelHotSetStream(t *testing.T) {
 		t.Errorf("after the stream: %+v, %v", e, err)
 	}
 	v.leaveHot(data, 12*mib)
+}
+
+// writePaced writes piece by piece, with pauses, as a pod that does other things too.
+func writePaced(path string, data []byte, at int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	const piece = 64 << 10
+	for i := 0; i < len(data); i += piece {
+		if _, err := f.WriteAt(data[i:i+piece], at+int64(i)); err != nil {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return f.Sync()
 }
 
 // hotSet is a volume that has come to a node, and has nothing there but its hot set.

@@ -183,6 +183,13 @@ func (n *node) hydrateAll(ctx context.Context, id volume.ID) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	defer n.runHydrations(ctx)()
+	return n.hydrated(ctx, id)
+}
+
+// hydrated waits until nothing is copied into a cache any more; somebody else sees to that.
+func (n *node) hydrated(ctx context.Context, id volume.ID) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
 	for {
 		e, err := n.Journal.Load(string(id))
 		if err != nil || e.Hydration == nil {

@@ -41,9 +41,9 @@ type streamServer struct {
 	mu    sync.Mutex
 	ended chan struct{}
 	// cutAfter lays a wire before whoever is told of the server from now on, which is cut after so
-	// many bytes; 0 lays none. wire is the last one.
+	// many bytes; 0 lays none.
 	cutAfter int
-	wire     *wire
+	wires    []*wire
 }
 
 // streamKeys are those of this process's nodes, by their names.

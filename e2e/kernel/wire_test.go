@@ -31,6 +31,7 @@ type wire struct {
 	// cut is closed when it is cut for the first time.
 	cut   chan struct{}
 	conns []net.Conn
+	gone  bool
 }
 
 // newWire lays a wire to a server, which is cut after some bytes that the server sent.
@@ -59,13 +60,27 @@ func (w *wire) connect(ctx context.Context, near net.Conn) {
 		_ = near.Close() // refused
 		return
 	}
-	w.mu.Lock()
-	w.conns = append(w.conns, near, far)
-	w.mu.Unlock()
+	if !w.keep(near, far) {
+		return
+	}
 	var both sync.WaitGroup
 	both.Go(func() { w.carry(far, near, func(int) {}) })
 	both.Go(func() { w.carry(near, far, w.sent) })
 	both.Wait()
+}
+
+// keep notes connections, unless the wire is gone.
+func (w *wire) keep(conns ...net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.gone {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		return false
+	}
+	w.conns = append(w.conns, conns...)
+	return true
 }
 
 // carry takes what one end says to the other one, and its end.
@@ -116,38 +131,58 @@ func (w *wire) close() {
 	_ = w.l.Close()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.gone = true
 	for _, c := range w.conns {
 		_ = c.Close()
 	}
 }
 
+// wireCut is for how long the nodes are cut apart at most. The source's server gives a
+// connection up that has not answered for ten seconds (pkg/cachestream, aliveEvery and aliveTimeout).
+const wireCut = 16 * time.Second
+
 // cutStream: the nodes are cut apart in the middle of a stream under load, for less time than the
-// source node's server waits for an answer, or for more. The stream goes on after that.
+// source node's server waits for an answer, or for more. The stream goes on after that, from the
+// source node.
 func (c *campaign) cutStream() {
 	c.leave()
 	source := c.n.streams
-	source.wire, source.cutAfter = nil, 128<<10+c.r.IntN(1<<20)
-	defer func() { source.cutAfter = 0 }()
+	source.wires, source.cutAfter = nil, 128<<10+c.r.IntN(512<<10)
+	defer source.unwire()
 	c.streamTo()
-	w := source.wire
-	if w == nil {
+	if len(source.wires) == 0 {
+		c.must(checker.LossNothing)
+		c.release()
 		return // the cache was not worth a stream
 	}
-	defer w.close()
+	w := source.wires[len(source.wires)-1]
 	end := c.begin(c.load(c.r))
 	stop := c.n.runHydrations(c.t.Context())
+	felt := false
 	select {
 	case <-w.cut:
+		felt = true
+		time.Sleep(time.Duration(c.r.Int64N(int64(wireCut))))
 	case <-time.After(20 * time.Second): // it had less to send
-		c.counts[c.kind].streamed--
+		c.counts[c.kind].streamed = 0
 	}
-	time.Sleep(time.Duration(c.r.IntN(15_000)) * time.Millisecond)
 	w.heal()
+	mustPass(c.t, "stream", c.n.hydrated(c.t.Context(), c.req.ID))
 	stop()
-	c.wantHydrated()
 	end()
+	if from := c.n.Moves.(*pair).from; felt && from != volume.FromPeer {
+		c.t.Errorf("%s: after the nodes were cut apart the rest came from %q", c.mode, from)
+	}
 	c.must(checker.LossNothing)
 	c.release()
+}
+
+// unwire takes the wires away, and lays no more.
+func (s *streamServer) unwire() {
+	s.cutAfter = 0
+	for _, w := range s.wires {
+		w.close()
+	}
 }
 
 // wired is a source behind a new wire.
@@ -156,6 +191,6 @@ func (s *streamServer) wired(src volume.StreamSource) (volume.StreamSource, erro
 	if err != nil {
 		return src, err
 	}
-	s.wire, src.Addresses = w, []string{w.l.Addr().String()}
+	s.wires, src.Addresses = append(s.wires, w), []string{w.l.Addr().String()}
 	return src, nil
 }

@@ -52,6 +52,10 @@ const (
 	annotationSelectedNode = "volume.kubernetes.io/selected-node"
 	// annotationProvisionedBy is on a PersistentVolume that a provisioner has made.
 	annotationProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// annotationFound is on a PersistentVolume that Kubernetes has bound to a claim by itself
+	// (k8s.io/component-helpers, volume.AnnBoundByController), and on none that a provisioner has
+	// made for it.
+	annotationFound = "pv.kubernetes.io/bound-by-controller"
 )
 
 // admission is whom a claim admits.

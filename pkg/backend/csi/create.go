@@ -79,12 +79,16 @@ func decideCreate(id volume.ID, f createFacts, req backend.Request) (createStep,
 	if f.claim.Spec.VolumeName == "" || f.claim.Status.Phase != corev1.ClaimBound || f.pv == nil {
 		return decideUnbound(id, f, req)
 	}
+	if f.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		return createKeep, nil // first, since what is discarded then may have been there before
+	}
+	if f.generation == 0 && !static && found(f.pv) {
+		return createDiscard, fmt.Errorf("%w: Kubernetes has bound claim %s/%s to PersistentVolume %s, which was there before and may have somebody's data: it is left, on Retain, and another one is asked for",
+			volume.ErrUnavailable, f.claim.Namespace, id, f.pv.Name)
+	}
 	if mode := ptr.Deref(f.pv.Spec.VolumeMode, ""); f.generation == 0 && !static && (mode != corev1.PersistentVolumeBlock || f.pv.Spec.CSI == nil && !migratable(f.pv)) {
 		return createDiscard, fmt.Errorf("%w: the origin's StorageClass %s makes PersistentVolumes such as %s of kind %s: accepted are classes of CSI drivers",
 			volume.ErrInvalid, req.Origin.StorageClass, f.pv.Name, kindOf(f.pv))
-	}
-	if f.pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
-		return createKeep, nil
 	}
 	return createDone, nil
 }

@@ -137,6 +137,7 @@ func TestDecideDelete(t *testing.T) {
 		"released":                  {facts: change(of(nil, asked), onDelete), want: deleteClaim},
 		"deleted":                   {facts: change(of(nil, asked), gone), want: deleteFinalizer},
 		"without our finalizer":     {facts: change(of(nil, asked), func(f *facts) { gone(f); f.claim.Finalizers = nil }), want: deleteWait},
+		"found by Kubernetes":       {facts: change(of(nil, asked), func(f *facts) { f.pv.Annotations[annotationFound] = "yes" }), want: deleteClaim},
 		"static":                    {facts: of(nil, map[string]string{annotationDeleted: "true", annotationStatic: "pv"}), want: deleteClaim},
 		"not made by a provisioner": {facts: change(of(nil, asked), func(f *facts) { f.pv.Annotations = nil }), want: deleteClaim},
 		"another claim's":           {facts: change(of(nil, asked), func(f *facts) { f.pv.Spec.ClaimRef.UID = "2" }), want: deleteClaim},

@@ -92,11 +92,16 @@ func decideDelete(f facts) deleteStep {
 // made reports whether a claim has a PersistentVolume that was made for it, which goes with
 // it. What was there before, or belongs to another claim, is nobody's to delete here.
 func made(f facts) bool {
-	if f.pv == nil || f.claim.Annotations[annotationStatic] != "" || f.pv.Annotations[annotationProvisionedBy] == "" {
+	if f.pv == nil || f.claim.Annotations[annotationStatic] != "" || f.pv.Annotations[annotationProvisionedBy] == "" || found(f.pv) {
 		return false
 	}
 	return f.pv.Spec.ClaimRef != nil && f.pv.Spec.ClaimRef.UID == f.claim.UID
 }
+
+// found reports whether Kubernetes gave a claim a PersistentVolume that was there: any of the class
+// that nobody has, such as one on Retain whose claimRef an administrator has taken away. It may have
+// been provisioned for somebody else, with data of theirs. A provisioner binds what it makes itself.
+func found(pv *corev1.PersistentVolume) bool { return pv.Annotations[annotationFound] != "" }
 
 // finishDelete carries a deletion that was asked for to its end.
 func (b *Backend) finishDelete(ctx context.Context, id volume.ID) error {

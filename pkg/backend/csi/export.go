@@ -106,13 +106,18 @@ func accessMode(pv *corev1.PersistentVolume) string {
 	return ""
 }
 
-// checkModes reports why a PersistentVolume cannot be written to by one node.
+// checkModes reports why a PersistentVolume is not one that a single node alone writes to. The node
+// asks as modeOf says, but external-attacher asks by all modes: ReadWriteMany among them is
+// MULTI_NODE_MULTI_WRITER, by which a driver may leave out its check for a second node, and
+// ReadOnlyMany beside ReadWriteOnce is an error (csi-lib-utils, accessmodes.ToCSIAccessMode).
 func checkModes(pv *corev1.PersistentVolume) error {
-	modes := pv.Spec.AccessModes
-	if slices.Contains(modes, corev1.ReadWriteOnce) || slices.Contains(modes, corev1.ReadWriteOncePod) {
-		return nil
+	several := func(m corev1.PersistentVolumeAccessMode) bool {
+		return m != corev1.ReadWriteOnce && m != corev1.ReadWriteOncePod
 	}
-	return fmt.Errorf("%w: PersistentVolume %s has access modes %v: accepted as an origin is one with ReadWriteOnce or ReadWriteOncePod", volume.ErrInvalid, pv.Name, modes)
+	if modes := pv.Spec.AccessModes; len(modes) == 0 || slices.ContainsFunc(modes, several) {
+		return fmt.Errorf("%w: PersistentVolume %s has access modes %v: accepted as an origin is one with ReadWriteOnce or ReadWriteOncePod, and no other", volume.ErrInvalid, pv.Name, modes)
+	}
+	return nil
 }
 
 // secretNames are the secrets that a PersistentVolume names for calls on the node, nil if it names none.

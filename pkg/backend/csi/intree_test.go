@@ -1,6 +1,7 @@
 package csi
 
 import (
+	"errors"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -106,9 +107,11 @@ func TestAccessModes(t *testing.T) {
 		"once":             {[]corev1.PersistentVolumeAccessMode{once}, "", true},
 		"one pod":          {[]corev1.PersistentVolumeAccessMode{pod}, "ReadWriteOncePod", true},
 		"both":             {[]corev1.PersistentVolumeAccessMode{pod, once}, "", true},
-		"many first":       {[]corev1.PersistentVolumeAccessMode{many, once}, "", true},
-		"many, or one pod": {[]corev1.PersistentVolumeAccessMode{many, pod}, "ReadWriteOncePod", true},
+		"many first":       {[]corev1.PersistentVolumeAccessMode{many, once}, "", false},
+		"many, or one pod": {[]corev1.PersistentVolumeAccessMode{many, pod}, "ReadWriteOncePod", false},
 		"many":             {[]corev1.PersistentVolumeAccessMode{many}, "", false},
+		"once, or to read": {[]corev1.PersistentVolumeAccessMode{once, read}, "", false},
+		"none":             {nil, "", false},
 		"to read":          {[]corev1.PersistentVolumeAccessMode{read}, "", false},
 	} {
 		pv := of(nil, nil).pv
@@ -123,6 +126,40 @@ func TestAccessModes(t *testing.T) {
 		} else if !tc.ok {
 			want(t, err, volume.ErrInvalid, "access modes", "ReadWriteOnce")
 		}
+	}
+}
+
+// TestFound: Kubernetes binds a claim to any PersistentVolume of its class that nobody has, which may
+// have been provisioned for somebody else. It is no new volume, and keeps its data.
+func TestFound(t *testing.T) {
+	request := backend.Request{SizeBytes: mib, Origin: volume.Origin{StorageClass: "class"}}
+	bound := func(generation int64, policy corev1.PersistentVolumeReclaimPolicy) createFacts {
+		f := of(nil, nil)
+		f.generation, f.pv.Spec.PersistentVolumeReclaimPolicy = generation, policy
+		f.pv.Annotations[annotationFound] = "yes"
+		return createFacts{facts: f}
+	}
+	for name, tc := range map[string]struct {
+		facts createFacts
+		want  createStep
+		err   error
+	}{
+		"on Delete":   {bound(0, corev1.PersistentVolumeReclaimDelete), createKeep, nil},
+		"kept":        {bound(0, corev1.PersistentVolumeReclaimRetain), createDiscard, volume.ErrUnavailable},
+		"of a volume": {bound(2, corev1.PersistentVolumeReclaimRetain), createDone, nil}, // since an earlier version
+	} {
+		step, err := decideCreate("v", tc.facts, request)
+		if step != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%s: %v, %v", name, step, err)
+		}
+		if tc.err != nil {
+			want(t, err, tc.err, "PersistentVolume pv", "there before")
+		}
+	}
+	f := of(nil, nil)
+	f.generation = 0
+	if step, err := decideCreate("v", createFacts{facts: f}, request); step != createDone || err != nil {
+		t.Errorf("what was provisioned for the claim: %v, %v", step, err)
 	}
 }
 
