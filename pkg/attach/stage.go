@@ -342,6 +342,10 @@ func (a *Attacher) adopt(ctx context.Context, s *staging) error {
 	if err := a.confirmActivation(ctx, e, s.rec); err != nil {
 		return err
 	}
+	// Whoever made the device may have been killed before it noted that.
+	if err := a.recordStay(e.ID, e.Fence); err != nil {
+		return err
+	}
 	if e.WWID == "" {
 		e.WWID = s.origin.WWID // attached by an earlier version
 	}

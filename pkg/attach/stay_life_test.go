@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearflash/nearflash/pkg/attach/state"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -47,4 +48,23 @@ func TestRecordOutOfABackup(t *testing.T) {
 	if _, err := os.Stat(note); !os.IsNotExist(err) {
 		t.Errorf("the note is still there under a later ownership: %v", err)
 	}
+}
+
+// TestStayIsNotedLate: the process that attached the volume was killed before it noted that. The next
+// one, which finds the device, does so before it says that the volume is attached.
+func TestStayIsNotedLate(t *testing.T) {
+	l := newWarmLife(t, volume.ModeWritethrough, "")
+	l.stay(l.a, 1, 0, 1)
+	l.arrive(l.b)
+	note := func() string { return filepath.Join(l.b.files(), string(volumeID)+".stay") } // each process has its own files
+	l.must("remove the note", os.Remove(note()))
+	e := l.b.entry()
+	e.State = state.Staging
+	l.must("journal", l.b.Journal.Save(string(volumeID), *e))
+	l.b.start()
+	l.must("stage", l.b.Stage(l.ctx, l.req))
+	if _, err := os.Stat(note()); err != nil {
+		t.Errorf("the note of the attachment: %v", err)
+	}
+	l.leave(l.b)
 }

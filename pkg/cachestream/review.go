@@ -6,6 +6,8 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -34,9 +36,13 @@ const (
 	remembered    = 10 * time.Second
 	maxRemembered = 256
 	// reviewsPerSecond and reviewsAtOnce bound what strangers can have this node ask the API
-	// server.
-	reviewsPerSecond, reviewsAtOnce = 10, 40
-	reviewTimeout                   = 10 * time.Second
+	// server, all of them together; reviewsOfOne and reviewsOfOneAtOnce those at one address, so
+	// that one of them does not leave the others, and the nodes, without.
+	reviewsPerSecond, reviewsAtOnce  = 40, 160
+	reviewsOfOne, reviewsOfOneAtOnce = 2, 10
+	// maxAddresses is for how many addresses that is kept at a time.
+	maxAddresses  = 1024
+	reviewTimeout = 10 * time.Second
 )
 
 // Reviewer asks the API server whose token it is. client-go's
@@ -57,6 +63,8 @@ type gate struct {
 	mu sync.Mutex
 	// known are the tokens that were reviewed lately, by the hash of token and key.
 	known map[[sha256.Size]byte]known
+	// asking are the addresses from which unknown tokens have come lately.
+	asking map[netip.Addr]*rate.Limiter
 }
 
 type known struct {
@@ -65,7 +73,7 @@ type known struct {
 }
 
 func newGate(r Reviewer, account string, keys func(context.Context, string) (string, error), now func() time.Time) *gate {
-	return &gate{reviewer: r, account: account, keys: keys, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}}
+	return &gate{reviewer: r, account: account, keys: keys, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}, asking: map[netip.Addr]*rate.Limiter{}}
 }
 
 // node returns the node whose plugin makes a call. The token says which one, and the connection is
@@ -115,10 +123,39 @@ func callerKey(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%w: it has no key", errToken)
 }
 
+// callerAddress is where a call's connection comes from, the zero address if that is not known.
+func callerAddress(ctx context.Context) netip.Addr {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		if at, err := netip.ParseAddrPort(p.Addr.String()); err == nil {
+			return at.Addr().Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// mayAsk reports whether the API server may be asked about a token that comes from an address.
+func (g *gate) mayAsk(from netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	one := g.asking[from]
+	if one == nil {
+		if len(g.asking) >= maxAddresses {
+			maps.DeleteFunc(g.asking, func(_ netip.Addr, l *rate.Limiter) bool { return l.TokensAt(now) >= reviewsOfOneAtOnce })
+		}
+		if len(g.asking) >= maxAddresses {
+			return false
+		}
+		one = rate.NewLimiter(reviewsOfOne, reviewsOfOneAtOnce)
+		g.asking[from] = one
+	}
+	return one.AllowN(now, 1) && g.limit.AllowN(now, 1)
+}
+
 // review asks the API server. Text of the API server could have the token, which is why it is
 // looked through.
 func (g *gate) review(ctx context.Context, token string) (string, error) {
-	if !g.limit.Allow() {
+	if !g.mayAsk(callerAddress(ctx)) {
 		return "", fmt.Errorf("%w: too many unknown callers", volume.ErrUnavailable)
 	}
 	// At a high level client-go logs the bodies of requests and answers.

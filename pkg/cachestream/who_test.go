@@ -166,20 +166,54 @@ func TestReviews(t *testing.T) {
 	if got := api.reviews.Load(); got != 2 {
 		t.Errorf("%d reviews, want 2", got)
 	}
-	n.gate.limit.SetLimit(0)
 	stranger := client(t, "stranger")
-	for range reviewsAtOnce + 10 {
+	for range reviewsOfOneAtOnce + 10 {
 		_, err := stranger.Map(t.Context(), n.Source(), id, move)
 		wantErr(t, err, volume.ErrUnavailable)
 	}
-	if got := api.reviews.Load(); got > reviewsAtOnce {
-		t.Errorf("%d reviews, want at most %d", got, reviewsAtOnce)
+	if got := api.reviews.Load(); got > 2+reviewsOfOneAtOnce {
+		t.Errorf("%d reviews, want at most %d", got, 2+reviewsOfOneAtOnce)
 	}
 	for i := range 2 * maxRemembered {
 		n.gate.remember([32]byte{byte(i), byte(i >> 8)}, "node-b")
 	}
 	if len(n.gate.known) > maxRemembered {
 		t.Errorf("%d tokens are remembered", len(n.gate.known))
+	}
+}
+
+// TestMayAsk: whoever shows tokens without end leaves the others their part, and all together have the
+// API server asked at a bounded rate, from however many addresses.
+func TestMayAsk(t *testing.T) {
+	now := time.Unix(1, 0)
+	g := newGate(nil, "", nil, func() time.Time { return now })
+	node, one := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	asked := 0
+	for range 1000 {
+		if g.mayAsk(one) {
+			asked++
+		}
+	}
+	if asked != reviewsOfOneAtOnce {
+		t.Errorf("one address may ask %d times at once, want %d", asked, reviewsOfOneAtOnce)
+	}
+	if !g.mayAsk(node) {
+		t.Error("a node may not ask beside a stranger that does without end")
+	}
+	asked = 0
+	many := netip.MustParseAddr("198.51.100.0")
+	for range 3 * maxAddresses {
+		many = many.Next()
+		if g.mayAsk(many) {
+			asked++
+		}
+	}
+	if asked > reviewsAtOnce || len(g.asking) > maxAddresses {
+		t.Errorf("many addresses may ask %d times at once, and %d are kept", asked, len(g.asking))
+	}
+	now = now.Add(time.Minute)
+	if !g.mayAsk(netip.MustParseAddr("192.0.2.3")) {
+		t.Error("a node may not ask when those that asked before are quiet")
 	}
 }
 

@@ -113,13 +113,13 @@ func (d *Destination) create(ctx context.Context, obj *v1alpha1.CacheMigration) 
 		if !apierrors.IsAlreadyExists(err) {
 			return records.Error("create CacheMigration "+obj.Name, err)
 		}
-		if err := d.remove(ctx, obj.Name); err != nil {
+		if err := d.remove(ctx, obj); err != nil {
 			return err
 		}
 		if tries == 0 {
 			continue
 		}
-		select { // somebody holds it by a finalizer
+		select { // somebody holds it by a finalizer, or it is not this node's to remove
 		case <-ctx.Done():
 			return unavailable("CacheMigration %s of an earlier try is still there: %v", obj.Name, ctx.Err())
 		case <-time.After(watchPause):
@@ -127,16 +127,21 @@ func (d *Destination) create(ctx context.Context, obj *v1alpha1.CacheMigration) 
 	}
 }
 
-func (d *Destination) remove(ctx context.Context, name string) error {
+// remove deletes what has the name of a move that is about to be made.
+func (d *Destination) remove(ctx context.Context, obj *v1alpha1.CacheMigration) error {
 	old := &v1alpha1.CacheMigration{}
-	err := d.client.Get(ctx, types.NamespacedName{Name: name}, old)
+	err := d.client.Get(ctx, types.NamespacedName{Name: obj.Name}, old)
 	if err == nil {
 		err = d.client.Delete(ctx, old, client.Preconditions{UID: ptr.To(old.UID)})
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // somebody was faster
+	case apierrors.IsForbidden(err) && old.Spec.DestinationNode != obj.Spec.DestinationNode:
+		klog.FromContext(ctx).Info("Another node has made a move in this one's name; the controller takes it away", "move", obj.Name, "node", old.Spec.DestinationNode)
+		return nil
 	}
-	return records.Error("delete CacheMigration "+name, err)
+	return records.Error("delete CacheMigration "+obj.Name, err)
 }
 
 // abandon tells the source that nobody waits any more.
@@ -383,7 +388,7 @@ func (d *Destination) Ended(ctx context.Context, r volume.MoveRequest) (bool, er
 	if err != nil {
 		return false, records.Error("read CacheMigration "+name, err)
 	}
-	return obj.Spec.VolumeUID == r.Fence.UID && obj.Spec.PrewarmRequest == r.Request && obj.Status.Outcome != "", nil
+	return obj.Spec.VolumeUID == r.Fence.UID && obj.Spec.DestinationNode == r.Fence.Node && obj.Spec.PrewarmRequest == r.Request && obj.Status.Outcome != "", nil
 }
 
 // eventMessage is the text of the event at the end of a move.

@@ -61,6 +61,7 @@ func TestMoves(t *testing.T) {
 		"stream without a node":   testStreamWithoutNode,
 		"stream leads elsewhere":  testStreamLeadsElsewhere,
 		"no method":               testNoMethod,
+		"usurped":                 testUsurped,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // they mostly wait

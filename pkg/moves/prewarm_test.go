@@ -50,6 +50,9 @@ func testPrewarm(t *testing.T, f *fixture) {
 	other = r
 	other.Fence.UID = "another volume"
 	wantEnded(other, false)
+	other = r
+	other.Fence.Node = "node-c" // what another node has made in its name
+	wantEnded(other, false)
 
 	// The move itself, beside the object of the copy.
 	f.lessor.mu.Lock()

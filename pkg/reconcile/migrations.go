@@ -117,6 +117,9 @@ func (m *migrations) supersede(ctx context.Context, obj *v1alpha1.CacheMigration
 		return m.remove(ctx, obj, "its volume is gone, and another one has the name")
 	}
 	generation := ptr.Deref(now.Status.Generation, 0)
+	if why := usurped(obj, now); why != "" {
+		return m.remove(ctx, obj, why)
+	}
 	if generation <= obj.Spec.Generation {
 		if obj.Spec.PrewarmRequest == now.Spec.PrewarmRequest || obj.Spec.Purpose != v1alpha1.MigrationPrewarm {
 			return nil
@@ -127,6 +130,23 @@ func (m *migrations) supersede(ctx context.Context, obj *v1alpha1.CacheMigration
 	klog.FromContext(ctx).Info("Ending the migration of a volume that moved on", "owner", now.Status.OwnerNode, "generation", generation)
 	return m.moves.Finish(ctx, volume.MoveID{Name: obj.Name, UID: string(obj.UID)}, volume.MoveEnded,
 		fmt.Sprintf("the volume went on to node %s, generation %d", now.Status.OwnerNode, generation))
+}
+
+// usurped says why a migration has the name of one that is another node's to make, or "". A plugin
+// makes it for the ownership of its own node, or for the node that is to be prewarmed; the admission
+// policy knows only whose plugin it is. A record out of a backup may be older than a move that goes on.
+func usurped(obj *v1alpha1.CacheMigration, now *v1alpha1.CachedVolume) string {
+	made, want := obj.Spec.DestinationNode, now.Status.OwnerNode
+	if obj.Spec.Purpose == v1alpha1.MigrationPrewarm {
+		if obj.Spec.PrewarmRequest != now.Spec.PrewarmRequest {
+			return ""
+		}
+		want = now.Spec.PrewarmNode
+	}
+	if ptr.Deref(now.Status.Generation, 0) != obj.Spec.Generation || want == "" || made == want {
+		return ""
+	}
+	return fmt.Sprintf("it is of node %s, and the volume's is %s", made, want)
 }
 
 // remove deletes the migration that was judged, and none that has taken its name.

@@ -70,27 +70,69 @@ func (c *cluster) request(t *testing.T, id volume.ID, node, request string) {
 func (c *cluster) testSuperseded(t *testing.T) {
 	const id = "superseded"
 	c.create(t, id)
-	own := func(generation int64) {
+	own := func(node string, generation int64) {
 		t.Helper()
 		c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
-			obj.Status.OwnerNode, obj.Status.Generation = nodeA, ptr.To(generation)
+			obj.Status.OwnerNode, obj.Status.Generation = node, ptr.To(generation)
 			return nil
 		}))
 	}
-	own(2)
+	own("node-b", 2)
 	uid := string(c.load(t, id).UID)
 	m := c.migrate(t, id, uid, 2)
 	early := c.migrate(t, id, uid, 4) // the record is a restored one
 	never(t, "a migration that goes on was ended", func() bool {
 		return c.migration(t, m).Status.Outcome != "" || c.migration(t, early).Status.Outcome != ""
 	})
-	own(3)
+	own(nodeA, 3)
 	eventually(t, "the migration of the former owner ends", func() bool {
 		s := c.migration(t, m).Status
 		return s.Outcome == v1alpha1.MigrationEnded && s.OutcomeMessage == "the volume went on to node node-a, generation 3" &&
 			!s.CompletionTime.IsZero() && meta.IsStatusConditionFalse(s.Conditions, v1alpha1.ConditionCompleted)
 	})
 	never(t, "an ended migration was deleted at once", func() bool { return c.migration(t, m) == nil })
+}
+
+// testUsurped: a migration that a node has made in another one's name goes, so that its own can begin;
+// those of the owner, and of the node that is to be prewarmed, stay.
+func (c *cluster) testUsurped(t *testing.T) {
+	for name, tc := range map[string]struct {
+		owner, prewarm string
+		generation     int64
+		copies, goes   bool
+	}{
+		"of-its-owner":          {owner: "node-b", generation: 2},
+		"of-another":            {owner: "node-a", generation: 2, goes: true},
+		"before-its-time":       {owner: "node-a", generation: 1},
+		"of-nobody-now":         {generation: 2},
+		"copy-asked-for":        {owner: "node-a", prewarm: "node-b", generation: 2, copies: true},
+		"copy-asked-of-another": {owner: "node-a", prewarm: "node-c", generation: 2, copies: true, goes: true},
+	} {
+		id := volume.ID("usurped-" + name)
+		c.create(t, id)
+		c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
+			obj.Status.OwnerNode, obj.Status.Generation = tc.owner, ptr.To(tc.generation)
+			return nil
+		}))
+		if tc.prewarm != "" {
+			c.request(t, id, tc.prewarm, "r1")
+		}
+		m := &v1alpha1.CacheMigration{
+			ObjectMeta: metav1.ObjectMeta{Name: string(id) + "-2"},
+			Spec:       v1alpha1.CacheMigrationSpec{VolumeName: string(id), VolumeUID: string(c.load(t, id).UID), Generation: 2, DestinationNode: "node-b"},
+		}
+		if tc.copies {
+			m.Name += "-prewarm"
+			m.Spec.Purpose, m.Spec.PrewarmRequest = v1alpha1.MigrationPrewarm, "r1"
+			m.Spec.SourceNode, m.Spec.SourceGeneration, m.Spec.DestinationPublicKey = "node-a", 2, strings.Repeat("A", 43)+"="
+		}
+		c.must(t, c.client.Create(t.Context(), m))
+		if tc.goes {
+			eventually(t, name+": the migration goes", func() bool { return c.migration(t, m) == nil })
+			continue
+		}
+		never(t, name+": the migration went", func() bool { return c.migration(t, m) == nil })
+	}
 }
 
 func (c *cluster) testWithoutVolume(t *testing.T) {
