@@ -34,7 +34,7 @@ func snapshotTaken(ctx context.Context, w *witness) error {
 	c := w.h.BeginCopy()
 	defer c.Done()
 	done := w.beginSnapshot(ctx, name, 3000*time.Millisecond)
-	_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
+	err := kill(ctx, machine, program)
 	if err = errors.Join(err, <-done, recovered(ctx)); err != nil {
 		return err
 	}

@@ -81,12 +81,21 @@ func sourceCutOff(ctx context.Context, w *witness, from string) error {
 
 // moveEnded waits until the move is over that brought the volume to where it is.
 func (w *witness) moveEnded(ctx context.Context) error {
-	record, err := k.CachedVolume(ctx, w.Volume)
+	generation, err := w.generation(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = w.awaitMoveEnded(ctx, ptr.Deref(record.Status.Generation, 0))
+	_, err = w.awaitMoveEnded(ctx, generation)
 	return err
+}
+
+// generation is that of the volume's ownership.
+func (w *witness) generation(ctx context.Context) (int64, error) {
+	record, err := k.CachedVolume(ctx, w.Volume)
+	if err != nil {
+		return 0, err
+	}
+	return ptr.Deref(record.Status.Generation, 0), nil
 }
 
 // expanded has the volume grow by a half of what a new one has.
@@ -111,7 +120,7 @@ func sourceKilled(ctx context.Context, _ *witness, from string) error {
 func pluginKilled(ctx context.Context, w *witness, from string) error {
 	victims := [][]string{{from}, {w.node}, {from, w.node}}[w.r.IntN(3)]
 	for _, machine := range victims {
-		if _, err := k.Host.Run(ctx, machine, "kill -9 $(pidof nearflash-node)"); err != nil {
+		if err := kill(ctx, machine, "nearflash-node"); err != nil {
 			return err
 		}
 	}
@@ -163,11 +172,11 @@ func limited(ctx context.Context, w *witness, _ string) error {
 
 // streams reports whether the volume's cache is coming by stream.
 func (w *witness) streams(ctx context.Context) (bool, error) {
-	record, err := k.CachedVolume(ctx, w.Volume)
+	generation, err := w.generation(ctx)
 	if err != nil {
 		return false, err
 	}
-	cm, err := w.migration(ctx, ptr.Deref(record.Status.Generation, 0))
+	cm, err := w.migration(ctx, generation)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}

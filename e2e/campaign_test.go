@@ -211,12 +211,17 @@ func killProcess(program string) func(context.Context, *witness) error {
 		if program == "nearflash-target" {
 			machine = cluster.StorageMachine
 		}
-		_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
-		if err != nil {
+		if err := kill(ctx, machine, program); err != nil {
 			return err
 		}
 		return recovered(ctx)
 	}
+}
+
+// kill kills a program on a machine.
+func kill(ctx context.Context, machine, program string) error {
+	_, err := k.Host.Run(ctx, machine, "kill -9 $(pidof "+program+")")
+	return err
 }
 
 // again restarts the pod on a node and opens a session.
@@ -299,7 +304,7 @@ func controllerLost(ctx context.Context, w *witness) error {
 	done := make(chan error, 1)
 	go func() { done <- moved(ctx, w) }()
 	time.Sleep(time.Duration(w.r.IntN(3000)) * time.Millisecond)
-	if _, err := k.Host.Run(ctx, pod.Spec.NodeName, "kill -9 $(pidof nearflash-controller)"); err != nil {
+	if err := kill(ctx, pod.Spec.NodeName, "nearflash-controller"); err != nil {
 		<-done
 		return err
 	}

@@ -137,7 +137,7 @@ var _ = Describe("The metrics of a volume", Label("metrics", "lab"), func() {
 		before := read(30)
 
 		By("killing the plugin")
-		_, err = k.Host.Run(ctx, nodeA, `kill -9 "$(pidof nearflash-node)"`)
+		err = kill(ctx, nodeA, "nearflash-node")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.awaitMetrics(ctx, token)).To(Succeed())
 		after := read(20)

@@ -15,6 +15,9 @@ import (
 // byStream asks for a stream, whatever the nodes have.
 var byStream = map[string]string{"warmStart": "peer", "warmStartMethod": "stream"}
 
+// streamLate is in the message of a move that a pod did not wait for.
+const streamLate = "was not ready when the cache was needed"
+
 // startWarm starts a volume on node A with a warm working set, of which it returns the checksum,
 // the hit rate and the cache's own identity.
 func startWarm(ctx context.Context, spec volumeSpec) (v *vol, sum string, rate float64, cache string) {
@@ -62,7 +65,7 @@ func (v *vol) moveByStream(ctx context.Context, generation *int64, beside, warm 
 		if cm.Status.Outcome == v1alpha1.MigrationCompleted {
 			return cm
 		}
-		Expect(cm.Status.OutcomeMessage).To(ContainSubstring("was not ready when the cache was needed"))
+		Expect(cm.Status.OutcomeMessage).To(ContainSubstring(streamLate))
 		Expect(tries).To(BeNumerically("<", 4), "the stream was late each time")
 		By("moving it once more: the stream was late")
 		warm()
@@ -123,7 +126,7 @@ func (v *vol) expectStreamShown(ctx context.Context, generation int64) {
 	cm, err := v.migration(ctx, generation)
 	Expect(err).NotTo(HaveOccurred())
 	if cm.Status.Outcome != "" {
-		Expect(cm.Status.OutcomeMessage).To(ContainSubstring("was not ready when the cache was needed"))
+		Expect(cm.Status.OutcomeMessage).To(ContainSubstring(streamLate))
 		return
 	}
 	Expect(v.awaitHydrating(ctx, generation)).To(Succeed())

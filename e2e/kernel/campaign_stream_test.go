@@ -22,11 +22,14 @@ func init() {
 	disasters["dirty limit set during a stream"] = (*campaign).limitStream
 }
 
+// ofStream reports whether a kind is one with a stream.
+func ofStream(kind string) bool { return strings.Contains(kind, "stream") }
+
 // ofStreams are the kinds with a stream, which any kernel can have.
 func ofStreams() map[string]func(*campaign) {
 	kinds := map[string]func(*campaign){}
 	for kind, do := range disasters {
-		if strings.Contains(kind, "stream") {
+		if ofStream(kind) {
 			kinds[kind] = do
 		}
 	}

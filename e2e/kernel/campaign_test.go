@@ -125,7 +125,7 @@ func campaignOf(t *testing.T, of map[string]func(*campaign), otherwise uint64, b
 		t.Fatalf("left behind: %v", left)
 	}
 	for kind, c := range counts {
-		if strings.Contains(kind, "stream") && c.streamed == 0 {
+		if ofStream(kind) && c.streamed == 0 {
 			t.Errorf("%s: in none of %d a cache came by stream", kind, c.disasters)
 		}
 	}

@@ -180,8 +180,6 @@ func (v *movers) publishTo(n *node, name string) {
 
 // hydrateAll leads a hydration to its end.
 func (n *node) hydrateAll(ctx context.Context, id volume.ID) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
 	defer n.runHydrations(ctx)()
 	return n.hydrated(ctx, id)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -73,21 +74,6 @@ func TestStreamMapLost(t *testing.T) {
 	}
 }
 
-// promoting is a kernel that says of one cache that it has taken a chunk in.
-type promoting struct {
-	devmapper.Client
-	device string
-}
-
-// Status implements devmapper.Client.
-func (p promoting) Status(ctx context.Context, name string) (devmapper.CacheStatus, bool, error) {
-	st, found, err := p.Client.Status(ctx, name)
-	if name == p.device {
-		st.Promotions++
-	}
-	return st, found, err
-}
-
 // TestStreamPromoted: a level that has taken something in while it served has another map than the
 // one that was read. It is never merged.
 func TestStreamPromoted(t *testing.T) {
@@ -95,7 +81,10 @@ func TestStreamPromoted(t *testing.T) {
 		t.Run("level "+level, func(t *testing.T) {
 			l := newStreamLife(t, volume.ModeWritethrough, "")
 			l.streamUntil(bothServe)
-			l.b.UseDM(promoting{l.b.DM, "nf-" + string(volumeID) + level})
+			l.b.UseDM(devmappertest.Seen{
+				Client: l.b.DM, Device: "nf-" + string(volumeID) + level,
+				Change: func(st *devmapper.CacheStatus) { st.Promotions++ },
+			})
 			l.wantGivenUp()
 		})
 	}

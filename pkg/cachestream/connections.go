@@ -46,7 +46,7 @@ func ends(remote, local net.Addr) string { return remote.String() + " " + local.
 func (c *connections) add(conn net.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := addressOf(conn)
+	at := addressOf(conn.RemoteAddr())
 	if len(c.open) >= maxConnections || c.from[at] >= maxPerAddress {
 		return false
 	}
@@ -59,14 +59,15 @@ func (c *connections) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, ends(conn.RemoteAddr(), conn.LocalAddr()))
-	at := addressOf(conn)
+	at := addressOf(conn.RemoteAddr())
 	if c.from[at]--; c.from[at] == 0 {
 		delete(c.from, at)
 	}
 }
 
-func addressOf(conn net.Conn) netip.Addr {
-	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+// addressOf is a machine's address, the zero address if that is not known.
+func addressOf(remote net.Addr) netip.Addr {
+	if tcp, ok := remote.(*net.TCPAddr); ok {
 		return tcp.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}

@@ -123,12 +123,10 @@ func callerKey(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%w: it has no key", errToken)
 }
 
-// callerAddress is where a call's connection comes from, the zero address if that is not known.
+// callerAddress is where a call's connection comes from.
 func callerAddress(ctx context.Context) netip.Addr {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		if at, err := netip.ParseAddrPort(p.Addr.String()); err == nil {
-			return at.Addr().Unmap()
-		}
+	if p, ok := peer.FromContext(ctx); ok {
+		return addressOf(p.Addr)
 	}
 	return netip.Addr{}
 }

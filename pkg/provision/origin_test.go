@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -356,24 +355,13 @@ func testOriginBoth(t *testing.T, o *origins) {
 // testOriginKilled: a controller that dies between any two writes, of records, claims or
 // attachments, is followed by one that is asked the same, and by then no two nodes are attached.
 func testOriginKilled(t *testing.T, o *origins) {
-	var all errgroup.Group
-	all.SetLimit(6) // most of it is waiting
-	for at := range len(o.life(t.Context(), "")) {
-		for _, done := range []bool{false, true} {
-			all.Go(func() error {
-				for n := 1; done || !redundant(2*n-1); n++ {
-					id := volume.ID(fmt.Sprintf("p-killed-%d-%d-%v", at, n, done))
-					if dead, err := o.die(t.Context(), id, at, n, done); err != nil || !dead {
-						return err
-					}
-				}
-				return nil
-			})
+	csitest.Kills(len(o.life(t.Context(), "")), func(at, n int, done bool) bool {
+		dead, err := o.die(t.Context(), volume.ID(fmt.Sprintf("p-killed-%d-%d-%v", at, n, done)), at, n, done)
+		if err != nil {
+			t.Error(err)
 		}
-	}
-	if err := all.Wait(); err != nil {
-		t.Error(err)
-	}
+		return dead && err == nil
+	})
 }
 
 // life is all calls for a volume, in their order.

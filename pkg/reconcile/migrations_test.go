@@ -30,6 +30,29 @@ func (c *cluster) migrate(t *testing.T, id volume.ID, uid string, generation int
 	return m
 }
 
+// prewarm makes the migration of request r1 for node-b.
+func (c *cluster) prewarm(t *testing.T, id volume.ID, uid string, generation int64) *v1alpha1.CacheMigration {
+	t.Helper()
+	m := &v1alpha1.CacheMigration{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d-prewarm", id, generation)},
+		Spec: v1alpha1.CacheMigrationSpec{
+			VolumeName: string(id), VolumeUID: uid, Generation: generation, DestinationNode: "node-b", SourceNode: "node-a", SourceGeneration: generation,
+			Purpose: v1alpha1.MigrationPrewarm, PrewarmRequest: "r1", DestinationPublicKey: strings.Repeat("A", 43) + "=",
+		},
+	}
+	c.must(t, c.client.Create(t.Context(), m))
+	return m
+}
+
+// own gives a volume to a node.
+func (c *cluster) own(t *testing.T, id volume.ID, node string, generation int64) {
+	t.Helper()
+	c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
+		obj.Status.OwnerNode, obj.Status.Generation = node, ptr.To(generation)
+		return nil
+	}))
+}
+
 // migration reads a migration, nil if it is gone.
 func (c *cluster) migration(t *testing.T, m *v1alpha1.CacheMigration) *v1alpha1.CacheMigration {
 	t.Helper()
@@ -70,21 +93,14 @@ func (c *cluster) request(t *testing.T, id volume.ID, node, request string) {
 func (c *cluster) testSuperseded(t *testing.T) {
 	const id = "superseded"
 	c.create(t, id)
-	own := func(node string, generation int64) {
-		t.Helper()
-		c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
-			obj.Status.OwnerNode, obj.Status.Generation = node, ptr.To(generation)
-			return nil
-		}))
-	}
-	own("node-b", 2)
+	c.own(t, id, "node-b", 2)
 	uid := string(c.load(t, id).UID)
 	m := c.migrate(t, id, uid, 2)
 	early := c.migrate(t, id, uid, 4) // the record is a restored one
 	never(t, "a migration that goes on was ended", func() bool {
 		return c.migration(t, m).Status.Outcome != "" || c.migration(t, early).Status.Outcome != ""
 	})
-	own(nodeA, 3)
+	c.own(t, id, nodeA, 3)
 	eventually(t, "the migration of the former owner ends", func() bool {
 		s := c.migration(t, m).Status
 		return s.Outcome == v1alpha1.MigrationEnded && s.OutcomeMessage == "the volume went on to node node-a, generation 3" &&
@@ -110,23 +126,16 @@ func (c *cluster) testUsurped(t *testing.T) {
 	} {
 		id := volume.ID("usurped-" + name)
 		c.create(t, id)
-		c.must(t, records.UpdateStatus(t.Context(), c.client, id, func(obj *v1alpha1.CachedVolume) error {
-			obj.Status.OwnerNode, obj.Status.Generation = tc.owner, ptr.To(tc.generation)
-			return nil
-		}))
+		c.own(t, id, tc.owner, tc.generation)
 		if tc.prewarm != "" {
 			c.request(t, id, tc.prewarm, "r1")
 		}
-		m := &v1alpha1.CacheMigration{
-			ObjectMeta: metav1.ObjectMeta{Name: string(id) + "-2"},
-			Spec:       v1alpha1.CacheMigrationSpec{VolumeName: string(id), VolumeUID: string(c.load(t, id).UID), Generation: 2, DestinationNode: "node-b"},
+		var m *v1alpha1.CacheMigration
+		if uid := string(c.load(t, id).UID); tc.copies {
+			m = c.prewarm(t, id, uid, 2)
+		} else {
+			m = c.migrate(t, id, uid, 2)
 		}
-		if tc.copies {
-			m.Name += "-prewarm"
-			m.Spec.Purpose, m.Spec.PrewarmRequest = v1alpha1.MigrationPrewarm, "r1"
-			m.Spec.SourceNode, m.Spec.SourceGeneration, m.Spec.DestinationPublicKey = "node-a", 2, strings.Repeat("A", 43)+"="
-		}
-		c.must(t, c.client.Create(t.Context(), m))
 		if tc.goes {
 			eventually(t, name+": the migration goes", func() bool { return c.migration(t, m) == nil })
 			continue
@@ -169,14 +178,7 @@ func (c *cluster) testFulfilled(t *testing.T) {
 	for id, request := range map[volume.ID]string{"fulfilled": "r1", "asked-again": "r2"} {
 		c.create(t, id)
 		c.request(t, id, "node-b", request)
-		m := &v1alpha1.CacheMigration{
-			ObjectMeta: metav1.ObjectMeta{Name: string(id) + "-1-prewarm"},
-			Spec: v1alpha1.CacheMigrationSpec{
-				VolumeName: string(id), VolumeUID: string(c.load(t, id).UID), Generation: 1, DestinationNode: "node-b", SourceNode: "node-a", SourceGeneration: 1,
-				Purpose: v1alpha1.MigrationPrewarm, PrewarmRequest: "r1", DestinationPublicKey: strings.Repeat("A", 43) + "=",
-			},
-		}
-		c.must(t, c.client.Create(t.Context(), m))
+		m := c.prewarm(t, id, string(c.load(t, id).UID), 1)
 		c.complete(t, m, time.Now().Add(-2*time.Hour))
 		eventually(t, "the migration goes", func() bool { return c.migration(t, m) == nil })
 		want := request
@@ -194,14 +196,7 @@ func (c *cluster) testTakenBack(t *testing.T) {
 	const id = "taken-back"
 	c.create(t, id)
 	c.request(t, id, "node-b", "r1")
-	m := &v1alpha1.CacheMigration{
-		ObjectMeta: metav1.ObjectMeta{Name: id + "-1-prewarm"},
-		Spec: v1alpha1.CacheMigrationSpec{
-			VolumeName: id, VolumeUID: string(c.load(t, id).UID), Generation: 1, DestinationNode: "node-b", SourceNode: "node-a", SourceGeneration: 1,
-			Purpose: v1alpha1.MigrationPrewarm, PrewarmRequest: "r1", DestinationPublicKey: strings.Repeat("A", 43) + "=",
-		},
-	}
-	c.must(t, c.client.Create(t.Context(), m))
+	m := c.prewarm(t, id, string(c.load(t, id).UID), 1)
 	never(t, "a copy that is asked for was ended", func() bool { return c.migration(t, m).Status.Outcome != "" })
 	c.request(t, id, "", "")
 	eventually(t, "the copy ends", func() bool { return c.migration(t, m).Status.Outcome == v1alpha1.MigrationEnded })

@@ -1,31 +1,15 @@
 package stream
 
 import (
-	"context"
 	"errors"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/layout"
 	"github.com/nearflash/nearflash/pkg/attach/stack"
 	"github.com/nearflash/nearflash/pkg/devmapper"
+	"github.com/nearflash/nearflash/pkg/devmapper/devmappertest"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
-
-// changed is a kernel that says something else of one device.
-type changed struct {
-	devmapper.Client
-	device string
-	change func(*devmapper.CacheStatus)
-}
-
-// Status implements devmapper.Client.
-func (c changed) Status(ctx context.Context, name string) (devmapper.CacheStatus, bool, error) {
-	st, found, err := c.Client.Status(ctx, name)
-	if name == c.device {
-		c.change(&st)
-	}
-	return st, found, err
-}
 
 // TestPromotedNothing: levels are merged only if the kernel says that each that serves is as it was
 // when it began to. That nothing is promoted is proven on each kernel; this is for one that does.
@@ -52,7 +36,7 @@ func TestPromotedNothing(t *testing.T) {
 		if at == "" {
 			at, l.RestServes = layout.Top, false
 		}
-		n.Stack.DM = changed{dm, layout.Device("v", at), tc.change}
+		n.Stack.DM = devmappertest.Seen{Client: dm, Device: layout.Device("v", at), Change: tc.change}
 		switch err := n.promotedNothing(t.Context(), &n.entry, l); {
 		case tc.refused && !errors.Is(err, volume.ErrUnavailable):
 			t.Errorf("%s: merged (%v)", name, err)

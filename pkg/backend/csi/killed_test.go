@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	storagev1 "k8s.io/api/storage/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -102,23 +100,11 @@ func (f *fixture) walk(t *testing.T, id volume.ID, at, n int, done bool, after f
 	return true
 }
 
-// kills calls walk for every write of every step, behind it, and before the first: several
-// volumes at a time, since most of it is waiting. With MATRIX=whole it does so before each, which
-// differs from behind the one before by what others did in between.
+// kills is csitest.Kills, of a volume each.
 func (f *fixture) kills(steps int, walk func(id volume.ID, at, n int, done bool) (dies bool)) {
-	var all errgroup.Group
-	all.SetLimit(6)
-	whole := os.Getenv("MATRIX") == "whole"
-	for at := range steps {
-		for _, done := range []bool{false, true} {
-			all.Go(func() error {
-				for n := 1; (n == 1 || done || whole) && walk(volume.ID(fmt.Sprintf("k%d-%d-%v", at, n, done)), at, n, done); n++ {
-				}
-				return nil
-			})
-		}
-	}
-	_ = all.Wait()
+	csitest.Kills(steps, func(at, n int, done bool) bool {
+		return walk(volume.ID(fmt.Sprintf("k%d-%d-%v", at, n, done)), at, n, done)
+	})
 }
 
 // testKilled: killed between any two writes, the same order again ends right.

@@ -3,8 +3,10 @@ package csitest
 import (
 	"context"
 	"errors"
+	"os"
 	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
@@ -74,4 +76,23 @@ func (m *Mortal) write(act func() error) error {
 		return ErrKilled
 	}
 	return err
+}
+
+// Kills calls walk with a kill behind every write of every step, and before the first, until a step has
+// fewer: several at a time, since most of it is waiting. With MATRIX=whole it does so before each,
+// which differs from behind the one before by what others did in between.
+func Kills(steps int, walk func(at, n int, done bool) (dies bool)) {
+	var all errgroup.Group
+	all.SetLimit(6)
+	whole := os.Getenv("MATRIX") == "whole"
+	for at := range steps {
+		for _, done := range []bool{false, true} {
+			all.Go(func() error {
+				for n := 1; (n == 1 || done || whole) && walk(at, n, done); n++ {
+				}
+				return nil
+			})
+		}
+	}
+	_ = all.Wait()
 }
