@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -42,7 +43,7 @@ func decideRelease(f *facts) (step, error) {
 
 // decideTurn begins the release.
 func decideTurn(f *facts) (step, error) {
-	if err := refuseRecord(f.record); err != nil {
+	if err := errors.Join(refuseRecord(f.record), refuseLost(f)); err != nil {
 		return step{}, err
 	}
 	// A claim that leads elsewhere, and the pods with it, are no business of the volume's.
@@ -67,6 +68,9 @@ func onFront(f *facts) bool {
 // somebody may make at once.
 func decideTakeAway(f *facts) (step, error) {
 	pv := f.front
+	if err := refuseLost(f); err != nil {
+		return step{}, err
+	}
 	switch {
 	case pv != nil && !kept(pv):
 		return step{kind: keep, volume: pv}, nil
@@ -80,10 +84,18 @@ func decideTakeAway(f *facts) (step, error) {
 		return waitUntil("claim %s is gone%s", f.claim.Name, heldBy(f))
 	case pv != nil:
 		return waitUntil("PersistentVolume %s is gone; its finalizers are %s", pv.Name, strings.Join(pv.Finalizers, ", "))
-	case f.record != nil:
-		return waitUntil("the controller has ended CachedVolume %s%s", f.record.Name, inUse(f.record))
 	}
-	return waitUntil("the controller has given claim %s/%s back", f.inner.Namespace, f.inner.Name)
+	return waitUntil("the controller has ended CachedVolume %s%s", f.record.Name, inUse(f.record))
+}
+
+// refuseLost refuses to go on with a volume whose record was lost: the controller deletes the origin's
+// claim before the record, so that one without the other says that nobody knows who had the volume.
+func refuseLost(f *facts) error {
+	if f.record != nil || f.inner == nil {
+		return nil
+	}
+	return fmt.Errorf("there is no CachedVolume %s, though claim %s/%s of its origin is there, so that nobody knows which node may hold unflushed writes: restore the CachedVolume from a backup (docs/how-to/recover-a-lost-cluster.md, Volumes over other drivers)",
+		f.journal.front(), f.inner.Namespace, f.inner.Name)
 }
 
 // inUse says why a record stays, for the end of a sentence.

@@ -58,15 +58,16 @@ func (s *Service) deleteJudged(ctx context.Context, id volume.ID, at place, stil
 	if err != nil {
 		return err
 	}
-	if !still(obj) {
-		return fmt.Errorf("%w: volume %s is in use again", volume.ErrBusy, id)
-	}
 	// By the record as it was read: knowOwner may say of it that nobody has the volume.
 	if err := unused(obj); err != nil {
 		return err
 	}
 	if err := s.knowOwner(ctx, obj, access); err != nil {
 		return err
+	}
+	// By what knowOwner has made of it: an owner of whom the record did not know may hold writes.
+	if !still(obj) {
+		return fmt.Errorf("%w: volume %s is in use again, or may have unflushed writes", volume.ErrBusy, id)
 	}
 	if err := s.markDeleting(ctx, obj); err != nil {
 		return err
