@@ -113,21 +113,36 @@ type ISCSISource struct {
 	LUN *int32 `json:"lun,omitempty"`
 }
 
+// WithoutFence is a consent to two nodes that write to one volume.
+// +kubebuilder:validation:Enum=AcceptTwoWriters
+type WithoutFence string
+
+// WithoutFenceAcceptTwoWriters is that consent.
+const WithoutFenceAcceptTwoWriters WithoutFence = "AcceptTwoWriters"
+
 // OriginSource is a volume of another CSI driver that the cache lies over.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.storageClassName) != has(self.persistentVolumeName)",message="exactly one of storageClassName and persistentVolumeName must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.storageClassName) == has(oldSelf.storageClassName)",message="origin cannot be changed but for withoutFence"
 type OriginSource struct {
 	// storageClassName is the class of the claim that was made for the volume.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="origin cannot be changed but for withoutFence"
 	StorageClassName string `json:"storageClassName,omitempty"`
 
 	// persistentVolumeName is a volume that was there before.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="origin cannot be changed but for withoutFence"
 	PersistentVolumeName string `json:"persistentVolumeName,omitempty"`
+
+	// withoutFence consents to cacheMode writeback over a driver whose detach keeps no lost node from
+	// writing. It may be changed.
+	// +optional
+	WithoutFence WithoutFence `json:"withoutFence,omitempty"`
 }
 
 // CachedVolumeSpec is what the StorageClass or the PersistentVolume asked for.
@@ -139,7 +154,7 @@ type OriginSource struct {
 // +kubebuilder:validation:XValidation:rule="self.backend == oldSelf.backend",message="backend cannot be changed"
 // +kubebuilder:validation:XValidation:rule="(self.backend == 'csi') == has(self.origin)",message="origin goes with backend csi"
 // +kubebuilder:validation:XValidation:rule="self.backend != 'csi' || !(has(self.static) || has(self.provisioning))",message="static and provisioning do not go with backend csi"
-// +kubebuilder:validation:XValidation:rule="has(self.origin) == has(oldSelf.origin) && (!has(self.origin) || self.origin == oldSelf.origin)",message="origin cannot be changed"
+// +kubebuilder:validation:XValidation:rule="has(self.origin) == has(oldSelf.origin)",message="origin cannot be changed"
 // +kubebuilder:validation:XValidation:rule="has(self.parent) == has(oldSelf.parent) && (!has(self.parent) || self.parent == oldSelf.parent)",message="parent cannot be changed"
 // +kubebuilder:validation:XValidation:rule="!(has(self.parent) && has(self.static))",message="parent does not go with static"
 // +kubebuilder:validation:XValidation:rule="has(self.static) == has(oldSelf.static) && (!has(self.static) || self.static == oldSelf.static)",message="static cannot be changed"

@@ -253,7 +253,13 @@ func testChange(t *testing.T, c client.Client) {
 		"unknown backend": {of: static, change: func(s *v1alpha1.CachedVolumeSpec) { s.Backend = "nvme" }, want: `[spec.backend: Unsupported value: "nvme": supported values: "iscsi", "csi"` + unchecked},
 		"backend": {of: bare, change: func(s *v1alpha1.CachedVolumeSpec) { *s = *over("a", "").Spec.DeepCopy() },
 			want: "[spec: Invalid value: backend cannot be changed, spec: Invalid value: origin cannot be changed]"},
-		"another origin":  {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin.StorageClassName = "b" }, want: "spec: Invalid value: origin cannot be changed"},
+		"another origin": {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin.StorageClassName = "b" }, want: `spec.origin.storageClassName: Invalid value: "b": origin cannot be changed but for withoutFence`},
+		"a PersistentVolume": {
+			of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { *s.Origin = v1alpha1.OriginSource{PersistentVolumeName: "pv"} },
+			want: "spec.origin: Invalid value: origin cannot be changed but for withoutFence",
+		},
+		"a consent":       {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin.WithoutFence = "AcceptTwoWriters" }},
+		"another consent": {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin.WithoutFence = "yes" }, want: `[spec.origin.withoutFence: Unsupported value: "yes": supported values: "AcceptTwoWriters"` + unchecked},
 		"the same origin": {of: origin, change: func(s *v1alpha1.CachedVolumeSpec) { s.Origin = &v1alpha1.OriginSource{StorageClassName: "a"} }},
 	}
 	for name, tc := range tests {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // problems collects all that is in the way, so that its reader learns of it at once.
@@ -57,7 +58,8 @@ func refuseClaim(f *facts, w Want) error {
 	if f.class != nil {
 		refuseParameters(&p, "parameter of StorageClass "+f.class.Name, pv.Spec.CSI.Driver, f.class.Parameters)
 	}
-	refuseDriver(&p, f.driver, w)
+	refuseDriver(&p, f.driver)
+	refuseFence(&p, pv.Spec.CSI.Driver, f.driver, w)
 	if f.self == nil {
 		p.add("there is no CSIDriver %s: install nearflash, with origins.enabled, before", driverName)
 	}
@@ -177,16 +179,23 @@ func refuseParameters(p *problems, what, driver string, params map[string]string
 }
 
 // refuseDriver judges what Kubernetes does for the pods of the driver alone.
-func refuseDriver(p *problems, d *storagev1.CSIDriver, w Want) {
+func refuseDriver(p *problems, d *storagev1.CSIDriver) {
 	if d == nil {
 		return
 	}
 	if ptr.Deref(d.Spec.RequiresRepublish, false) || len(d.Spec.TokenRequests) > 0 {
 		p.add("CSIDriver %s asks for tokens of pods (tokenRequests, requiresRepublish), and an origin has no pod; accepted are drivers without", d.Name)
 	}
-	if !ptr.Deref(d.Spec.AttachRequired, true) && w.Attributes["cacheMode"] == string(v1alpha1.CacheModeWriteback) {
-		p.add("cacheMode writeback: driver %s attaches nothing (attachRequired false), so that nothing fences a lost node; accepted are none, writethrough", d.Name)
+}
+
+// refuseFence is what the controller does when a volume is first published (checkFence).
+func refuseFence(p *problems, driver string, d *storagev1.CSIDriver, w Want) {
+	attaches := d == nil || ptr.Deref(d.Spec.AttachRequired, true)
+	if attaches && !volume.EmptyDetach(driver) || w.Attributes["cacheMode"] != string(v1alpha1.CacheModeWriteback) ||
+		w.Attributes["withoutFence"] == volume.AcceptTwoWriters {
+		return
 	}
+	p.add("cacheMode writeback: a detach by driver %s keeps no lost node from writing; accepted are none, writethrough, or withoutFence %s", driver, volume.AcceptTwoWriters)
 }
 
 // refuseUse reports who uses the claim, or is about to.

@@ -37,7 +37,7 @@ func (a *Attacher) connect(ctx context.Context, s *staging) (stack.Origin, error
 // unfenced says why a volume is never writeback whose origin nothing fences: the controller refuses
 // that mode, but for a record that somebody has changed meanwhile.
 func unfenced(src volume.Source) string {
-	return src.Server() + " attaches nothing, so that nothing keeps a lost node from writing: writes go through"
+	return src.Server() + " has no detach that keeps a lost node from writing, and spec.origin.withoutFence of the CachedVolume does not accept that: writes go through"
 }
 
 // leaveOrigin ends the session of a stage that fails, while the hydration may journal the entry.

@@ -14,6 +14,7 @@ import (
 const (
 	keyBackend         = "backend"
 	keyOriginClass     = "originStorageClass"
+	keyWithoutFence    = "withoutFence"
 	keyFSType          = "fsType"
 	keyProvisioning    = "provisioning"
 	keyCacheMode       = "cacheMode"
@@ -60,7 +61,7 @@ const (
 // classParameters are the accepted keys of a StorageClass, in the order of the
 // documentation.
 var classParameters = []string{
-	keyBackend, keyOriginClass, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyBackend, keyOriginClass, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyProvisioning,
 }
 
@@ -100,9 +101,17 @@ func parseOrigin(p *problems, params map[string]string) *volume.Origin {
 		if v := params[keyProvisioning]; v != "" {
 			p.add(keyProvisioning, "%q contradicts %s %s: how the volume is allocated, StorageClass %s says; leave it out", v, keyBackend, backendCSI, name)
 		}
-		return &volume.Origin{StorageClass: name}
+		return &volume.Origin{StorageClass: name, AcceptTwoWriters: parseWithoutFence(p, params)}
+	}
+	if v := params[keyWithoutFence]; kind != backendCSI && v != "" {
+		p.add(keyWithoutFence, "%q goes with %s %s only, and %s is %s; leave it out", v, keyBackend, backendCSI, keyBackend, kind)
 	}
 	return nil
+}
+
+// parseWithoutFence reads the consent to unflushed writes over a driver that fences nobody.
+func parseWithoutFence(p *problems, params map[string]string) bool {
+	return p.oneOf(keyWithoutFence, params[keyWithoutFence], "", volume.AcceptTwoWriters) == volume.AcceptTwoWriters
 }
 
 // parseCache reads the parameters of the cache.

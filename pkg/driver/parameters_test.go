@@ -74,6 +74,15 @@ func TestParseClass(t *testing.T) {
 				Origin: &volume.Origin{StorageClass: "premium-rwo"},
 			}},
 		},
+		"without a fence": {
+			params: map[string]string{"backend": "csi", "originStorageClass": "rbd", "withoutFence": "AcceptTwoWriters", "cacheMode": "writeback", "acceptDirtyLoss": "node-loss"},
+			want: class{Spec: volume.Spec{
+				Mode: volume.ModeWriteback, Cache: volume.Size{Percent: 10}, AcceptNodeLoss: true, WarmStart: fromPeer(),
+				Origin: &volume.Origin{StorageClass: "rbd", AcceptTwoWriters: true},
+			}},
+		},
+		"another consent":      {params: map[string]string{"backend": "csi", "originStorageClass": "rbd", "withoutFence": "true"}, wantErr: []string{"parameter withoutFence", `"true" is not accepted; accepted are AcceptTwoWriters`}},
+		"consent without csi":  {params: map[string]string{"withoutFence": "AcceptTwoWriters"}, wantErr: []string{"parameter withoutFence", "backend csi only", "backend is iscsi"}},
 		"csi without a class":  {params: map[string]string{"backend": "csi"}, wantErr: []string{"parameter originStorageClass", `""`, "backend csi needs", "StorageClass"}},
 		"csi of a bad class":   {params: map[string]string{"backend": "csi", "originStorageClass": "Premium"}, wantErr: []string{"originStorageClass", `"Premium" is not accepted`}},
 		"class without csi":    {params: map[string]string{"originStorageClass": "premium-rwo"}, wantErr: []string{"originStorageClass", `"premium-rwo"`, "backend csi only", "backend is iscsi"}},

@@ -31,7 +31,7 @@ const (
 
 // staticAttributes are the accepted volumeAttributes of a static volume.
 var staticAttributes = []string{
-	keyPortals, keyIQN, keyLUN, keyBackend, keyOriginPV, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
+	keyPortals, keyIQN, keyLUN, keyBackend, keyOriginPV, keyWithoutFence, keyCacheMode, keyCacheSize, keyMaxCacheSize, keyChunkSize, keyAcceptDirtyLoss, keyMaxDirtyBytes, keyMaxDirtyAge,
 	keyWarmStart, keyWarmStartMethod, keyWarmStartBandwidth, keyWarmStartDeadline, keyFSType, keyFormat, keyNoReservations, keyAdopt,
 }
 
@@ -103,6 +103,9 @@ func parseStatic(p *problems, attributes map[string]string) *volume.ISCSI {
 	if v, ok := attributes[keyOriginPV]; ok {
 		p.add(keyOriginPV, "%q goes with %s %s only, and %s is %s; leave one of them out", v, keyBackend, backendCSI, keyBackend, backendISCSI)
 	}
+	if v, ok := attributes[keyWithoutFence]; ok {
+		p.add(keyWithoutFence, "%q goes with %s %s only; a LUN has %s", v, keyBackend, backendCSI, keyNoReservations)
+	}
 	p.oneOf(keyNoReservations, attributes[keyNoReservations], "", volume.AcceptTwoWriters)
 	return &volume.ISCSI{
 		Portals: parsePortals(p, attributes[keyPortals]),
@@ -123,7 +126,7 @@ func parseOriginPV(p *problems, attributes map[string]string) *volume.Origin {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		p.add(keyOriginPV, "%q is not accepted; accepted is the name of a PersistentVolume of another CSI driver with volumeMode Block", name)
 	}
-	return &volume.Origin{PV: name}
+	return &volume.Origin{PV: name, AcceptTwoWriters: parseWithoutFence(p, attributes)}
 }
 
 // parseAdopted reads what the record of a volume is to be made of if it was lost.

@@ -163,6 +163,8 @@ func TestVolumeContextOrigin(t *testing.T) {
 			attributes: map[string]string{"backend": "iscsi", "originPersistentVolume": "pv-1"},
 			wantErr:    `volumeAttribute originPersistentVolume: "pv-1" goes with backend csi only, and backend is iscsi`,
 		},
+		"no fence":     {attributes: map[string]string{"originPersistentVolume": "pv-1", "withoutFence": "AcceptTwoWriters"}},
+		"not so":       {attributes: map[string]string{"originPersistentVolume": "pv-1", "withoutFence": "yes"}, wantErr: `volumeAttribute withoutFence: "yes" is not accepted; accepted are AcceptTwoWriters`},
 		"mistyped":     {attributes: map[string]string{"originPersistentVolume": "PV_1"}, wantErr: `volumeAttribute originPersistentVolume: "PV_1" is not accepted; accepted is the name of a PersistentVolume`},
 		"kind alone":   {attributes: map[string]string{"backend": "csi"}, wantErr: `volumeAttribute backend: "csi" is for a static volume, which also has portals and iqn, or originPersistentVolume`},
 		"unknown kind": {attributes: map[string]string{"backend": "nvme", "originPersistentVolume": "pv-1"}, wantErr: `volumeAttribute backend: "nvme" is not accepted; accepted are iscsi, csi`},
@@ -178,7 +180,7 @@ func TestVolumeContextOrigin(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || spec.Static != nil || spec.Origin == nil || *spec.Origin != (volume.Origin{PV: "pv-1"}) || !spec.IsStatic() {
+			if err != nil || spec.Static != nil || spec.Origin == nil || *spec.Origin != (volume.Origin{PV: "pv-1", AcceptTwoWriters: tc.attributes["withoutFence"] != ""}) || !spec.IsStatic() {
 				t.Errorf("%+v, %v", spec, err)
 			}
 		})

@@ -31,7 +31,7 @@ var notOfCache = []string{"backend", "originStorageClass", "provisioning", "fsTy
 type adoptOptions struct {
 	adopting
 
-	mode, size, acceptLoss, class, fsType string
+	mode, size, acceptLoss, withoutFence, class, fsType string
 }
 
 func newAdopt(f *Factory) *cobra.Command {
@@ -60,10 +60,11 @@ mode writethrough. While a claim is adopted, deleting it deletes no data.`,
 	fs.StringVar(&o.mode, "cache-mode", "", "How writes pass through the cache: "+strings.Join(modes, ", ")+".")
 	fs.StringVar(&o.size, "cache-size", "", "Size of the cache: a quantity of bytes (10Gi), or a percentage of the volume (10%).")
 	fs.StringVar(&o.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
+	fs.StringVar(&o.withoutFence, "without-fence", "", "The consent that writeback needs over a driver whose detach keeps no lost node from writing: "+domain.AcceptTwoWriters+".")
 	fs.StringVar(&o.class, "storage-class", "", "A StorageClass of nearflash whose parameters of the cache are taken; the other flags go before them.")
 	fs.StringVar(&o.fsType, "fs-type", "", "The filesystem on a volume whose PersistentVolume names none: "+strings.Join(adopt.FSTypes, ", ")+". Nothing is formatted.")
 	o.addFlags(cmd)
-	for flag, words := range map[string][]string{"cache-mode": modes, "accept-dirty-loss": {string(v1alpha1.DirtyLossNodeLoss)}, "fs-type": adopt.FSTypes} {
+	for flag, words := range map[string][]string{"cache-mode": modes, "accept-dirty-loss": {string(v1alpha1.DirtyLossNodeLoss)}, "without-fence": {domain.AcceptTwoWriters}, "fs-type": adopt.FSTypes} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	return cmd
@@ -128,7 +129,7 @@ func (o *adoptOptions) want(ctx context.Context) (adopt.Want, error) {
 		maps.Copy(w.Attributes, class.Parameters)
 		maps.DeleteFunc(w.Attributes, func(k, _ string) bool { return slices.Contains(notOfCache, k) || strings.Contains(k, "/") })
 	}
-	for key, value := range map[string]string{parameterMode: o.mode, parameterSize: o.size, parameterAcceptLoss: o.acceptLoss} {
+	for key, value := range map[string]string{parameterMode: o.mode, parameterSize: o.size, parameterAcceptLoss: o.acceptLoss, "withoutFence": o.withoutFence} {
 		if value != "" {
 			w.Attributes[key] = value
 		}

@@ -30,7 +30,7 @@ func checkClasses(d *diagnosis, f *clusterFacts) {
 // classParameters are the parameters of docs/reference/storageclass.md with the
 // values that are enumerated there.
 var classParameters = map[string][]string{
-	"backend": {"iscsi", "csi"}, "originStorageClass": nil, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
+	"backend": {"iscsi", "csi"}, "originStorageClass": nil, "withoutFence": {domain.AcceptTwoWriters}, "cacheMode": modes, "acceptDirtyLoss": {"none", "node-loss"}, "fsType": {"ext4", "xfs"}, "provisioning": {"thin", "thick"},
 	"warmStart": {"peer", "origin", "off"}, "warmStartMethod": {"auto", "clone", "stream"},
 	"cacheSize": nil, "maxCacheSize": nil, "chunkSize": nil, "maxDirtyBytes": nil, "maxDirtyAge": nil, "warmStartBandwidth": nil, "warmStartDeadline": nil,
 }
@@ -73,6 +73,9 @@ func classProblems(params map[string]string) []string {
 	}
 	if !csi && origin != "" {
 		out = append(out, "originStorageClass is for backend csi only")
+	}
+	if !csi && params["withoutFence"] != "" {
+		out = append(out, "withoutFence is for backend csi only")
 	}
 	if csi && params["provisioning"] != "" {
 		out = append(out, "backend csi takes no provisioning")

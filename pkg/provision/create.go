@@ -145,6 +145,9 @@ func sameSpec(obj *v1alpha1.CachedVolume, want volume.Spec, kind error) error {
 	}
 	if want.IsStatic() && want.Origin != nil {
 		want.CapacityBytes = have.CapacityBytes // it may have been expanded
+		origin := *want.Origin
+		origin.AcceptTwoWriters = have.Origin != nil && have.Origin.AcceptTwoWriters
+		want.Origin = &origin
 	}
 	if field := records.Difference(have, want); field != "" {
 		return fmt.Errorf("%w: volume %s was made with another %s", kind, obj.Name, field)

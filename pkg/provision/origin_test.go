@@ -245,11 +245,43 @@ func testOriginUnfenced(t *testing.T, o *origins) {
 	})
 	wantError(t, err, volume.ErrInvalid)
 	for i, node := range []string{"a", "b"} {
-		if _, err := o.svc.Publish(t.Context(), o.id, o.cluster.Node(node), nil, nil); err != nil {
-			t.Fatal(err)
+		p, err := o.svc.Publish(t.Context(), o.id, o.cluster.Node(node), nil, nil)
+		if err != nil || p.Source.Fenced() {
+			t.Fatalf("published with %+v, %v", p.Source.CSI, err)
 		}
 		o.wantOwner(t, o.cluster.Node(node), int64(i+1), true)
 		o.unpublish(t, o.cluster.Node(node))
+	}
+	// A volume of before, which nobody had to consent to, is published all the same.
+	writeback := func(obj *v1alpha1.CachedVolume) error {
+		obj.Spec.CacheMode, obj.Spec.AcceptDirtyLoss = v1alpha1.CacheModeWriteback, v1alpha1.DirtyLossNodeLoss
+		return nil
+	}
+	if err := records.UpdateObject(t.Context(), o.client, o.id, writeback); err != nil {
+		t.Fatal(err)
+	}
+	b := o.cluster.Node("b")
+	if p, err := o.svc.Publish(t.Context(), o.id, b, nil, nil); err != nil || p.Source.Fenced() {
+		t.Fatalf("published with %+v, %v", p.Source.CSI, err)
+	}
+	consent := func(obj *v1alpha1.CachedVolume) error {
+		obj.Spec.Origin.WithoutFence = v1alpha1.WithoutFenceAcceptTwoWriters
+		return nil
+	}
+	if err := records.UpdateObject(t.Context(), o.client, o.id, consent); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := o.svc.Publish(t.Context(), o.id, b, nil, nil); err != nil || !p.Source.Fenced() {
+		t.Fatalf("published with %+v, %v", p.Source.CSI, err)
+	}
+	o.unpublish(t, b)
+	if err := o.svc.Delete(t.Context(), o.id); err != nil {
+		t.Fatal(err)
+	}
+	consented := o.spec()
+	consented.Origin.AcceptTwoWriters = true
+	if _, err := o.svc.Create(t.Context(), o.id, consented); err != nil {
+		t.Fatal(err)
 	}
 }
 

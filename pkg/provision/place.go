@@ -20,8 +20,8 @@ import (
 // it.
 type Origins interface {
 	backend.Backend
-	// Fenced reports whether the end of an admission keeps a node out of a volume. Errors:
-	// ErrInvalid, ErrUnavailable.
+	// Fenced reports whether the end of an admission keeps a node out of a volume, which Export does
+	// not say. Errors: ErrInvalid, ErrUnavailable.
 	Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error)
 }
 
@@ -174,10 +174,18 @@ func (s *Service) checkFence(ctx context.Context, id volume.ID, spec volume.Spec
 	if spec.Origin == nil || spec.Mode != volume.ModeWriteback || s.origins == nil {
 		return nil
 	}
-	fenced, err := s.origins.Fenced(ctx, id, *spec.Origin)
+	fenced, err := s.fenced(ctx, id, *spec.Origin)
 	if err == nil && !fenced {
-		err = fmt.Errorf("%w: cacheMode %s over a driver that attaches nothing (CSIDriver spec.attachRequired false): nothing keeps a lost node from writing to volume %s; accepted are %s and %s",
-			volume.ErrInvalid, volume.ModeWriteback, id, volume.ModeWritethrough, volume.ModeNone)
+		err = fmt.Errorf("%w: cacheMode %s over a driver whose detach keeps no lost node from writing to volume %s (CSIDriver spec.attachRequired false, or ceph-csi's RBD); accepted are %s and %s, or withoutFence %s",
+			volume.ErrInvalid, volume.ModeWriteback, id, volume.ModeWritethrough, volume.ModeNone, volume.AcceptTwoWriters)
 	}
 	return err
+}
+
+// fenced reports whether the end of an admission keeps a node out, or it was consented to that it does not.
+func (s *Service) fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error) {
+	if o.AcceptTwoWriters {
+		return true, nil
+	}
+	return s.origins.Fenced(ctx, id, o)
 }

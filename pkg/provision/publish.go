@@ -84,8 +84,12 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if err != nil {
 		return volume.Publication{}, err
 	}
-	if err := s.checkFence(ctx, id, spec); err != nil {
-		return volume.Publication{}, err
+	// Of one that had an owner the node makes writes go through (volume.CSISource.NoFence): what is
+	// unflushed of before would be out of reach.
+	if ptr.Deref(obj.Status.Generation, 0) == 0 {
+		if err := s.checkFence(ctx, id, spec); err != nil {
+			return volume.Publication{}, err
+		}
 	}
 	if records.IsStatic(obj) {
 		storage, err := s.storage(withOrigin, volume.ErrUnavailable)
@@ -102,9 +106,16 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
+	fenced, err := s.fenced(ctx, id, *spec.Origin)
+	if err != nil {
+		return volume.Publication{}, err
+	}
 	pub, err := s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, account{}, formatBlank || !records.IsStatic(obj))
 	if errors.Is(err, volume.ErrNoSpace) {
 		s.giveBack(ctx, id, node)
+	}
+	if pub.Source.CSI != nil {
+		pub.Source.CSI.NoFence = !fenced
 	}
 	return pub, err
 }

@@ -57,6 +57,9 @@ func toObjectSpec(spec volume.Spec) v1alpha1.CachedVolumeSpec {
 	if spec.Origin != nil {
 		out.Backend = BackendCSI
 		out.Origin = &v1alpha1.OriginSource{StorageClassName: spec.Origin.StorageClass, PersistentVolumeName: spec.Origin.PV}
+		if spec.Origin.AcceptTwoWriters {
+			out.Origin.WithoutFence = v1alpha1.WithoutFenceAcceptTwoWriters
+		}
 	}
 	out.Parent = objectParent(spec.Parent)
 	if spec.AcceptNodeLoss {
@@ -103,7 +106,10 @@ func Spec(obj *v1alpha1.CachedVolume) (volume.Spec, error) {
 		out.Static = &volume.ISCSI{Portals: slices.Clone(in.Static.Portals), IQN: in.Static.IQN, LUN: int(ptr.Deref(in.Static.LUN, 0))}
 	}
 	if in.Origin != nil {
-		out.Origin = &volume.Origin{StorageClass: in.Origin.StorageClassName, PV: in.Origin.PersistentVolumeName}
+		out.Origin = &volume.Origin{
+			StorageClass: in.Origin.StorageClassName, PV: in.Origin.PersistentVolumeName,
+			AcceptTwoWriters: in.Origin.WithoutFence == v1alpha1.WithoutFenceAcceptTwoWriters,
+		}
 	}
 	if out.Parent, err = parent(in.Parent); err != nil {
 		return volume.Spec{}, fmt.Errorf("spec.parent of CachedVolume %s: %w", obj.Name, err)

@@ -39,6 +39,17 @@ func TestSourceSame(t *testing.T) {
 	}
 }
 
+func TestEmptyDetach(t *testing.T) {
+	for driver, want := range map[string]bool{
+		"rbd.csi.ceph.com": true, "rook-ceph.rbd.csi.ceph.com": true,
+		"myrbd.csi.ceph.com": false, "cephfs.csi.ceph.com": false, "ebs.csi.aws.com": false, "": false,
+	} {
+		if got := volume.EmptyDetach(driver); got != want {
+			t.Errorf("%s: %v", driver, got)
+		}
+	}
+}
+
 func TestSourceFenced(t *testing.T) {
 	for want, s := range map[bool]volume.Source{
 		true:  {CSI: &volume.CSISource{Driver: "d"}},

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"strings"
 )
 
 // ID names a volume. It is the CSI volume_id, the name of the CachedVolume
@@ -93,6 +94,16 @@ func (s Source) Same(other Source) bool {
 		s.CSI.Admission == other.CSI.Admission
 }
 
+// rbd is ceph-csi's driver of RBD, which Rook calls NAMESPACE.rbd.csi.ceph.com.
+const rbd = "rbd.csi.ceph.com"
+
+// EmptyDetach reports whether a driver is known to answer to attach and detach without doing
+// anything, although its CSIDriver has attachRequired: what Kubernetes takes for detached may be
+// written to still.
+func EmptyDetach(driver string) bool {
+	return driver == rbd || strings.HasSuffix(driver, "."+rbd)
+}
+
 // CSISource is a volume of another CSI driver that is attached to a node, as that driver's node
 // plugin is to be asked for it. Nothing of it is secret.
 type CSISource struct {
@@ -105,7 +116,8 @@ type CSISource struct {
 	// Admission is the UID of the VolumeAttachment; of a driver that attaches nothing, it names the
 	// generation.
 	Admission string `json:"admission"`
-	// NoFence says that the driver attaches nothing: the end of an admission keeps nobody out.
+	// NoFence says that the end of an admission keeps nobody out, and that nobody has consented to
+	// that.
 	NoFence bool `json:"noFence,omitempty"`
 	// Attributes are the volume_context, Attachment is the publish_context.
 	Attributes map[string]string `json:"attributes,omitempty"`
@@ -175,6 +187,8 @@ type Origin struct {
 	StorageClass string
 	// PV is the PersistentVolume of one that is there.
 	PV string
+	// AcceptTwoWriters is the consent to unflushed writes over a driver that fences nobody.
+	AcceptTwoWriters bool
 }
 
 // Spec is what the creator of a volume asked for, after validation.

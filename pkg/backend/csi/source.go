@@ -68,9 +68,17 @@ func (b *Backend) attaches(ctx context.Context, driver string) (bool, error) {
 	return ptr.Deref(object.Spec.AttachRequired, true), err
 }
 
+// fences reports whether a detach by a driver keeps a node out.
+func (b *Backend) fences(ctx context.Context, driver string) (bool, error) {
+	if volume.EmptyDetach(driver) {
+		return false, nil
+	}
+	return b.attaches(ctx, driver)
+}
+
 // Fenced reports whether the end of an admission keeps the node out: whether the driver of
 // the volume, or of the origin that it is to be made of, has something that is detached
-// (CSIDriver spec.attachRequired). Errors: ErrInvalid if the class or the PersistentVolume is
+// (CSIDriver spec.attachRequired), and does detach it. Errors: ErrInvalid if the class or the PersistentVolume is
 // not there or cannot be an origin; ErrUnavailable.
 func (b *Backend) Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error) {
 	f, err := b.look(ctx, id)
@@ -88,13 +96,13 @@ func (b *Backend) Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bo
 		if err != nil {
 			return false, err
 		}
-		return b.attaches(ctx, class.Provisioner)
+		return b.fences(ctx, class.Provisioner)
 	}
 	src, err := source(ctx, pv)
 	if err != nil {
 		return false, err
 	}
-	return b.attaches(ctx, src.Driver)
+	return b.fences(ctx, src.Driver)
 }
 
 // origin returns a PersistentVolume that is there. Errors: ErrInvalid if it is not.
