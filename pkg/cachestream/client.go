@@ -90,22 +90,28 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), wanted: w, next: wantedFrom(w.Skip, w.From)}
 	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
 		a.begin()
-		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip})
+		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip, Together: true})
 		if err != nil {
 			return err
 		}
 		err = receive(stream, s, func(r *streampb.ChunksReply) error {
-			whole, err := a.add(r)
-			if err != nil || !whole {
-				return err
+			pieces, err := a.pieces(r)
+			for _, p := range pieces {
+				whole, err := a.add(p)
+				if err != nil {
+					return err
+				}
+				if !whole {
+					continue
+				}
+				s.pause() // the time that each takes is not the source's
+				if err := each(a.next, a.block, a.buf); err != nil {
+					return callerError{err}
+				}
+				a.taken()
+				s.heard()
 			}
-			s.pause() // the time that each takes is not the source's
-			if err := each(a.next, a.block, a.buf); err != nil {
-				return callerError{err}
-			}
-			a.taken()
-			s.heard()
-			return nil
+			return err
 		})
 		if err != nil {
 			return err

@@ -16,7 +16,7 @@ const (
 	// MaxChunkBytes is the largest chunk that is sent: it is held in memory whole on both
 	// sides. Caches of up to 64 TiB have smaller ones.
 	MaxChunkBytes = 64 << 20
-	// MaxPieceBytes is the most of a chunk that one message has.
+	// MaxPieceBytes is the most of chunks that one message has.
 	MaxPieceBytes = 1 << 20
 	// runBytes is how much of chunks that lie side by side is read at once, in bytes; a larger
 	// chunk is read by itself.

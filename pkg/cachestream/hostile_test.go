@@ -126,7 +126,16 @@ func piece(number uint32, offset, n int, change func(*streampb.Piece)) *streampb
 	if change != nil {
 		change(p)
 	}
-	return &streampb.ChunksReply{Piece: p}
+	return &streampb.ChunksReply{Pieces: []*streampb.Piece{p}}
+}
+
+// together is one reply with the pieces of several.
+func together(replies ...*streampb.ChunksReply) *streampb.ChunksReply {
+	out := &streampb.ChunksReply{}
+	for _, r := range replies {
+		out.Pieces = append(out.Pieces, r.GetPieces()...)
+	}
+	return out
 }
 
 func TestLyingChunks(t *testing.T) {
@@ -140,7 +149,7 @@ func TestLyingChunks(t *testing.T) {
 	}{
 		"nothing":                 {nil, 0},
 		"no geometry":             {[]*streampb.ChunksReply{whole(0), whole(1)}, 0},
-		"geometry and piece":      {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Piece: whole(0).GetPiece()}, whole(1)}, 0},
+		"geometry and piece":      {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Pieces: whole(0).GetPieces()}, whole(1)}, 0},
 		"geometry twice":          {[]*streampb.ChunksReply{begin, begin}, 0},
 		"another chunk size":      {[]*streampb.ChunksReply{{Geometry: geometry(2*sectors, 2)}}, 0},
 		"too many announced":      {[]*streampb.ChunksReply{{Geometry: geometry(sectors, volume.MaxExportedChunks+1)}}, 0},
@@ -148,6 +157,11 @@ func TestLyingChunks(t *testing.T) {
 		"wrong checksum":          {[]*streampb.ChunksReply{begin, whole(0), piece(1, 0, chunk, func(p *streampb.Piece) { p.Crc32C++ })}, 1},
 		"wrong data":              {[]*streampb.ChunksReply{begin, piece(0, 0, chunk, func(p *streampb.Piece) { p.Data = content(9, chunk) })}, 0},
 		"wrong order":             {[]*streampb.ChunksReply{begin, whole(1), whole(0)}, 0},
+		"too many together":       {[]*streampb.ChunksReply{begin, together(whole(0), whole(1), whole(2))}, 2},
+		"wrong order together":    {[]*streampb.ChunksReply{begin, together(whole(1), whole(0))}, 0},
+		"a hole together":         {[]*streampb.ChunksReply{begin, together(whole(0), piece(1, 512, chunk-512, nil))}, 1},
+		"no piece together":       {[]*streampb.ChunksReply{begin, {Pieces: []*streampb.Piece{whole(0).GetPieces()[0], nil}}}, 1},
+		"more than a message has": {[]*streampb.ChunksReply{begin, together(slices.Repeat([]*streampb.ChunksReply{whole(0)}, MaxPieceBytes/chunk+1)...)}, 0},
 		"a chunk twice":           {[]*streampb.ChunksReply{begin, whole(0), whole(0)}, 1},
 		"too many":                {[]*streampb.ChunksReply{begin, whole(0), whole(1), whole(2)}, 2},
 		"too few":                 {[]*streampb.ChunksReply{begin, whole(0)}, 1},
@@ -288,6 +302,7 @@ func FuzzReplies(f *testing.F) {
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}, Places: []uint32{0, 2, 1}}})
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 2), Blocks: []uint64{7, 3}, Places: []uint32{1 << 31}}})
 	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, piece(0, 0, 512, nil), piece(0, 512, 512, nil)})
+	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, together(piece(0, 0, 512, nil), piece(0, 512, 512, nil))})
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(1<<63, 1<<32-1), Blocks: []uint64{1 << 63}}, &streampb.MapReply{}})
 	f.Fuzz(func(t *testing.T, all []byte) {
 		l, a := &list{}, &assembly{buf: make([]byte, 32<<10)}
@@ -302,15 +317,20 @@ func FuzzReplies(f *testing.F) {
 				t.Fatalf("%d blocks are held, of %d", len(l.blocks), l.count)
 			}
 			var c streampb.ChunksReply
-			whole, err := false, proto.Unmarshal(raw, &c)
+			var pieces []*streampb.Piece
+			err := proto.Unmarshal(raw, &c)
 			if err == nil {
-				whole, err = a.add(&c)
+				pieces, err = a.pieces(&c)
 			}
-			if chunksOK = chunksOK && err == nil; chunksOK && whole {
-				if a.next >= a.count || a.filled != len(a.buf) {
-					t.Fatalf("chunk %d of %d has %d bytes", a.next, a.count, a.filled)
+			chunksOK = chunksOK && err == nil
+			for _, p := range pieces {
+				whole, err := a.add(p)
+				if chunksOK = chunksOK && err == nil; chunksOK && whole {
+					if a.next >= a.count || a.filled != len(a.buf) {
+						t.Fatalf("chunk %d of %d has %d bytes", a.next, a.count, a.filled)
+					}
+					a.taken()
 				}
-				a.taken()
 			}
 		}
 		if listOK && l.end() == nil {

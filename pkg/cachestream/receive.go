@@ -76,14 +76,19 @@ type assembly struct {
 // begin forgets what a stream has sent of a chunk, and awaits another stream.
 func (a *assembly) begin() { a.filled, a.count = 0, -1 }
 
-// add takes the next message, and reports whether the chunk is whole.
-func (a *assembly) add(r *streampb.ChunksReply) (whole bool, err error) {
-	p := r.GetPiece()
+// pieces returns what a message has of chunks.
+func (a *assembly) pieces(r *streampb.ChunksReply) ([]*streampb.Piece, error) {
+	all := r.GetPieces()
 	if g := r.GetGeometry(); a.count < 0 {
-		return false, a.geometry(g, p)
-	} else if g != nil || p == nil {
-		return false, broken("a message without a piece, or with a geometry")
+		return nil, a.geometry(g, len(all))
+	} else if g != nil || len(all) == 0 {
+		return nil, broken("a message without a piece, or with a geometry")
 	}
+	return all, nil
+}
+
+// add takes the next piece, and reports whether the chunk is whole.
+func (a *assembly) add(p *streampb.Piece) (whole bool, err error) {
 	data := p.GetData()
 	switch {
 	case a.next >= a.count:
@@ -104,11 +109,11 @@ func (a *assembly) add(r *streampb.ChunksReply) (whole bool, err error) {
 	return a.filled == len(a.buf), nil
 }
 
-func (a *assembly) geometry(g *streampb.Geometry, p *streampb.Piece) error {
+func (a *assembly) geometry(g *streampb.Geometry, pieces int) error {
 	if err := checkGeometry(g.GetChunkSectors(), uint64(g.GetChunks())); err != nil {
 		return broken("%v", err)
 	}
-	if p != nil || g.GetChunkSectors()*sectorSize != uint64(len(a.buf)) || int64(g.GetChunks()) < int64(a.next) {
+	if pieces > 0 || g.GetChunkSectors()*sectorSize != uint64(len(a.buf)) || int64(g.GetChunks()) < int64(a.next) {
 		return broken("%d chunks of %d sectors, where chunk %d of %d bytes is expected", g.GetChunks(), g.GetChunkSectors(), a.next, len(a.buf))
 	}
 	a.count = int(g.GetChunks())

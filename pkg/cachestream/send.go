@@ -97,7 +97,7 @@ func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamin
 			return err
 		}
 		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
-		p := &sender{stream: stream, blocks: c.Blocks(), places: c.Places(), size: size, piece: pieceBytes(bandwidth)}
+		p := &sender{stream: stream, blocks: c.Blocks(), places: c.Places(), size: size, piece: pieceBytes(bandwidth), together: req.GetTogether()}
 		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
 		r := newReader(c, int(from), skip, size, room)
 		// Before the cache is closed.
@@ -197,9 +197,14 @@ type sender struct {
 	stream grpc.ServerStreamingServer[streampb.ChunksReply]
 	blocks []uint64
 	places []uint32
-	// size is that of a chunk, and piece of the most of it that is sent at once, in bytes.
+	// size is that of a chunk, and piece of the most that is sent at once, in bytes.
 	size, piece int
-	limits      []*rate.Limiter
+	// together: a reply may have several pieces.
+	together bool
+	limits   []*rate.Limiter
+	// pieces are those of the next reply, and held is how many bytes they have.
+	pieces []*streampb.Piece
+	held   int
 }
 
 // send sends what is read, until there is no more.
@@ -216,30 +221,47 @@ func (s *sender) send(ctx context.Context, runs <-chan run) error {
 				return err
 			}
 		}
+		if err := s.flush(ctx); err != nil {
+			return err
+		}
 		r.sent()
 	}
 	return ctx.Err()
 }
 
-// chunk sends the chunk at a place of the list.
+// chunk sends the chunk at a place of the list, the end of it perhaps with what comes next.
 func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
 	for off := 0; off < len(chunk); off += s.piece {
 		data := chunk[off:min(off+s.piece, len(chunk))]
-		for _, l := range s.limits {
-			if l.Limit() == rate.Inf {
-				continue
-			}
-			if err := l.WaitN(ctx, len(data)); err != nil {
+		if s.held > 0 && (!s.together || s.held+len(data) > s.piece) {
+			if err := s.flush(ctx); err != nil {
 				return err
 			}
 		}
-		piece := &streampb.Piece{
+		s.pieces = append(s.pieces, &streampb.Piece{
 			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
 			CachePlace: s.places[i],
+		})
+		s.held += len(data)
+	}
+	return nil
+}
+
+// flush sends what is held: gRPC keeps nothing of it.
+func (s *sender) flush(ctx context.Context) error {
+	if s.held == 0 {
+		return nil
+	}
+	for _, l := range s.limits {
+		if l.Limit() == rate.Inf {
+			continue
 		}
-		if err := s.stream.Send(&streampb.ChunksReply{Piece: piece}); err != nil {
+		if err := l.WaitN(ctx, s.held); err != nil {
 			return err
 		}
 	}
-	return nil
+	err := s.stream.Send(&streampb.ChunksReply{Pieces: s.pieces})
+	clear(s.pieces)
+	s.pieces, s.held = s.pieces[:0], 0
+	return err
 }

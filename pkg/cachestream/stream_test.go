@@ -1,6 +1,7 @@
 package cachestream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,9 @@ import (
 	"time"
 	"unsafe"
 
+	"google.golang.org/grpc"
+
+	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -55,6 +59,75 @@ func TestStream(t *testing.T) {
 			}
 			got.wantPlaces(t, from, tc.chunks)
 			eventually(t, "the cache is closed", func() bool { return c.closed.Load() == c.opened.Load() && !n.InUse(move) })
+		})
+	}
+}
+
+// replies are those that a sender sends.
+type replies struct {
+	grpc.ServerStreamingServer[streampb.ChunksReply]
+	sent [][]*streampb.Piece
+}
+
+func (r *replies) Send(m *streampb.ChunksReply) error {
+	var all []*streampb.Piece
+	for _, p := range m.GetPieces() {
+		all = append(all, &streampb.Piece{Chunk: p.GetChunk(), Offset: p.GetOffset(), Data: bytes.Clone(p.GetData())})
+	}
+	r.sent = append(r.sent, all)
+	return nil
+}
+
+// TestTogether: chunks that were read at once are sent at once, as many as a message has, to who
+// takes that; and to who does not, one by one.
+func TestTogether(t *testing.T) {
+	const most = 4 * chunk
+	for name, tc := range map[string]struct {
+		together bool
+		size     int
+		runs     []int
+		want     [][]uint32
+	}{
+		"together":        {true, chunk, []int{4, 2, 1}, [][]uint32{{0, 1, 2, 3}, {4, 5}, {6}}},
+		"more than one":   {true, chunk, []int{6}, [][]uint32{{0, 1, 2, 3}, {4, 5}}},
+		"one by one":      {false, chunk, []int{3, 1}, [][]uint32{{0}, {1}, {2}, {3}}},
+		"of other sizes":  {true, 3 * chunk, []int{2}, [][]uint32{{0}, {1}}},
+		"in parts":        {true, 6 * chunk, []int{1, 1}, [][]uint32{{0}, {0}, {1}, {1}}},
+		"in parts, alone": {false, 6 * chunk, []int{1}, [][]uint32{{0}, {0}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := &replies{}
+			blocks, places := make([]uint64, 8), make([]uint32, 8)
+			s := &sender{stream: to, blocks: blocks, places: places, size: tc.size, piece: most, together: tc.together}
+			runs := make(chan run, len(tc.runs))
+			next := 0
+			for _, n := range tc.runs {
+				data := make([]byte, n*tc.size)
+				for i := range n {
+					data[i*tc.size] = byte(next + i)
+				}
+				// The buffer is somebody else's once it was sent.
+				runs <- run{first: next, data: data, sent: func() { clear(data) }}
+				next += n
+			}
+			close(runs)
+			if err := s.send(t.Context(), runs); err != nil {
+				t.Fatal(err)
+			}
+			var got [][]uint32
+			for _, pieces := range to.sent {
+				var numbers []uint32
+				for _, p := range pieces {
+					if p.GetOffset() == 0 && p.GetData()[0] != byte(p.GetChunk()) {
+						t.Errorf("chunk %d has the data of %d", p.GetChunk(), p.GetData()[0])
+					}
+					numbers = append(numbers, p.GetChunk())
+				}
+				got = append(got, numbers)
+			}
+			if !slices.EqualFunc(got, tc.want, slices.Equal) {
+				t.Errorf("sent %v, want %v", got, tc.want)
+			}
 		})
 	}
 }

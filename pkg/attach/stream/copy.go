@@ -35,8 +35,11 @@ type copying struct {
 	m      *cachemap.Map
 	cancel context.CancelFunc
 	done   chan struct{}
-	// limit is its share of the node's bandwidth, as of the last chunk.
+	// limit is its share of the node's bandwidth, as of the last look at it.
 	limit *rate.Limiter
+	// unpaced is what has come since it last looked at the clock, and unit when it does again, both
+	// in bytes.
+	unpaced, unit int
 	// gives is how it gives way to the pod.
 	gives giving
 
@@ -297,25 +300,38 @@ func (c *copying) bandwidth() int64 {
 	return min(limit, share)
 }
 
+// looksPerSecond is how often a copy that keeps to a rate looks at the clock, at least: not for each
+// chunk, because a guest may pay dearly for the time.
+const looksPerSecond = 64
+
 // pace waits until the next chunk may be written. Other streams may have begun, or ended, since
 // this one did.
 func (c *copying) pace(ctx context.Context, chunk int) error {
+	if c.unpaced += chunk; c.unpaced < c.unit {
+		return nil
+	}
+	come := c.unpaced
+	c.unpaced = 0
 	b := c.bandwidth()
-	own, err := c.gives.way(ctx, c.r.Now, chunk)
+	own, err := c.gives.way(ctx, c.r.Now, come)
 	if err != nil {
 		return err
 	}
 	if own > 0 && (b <= 0 || own < b) {
 		b = own
 	}
-	if b <= 0 {
+	if c.unit = runBytes; b <= 0 {
 		return nil
 	}
+	c.unit = int(min(runBytes, b/looksPerSecond))
 	l := rate.Limit(b)
 	if c.limit.Limit() != l {
 		c.limit.SetLimit(l)
 	}
-	return c.limit.WaitN(ctx, chunk)
+	if c.limit.Burst() < come {
+		c.limit.SetBurst(come)
+	}
+	return c.limit.WaitN(ctx, come)
 }
 
 // least is the rate below which it does not give way, in bytes per second. If the source node can

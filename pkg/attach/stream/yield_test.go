@@ -266,6 +266,20 @@ func TestPace(t *testing.T) {
 			if err := c.pace(t.Context(), 4096); err != nil || c.limit.Limit() != tc.want {
 				t.Errorf("%v, %v, want %v", c.limit.Limit(), err, tc.want)
 			}
+			// From now on it looks at the clock at least 64 times a second, and for each MiB.
+			unit := mib
+			if tc.want != rate.Inf {
+				unit = int(tc.want) / looksPerSecond
+			}
+			for come := 4096; come <= 2*mib; come += 4096 {
+				before := c.gives.copied
+				if err := c.pace(t.Context(), 4096); err != nil {
+					t.Fatal(err)
+				}
+				if looked := c.gives.copied > before; looked != (come%unit == 0) {
+					t.Fatalf("after %d bytes it looked at the clock: %v; it is to do so every %d", come, looked, unit)
+				}
+			}
 		})
 	}
 }

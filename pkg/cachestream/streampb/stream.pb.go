@@ -262,7 +262,9 @@ type ChunksRequest struct {
 	Bandwidth uint64 `protobuf:"varint,3,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	// Chunks that are not wanted, by their places in the list: a bit for each, the first in the
 	// lowest bit of the first byte. It may be shorter than the list, and is no longer.
-	Skip          []byte `protobuf:"bytes,4,opt,name=skip,proto3" json:"skip,omitempty"`
+	Skip []byte `protobuf:"bytes,4,opt,name=skip,proto3" json:"skip,omitempty"`
+	// Whether a reply may have several pieces.
+	Together      bool `protobuf:"varint,5,opt,name=together,proto3" json:"together,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -325,12 +327,20 @@ func (x *ChunksRequest) GetSkip() []byte {
 	return nil
 }
 
+func (x *ChunksRequest) GetTogether() bool {
+	if x != nil {
+		return x.Together
+	}
+	return false
+}
+
 type ChunksReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only in the first reply.
 	Geometry *Geometry `protobuf:"bytes,1,opt,name=geometry,proto3" json:"geometry,omitempty"`
-	// The next part of a chunk; not in the first reply.
-	Piece         *Piece `protobuf:"bytes,2,opt,name=piece,proto3" json:"piece,omitempty"`
+	// What comes next; not in the first reply. It is one piece, or with together several, of 1 MiB
+	// in all at most.
+	Pieces        []*Piece `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -372,14 +382,14 @@ func (x *ChunksReply) GetGeometry() *Geometry {
 	return nil
 }
 
-func (x *ChunksReply) GetPiece() *Piece {
+func (x *ChunksReply) GetPieces() []*Piece {
 	if x != nil {
-		return x.Piece
+		return x.Pieces
 	}
 	return nil
 }
 
-// Piece is at most 1 MiB of a chunk. Pieces come in the order of chunks and offsets, none
+// Piece is a part of a chunk. Pieces come in the order of chunks and offsets, none
 // is left out but of the chunks that are not wanted.
 type Piece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -487,15 +497,16 @@ const file_pkg_cachestream_streampb_stream_proto_rawDesc = "" +
 	"\bMapReply\x129\n" +
 	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\x12\x16\n" +
-	"\x06places\x18\x03 \x03(\aR\x06places\"\x84\x01\n" +
+	"\x06places\x18\x03 \x03(\aR\x06places\"\xa0\x01\n" +
 	"\rChunksRequest\x12-\n" +
 	"\x04move\x18\x01 \x01(\v2\x19.nearflash.stream.v1.MoveR\x04move\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x1c\n" +
 	"\tbandwidth\x18\x03 \x01(\x04R\tbandwidth\x12\x12\n" +
-	"\x04skip\x18\x04 \x01(\fR\x04skip\"z\n" +
+	"\x04skip\x18\x04 \x01(\fR\x04skip\x12\x1a\n" +
+	"\btogether\x18\x05 \x01(\bR\btogether\"|\n" +
 	"\vChunksReply\x129\n" +
-	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x120\n" +
-	"\x05piece\x18\x02 \x01(\v2\x1a.nearflash.stream.v1.PieceR\x05piece\"\x98\x01\n" +
+	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x122\n" +
+	"\x06pieces\x18\x02 \x03(\v2\x1a.nearflash.stream.v1.PieceR\x06pieces\"\x98\x01\n" +
 	"\x05Piece\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
 	"\x05block\x18\x02 \x01(\x04R\x05block\x12\x16\n" +
@@ -535,7 +546,7 @@ var file_pkg_cachestream_streampb_stream_proto_depIdxs = []int32{
 	2, // 1: nearflash.stream.v1.MapReply.geometry:type_name -> nearflash.stream.v1.Geometry
 	0, // 2: nearflash.stream.v1.ChunksRequest.move:type_name -> nearflash.stream.v1.Move
 	2, // 3: nearflash.stream.v1.ChunksReply.geometry:type_name -> nearflash.stream.v1.Geometry
-	6, // 4: nearflash.stream.v1.ChunksReply.piece:type_name -> nearflash.stream.v1.Piece
+	6, // 4: nearflash.stream.v1.ChunksReply.pieces:type_name -> nearflash.stream.v1.Piece
 	1, // 5: nearflash.stream.v1.CacheStream.Map:input_type -> nearflash.stream.v1.MapRequest
 	4, // 6: nearflash.stream.v1.CacheStream.Chunks:input_type -> nearflash.stream.v1.ChunksRequest
 	3, // 7: nearflash.stream.v1.CacheStream.Map:output_type -> nearflash.stream.v1.MapReply
