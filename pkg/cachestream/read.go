@@ -24,13 +24,14 @@ type reader struct {
 	reading sync.WaitGroup
 }
 
-// run are chunks that follow one another in the list.
+// run are chunks, by their numbers in the list.
 type run struct {
-	first int
-	data  []byte
+	numbers []int
+	data    []byte
 	// sent gives the buffer back.
 	sent func()
-	err  error
+	// err is why no other run comes.
+	err error
 	// panicked is the panic that reading has ended with, for who sends.
 	panicked any
 }
@@ -67,20 +68,28 @@ func (r *reader) begin(ctx context.Context) <-chan run {
 	return runs
 }
 
-// read reads the next run.
+// read reads the next run: as many chunks as there is room for, wherever the cache has them.
 func (r *reader) read(ctx context.Context, buf []byte) (next run) {
+	next = run{data: buf[:0], sent: func() { r.free <- buf }}
 	defer func() {
 		if p := recover(); p != nil {
 			next.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
 		}
 	}()
-	wanted := r.size
-	for i := r.next + 1; wanted+r.size <= len(buf) && wantedFrom(r.skip, i) == i; i++ {
-		wanted += r.size
+	for next.err == nil && r.next < len(r.cache.Blocks()) && len(next.data)+r.size <= len(buf) {
+		room := buf[len(next.data):]
+		wanted := r.size
+		for i := r.next + 1; wanted+r.size <= len(room) && wantedFrom(r.skip, i) == i; i++ {
+			wanted += r.size
+		}
+		var n int
+		n, next.err = r.cache.ReadChunks(ctx, r.next, room[:wanted])
+		for i := range n {
+			next.numbers = append(next.numbers, r.next+i)
+		}
+		next.data = buf[:len(next.data)+n*r.size]
+		r.next = wantedFrom(r.skip, r.next+n)
 	}
-	n, err := r.cache.ReadChunks(ctx, r.next, buf[:wanted])
-	next = run{first: r.next, data: buf[:n*r.size], sent: func() { r.free <- buf }, err: err}
-	r.next = wantedFrom(r.skip, r.next+n)
 	return next
 }
 

@@ -213,15 +213,12 @@ func (s *sender) send(ctx context.Context, runs <-chan run) error {
 		if r.panicked != nil {
 			panic(r.panicked)
 		}
-		if r.err != nil {
-			return r.err
-		}
-		for i := range len(r.data) / s.size {
-			if err := s.chunk(ctx, r.first+i, r.data[i*s.size:(i+1)*s.size]); err != nil {
+		for i, number := range r.numbers {
+			if err := s.chunk(ctx, number, r.data[i*s.size:(i+1)*s.size]); err != nil {
 				return err
 			}
 		}
-		if err := s.flush(ctx); err != nil {
+		if err := errors.Join(s.flush(ctx), r.err); err != nil {
 			return err
 		}
 		r.sent()

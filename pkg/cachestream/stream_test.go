@@ -78,6 +78,53 @@ func (r *replies) Send(m *streampb.ChunksReply) error {
 	return nil
 }
 
+// TestReader: a run has as many chunks as there is room for, also such as lie apart in the cache or
+// in the list; what was read before an error comes with it.
+func TestReader(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct {
+		atOnce, chunks, room int
+		skip                 volume.Bits
+		fails                int
+		want                 [][]int
+	}{
+		"apart":            {1, 7, 3, nil, -1, [][]int{{0, 1, 2}, {3, 4, 5}, {6}}},
+		"side by side":     {10, 7, 3, nil, -1, [][]int{{0, 1, 2}, {3, 4, 5}, {6}}},
+		"in twos":          {2, 7, 3, nil, -1, [][]int{{0, 1, 2}, {3, 4, 5}, {6}}},
+		"without some":     {10, 9, 3, without(1, 2, 5, 8), -1, [][]int{{0, 3, 4}, {6, 7}}},
+		"fails later":      {1, 7, 3, nil, 4, [][]int{{0, 1, 2}, {3}}},
+		"fails at once":    {1, 7, 3, nil, 0, [][]int{nil}},
+		"nothing is there": {1, 0, 3, nil, -1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCache(chunk, tc.chunks)
+			c.run = tc.atOnce
+			c.read = func(_ context.Context, i int) error {
+				if i == tc.fails {
+					return broken
+				}
+				return nil
+			}
+			r := newReader(c, 0, tc.skip, chunk, tc.room*chunk)
+			defer r.end()
+			var got [][]int
+			var err error
+			for run := range r.begin(t.Context()) {
+				got, err = append(got, run.numbers), run.err
+				for i, number := range run.numbers {
+					if !bytes.Equal(run.data[i*chunk:(i+1)*chunk], content(c.blocks[number], chunk)) {
+						t.Errorf("chunk %d has other data", number)
+					}
+				}
+				run.sent()
+			}
+			if !slices.EqualFunc(got, tc.want, slices.Equal) || (tc.fails >= 0) != errors.Is(err, broken) {
+				t.Errorf("read %v, %v, want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestTogether: chunks that were read at once are sent at once, as many as a message has, to who
 // takes that; and to who does not, one by one.
 func TestTogether(t *testing.T) {
@@ -103,12 +150,13 @@ func TestTogether(t *testing.T) {
 			next := 0
 			for _, n := range tc.runs {
 				data := make([]byte, n*tc.size)
-				for i := range n {
-					data[i*tc.size] = byte(next + i)
-				}
 				// The buffer is somebody else's once it was sent.
-				runs <- run{first: next, data: data, sent: func() { clear(data) }}
-				next += n
+				r := run{data: data, sent: func() { clear(data) }}
+				for i := range n {
+					data[i*tc.size] = byte(next)
+					r.numbers, next = append(r.numbers, next), next+1
+				}
+				runs <- r
 			}
 			close(runs)
 			if err := s.send(t.Context(), runs); err != nil {

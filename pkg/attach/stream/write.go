@@ -8,20 +8,25 @@ import (
 	"github.com/nearflash/nearflash/pkg/blockdev"
 )
 
-// runBytes is how much of chunks that lie side by side is written at once, in bytes, if nothing
-// else is asked for; a larger chunk is written by itself.
+// runBytes is how much is written at once, in bytes, if nothing else is asked for; a larger chunk is
+// written by itself.
 const runBytes = 1 << 20
 
-// writer writes chunks to the SSD. Those that lie side by side it writes at once, beside whoever
-// brings the next ones.
+// writer writes chunks to the SSD, many at a time, beside whoever brings the next ones.
 type writer struct {
 	dst blockdev.File
-	// run is what was added and is not being written, from the byte at of the device on; other
-	// is the buffer for the run after it.
-	run, other []byte
-	at         int64
+	// run is what was added and is not being written, and parts are its places; other and spare are
+	// for the run after it.
+	run, other   []byte
+	parts, spare []part
 	// written has the result of the write under way, nil without one.
 	written chan error
+}
+
+// part is so much of a run that belongs at a place of the device, in bytes.
+type part struct {
+	at   int64
+	size int
 }
 
 func newWriter(dst blockdev.File, chunk, atOnce int) *writer {
@@ -32,13 +37,10 @@ func newWriter(dst blockdev.File, chunk, atOnce int) *writer {
 // add takes a chunk that belongs at a place. It is written some time before flush returns.
 // Errors: that of the write of an earlier one.
 func (w *writer) add(ctx context.Context, at int64, b []byte) error {
-	if len(w.run) > 0 && at != w.at+int64(len(w.run)) {
-		if err := w.begin(ctx); err != nil {
-			return err
-		}
-	}
-	if len(w.run) == 0 {
-		w.at = at
+	if last := len(w.parts) - 1; last >= 0 && at == w.parts[last].at+int64(w.parts[last].size) {
+		w.parts[last].size += len(b)
+	} else {
+		w.parts = append(w.parts, part{at: at, size: len(b)})
 	}
 	if w.run = append(w.run, b...); len(w.run)+len(b) > cap(w.run) {
 		return w.begin(ctx)
@@ -54,12 +56,21 @@ func (w *writer) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	run, at, written := w.run, w.at, make(chan error, 1)
+	run, parts, written := w.run, w.parts, make(chan error, 1)
 	w.run, w.other, w.written = w.other[:0], run, written
-	go func() {
-		_, err := w.dst.WriteAt(run, at)
-		written <- err
-	}()
+	w.parts, w.spare = w.spare[:0], parts
+	go func() { written <- writeParts(w.dst, run, parts) }()
+	return nil
+}
+
+// writeParts writes what lies side by side at once.
+func writeParts(dst blockdev.File, run []byte, parts []part) error {
+	for _, p := range parts {
+		if _, err := dst.WriteAt(run[:p.size], p.at); err != nil {
+			return err
+		}
+		run = run[p.size:]
+	}
 	return nil
 }
 
