@@ -66,8 +66,10 @@ func TestKernelSanity(t *testing.T) {
 
 	locks := &keylock.Set{}
 	s := rpc.NewServer(ctx, nil)
-	csi.RegisterIdentityServer(s, driver.NewIdentity("test", nil))
-	csi.RegisterControllerServer(s, driver.NewController(volumes, locks))
+	csi.RegisterIdentityServer(s, driver.NewIdentity("test", nil).WithGroups(true))
+	controller := driver.NewController(volumes, locks).WithSnapshots(volumes)
+	csi.RegisterControllerServer(s, controller)
+	csi.RegisterGroupControllerServer(s, controller.Groups())
 	csi.RegisterNodeServer(s, driver.NewNode(n, locks, nodeName, 0))
 	socket := filepath.Join(dir, "csi.sock")
 	l, err := rpc.Listen(ctx, socket)
