@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -55,6 +56,30 @@ func (v *vol) origin(ctx context.Context) (*corev1.PersistentVolume, error) {
 	}
 	pv := &corev1.PersistentVolume{}
 	return pv, k.API.Get(ctx, client.ObjectKey{Name: claim.Spec.VolumeName}, pv)
+}
+
+// ask asks for a size, and waits until the volume has it but for what its next node does.
+func (v *vol) ask(ctx context.Context, size string) error {
+	want := resource.MustParse(size)
+	var claim corev1.PersistentVolumeClaim
+	if err := k.API.Get(ctx, client.ObjectKey{Namespace: v.space.name, Name: v.claim}, &claim); err != nil {
+		return err
+	}
+	old := claim.DeepCopy()
+	claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
+	if err := k.API.Patch(ctx, &claim, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("expand claim %s: %w", claim.Name, err)
+	}
+	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
+		var pv corev1.PersistentVolume
+		if err := k.API.Get(ctx, client.ObjectKey{Name: v.PV}, &pv); err != nil {
+			return "", err
+		}
+		if have := pv.Spec.Capacity[corev1.ResourceStorage]; have.Cmp(want) < 0 {
+			return fmt.Sprintf("PersistentVolume %s has %s", pv.Name, have.String()), nil
+		}
+		return "", nil
+	})
 }
 
 // attachedTo are the nodes that a PersistentVolume is attached to, or about to be.
@@ -120,6 +145,7 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		pv, err := v.origin(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pv.Spec.PersistentVolumeReclaimPolicy).To(Equal(corev1.PersistentVolumeReclaimRetain))
+		v.expectInZone(ctx, pv)
 		Expect(attachedTo(ctx, pv.Name)).To(ConsistOf(nodeA))
 		Expect(k.Lab.Unplug(ctx, nodeA, pv.Name)).NotTo(Succeed(), "the cache has the disk open")
 		sum, before, old := v.warm(ctx)
@@ -143,6 +169,12 @@ var _ = Describe("A volume over a disk of another CSI driver", Label("origin", "
 		Expect(k.Lab.StartOrigin(ctx)).To(Succeed())
 		cm := v.moveByStream(ctx, &generation, func() {}, func() { Expect(v.warmUp(ctx)).To(Succeed()) })
 		v.expectFollowed(ctx, cm, v1alpha1.MigrationStream, before)
+		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
+
+		By("growing it; a machine sees that when the disk is plugged in anew")
+		Expect(v.ask(ctx, "2Gi")).To(Succeed())
+		Expect(v.restart(ctx, nodeA)).To(Succeed())
+		Expect(v.size(ctx)).To(BeEquivalentTo(2 << 30))
 		Expect(v.verify(ctx, 0, workingSet, sum)).To(Succeed())
 
 		By("deleting it")

@@ -65,6 +65,15 @@ if selected "($labels) && $of_ceph"; then
   fi
   origin=ceph
 fi
+# Other specs of that driver move volumes between nodes, in one zone.
+zones=""
+if selected "($labels) && origin-zones"; then
+  if [[ -n $origin ]]; then
+    echo "the filter $labels selects specs labelled origin-zones, and others of an origin: run them apart"
+    exit 1
+  fi
+  origin=pd zones=node-b=us-lab1-b
+fi
 if [[ -n $origin ]]; then "$out/lab" artifacts "$origin"; fi
 NEARFLASH_PROMETHEUS="$("$out/lab" artifacts --print-dir prometheus)/prometheus"
 export NEARFLASH_PROMETHEUS
@@ -85,7 +94,8 @@ part() {
   # What a run has left that was ended with its machine.
   run "${lab[@]}" down
   up=(up)
-  if [[ -n $origin ]] && selected "($filter) && (origin || $of_ceph)" "$1"; then up+=(--origin "$origin"); fi
+  if [[ -n $origin ]] && selected "($filter) && (origin || origin-zones || $of_ceph)" "$1"; then up+=(--origin "$origin"); fi
+  if [[ -n $zones ]]; then up+=(--origin-zones "$zones"); fi
   # Other specs count on a server that comes back by itself.
   if ! selected "($labels) && !storage-pair" "$1"; then up+=(--storage-pair); fi
   if [[ ${OWN_ISCSID:-} == true ]]; then up+=(--without-iscsid); fi
