@@ -95,23 +95,15 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 			return err
 		}
 		err = receive(stream, s, func(r *streampb.ChunksReply) error {
-			pieces, err := a.pieces(r)
-			for _, p := range pieces {
-				whole, err := a.add(p)
-				if err != nil {
-					return err
-				}
-				if !whole {
-					continue
-				}
+			return a.take(r, func() error {
 				s.pause() // the time that each takes is not the source's
 				if err := each(a.next, a.block, a.buf); err != nil {
 					return callerError{err}
 				}
 				a.taken()
 				s.heard()
-			}
-			return err
+				return nil
+			})
 		})
 		if err != nil {
 			return err

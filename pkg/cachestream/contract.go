@@ -18,8 +18,7 @@ const (
 	MaxChunkBytes = 64 << 20
 	// MaxPieceBytes is the most of chunks that one message has.
 	MaxPieceBytes = 1 << 20
-	// runBytes is how much of chunks that lie side by side is read at once, in bytes; a larger
-	// chunk is read by itself.
+	// runBytes is how much is read ahead, in bytes, twice; a larger chunk is read by itself.
 	runBytes = 1 << 20
 )
 
@@ -58,7 +57,8 @@ type Cache interface {
 	// Places are where the cache has them, in units of a chunk: one for each, none twice.
 	Places() []uint32
 	// ReadChunks reads whole chunks from Blocks()[i] on into buf, which is aligned for O_DIRECT and
-	// has room for at least one: as many of them as lie side by side. It returns how many.
+	// has room for at least one: as many of them as lie side by side. It returns how many. With an
+	// error nothing of buf is to be believed.
 	ReadChunks(ctx context.Context, i int, buf []byte) (int, error)
 	// Close ends the use of the cache.
 	Close() error

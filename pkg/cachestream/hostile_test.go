@@ -126,17 +126,28 @@ func piece(number uint32, offset, n int, change func(*streampb.Piece)) *streampb
 	if change != nil {
 		change(p)
 	}
-	return &streampb.ChunksReply{Pieces: []*streampb.Piece{p}}
+	return &streampb.ChunksReply{Piece: p}
 }
 
-// together is one reply with the pieces of several.
+// together is one reply with the whole chunks of several.
 func together(replies ...*streampb.ChunksReply) *streampb.ChunksReply {
-	out := &streampb.ChunksReply{}
+	c := &streampb.Chunks{}
 	for _, r := range replies {
-		out.Pieces = append(out.Pieces, r.GetPieces()...)
+		p := r.GetPiece()
+		c.Numbers, c.Blocks, c.CachePlaces = append(c.Numbers, p.GetChunk()), append(c.Blocks, p.GetBlock()), append(c.CachePlaces, p.GetCachePlace())
+		c.Crc32C, c.Data = append(c.Crc32C, p.GetCrc32C()), append(c.Data, p.GetData()...)
 	}
-	return out
+	return &streampb.ChunksReply{Chunks: c}
 }
+
+// changed is a reply with chunks of which something is changed.
+func changed(r *streampb.ChunksReply, change func(*streampb.Chunks)) *streampb.ChunksReply {
+	change(r.GetChunks())
+	return r
+}
+
+// small is a whole chunk of 32 KiB.
+func small(number uint32) *streampb.ChunksReply { return piece(number, 0, 32<<10, nil) }
 
 func TestLyingChunks(t *testing.T) {
 	const sectors = chunk / sectorSize
@@ -149,7 +160,7 @@ func TestLyingChunks(t *testing.T) {
 	}{
 		"nothing":                 {nil, 0},
 		"no geometry":             {[]*streampb.ChunksReply{whole(0), whole(1)}, 0},
-		"geometry and piece":      {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Pieces: whole(0).GetPieces()}, whole(1)}, 0},
+		"geometry and piece":      {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Piece: whole(0).GetPiece()}, whole(1)}, 0},
 		"geometry twice":          {[]*streampb.ChunksReply{begin, begin}, 0},
 		"another chunk size":      {[]*streampb.ChunksReply{{Geometry: geometry(2*sectors, 2)}}, 0},
 		"too many announced":      {[]*streampb.ChunksReply{{Geometry: geometry(sectors, volume.MaxExportedChunks+1)}}, 0},
@@ -159,8 +170,16 @@ func TestLyingChunks(t *testing.T) {
 		"wrong order":             {[]*streampb.ChunksReply{begin, whole(1), whole(0)}, 0},
 		"too many together":       {[]*streampb.ChunksReply{begin, together(whole(0), whole(1), whole(2))}, 2},
 		"wrong order together":    {[]*streampb.ChunksReply{begin, together(whole(1), whole(0))}, 0},
-		"a hole together":         {[]*streampb.ChunksReply{begin, together(whole(0), piece(1, 512, chunk-512, nil))}, 1},
-		"no piece together":       {[]*streampb.ChunksReply{begin, {Pieces: []*streampb.Piece{whole(0).GetPieces()[0], nil}}}, 1},
+		"a part together":         {[]*streampb.ChunksReply{begin, together(whole(0), piece(1, 0, 512, nil))}, 0},
+		"nothing together":        {[]*streampb.ChunksReply{begin, together()}, 0},
+		"behind a part":           {[]*streampb.ChunksReply{begin, piece(0, 0, 512, nil), together(whole(0), whole(1))}, 0},
+		"a piece beside":          {[]*streampb.ChunksReply{begin, {Piece: whole(0).GetPiece(), Chunks: together(whole(0), whole(1)).GetChunks()}}, 0},
+		"chunks with geometry":    {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Chunks: together(whole(0), whole(1)).GetChunks()}}, 0},
+		"a sum is missing":        {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Crc32C = c.Crc32C[:1] })}, 0},
+		"a place is missing":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.CachePlaces = c.CachePlaces[:1] })}, 0},
+		"a block is missing":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Blocks = c.Blocks[:1] })}, 0},
+		"wrong sum together":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Crc32C[1]++ })}, 1},
+		"numbers without data":    {[]*streampb.ChunksReply{begin, {Chunks: &streampb.Chunks{Numbers: make([]uint32, 1<<18)}}}, 0},
 		"more than a message has": {[]*streampb.ChunksReply{begin, together(slices.Repeat([]*streampb.ChunksReply{whole(0)}, MaxPieceBytes/chunk+1)...)}, 0},
 		"a chunk twice":           {[]*streampb.ChunksReply{begin, whole(0), whole(0)}, 1},
 		"too many":                {[]*streampb.ChunksReply{begin, whole(0), whole(1), whole(2)}, 2},
@@ -302,12 +321,12 @@ func FuzzReplies(f *testing.F) {
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}, Places: []uint32{0, 2, 1}}})
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 2), Blocks: []uint64{7, 3}, Places: []uint32{1 << 31}}})
 	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, piece(0, 0, 512, nil), piece(0, 512, 512, nil)})
-	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, together(piece(0, 0, 512, nil), piece(0, 512, 512, nil))})
+	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, together(small(0), small(1))})
 	add([]proto.Message{&streampb.MapReply{Geometry: geometry(1<<63, 1<<32-1), Blocks: []uint64{1 << 63}}, &streampb.MapReply{}})
 	f.Fuzz(func(t *testing.T, all []byte) {
 		l, a := &list{}, &assembly{buf: make([]byte, 32<<10)}
 		a.begin()
-		listOK, chunksOK := true, true
+		listOK := true
 		for len(all) >= 3 {
 			n := min(int(all[0])<<16|int(all[1])<<8|int(all[2]), len(all)-3, maxReply)
 			raw := all[3 : 3+n]
@@ -317,20 +336,19 @@ func FuzzReplies(f *testing.F) {
 				t.Fatalf("%d blocks are held, of %d", len(l.blocks), l.count)
 			}
 			var c streampb.ChunksReply
-			var pieces []*streampb.Piece
 			err := proto.Unmarshal(raw, &c)
 			if err == nil {
-				pieces, err = a.pieces(&c)
-			}
-			chunksOK = chunksOK && err == nil
-			for _, p := range pieces {
-				whole, err := a.add(p)
-				if chunksOK = chunksOK && err == nil; chunksOK && whole {
+				err = a.take(&c, func() error {
 					if a.next >= a.count || a.filled != len(a.buf) {
 						t.Fatalf("chunk %d of %d has %d bytes", a.next, a.count, a.filled)
 					}
 					a.taken()
-				}
+					return nil
+				})
+			}
+			if err != nil {
+				a = &assembly{buf: a.buf} // a caller takes nothing more of such a stream
+				a.begin()
 			}
 		}
 		if listOK && l.end() == nil {

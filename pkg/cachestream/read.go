@@ -76,14 +76,20 @@ func (r *reader) read(ctx context.Context, buf []byte) (next run) {
 			next.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
 		}
 	}()
-	for next.err == nil && r.next < len(r.cache.Blocks()) && len(next.data)+r.size <= len(buf) {
+	for r.next < len(r.cache.Blocks()) && len(next.data)+r.size <= len(buf) {
+		if next.err = ctx.Err(); next.err != nil {
+			return next
+		}
 		room := buf[len(next.data):]
 		wanted := r.size
 		for i := r.next + 1; wanted+r.size <= len(room) && wantedFrom(r.skip, i) == i; i++ {
 			wanted += r.size
 		}
-		var n int
-		n, next.err = r.cache.ReadChunks(ctx, r.next, room[:wanted])
+		n, err := r.cache.ReadChunks(ctx, r.next, room[:wanted])
+		if err != nil {
+			next.err = err // of what it has read before that error, nothing is known to be right
+			return next
+		}
 		for i := range n {
 			next.numbers = append(next.numbers, r.next+i)
 		}

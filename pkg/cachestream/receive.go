@@ -76,15 +76,45 @@ type assembly struct {
 // begin forgets what a stream has sent of a chunk, and awaits another stream.
 func (a *assembly) begin() { a.filled, a.count = 0, -1 }
 
-// pieces returns what a message has of chunks.
-func (a *assembly) pieces(r *streampb.ChunksReply) ([]*streampb.Piece, error) {
-	all := r.GetPieces()
-	if g := r.GetGeometry(); a.count < 0 {
-		return nil, a.geometry(g, len(all))
-	} else if g != nil || len(all) == 0 {
-		return nil, broken("a message without a piece, or with a geometry")
+// take takes the next message, and calls whole for each chunk that is there with it.
+func (a *assembly) take(r *streampb.ChunksReply, whole func() error) error {
+	p, c := r.GetPiece(), r.GetChunks()
+	switch g := r.GetGeometry(); {
+	case a.count < 0:
+		return a.geometry(g, p != nil || c != nil)
+	case g != nil || (p == nil) == (c == nil):
+		return broken("a message without a piece, with one and chunks too, or with a geometry")
+	case p != nil:
+		return a.takePiece(p, whole)
 	}
-	return all, nil
+	return a.takeChunks(c, whole)
+}
+
+func (a *assembly) takePiece(p *streampb.Piece, whole func() error) error {
+	there, err := a.add(p)
+	if err != nil || !there {
+		return err
+	}
+	return whole()
+}
+
+// takeChunks takes several whole chunks.
+func (a *assembly) takeChunks(c *streampb.Chunks, whole func() error) error {
+	n, data := len(c.GetNumbers()), c.GetData()
+	if n == 0 || len(c.GetBlocks()) != n || len(c.GetCachePlaces()) != n || len(c.GetCrc32C()) != n || a.filled > 0 || len(data) > MaxPieceBytes || len(data) != n*len(a.buf) {
+		return broken("%d numbers, %d blocks, %d places and %d checksums of %d bytes of chunks, behind %d bytes of one",
+			n, len(c.GetBlocks()), len(c.GetCachePlaces()), len(c.GetCrc32C()), len(data), a.filled)
+	}
+	for i := range n {
+		p := &streampb.Piece{
+			Chunk: c.GetNumbers()[i], Block: c.GetBlocks()[i], CachePlace: c.GetCachePlaces()[i], Crc32C: c.GetCrc32C()[i],
+			Data: data[i*len(a.buf) : (i+1)*len(a.buf)],
+		}
+		if err := a.takePiece(p, whole); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // add takes the next piece, and reports whether the chunk is whole.
@@ -109,11 +139,11 @@ func (a *assembly) add(p *streampb.Piece) (whole bool, err error) {
 	return a.filled == len(a.buf), nil
 }
 
-func (a *assembly) geometry(g *streampb.Geometry, pieces int) error {
+func (a *assembly) geometry(g *streampb.Geometry, more bool) error {
 	if err := checkGeometry(g.GetChunkSectors(), uint64(g.GetChunks())); err != nil {
 		return broken("%v", err)
 	}
-	if pieces > 0 || g.GetChunkSectors()*sectorSize != uint64(len(a.buf)) || int64(g.GetChunks()) < int64(a.next) {
+	if more || g.GetChunkSectors()*sectorSize != uint64(len(a.buf)) || int64(g.GetChunks()) < int64(a.next) {
 		return broken("%d chunks of %d sectors, where chunk %d of %d bytes is expected", g.GetChunks(), g.GetChunkSectors(), a.next, len(a.buf))
 	}
 	a.count = int(g.GetChunks())

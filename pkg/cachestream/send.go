@@ -199,12 +199,9 @@ type sender struct {
 	places []uint32
 	// size is that of a chunk, and piece of the most that is sent at once, in bytes.
 	size, piece int
-	// together: a reply may have several pieces.
+	// together: a reply may have several chunks.
 	together bool
 	limits   []*rate.Limiter
-	// pieces are those of the next reply, and held is how many bytes they have.
-	pieces []*streampb.Piece
-	held   int
 }
 
 // send sends what is read, until there is no more.
@@ -213,12 +210,7 @@ func (s *sender) send(ctx context.Context, runs <-chan run) error {
 		if r.panicked != nil {
 			panic(r.panicked)
 		}
-		for i, number := range r.numbers {
-			if err := s.chunk(ctx, number, r.data[i*s.size:(i+1)*s.size]); err != nil {
-				return err
-			}
-		}
-		if err := errors.Join(s.flush(ctx), r.err); err != nil {
+		if err := errors.Join(s.run(ctx, r), r.err); err != nil {
 			return err
 		}
 		r.sent()
@@ -226,39 +218,60 @@ func (s *sender) send(ctx context.Context, runs <-chan run) error {
 	return ctx.Err()
 }
 
-// chunk sends the chunk at a place of the list, the end of it perhaps with what comes next.
-func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
-	for off := 0; off < len(chunk); off += s.piece {
-		data := chunk[off:min(off+s.piece, len(chunk))]
-		if s.held > 0 && (!s.together || s.held+len(data) > s.piece) {
-			if err := s.flush(ctx); err != nil {
-				return err
-			}
+// run sends the chunks of a run, as many at once as a reply has room for.
+func (s *sender) run(ctx context.Context, r run) error {
+	most := 1
+	if s.together {
+		most = max(s.piece/s.size, 1)
+	}
+	for i := 0; i < len(r.numbers); i += most {
+		n := min(most, len(r.numbers)-i)
+		send, data := s.whole, r.data[i*s.size:(i+n)*s.size]
+		if n == 1 {
+			send = s.chunk
 		}
-		s.pieces = append(s.pieces, &streampb.Piece{
-			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
-			CachePlace: s.places[i],
-		})
-		s.held += len(data)
+		if err := send(ctx, r.numbers[i:i+n], data); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// flush sends what is held: gRPC keeps nothing of it.
-func (s *sender) flush(ctx context.Context) error {
-	if s.held == 0 {
-		return nil
+// whole sends several chunks.
+func (s *sender) whole(ctx context.Context, numbers []int, data []byte) error {
+	c := &streampb.Chunks{Data: data}
+	for k, i := range numbers {
+		c.Numbers, c.Blocks, c.CachePlaces = append(c.Numbers, uint32(i)), append(c.Blocks, s.blocks[i]), append(c.CachePlaces, s.places[i])
+		c.Crc32C = append(c.Crc32C, crc32.Checksum(data[k*s.size:(k+1)*s.size], castagnoli))
 	}
+	return s.reply(ctx, &streampb.ChunksReply{Chunks: c}, len(data))
+}
+
+// chunk sends one chunk.
+func (s *sender) chunk(ctx context.Context, numbers []int, chunk []byte) error {
+	i := numbers[0]
+	for off := 0; off < len(chunk); off += s.piece {
+		data := chunk[off:min(off+s.piece, len(chunk))]
+		piece := &streampb.Piece{
+			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
+			CachePlace: s.places[i],
+		}
+		if err := s.reply(ctx, &streampb.ChunksReply{Piece: piece}, len(data)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reply sends a reply with so many bytes of chunks, when its turn has come. gRPC keeps nothing of it.
+func (s *sender) reply(ctx context.Context, r *streampb.ChunksReply, size int) error {
 	for _, l := range s.limits {
 		if l.Limit() == rate.Inf {
 			continue
 		}
-		if err := l.WaitN(ctx, s.held); err != nil {
+		if err := l.WaitN(ctx, size); err != nil {
 			return err
 		}
 	}
-	err := s.stream.Send(&streampb.ChunksReply{Pieces: s.pieces})
-	clear(s.pieces)
-	s.pieces, s.held = s.pieces[:0], 0
-	return err
+	return s.stream.Send(r)
 }

@@ -66,15 +66,24 @@ func TestStream(t *testing.T) {
 // replies are those that a sender sends.
 type replies struct {
 	grpc.ServerStreamingServer[streampb.ChunksReply]
-	sent [][]*streampb.Piece
+	// sent are the numbers of each, and first the first byte of each chunk.
+	sent  [][]uint32
+	first map[uint32]byte
 }
 
 func (r *replies) Send(m *streampb.ChunksReply) error {
-	var all []*streampb.Piece
-	for _, p := range m.GetPieces() {
-		all = append(all, &streampb.Piece{Chunk: p.GetChunk(), Offset: p.GetOffset(), Data: bytes.Clone(p.GetData())})
+	if p := m.GetPiece(); p != nil {
+		if p.GetOffset() == 0 {
+			r.first[p.GetChunk()] = p.GetData()[0]
+		}
+		r.sent = append(r.sent, []uint32{p.GetChunk()})
+		return nil
 	}
-	r.sent = append(r.sent, all)
+	c := m.GetChunks()
+	for i, number := range c.GetNumbers() {
+		r.first[number] = c.GetData()[i*len(c.GetData())/len(c.GetNumbers())]
+	}
+	r.sent = append(r.sent, slices.Clone(c.GetNumbers()))
 	return nil
 }
 
@@ -93,6 +102,7 @@ func TestReader(t *testing.T) {
 		"in twos":          {2, 7, 3, nil, -1, [][]int{{0, 1, 2}, {3, 4, 5}, {6}}},
 		"without some":     {10, 9, 3, without(1, 2, 5, 8), -1, [][]int{{0, 3, 4}, {6, 7}}},
 		"fails later":      {1, 7, 3, nil, 4, [][]int{{0, 1, 2}, {3}}},
+		"fails in a run":   {3, 7, 3, nil, 4, [][]int{{0, 1, 2}, nil}},
 		"fails at once":    {1, 7, 3, nil, 0, [][]int{nil}},
 		"nothing is there": {1, 0, 3, nil, -1, nil},
 	} {
@@ -143,7 +153,7 @@ func TestTogether(t *testing.T) {
 		"in parts, alone": {false, 6 * chunk, []int{1}, [][]uint32{{0}, {0}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			to := &replies{}
+			to := &replies{first: map[uint32]byte{}}
 			blocks, places := make([]uint64, 8), make([]uint32, 8)
 			s := &sender{stream: to, blocks: blocks, places: places, size: tc.size, piece: most, together: tc.together}
 			runs := make(chan run, len(tc.runs))
@@ -162,19 +172,13 @@ func TestTogether(t *testing.T) {
 			if err := s.send(t.Context(), runs); err != nil {
 				t.Fatal(err)
 			}
-			var got [][]uint32
-			for _, pieces := range to.sent {
-				var numbers []uint32
-				for _, p := range pieces {
-					if p.GetOffset() == 0 && p.GetData()[0] != byte(p.GetChunk()) {
-						t.Errorf("chunk %d has the data of %d", p.GetChunk(), p.GetData()[0])
-					}
-					numbers = append(numbers, p.GetChunk())
+			for number, b := range to.first {
+				if b != byte(number) {
+					t.Errorf("chunk %d has the data of %d", number, b)
 				}
-				got = append(got, numbers)
 			}
-			if !slices.EqualFunc(got, tc.want, slices.Equal) {
-				t.Errorf("sent %v, want %v", got, tc.want)
+			if !slices.EqualFunc(to.sent, tc.want, slices.Equal) {
+				t.Errorf("sent %v, want %v", to.sent, tc.want)
 			}
 		})
 	}

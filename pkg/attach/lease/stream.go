@@ -123,7 +123,8 @@ func (s *Streamed) Blocks() []uint64 { return s.list.origin }
 func (s *Streamed) Places() []uint32 { return s.list.cache }
 
 // ReadChunks reads chunks from a number of that list on into an aligned buffer: as many as it has room
-// for and the cache has side by side, at least one. It returns how many.
+// for and the cache has side by side, at least one. It returns how many; none if one of them cannot
+// be read.
 func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error) {
 	chunk := int(s.chunkSectors) * devmapper.SectorSize
 	if i < 0 || i >= len(s.list.cache) || len(buf) < chunk {
@@ -133,8 +134,10 @@ func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error)
 	for n < len(buf)/chunk && i+n < len(s.list.cache) && s.list.cache[i+n] == s.list.cache[i]+uint32(n) {
 		n++
 	}
-	_, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(uint64(s.list.cache[i])*s.chunkSectors)*devmapper.SectorSize)
-	return n, err
+	if _, err := s.dev.ReadAt(buf[:n*chunk], s.offset+int64(uint64(s.list.cache[i])*s.chunkSectors)*devmapper.SectorSize); err != nil {
+		return 0, err
+	}
+	return n, nil
 }
 
 // Close lets the device go.

@@ -350,10 +350,15 @@ func (*source) ReportWiped(context.Context, *state.Entry) error { return nil }
 type places struct {
 	blockdev.File
 	reads int
+	// fails is the end of a read behind its first chunk.
+	fails error
 }
 
 func (p *places) ReadAt(b []byte, off int64) (int, error) {
 	p.reads++
+	if p.fails != nil {
+		return chunkBytes, p.fails
+	}
 	for i := range b {
 		b[i] = byte((off + int64(i)) / chunkBytes)
 	}
@@ -381,5 +386,9 @@ func TestReadChunks(t *testing.T) {
 	}
 	if want := []int{3, 1, 1, 1, 2}; !slices.Equal(got, want) || dev.reads != len(want) {
 		t.Errorf("read %v at a time, want %v", got, want)
+	}
+	dev.fails = errors.New("a bad sector")
+	if n, err := s.ReadChunks(t.Context(), 0, make([]byte, 3*chunkBytes)); n != 0 || !errors.Is(err, dev.fails) {
+		t.Errorf("%d chunks, %v: want none of a read that has failed", n, err)
 	}
 }

@@ -263,7 +263,7 @@ type ChunksRequest struct {
 	// Chunks that are not wanted, by their places in the list: a bit for each, the first in the
 	// lowest bit of the first byte. It may be shorter than the list, and is no longer.
 	Skip []byte `protobuf:"bytes,4,opt,name=skip,proto3" json:"skip,omitempty"`
-	// Whether a reply may have several pieces.
+	// Whether a reply may have several chunks.
 	Together      bool `protobuf:"varint,5,opt,name=together,proto3" json:"together,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -338,9 +338,9 @@ type ChunksReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only in the first reply.
 	Geometry *Geometry `protobuf:"bytes,1,opt,name=geometry,proto3" json:"geometry,omitempty"`
-	// What comes next; not in the first reply. It is one piece, or with together several, of 1 MiB
-	// in all at most.
-	Pieces        []*Piece `protobuf:"bytes,2,rep,name=pieces,proto3" json:"pieces,omitempty"`
+	// The next part of a chunk, or several whole ones; neither is in the first reply.
+	Piece         *Piece  `protobuf:"bytes,2,opt,name=piece,proto3" json:"piece,omitempty"`
+	Chunks        *Chunks `protobuf:"bytes,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -382,14 +382,104 @@ func (x *ChunksReply) GetGeometry() *Geometry {
 	return nil
 }
 
-func (x *ChunksReply) GetPieces() []*Piece {
+func (x *ChunksReply) GetPiece() *Piece {
 	if x != nil {
-		return x.Pieces
+		return x.Piece
 	}
 	return nil
 }
 
-// Piece is a part of a chunk. Pieces come in the order of chunks and offsets, none
+func (x *ChunksReply) GetChunks() *Chunks {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+// Chunks are whole chunks that follow one another, of 1 MiB in all at most: only if they were asked
+// for together. All fields have an element for each; the fixed lengths keep what a message grows to
+// when it is read within its own size.
+type Chunks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Their places in the list, and their blocks of the origin.
+	Numbers []uint32 `protobuf:"fixed32,1,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	Blocks  []uint64 `protobuf:"fixed64,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+	// Where the cache has them, as the list says it.
+	CachePlaces []uint32 `protobuf:"fixed32,3,rep,packed,name=cache_places,json=cachePlaces,proto3" json:"cache_places,omitempty"`
+	// CRC-32C of the data of each.
+	Crc32C []uint32 `protobuf:"fixed32,4,rep,packed,name=crc32c,proto3" json:"crc32c,omitempty"`
+	// Their data, one after another.
+	Data          []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chunks) Reset() {
+	*x = Chunks{}
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chunks) ProtoMessage() {}
+
+func (x *Chunks) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chunks.ProtoReflect.Descriptor instead.
+func (*Chunks) Descriptor() ([]byte, []int) {
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Chunks) GetNumbers() []uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
+func (x *Chunks) GetBlocks() []uint64 {
+	if x != nil {
+		return x.Blocks
+	}
+	return nil
+}
+
+func (x *Chunks) GetCachePlaces() []uint32 {
+	if x != nil {
+		return x.CachePlaces
+	}
+	return nil
+}
+
+func (x *Chunks) GetCrc32C() []uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return nil
+}
+
+func (x *Chunks) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+// Piece is at most 1 MiB of a chunk. Pieces come in the order of chunks and offsets, none
 // is left out but of the chunks that are not wanted.
 type Piece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -409,7 +499,7 @@ type Piece struct {
 
 func (x *Piece) Reset() {
 	*x = Piece{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -421,7 +511,7 @@ func (x *Piece) String() string {
 func (*Piece) ProtoMessage() {}
 
 func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -434,7 +524,7 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Piece.ProtoReflect.Descriptor instead.
 func (*Piece) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{6}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Piece) GetChunk() uint32 {
@@ -503,10 +593,17 @@ const file_pkg_cachestream_streampb_stream_proto_rawDesc = "" +
 	"\x04from\x18\x02 \x01(\rR\x04from\x12\x1c\n" +
 	"\tbandwidth\x18\x03 \x01(\x04R\tbandwidth\x12\x12\n" +
 	"\x04skip\x18\x04 \x01(\fR\x04skip\x12\x1a\n" +
-	"\btogether\x18\x05 \x01(\bR\btogether\"|\n" +
+	"\btogether\x18\x05 \x01(\bR\btogether\"\xaf\x01\n" +
 	"\vChunksReply\x129\n" +
-	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x122\n" +
-	"\x06pieces\x18\x02 \x03(\v2\x1a.nearflash.stream.v1.PieceR\x06pieces\"\x98\x01\n" +
+	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x120\n" +
+	"\x05piece\x18\x02 \x01(\v2\x1a.nearflash.stream.v1.PieceR\x05piece\x123\n" +
+	"\x06chunks\x18\x03 \x01(\v2\x1b.nearflash.stream.v1.ChunksR\x06chunks\"\x89\x01\n" +
+	"\x06Chunks\x12\x18\n" +
+	"\anumbers\x18\x01 \x03(\aR\anumbers\x12\x16\n" +
+	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\x12!\n" +
+	"\fcache_places\x18\x03 \x03(\aR\vcachePlaces\x12\x16\n" +
+	"\x06crc32c\x18\x04 \x03(\aR\x06crc32c\x12\x12\n" +
+	"\x04data\x18\x05 \x01(\fR\x04data\"\x98\x01\n" +
 	"\x05Piece\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
 	"\x05block\x18\x02 \x01(\x04R\x05block\x12\x16\n" +
@@ -531,7 +628,7 @@ func file_pkg_cachestream_streampb_stream_proto_rawDescGZIP() []byte {
 	return file_pkg_cachestream_streampb_stream_proto_rawDescData
 }
 
-var file_pkg_cachestream_streampb_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_pkg_cachestream_streampb_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_pkg_cachestream_streampb_stream_proto_goTypes = []any{
 	(*Move)(nil),          // 0: nearflash.stream.v1.Move
 	(*MapRequest)(nil),    // 1: nearflash.stream.v1.MapRequest
@@ -539,23 +636,25 @@ var file_pkg_cachestream_streampb_stream_proto_goTypes = []any{
 	(*MapReply)(nil),      // 3: nearflash.stream.v1.MapReply
 	(*ChunksRequest)(nil), // 4: nearflash.stream.v1.ChunksRequest
 	(*ChunksReply)(nil),   // 5: nearflash.stream.v1.ChunksReply
-	(*Piece)(nil),         // 6: nearflash.stream.v1.Piece
+	(*Chunks)(nil),        // 6: nearflash.stream.v1.Chunks
+	(*Piece)(nil),         // 7: nearflash.stream.v1.Piece
 }
 var file_pkg_cachestream_streampb_stream_proto_depIdxs = []int32{
 	0, // 0: nearflash.stream.v1.MapRequest.move:type_name -> nearflash.stream.v1.Move
 	2, // 1: nearflash.stream.v1.MapReply.geometry:type_name -> nearflash.stream.v1.Geometry
 	0, // 2: nearflash.stream.v1.ChunksRequest.move:type_name -> nearflash.stream.v1.Move
 	2, // 3: nearflash.stream.v1.ChunksReply.geometry:type_name -> nearflash.stream.v1.Geometry
-	6, // 4: nearflash.stream.v1.ChunksReply.pieces:type_name -> nearflash.stream.v1.Piece
-	1, // 5: nearflash.stream.v1.CacheStream.Map:input_type -> nearflash.stream.v1.MapRequest
-	4, // 6: nearflash.stream.v1.CacheStream.Chunks:input_type -> nearflash.stream.v1.ChunksRequest
-	3, // 7: nearflash.stream.v1.CacheStream.Map:output_type -> nearflash.stream.v1.MapReply
-	5, // 8: nearflash.stream.v1.CacheStream.Chunks:output_type -> nearflash.stream.v1.ChunksReply
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	7, // 4: nearflash.stream.v1.ChunksReply.piece:type_name -> nearflash.stream.v1.Piece
+	6, // 5: nearflash.stream.v1.ChunksReply.chunks:type_name -> nearflash.stream.v1.Chunks
+	1, // 6: nearflash.stream.v1.CacheStream.Map:input_type -> nearflash.stream.v1.MapRequest
+	4, // 7: nearflash.stream.v1.CacheStream.Chunks:input_type -> nearflash.stream.v1.ChunksRequest
+	3, // 8: nearflash.stream.v1.CacheStream.Map:output_type -> nearflash.stream.v1.MapReply
+	5, // 9: nearflash.stream.v1.CacheStream.Chunks:output_type -> nearflash.stream.v1.ChunksReply
+	8, // [8:10] is the sub-list for method output_type
+	6, // [6:8] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_pkg_cachestream_streampb_stream_proto_init() }
@@ -569,7 +668,7 @@ func file_pkg_cachestream_streampb_stream_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_cachestream_streampb_stream_proto_rawDesc), len(file_pkg_cachestream_streampb_stream_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
