@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"maps"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	"github.com/nearflash/nearflash/pkg/volume"
 )
 
 // cephCSI is ceph-csi itself over the lab's Ceph: a lab has it if it was brought up with its source.
@@ -19,7 +21,9 @@ const cephCSI = "rbd.csi.ceph.com"
 var _ = Describe("A volume over ceph-csi", Label("ceph-csi", "lab", "slow"), func() {
 	It("is cached, grows below a pod, moves with its data, and is deleted with the image", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		v, err := s.cachedOrigin(ctx, cephRBD, volumeSpec{name: "over", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "128Mi"}, nodeA)
+		consenting := originDriver{class: cephRBD.class, parameters: maps.Clone(cephRBD.parameters)}
+		consenting.parameters["withoutFence"] = volume.AcceptTwoWriters
+		v, err := s.cachedOrigin(ctx, consenting, volumeSpec{name: "over", mode: v1alpha1.CacheModeWriteback, kind: block, cacheSize: "128Mi"}, nodeA)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(v.expectTable(ctx, v1alpha1.CacheModeWriteback)).To(Succeed())
 		pv, err := v.origin(ctx)

@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -43,7 +42,7 @@ func decideRelease(f *facts) (step, error) {
 
 // decideTurn begins the release.
 func decideTurn(f *facts) (step, error) {
-	if err := errors.Join(refuseRecord(f.record), refuseLost(f)); err != nil {
+	if err := refuseRecord(f.record); err != nil {
 		return step{}, err
 	}
 	// A claim that leads elsewhere, and the pods with it, are no business of the volume's.
@@ -51,6 +50,9 @@ func decideTurn(f *facts) (step, error) {
 		if err := refuseUse(f); err != nil {
 			return step{}, err
 		}
+	}
+	if err := refuseLost(f); err != nil {
+		return step{}, err
 	}
 	if onFront(f) && pending(f.claim) {
 		return step{}, fmt.Errorf("claim %s is being expanded: wait until that has ended, for which a pod may have to start once", f.claim.Name)
@@ -94,8 +96,12 @@ func refuseLost(f *facts) error {
 	if f.record != nil || f.inner == nil {
 		return nil
 	}
-	return fmt.Errorf("there is no CachedVolume %s, though claim %s/%s of its origin is there, so that nobody knows which node may hold unflushed writes: restore the CachedVolume from a backup (docs/how-to/recover-a-lost-cluster.md, Volumes over other drivers)",
-		f.journal.front(), f.inner.Namespace, f.inner.Name)
+	remedy := "restore the CachedVolume from a backup (docs/how-to/recover-a-lost-cluster.md, Volumes over other drivers)"
+	if onFront(f) && f.front != nil {
+		remedy = "run a pod with the claim once, for which the controller makes it anew, or " + remedy
+	}
+	return fmt.Errorf("there is no CachedVolume %s, though claim %s/%s of its origin is there, so that nobody knows which node may hold unflushed writes: %s",
+		f.journal.front(), f.inner.Namespace, f.inner.Name, remedy)
 }
 
 // inUse says why a record stays, for the end of a sentence.

@@ -238,7 +238,7 @@ func TestDecideRelease(t *testing.T) {
 		"front gone":                   {facts: released, change: func(f *facts) { f.front, f.claim = nil, nil }, want: wait, until: "has ended CachedVolume"},
 		"front gone, unflushed":        {facts: released, change: func(f *facts) { f.front, f.claim = nil, nil; dirty(f) }, want: wait, until: "node n1 may hold unflushed writes"},
 		"record gone, claim of origin": {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil; f.inner = &corev1.PersistentVolumeClaim{} }, err: "restore the CachedVolume"},
-		"record lost":                  {facts: after, change: func(f *facts) { f.record, f.inner = nil, &corev1.PersistentVolumeClaim{} }, err: "restore the CachedVolume"},
+		"record lost":                  {facts: after, change: func(f *facts) { f.record, f.inner = nil, &corev1.PersistentVolumeClaim{} }, err: "run a pod with the claim once"},
 		"record lost since":            {facts: released, change: func(f *facts) { f.record, f.inner = nil, &corev1.PersistentVolumeClaim{} }, err: "restore the CachedVolume"},
 		"record gone":                  {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil }, want: orderBlock},
 		"record gone, origin Bound":    {facts: released, change: func(f *facts) { f.front, f.claim, f.record = nil, nil, nil; f.block.Status.Phase = corev1.VolumeBound }, want: wait, until: "not Bound"},

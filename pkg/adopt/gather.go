@@ -107,6 +107,10 @@ func (a *Adopter) gatherMade(ctx context.Context, f *facts) (err error) {
 		return err
 	}
 	f.inner, err = get[corev1.PersistentVolumeClaim](ctx, a, "claim", client.ObjectKey{Namespace: a.origins, Name: j.front()})
+	if err == nil && f.inner != nil && f.record == nil {
+		// A first publication may have made both in between.
+		f.record, err = get[v1alpha1.CachedVolume](ctx, a, "CachedVolume", named(j.front()))
+	}
 	if err != nil || f.block != nil || f.volume != nil {
 		return err
 	}

@@ -232,6 +232,9 @@ func (f *changeFacts) withhold(view pool.View) {
 	if !e.Source.Fenced() {
 		f.Record.Spec.Mode = volume.ModeWritethrough
 		f.Problem, f.ProblemReason = unfenced(e.Source), v1alpha1.ReasonRejected
+		if o := f.Record.Spec.Origin; o != nil && o.AcceptTwoWriters {
+			f.Problem, f.ProblemReason = "writes go through until the next attachment, from which on spec.origin.withoutFence counts", v1alpha1.ReasonApplying
+		}
 	}
 	if e.Streams() {
 		f.Problem, f.ProblemReason = "writes go through to the storage server until the cache of the node before is copied", v1alpha1.ReasonApplying

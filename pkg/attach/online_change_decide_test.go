@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/nearflash/nearflash/pkg/attach/state"
@@ -318,6 +319,15 @@ func TestWithhold(t *testing.T) {
 				t.Errorf("held %t, asked %s, problem %q", f.Held, f.Record.Spec.Mode, f.Problem)
 			}
 		})
+	}
+	for accepted, want := range map[bool]string{false: "no detach that keeps", true: "until the next attachment"} {
+		f := runs(wb).f
+		f.Entry.Source.CSI = &volume.CSISource{Driver: "d", NoFence: true}
+		f.Record.Spec.Origin = &volume.Origin{StorageClass: "c", AcceptTwoWriters: accepted}
+		f.withhold(pool.View{})
+		if f.Record.Spec.Mode != wt || !strings.Contains(f.Problem, want) {
+			t.Errorf("without a fence, accepted %t: %s, %q", accepted, f.Record.Spec.Mode, f.Problem)
+		}
 	}
 	f := runs(wb).f
 	f.withhold(pool.View{})

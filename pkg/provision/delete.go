@@ -38,10 +38,11 @@ func (s *Service) Delete(ctx context.Context, id volume.ID) error {
 // admissions that there were before the record was read; with another one, which a
 // controller has granted meanwhile, the server refuses to delete.
 func (s *Service) deleteServed(ctx context.Context, id volume.ID, at place) error {
-	return s.deleteJudged(ctx, id, at, func(*v1alpha1.CachedVolume) bool { return true })
+	return s.deleteJudged(ctx, id, at, nil)
 }
 
-// deleteJudged is deleteServed for a record that is still what it was judged to be.
+// deleteJudged is deleteServed for a record that is still what it was judged to be, if that is said: of
+// a volume whose data stay, so that an owner with writes that nobody else has is in the way.
 func (s *Service) deleteJudged(ctx context.Context, id volume.ID, at place, still func(*v1alpha1.CachedVolume) bool) error {
 	storage, err := s.storage(at, volume.ErrUnavailable)
 	if err != nil {
@@ -62,11 +63,11 @@ func (s *Service) deleteJudged(ctx context.Context, id volume.ID, at place, stil
 	if err := unused(obj); err != nil {
 		return err
 	}
-	if err := s.knowOwner(ctx, obj, access); err != nil {
+	if err := s.knowOwner(ctx, obj, access); err != nil && (still != nil || !errors.Is(err, volume.ErrFenced)) {
 		return err
 	}
 	// By what knowOwner has made of it: an owner of whom the record did not know may hold writes.
-	if !still(obj) {
+	if still != nil && !still(obj) {
 		return fmt.Errorf("%w: volume %s is in use again, or may have unflushed writes", volume.ErrBusy, id)
 	}
 	if err := s.markDeleting(ctx, obj); err != nil {
@@ -92,8 +93,8 @@ func unused(obj *v1alpha1.CachedVolume) error {
 }
 
 // knowOwner brings the record up to the owner that the storage server admits, who is to be
-// told of the deletion. One that nobody knows cannot be. Errors: ErrInUse if it is logged in:
-// a pod may run there of which the record does not know.
+// told of the deletion. Errors: ErrInUse if it is logged in: a pod may run there of which the
+// record does not know; ErrFenced if nobody knows which node it is.
 func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, access sight) error {
 	v, err := records.Volume(obj)
 	if err != nil {
@@ -105,10 +106,8 @@ func (s *Service) knowOwner(ctx context.Context, obj *v1alpha1.CachedVolume, acc
 		return fmt.Errorf("%w: initiator %s uses volume %s under generation %d, but the record shows %d, released (was it restored from a backup?)",
 			volume.ErrInUse, e.Initiator, v.ID, e.Generation, v.Fence.Generation)
 	}
-	if _, err := s.restoreOwner(ctx, obj, v, access, false); err != nil && !errors.Is(err, volume.ErrFenced) {
-		return err
-	}
-	return nil
+	_, err = s.restoreOwner(ctx, obj, v, access, false)
+	return err
 }
 
 // deleteUnrecorded removes what the server may still have of a volume without a

@@ -264,6 +264,13 @@ func testOriginUnfenced(t *testing.T, o *origins) {
 	if p, err := o.svc.Publish(t.Context(), o.id, b, nil, nil); err != nil || p.Source.Fenced() {
 		t.Fatalf("published with %+v, %v", p.Source.CSI, err)
 	}
+	err = o.svc.Modify(t.Context(), o.id, func(s volume.Spec) (volume.Spec, error) {
+		s.Cache = volume.Size{Percent: 30}
+		return s, nil
+	})
+	if errors.Is(err, volume.ErrInvalid) || o.record(t).Spec.Cache.Percent != 30 {
+		t.Errorf("a change of the size, in the mode that it has: %v", err)
+	}
 	consent := func(obj *v1alpha1.CachedVolume) error {
 		obj.Spec.Origin.WithoutFence = v1alpha1.WithoutFenceAcceptTwoWriters
 		return nil
@@ -412,6 +419,15 @@ func testOriginRetired(t *testing.T, o *origins) {
 		if err := o.client.Status().Update(t.Context(), &va); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Of a node that has no pool any more nobody knows what it has.
+	pool := &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: b}}
+	if err := o.client.Delete(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, o.svc.Retire(t.Context(), o.id), volume.ErrFenced)
+	if err := o.client.Create(t.Context(), &v1alpha1.CachePool{ObjectMeta: metav1.ObjectMeta{Name: b}}); err != nil || len(admitted()) != 1 {
+		t.Fatalf("%v, admitted %d times", err, len(admitted()))
 	}
 	wantError(t, o.svc.Retire(t.Context(), o.id), volume.ErrBusy)
 	if v := o.record(t); v.Fence.Node != b || !v.PossiblyDirty || len(admitted()) != 1 {

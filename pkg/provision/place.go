@@ -176,7 +176,7 @@ func (s *Service) checkFence(ctx context.Context, id volume.ID, spec volume.Spec
 	}
 	fenced, err := s.fenced(ctx, id, *spec.Origin)
 	if err == nil && !fenced {
-		err = fmt.Errorf("%w: cacheMode %s over a driver whose detach keeps no lost node from writing to volume %s (CSIDriver spec.attachRequired false, or ceph-csi's RBD); accepted are %s and %s, or withoutFence %s",
+		err = fmt.Errorf("%w: cacheMode %s over a driver whose detach keeps no lost node from writing to volume %s (CSIDriver spec.attachRequired false, or ceph-csi's RBD); accepted are %s and %s, or the consent %s: the parameter withoutFence of the class, or spec.origin.withoutFence of a CachedVolume that exists",
 			volume.ErrInvalid, volume.ModeWriteback, id, volume.ModeWritethrough, volume.ModeNone, volume.AcceptTwoWriters)
 	}
 	return err

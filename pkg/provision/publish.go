@@ -85,8 +85,8 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 		return volume.Publication{}, err
 	}
 	// Of one that had an owner the node makes writes go through (volume.CSISource.NoFence): what is
-	// unflushed of before would be out of reach.
-	if ptr.Deref(obj.Status.Generation, 0) == 0 {
+	// unflushed of before would be out of reach. A record that was made anew does not know of it.
+	if ptr.Deref(obj.Status.Generation, 0) == 0 && access.Generation == 0 {
 		if err := s.checkFence(ctx, id, spec); err != nil {
 			return volume.Publication{}, err
 		}
