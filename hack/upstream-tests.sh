@@ -17,9 +17,11 @@ upstream() {
   local dir="$1" tests="$2" least=1 claims="e2e/upstream${ORIGIN:+/csi}" passed rest i
   mkdir -p "$dir/tmp"
   run "${lab[@]}" images add "$tests"/*.tar
-  if [[ -f $claims/snapshotclass.yaml ]]; then
-    run "${lab[@]}" run -- kubectl apply --filename="$claims/snapshotclass.yaml"
-  fi
+  for i in snapshotclass originclass; do
+    if [[ -f $claims/$i.yaml ]]; then
+      run "${lab[@]}" run -- kubectl apply --filename="$claims/$i.yaml"
+    fi
+  done
   local driver='External.Storage.*csi.nearflash.io.*Testpattern: '
   local focus="${FOCUS:-$driver}"
   if [[ ${SUBSET:-} == true ]]; then
@@ -39,17 +41,13 @@ upstream() {
   fi
   local labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeSourceXFS} && !Disruptive && !Serial'
   local procs=4 ssh='' skip=() environment=(TMPDIR="$dir/tmp")
-  if [[ -n ${ORIGIN:-} ]]; then
-    # It changes the class of claims for which there will never be a pod, and those volumes wait for one.
-    skip+=(--skip='volume-modify-stress.*multiple pods should modify')
-  fi
   if [[ ${DISRUPTIVE:-} == true ]]; then
     # Of a node without SELinux what says so is asked for all the same.
     labels='Feature: isSubsetOf {VolumeAttributesClass, VolumeSnapshotDataSource, VolumeSourceXFS, SELinux} && (Disruptive || Serial)'
     procs=1
     [[ -n ${FOCUS:-} ]] || least=15
     # It deploys images of other projects, of which there are none here.
-    skip+=(--skip='with any volume data source')
+    skip=(--skip='with any volume data source')
     environment+=(KUBE_SSH_BASTION=127.0.0.1:2222 KUBE_SSH_USER=root KUBE_SSH_KEY_PATH="$dir/key")
     # In the lab's network, so that it ends with the lab if not before.
     "${lab[@]}" run -- "$dir/lab" ssh "$dir/key" &
