@@ -58,10 +58,10 @@ func (m Map) Split(hot, hotBlocks uint64) (first, rest Map) {
 }
 
 // Merge is the map of one cache with what levels that serve have kept of the map that they
-// began with. Whatever else they name was never copied, and is left out; so a chunk is in it
-// once, whatever they hold.
+// began with. Whatever else they name was never copied, and is left out, and so is a block that
+// more than one of them names: which copy is the newer one, no map says.
 func Merge(whole Map, levels ...Map) (Map, error) {
-	kept := map[Entry]bool{}
+	kept, named := map[Entry]bool{}, map[uint64]int{}
 	for _, l := range levels {
 		if l.ChunkSectors != whole.ChunkSectors {
 			return Map{}, fmt.Errorf("a level has chunks of %d sectors, the cache has %d", l.ChunkSectors, whole.ChunkSectors)
@@ -71,12 +71,13 @@ func Merge(whole Map, levels ...Map) (Map, error) {
 		}
 		for _, e := range l.Entries {
 			kept[Entry{Cache: e.Cache, Origin: e.Origin}] = true
+			named[e.Origin]++
 		}
 	}
 	out := whole
 	out.Entries = nil
 	for _, e := range whole.Entries {
-		if kept[Entry{Cache: e.Cache, Origin: e.Origin}] {
+		if kept[Entry{Cache: e.Cache, Origin: e.Origin}] && named[e.Origin] == 1 {
 			out.Entries = append(out.Entries, e)
 		}
 	}
