@@ -158,7 +158,7 @@ func (c *campaign) loseDriver() {
 // failGrowth: the volume grows under load, and its driver fails on the node.
 func (c *campaign) failGrowth() {
 	end := c.begin(c.load(c.r))
-	c.enlarge(8 * mib)
+	c.grow()
 	c.stumble(c.expand, "NodeExpandVolume")
 	end()
 	c.must(checker.LossNothing)

@@ -204,13 +204,20 @@ func (c *campaign) growStream() {
 	c.leave()
 	c.streamTo()
 	end := c.begin(c.load(c.r))
-	c.enlarge(8 * mib)
+	c.grow()
 	mustPass(c.t, "expand", c.expand(c.t.Context()))
 	c.wantHydrated()
 	end()
 	c.wantGrown()
 	c.must(checker.LossNothing)
 	c.release()
+}
+
+// grow makes the volume larger where it lies, and in the record, by which the next node prepares.
+func (c *campaign) grow() {
+	c.t.Helper()
+	c.enlarge(8 * mib)
+	c.ask(func(v *volume.Volume) { v.Spec.CapacityBytes = c.size })
 }
 
 // streamUntracked: what was written on the new node is served as the old one had it.
