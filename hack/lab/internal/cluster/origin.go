@@ -354,7 +354,9 @@ func (l *Lab) originSpec(o *Origin, name string, parts OriginParts) proc.Spec {
 		}
 	case originProvisioner:
 		spec.Path = parts.Provisioner
-		spec.Args = append(sidecar, "--feature-gates=Topology=true", "--extra-create-metadata", "--default-fstype=ext4", "--controller-publish-readonly=true")
+		// As ceph-csi has it: no node of it has a zone here.
+		zones := fmt.Sprintf("--feature-gates=Topology=%t", o.Name == OriginPD)
+		spec.Args = append(sidecar, zones, "--extra-create-metadata", "--default-fstype=ext4", "--controller-publish-readonly=true")
 	case originAttacher:
 		spec.Path, spec.Args = parts.Attacher, sidecar
 	case originSnapshotter:

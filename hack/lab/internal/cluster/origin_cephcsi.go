@@ -23,6 +23,7 @@ const (
 	cephCSIProgram = "/usr/local/bin/cephcsi"
 	cephCSIConfig  = "/etc/ceph-csi-config"
 	cephCSISocket  = "/run/csi.sock"
+	cephCSIKeys    = "/tmp/csi/keys"
 	// cephCSIControllerSecret has the key that volumes are made with.
 	cephCSIControllerSecret = "rbd-controller"
 )
@@ -56,6 +57,10 @@ func (l *Lab) startCephCSI(ctx context.Context, o *Origin) ([]any, error) {
 		return nil, err
 	}
 	if err := replaceFile(o.Parts.CephCSI, filepath.Join(l.cephRoot(), cephCSIProgram)); err != nil {
+		return nil, err
+	}
+	// Its own manifests mount a folder in memory there.
+	if err := os.MkdirAll(filepath.Join(l.cephRoot(), cephCSIKeys), 0o700); err != nil {
 		return nil, err
 	}
 	config := fmt.Sprintf(`[{"clusterID": %q, "monitors": [%q]}]`, cephPool, cephMonitor)
