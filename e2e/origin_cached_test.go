@@ -60,16 +60,10 @@ func (v *vol) origin(ctx context.Context) (*corev1.PersistentVolume, error) {
 
 // ask asks for a size, and waits until the volume has it but for what its next node does.
 func (v *vol) ask(ctx context.Context, size string) error {
-	want := resource.MustParse(size)
-	var claim corev1.PersistentVolumeClaim
-	if err := k.API.Get(ctx, client.ObjectKey{Namespace: v.space.name, Name: v.claim}, &claim); err != nil {
+	if err := k.AskSize(ctx, v.space.name, v.claim, size); err != nil {
 		return err
 	}
-	old := claim.DeepCopy()
-	claim.Spec.Resources.Requests[corev1.ResourceStorage] = want
-	if err := k.API.Patch(ctx, &claim, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("expand claim %s: %w", claim.Name, err)
-	}
+	want := resource.MustParse(size)
 	return cluster.Await(ctx, late, func(ctx context.Context) (string, error) {
 		var pv corev1.PersistentVolume
 		if err := k.API.Get(ctx, client.ObjectKey{Name: v.PV}, &pv); err != nil {

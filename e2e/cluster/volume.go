@@ -121,17 +121,12 @@ const resizeNudge = 3 * time.Second
 // to a minute and a half later, or at once when the pod has changed: it is given
 // an annotation.
 func (c *Cluster) Expand(ctx context.Context, namespace, claim, pod, size string, timeout time.Duration) error {
+	if err := c.AskSize(ctx, namespace, claim, size); err != nil {
+		return err
+	}
 	want := resource.MustParse(size)
 	var pvc corev1.PersistentVolumeClaim
 	key := client.ObjectKey{Namespace: namespace, Name: claim}
-	if err := c.API.Get(ctx, key, &pvc); err != nil {
-		return err
-	}
-	old := pvc.DeepCopy()
-	pvc.Spec.Resources.Requests[corev1.ResourceStorage] = want
-	if err := c.API.Patch(ctx, &pvc, client.MergeFrom(old)); err != nil {
-		return fmt.Errorf("expand claim %s: %w", claim, err)
-	}
 	var nudged time.Time
 	return Await(ctx, timeout, func(ctx context.Context) (string, error) {
 		if err := c.API.Get(ctx, key, &pvc); err != nil {
@@ -149,6 +144,20 @@ func (c *Cluster) Expand(ctx context.Context, namespace, claim, pod, size string
 		obj := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod}}
 		return pending, c.API.Patch(ctx, obj, client.RawPatch(types.MergePatchType, []byte(patch)))
 	})
+}
+
+// AskSize asks for a size of a claim, and waits for nothing.
+func (c *Cluster) AskSize(ctx context.Context, namespace, claim, size string) error {
+	var pvc corev1.PersistentVolumeClaim
+	if err := c.API.Get(ctx, client.ObjectKey{Namespace: namespace, Name: claim}, &pvc); err != nil {
+		return err
+	}
+	old := pvc.DeepCopy()
+	pvc.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)
+	if err := c.API.Patch(ctx, &pvc, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("expand claim %s: %w", claim, err)
+	}
+	return nil
 }
 
 // awaitsNode reports whether only the node's part of an expansion is left.

@@ -20,8 +20,8 @@ import (
 // it.
 type Origins interface {
 	backend.Backend
-	// Fenced reports whether the end of an admission keeps a node out of a volume, which Export does
-	// not say. Errors: ErrInvalid, ErrUnavailable.
+	// Fenced reports whether the end of an admission keeps a node out of a volume, as Export says of
+	// one that is admitted. Errors: ErrInvalid, ErrUnavailable.
 	Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error)
 }
 
@@ -171,21 +171,13 @@ func (s *Service) pool(ctx context.Context, node string) (*v1alpha1.CachePool, e
 // checkFence refuses a cache that holds unflushed writes over an origin that nothing fences: a
 // node that was given up could come back and flush over what others wrote since (I1).
 func (s *Service) checkFence(ctx context.Context, id volume.ID, spec volume.Spec) error {
-	if spec.Origin == nil || spec.Mode != volume.ModeWriteback || s.origins == nil {
+	if spec.Origin == nil || spec.Mode != volume.ModeWriteback || spec.Origin.AcceptTwoWriters || s.origins == nil {
 		return nil
 	}
-	fenced, err := s.fenced(ctx, id, *spec.Origin)
+	fenced, err := s.origins.Fenced(ctx, id, *spec.Origin)
 	if err == nil && !fenced {
 		err = fmt.Errorf("%w: cacheMode %s over a driver whose detach keeps no lost node from writing to volume %s (CSIDriver spec.attachRequired false, or ceph-csi's RBD); accepted are %s and %s, or the consent %s: the parameter withoutFence of the class, or spec.origin.withoutFence of a CachedVolume that exists",
 			volume.ErrInvalid, volume.ModeWriteback, id, volume.ModeWritethrough, volume.ModeNone, volume.AcceptTwoWriters)
 	}
 	return err
-}
-
-// fenced reports whether the end of an admission keeps a node out, or it was consented to that it does not.
-func (s *Service) fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error) {
-	if o.AcceptTwoWriters {
-		return true, nil
-	}
-	return s.origins.Fenced(ctx, id, o)
 }

@@ -106,16 +106,12 @@ func (s *Service) publishOrigin(ctx context.Context, obj *v1alpha1.CachedVolume,
 	if accessErr != nil {
 		return volume.Publication{}, accessErr
 	}
-	fenced, err := s.fenced(ctx, id, *spec.Origin)
-	if err != nil {
-		return volume.Publication{}, err
-	}
 	pub, err := s.publishServed(ctx, obj, access, node, backend.Grant{Initiator: node, Node: node}, account{}, formatBlank || !records.IsStatic(obj))
 	if errors.Is(err, volume.ErrNoSpace) {
 		s.giveBack(ctx, id, node)
 	}
-	if pub.Source.CSI != nil {
-		pub.Source.CSI.NoFence = !fenced
+	if pub.Source.CSI != nil && spec.Origin.AcceptTwoWriters {
+		pub.Source.CSI.NoFence = false
 	}
 	return pub, err
 }

@@ -74,7 +74,7 @@ func (b *Backend) Export(ctx context.Context, id volume.ID, g backend.Grant) (vo
 	out := &volume.CSISource{
 		Driver: src.Driver, Handle: src.VolumeHandle, PV: f.pv.Name, Attributes: maps.Clone(src.VolumeAttributes), CapacityBytes: sizeOf(f.pv),
 		AccessMode: accessMode(f.pv), Secrets: secretNames(src),
-		Admission: fmt.Sprintf("generation-%d", g.Generation),
+		Admission: fmt.Sprintf("generation-%d", g.Generation), NoFence: !attach || volume.EmptyDetach(src.Driver),
 	}
 	if attach {
 		va, err := b.attach(ctx, id, a, f.pv.Name, src.Driver)
