@@ -46,10 +46,8 @@ func runPDNode(ctx context.Context, on bool) error {
 		}
 		ready := 0
 		for i := range pods.Items {
-			for _, c := range pods.Items[i].Status.Conditions {
-				if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-					ready++
-				}
+			if cluster.PodReady(&pods.Items[i]) {
+				ready++
 			}
 		}
 		if ready != want || len(pods.Items) != want {

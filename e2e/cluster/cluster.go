@@ -146,7 +146,7 @@ func (c *Cluster) AwaitDriver(ctx context.Context, timeout time.Duration) error 
 		}
 		nodes, controllers := 0, 0
 		for i := range pods {
-			if !podReady(&pods[i]) {
+			if !PodReady(&pods[i]) {
 				return fmt.Sprintf("pod %s is not ready", pods[i].Name), nil
 			}
 			switch pods[i].Labels[componentLabel] {

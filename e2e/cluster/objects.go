@@ -174,7 +174,8 @@ func (c *Cluster) Pod(s PodSpec) *corev1.Pod {
 	return pod
 }
 
-func podReady(p *corev1.Pod) bool {
+// PodReady reports whether a pod runs and its containers are ready.
+func PodReady(p *corev1.Pod) bool {
 	for _, cond := range p.Status.Conditions {
 		if cond.Type == corev1.PodReady {
 			return cond.Status == corev1.ConditionTrue

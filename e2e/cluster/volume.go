@@ -56,7 +56,7 @@ func (c *Cluster) AwaitPodReady(ctx context.Context, namespace, name string, tim
 		if err := c.API.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
 			return "", err
 		}
-		if podReady(&pod) {
+		if PodReady(&pod) {
 			return "", nil
 		}
 		return podProblem(&pod), nil

@@ -226,11 +226,14 @@ func (s *sender) run(ctx context.Context, r run) error {
 	}
 	for i := 0; i < len(r.numbers); i += most {
 		n := min(most, len(r.numbers)-i)
-		send, data := s.whole, r.data[i*s.size:(i+n)*s.size]
+		numbers, data := r.numbers[i:i+n], r.data[i*s.size:(i+n)*s.size]
+		var err error
 		if n == 1 {
-			send = s.chunk
+			err = s.chunk(ctx, numbers[0], data)
+		} else {
+			err = s.whole(ctx, numbers, data)
 		}
-		if err := send(ctx, r.numbers[i:i+n], data); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -247,9 +250,8 @@ func (s *sender) whole(ctx context.Context, numbers []int, data []byte) error {
 	return s.reply(ctx, &streampb.ChunksReply{Chunks: c}, len(data))
 }
 
-// chunk sends one chunk.
-func (s *sender) chunk(ctx context.Context, numbers []int, chunk []byte) error {
-	i := numbers[0]
+// chunk sends the chunk with a number.
+func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
 	for off := 0; off < len(chunk); off += s.piece {
 		data := chunk[off:min(off+s.piece, len(chunk))]
 		piece := &streampb.Piece{
