@@ -231,7 +231,8 @@ func TestKillFrozenCut(t *testing.T) {
 		for _, step := range []string{"before freeze", "after freeze", "before thaw", "after thaw"} {
 			t.Run(fmt.Sprintf("%s/power=%t", step, power), func(t *testing.T) {
 				l := newLife(t, volume.ModeWritethrough)
-				l.next, l.a.gate.last = []disaster{{power: power}}, step+" "+staging
+				l.next = []disaster{{power: power}}
+				l.a.killAt(step + " " + staging)
 				l.beFrozen()
 				if len(l.ended) != 1 {
 					t.Errorf("ended: %q, want at %q alone", l.ended, step)

@@ -14,7 +14,7 @@ type gate struct {
 	// as after the last one, unless the journal has been written.
 	journal, said string
 	left          int
-	// last is a step that the process ends at, "" for none.
+	// last is a step that the process ends at, whichever it is of them, "" for none.
 	last string
 	// making are the changes that are under way.
 	making int

@@ -272,8 +272,7 @@ func TestKillUncacheHydration(t *testing.T) {
 					l.arm()
 					return l
 				}
-				ended := killEachOf(t, begin, power, (*life).uncached, nil)
-				t.Logf("ended at %d steps", len(ended))
+				killEachOf(t, begin, power, (*life).uncached, nil)
 			})
 		}
 	}

@@ -67,8 +67,7 @@ func TestKillLost(t *testing.T) {
 		for _, power := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/power=%t", mode, power), func(t *testing.T) {
 				t.Parallel()
-				ended := killEach(t, mode, power, (*life).beLost, nil)
-				t.Logf("ended at %d steps", len(ended))
+				killEach(t, mode, power, (*life).beLost, nil)
 			})
 		}
 	}

@@ -105,8 +105,7 @@ func TestKillHeldAfterCrash(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		t.Run(fmt.Sprintf("power=%t", power), func(t *testing.T) {
 			t.Parallel()
-			ended := killEachOf(t, func(d ...disaster) *life { return crashedLife(t, d...) }, power, (*life).heldAfterCrash, nil)
-			t.Logf("ended at %d steps", len(ended))
+			killEachOf(t, func(d ...disaster) *life { return crashedLife(t, d...) }, power, (*life).heldAfterCrash, nil)
 		})
 	}
 }
@@ -307,8 +306,7 @@ func TestKillAnew(t *testing.T) {
 	for name, live := range map[string]func(*life){"back": (*life).backAfterCrash, "limit": (*life).limitAfterCrash} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ended := killEachOf(t, func(d ...disaster) *life { return crashedLife(t, d...) }, false, live, nil)
-			t.Logf("ended at %d steps", len(ended))
+			killEachOf(t, func(d ...disaster) *life { return crashedLife(t, d...) }, false, live, nil)
 		})
 	}
 }

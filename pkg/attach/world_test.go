@@ -294,14 +294,16 @@ func ignoreGone(err error) error {
 // start begins a process in place of the one before it, which ends where that would have.
 func (h *host) start() {
 	h.w.t.Helper()
-	left := 0
+	left, last := 0, ""
 	if h.plugin != nil {
 		h.gate.end()
 		h.blocks.Exit()
-		left = h.gate.left
+		if left = h.gate.left; h.gate.at == replaced {
+			last = h.gate.last
+		}
 	}
 	h.w.must("the files of the process before", h.inherit())
-	g := &gate{left: left, dead: make(chan struct{}), journal: filepath.Join(h.files(), "journal", string(volumeID)+".json")}
+	g := &gate{left: left, last: last, dead: make(chan struct{}), journal: filepath.Join(h.files(), "journal", string(volumeID)+".json")}
 	entries, err := journal.Open[state.Entry](filepath.Join(h.files(), "journal"))
 	h.w.must("journal", err)
 	recorder := events.NewFakeRecorder(1000)
@@ -367,6 +369,13 @@ func (p *plugin) killAfter(n int) {
 	p.gate.mu.Lock()
 	defer p.gate.mu.Unlock()
 	p.gate.left = n
+}
+
+// killAt has the plugin end at a step that is named; "" is none.
+func (p *plugin) killAt(step string) {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	p.gate.last = step
 }
 
 // owned are the records of a node's own volumes.
