@@ -67,7 +67,7 @@ var _ = Describe("The documents", Label("docs", "origin", "lab", "slow"), Serial
 					awaitTakes(ctx, nodeB, "csi.nearflash.io", machineDisks)
 				},
 			},
-			"kubectl patch cvol": {left: "this driver's detach fences, and there is no volume yet"},
+			"kubectl nearflash mode": {left: "this driver's detach fences, and there is no volume yet"},
 			"kubectl apply": {
 				before: func(ctx context.Context) { w.mustType(ctx, "kubectl cordon "+nodeB) },
 				after:  func(ctx context.Context) { v = s.adopt(ctx, "orders") },

@@ -1,6 +1,7 @@
 package kubectl_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -54,13 +55,20 @@ func (c changeCase) check(t *testing.T) {
 		t.Errorf("the command ended before %d more changes", len(r.clock.ticks))
 	}
 	spec := r.record("pvc-1").Spec
-	if spec.CacheMode != c.wantSpec.CacheMode || spec.CacheSize != c.wantSpec.CacheSize || spec.AcceptDirtyLoss != c.wantSpec.AcceptDirtyLoss || spec.FlushRequest != c.wantSpec.FlushRequest {
+	if !reflect.DeepEqual(spec.Origin, c.wantSpec.Origin) || spec.CacheMode != c.wantSpec.CacheMode || spec.CacheSize != c.wantSpec.CacheSize || spec.AcceptDirtyLoss != c.wantSpec.AcceptDirtyLoss || spec.FlushRequest != c.wantSpec.FlushRequest {
 		t.Errorf("spec is %+v, want %+v", spec, c.wantSpec)
 	}
 }
 
 func spec(mode v1alpha1.CacheMode, size string) v1alpha1.CachedVolumeSpec {
 	return v1alpha1.CachedVolumeSpec{CacheMode: mode, CacheSize: size}
+}
+
+// over is a volume of another driver.
+func over(consent v1alpha1.WithoutFence) func(*v1alpha1.CachedVolume) {
+	return func(v *v1alpha1.CachedVolume) {
+		v.Spec.Origin = &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: consent}
+	}
 }
 
 func consented(mode v1alpha1.CacheMode, size string) v1alpha1.CachedVolumeSpec {
@@ -93,6 +101,32 @@ data: done: mode writeback on node node-a
 			args:     []string{"mode", "data", "writeback"},
 			objs:     bound("default", "data", "pvc-1", on("node-a")),
 			wantErr:  "error: data: writeback loses the writes that were not flushed when node or SSD are lost: add --accept-dirty-loss node-loss if that is acceptable\n",
+			wantSpec: spec(wt, "10%"),
+		},
+		"to writeback over a driver without a fence": {
+			args: []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--without-fence", "AcceptTwoWriters", "--wait=false", "-o", "name"},
+			objs: bound("default", "data", "pvc-1", over(""), on("node-a")),
+			wantOut:  "cachedvolume.nearflash.io/pvc-1\n",
+			wantErr:  "data: cacheMode writethrough -> writeback\n",
+			wantSpec: v1alpha1.CachedVolumeSpec{
+				CacheMode: wb, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
+				Origin: &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: v1alpha1.WithoutFenceAcceptTwoWriters},
+			},
+		},
+		"back to writeback, the other consent stays": {
+			args: []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--wait=false", "-o", "name"},
+			objs: bound("default", "data", "pvc-1", over(v1alpha1.WithoutFenceAcceptTwoWriters), on("node-a")),
+			wantOut:  "cachedvolume.nearflash.io/pvc-1\n",
+			wantErr:  "data: cacheMode writethrough -> writeback\n",
+			wantSpec: v1alpha1.CachedVolumeSpec{
+				CacheMode: wb, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
+				Origin: &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: v1alpha1.WithoutFenceAcceptTwoWriters},
+			},
+		},
+		"the other consent, without another driver": {
+			args:     []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--without-fence", "AcceptTwoWriters"},
+			objs:     bound("default", "data", "pvc-1", on("node-a")),
+			wantErr:  "error: data: --without-fence AcceptTwoWriters is for volumes of another CSI driver, and this is none\n",
 			wantSpec: spec(wt, "10%"),
 		},
 		"back to writeback with the consent of the class": {

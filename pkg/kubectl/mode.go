@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nearflash/nearflash/api/v1alpha1"
+	domain "github.com/nearflash/nearflash/pkg/volume"
 )
 
 var modes = []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWritethrough), string(v1alpha1.CacheModeWriteback)}
@@ -16,8 +17,8 @@ var modes = []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWr
 type modeOptions struct {
 	change
 
-	mode       v1alpha1.CacheMode
-	acceptLoss string
+	mode                     v1alpha1.CacheMode
+	acceptLoss, withoutFence string
 }
 
 func newMode(f *Factory) *cobra.Command {
@@ -31,6 +32,8 @@ none           no cache; the SSD space is given back
 writethrough   a write is acknowledged when the storage server has it
 writeback      a write is acknowledged when the SSD has it: fast, and lost with the node if it was not flushed before.
                This needs consent: --accept-dirty-loss node-loss
+               Over a CSI driver whose detach keeps no lost node from writing it needs another one from the next
+               attachment on: --without-fence AcceptTwoWriters
 
 Leaving writeback first writes everything to the storage server, which takes its time. The cached blocks stay between writethrough and writeback;
 after none the cache starts cold. A volume that is attached nowhere takes the mode when a pod next uses it.`,
@@ -41,8 +44,10 @@ after none the cache starts cold. A volume that is attached nowhere takes the mo
 	}
 	cmd.Args = wantVolume(cmd, 1)
 	cmd.Flags().StringVar(&o.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("accept-dirty-loss",
-		cobra.FixedCompletions([]string{string(v1alpha1.DirtyLossNodeLoss)}, cobra.ShellCompDirectiveNoFileComp)))
+	cmd.Flags().StringVar(&o.withoutFence, "without-fence", "", "The consent that writeback needs over a driver whose detach keeps no lost node from writing: "+domain.AcceptTwoWriters+".")
+	for flag, word := range map[string]string{"accept-dirty-loss": string(v1alpha1.DirtyLossNodeLoss), "without-fence": domain.AcceptTwoWriters} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions([]string{word}, cobra.ShellCompDirectiveNoFileComp)))
+	}
 	o.addFlags(cmd)
 	return cmd
 }
@@ -58,11 +63,17 @@ func (o *modeOptions) Validate() error {
 	if !slices.Contains(modes, string(o.mode)) {
 		return fmt.Errorf("mode %s is not known: accepted are %s", o.mode, strings.Join(modes, ", "))
 	}
-	switch v1alpha1.DirtyLoss(o.acceptLoss) {
-	case "", v1alpha1.DirtyLossNodeLoss:
-		return o.validate()
+	for _, f := range []struct{ name, value, accepted string }{
+		{"accept-dirty-loss", o.acceptLoss, string(v1alpha1.DirtyLossNodeLoss)}, {"without-fence", o.withoutFence, domain.AcceptTwoWriters},
+	} {
+		if f.value != "" && f.value != f.accepted {
+			return fmt.Errorf("--%s %s is not known: accepted is %s", f.name, f.value, f.accepted)
+		}
 	}
-	return fmt.Errorf("--accept-dirty-loss %s is not known: accepted is %s", o.acceptLoss, v1alpha1.DirtyLossNodeLoss)
+	if o.withoutFence != "" && o.mode != v1alpha1.CacheModeWriteback {
+		return fmt.Errorf("--without-fence %s is for mode %s, and the mode is %s", o.withoutFence, v1alpha1.CacheModeWriteback, o.mode)
+	}
+	return o.validate()
 }
 
 // Run implements options.
@@ -75,6 +86,8 @@ func (o *modeOptions) Run(ctx context.Context) error {
 	switch {
 	case o.mode == v1alpha1.CacheModeWriteback && !consent:
 		return fmt.Errorf("%s: writeback loses the writes that were not flushed when node or SSD are lost: add --accept-dirty-loss %s if that is acceptable", v.title(), v1alpha1.DirtyLossNodeLoss)
+	case o.withoutFence != "" && v.Spec.Origin == nil:
+		return fmt.Errorf("%s: --without-fence %s is for volumes of another CSI driver, and this is none", v.title(), o.withoutFence)
 	case o.mode != v1alpha1.CacheModeNone && v.Spec.CacheSize == "":
 		return fmt.Errorf("%s: the volume has no cache size yet: give it one with `%s resize %s 10%%`, then repeat the command", v.title(), name, v.argument())
 	}
@@ -85,6 +98,9 @@ func (o *modeOptions) Run(ctx context.Context) error {
 		spec.CacheMode = o.mode
 		if o.mode == v1alpha1.CacheModeWriteback {
 			spec.AcceptDirtyLoss = v1alpha1.DirtyLossNodeLoss
+		}
+		if o.withoutFence != "" {
+			spec.Origin.WithoutFence = v1alpha1.WithoutFenceAcceptTwoWriters
 		}
 	}, attachedAs)
 }

@@ -46,6 +46,7 @@ func TestCompletion(t *testing.T) {
 		"migrate node-a --to node-":   "node-a\nnode-b\n:4\n",
 		"fl":                          "flush\tWrite everything that is dirty to the storage server, while the pod runs\n:4\n",
 		"mode x --accept-dirty-loss ": "node-loss\n:4\n",
+		"mode x --without-fence ":     "AcceptTwoWriters\n:4\n",
 		"adopt x --cache-mode ":       "none\nwritethrough\nwriteback\n:4\n",
 		"release -n shop l":           "logs\nlost\n:4\n",
 	} {
