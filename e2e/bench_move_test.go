@@ -50,7 +50,7 @@ var _ = Describe("A warm move, measured", Label("bench", "slow", "lab"), Serial,
 
 	It("copies at the network's rate", func(ctx SpecContext) {
 		s := newSpace(ctx)
-		network, err := networkRate(ctx)
+		network, err := networkRate(ctx, nodeA, nodeB)
 		Expect(err).NotTo(HaveOccurred())
 		v, err := warmed(ctx, s, "rate", 256, map[string]string{"warmStart": "peer", "warmStartBandwidth": "100Gi"})
 		Expect(err).NotTo(HaveOccurred())
@@ -428,18 +428,22 @@ func timedCopy(ctx context.Context, node, output, device string, mib int) (float
 	return float64(mib) / (to - from), nil
 }
 
-// networkRate sends bytes from one node to the other over TCP, in MiB/s.
-func networkRate(ctx context.Context) (float64, error) {
+// networkRate sends bytes from one node to another over TCP, in MiB/s.
+func networkRate(ctx context.Context, from, to string) (float64, error) {
 	const port, mib = 5599, 256
+	plugin, err := k.NodePlugin(ctx, from)
+	if err != nil {
+		return 0, err
+	}
 	go func() {
-		_, _ = k.Host.Run(ctx, nodeA, fmt.Sprintf(`perl -MIO::Socket::INET -e '
+		_, _ = k.Host.Run(ctx, from, fmt.Sprintf(`perl -MIO::Socket::INET -e '
 my $s = IO::Socket::INET->new(LocalPort=>%d, Listen=>1, ReuseAddr=>1) or die; my $c = $s->accept; my $b = "x" x 1048576;
 for (1..%d) { my $o = 0; while ($o < length $b) { my $n = syswrite($c, $b, length($b)-$o, $o) or die; $o += $n } }'`, port, mib))
 	}()
-	out, err := k.Host.Run(ctx, nodeB, fmt.Sprintf(`perl -MIO::Socket::INET -e '
+	out, err := k.Host.Run(ctx, to, fmt.Sprintf(`perl -MIO::Socket::INET -e '
 sub now { open(my $f, "<", "/proc/uptime") or die; return (split(" ", <$f>))[0] }
-my $c; for (1..50) { $c = IO::Socket::INET->new(PeerAddr=>"10.88.0.11", PeerPort=>%d) and last; select undef,undef,undef,0.1 } $c or die;
-my ($t, $n, $b) = (now(), 0); while (my $r = sysread($c, $b, 1048576)) { $n += $r } printf "%%.2f", $n/1048576/(now()-$t)'`, port))
+my $c; for (1..50) { $c = IO::Socket::INET->new(PeerAddr=>"%s", PeerPort=>%d) and last; select undef,undef,undef,0.1 } $c or die;
+my ($t, $n, $b) = (now(), 0); while (my $r = sysread($c, $b, 1048576)) { $n += $r } printf "%%.2f", $n/1048576/(now()-$t)'`, plugin.Status.HostIP, port))
 	if err != nil {
 		return 0, err
 	}

@@ -11,6 +11,13 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "wire" {
+		if err := runWire(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "wire:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o checker.Options
 	flag.StringVar(&o.Volume, "volume", "", "name of the volume, as it is written into the blocks")
 	flag.StringVar(&o.Path, "path", "", "device or file")
