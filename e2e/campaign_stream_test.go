@@ -63,8 +63,8 @@ func inStream(happen func(ctx context.Context, w *witness, from string) error) f
 	}
 }
 
-// cutOff is how long a source node is away: both sides give its connection up (pkg/cachestream,
-// aliveEvery and goneAfter), and the stream goes on by another one, or from the storage server.
+// cutOff is how long a source node is away: who receives gives its connection up (pkg/cachestream,
+// goneAfter), and the stream goes on by another one, or from the storage server.
 const cutOff = 20 * time.Second
 
 func sourceCutOff(ctx context.Context, w *witness, from string) error {

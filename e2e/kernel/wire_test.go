@@ -137,9 +137,9 @@ func (w *wire) close() {
 	}
 }
 
-// wireCut is for how long the nodes are cut apart at most. The source's server gives a
-// connection up that has not answered for ten seconds (pkg/cachestream, aliveEvery and aliveTimeout).
-const wireCut = 16 * time.Second
+// wireCut is for how long the nodes are cut apart at most. The source's server gives a connection up
+// that takes nothing for half a minute (pkg/cachestream, stuckAfter).
+const wireCut = 40 * time.Second
 
 // cutStream: the nodes are cut apart in the middle of a stream under load, for less time than the
 // source node's server waits for an answer, or for more. The stream goes on after that, from the

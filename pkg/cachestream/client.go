@@ -5,14 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearflash/nearflash/pkg/blockdev"
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
@@ -54,13 +51,10 @@ func (s *Server) Client(tokenFilePath string) *Client {
 // key answers), ErrBroken.
 func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (volume.ChunkList, error) {
 	var l *list
-	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
+	call := &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Map{Map: &streampb.MapRequest{}}}
+	err := c.try(ctx, src, call, func(in *inbound, _ *silence) error {
 		l = &list{}
-		stream, err := api.Map(ctx, &streampb.MapRequest{Move: moveMessage(id, m)})
-		if err != nil {
-			return err
-		}
-		if err := receive(stream, s, l.add); err != nil {
+		if err := receive(in, func() *streampb.MapReply { return &streampb.MapReply{} }, l.add); err != nil {
 			return err
 		}
 		return l.end()
@@ -88,19 +82,17 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 		return fmt.Errorf("%w: chunks of %d bytes from number %d on, at %d bytes per second", volume.ErrInvalid, chunkBytes, w.From, bandwidth)
 	}
 	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), wanted: w, next: wantedFrom(w.Skip, w.From)}
-	err := c.try(ctx, src, func(ctx context.Context, api streampb.CacheStreamClient, s *silence) error {
+	wanted := &streampb.ChunksRequest{From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip}
+	call := &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Chunks{Chunks: wanted}}
+	err := c.try(ctx, src, call, func(in *inbound, s *silence) error {
 		a.begin()
-		stream, err := api.Chunks(ctx, &streampb.ChunksRequest{Move: moveMessage(id, m), From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip, Together: true})
-		if err != nil {
-			return err
-		}
-		err = receive(stream, s, func(r *streampb.ChunksReply) error {
-			return a.take(r, func() error {
+		err := receive(in, func() *streampb.ChunksReply { return &streampb.ChunksReply{} }, func(r *streampb.ChunksReply) error {
+			return a.take(r, in, func(i int, block uint64) error {
 				s.pause() // the time that each takes is not the source's
-				if err := each(a.next, a.block, a.buf); err != nil {
+				if err := each(i, block, a.buf); err != nil {
 					return callerError{err}
 				}
-				a.taken()
+				wanted.From = uint32(wantedFrom(w.Skip, i+1)) // for the next address
 				s.heard()
 				return nil
 			})
@@ -156,17 +148,22 @@ func newSilence(ctx context.Context, bound time.Duration, end func()) *silence {
 func (s *silence) heard() { s.heardOf.Add(1); s.paused.Store(false) }
 func (s *silence) pause() { s.paused.Store(true) }
 
-// receive gives each reply to add, until there are no more.
-func receive[R any](stream grpc.ServerStreamingClient[R], s *silence, add func(*R) error) error {
+// reply is what ends with an End.
+type reply interface {
+	proto.Message
+	GetEnd() *streampb.End
+}
+
+// receive gives each reply to add, until the last one.
+func receive[R reply](in *inbound, empty func() R, add func(R) error) error {
 	for {
-		r, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
+		r := empty()
+		if err := in.message(r, maxReply); err != nil {
 			return err
 		}
-		s.heard()
+		if end := r.GetEnd(); end != nil {
+			return errorOf(end)
+		}
 		if err := add(r); err != nil {
 			return err
 		}
@@ -183,14 +180,15 @@ func moveMessage(id volume.ID, m volume.MoveID) *streampb.Move {
 	return &streampb.Move{VolumeId: string(id), Name: m.Name, Uid: m.UID}
 }
 
-// try makes a call at one address after the other, as long as they cannot be reached.
-func (c *Client) try(ctx context.Context, src volume.StreamSource, call func(context.Context, streampb.CacheStreamClient, *silence) error) error {
+// try makes a call at one address after the other, as long as they cannot be reached. take takes what
+// is answered.
+func (c *Client) try(ctx context.Context, src volume.StreamSource, call *streampb.Call, take func(*inbound, *silence) error) error {
 	if len(src.Addresses) == 0 {
 		return fmt.Errorf("%w: the source node has no address", volume.ErrUnavailable)
 	}
 	var errs []error
 	for _, at := range src.Addresses {
-		err := c.callAt(ctx, at, src.PublicKey, call)
+		err := c.callAt(ctx, at, src.PublicKey, call, take)
 		var own callerError
 		switch {
 		case err == nil, errors.As(err, &own):
@@ -207,49 +205,61 @@ func (c *Client) try(ctx context.Context, src volume.StreamSource, call func(con
 }
 
 // callAt makes a call at an address. The call is given up when it hears nothing for too long.
-func (c *Client) callAt(ctx context.Context, address, key string, call func(context.Context, streampb.CacheStreamClient, *silence) error) (err error) {
-	at, err := netip.ParseAddrPort(address)
-	if err != nil || at.Addr().Zone() != "" {
-		return fmt.Errorf("%w: %.64q is no address and port", ErrBroken, address)
-	}
-	if _, err := c.token.read(); err != nil {
-		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
-	}
-	var refused atomic.Bool
-	conf, err := clientTLS(c.cert, key, func() { refused.Store(true) })
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrBroken, err)
-	}
-	conn, err := grpc.NewClient("passthrough:///"+at.String(), c.options(credentials.NewTLS(conf))...)
+func (c *Client) callAt(ctx context.Context, address, key string, call *streampb.Call, take func(*inbound, *silence) error) (err error) {
+	token, err := c.token.read()
 	if err != nil {
 		return fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
 	}
-	defer func() { _ = conn.Close() }() // everything was said
+	conn, err := c.connect(ctx, address, key)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	defer cancel(nil) // which closes the connection: everything was said
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	s := newSilence(ctx, c.silence, func() { cancel(errSilent) })
-	err = call(ctx, streampb.NewCacheStreamClient(conn), s)
-	var own callerError
+	call.Token = token
+	err = conn.message(call)
+	call.Token = ""
+	if err == nil {
+		err = take(&inbound{from: conn, heard: s.heard}, s)
+	}
+	var lost lostError
 	switch {
-	case err == nil, errors.As(err, &own), errors.Is(err, ErrBroken):
+	case !errors.As(err, &lost): // whether it hears something or not
 		return err
 	case errors.Is(context.Cause(ctx), errSilent):
 		return errSilent
-	case refused.Load():
-		return fmt.Errorf("%w: %w", volume.ErrUnavailable, ErrKey)
 	}
-	return errorOf(err)
+	return fmt.Errorf("%w: %w", volume.ErrUnavailable, lost.error)
 }
 
-func (c *Client) options(secure credentials.TransportCredentials) []grpc.DialOption {
-	connect := grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}
-	return []grpc.DialOption{
-		grpc.WithTransportCredentials(wired{secure}), grpc.WithPerRPCCredentials(c.token),
-		// Nodes reach each other themselves, and nobody else says how.
-		grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
-		grpc.WithConnectParams(connect),
-		grpc.WithContextDialer(dialer()), grpc.WithWriteBufferSize(wireBytes),
-		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window), grpc.WithMaxHeaderListSize(maxHeader),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.MaxCallSendMsgSize(maxRequest)),
+// connect connects to the node that has a key. Errors: ErrBroken if there can be none,
+// volume.ErrUnavailable, with ErrKey if another key answers.
+func (c *Client) connect(ctx context.Context, address, key string) (*secured, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || at.Addr().Zone() != "" {
+		return nil, fmt.Errorf("%w: %.64q is no address and port", ErrBroken, address)
 	}
+	refused := false
+	conf, err := clientTLS(c.cert, key, func() { refused = true })
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := dialer().DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	w := newWire(raw)
+	conn := tls.Client(w, conf)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close() // nothing was said
+		if refused {
+			return nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, ErrKey)
+		}
+		return nil, fmt.Errorf("%w: %w", volume.ErrUnavailable, err)
+	}
+	return &secured{Conn: conn, wire: w}, nil
 }

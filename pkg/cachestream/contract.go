@@ -46,7 +46,8 @@ func (o opener[C]) OpenLease(ctx context.Context, id volume.ID, m volume.MoveID,
 	return c, nil
 }
 
-// Cache is a leased cache while it is read. Its methods are called one at a time.
+// Cache is a leased cache while it is read. Of its methods only ReadChunks is called several times at a
+// time.
 type Cache interface {
 	// ChunkSectors is the size of a chunk in sectors of 512 bytes.
 	ChunkSectors() uint64

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -24,53 +23,56 @@ var (
 // less as the node may be about to go.
 var errEnded = fmt.Errorf("%w: the lease has ended", volume.ErrNotFound)
 
-// maxText bounds how much of another node's text is repeated, in bytes.
+// maxText bounds how much of another node's text is repeated, in characters.
 const maxText = 512
 
-// errorCodes are what both sides make of each other's errors.
-var errorCodes = []struct {
-	err  error
-	code codes.Code
-}{
-	{volume.ErrNotFound, codes.NotFound},
-	{volume.ErrFenced, codes.PermissionDenied},
-	{volume.ErrInvalid, codes.InvalidArgument},
-	{volume.ErrUnavailable, codes.Unavailable},
-	{volume.ErrBusy, codes.Unavailable},
-	{errToken, codes.Unauthenticated},
-	{context.Canceled, codes.Canceled},
-	{context.DeadlineExceeded, codes.DeadlineExceeded},
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
 }
 
-// statusFor is the answer to a call that ends with err.
-func statusFor(err error) error {
+// errorCodes are what both sides make of each other's errors; of those with one code the client
+// makes the first.
+var errorCodes = []struct {
+	err  error
+	code streampb.Code
+}{
+	{volume.ErrNotFound, streampb.Code_CODE_NOT_FOUND},
+	{volume.ErrFenced, streampb.Code_CODE_FENCED},
+	{volume.ErrInvalid, streampb.Code_CODE_INVALID},
+	{volume.ErrUnavailable, streampb.Code_CODE_UNAVAILABLE},
+	{volume.ErrBusy, streampb.Code_CODE_UNAVAILABLE},
+	{context.Canceled, streampb.Code_CODE_UNAVAILABLE},
+	{context.DeadlineExceeded, streampb.Code_CODE_UNAVAILABLE},
+	{errToken, streampb.Code_CODE_UNAUTHENTICATED},
+}
+
+// endOf is the answer to a call that ends with err.
+func endOf(err error) *streampb.End {
 	if err == nil {
-		return nil
+		return &streampb.End{Code: streampb.Code_CODE_OK}
 	}
 	for _, m := range errorCodes {
 		if errors.Is(err, m.err) {
-			return status.Error(m.code, err.Error())
+			return &streampb.End{Code: m.code, Text: strings.ToValidUTF8(fmt.Sprintf("%.*s", maxText, err.Error()), "?")}
 		}
 	}
-	return status.Error(codes.Internal, "the cache cannot be read; see the log of the source node")
+	return &streampb.End{Code: streampb.Code_CODE_INTERNAL, Text: "the cache cannot be read; see the log of the source node"}
 }
 
 // errorOf reads such an answer. The text is another node's.
-func errorOf(err error) error {
-	st, ok := status.FromError(err)
-	if !ok {
-		return err
+func errorOf(end *streampb.End) error {
+	if end.GetCode() == streampb.Code_CODE_OK {
+		return nil
 	}
 	kind := ErrBroken
-	switch st.Code() {
-	case codes.NotFound:
-		kind = volume.ErrNotFound
-	case codes.PermissionDenied:
-		kind = volume.ErrFenced
-	case codes.InvalidArgument:
-		kind = volume.ErrInvalid
-	case codes.Unavailable, codes.Unauthenticated, codes.Canceled, codes.DeadlineExceeded:
-		kind = volume.ErrUnavailable
+	for _, m := range errorCodes {
+		if m.code == end.GetCode() {
+			kind = m.err
+			break
+		}
 	}
-	return fmt.Errorf("%w: %s: %.*q", kind, st.Code(), maxText, st.Message())
+	if errors.Is(kind, errToken) {
+		kind = volume.ErrUnavailable // there may be another one soon
+	}
+	return fmt.Errorf("%w: %s: %.*q", kind, strings.ToLower(strings.TrimPrefix(end.GetCode().String(), "CODE_")), maxText, end.GetText())
 }

@@ -42,7 +42,9 @@ type cache struct {
 	to   string
 	read func(ctx context.Context, i int) error
 	// run is how many chunks are read at once, 0 is one.
-	run    int
+	run int
+	// reads counts the chunks that were read.
+	reads  atomic.Int32
 	opened atomic.Int32
 	closed atomic.Int32
 }
@@ -80,6 +82,7 @@ func (c *cache) ReadChunks(ctx context.Context, i int, buf []byte) (int, error) 
 			}
 		}
 		copy(buf[off:], content(c.blocks[i+n], c.chunkBytes))
+		c.reads.Add(1)
 		n++
 	}
 	return n, nil

@@ -1,37 +1,34 @@
 package cachestream
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"hash/crc32"
 	"net"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+// answer is a message with chunks, and what follows it.
+type answer struct {
+	*streampb.ChunksReply
+	data []byte
+}
+
 // liar is a source node that has the right key, and says what it likes.
 type liar struct {
-	streampb.UnimplementedCacheStreamServer
-
 	list   func(send func(*streampb.MapReply) error) error
-	chunks func(from uint32, send func(*streampb.ChunksReply) error) error
-}
-
-func (l *liar) Map(_ *streampb.MapRequest, s grpc.ServerStreamingServer[streampb.MapReply]) error {
-	return l.list(s.Send)
-}
-
-func (l *liar) Chunks(r *streampb.ChunksRequest, s grpc.ServerStreamingServer[streampb.ChunksReply]) error {
-	return l.chunks(r.GetFrom(), s.Send)
+	chunks func(from uint32, send func(answer) error) error
 }
 
 func (l *liar) start(t *testing.T) volume.StreamSource {
@@ -40,15 +37,44 @@ func (l *liar) start(t *testing.T) volume.StreamSource {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(serverTLS(cert))))
-	streampb.RegisterCacheStreamServer(g, l)
 	at, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = g.Serve(at) }()
-	t.Cleanup(g.Stop)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			raw, err := at.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { l.answer(t, raw, cert) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = at.Close()
+		serving.Wait()
+	})
 	return volume.StreamSource{Addresses: []string{at.Addr().String()}, PublicKey: key}
+}
+
+func (l *liar) answer(t *testing.T, raw net.Conn, cert tls.Certificate) {
+	w := newWire(raw)
+	conn := &secured{Conn: tls.Server(w, serverTLS(cert)), wire: w}
+	defer func() { _ = conn.Close() }()
+	call, _, err := hear(context.Background(), conn, handshake)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if call.GetMap() != nil {
+		err = l.list(func(m *streampb.MapReply) error { return conn.message(m) })
+	} else {
+		err = l.chunks(call.GetChunks().GetFrom(), func(a answer) error { return conn.message(a.ChunksReply, a.data) })
+	}
+	if err == nil {
+		_ = conn.message(&streampb.MapReply{End: endOf(nil)})
+	}
 }
 
 func geometry(sectors uint64, chunks uint32) *streampb.Geometry {
@@ -119,80 +145,78 @@ func withUnknown[M proto.Message](m M, n int) M {
 	return m
 }
 
-// piece is a right one of a chunk of block 7*number; change makes it another.
-func piece(number uint32, offset, n int, change func(*streampb.Piece)) *streampb.ChunksReply {
-	data := content(uint64(number)*7, chunk)[offset : offset+n]
-	p := &streampb.Piece{Chunk: number, Block: uint64(number) * 7, Offset: uint32(offset), Data: data, Crc32C: crc32.Checksum(data, castagnoli)}
+// whole is a right chunk of block 7*number; change makes it another.
+func whole(number uint32, change func(*streampb.Chunks)) answer {
+	data := content(uint64(number)*7, chunk)
+	c := &streampb.Chunks{Numbers: []uint32{number}, Blocks: []uint64{uint64(number) * 7}, CachePlaces: []uint32{0}, Crc32C: []uint32{crc32.Checksum(data, castagnoli)}}
 	if change != nil {
-		change(p)
+		change(c)
 	}
-	return &streampb.ChunksReply{Piece: p}
+	return answer{&streampb.ChunksReply{Chunks: c}, data}
 }
 
-// together is one reply with the whole chunks of several.
-func together(replies ...*streampb.ChunksReply) *streampb.ChunksReply {
-	c := &streampb.Chunks{}
-	for _, r := range replies {
-		p := r.GetPiece()
-		c.Numbers, c.Blocks, c.CachePlaces = append(c.Numbers, p.GetChunk()), append(c.Blocks, p.GetBlock()), append(c.CachePlaces, p.GetCachePlace())
-		c.Crc32C, c.Data = append(c.Crc32C, p.GetCrc32C()), append(c.Data, p.GetData()...)
+// together is one message with the chunks of several.
+func together(answers ...answer) answer {
+	c, data := &streampb.Chunks{}, []byte(nil)
+	for _, a := range answers {
+		one := a.GetChunks()
+		c.Numbers, c.Blocks, c.CachePlaces = append(c.Numbers, one.GetNumbers()...), append(c.Blocks, one.GetBlocks()...), append(c.CachePlaces, one.GetCachePlaces()...)
+		c.Crc32C, data = append(c.Crc32C, one.GetCrc32C()...), append(data, a.data...)
 	}
-	return &streampb.ChunksReply{Chunks: c}
+	return answer{&streampb.ChunksReply{Chunks: c}, data}
 }
 
-// changed is a reply with chunks of which something is changed.
-func changed(r *streampb.ChunksReply, change func(*streampb.Chunks)) *streampb.ChunksReply {
-	change(r.GetChunks())
-	return r
+// changed is an answer of which something is changed.
+func changed(a answer, change func(*streampb.Chunks)) answer {
+	change(a.GetChunks())
+	return a
 }
 
-// small is a whole chunk of 32 KiB.
-func small(number uint32) *streampb.ChunksReply { return piece(number, 0, 32<<10, nil) }
+// begins is what comes before chunks.
+func begins(sectors uint64, chunks uint32) answer {
+	return answer{&streampb.ChunksReply{Geometry: geometry(sectors, chunks)}, nil}
+}
 
 func TestLyingChunks(t *testing.T) {
 	const sectors = chunk / sectorSize
-	begin := &streampb.ChunksReply{Geometry: geometry(sectors, 2)}
-	whole := func(number uint32) *streampb.ChunksReply { return piece(number, 0, chunk, nil) }
+	begin := begins(sectors, 2)
+	right := func(number uint32) answer { return whole(number, nil) }
+	both := func() answer { return together(right(0), right(1)) }
+	message := func(r *streampb.ChunksReply) answer { return answer{r, nil} }
 	cases := map[string]struct {
-		replies []*streampb.ChunksReply
+		replies []answer
 		// got is how many chunks may be believed.
 		got int
 	}{
 		"nothing":                 {nil, 0},
-		"no geometry":             {[]*streampb.ChunksReply{whole(0), whole(1)}, 0},
-		"geometry and piece":      {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Piece: whole(0).GetPiece()}, whole(1)}, 0},
-		"geometry twice":          {[]*streampb.ChunksReply{begin, begin}, 0},
-		"another chunk size":      {[]*streampb.ChunksReply{{Geometry: geometry(2*sectors, 2)}}, 0},
-		"too many announced":      {[]*streampb.ChunksReply{{Geometry: geometry(sectors, volume.MaxExportedChunks+1)}}, 0},
-		"an empty message":        {[]*streampb.ChunksReply{begin, whole(0), {}, whole(1)}, 1},
-		"wrong checksum":          {[]*streampb.ChunksReply{begin, whole(0), piece(1, 0, chunk, func(p *streampb.Piece) { p.Crc32C++ })}, 1},
-		"wrong data":              {[]*streampb.ChunksReply{begin, piece(0, 0, chunk, func(p *streampb.Piece) { p.Data = content(9, chunk) })}, 0},
-		"wrong order":             {[]*streampb.ChunksReply{begin, whole(1), whole(0)}, 0},
-		"too many together":       {[]*streampb.ChunksReply{begin, together(whole(0), whole(1), whole(2))}, 2},
-		"wrong order together":    {[]*streampb.ChunksReply{begin, together(whole(1), whole(0))}, 0},
-		"a part together":         {[]*streampb.ChunksReply{begin, together(whole(0), piece(1, 0, 512, nil))}, 0},
-		"nothing together":        {[]*streampb.ChunksReply{begin, together()}, 0},
-		"behind a part":           {[]*streampb.ChunksReply{begin, piece(0, 0, 512, nil), together(whole(0), whole(1))}, 0},
-		"a piece beside":          {[]*streampb.ChunksReply{begin, {Piece: whole(0).GetPiece(), Chunks: together(whole(0), whole(1)).GetChunks()}}, 0},
-		"chunks with geometry":    {[]*streampb.ChunksReply{{Geometry: begin.GetGeometry(), Chunks: together(whole(0), whole(1)).GetChunks()}}, 0},
-		"a sum is missing":        {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Crc32C = c.Crc32C[:1] })}, 0},
-		"a place is missing":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.CachePlaces = c.CachePlaces[:1] })}, 0},
-		"a block is missing":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Blocks = c.Blocks[:1] })}, 0},
-		"wrong sum together":      {[]*streampb.ChunksReply{begin, changed(together(whole(0), whole(1)), func(c *streampb.Chunks) { c.Crc32C[1]++ })}, 1},
-		"numbers without data":    {[]*streampb.ChunksReply{begin, {Chunks: &streampb.Chunks{Numbers: make([]uint32, 1<<18)}}}, 0},
-		"more than a message has": {[]*streampb.ChunksReply{begin, together(slices.Repeat([]*streampb.ChunksReply{whole(0)}, MaxPieceBytes/chunk+1)...)}, 0},
-		"a chunk twice":           {[]*streampb.ChunksReply{begin, whole(0), whole(0)}, 1},
-		"too many":                {[]*streampb.ChunksReply{begin, whole(0), whole(1), whole(2)}, 2},
-		"too few":                 {[]*streampb.ChunksReply{begin, whole(0)}, 1},
-		"half a chunk":            {[]*streampb.ChunksReply{begin, whole(0), piece(1, 0, chunk/2, nil)}, 1},
-		"a hole":                  {[]*streampb.ChunksReply{begin, piece(0, 512, chunk-512, nil)}, 0},
-		"a part twice":            {[]*streampb.ChunksReply{begin, piece(0, 0, 512, nil), piece(0, 0, 512, nil)}, 0},
-		"a chunk of two blocks":   {[]*streampb.ChunksReply{begin, piece(0, 0, 512, nil), piece(0, 512, chunk-512, func(p *streampb.Piece) { p.Block++ })}, 0},
-		"an empty piece":          {[]*streampb.ChunksReply{begin, piece(0, 0, 0, nil)}, 0},
-		"no whole sectors":        {[]*streampb.ChunksReply{begin, piece(0, 0, 513, nil)}, 0},
-		"more than a chunk":       {[]*streampb.ChunksReply{begin, piece(0, 0, 512, nil), piece(0, 0, chunk, func(p *streampb.Piece) { p.Offset = 512 })}, 0},
-		"an unknown large field":  {[]*streampb.ChunksReply{begin, withUnknown(whole(0), 2<<20)}, 0},
-		"numbers as large as can": {[]*streampb.ChunksReply{begin, piece(0, 0, chunk, func(p *streampb.Piece) { p.Chunk, p.Offset = 1<<32-1, 1<<32-1 })}, 0},
+		"no geometry":             {[]answer{right(0), right(1)}, 0},
+		"geometry and chunks":     {[]answer{{&streampb.ChunksReply{Geometry: begin.GetGeometry(), Chunks: right(0).GetChunks()}, right(0).data}, right(1)}, 0},
+		"geometry beside chunks":  {[]answer{begin, {&streampb.ChunksReply{Geometry: begin.GetGeometry(), Chunks: right(0).GetChunks()}, right(0).data}, right(1)}, 0},
+		"geometry twice":          {[]answer{begin, begin}, 0},
+		"another chunk size":      {[]answer{begins(2*sectors, 2)}, 0},
+		"too many announced":      {[]answer{begins(sectors, volume.MaxExportedChunks+1)}, 0},
+		"an empty message":        {[]answer{begin, right(0), message(&streampb.ChunksReply{}), right(1)}, 1},
+		"wrong checksum":          {[]answer{begin, right(0), whole(1, func(c *streampb.Chunks) { c.Crc32C[0]++ })}, 1},
+		"wrong data":              {[]answer{begin, {right(0).ChunksReply, content(9, chunk)}}, 0},
+		"more data":               {[]answer{begin, {right(0).ChunksReply, append(right(0).data, make([]byte, chunk)...)}, right(1)}, 1},
+		"wrong order":             {[]answer{begin, right(1), right(0)}, 0},
+		"too many together":       {[]answer{begin, together(right(0), right(1), right(2))}, 2},
+		"wrong order together":    {[]answer{begin, together(right(1), right(0))}, 0},
+		"nothing together":        {[]answer{begin, together()}, 0},
+		"a sum is missing":        {[]answer{begin, changed(both(), func(c *streampb.Chunks) { c.Crc32C = c.Crc32C[:1] })}, 0},
+		"a place is missing":      {[]answer{begin, changed(both(), func(c *streampb.Chunks) { c.CachePlaces = c.CachePlaces[:1] })}, 0},
+		"a block is missing":      {[]answer{begin, changed(both(), func(c *streampb.Chunks) { c.Blocks = c.Blocks[:1] })}, 0},
+		"wrong sum together":      {[]answer{begin, changed(both(), func(c *streampb.Chunks) { c.Crc32C[1]++ })}, 1},
+		"numbers without data":    {[]answer{begin, message(&streampb.ChunksReply{Chunks: &streampb.Chunks{Numbers: make([]uint32, 1<<18)}})}, 0},
+		"more than a message has": {[]answer{begin, together(slices.Repeat([]answer{right(0)}, MaxPieceBytes/chunk+1)...)}, 0},
+		"a chunk twice":           {[]answer{begin, right(0), right(0)}, 1},
+		"too many":                {[]answer{begin, right(0), right(1), right(2)}, 2},
+		"too few":                 {[]answer{begin, right(0)}, 1},
+		"an end too early":        {[]answer{begin, right(0), message(&streampb.ChunksReply{End: endOf(nil)}), right(1)}, 1},
+		"an end of nothing":       {[]answer{begin, right(0), message(&streampb.ChunksReply{End: &streampb.End{}})}, 1},
+		"an end of its own":       {[]answer{begin, right(0), message(&streampb.ChunksReply{End: &streampb.End{Code: 99, Text: "come again"}})}, 1},
+		"an unknown large field":  {[]answer{begin, {withUnknown(right(0).ChunksReply, 2<<20), nil}}, 0},
+		"numbers as large as can": {[]answer{begin, whole(0, func(c *streampb.Chunks) { c.Numbers[0] = 1<<32 - 1 })}, 0},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -212,6 +236,25 @@ func TestLyingChunks(t *testing.T) {
 				t.Errorf("%d chunks were believed, want %d", got, tc.got)
 			}
 		})
+	}
+}
+
+// TestCutData: what breaks off in the middle is not believed, and nothing that a node says.
+func TestCutData(t *testing.T) {
+	cut := errors.New("cut")
+	l := &liar{chunks: func(_ uint32, send func(answer) error) error {
+		for _, a := range []answer{begins(chunk/sectorSize, 2), whole(0, nil), {whole(1, nil).ChunksReply, content(7, chunk/2)}} {
+			if err := send(a); err != nil {
+				return err
+			}
+		}
+		return cut
+	}}
+	src, got := l.start(t), 0
+	err := client(t, "node-b").Chunks(t.Context(), src, id, move, volume.Wanted{}, 0, chunk, func(int, uint64, []byte) error { got++; return nil })
+	wantErr(t, err, volume.ErrUnavailable)
+	if got != 1 || errors.Is(err, ErrBroken) {
+		t.Errorf("%d chunks were believed; %v", got, err)
 	}
 }
 
@@ -238,11 +281,11 @@ func TestEndless(t *testing.T) {
 				return send(r)
 			})
 		},
-		chunks: func(_ uint32, send func(*streampb.ChunksReply) error) error {
-			if err := send(&streampb.ChunksReply{Geometry: geometry(chunk/sectorSize, volume.MaxExportedChunks)}); err != nil {
+		chunks: func(_ uint32, send func(answer) error) error {
+			if err := send(begins(chunk/sectorSize, volume.MaxExportedChunks)); err != nil {
 				return err
 			}
-			return forever(func() error { return send(piece(0, 0, 512, nil)) })
+			return forever(func() error { return send(whole(0, nil)) })
 		},
 	}
 	src, cl := l.start(t), client(t, "node-b")
@@ -266,11 +309,11 @@ func TestSilent(t *testing.T) {
 	wait := make(chan struct{})
 	l := &liar{
 		list: func(func(*streampb.MapReply) error) error { <-wait; return nil },
-		chunks: func(_ uint32, send func(*streampb.ChunksReply) error) error {
-			if err := send(&streampb.ChunksReply{Geometry: geometry(chunk/sectorSize, 2)}); err != nil {
+		chunks: func(_ uint32, send func(answer) error) error {
+			if err := send(begins(chunk/sectorSize, 2)); err != nil {
 				return err
 			}
-			if err := send(piece(0, 0, chunk, nil)); err != nil {
+			if err := send(whole(0, nil)); err != nil {
 				return err
 			}
 			<-wait
@@ -307,63 +350,67 @@ func TestPanic(t *testing.T) {
 // FuzzReplies reads what a source node may send. Whatever it is, no more is held than a chunk and
 // the list that it is allowed, and nothing is believed that is not right.
 func FuzzReplies(f *testing.F) {
-	add := func(list []proto.Message) {
-		var all []byte
-		for _, m := range list {
-			raw, err := proto.Marshal(m)
+	add := func(messages ...any) {
+		p := &pipe{}
+		w := newWire(p)
+		conn := &secured{Conn: w, wire: w}
+		for _, m := range messages {
+			var err error
+			if a, ok := m.(answer); ok {
+				err = conn.message(a.ChunksReply, a.data)
+			} else {
+				err = conn.message(m.(proto.Message))
+			}
 			if err != nil {
 				f.Fatal(err)
 			}
-			all = append(append(all, byte(len(raw)>>16), byte(len(raw)>>8), byte(len(raw))), raw...)
 		}
-		f.Add(all)
+		f.Add(bytes.Join(p.writes, nil))
 	}
-	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}, Places: []uint32{0, 2, 1}}})
-	add([]proto.Message{&streampb.MapReply{Geometry: geometry(64, 2), Blocks: []uint64{7, 3}, Places: []uint32{1 << 31}}})
-	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, piece(0, 0, 512, nil), piece(0, 512, 512, nil)})
-	add([]proto.Message{&streampb.ChunksReply{Geometry: geometry(64, 2)}, together(small(0), small(1))})
-	add([]proto.Message{&streampb.MapReply{Geometry: geometry(1<<63, 1<<32-1), Blocks: []uint64{1 << 63}}, &streampb.MapReply{}})
+	end := &streampb.MapReply{End: endOf(nil)}
+	add(&streampb.MapReply{Geometry: geometry(64, 3), Blocks: []uint64{7, 3, 9}, Places: []uint32{0, 2, 1}}, end)
+	add(&streampb.MapReply{Geometry: geometry(64, 2), Blocks: []uint64{7, 3}, Places: []uint32{1 << 31}}, end)
+	add(begins(chunk/sectorSize, 2), whole(0, nil), whole(1, nil), end)
+	add(begins(chunk/sectorSize, 2), together(whole(0, nil), whole(1, nil)), end)
+	add(&streampb.MapReply{Geometry: geometry(1<<63, 1<<32-1), Blocks: []uint64{1 << 63}}, &streampb.MapReply{})
 	f.Fuzz(func(t *testing.T, all []byte) {
-		l, a := &list{}, &assembly{buf: make([]byte, 32<<10)}
-		a.begin()
-		listOK := true
-		for len(all) >= 3 {
-			n := min(int(all[0])<<16|int(all[1])<<8|int(all[2]), len(all)-3, maxReply)
-			raw := all[3 : 3+n]
-			all = all[3+n:]
-			var m streampb.MapReply
-			if listOK = listOK && proto.Unmarshal(raw, &m) == nil && l.add(&m) == nil; listOK && len(l.blocks) > min(l.count, volume.MaxExportedChunks) || listOK && len(l.places) != len(l.blocks) {
+		from := func() *inbound { return &inbound{from: bytes.NewReader(all), heard: func() {}} }
+		l := &list{}
+		err := receive(from(), func() *streampb.MapReply { return &streampb.MapReply{} }, func(r *streampb.MapReply) error {
+			err := l.add(r)
+			if err == nil && (len(l.blocks) > min(l.count, volume.MaxExportedChunks) || len(l.places) != len(l.blocks)) {
 				t.Fatalf("%d blocks are held, of %d", len(l.blocks), l.count)
 			}
-			var c streampb.ChunksReply
-			err := proto.Unmarshal(raw, &c)
-			if err == nil {
-				err = a.take(&c, func() error {
-					if a.next >= a.count || a.filled != len(a.buf) {
-						t.Fatalf("chunk %d of %d has %d bytes", a.next, a.count, a.filled)
-					}
-					a.taken()
-					return nil
-				})
-			}
-			if err != nil {
-				a = &assembly{buf: a.buf} // a caller takes nothing more of such a stream
-				a.begin()
-			}
-		}
-		if listOK && l.end() == nil {
+			return err
+		})
+		if err == nil && l.end() == nil {
 			if err := errors.Join(checkGeometry(l.chunkSectors, uint64(len(l.blocks))), checkPlaces(l.places)); err != nil {
 				t.Fatal(err)
 			}
 		}
+		a, in, given := &assembly{buf: make([]byte, chunk)}, from(), 0
+		a.begin()
+		err = receive(in, func() *streampb.ChunksReply { return &streampb.ChunksReply{} }, func(r *streampb.ChunksReply) error {
+			return a.take(r, in, func(i int, _ uint64) error {
+				k := slices.Index(r.GetChunks().GetNumbers(), uint32(i))
+				if i >= a.count || i != given || k < 0 || r.GetChunks().GetCrc32C()[k] != crc32.Checksum(a.buf, castagnoli) {
+					t.Fatalf("chunk %d of %d, after %d", i, a.count, given)
+				}
+				given++
+				return nil
+			})
+		})
+		if err == nil && a.end() == nil && given != a.count {
+			t.Fatalf("%d chunks of %d", given, a.count)
+		}
 	})
 }
 
-// replying sends replies, whatever is asked for.
-func replying(replies []*streampb.ChunksReply) func(uint32, func(*streampb.ChunksReply) error) error {
-	return func(_ uint32, send func(*streampb.ChunksReply) error) error {
-		for _, r := range replies {
-			if err := send(r); err != nil {
+// replying sends answers, whatever is asked for.
+func replying(answers []answer) func(uint32, func(answer) error) error {
+	return func(_ uint32, send func(answer) error) error {
+		for _, a := range answers {
+			if err := send(a); err != nil {
 				return err
 			}
 		}

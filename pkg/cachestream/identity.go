@@ -20,6 +20,10 @@ import (
 	"github.com/nearflash/nearflash/pkg/durable"
 )
 
+// protocol is what both sides say that they speak (RFC 7301): a node of another release that
+// speaks another is told apart at once.
+const protocol = "nearflash-stream/2"
+
 // validity is that of a certificate, which nobody looks at: the key is what counts.
 const validity = 20 * 365 * 24 * time.Hour
 
@@ -87,12 +91,15 @@ func serverTLS(cert tls.Certificate) *tls.Config {
 		MinVersion:             tls.VersionTLS13,
 		Certificates:           []tls.Certificate{cert},
 		SessionTicketsDisabled: true,
+		NextProtos:             []string{protocol},
+		// Nobody waits for a first byte.
+		DynamicRecordSizingDisabled: true,
 		// TLS keeps what it was shown as long as the connection lasts, and anybody may show it.
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if n := len(cs.PeerCertificates); n != 1 {
 				return fmt.Errorf("the caller shows %d certificates: accepted is one", n)
 			}
-			return nil
+			return checkProtocol(cs)
 		},
 	}
 }
@@ -107,6 +114,7 @@ func clientTLS(cert tls.Certificate, key string, refused func()) (*tls.Config, e
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{cert},
+		NextProtos:   []string{protocol},
 		// No authority and no name: the key alone counts.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
@@ -114,7 +122,16 @@ func clientTLS(cert tls.Certificate, key string, refused func()) (*tls.Config, e
 				refused()
 				return errors.New("the server's key is not that of the source node")
 			}
-			return nil
+			return checkProtocol(cs)
 		},
 	}, nil
+}
+
+// checkProtocol refuses who speaks another protocol, or does not say which: TLS itself lets the latter
+// pass.
+func checkProtocol(cs tls.ConnectionState) error {
+	if cs.NegotiatedProtocol != protocol {
+		return fmt.Errorf("the other side speaks %.64q: accepted is %s", cs.NegotiatedProtocol, protocol)
+	}
+	return nil
 }

@@ -3,7 +3,6 @@ package cachestream
 import (
 	"slices"
 
-	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -19,10 +18,10 @@ func wantedFrom(skip volume.Bits, i int) int {
 	return i
 }
 
-// elsewhere reports whether a piece of the chunk with a number is of another place of the cache
-// than is wanted, if that is known.
-func elsewhere(places []uint32, i int, p *streampb.Piece) bool {
-	return places != nil && (i >= len(places) || p.GetCachePlace() != places[i])
+// elsewhere reports whether the chunk with a number comes from another place of the cache than is
+// wanted, if that is known.
+func elsewhere(places []uint32, i int, at uint32) bool {
+	return places != nil && (i >= len(places) || at != places[i])
 }
 
 // checkPlaces says what is wrong with the places of a whole list.

@@ -70,21 +70,21 @@ func TestSkip(t *testing.T) {
 
 // TestLyingSkip: who sends what is not wanted, or of another place, is not believed.
 func TestLyingSkip(t *testing.T) {
-	begin := &streampb.ChunksReply{Geometry: geometry(chunk/sectorSize, 3)}
-	placed := func(number, at uint32) *streampb.ChunksReply {
-		return piece(number, 0, chunk, func(p *streampb.Piece) { p.CachePlace = at })
+	begin := begins(chunk/sectorSize, 3)
+	placed := func(number, at uint32) answer {
+		return whole(number, func(c *streampb.Chunks) { c.CachePlaces[0] = at })
 	}
 	cases := map[string]struct {
-		replies []*streampb.ChunksReply
+		replies []answer
 		want    error
 		got     []int
 	}{
-		"what is wanted":         {[]*streampb.ChunksReply{begin, placed(0, 5), placed(2, 7)}, nil, []int{0, 2}},
-		"what is left out":       {[]*streampb.ChunksReply{begin, placed(0, 5), placed(1, 6), placed(2, 7)}, ErrBroken, []int{0}},
-		"not all":                {[]*streampb.ChunksReply{begin, placed(0, 5)}, ErrBroken, []int{0}},
-		"another place":          {[]*streampb.ChunksReply{begin, placed(0, 5), placed(2, 6)}, volume.ErrUnavailable, []int{0}},
-		"as large as can be":     {[]*streampb.ChunksReply{begin, placed(0, 1<<32-1)}, volume.ErrUnavailable, nil},
-		"another place, in part": {[]*streampb.ChunksReply{begin, piece(0, 0, 512, func(p *streampb.Piece) { p.CachePlace = 5 }), piece(0, 512, chunk-512, nil)}, volume.ErrUnavailable, nil},
+		"what is wanted":        {[]answer{begin, placed(0, 5), placed(2, 7)}, nil, []int{0, 2}},
+		"what is left out":      {[]answer{begin, placed(0, 5), placed(1, 6), placed(2, 7)}, ErrBroken, []int{0}},
+		"not all":               {[]answer{begin, placed(0, 5)}, ErrBroken, []int{0}},
+		"another place":         {[]answer{begin, placed(0, 5), placed(2, 6)}, volume.ErrUnavailable, []int{0}},
+		"as large as can be":    {[]answer{begin, placed(0, 1<<32-1)}, volume.ErrUnavailable, nil},
+		"another place, behind": {[]answer{begin, together(placed(0, 5), placed(2, 6))}, volume.ErrUnavailable, []int{0}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

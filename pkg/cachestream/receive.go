@@ -19,10 +19,6 @@ type list struct {
 	places []uint32
 }
 
-func broken(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
-}
-
 // add takes the next part.
 func (l *list) add(r *streampb.MapReply) error {
 	if g := r.GetGeometry(); l.chunkSectors == 0 {
@@ -62,81 +58,55 @@ func (l *list) end() error {
 	return checkPlaces(l.places)
 }
 
-// assembly puts one chunk after the other together.
+// assembly takes one chunk after the other.
 type assembly struct {
-	// buf is the chunk with the number next; filled bytes of it are there.
-	buf          []byte
-	next, filled int
-	wanted       volume.Wanted
-	block        uint64
+	// buf is for the chunk with the number next, which has so many bytes.
+	buf    []byte
+	next   int
+	wanted volume.Wanted
 	// count is how many chunks are announced, -1 before.
 	count int
 }
 
-// begin forgets what a stream has sent of a chunk, and awaits another stream.
-func (a *assembly) begin() { a.filled, a.count = 0, -1 }
+// begin awaits another stream.
+func (a *assembly) begin() { a.count = -1 }
 
-// take takes the next message, and calls whole for each chunk that is there with it.
-func (a *assembly) take(r *streampb.ChunksReply, whole func() error) error {
-	p, c := r.GetPiece(), r.GetChunks()
-	switch g := r.GetGeometry(); {
+// take takes the next message, and calls each for each chunk that follows it, with its number and block
+// of the origin.
+func (a *assembly) take(r *streampb.ChunksReply, in *inbound, each func(i int, block uint64) error) error {
+	g, c := r.GetGeometry(), r.GetChunks()
+	switch {
 	case a.count < 0:
-		return a.geometry(g, p != nil || c != nil)
-	case g != nil || (p == nil) == (c == nil):
-		return broken("a message without a piece, with one and chunks too, or with a geometry")
-	case p != nil:
-		return a.takePiece(p, whole)
+		return a.geometry(g, c != nil)
+	case g != nil || c == nil:
+		return broken("a message without chunks, or with a geometry")
 	}
-	return a.takeChunks(c, whole)
-}
-
-func (a *assembly) takePiece(p *streampb.Piece, whole func() error) error {
-	there, err := a.add(p)
-	if err != nil || !there {
-		return err
+	n := len(c.GetNumbers())
+	if n == 0 || n > max(MaxPieceBytes/len(a.buf), 1) || len(c.GetBlocks()) != n || len(c.GetCachePlaces()) != n || len(c.GetCrc32C()) != n {
+		return broken("%d numbers, %d blocks, %d places and %d checksums of chunks of %d bytes",
+			n, len(c.GetBlocks()), len(c.GetCachePlaces()), len(c.GetCrc32C()), len(a.buf))
 	}
-	return whole()
-}
-
-// takeChunks takes several whole chunks.
-func (a *assembly) takeChunks(c *streampb.Chunks, whole func() error) error {
-	n, data := len(c.GetNumbers()), c.GetData()
-	if n == 0 || len(c.GetBlocks()) != n || len(c.GetCachePlaces()) != n || len(c.GetCrc32C()) != n || a.filled > 0 || len(data) > MaxPieceBytes || len(data) != n*len(a.buf) {
-		return broken("%d numbers, %d blocks, %d places and %d checksums of %d bytes of chunks, behind %d bytes of one",
-			n, len(c.GetBlocks()), len(c.GetCachePlaces()), len(c.GetCrc32C()), len(data), a.filled)
-	}
-	for i := range n {
-		p := &streampb.Piece{
-			Chunk: c.GetNumbers()[i], Block: c.GetBlocks()[i], CachePlace: c.GetCachePlaces()[i], Crc32C: c.GetCrc32C()[i],
-			Data: data[i*len(a.buf) : (i+1)*len(a.buf)],
+	for k, number := range c.GetNumbers() {
+		switch {
+		case a.next >= a.count:
+			return broken("more than the %d chunks that were announced", a.count)
+		case int64(number) != int64(a.next):
+			return broken("chunk %d, where chunk %d follows", number, a.next)
+		case elsewhere(a.wanted.Places, a.next, c.GetCachePlaces()[k]):
+			return fmt.Errorf("%w: chunk %d comes from another place of the cache than the list has said", volume.ErrUnavailable, a.next)
 		}
-		if err := a.takePiece(p, whole); err != nil {
+		if err := in.whole(a.buf); err != nil {
 			return err
 		}
+		if crc32.Checksum(a.buf, castagnoli) != c.GetCrc32C()[k] {
+			return broken("the checksum of chunk %d is wrong", a.next)
+		}
+		if err := each(a.next, c.GetBlocks()[k]); err != nil {
+			return err
+		}
+		a.next = wantedFrom(a.wanted.Skip, a.next+1)
 	}
 	return nil
-}
-
-// add takes the next piece, and reports whether the chunk is whole.
-func (a *assembly) add(p *streampb.Piece) (whole bool, err error) {
-	data := p.GetData()
-	switch {
-	case a.next >= a.count:
-		return false, broken("more than the %d chunks that were announced", a.count)
-	case int64(p.GetChunk()) != int64(a.next) || int64(p.GetOffset()) != int64(a.filled):
-		return false, broken("chunk %d at byte %d, where chunk %d at byte %d follows", p.GetChunk(), p.GetOffset(), a.next, a.filled)
-	case a.filled > 0 && p.GetBlock() != a.block:
-		return false, broken("a chunk of the blocks %d and %d", a.block, p.GetBlock())
-	case elsewhere(a.wanted.Places, a.next, p):
-		return false, fmt.Errorf("%w: chunk %d comes from another place of the cache than the list has said", volume.ErrUnavailable, a.next)
-	case len(data) == 0 || len(data)%sectorSize != 0 || len(data) > MaxPieceBytes || len(data) > len(a.buf)-a.filled:
-		return false, broken("a piece of %d bytes", len(data))
-	case crc32.Checksum(data, castagnoli) != p.GetCrc32C():
-		return false, broken("the checksum of chunk %d at byte %d is wrong", a.next, a.filled)
-	}
-	a.block = p.GetBlock()
-	a.filled += copy(a.buf[a.filled:], data)
-	return a.filled == len(a.buf), nil
 }
 
 func (a *assembly) geometry(g *streampb.Geometry, more bool) error {
@@ -149,9 +119,6 @@ func (a *assembly) geometry(g *streampb.Geometry, more bool) error {
 	a.count = int(g.GetChunks())
 	return nil
 }
-
-// taken goes on to the next chunk.
-func (a *assembly) taken() { a.next, a.filled = wantedFrom(a.wanted.Skip, a.next+1), 0 }
 
 // end says what is missing.
 func (a *assembly) end() error {

@@ -15,9 +15,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -25,8 +22,12 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
-// errToken means that a caller has not proved to be a node's plugin.
-var errToken = errors.New("the caller is not known")
+// errToken means that a caller has not proved to be a node's plugin, and errCrowd that too many such have
+// called.
+var (
+	errToken = errors.New("the caller is not known")
+	errCrowd = fmt.Errorf("%w: too many unknown callers", volume.ErrUnavailable)
+)
 
 const (
 	// nodeName is where the API server says of which node the pod is that a token is bound
@@ -76,27 +77,28 @@ func newGate(r Reviewer, account string, keys func(context.Context, string) (str
 	return &gate{reviewer: r, account: account, keys: keys, now: now, limit: rate.NewLimiter(reviewsPerSecond, reviewsAtOnce), known: map[[sha256.Size]byte]known{}, asking: map[netip.Addr]*rate.Limiter{}}
 }
 
+// caller is who makes a call.
+type caller struct {
+	// token is what it sends, and key names the key that its connection was made with.
+	token, key string
+	from       netip.Addr
+}
+
 // node returns the node whose plugin makes a call. The token says which one, and the connection is
 // made with its key: each node that was asked for a cache has seen the token, and could show it to
 // others. Errors: errToken, volume.ErrUnavailable; none has the token.
-func (g *gate) node(ctx context.Context) (string, error) {
-	values := metadata.ValueFromIncomingContext(ctx, authorization)
-	if len(values) != 1 {
+func (g *gate) node(ctx context.Context, c caller) (string, error) {
+	switch {
+	case !plausible(c.token):
 		return "", fmt.Errorf("%w: it sends no token", errToken)
+	case c.key == "":
+		return "", fmt.Errorf("%w: it has no key", errToken)
 	}
-	token, found := strings.CutPrefix(values[0], bearer)
-	if !found || !plausible(token) {
-		return "", fmt.Errorf("%w: it sends no token", errToken)
-	}
-	key, err := callerKey(ctx)
-	if err != nil {
-		return "", err
-	}
-	hash := sha256.Sum256([]byte(key + " " + token))
+	hash := sha256.Sum256([]byte(c.key + " " + c.token))
 	if node, ok := g.recall(hash); ok {
 		return node, nil
 	}
-	node, err := g.review(ctx, token)
+	node, err := g.review(ctx, c)
 	if err != nil {
 		return "", err
 	}
@@ -106,29 +108,11 @@ func (g *gate) node(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: the key of node %s: %s", volume.ErrUnavailable, node, err.Error())
 	case want == "":
 		return "", fmt.Errorf("%w: CachePool %s has no streamPublicKey", errToken, node)
-	case subtle.ConstantTimeCompare([]byte(want), []byte(key)) != 1:
+	case subtle.ConstantTimeCompare([]byte(want), []byte(c.key)) != 1:
 		return "", fmt.Errorf("%w: its key is not that of node %s", errToken, node)
 	}
 	g.remember(hash, node)
 	return node, nil
-}
-
-// callerKey names the key that a call's connection was made with.
-func callerKey(ctx context.Context) (string, error) {
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
-			return keyOf(info.State.PeerCertificates[0]), nil
-		}
-	}
-	return "", fmt.Errorf("%w: it has no key", errToken)
-}
-
-// callerAddress is where a call's connection comes from.
-func callerAddress(ctx context.Context) netip.Addr {
-	if p, ok := peer.FromContext(ctx); ok {
-		return addressOf(p.Addr)
-	}
-	return netip.Addr{}
 }
 
 // mayAsk reports whether the API server may be asked about a token that comes from an address.
@@ -152,18 +136,18 @@ func (g *gate) mayAsk(from netip.Addr) bool {
 
 // review asks the API server. Text of the API server could have the token, which is why it is
 // looked through.
-func (g *gate) review(ctx context.Context, token string) (string, error) {
-	if !g.mayAsk(callerAddress(ctx)) {
-		return "", fmt.Errorf("%w: too many unknown callers", volume.ErrUnavailable)
+func (g *gate) review(ctx context.Context, c caller) (string, error) {
+	if !g.mayAsk(c.from) {
+		return "", errCrowd
 	}
 	// At a high level client-go logs the bodies of requests and answers.
 	ctx, cancel := context.WithTimeout(klog.NewContext(ctx, logr.Discard()), reviewTimeout)
 	defer cancel()
 	r, err := g.reviewer.Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{Audience}},
+		Spec: authenticationv1.TokenReviewSpec{Token: c.token, Audiences: []string{Audience}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("%w: TokenReview: %s", volume.ErrUnavailable, strings.ReplaceAll(err.Error(), token, "***"))
+		return "", fmt.Errorf("%w: TokenReview: %s", volume.ErrUnavailable, strings.ReplaceAll(err.Error(), c.token, "***"))
 	}
 	switch st := r.Status; {
 	case !st.Authenticated:

@@ -1,19 +1,26 @@
 package cachestream
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net"
+	"net/netip"
 	"runtime/debug"
+	"sync"
+	"syscall"
 	"time"
 
-	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
+	"github.com/nearflash/nearflash/pkg/passes"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
@@ -25,99 +32,192 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // service answers calls.
 type service struct {
-	streampb.UnimplementedCacheStreamServer
 	*Server
 
 	caches Caches
-	log    klog.Logger
+	conf   *tls.Config
 }
 
-var _ streampb.CacheStreamServer = (*service)(nil)
-
-// intercept turns errors and panics into answers, and logs the former once.
-func (s *Server) intercept(log logr.Logger) grpc.StreamServerInterceptor {
-	return func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				log.Error(nil, "Stream panicked", "panic", p, "stack", string(debug.Stack()))
-				err = statusFor(errors.New("panic"))
-			}
-		}()
-		err = handler(srv, ss)
+// accept takes the connections of a listener until it ends, or ctx, and closes it.
+func (s *service) accept(ctx context.Context, l net.Listener, serving *sync.WaitGroup) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // which ends Accept
+	said := ""
+	for {
+		raw, err := l.Accept()
+		first := passes.News(err, &said)
 		switch {
-		case err == nil, errors.Is(err, errEnded), errors.Is(err, errToken), ss.Context().Err() != nil:
-			// Also of a stranger: nobody is to fill the log.
-			log.V(2).Info("Stream ended", "method", info.FullMethod, "reason", err)
+		case err == nil:
+		case ctx.Err() == nil && exhausted(err):
+			if first {
+				klog.FromContext(ctx).Error(err, "No connection can be taken; it is tried again", "address", l.Addr().String())
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(patience):
+			}
+			continue
 		default:
-			log.Error(err, "Stream failed", "method", info.FullMethod)
+			return errors.Join(err, l.Close())
 		}
-		return statusFor(err)
+		from := addressOf(raw.RemoteAddr())
+		if !s.conns.add(from) {
+			_ = raw.Close() // nothing was said over it
+			continue
+		}
+		serving.Go(func() {
+			defer s.conns.remove(from)
+			s.answer(ctx, raw, from)
+		})
 	}
 }
 
-// Map implements streampb.CacheStreamServer.
-func (s *service) Map(req *streampb.MapRequest, stream grpc.ServerStreamingServer[streampb.MapReply]) error {
-	return s.with(stream.Context(), req.GetMove(), func(_ context.Context, c Cache) error {
-		blocks, places := c.Blocks(), c.Places()
-		g, err := geometryOf(c)
-		for first := true; err == nil && (first || len(blocks) > 0); first = false {
-			n := min(len(blocks), blocksPerReply)
-			r := &streampb.MapReply{Blocks: blocks[:n], Places: places[:n]}
-			if first {
-				r.Geometry = g
-			}
-			blocks, places, err = blocks[n:], places[n:], stream.Send(r)
+// exhausted reports whether a connection could not be taken for want of something that there may be
+// again soon (accept(2)): the listener is as it was.
+func exhausted(err error) bool {
+	for _, no := range []syscall.Errno{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED} {
+		if errors.Is(err, no) {
+			return true
 		}
-		return err
+	}
+	return false
+}
+
+// answer answers the call of a connection, and closes that.
+func (s *service) answer(ctx context.Context, raw net.Conn, from netip.Addr) {
+	defer func() { _ = raw.Close() }() // everything was said
+	defer cutWhenStuck(ctx, raw)()
+	log := klog.FromContext(ctx).WithValues("from", raw.RemoteAddr().String())
+	w := newWire(raw)
+	conn := &secured{Conn: tls.Server(w, s.conf), wire: w}
+	call, key, err := hear(ctx, conn, cmp.Or(s.cfg.hearing, handshake))
+	if err != nil {
+		log.V(2).Info("Stream ended", "reason", err) // nobody is to fill the log
+		return
+	}
+	calling, gone := context.WithCancelCause(klog.NewContext(ctx, log))
+	defer gone(nil)
+	go func() {
+		// A caller says nothing more: either it goes, or it is closed here.
+		_, err := conn.Read(make([]byte, 1))
+		gone(lostError{cmp.Or(err, errors.New("the caller says more than its call"))})
+	}()
+	err = s.reply(calling, conn, call, caller{token: call.GetToken(), key: key, from: from})
+	var lost lostError
+	isLost := errors.As(err, &lost)
+	switch {
+	case err == nil, isLost, errors.Is(err, errEnded), errors.Is(err, errToken), errors.Is(err, errCrowd), ctx.Err() != nil:
+		// Also of a stranger: nobody is to fill the log.
+		log.V(2).Info("Stream ended", "reason", err)
+	default:
+		log.Error(err, "Stream failed")
+	}
+	patient := stuckAfter
+	if errors.Is(err, errEnded) {
+		patient = patience
+	}
+	if isLost || conn.SetWriteDeadline(time.Now().Add(patient)) != nil {
+		return
+	}
+	if conn.message(&streampb.MapReply{End: endOf(err)}) == nil {
+		_ = conn.Close() // the other side hears that this was all
+	}
+}
+
+// hear returns the call of a connection, which is there within a time, and the name of the key that it
+// was made with.
+func hear(ctx context.Context, conn *secured, within time.Duration) (*streampb.Call, string, error) {
+	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
+		return nil, "", err
+	}
+	secure := conn.Conn.(*tls.Conn)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, "", err
+	}
+	call := &streampb.Call{}
+	if err := (&inbound{from: conn, heard: func() {}}).message(call, maxCall); err != nil {
+		return nil, "", err
+	}
+	return call, keyOf(secure.ConnectionState().PeerCertificates[0]), conn.SetDeadline(time.Time{})
+}
+
+// reply sends what a call wants.
+func (s *service) reply(ctx context.Context, conn *secured, call *streampb.Call, c caller) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			klog.FromContext(ctx).Error(nil, "Stream panicked", "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("panic")
+		}
+	}()
+	return s.with(ctx, conn, call.GetMove(), c, func(ctx context.Context, cache Cache) error {
+		switch w := call.GetWanted().(type) {
+		case *streampb.Call_Map:
+			return sendMap(conn, cache)
+		case *streampb.Call_Chunks:
+			return s.sendChunks(ctx, conn, w.Chunks, cache)
+		}
+		return fmt.Errorf("%w: the call wants neither the list nor chunks", volume.ErrInvalid)
 	})
 }
 
-// Chunks implements streampb.CacheStreamServer.
-func (s *service) Chunks(req *streampb.ChunksRequest, stream grpc.ServerStreamingServer[streampb.ChunksReply]) error {
-	return s.with(stream.Context(), req.GetMove(), func(ctx context.Context, c Cache) error {
-		g, err := geometryOf(c)
-		if err != nil {
-			return err
+// sendMap lists what there is to send.
+func sendMap(conn *secured, c Cache) error {
+	blocks, places := c.Blocks(), c.Places()
+	g, err := geometryOf(c)
+	for first := true; err == nil && (first || len(blocks) > 0); first = false {
+		n := min(len(blocks), blocksPerReply)
+		r := &streampb.MapReply{Blocks: blocks[:n], Places: places[:n]}
+		if first {
+			r.Geometry = g
 		}
-		from := req.GetFrom()
-		if from > g.GetChunks() {
-			return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
-		}
-		skip := volume.Bits(req.GetSkip())
-		if len(skip) > len(volume.NewBits(uint64(g.GetChunks()))) {
-			return fmt.Errorf("%w: %d bytes of chunks that are not wanted, there are %d chunks", volume.ErrInvalid, len(skip), g.GetChunks())
-		}
-		size := int(g.GetChunkSectors()) * sectorSize
-		room := max(runBytes/size, 1) * size
-		if !s.buffers.TryAcquire(2 * int64(room)) {
-			return fmt.Errorf("%w: this node has no memory for another stream", volume.ErrUnavailable)
-		}
-		defer s.buffers.Release(2 * int64(room))
-		if err := stream.Send(&streampb.ChunksReply{Geometry: g}); err != nil {
-			return err
-		}
-		bandwidth := int64(min(req.GetBandwidth(), 1<<62))
-		p := &sender{stream: stream, blocks: c.Blocks(), places: c.Places(), size: size, piece: pieceBytes(bandwidth), together: req.GetTogether()}
-		p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
-		r := newReader(c, int(from), skip, size, room)
-		// Before the cache is closed.
-		defer r.end()
-		return p.send(ctx, r.begin(ctx))
-	})
+		blocks, places, err = blocks[n:], places[n:], conn.message(r)
+	}
+	return err
+}
+
+// sendChunks sends the chunks that are wanted.
+func (s *service) sendChunks(ctx context.Context, conn *secured, req *streampb.ChunksRequest, c Cache) error {
+	g, err := geometryOf(c)
+	if err != nil {
+		return err
+	}
+	from := req.GetFrom()
+	if from > g.GetChunks() {
+		return fmt.Errorf("%w: chunk %d is asked for, there are %d", volume.ErrInvalid, from, g.GetChunks())
+	}
+	skip := volume.Bits(req.GetSkip())
+	if len(skip) > len(volume.NewBits(uint64(g.GetChunks()))) {
+		return fmt.Errorf("%w: %d bytes of chunks that are not wanted, there are %d chunks", volume.ErrInvalid, len(skip), g.GetChunks())
+	}
+	size := int(g.GetChunkSectors()) * sectorSize
+	room := max(runBytes/size, 1) * size
+	if !s.buffers.TryAcquire(2 * int64(room)) {
+		return fmt.Errorf("%w: this node has no memory for another stream", volume.ErrUnavailable)
+	}
+	defer s.buffers.Release(2 * int64(room))
+	if err := conn.message(&streampb.ChunksReply{Geometry: g}); err != nil {
+		return err
+	}
+	bandwidth := int64(min(req.GetBandwidth(), 1<<62))
+	p := &sender{outbound: conn, blocks: c.Blocks(), places: c.Places(), size: size, piece: pieceBytes(bandwidth)}
+	p.limits = []*rate.Limiter{limiter(bandwidth, p.piece), s.limit}
+	r := newReader(c, int(from), skip, size, room)
+	// Before the cache is closed.
+	defer r.end()
+	return p.all(ctx, r.begin(ctx))
 }
 
 // with opens the cache of a move for a call, and closes it. The context that use receives ends
 // with the call and with the lease.
-func (s *service) with(ctx context.Context, m *streampb.Move, use func(ctx context.Context, c Cache) error) (err error) {
+func (s *service) with(ctx context.Context, conn *secured, m *streampb.Move, by caller, use func(ctx context.Context, c Cache) error) (err error) {
+	node, err := s.gate.node(ctx, by)
+	if err != nil {
+		return ended(ctx, err)
+	}
 	id, move, err := moveOf(m)
 	if err != nil {
 		return err
 	}
-	ctx = klog.NewContext(ctx, s.log.WithValues("volume", id, "move", move.Name))
-	node, err := s.gate.node(ctx)
-	if err != nil {
-		return err
-	}
+	ctx = klog.NewContext(ctx, klog.FromContext(ctx).WithValues("volume", id, "move", move.Name))
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	st := &stream{move: move, node: node, end: end, done: make(chan struct{})}
@@ -126,7 +226,7 @@ func (s *service) with(ctx context.Context, m *streampb.Move, use func(ctx conte
 		return err
 	}
 	defer s.streams.remove(st)
-	defer s.cutWhenStuck(ctx)()
+	defer cutWhenStuck(ctx, conn.wire.Conn)()
 	c, err := s.caches.OpenLease(ctx, id, move, node)
 	if err != nil {
 		return fmt.Errorf("cache of volume %s for node %s: %w", id, node, ended(ctx, err))
@@ -141,17 +241,20 @@ func (s *service) with(ctx context.Context, m *streampb.Move, use func(ctx conte
 }
 
 // cutWhenStuck cuts the connection of a call that does not end by itself after ctx: who does not
-// read would keep it for ever. The result ends the watch.
-func (s *Server) cutWhenStuck(ctx context.Context) (stop func()) {
+// read would keep it for long. The result ends the watch.
+func cutWhenStuck(ctx context.Context, raw net.Conn) (stop func()) {
 	done := make(chan struct{})
-	context.AfterFunc(ctx, func() {
+	unwatch := context.AfterFunc(ctx, func() {
 		select {
 		case <-done:
 		case <-time.After(patience):
-			s.conns.cut(ctx)
+			_ = raw.Close() // that is what is wanted, and the other side hears of it
 		}
 	})
-	return func() { close(done) }
+	return func() {
+		unwatch()
+		close(done)
+	}
 }
 
 // ended is the reason why ctx has ended, if it has, else err.
@@ -183,7 +286,7 @@ func checkGeometry(chunkSectors, chunks uint64) error {
 	return nil
 }
 
-// pieceBytes is how much of a chunk is sent at once: less at a low rate, so that it is even.
+// pieceBytes is how much of chunks is sent at once: less at a low rate, so that it is even.
 func pieceBytes(bandwidth int64) int {
 	const least = 32 << 10
 	if bandwidth <= 0 {
@@ -194,18 +297,23 @@ func pieceBytes(bandwidth int64) int {
 
 // sender sends chunks.
 type sender struct {
-	stream grpc.ServerStreamingServer[streampb.ChunksReply]
+	outbound
+
 	blocks []uint64
 	places []uint32
-	// size is that of a chunk, and piece of the most that is sent at once, in bytes.
+	// size is that of a chunk, and piece the most that is sent at once, in bytes.
 	size, piece int
-	// together: a reply may have several chunks.
-	together bool
-	limits   []*rate.Limiter
+	limits      []*rate.Limiter
 }
 
-// send sends what is read, until there is no more.
-func (s *sender) send(ctx context.Context, runs <-chan run) error {
+// outbound takes messages, and what follows them.
+type outbound interface {
+	message(m proto.Message, data ...[]byte) error
+	send(data ...[]byte) error
+}
+
+// all sends what is read, until there is no more.
+func (s *sender) all(ctx context.Context, runs <-chan run) error {
 	for r := range runs {
 		if r.panicked != nil {
 			panic(r.panicked)
@@ -218,20 +326,26 @@ func (s *sender) send(ctx context.Context, runs <-chan run) error {
 	return ctx.Err()
 }
 
-// run sends the chunks of a run, as many at once as a reply has room for.
+// run sends the chunks of a run, when their turn has come.
 func (s *sender) run(ctx context.Context, r run) error {
-	most := 1
-	if s.together {
-		most = max(s.piece/s.size, 1)
+	if len(r.numbers) == 0 {
+		return nil
 	}
-	for i := 0; i < len(r.numbers); i += most {
-		n := min(most, len(r.numbers)-i)
-		numbers, data := r.numbers[i:i+n], r.data[i*s.size:(i+n)*s.size]
-		var err error
-		if n == 1 {
-			err = s.chunk(ctx, numbers[0], data)
-		} else {
-			err = s.whole(ctx, numbers, data)
+	head := &streampb.Chunks{}
+	for k, i := range r.numbers {
+		head.Numbers, head.Blocks, head.CachePlaces = append(head.Numbers, uint32(i)), append(head.Blocks, s.blocks[i]), append(head.CachePlaces, s.places[i])
+		head.Crc32C = append(head.Crc32C, crc32.Checksum(r.data[k*s.size:(k+1)*s.size], castagnoli))
+	}
+	for off := 0; off < len(r.data); off += s.piece {
+		data := r.data[off:min(off+s.piece, len(r.data))]
+		err := s.wait(ctx, len(data))
+		switch {
+		case off > 0:
+			// Only with all its data a message can be followed by the End that says why: once ctx has
+			// ended, what is owed goes without a rate.
+			err = s.send(data)
+		case err == nil:
+			err = s.message(&streampb.ChunksReply{Chunks: head}, data)
 		}
 		if err != nil {
 			return err
@@ -240,33 +354,8 @@ func (s *sender) run(ctx context.Context, r run) error {
 	return nil
 }
 
-// whole sends several chunks.
-func (s *sender) whole(ctx context.Context, numbers []int, data []byte) error {
-	c := &streampb.Chunks{Data: data}
-	for k, i := range numbers {
-		c.Numbers, c.Blocks, c.CachePlaces = append(c.Numbers, uint32(i)), append(c.Blocks, s.blocks[i]), append(c.CachePlaces, s.places[i])
-		c.Crc32C = append(c.Crc32C, crc32.Checksum(data[k*s.size:(k+1)*s.size], castagnoli))
-	}
-	return s.reply(ctx, &streampb.ChunksReply{Chunks: c}, len(data))
-}
-
-// chunk sends the chunk with a number.
-func (s *sender) chunk(ctx context.Context, i int, chunk []byte) error {
-	for off := 0; off < len(chunk); off += s.piece {
-		data := chunk[off:min(off+s.piece, len(chunk))]
-		piece := &streampb.Piece{
-			Chunk: uint32(i), Block: s.blocks[i], Offset: uint32(off), Data: data, Crc32C: crc32.Checksum(data, castagnoli),
-			CachePlace: s.places[i],
-		}
-		if err := s.reply(ctx, &streampb.ChunksReply{Piece: piece}, len(data)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reply sends a reply with so many bytes of chunks, when its turn has come. gRPC keeps nothing of it.
-func (s *sender) reply(ctx context.Context, r *streampb.ChunksReply, size int) error {
+// wait waits until so many bytes may be sent.
+func (s *sender) wait(ctx context.Context, size int) error {
 	for _, l := range s.limits {
 		if l.Limit() == rate.Inf {
 			continue
@@ -275,5 +364,5 @@ func (s *sender) reply(ctx context.Context, r *streampb.ChunksReply, size int) e
 			return err
 		}
 	}
-	return s.stream.Send(r)
+	return nil
 }

@@ -11,12 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 	"k8s.io/klog/v2"
 
 	"github.com/nearflash/nearflash/pkg/cachestream/streampb"
@@ -25,18 +21,15 @@ import (
 )
 
 const (
-	// window is HTTP/2's, per stream and connection: what may be on its way, in bytes.
-	window = 2 << 20
-	// maxHeader bounds the head of a call, and maxRequest its message, in bytes: it has
-	// room for a bit of each chunk.
-	maxHeader, maxRequest = 32 << 10, maxSkip + 4<<10
-	// maxReply has room for a piece or a part of the list, and what is around it.
-	maxReply = MaxPieceBytes + 4<<10
-	// A connection that says nothing is asked after aliveEvery, and gone after aliveTimeout
-	// more; one without a call after idle; one whose handshake takes longer than handshake.
-	aliveEvery, aliveTimeout, idle, handshake = 5 * time.Second, 5 * time.Second, time.Minute, 10 * time.Second
-	// callsPerConnection bounds the calls of one connection at a time.
-	callsPerConnection = 16
+	// maxCall bounds a call, in bytes: it has room for a token, and a bit of each chunk.
+	maxCall = maxToken + maxSkip + 4<<10
+	// maxReply has room for a part of the list, and what is around it, in bytes.
+	maxReply = blocksPerReply*12 + 4<<10
+	// handshake is how long a caller may take until its call is there.
+	handshake = 10 * time.Second
+	// stuckAfter is how long a caller may read nothing, or not answer. It is longer than what a caller
+	// does between two chunks, which may wait for the API server.
+	stuckAfter = 3 * time.Minute
 	// maxBuffers bounds the memory of all chunks that are being sent, in bytes.
 	maxBuffers = 2 * MaxChunkBytes
 	// patience is how long a stream may take to end by itself before its connection is cut.
@@ -63,6 +56,9 @@ type ServerConfig struct {
 	// KeyFile keeps the server's key from one process to the next; empty is a key of its own for
 	// each.
 	KeyFile string
+
+	// hearing takes the place of handshake in tests.
+	hearing time.Duration
 }
 
 // Server sends the chunks of this node's leased caches.
@@ -77,7 +73,7 @@ type Server struct {
 	buffers *semaphore.Weighted
 
 	mu sync.Mutex
-	// listening are the open listeners, served those of them that were given to gRPC.
+	// listening are the open listeners, served those of them that connections are taken from.
 	listening map[netip.AddrPort]net.Listener
 	served    map[net.Listener]bool
 }
@@ -138,7 +134,7 @@ func (s *Server) Listen(ctx context.Context) error {
 		if s.listening[at] != nil {
 			continue
 		}
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+		l, err := listen(ctx, at.String())
 		if err != nil {
 			errs = append(errs, fmt.Errorf("listen for streams: %w", err))
 			continue
@@ -151,40 +147,22 @@ func (s *Server) Listen(ctx context.Context) error {
 // Run serves caches until ctx ends, at the addresses of which Listen has opened some. It goes on
 // trying the others. When it returns nobody uses a cache any more.
 func (s *Server) Run(ctx context.Context, caches Caches) error {
-	g := grpc.NewServer(
-		grpc.Creds(wired{credentials.NewTLS(serverTLS(s.cert))}), grpc.WriteBufferSize(wireBytes),
-		grpc.ConnectionTimeout(handshake),
-		grpc.MaxConcurrentStreams(callsPerConnection),
-		grpc.MaxRecvMsgSize(maxRequest), grpc.MaxSendMsgSize(maxReply), grpc.MaxHeaderListSize(maxHeader),
-		grpc.StaticStreamWindowSize(window), grpc.StaticConnWindowSize(window),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: aliveEvery, Timeout: aliveTimeout, MaxConnectionIdle: idle}),
-		grpc.StreamInterceptor(s.intercept(klog.FromContext(ctx))),
-		grpc.WaitForHandlers(true),
-	)
-	streampb.RegisterCacheStreamServer(g, &service{Server: s, caches: caches, log: klog.FromContext(ctx)})
-	group, serving := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		passes.Repeat(serving, listenEvery, func(ctx context.Context) error {
-			err := s.Listen(ctx)
-			s.serve(ctx, g, group)
-			return err
-		}, func(err error) {
-			klog.FromContext(ctx).Error(err, "Caches are not sent from every address of this node")
-		})
-		return nil
+	svc := &service{Server: s, caches: caches, conf: serverTLS(s.cert)}
+	var serving sync.WaitGroup
+	passes.Repeat(ctx, listenEvery, func(ctx context.Context) error {
+		err := s.Listen(ctx)
+		s.serve(ctx, svc, &serving)
+		return err
+	}, func(err error) {
+		klog.FromContext(ctx).Error(err, "Caches are not sent from every address of this node")
 	})
-	group.Go(func() error {
-		<-serving.Done()
-		g.Stop() // closes the connections, and waits for the calls
-		return nil
-	})
-	err := group.Wait()
+	serving.Wait()
 	s.close()
-	return err
+	return nil
 }
 
-// serve gives gRPC the listeners that it has not.
-func (s *Server) serve(ctx context.Context, g *grpc.Server, group *errgroup.Group) {
+// serve takes connections from the listeners that nobody takes them from.
+func (s *Server) serve(ctx context.Context, svc *service, serving *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for at, l := range s.listening {
@@ -193,16 +171,15 @@ func (s *Server) serve(ctx context.Context, g *grpc.Server, group *errgroup.Grou
 		}
 		s.served[l] = true
 		klog.FromContext(ctx).Info("Sending caches to other nodes", "address", l.Addr().String())
-		group.Go(func() error {
-			err := g.Serve(s.conns.on(l))
+		serving.Go(func() {
+			err := svc.accept(ctx, l, serving)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.listening, at)
 			delete(s.served, l)
-			if err != nil && ctx.Err() == nil {
+			if ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Listening for streams has ended; it is tried again", "address", at.String())
 			}
-			return nil
 		})
 	}
 }
@@ -240,6 +217,9 @@ func (s *Server) InUse(m volume.MoveID) bool { return s.streams.inUse(m) }
 
 // moveOf checks what a request names.
 func moveOf(m *streampb.Move) (volume.ID, volume.MoveID, error) {
+	if n := len(m.GetVolumeId()); n > volume.MaxIDLength {
+		return "", volume.MoveID{}, fmt.Errorf("%w: a volume ID of %d bytes: accepted are %d", volume.ErrInvalid, n, volume.MaxIDLength)
+	}
 	id, err := volume.ParseID(m.GetVolumeId())
 	if err != nil {
 		return "", volume.MoveID{}, err

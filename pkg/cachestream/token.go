@@ -1,39 +1,18 @@
 package cachestream
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-
-	"google.golang.org/grpc/credentials"
 )
 
-const (
-	authorization = "authorization"
-	bearer        = "Bearer "
-	// maxToken bounds what is read as a token, in bytes.
-	maxToken = 12 << 10
-)
+// maxToken bounds what is read as a token, in bytes.
+const maxToken = 12 << 10
 
 // tokenFile is the token that kubelet renews in a file. It is read for each call.
 type tokenFile string
-
-var _ credentials.PerRPCCredentials = tokenFile("")
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (f tokenFile) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := f.read()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{authorization: bearer + token}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (tokenFile) RequireTransportSecurity() bool { return true }
 
 // read returns the token. Its errors say nothing of the file's content.
 func (f tokenFile) read() (token string, err error) {

@@ -51,7 +51,7 @@ func TestWhoMay(t *testing.T) {
 	}{
 		"the node":             {who: "node-b"},
 		"another node":         {who: "node-c", want: volume.ErrFenced, text: "node-b"},
-		"unknown token":        {who: "nobody", want: volume.ErrUnavailable, text: "Unauthenticated"},
+		"unknown token":        {who: "nobody", want: volume.ErrUnavailable, text: "unauthenticated"},
 		"refused token":        {who: "refused", want: volume.ErrUnavailable, text: "does not accept"},
 		"another audience":     {who: "audience", want: volume.ErrUnavailable, text: "audience"},
 		"no audience":          {who: "noaudience", want: volume.ErrUnavailable, text: "audience"},
@@ -244,7 +244,7 @@ func TestOldTLS(t *testing.T) {
 	n := startNode(t, newCache(chunk, 3), nil)
 	at := n.Source().Addresses[0]
 	for version, want := range map[uint16]bool{tls.VersionTLS12: false, tls.VersionTLS13: true} {
-		conn, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true, MaxVersion: version, NextProtos: []string{"h2"}})
+		conn, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true, MaxVersion: version, NextProtos: []string{protocol}})
 		if (err == nil) != want {
 			t.Errorf("TLS version %x: %v", version, err)
 		}
@@ -253,7 +253,7 @@ func TestOldTLS(t *testing.T) {
 		}
 	}
 	conf := serverTLS(n.cert)
-	conf.MinVersion, conf.MaxVersion, conf.NextProtos = tls.VersionTLS12, tls.VersionTLS12, []string{"h2"}
+	conf.MinVersion, conf.MaxVersion, conf.NextProtos = tls.VersionTLS12, tls.VersionTLS12, []string{protocol}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", conf)
 	if err != nil {
 		t.Fatal(err)
@@ -280,9 +280,10 @@ func TestChainOfCaller(t *testing.T) {
 		for len(chain.Certificate) < certificates {
 			chain.Certificate = append(chain.Certificate, n.cert.Certificate[0])
 		}
-		conn, err := tls.Dial("tcp", n.Source().Addresses[0], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{chain}, NextProtos: []string{"h2"}})
+		conn, err := tls.Dial("tcp", n.Source().Addresses[0], &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{chain}, NextProtos: []string{protocol}})
 		if err == nil { // in TLS 1.3 the server's word comes after the client's handshake
-			_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(handshake))
+			_, _ = conn.Write([]byte{0}) // a call that wants nothing
 			_, err = conn.Read(make([]byte, 1))
 			_ = conn.Close()
 		}
@@ -317,7 +318,7 @@ func TestTooMany(t *testing.T) {
 	eventually(t, "all connections are closed", func() bool {
 		n.conns.mu.Lock()
 		defer n.conns.mu.Unlock()
-		return len(n.conns.open) == 0 && len(n.conns.from) == 0
+		return n.conns.open == 0 && len(n.conns.from) == 0
 	})
 	var open []net.Conn
 	for range maxPerAddress + 1 {
@@ -410,7 +411,7 @@ func TestAPIServer(t *testing.T) {
 		"with a signature of nothing": good[:strings.LastIndexByte(good, '.')+1] + "AAAA",
 		"that is none":                "x",
 	} {
-		if err := call("node-b", token); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "Unauthenticated") {
+		if err := call("node-b", token); !errors.Is(err, volume.ErrUnavailable) || !strings.Contains(err.Error(), "unauthenticated") {
 			t.Errorf("a token %s: %v", name, err)
 		}
 	}

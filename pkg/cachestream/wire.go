@@ -2,42 +2,23 @@ package cachestream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/credentials"
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/proto"
 )
 
-// wireBytes is how much is read from and written to a connection at once. A record of TLS and a
-// frame of HTTP/2 have 16 KiB each: one by one they would cost more in system calls than
-// everything else together.
+// wireBytes is how much is read from and written to a connection at once. A record of TLS has 16 KiB:
+// one by one they would cost more in system calls than everything else together.
 const wireBytes = 128 << 10
-
-// wired are credentials over connections that are read and written in large pieces.
-type wired struct {
-	credentials.TransportCredentials
-}
-
-// ClientHandshake implements credentials.TransportCredentials.
-func (c wired) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	w := newWire(raw)
-	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, w)
-	return w.below(conn), info, err
-}
-
-// ServerHandshake implements credentials.TransportCredentials.
-func (c wired) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	w := newWire(raw)
-	conn, info, err := c.TransportCredentials.ServerHandshake(w)
-	return w.below(conn), info, err
-}
-
-// Clone implements credentials.TransportCredentials.
-func (c wired) Clone() credentials.TransportCredentials { return wired{c.TransportCredentials.Clone()} }
 
 // wire is the connection below TLS.
 type wire struct {
@@ -52,14 +33,6 @@ type wire struct {
 
 func newWire(raw net.Conn) *wire { return &wire{Conn: raw, in: bufio.NewReaderSize(raw, wireBytes)} }
 
-// below returns the connection of TLS above w, of which each write is one write of w; nil of nil.
-func (w *wire) below(conn net.Conn) net.Conn {
-	if conn == nil {
-		return nil
-	}
-	return &record{Conn: conn, wire: w}
-}
-
 // Read implements net.Conn.
 func (w *wire) Read(p []byte) (int, error) { return w.in.Read(p) }
 
@@ -71,6 +44,11 @@ func (w *wire) Write(p []byte) (int, error) {
 		return w.Conn.Write(p)
 	}
 	w.out = append(w.out, p...)
+	if len(w.out) >= wireBytes {
+		if err := w.flush(); err != nil {
+			return 0, err
+		}
+	}
 	return len(p), nil
 }
 
@@ -85,52 +63,145 @@ func (w *wire) release() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.held = false
+	return w.flush()
+}
+
+func (w *wire) flush() error {
 	_, err := w.Conn.Write(w.out)
 	w.out = w.out[:0]
 	return err
 }
 
-// record is a connection of TLS. It has one writer at a time, as gRPC has it.
-type record struct {
+// secured is a connection of TLS above a wire. It has one reader and one writer at a time.
+type secured struct {
 	net.Conn
 	wire *wire
 }
 
-// Write implements net.Conn.
-func (r *record) Write(p []byte) (int, error) {
-	r.wire.hold()
-	n, err := r.Conn.Write(p)
-	if werr := r.wire.release(); werr != nil {
-		return 0, werr
+// send writes parts one behind another, with as few system calls as they take. Errors: lostError.
+func (c *secured) send(parts ...[]byte) error {
+	c.wire.hold()
+	var err error
+	for _, p := range parts {
+		if _, err = c.Write(p); err != nil {
+			break
+		}
 	}
-	return n, err
+	if err = errors.Join(err, c.wire.release()); err != nil {
+		return lostError{err}
+	}
+	return nil
+}
+
+// message writes a message, with what follows it. Errors: lostError.
+func (c *secured) message(m proto.Message, data ...[]byte) error {
+	var head bytes.Buffer
+	if _, err := protodelim.MarshalTo(&head, m); err != nil {
+		return err
+	}
+	return c.send(append([][]byte{head.Bytes()}, data...)...)
 }
 
 // Close implements net.Conn. As TLS does, it says no farewell behind a write that waits for the
 // other side, but ends that.
-func (r *record) Close() error {
-	if !r.wire.mu.TryLock() {
-		return r.wire.Conn.Close()
+func (c *secured) Close() error {
+	if !c.wire.mu.TryLock() {
+		return c.wire.Conn.Close()
 	}
-	r.wire.mu.Unlock()
-	return r.Conn.Close()
+	c.wire.mu.Unlock()
+	return c.Conn.Close()
 }
 
-// dialer notices by TCP that the other side is gone, within goneAfter: gRPC's own way looks at
-// the clock for each frame.
-func dialer() func(context.Context, string) (net.Conn, error) {
-	d := &net.Dialer{
-		Timeout:         connectTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: goneAfter / 2, Interval: time.Second, Count: int(goneAfter / 2 / time.Second)},
-		Control: func(_, _ string, c syscall.RawConn) error {
-			var err error
-			if cerr := c.Control(func(fd uintptr) {
-				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(goneAfter.Milliseconds()))
-			}); cerr != nil {
-				return cerr
-			}
-			return err
-		},
+// inbound is what comes over a connection: messages, and what follows them.
+type inbound struct {
+	from io.Reader
+	// heard is called when something has come.
+	heard func()
+	// err is why no more comes.
+	err error
+}
+
+// Read implements io.Reader.
+func (in *inbound) Read(p []byte) (int, error) {
+	n, err := in.from.Read(p)
+	if n > 0 {
+		in.heard()
 	}
-	return func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }
+	if err != nil {
+		in.err = err
+	}
+	return n, err
+}
+
+// ReadByte implements io.ByteReader.
+func (in *inbound) ReadByte() (byte, error) {
+	var b [1]byte
+	_, err := io.ReadFull(in, b[:])
+	return b[0], err
+}
+
+// message reads the next message, which has so many bytes at most. Errors: lostError if the connection
+// has ended, else ErrBroken.
+func (in *inbound) message(m proto.Message, most int64) error {
+	err := protodelim.UnmarshalOptions{MaxSize: most}.UnmarshalFrom(in, m)
+	switch {
+	case err == nil:
+		return nil
+	case in.err == nil:
+		return broken("%v", err)
+	}
+	return in.lost()
+}
+
+// whole fills b with what follows a message. Errors: lostError.
+func (in *inbound) whole(b []byte) error {
+	if _, err := io.ReadFull(in, b); err != nil {
+		return in.lost()
+	}
+	return nil
+}
+
+func (in *inbound) lost() error {
+	switch {
+	case in.err == nil:
+		return nil
+	case errors.Is(in.err, io.EOF):
+		return lostError{io.ErrUnexpectedEOF}
+	}
+	return lostError{in.err}
+}
+
+// lostError is an error of a connection.
+type lostError struct{ error }
+
+// Unwrap returns it.
+func (e lostError) Unwrap() error { return e.error }
+
+// dialer notices by TCP that the other side is gone, within goneAfter.
+func dialer() *net.Dialer {
+	return &net.Dialer{KeepAliveConfig: alive, Control: givesUp(goneAfter)}
+}
+
+// alive asks a connection that says nothing whether the other side is still there.
+var alive = net.KeepAliveConfig{Enable: true, Idle: goneAfter / 2, Interval: time.Second, Count: int(goneAfter / 2 / time.Second)}
+
+// listen listens at an address. The connections to it end after stuckAfter without an answer, or in
+// which the other side has read nothing.
+func listen(ctx context.Context, at string) (net.Listener, error) {
+	l := &net.ListenConfig{KeepAliveConfig: alive, Control: givesUp(stuckAfter)}
+	l.SetMultipathTCP(false) // which has no such time
+	return l.Listen(ctx, "tcp", at)
+}
+
+// givesUp has TCP end a connection that waits for the other side for so long (tcp(7), TCP_USER_TIMEOUT).
+func givesUp(after time.Duration) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if cerr := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(after.Milliseconds()))
+		}); cerr != nil {
+			return cerr
+		}
+		return err
+	}
 }

@@ -33,16 +33,15 @@ func (p pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestWire: one write above TLS is one below, in order; what TLS says by itself goes at once; an error
-// reaches the writer.
+// TestWire: what is sent at once is one write, in order, unless it is much; what TLS says by itself
+// goes at once; an error reaches the sender.
 func TestWire(t *testing.T) {
 	p := &pipe{}
 	w := newWire(p)
-	tls := pieces{w}
-	conn := w.below(tls)
-	for _, s := range []string{"hello, world", "again"} {
-		if n, err := io.WriteString(conn, s); n != len(s) || err != nil {
-			t.Fatalf("%d, %v", n, err)
+	conn := &secured{Conn: pieces{w}, wire: w}
+	for _, parts := range [][][]byte{{[]byte("hello, "), []byte("world")}, {[]byte("again")}} {
+		if err := conn.send(parts...); err != nil {
+			t.Fatal(err)
 		}
 	}
 	if _, err := w.Write([]byte("own")); err != nil {
@@ -51,12 +50,18 @@ func TestWire(t *testing.T) {
 	if got := string(bytes.Join(p.writes, []byte("|"))); got != "hello, world|again|own" {
 		t.Errorf("written %q", got)
 	}
-	p.fails = errors.New("gone")
-	if n, err := io.WriteString(conn, "more"); n != 0 || !errors.Is(err, p.fails) {
-		t.Errorf("%d, %v, want the error", n, err)
+	p.writes = nil
+	much := content(1, 3*wireBytes)
+	if err := conn.send(much); err != nil || !bytes.Equal(bytes.Join(p.writes, nil), much) || len(p.writes) < 3 || len(p.writes) > 4 {
+		t.Errorf("%d writes, %v", len(p.writes), err)
 	}
-	if w.below(nil) != nil {
-		t.Error("a connection of a handshake that failed")
+	p.fails = errors.New("gone")
+	var lost lostError
+	if err := conn.send([]byte("more")); !errors.Is(err, p.fails) || !errors.As(err, &lost) {
+		t.Errorf("%v, want the error", err)
+	}
+	if err := conn.send(much); !errors.Is(err, p.fails) {
+		t.Errorf("%v, want the error", err)
 	}
 }
 
@@ -64,12 +69,9 @@ func TestWire(t *testing.T) {
 func TestWireClose(t *testing.T) {
 	here, _ := net.Pipe()
 	w := newWire(here)
-	conn := w.below(farewell{pieces{w}, w})
+	conn := &secured{Conn: farewell{pieces{w}, w}, wire: w}
 	written := make(chan error, 1)
-	go func() {
-		_, err := io.WriteString(conn, "nobody reads this")
-		written <- err
-	}()
+	go func() { written <- conn.send([]byte("nobody reads this")) }()
 	eventually(t, "the write waits", func() bool {
 		if w.mu.TryLock() {
 			w.mu.Unlock()

@@ -123,6 +123,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	config.Timeout = apiTimeout
+	useProcessors()
 	ctrl.SetLogger(klog.FromContext(ctx))
 	return run(ctx, cfg, config)
 }

@@ -124,7 +124,7 @@ func (s *Streamed) Places() []uint32 { return s.list.cache }
 
 // ReadChunks reads chunks from a number of that list on into an aligned buffer: as many as it has room
 // for and the cache has side by side, at least one. It returns how many; none if one of them cannot
-// be read.
+// be read. It may be called several times at a time.
 func (s *Streamed) ReadChunks(_ context.Context, i int, buf []byte) (int, error) {
 	chunk := int(s.chunkSectors) * devmapper.SectorSize
 	if i < 0 || i >= len(s.list.cache) || len(buf) < chunk {

@@ -5,11 +5,12 @@
 // source: pkg/cachestream/streampb/stream.proto
 
 // How a node's plugin sends the chunks of a cache to the plugin of the node that the volume
-// has moved to, or is about to. It is served with TLS 1.3 only, and each call carries a
-// token of the caller's pod.
+// has moved to, or is about to.
 //
-// NOT_FOUND: there is no such cache. PERMISSION_DENIED: the volume's record does not name
-// the caller's node. UNAVAILABLE, RESOURCE_EXHAUSTED: call again later.
+// A connection of TLS 1.3 is one call. The client sends a Call, and the server sends replies until
+// one of them has an end; then it closes the connection. In front of each message is its length, as
+// a varint. Behind a reply with chunks are their data, which are no message: reading them costs a
+// plugin no more than the decryption.
 
 package streampb
 
@@ -28,6 +29,179 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Code int32
+
+const (
+	Code_CODE_UNSPECIFIED Code = 0
+	Code_CODE_OK          Code = 1
+	// There is no such cache, or none any more.
+	Code_CODE_NOT_FOUND Code = 2
+	// The volume's record does not name the caller's node.
+	Code_CODE_FENCED Code = 3
+	// The call is not what the server accepts.
+	Code_CODE_INVALID Code = 4
+	// Call again later.
+	Code_CODE_UNAVAILABLE Code = 5
+	// The caller has not proved to be a node's plugin.
+	Code_CODE_UNAUTHENTICATED Code = 6
+	// The cache cannot be read.
+	Code_CODE_INTERNAL Code = 7
+)
+
+// Enum value maps for Code.
+var (
+	Code_name = map[int32]string{
+		0: "CODE_UNSPECIFIED",
+		1: "CODE_OK",
+		2: "CODE_NOT_FOUND",
+		3: "CODE_FENCED",
+		4: "CODE_INVALID",
+		5: "CODE_UNAVAILABLE",
+		6: "CODE_UNAUTHENTICATED",
+		7: "CODE_INTERNAL",
+	}
+	Code_value = map[string]int32{
+		"CODE_UNSPECIFIED":     0,
+		"CODE_OK":              1,
+		"CODE_NOT_FOUND":       2,
+		"CODE_FENCED":          3,
+		"CODE_INVALID":         4,
+		"CODE_UNAVAILABLE":     5,
+		"CODE_UNAUTHENTICATED": 6,
+		"CODE_INTERNAL":        7,
+	}
+)
+
+func (x Code) Enum() *Code {
+	p := new(Code)
+	*p = x
+	return p
+}
+
+func (x Code) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Code) Descriptor() protoreflect.EnumDescriptor {
+	return file_pkg_cachestream_streampb_stream_proto_enumTypes[0].Descriptor()
+}
+
+func (Code) Type() protoreflect.EnumType {
+	return &file_pkg_cachestream_streampb_stream_proto_enumTypes[0]
+}
+
+func (x Code) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Code.Descriptor instead.
+func (Code) EnumDescriptor() ([]byte, []int) {
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{0}
+}
+
+// Call is what a client wants.
+type Call struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A token of the caller's pod.
+	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Move  *Move  `protobuf:"bytes,2,opt,name=move,proto3" json:"move,omitempty"`
+	// Types that are valid to be assigned to Wanted:
+	//
+	//	*Call_Map
+	//	*Call_Chunks
+	Wanted        isCall_Wanted `protobuf_oneof:"wanted"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Call) Reset() {
+	*x = Call{}
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Call) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Call) ProtoMessage() {}
+
+func (x *Call) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Call.ProtoReflect.Descriptor instead.
+func (*Call) Descriptor() ([]byte, []int) {
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Call) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *Call) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *Call) GetWanted() isCall_Wanted {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+func (x *Call) GetMap() *MapRequest {
+	if x != nil {
+		if x, ok := x.Wanted.(*Call_Map); ok {
+			return x.Map
+		}
+	}
+	return nil
+}
+
+func (x *Call) GetChunks() *ChunksRequest {
+	if x != nil {
+		if x, ok := x.Wanted.(*Call_Chunks); ok {
+			return x.Chunks
+		}
+	}
+	return nil
+}
+
+type isCall_Wanted interface {
+	isCall_Wanted()
+}
+
+type Call_Map struct {
+	// What there is to send: MapReply.
+	Map *MapRequest `protobuf:"bytes,3,opt,name=map,proto3,oneof"`
+}
+
+type Call_Chunks struct {
+	// The chunks in the order of the list, from one of them on, without those that are to be left
+	// out: ChunksReply.
+	Chunks *ChunksRequest `protobuf:"bytes,4,opt,name=chunks,proto3,oneof"`
+}
+
+func (*Call_Map) isCall_Wanted() {}
+
+func (*Call_Chunks) isCall_Wanted() {}
+
 // Move says whose cache is asked for, and for which CacheMigration.
 type Move struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -40,7 +214,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[0]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -52,7 +226,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[0]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -65,7 +239,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{0}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Move) GetVolumeId() string {
@@ -91,14 +265,13 @@ func (x *Move) GetUid() string {
 
 type MapRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MapRequest) Reset() {
 	*x = MapRequest{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[1]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -110,7 +283,7 @@ func (x *MapRequest) String() string {
 func (*MapRequest) ProtoMessage() {}
 
 func (x *MapRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[1]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -123,14 +296,7 @@ func (x *MapRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapRequest.ProtoReflect.Descriptor instead.
 func (*MapRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *MapRequest) GetMove() *Move {
-	if x != nil {
-		return x.Move
-	}
-	return nil
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{2}
 }
 
 // Geometry comes first, and once.
@@ -146,7 +312,7 @@ type Geometry struct {
 
 func (x *Geometry) Reset() {
 	*x = Geometry{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[2]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -158,7 +324,7 @@ func (x *Geometry) String() string {
 func (*Geometry) ProtoMessage() {}
 
 func (x *Geometry) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[2]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -171,7 +337,7 @@ func (x *Geometry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Geometry.ProtoReflect.Descriptor instead.
 func (*Geometry) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{2}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Geometry) GetChunkSectors() uint64 {
@@ -197,14 +363,16 @@ type MapReply struct {
 	// is read within its own size.
 	Blocks []uint64 `protobuf:"fixed64,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
 	// Where the cache has them, in units of a chunk: one for each of blocks. None is there twice.
-	Places        []uint32 `protobuf:"fixed32,3,rep,packed,name=places,proto3" json:"places,omitempty"`
+	Places []uint32 `protobuf:"fixed32,3,rep,packed,name=places,proto3" json:"places,omitempty"`
+	// Only in the last reply, and there alone. It is the same field in each kind of reply.
+	End           *End `protobuf:"bytes,15,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MapReply) Reset() {
 	*x = MapReply{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[3]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -216,7 +384,7 @@ func (x *MapReply) String() string {
 func (*MapReply) ProtoMessage() {}
 
 func (x *MapReply) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[3]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -229,7 +397,7 @@ func (x *MapReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapReply.ProtoReflect.Descriptor instead.
 func (*MapReply) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{3}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MapReply) GetGeometry() *Geometry {
@@ -253,25 +421,29 @@ func (x *MapReply) GetPlaces() []uint32 {
 	return nil
 }
 
+func (x *MapReply) GetEnd() *End {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
 type ChunksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Move  *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	// The first chunk that is wanted, by its place in the list.
-	From uint32 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
+	From uint32 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
 	// In bytes per second; 0 is as fast as the other side lets go.
-	Bandwidth uint64 `protobuf:"varint,3,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
+	Bandwidth uint64 `protobuf:"varint,2,opt,name=bandwidth,proto3" json:"bandwidth,omitempty"`
 	// Chunks that are not wanted, by their places in the list: a bit for each, the first in the
 	// lowest bit of the first byte. It may be shorter than the list, and is no longer.
-	Skip []byte `protobuf:"bytes,4,opt,name=skip,proto3" json:"skip,omitempty"`
-	// Whether a reply may have several chunks.
-	Together      bool `protobuf:"varint,5,opt,name=together,proto3" json:"together,omitempty"`
+	Skip          []byte `protobuf:"bytes,3,opt,name=skip,proto3" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChunksRequest) Reset() {
 	*x = ChunksRequest{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[4]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -283,7 +455,7 @@ func (x *ChunksRequest) String() string {
 func (*ChunksRequest) ProtoMessage() {}
 
 func (x *ChunksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[4]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -296,14 +468,7 @@ func (x *ChunksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunksRequest.ProtoReflect.Descriptor instead.
 func (*ChunksRequest) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *ChunksRequest) GetMove() *Move {
-	if x != nil {
-		return x.Move
-	}
-	return nil
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ChunksRequest) GetFrom() uint32 {
@@ -327,27 +492,21 @@ func (x *ChunksRequest) GetSkip() []byte {
 	return nil
 }
 
-func (x *ChunksRequest) GetTogether() bool {
-	if x != nil {
-		return x.Together
-	}
-	return false
-}
-
 type ChunksReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only in the first reply.
+	// Only in the first reply, and there alone.
 	Geometry *Geometry `protobuf:"bytes,1,opt,name=geometry,proto3" json:"geometry,omitempty"`
-	// The next part of a chunk, or several whole ones; neither is in the first reply.
-	Piece         *Piece  `protobuf:"bytes,2,opt,name=piece,proto3" json:"piece,omitempty"`
-	Chunks        *Chunks `protobuf:"bytes,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// The next chunks.
+	Chunks *Chunks `protobuf:"bytes,2,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// Only in the last reply, and there alone. It is the same field in each kind of reply.
+	End           *End `protobuf:"bytes,15,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChunksReply) Reset() {
 	*x = ChunksReply{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[5]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +518,7 @@ func (x *ChunksReply) String() string {
 func (*ChunksReply) ProtoMessage() {}
 
 func (x *ChunksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[5]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,19 +531,12 @@ func (x *ChunksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChunksReply.ProtoReflect.Descriptor instead.
 func (*ChunksReply) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{5}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ChunksReply) GetGeometry() *Geometry {
 	if x != nil {
 		return x.Geometry
-	}
-	return nil
-}
-
-func (x *ChunksReply) GetPiece() *Piece {
-	if x != nil {
-		return x.Piece
 	}
 	return nil
 }
@@ -396,9 +548,17 @@ func (x *ChunksReply) GetChunks() *Chunks {
 	return nil
 }
 
-// Chunks are whole chunks that follow one another, of 1 MiB in all at most: only if they were asked
-// for together. All fields have an element for each; the fixed lengths keep what a message grows to
-// when it is read within its own size.
+func (x *ChunksReply) GetEnd() *End {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+// Chunks are chunks that follow one another in the list, but for those that are not wanted: one, or
+// 1 MiB in all at most. All fields have an element for each; the fixed lengths keep what a message
+// grows to when it is read within its own size. Behind the message are the data, one whole chunk after
+// another.
 type Chunks struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Their places in the list, and their blocks of the origin.
@@ -407,16 +567,14 @@ type Chunks struct {
 	// Where the cache has them, as the list says it.
 	CachePlaces []uint32 `protobuf:"fixed32,3,rep,packed,name=cache_places,json=cachePlaces,proto3" json:"cache_places,omitempty"`
 	// CRC-32C of the data of each.
-	Crc32C []uint32 `protobuf:"fixed32,4,rep,packed,name=crc32c,proto3" json:"crc32c,omitempty"`
-	// Their data, one after another.
-	Data          []byte `protobuf:"bytes,5,opt,name=data,proto3" json:"data,omitempty"`
+	Crc32C        []uint32 `protobuf:"fixed32,4,rep,packed,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Chunks) Reset() {
 	*x = Chunks{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +586,7 @@ func (x *Chunks) String() string {
 func (*Chunks) ProtoMessage() {}
 
 func (x *Chunks) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[6]
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +599,7 @@ func (x *Chunks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunks.ProtoReflect.Descriptor instead.
 func (*Chunks) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{6}
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Chunks) GetNumbers() []uint32 {
@@ -472,46 +630,31 @@ func (x *Chunks) GetCrc32C() []uint32 {
 	return nil
 }
 
-func (x *Chunks) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-// Piece is at most 1 MiB of a chunk. Pieces come in the order of chunks and offsets, none
-// is left out but of the chunks that are not wanted.
-type Piece struct {
+// End is how a call has ended.
+type End struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The chunk's place in the list, and its block of the origin.
-	Chunk uint32 `protobuf:"varint,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	Block uint64 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
-	// Where in the chunk the data begin, in bytes.
-	Offset uint32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	Data   []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
-	// CRC-32C of the data.
-	Crc32C uint32 `protobuf:"fixed32,5,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
-	// Where the cache has the chunk, as the list says it.
-	CachePlace    uint32 `protobuf:"varint,6,opt,name=cache_place,json=cachePlace,proto3" json:"cache_place,omitempty"`
+	Code  Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=nearflash.stream.v2.Code" json:"code,omitempty"`
+	// The reason, if it was no success.
+	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Piece) Reset() {
-	*x = Piece{}
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
+func (x *End) Reset() {
+	*x = End{}
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Piece) String() string {
+func (x *End) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Piece) ProtoMessage() {}
+func (*End) ProtoMessage() {}
 
-func (x *Piece) ProtoReflect() protoreflect.Message {
-	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[7]
+func (x *End) ProtoReflect() protoreflect.Message {
+	mi := &file_pkg_cachestream_streampb_stream_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -522,99 +665,75 @@ func (x *Piece) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Piece.ProtoReflect.Descriptor instead.
-func (*Piece) Descriptor() ([]byte, []int) {
-	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{7}
+// Deprecated: Use End.ProtoReflect.Descriptor instead.
+func (*End) Descriptor() ([]byte, []int) {
+	return file_pkg_cachestream_streampb_stream_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Piece) GetChunk() uint32 {
+func (x *End) GetCode() Code {
 	if x != nil {
-		return x.Chunk
+		return x.Code
 	}
-	return 0
+	return Code_CODE_UNSPECIFIED
 }
 
-func (x *Piece) GetBlock() uint64 {
+func (x *End) GetText() string {
 	if x != nil {
-		return x.Block
+		return x.Text
 	}
-	return 0
-}
-
-func (x *Piece) GetOffset() uint32 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
-func (x *Piece) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
-func (x *Piece) GetCrc32C() uint32 {
-	if x != nil {
-		return x.Crc32C
-	}
-	return 0
-}
-
-func (x *Piece) GetCachePlace() uint32 {
-	if x != nil {
-		return x.CachePlace
-	}
-	return 0
+	return ""
 }
 
 var File_pkg_cachestream_streampb_stream_proto protoreflect.FileDescriptor
 
 const file_pkg_cachestream_streampb_stream_proto_rawDesc = "" +
 	"\n" +
-	"%pkg/cachestream/streampb/stream.proto\x12\x13nearflash.stream.v1\"I\n" +
+	"%pkg/cachestream/streampb/stream.proto\x12\x13nearflash.stream.v2\"\xc8\x01\n" +
+	"\x04Call\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12-\n" +
+	"\x04move\x18\x02 \x01(\v2\x19.nearflash.stream.v2.MoveR\x04move\x123\n" +
+	"\x03map\x18\x03 \x01(\v2\x1f.nearflash.stream.v2.MapRequestH\x00R\x03map\x12<\n" +
+	"\x06chunks\x18\x04 \x01(\v2\".nearflash.stream.v2.ChunksRequestH\x00R\x06chunksB\b\n" +
+	"\x06wanted\"I\n" +
 	"\x04Move\x12\x1b\n" +
 	"\tvolume_id\x18\x01 \x01(\tR\bvolumeId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
-	"\x03uid\x18\x03 \x01(\tR\x03uid\";\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\"\f\n" +
 	"\n" +
-	"MapRequest\x12-\n" +
-	"\x04move\x18\x01 \x01(\v2\x19.nearflash.stream.v1.MoveR\x04move\"G\n" +
+	"MapRequest\"G\n" +
 	"\bGeometry\x12#\n" +
 	"\rchunk_sectors\x18\x01 \x01(\x04R\fchunkSectors\x12\x16\n" +
-	"\x06chunks\x18\x02 \x01(\rR\x06chunks\"u\n" +
+	"\x06chunks\x18\x02 \x01(\rR\x06chunks\"\xa1\x01\n" +
 	"\bMapReply\x129\n" +
-	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x12\x16\n" +
+	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v2.GeometryR\bgeometry\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\x12\x16\n" +
-	"\x06places\x18\x03 \x03(\aR\x06places\"\xa0\x01\n" +
-	"\rChunksRequest\x12-\n" +
-	"\x04move\x18\x01 \x01(\v2\x19.nearflash.stream.v1.MoveR\x04move\x12\x12\n" +
-	"\x04from\x18\x02 \x01(\rR\x04from\x12\x1c\n" +
-	"\tbandwidth\x18\x03 \x01(\x04R\tbandwidth\x12\x12\n" +
-	"\x04skip\x18\x04 \x01(\fR\x04skip\x12\x1a\n" +
-	"\btogether\x18\x05 \x01(\bR\btogether\"\xaf\x01\n" +
+	"\x06places\x18\x03 \x03(\aR\x06places\x12*\n" +
+	"\x03end\x18\x0f \x01(\v2\x18.nearflash.stream.v2.EndR\x03end\"U\n" +
+	"\rChunksRequest\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\rR\x04from\x12\x1c\n" +
+	"\tbandwidth\x18\x02 \x01(\x04R\tbandwidth\x12\x12\n" +
+	"\x04skip\x18\x03 \x01(\fR\x04skip\"\xa9\x01\n" +
 	"\vChunksReply\x129\n" +
-	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v1.GeometryR\bgeometry\x120\n" +
-	"\x05piece\x18\x02 \x01(\v2\x1a.nearflash.stream.v1.PieceR\x05piece\x123\n" +
-	"\x06chunks\x18\x03 \x01(\v2\x1b.nearflash.stream.v1.ChunksR\x06chunks\"\x89\x01\n" +
+	"\bgeometry\x18\x01 \x01(\v2\x1d.nearflash.stream.v2.GeometryR\bgeometry\x123\n" +
+	"\x06chunks\x18\x02 \x01(\v2\x1b.nearflash.stream.v2.ChunksR\x06chunks\x12*\n" +
+	"\x03end\x18\x0f \x01(\v2\x18.nearflash.stream.v2.EndR\x03end\"u\n" +
 	"\x06Chunks\x12\x18\n" +
 	"\anumbers\x18\x01 \x03(\aR\anumbers\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x06R\x06blocks\x12!\n" +
 	"\fcache_places\x18\x03 \x03(\aR\vcachePlaces\x12\x16\n" +
-	"\x06crc32c\x18\x04 \x03(\aR\x06crc32c\x12\x12\n" +
-	"\x04data\x18\x05 \x01(\fR\x04data\"\x98\x01\n" +
-	"\x05Piece\x12\x14\n" +
-	"\x05chunk\x18\x01 \x01(\rR\x05chunk\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\rR\x06offset\x12\x12\n" +
-	"\x04data\x18\x04 \x01(\fR\x04data\x12\x16\n" +
-	"\x06crc32c\x18\x05 \x01(\aR\x06crc32c\x12\x1f\n" +
-	"\vcache_place\x18\x06 \x01(\rR\n" +
-	"cachePlace2\xa8\x01\n" +
-	"\vCacheStream\x12G\n" +
-	"\x03Map\x12\x1f.nearflash.stream.v1.MapRequest\x1a\x1d.nearflash.stream.v1.MapReply0\x01\x12P\n" +
-	"\x06Chunks\x12\".nearflash.stream.v1.ChunksRequest\x1a .nearflash.stream.v1.ChunksReply0\x01B9Z7github.com/nearflash/nearflash/pkg/cachestream/streampbb\x06proto3"
+	"\x06crc32c\x18\x04 \x03(\aR\x06crc32c\"H\n" +
+	"\x03End\x12-\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x19.nearflash.stream.v2.CodeR\x04code\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text*\xa3\x01\n" +
+	"\x04Code\x12\x14\n" +
+	"\x10CODE_UNSPECIFIED\x10\x00\x12\v\n" +
+	"\aCODE_OK\x10\x01\x12\x12\n" +
+	"\x0eCODE_NOT_FOUND\x10\x02\x12\x0f\n" +
+	"\vCODE_FENCED\x10\x03\x12\x10\n" +
+	"\fCODE_INVALID\x10\x04\x12\x14\n" +
+	"\x10CODE_UNAVAILABLE\x10\x05\x12\x18\n" +
+	"\x14CODE_UNAUTHENTICATED\x10\x06\x12\x11\n" +
+	"\rCODE_INTERNAL\x10\aB9Z7github.com/nearflash/nearflash/pkg/cachestream/streampbb\x06proto3"
 
 var (
 	file_pkg_cachestream_streampb_stream_proto_rawDescOnce sync.Once
@@ -628,33 +747,35 @@ func file_pkg_cachestream_streampb_stream_proto_rawDescGZIP() []byte {
 	return file_pkg_cachestream_streampb_stream_proto_rawDescData
 }
 
-var file_pkg_cachestream_streampb_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_pkg_cachestream_streampb_stream_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_pkg_cachestream_streampb_stream_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_pkg_cachestream_streampb_stream_proto_goTypes = []any{
-	(*Move)(nil),          // 0: nearflash.stream.v1.Move
-	(*MapRequest)(nil),    // 1: nearflash.stream.v1.MapRequest
-	(*Geometry)(nil),      // 2: nearflash.stream.v1.Geometry
-	(*MapReply)(nil),      // 3: nearflash.stream.v1.MapReply
-	(*ChunksRequest)(nil), // 4: nearflash.stream.v1.ChunksRequest
-	(*ChunksReply)(nil),   // 5: nearflash.stream.v1.ChunksReply
-	(*Chunks)(nil),        // 6: nearflash.stream.v1.Chunks
-	(*Piece)(nil),         // 7: nearflash.stream.v1.Piece
+	(Code)(0),             // 0: nearflash.stream.v2.Code
+	(*Call)(nil),          // 1: nearflash.stream.v2.Call
+	(*Move)(nil),          // 2: nearflash.stream.v2.Move
+	(*MapRequest)(nil),    // 3: nearflash.stream.v2.MapRequest
+	(*Geometry)(nil),      // 4: nearflash.stream.v2.Geometry
+	(*MapReply)(nil),      // 5: nearflash.stream.v2.MapReply
+	(*ChunksRequest)(nil), // 6: nearflash.stream.v2.ChunksRequest
+	(*ChunksReply)(nil),   // 7: nearflash.stream.v2.ChunksReply
+	(*Chunks)(nil),        // 8: nearflash.stream.v2.Chunks
+	(*End)(nil),           // 9: nearflash.stream.v2.End
 }
 var file_pkg_cachestream_streampb_stream_proto_depIdxs = []int32{
-	0, // 0: nearflash.stream.v1.MapRequest.move:type_name -> nearflash.stream.v1.Move
-	2, // 1: nearflash.stream.v1.MapReply.geometry:type_name -> nearflash.stream.v1.Geometry
-	0, // 2: nearflash.stream.v1.ChunksRequest.move:type_name -> nearflash.stream.v1.Move
-	2, // 3: nearflash.stream.v1.ChunksReply.geometry:type_name -> nearflash.stream.v1.Geometry
-	7, // 4: nearflash.stream.v1.ChunksReply.piece:type_name -> nearflash.stream.v1.Piece
-	6, // 5: nearflash.stream.v1.ChunksReply.chunks:type_name -> nearflash.stream.v1.Chunks
-	1, // 6: nearflash.stream.v1.CacheStream.Map:input_type -> nearflash.stream.v1.MapRequest
-	4, // 7: nearflash.stream.v1.CacheStream.Chunks:input_type -> nearflash.stream.v1.ChunksRequest
-	3, // 8: nearflash.stream.v1.CacheStream.Map:output_type -> nearflash.stream.v1.MapReply
-	5, // 9: nearflash.stream.v1.CacheStream.Chunks:output_type -> nearflash.stream.v1.ChunksReply
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2, // 0: nearflash.stream.v2.Call.move:type_name -> nearflash.stream.v2.Move
+	3, // 1: nearflash.stream.v2.Call.map:type_name -> nearflash.stream.v2.MapRequest
+	6, // 2: nearflash.stream.v2.Call.chunks:type_name -> nearflash.stream.v2.ChunksRequest
+	4, // 3: nearflash.stream.v2.MapReply.geometry:type_name -> nearflash.stream.v2.Geometry
+	9, // 4: nearflash.stream.v2.MapReply.end:type_name -> nearflash.stream.v2.End
+	4, // 5: nearflash.stream.v2.ChunksReply.geometry:type_name -> nearflash.stream.v2.Geometry
+	8, // 6: nearflash.stream.v2.ChunksReply.chunks:type_name -> nearflash.stream.v2.Chunks
+	9, // 7: nearflash.stream.v2.ChunksReply.end:type_name -> nearflash.stream.v2.End
+	0, // 8: nearflash.stream.v2.End.code:type_name -> nearflash.stream.v2.Code
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_pkg_cachestream_streampb_stream_proto_init() }
@@ -662,18 +783,23 @@ func file_pkg_cachestream_streampb_stream_proto_init() {
 	if File_pkg_cachestream_streampb_stream_proto != nil {
 		return
 	}
+	file_pkg_cachestream_streampb_stream_proto_msgTypes[0].OneofWrappers = []any{
+		(*Call_Map)(nil),
+		(*Call_Chunks)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pkg_cachestream_streampb_stream_proto_rawDesc), len(file_pkg_cachestream_streampb_stream_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   8,
+			NumEnums:      1,
+			NumMessages:   9,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   0,
 		},
 		GoTypes:           file_pkg_cachestream_streampb_stream_proto_goTypes,
 		DependencyIndexes: file_pkg_cachestream_streampb_stream_proto_depIdxs,
+		EnumInfos:         file_pkg_cachestream_streampb_stream_proto_enumTypes,
 		MessageInfos:      file_pkg_cachestream_streampb_stream_proto_msgTypes,
 	}.Build()
 	File_pkg_cachestream_streampb_stream_proto = out.File
