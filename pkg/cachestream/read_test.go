@@ -139,6 +139,9 @@ func TestReadsEnd(t *testing.T) {
 	c.read = func(_ context.Context, i int) error {
 		begun.Add(1)
 		if i == 1 {
+			for under.Load() == 0 {
+				time.Sleep(time.Millisecond) // another one is begun before it fails
+			}
 			return broken
 		}
 		under.Add(1)
