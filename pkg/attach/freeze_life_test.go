@@ -230,9 +230,7 @@ func TestKillFrozenCut(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		for _, step := range []string{"before freeze", "after freeze", "before thaw", "after thaw"} {
 			t.Run(fmt.Sprintf("%s/power=%t", step, power), func(t *testing.T) {
-				l := newLife(t, volume.ModeWritethrough)
-				l.next = []disaster{{power: power}}
-				l.a.killAt(step + " " + staging)
+				l := newLife(t, volume.ModeWritethrough, disaster{at: step + " " + staging, power: power})
 				l.beFrozen()
 				if len(l.ended) != 1 {
 					t.Errorf("ended: %q, want at %q alone", l.ended, step)

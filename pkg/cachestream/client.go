@@ -51,7 +51,9 @@ func (s *Server) Client(tokenFilePath string) *Client {
 // key answers), ErrBroken.
 func (c *Client) Map(ctx context.Context, src volume.StreamSource, id volume.ID, m volume.MoveID) (volume.ChunkList, error) {
 	var l *list
-	call := &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Map{Map: &streampb.MapRequest{}}}
+	call := func() *streampb.Call {
+		return &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Map{Map: &streampb.MapRequest{}}}
+	}
 	err := c.try(ctx, src, call, func(in *inbound, _ *silence) error {
 		l = &list{}
 		if err := receive(in, func() *streampb.MapReply { return &streampb.MapReply{} }, l.add); err != nil {
@@ -82,8 +84,10 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 		return fmt.Errorf("%w: chunks of %d bytes from number %d on, at %d bytes per second", volume.ErrInvalid, chunkBytes, w.From, bandwidth)
 	}
 	a := &assembly{buf: blockdev.AlignedBuffer(chunkBytes), wanted: w, next: wantedFrom(w.Skip, w.From)}
-	wanted := &streampb.ChunksRequest{From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip}
-	call := &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Chunks{Chunks: wanted}}
+	call := func() *streampb.Call { // at each address from the chunk on that comes next
+		wanted := &streampb.ChunksRequest{From: uint32(a.next), Bandwidth: uint64(bandwidth), Skip: w.Skip}
+		return &streampb.Call{Move: moveMessage(id, m), Wanted: &streampb.Call_Chunks{Chunks: wanted}}
+	}
 	err := c.try(ctx, src, call, func(in *inbound, s *silence) error {
 		a.begin()
 		err := receive(in, func() *streampb.ChunksReply { return &streampb.ChunksReply{} }, func(r *streampb.ChunksReply) error {
@@ -92,7 +96,6 @@ func (c *Client) Chunks(ctx context.Context, src volume.StreamSource, id volume.
 				if err := each(i, block, a.buf); err != nil {
 					return callerError{err}
 				}
-				wanted.From = uint32(wantedFrom(w.Skip, i+1)) // for the next address
 				s.heard()
 				return nil
 			})
@@ -180,15 +183,15 @@ func moveMessage(id volume.ID, m volume.MoveID) *streampb.Move {
 	return &streampb.Move{VolumeId: string(id), Name: m.Name, Uid: m.UID}
 }
 
-// try makes a call at one address after the other, as long as they cannot be reached. take takes what
-// is answered.
-func (c *Client) try(ctx context.Context, src volume.StreamSource, call *streampb.Call, take func(*inbound, *silence) error) error {
+// try makes the call that call returns at one address after the other, as long as they cannot be reached.
+// take takes what is answered.
+func (c *Client) try(ctx context.Context, src volume.StreamSource, call func() *streampb.Call, take func(*inbound, *silence) error) error {
 	if len(src.Addresses) == 0 {
 		return fmt.Errorf("%w: the source node has no address", volume.ErrUnavailable)
 	}
 	var errs []error
 	for _, at := range src.Addresses {
-		err := c.callAt(ctx, at, src.PublicKey, call, take)
+		err := c.callAt(ctx, at, src.PublicKey, call(), take)
 		var own callerError
 		switch {
 		case err == nil, errors.As(err, &own):
@@ -219,9 +222,7 @@ func (c *Client) callAt(ctx context.Context, address, key string, call *streampb
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	s := newSilence(ctx, c.silence, func() { cancel(errSilent) })
 	call.Token = token
-	err = conn.message(call)
-	call.Token = ""
-	if err == nil {
+	if err = conn.message(call); err == nil {
 		err = take(&inbound{from: conn, heard: s.heard}, s)
 	}
 	var lost lostError

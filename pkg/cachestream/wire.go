@@ -161,11 +161,9 @@ func (in *inbound) whole(b []byte) error {
 	return nil
 }
 
+// lost is the error of a connection of which no more comes.
 func (in *inbound) lost() error {
-	switch {
-	case in.err == nil:
-		return nil
-	case errors.Is(in.err, io.EOF):
+	if errors.Is(in.err, io.EOF) {
 		return lostError{io.ErrUnexpectedEOF}
 	}
 	return lostError{in.err}

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/nearflash/nearflash/api/v1alpha1"
 	"github.com/nearflash/nearflash/pkg/adopt"
 	"github.com/nearflash/nearflash/pkg/driver"
 	domain "github.com/nearflash/nearflash/pkg/volume"
@@ -30,8 +29,9 @@ var notOfCache = []string{"backend", "originStorageClass", "provisioning", "fsTy
 
 type adoptOptions struct {
 	adopting
+	consents
 
-	mode, size, acceptLoss, withoutFence, class, fsType string
+	mode, size, class, fsType string
 }
 
 func newAdopt(f *Factory) *cobra.Command {
@@ -59,12 +59,11 @@ mode writethrough. While a claim is adopted, deleting it deletes no data.`,
 	fs := cmd.Flags()
 	fs.StringVar(&o.mode, "cache-mode", "", "How writes pass through the cache: "+strings.Join(modes, ", ")+".")
 	fs.StringVar(&o.size, "cache-size", "", "Size of the cache: a quantity of bytes (10Gi), or a percentage of the volume (10%).")
-	fs.StringVar(&o.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
-	fs.StringVar(&o.withoutFence, "without-fence", "", "The consent that writeback needs over a driver whose detach keeps no lost node from writing: "+domain.AcceptTwoWriters+".")
+	o.addConsents(cmd)
 	fs.StringVar(&o.class, "storage-class", "", "A StorageClass of nearflash whose parameters of the cache are taken; the other flags go before them.")
 	fs.StringVar(&o.fsType, "fs-type", "", "The filesystem on a volume whose PersistentVolume names none: "+strings.Join(adopt.FSTypes, ", ")+". Nothing is formatted.")
 	o.addFlags(cmd)
-	for flag, words := range map[string][]string{"cache-mode": modes, "accept-dirty-loss": {string(v1alpha1.DirtyLossNodeLoss)}, "without-fence": {domain.AcceptTwoWriters}, "fs-type": adopt.FSTypes} {
+	for flag, words := range map[string][]string{"cache-mode": modes, "fs-type": adopt.FSTypes} {
 		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 	}
 	return cmd

@@ -81,6 +81,8 @@ const (
 )
 
 func TestMode(t *testing.T) {
+	twice := consented(wb, "10%")
+	twice.Origin = &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: v1alpha1.WithoutFenceAcceptTwoWriters}
 	for tc, c := range map[string]changeCase{
 		"to writeback": {
 			args: []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss"},
@@ -104,24 +106,18 @@ data: done: mode writeback on node node-a
 			wantSpec: spec(wt, "10%"),
 		},
 		"to writeback over a driver without a fence": {
-			args:    []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--without-fence", "AcceptTwoWriters", "--wait=false", "-o", "name"},
-			objs:    bound("default", "data", "pvc-1", over(""), on("node-a")),
-			wantOut: "cachedvolume.nearflash.io/pvc-1\n",
-			wantErr: "data: cacheMode writethrough -> writeback\n",
-			wantSpec: v1alpha1.CachedVolumeSpec{
-				CacheMode: wb, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
-				Origin: &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: v1alpha1.WithoutFenceAcceptTwoWriters},
-			},
+			args:     []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--without-fence", "AcceptTwoWriters", "--wait=false", "-o", "name"},
+			objs:     bound("default", "data", "pvc-1", over(""), on("node-a")),
+			wantOut:  "cachedvolume.nearflash.io/pvc-1\n",
+			wantErr:  "data: cacheMode writethrough -> writeback\n",
+			wantSpec: twice,
 		},
 		"back to writeback, the other consent stays": {
-			args:    []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--wait=false", "-o", "name"},
-			objs:    bound("default", "data", "pvc-1", over(v1alpha1.WithoutFenceAcceptTwoWriters), on("node-a")),
-			wantOut: "cachedvolume.nearflash.io/pvc-1\n",
-			wantErr: "data: cacheMode writethrough -> writeback\n",
-			wantSpec: v1alpha1.CachedVolumeSpec{
-				CacheMode: wb, CacheSize: "10%", AcceptDirtyLoss: v1alpha1.DirtyLossNodeLoss,
-				Origin: &v1alpha1.OriginSource{StorageClassName: "rbd", WithoutFence: v1alpha1.WithoutFenceAcceptTwoWriters},
-			},
+			args:     []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--wait=false", "-o", "name"},
+			objs:     bound("default", "data", "pvc-1", over(v1alpha1.WithoutFenceAcceptTwoWriters), on("node-a")),
+			wantOut:  "cachedvolume.nearflash.io/pvc-1\n",
+			wantErr:  "data: cacheMode writethrough -> writeback\n",
+			wantSpec: twice,
 		},
 		"the other consent, without another driver": {
 			args:     []string{"mode", "data", "writeback", "--accept-dirty-loss", "node-loss", "--without-fence", "AcceptTwoWriters"},

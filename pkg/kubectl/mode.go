@@ -16,9 +16,21 @@ var modes = []string{string(v1alpha1.CacheModeNone), string(v1alpha1.CacheModeWr
 
 type modeOptions struct {
 	change
+	consents
 
-	mode                     v1alpha1.CacheMode
-	acceptLoss, withoutFence string
+	mode v1alpha1.CacheMode
+}
+
+// consents are those that writeback needs.
+type consents struct{ acceptLoss, withoutFence string }
+
+func (c *consents) addConsents(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&c.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
+	fs.StringVar(&c.withoutFence, "without-fence", "", "The consent that writeback needs over a driver whose detach keeps no lost node from writing: "+domain.AcceptTwoWriters+".")
+	for flag, word := range map[string]string{"accept-dirty-loss": string(v1alpha1.DirtyLossNodeLoss), "without-fence": domain.AcceptTwoWriters} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions([]string{word}, cobra.ShellCompDirectiveNoFileComp)))
+	}
 }
 
 func newMode(f *Factory) *cobra.Command {
@@ -43,11 +55,7 @@ after none the cache starts cold. A volume that is attached nowhere takes the mo
 		RunE:              run(o),
 	}
 	cmd.Args = wantVolume(cmd, 1)
-	cmd.Flags().StringVar(&o.acceptLoss, "accept-dirty-loss", "", "The consent that writeback needs: node-loss.")
-	cmd.Flags().StringVar(&o.withoutFence, "without-fence", "", "The consent that writeback needs over a driver whose detach keeps no lost node from writing: "+domain.AcceptTwoWriters+".")
-	for flag, word := range map[string]string{"accept-dirty-loss": string(v1alpha1.DirtyLossNodeLoss), "without-fence": domain.AcceptTwoWriters} {
-		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions([]string{word}, cobra.ShellCompDirectiveNoFileComp)))
-	}
+	o.addConsents(cmd)
 	o.addFlags(cmd)
 	return cmd
 }
