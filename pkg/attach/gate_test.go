@@ -2,6 +2,8 @@ package attach_test
 
 import (
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,4 +87,15 @@ func (g *gate) counts(what string) bool {
 	same := string(now) == g.said
 	g.said = string(now)
 	return strings.HasPrefix(what, "after") || !same
+}
+
+// waiting are the stacks of this moment, but those of processes that ended.
+func waiting() string {
+	buf := make([]byte, 64<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	all := strings.Split(string(buf), "\n\n")
+	return strings.Join(slices.DeleteFunc(all, func(s string) bool {
+		head, _, _ := strings.Cut(s, "\n")
+		return strings.Contains(head, "select (no cases)") || strings.Contains(head, "testing.(*T)") || !strings.Contains(s, "pkg/attach")
+	}), "\n\n")
 }

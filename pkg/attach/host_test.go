@@ -82,7 +82,11 @@ func (i initiator) Connect(ctx context.Context, t transport.Target, _ *volume.Cr
 // it is asked for, or here.
 func (h *host) awaitMap() {
 	if h.listed != nil {
-		<-h.listed
+		select {
+		case <-h.listed:
+		case <-time.After(callHangs / 2):
+			h.w.t.Error("nobody has got the other node's map")
+		}
 	}
 	if h.silent == nil {
 		return

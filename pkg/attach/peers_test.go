@@ -2,6 +2,7 @@ package attach_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,6 +23,8 @@ type peers struct {
 	objects map[string]*move
 	begun   int
 	passed  time.Duration
+	// asking is held while a node is asked for its cache.
+	asking sync.Mutex
 	// died is told of a process that ended while another node waited for it.
 	died func(h *host, at string)
 }
@@ -191,11 +194,17 @@ func moveID(r volume.MoveRequest, n int) volume.MoveID {
 	return volume.MoveID{Name: name, UID: fmt.Sprint(n)}
 }
 
-// exportTo has the other node answer, by its next process if one ends.
+// exportTo has the other node answer, by its next process if one ends. What a process asked that has
+// ended since, and whose successor has asked anew, is not there any more to be answered.
 func (w *world) exportTo(ctx context.Context, id volume.MoveID, r volume.MoveRequest) (lease volume.Lease, err error) {
+	w.asking.Lock()
+	defer w.asking.Unlock()
 	w.mu.Lock()
-	from := w.hosts[r.Source.Node]
+	from, anew := w.hosts[r.Source.Node], w.objects[id.Name].id != id
 	w.mu.Unlock()
+	if anew {
+		return lease, errors.New("the move was begun anew")
+	}
 	ask := volume.LeaseRequest{
 		Move: id, Volume: r.Volume, UID: r.Fence.UID, Generation: r.Source.Generation, Purpose: r.Purpose, Request: r.Request,
 		Method: r.Method, To: r.Fence.Node, Initiator: iqnOf(r.Fence.Node), Credentials: account,

@@ -23,9 +23,13 @@ func TestStreamHandedOver(t *testing.T) {
 			handed := make(chan error, 1)
 			l.b.meanwhile = func() {
 				go func() { handed <- l.a.handOver(t, move) }()
-				for !l.a.sends.over(move) {
+				for range 60_000 {
+					if l.a.sends.over(move) {
+						return
+					}
 					time.Sleep(time.Millisecond)
 				}
+				t.Error("the lease does not end")
 			}
 			l.step(l.b)
 			if err := <-handed; err != nil {
@@ -51,7 +55,7 @@ func (h *host) handOver(t *testing.T, m volume.MoveID) error {
 	if used, err := lessor.InUse(t.Context(), volumeID); used || err != nil {
 		t.Errorf("a session is waited for: %t, %v", used, err)
 	}
-	for {
+	for range 60_000 {
 		err := lessor.EndLease(t.Context(), volumeID, m)
 		// What is being read ends first.
 		if !errors.Is(err, volume.ErrBusy) && !errors.Is(err, volume.ErrInUse) {
@@ -59,4 +63,5 @@ func (h *host) handOver(t *testing.T, m volume.MoveID) error {
 		}
 		time.Sleep(time.Millisecond)
 	}
+	return errors.New("what is being read does not end")
 }

@@ -93,7 +93,7 @@ func newWorldOf(t testing.TB, mode volume.CacheMode, chunk int64) *world {
 			obj.SetUID(uuid.NewUUID())
 			return c.Create(ctx, obj, opts...)
 		}})
-	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: events.NewFakeRecorder(1000), FreezePoll: time.Millisecond})
+	w.control = provision.New(provision.Config{Client: w.api, Backend: w.storage, Events: &events.FakeRecorder{}, FreezePoll: time.Millisecond})
 	_, err := w.control.Create(w.ctx, volumeID, volume.Spec{
 		CapacityBytes: lunBytes, Mode: mode, Cache: volume.Size{Bytes: 4 * mib}, ChunkBytes: chunk, AcceptNodeLoss: mode == volume.ModeWriteback,
 	})
@@ -306,7 +306,7 @@ func (h *host) start() {
 	g := &gate{left: left, last: last, dead: make(chan struct{}), journal: filepath.Join(h.files(), "journal", string(volumeID)+".json")}
 	entries, err := journal.Open[state.Entry](filepath.Join(h.files(), "journal"))
 	h.w.must("journal", err)
-	recorder := events.NewFakeRecorder(1000)
+	recorder := &events.FakeRecorder{} // nobody reads it: with room for some it would wait at the next one
 	blocks := h.machine.Blocks(g.step)
 	config := attach.Config{Node: h.name, Boot: fmt.Sprint("boot-", h.boots), PollInterval: time.Microsecond, Sysfs: h.dir}
 	deps := attach.Deps{
@@ -355,14 +355,22 @@ func stepping(api client.WithWatch, step blockdevtest.Step) client.Client {
 func (p *plugin) run(do func() error) (ended string, err error) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
+	hung := time.NewTimer(callHangs)
+	defer hung.Stop()
 	select {
 	case err := <-done:
 		return "", err
 	case <-p.gate.dead:
 		p.gate.settle()
 		return p.gate.at, nil
+	case <-hung.C:
+		panic("a call of the plugin hangs:\n\n" + waiting())
 	}
 }
+
+// callHangs is when a call of the plugin, which takes milliseconds, does not end any more, also on a
+// machine that has much to do.
+const callHangs = 5 * time.Minute
 
 // killAfter has the plugin end at its n-th step from now; 0 is never.
 func (p *plugin) killAfter(n int) {
