@@ -23,6 +23,12 @@ type Origins interface {
 	// Fenced reports whether the end of an admission keeps a node out of a volume, as Export says of
 	// one that is admitted. Errors: ErrInvalid, ErrUnavailable.
 	Fenced(ctx context.Context, id volume.ID, o volume.Origin) (bool, error)
+	// Growing returns the volumes of whose expansion the node's part is not said to be done, with
+	// the size in bytes that they grow to. Errors: ErrUnavailable.
+	Growing(ctx context.Context) (map[volume.ID]int64, error)
+	// FinishExpand says of a volume that the node's part of its expansion is done.
+	// Errors: ErrNotFound, ErrBusy, ErrUnavailable.
+	FinishExpand(ctx context.Context, id volume.ID) error
 }
 
 // backgroundPatience is how long a call that nobody waits for may wait for another driver: it

@@ -11,6 +11,7 @@
 //     people know the volume;
 //   - a hold for which nobody asks any more ends, and what was cut under one and never
 //     accepted is deleted;
+//   - the claim below a volume says that it has grown once the claim above does;
 //   - retained caches of nodes that left the cluster are dropped, and their pools deleted
 //     once nothing needs them;
 //   - a migration that nobody waits for any more is ended, so that its source lets
@@ -57,6 +58,8 @@ type Volumes interface {
 	ExpireHold(ctx context.Context, id volume.ID) error
 	// SweepCuts deletes what was cut, and never accepted, for requests that nobody repeats.
 	SweepCuts(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
+	// FinishExpansions says on the claims below volumes that their expansion is done.
+	FinishExpansions(ctx context.Context, lock func(key string) (unlock func(), ok bool)) error
 	// RenewAccount admits the owner of a volume anew if its node has another key since; wait
 	// reports that this is due once the owner has no session any more.
 	RenewAccount(ctx context.Context, id volume.ID) (wait bool, err error)
@@ -83,6 +86,8 @@ type Config struct {
 	// SweepPause is the pause between two looks at what was cut and never accepted; 0 means
 	// ten minutes.
 	SweepPause time.Duration
+	// ExpansionPause is the pause between two looks at volumes that grow; 0 means ten seconds.
+	ExpansionPause time.Duration
 	// AccountPause is the pause between two looks at accounts that have to wait for the end of a
 	// session; 0 means a minute.
 	AccountPause time.Duration

@@ -78,7 +78,7 @@ func (c *cluster) run(t *testing.T, cfg *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName, SweepPause: 50 * time.Millisecond, AccountPause: 50 * time.Millisecond})
+	err = reconcile.Setup(ctx, mgr, reconcile.Config{Client: c.client, Volumes: c.svc, Locks: c.locks, Driver: driverName, SweepPause: 50 * time.Millisecond, AccountPause: 50 * time.Millisecond, ExpansionPause: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,6 +241,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("holds", c.testHolds)
 	t.Run("cuts for nobody", c.testCuts)
 	t.Run("origins", c.testOrigins)
+	t.Run("origin that grows", c.testGrown)
 	t.Run("another key of a node", c.testOtherKey)
 }
 

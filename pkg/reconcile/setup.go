@@ -56,6 +56,9 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err := mgr.Add(&cutSweeper{cfg}); err != nil {
 		return fmt.Errorf("sweeper of cuts: %w", err)
 	}
+	if err := mgr.Add(&expansions{cfg}); err != nil {
+		return fmt.Errorf("expansions of origins: %w", err)
+	}
 	if err := setupPools(ctx, mgr, cfg); err != nil {
 		return err
 	}

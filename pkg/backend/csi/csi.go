@@ -45,6 +45,7 @@ type Backend struct {
 	namespace string
 	driver    string
 	patience  time.Duration
+	growing   growing
 }
 
 var _ backend.Backend = (*Backend)(nil)

@@ -46,7 +46,9 @@ func (b *Backend) Expand(ctx context.Context, id volume.ID, size int64) (int64, 
 	if asked := f.claim.Spec.Resources.Requests.Storage().Value(); asked != size && asked > sizeOf(f.pv) {
 		others = 1
 	}
-	if err := b.request(ctx, id, size); err != nil {
+	err = b.request(ctx, id, size)
+	b.growing.add(id) // from now on the claim shows it, also if the answer was lost
+	if err != nil {
 		return 0, err
 	}
 	return b.awaitSize(ctx, id, size, times(known), others)
@@ -146,16 +148,26 @@ func (b *Backend) FinishExpand(ctx context.Context, id volume.ID) error {
 	return records.Error("write status of claim "+string(id), b.api.Status().Patch(ctx, f.claim, patch))
 }
 
-// finishExpand changes the status of a claim whose node part is pending (kubernetes,
-// pkg/volume/util/resize_util.go, MarkFSResizeFinished and MarkNodeExpansionFinishedWithRecovery).
-func finishExpand(s *corev1.PersistentVolumeClaimStatus, pv *corev1.PersistentVolume) bool {
-	pending := func(c corev1.PersistentVolumeClaimCondition) bool {
-		return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
+// pendingOnNode reports whether the node's part of an expansion is all that is left of it
+// (kubernetes, pkg/volume/util/resize_util.go, MarkFSResizeFinished and
+// MarkNodeExpansionFinishedWithRecovery).
+func pendingOnNode(s *corev1.PersistentVolumeClaimStatus) bool {
+	switch s.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		return true
+	case "":
+		return slices.ContainsFunc(s.Conditions, resizePending)
 	}
-	switch state := s.AllocatedResourceStatuses[corev1.ResourceStorage]; {
-	case state == corev1.PersistentVolumeClaimNodeResizePending, state == corev1.PersistentVolumeClaimNodeResizeInProgress, state == corev1.PersistentVolumeClaimNodeResizeInfeasible:
-	case state == "" && slices.ContainsFunc(s.Conditions, pending):
-	default:
+	return false
+}
+
+func resizePending(c corev1.PersistentVolumeClaimCondition) bool {
+	return c.Type == corev1.PersistentVolumeClaimFileSystemResizePending
+}
+
+// finishExpand changes the status of a claim whose node part is pending.
+func finishExpand(s *corev1.PersistentVolumeClaimStatus, pv *corev1.PersistentVolume) bool {
+	if !pendingOnNode(s) {
 		return false
 	}
 	s.Capacity = s.Capacity.DeepCopy()
@@ -165,7 +177,7 @@ func finishExpand(s *corev1.PersistentVolumeClaimStatus, pv *corev1.PersistentVo
 	s.Capacity[corev1.ResourceStorage] = *pv.Spec.Capacity.Storage()
 	delete(s.AllocatedResourceStatuses, corev1.ResourceStorage)
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
-		return pending(c) || c.Type == corev1.PersistentVolumeClaimResizing
+		return resizePending(c) || c.Type == corev1.PersistentVolumeClaimResizing
 	})
 	return true
 }

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -228,14 +229,22 @@ func testExpand(t *testing.T, f *fixture) {
 	}
 	grow(16 * mib)
 	f.await(t, "the node's part is pending", func() bool { return len(f.claim(t, "v").Status.Conditions) > 0 })
+	next := f.backend(f.api, 20*time.Second) // of a process that comes after this one
+	for _, b := range []*Backend{f.b, next} {
+		f.wantGrowing(t, b, map[volume.ID]int64{"v": 16 * mib})
+	}
 	for range 2 {
 		must(t, f.b.FinishExpand(t.Context(), "v"))
+	}
+	for _, b := range []*Backend{f.b, next} {
+		f.wantGrowing(t, b, map[volume.ID]int64{})
 	}
 	if s := f.claim(t, "v").Status; len(s.AllocatedResourceStatuses) > 0 || len(s.Conditions) > 0 || s.Capacity.Storage().Value() != 16*mib {
 		t.Errorf("status %+v", s)
 	}
 	grow(24 * mib)
 	f.await(t, "the node's part is pending", func() bool { return len(f.claim(t, "v").Status.Conditions) > 0 })
+	f.wantGrowing(t, f.b, map[volume.ID]int64{"v": 24 * mib})
 	grow(32 * mib) // although nobody has said that the node's part is over
 	_, err = f.b.Expand(t.Context(), "v", 1<<40)
 	want(t, err, volume.ErrNoSpace, "ResourceExhausted")
@@ -252,6 +261,13 @@ func testExpand(t *testing.T, f *fixture) {
 	must(t, f.b.Unexport(t.Context(), "v", backend.Export{Initiator: f.Node("a")}))
 	if s := f.claim(t, "v").Status; len(s.AllocatedResourceStatuses) > 0 || len(s.Conditions) > 0 || s.Capacity.Storage().Value() != 40*mib {
 		t.Errorf("status after the end %+v", s)
+	}
+}
+
+func (f *fixture) wantGrowing(t *testing.T, b *Backend, want map[volume.ID]int64) {
+	t.Helper()
+	if got, err := b.Growing(t.Context()); err != nil || !maps.Equal(got, want) {
+		t.Errorf("growing are %v, %v; want %v", got, err, want)
 	}
 }
 

@@ -1,0 +1,105 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/records"
+	"github.com/nearflash/nearflash/pkg/volume"
+)
+
+// growing are the volumes of which it is not known that the node's part of an expansion is over:
+// those that this process has expanded, and those that it found.
+type growing struct {
+	mu sync.Mutex
+	// looked is true once all claims were looked at.
+	looked bool
+	ids    map[volume.ID]bool
+}
+
+func (g *growing) add(id volume.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ids == nil {
+		g.ids = map[volume.ID]bool{}
+	}
+	g.ids[id] = true
+}
+
+func (g *growing) drop(id volume.ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.ids, id)
+}
+
+// known returns the volumes, and whether all claims were looked at.
+func (g *growing) known() (ids []volume.ID, looked bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id := range g.ids {
+		ids = append(ids, id)
+	}
+	return ids, g.looked
+}
+
+// Growing returns the volumes on whose claims the node's part of an expansion is pending, with the
+// size in bytes that they grow to. Errors: ErrUnavailable.
+func (b *Backend) Growing(ctx context.Context) (map[volume.ID]int64, error) {
+	if _, looked := b.growing.known(); !looked {
+		if err := b.findGrowing(ctx); err != nil {
+			return nil, err
+		}
+	}
+	ids, _ := b.growing.known()
+	out := map[volume.ID]int64{}
+	var errs []error
+	for _, id := range ids {
+		f, err := b.lookBound(ctx, id)
+		switch {
+		case errors.Is(err, volume.ErrNotFound):
+			b.growing.drop(id)
+		case err != nil:
+			errs = append(errs, err)
+		case pendingOnNode(&f.claim.Status):
+			out[id] = sizeOf(f.pv)
+		case grown(f.claim, f.pv):
+			b.growing.drop(id)
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// grown reports whether nothing of an expansion is left to do: the claim has the size of its
+// PersistentVolume, and what it asks for. Until then the other driver's resizer may yet say that the
+// node has a part.
+func grown(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) bool {
+	return claim.Status.Capacity.Storage().Value() >= max(sizeOf(pv), claim.Spec.Resources.Requests.Storage().Value())
+}
+
+// findGrowing looks through all claims for what processes before this one have expanded.
+func (b *Backend) findGrowing(ctx context.Context) error {
+	list := &corev1.PersistentVolumeClaimList{}
+	for {
+		err := b.api.List(ctx, list, client.InNamespace(b.namespace), client.HasLabels{LabelVolume}, client.Limit(listPage), client.Continue(list.Continue))
+		if err != nil {
+			return records.Error("list claims in namespace "+b.namespace, err)
+		}
+		for i := range list.Items {
+			c := &list.Items[i]
+			if pendingOnNode(&c.Status) {
+				b.growing.add(volume.ID(c.Name))
+			}
+		}
+		if list.Continue == "" {
+			break
+		}
+	}
+	b.growing.mu.Lock()
+	defer b.growing.mu.Unlock()
+	b.growing.looked = true
+	return nil
+}
