@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearflash/nearflash/pkg/hostexec"
+	"github.com/nearflash/nearflash/pkg/rescue"
 	"github.com/nearflash/nearflash/pkg/target"
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/transport/csi/origintest"
@@ -298,6 +300,50 @@ func TestKernelOriginOfDriver(t *testing.T) {
 		d.remove()
 		n = d.n
 	}
+}
+
+// TestKernelRescueOverDriver: the writes of a node that lost its power are brought to another driver's
+// disk, which is shown to the command as a device.
+func TestKernelRescueOverDriver(t *testing.T) {
+	const size = 64 * mib
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	strict := m.strictDriver(map[string]*node{nodeName: n}, nil)
+	d := m.over(n, strict, "lost-over", size, cached(volume.ModeWriteback, 32*mib))
+	d.stage()
+	write(t, d.device(), pattern(1, size), 0, true)
+	d.writeDirty(d.device(), pattern(2, 8*mib))
+	m.must("dmsetup", "wipe_table", "nf-lost-over.origin")
+	want := pattern(1, size)
+	copy(want, pattern(2, 8*mib))
+	d.powerCut()
+
+	disk, attached, err := luns{m}.disk(d.req.Publication.Source.CSI.Handle)
+	if err != nil || !attached {
+		t.Fatalf("the disk: %t, %v", attached, err)
+	}
+	if bytes.Equal(content(t, disk, size), want) {
+		t.Fatal("the origin had everything: the test proves nothing")
+	}
+	if _, err := d.rescued("--volume", "lost-over", "--origin", disk, "--generation", "2"); !errors.Is(err, rescue.ErrRefused) {
+		t.Errorf("rescue of another generation: %v", err)
+	}
+	out, err := d.rescued("--volume", "lost-over", "--origin", disk, "--generation", "1")
+	mustPass(t, "rescue", err)
+	t.Log(out)
+	if !bytes.Equal(content(t, disk, size), want) {
+		t.Error("the origin is not what the pod had written")
+	}
+	write(t, disk, pattern(3, mib), 0, true) // somebody uses the volume now
+	copy(want, pattern(3, mib))
+	d.unstage() // the node is back after all
+	d.stage()
+	if !bytes.Equal(content(t, d.device(), size), want) {
+		t.Error("the node that came back has flushed its cache again")
+	}
+	d.unstage()
+	strict.none(t, "rescue")
+	d.remove()
 }
 
 // wantContent compares the beginning of a device.
