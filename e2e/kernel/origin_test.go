@@ -302,6 +302,86 @@ func TestKernelOriginOfDriver(t *testing.T) {
 	}
 }
 
+// TestKernelOriginVanishes: the origin's disk is taken away below a pod, and comes back under another
+// number. What the pod wrote is on it once the volume leaves the node, and the next pod gets it; while
+// the pod has the volume open, the call says that the origin is gone.
+func TestKernelOriginVanishes(t *testing.T) {
+	const size = 64 * mib
+	m := newMachine(t)
+	n := m.node(t.TempDir(), onOneSSD())
+	strict := m.strictDriver(map[string]*node{nodeName: n}, nil)
+	for _, mode := range append(cachingModes(), volume.ModeNone) {
+		for _, then := range []string{"unstage", "stage"} {
+			d := m.over(n, strict, "vanish-"+string(mode)+"-"+then, size, cached(mode, 32*mib))
+			d.stage()
+			want := pattern(1, size)
+			write(t, d.device(), want, 0, true)
+			if mode == volume.ModeWriteback {
+				d.writeDirty(d.device(), pattern(2, 8*mib))
+				copy(want, pattern(2, 8*mib))
+			}
+			d.vanish()
+			f := openDirect(t, d.device())
+			if _, err := f.WriteAt(pattern(9, mib), size-mib); err == nil && mode != volume.ModeWriteback {
+				t.Error("a write succeeds without an origin")
+			}
+			if err := d.n.Stage(t.Context(), d.req); !errors.Is(err, volume.ErrUnavailable) || !errors.Is(err, volume.ErrInUse) {
+				t.Errorf("stage without an origin, while a pod has the volume open: %v", err)
+			}
+			mustPass(t, "close", f.Close())
+			if then == "stage" { // the pod was started anew, and kubelet has not unstaged
+				for tries := 0; ; tries++ {
+					err := d.n.Stage(t.Context(), d.req)
+					if err == nil {
+						break
+					}
+					if tries > 3 || !errors.Is(err, volume.ErrUnavailable) {
+						t.Fatalf("stage %d: %v", tries, err)
+					}
+				}
+				if got := content(t, d.device(), size-mib); !bytes.Equal(got, want[:size-mib]) {
+					t.Errorf("%s: the next pod gets other data", d.req.ID)
+				}
+			}
+			d.unstage()
+			disk, attached, err := luns{m}.disk(d.req.Publication.Source.CSI.Handle)
+			if err != nil || !attached {
+				t.Fatalf("the disk: %t, %v", attached, err)
+			}
+			if got := content(t, disk, size-mib); !bytes.Equal(got, want[:size-mib]) {
+				t.Errorf("%s: the origin is not what the pod had written", d.req.ID)
+			}
+			if rec, err := d.rec.load(d.req.ID); err != nil || rec.Volume.PossiblyDirty {
+				t.Errorf("the record: %+v, %v", rec.Volume, err)
+			}
+			strict.none(t, string(d.req.ID))
+			d.remove()
+		}
+	}
+}
+
+// vanish takes the origin's disk away and brings it back, under another number as long as somebody has
+// the one of before open.
+func (d *disk) vanish() {
+	t := d.m.t
+	t.Helper()
+	l := luns{d.m}
+	handle := d.req.Publication.Source.CSI.Handle
+	before, attached, err := l.disk(handle)
+	if err != nil || !attached {
+		t.Fatalf("the disk: %t, %v", attached, err)
+	}
+	mustPass(t, "take the disk away", os.WriteFile(filepath.Join("/sys/class/block", filepath.Base(before), "device/delete"), []byte("1"), 0o600))
+	d.m.must("iscsiadm", "--mode", "session", "--rescan")
+	for range 100 {
+		if now, attached, err := l.disk(handle); err == nil && attached && now != before {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("the disk does not come back under another number")
+}
+
 // TestKernelRescueOverDriver: the writes of a node that lost its power are brought to another driver's
 // disk, which is shown to the command as a device.
 func TestKernelRescueOverDriver(t *testing.T) {

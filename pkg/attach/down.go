@@ -50,7 +50,11 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
 		if err := a.down(ctx, f, c, action); err != nil {
-			return errors.Join(err, a.freeReaders(ctx, f.Entry, err))
+			left, leaveErr := a.leaveVanished(ctx, f.Entry)
+			if left {
+				continue
+			}
+			return errors.Join(err, leaveErr, a.freeReaders(ctx, f.Entry, err))
 		}
 	}
 }

@@ -91,7 +91,10 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 		a.notifyAbandoned(ctx, req.ID, req.Publication.Fence, nil)
 	}
 	if plan.Cache == planAdopt {
-		err = a.adopt(ctx, s)
+		if err = a.adopt(ctx, s); err != nil {
+			_, leaveErr := a.leaveVanished(ctx, s.entry) // the next call builds it anew
+			err = errors.Join(err, leaveErr)
+		}
 	} else {
 		err = a.build(ctx, s, prestaged)
 	}

@@ -163,6 +163,16 @@ func IsPartition(path string) (bool, error) {
 	return err == nil, err
 }
 
+// Exists reports whether the kernel has a block device, given as "major:minor"; not one that was taken
+// away and that somebody still has open. sysfs is where sysfs is mounted.
+func Exists(sysfs, devno string) (bool, error) {
+	_, err := os.Stat(sysfs + "/dev/block/" + devno)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // LogicalBlock is the size of a device's logical blocks in bytes, the smallest unit that it
 // reads and writes. The device is given as "major:minor", sysfs is where sysfs is mounted.
 func LogicalBlock(sysfs, devno string) (int, error) {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"github.com/nearflash/nearflash/pkg/transport"
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -109,6 +111,9 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	if attached {
 		return found.origin(), nil
 	}
+	if err := t.leaveVanished(ctx, v); err != nil {
+		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
+	}
 	if err := t.call(ctx, v, secrets); err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
@@ -179,6 +184,24 @@ func (t *Transport) published(v vol) (disk, error) {
 		return disk{}, err
 	}
 	return d, known.check(d)
+}
+
+// leaveVanished takes a volume off the node whose published device the kernel does not have any more:
+// it may be there again under another number, which drivers publish nowhere else as long as the one
+// of before is published.
+func (t *Transport) leaveVanished(ctx context.Context, v vol) error {
+	devno, block, err := t.disks.stat(v.target)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !block {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, found, err := t.disks.describe(devno, v.identity()); err != nil || found {
+		return err
+	}
+	klog.FromContext(ctx).Info("The device of a volume is gone, and is asked for anew", "driver", v.source.Driver, "handle", v.source.Handle, "device", devno)
+	return t.undo(ctx, v)
 }
 
 // attached finds the device of a volume without its driver.

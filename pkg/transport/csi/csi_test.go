@@ -207,7 +207,8 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestGone is a device that the kernel has no more, or a target that is something else.
+// TestGone is a device that the kernel has no more, which is asked for anew, or a target that is
+// something else.
 func TestGone(t *testing.T) {
 	w := newWorld(t, all)
 	w.mustConnect()
@@ -220,8 +221,9 @@ func TestGone(t *testing.T) {
 	if m, err := w.tr.Marks(t.Context(), w.at); err != nil || len(m) > 0 {
 		t.Errorf("marks: %v, %v", m, err)
 	}
-	if _, err := w.connect(); !errors.Is(err, transport.ErrNoLUN) {
-		t.Errorf("connect: %v", err)
+	w.mustConnect() // the driver unpublishes it first
+	if !w.found() {
+		t.Error("not found after it was attached anew")
 	}
 	if err := os.WriteFile(w.target(), nil, 0o600); err != nil {
 		t.Fatal(err)
