@@ -49,12 +49,18 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			a.keeps.drop(id)
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
-		if err := a.down(ctx, f, c, action); err != nil {
-			left, leaveErr := a.leaveVanished(ctx, f.Entry)
-			if left {
+		if action == downFlush {
+			// Without an origin a flush has no end but that of the call's time.
+			if left, err := a.leaveVanished(ctx, f.Entry); err != nil {
+				return err
+			} else if left {
 				continue
 			}
-			return errors.Join(err, leaveErr, a.freeReaders(ctx, f.Entry, err))
+		}
+		if err := a.down(ctx, f, c, action); err != nil {
+			if left, leaveErr := a.leaveVanished(ctx, f.Entry); !left {
+				return errors.Join(err, leaveErr, a.freeReaders(ctx, f.Entry, err))
+			}
 		}
 	}
 }

@@ -32,6 +32,9 @@ func (a *Attacher) leaveVanished(ctx context.Context, e *state.Entry) (left bool
 		return false, err
 	}
 	klog.FromContext(ctx).Info("The origin's device is gone, and the volume's devices are removed; what the SSD has stays", "volume", e.ID)
+	if err := a.leases.End(ctx, e); err != nil {
+		return false, err
+	}
 	if err := a.streams.Stop(ctx, e.ID); err != nil {
 		return false, err
 	}
