@@ -344,11 +344,7 @@ func TestKernelOriginVanishes(t *testing.T) {
 				}
 			}
 			d.unstage()
-			disk, attached, err := luns{m}.disk(d.req.Publication.Source.CSI.Handle)
-			if err != nil || !attached {
-				t.Fatalf("the disk: %t, %v", attached, err)
-			}
-			if got := content(t, disk, size-mib); !bytes.Equal(got, want[:size-mib]) {
+			if got := d.onDisk(size - mib); !bytes.Equal(got, want[:size-mib]) {
 				t.Errorf("%s: the origin is not what the pod had written", d.req.ID)
 			}
 			if rec, err := d.rec.load(d.req.ID); err != nil || rec.Volume.PossiblyDirty {
@@ -358,6 +354,22 @@ func TestKernelOriginVanishes(t *testing.T) {
 			d.remove()
 		}
 	}
+}
+
+// onDisk is the beginning of the origin of a volume that has left the node.
+func (d *disk) onDisk(size int64) []byte {
+	t := d.m.t
+	t.Helper()
+	l := luns{d.m}
+	handle := d.req.Publication.Source.CSI.Handle
+	mustPass(t, "attach", l.Attach(handle))
+	path, attached, err := l.disk(handle)
+	if err != nil || !attached {
+		t.Fatalf("the disk: %t, %v", attached, err)
+	}
+	got := content(t, path, size)
+	mustPass(t, "detach", l.Detach(handle))
+	return got
 }
 
 // vanish takes the origin's disk away and brings it back, under another number as long as somebody has
