@@ -5,7 +5,8 @@
 #   ORIGIN   ceph runs them over volumes of that CSI driver (default: of nearflash-target)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-name="upstream${ORIGIN:+-$ORIGIN}${DISRUPTIVE:+-serial}" # with a number behind it, a lab's name has 32 characters at most
+# With the number behind it a lab's name has 32 characters at most.
+name="upstream${ORIGIN:+-$ORIGIN}${DISRUPTIVE:+-serial}"
 out="$PWD/_output/$name"
 rm -rf "$out" && mkdir -p "$out"
 go build -o "$out/lab" ./hack/lab
