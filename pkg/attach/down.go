@@ -58,7 +58,11 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			}
 		}
 		if err := a.down(ctx, f, c, action); err != nil {
-			if left, leaveErr := a.leaveVanished(ctx, f.Entry); !left {
+			left, leaveErr := false, error(nil)
+			if action == downFlush || action == downRecover {
+				left, leaveErr = a.leaveVanished(ctx, f.Entry)
+			}
+			if !left {
 				return errors.Join(err, leaveErr, a.freeReaders(ctx, f.Entry, err))
 			}
 		}

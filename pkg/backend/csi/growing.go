@@ -3,7 +3,9 @@ package csi
 import (
 	"context"
 	"errors"
+	"maps"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,62 +14,70 @@ import (
 	"github.com/nearflash/nearflash/pkg/volume"
 )
 
+const (
+	// lookPause is the pause between two looks through all claims: who leads may not be who expands.
+	lookPause = 5 * time.Minute
+	// growTime is how long a volume is looked at whose claim does not say that the node has a part yet.
+	growTime = 10 * time.Minute
+)
+
 // growing are the volumes of which it is not known that the node's part of an expansion is over:
 // those that this process has expanded, and those that it found.
 type growing struct {
 	mu sync.Mutex
-	// looked is true once all claims were looked at.
-	looked bool
-	ids    map[volume.ID]bool
+	// looked is when all claims were looked at last.
+	looked time.Time
+	// since is when an expansion was asked for, or found.
+	since map[volume.ID]time.Time
 }
 
 func (g *growing) add(id volume.ID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.ids == nil {
-		g.ids = map[volume.ID]bool{}
+	if g.since == nil {
+		g.since = map[volume.ID]time.Time{}
 	}
-	g.ids[id] = true
+	g.since[id] = time.Now()
 }
 
-func (g *growing) drop(id volume.ID) {
+// drop forgets a volume unless it was expanded again.
+func (g *growing) drop(id volume.ID, since time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.ids, id)
+	if g.since[id].Equal(since) {
+		delete(g.since, id)
+	}
 }
 
-// known returns the volumes, and whether all claims were looked at.
-func (g *growing) known() (ids []volume.ID, looked bool) {
+// known returns the volumes, and whether it is time to look through all claims.
+func (g *growing) known() (since map[volume.ID]time.Time, look bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for id := range g.ids {
-		ids = append(ids, id)
-	}
-	return ids, g.looked
+	return maps.Clone(g.since), time.Since(g.looked) > lookPause
 }
 
 // Growing returns the volumes on whose claims the node's part of an expansion is pending, with the
 // size in bytes that they grow to. Errors: ErrUnavailable.
 func (b *Backend) Growing(ctx context.Context) (map[volume.ID]int64, error) {
-	if _, looked := b.growing.known(); !looked {
+	if _, look := b.growing.known(); look {
 		if err := b.findGrowing(ctx); err != nil {
 			return nil, err
 		}
 	}
-	ids, _ := b.growing.known()
+	known, _ := b.growing.known()
 	out := map[volume.ID]int64{}
 	var errs []error
-	for _, id := range ids {
+	for id, since := range known {
 		f, err := b.lookBound(ctx, id)
 		switch {
 		case errors.Is(err, volume.ErrNotFound):
-			b.growing.drop(id)
+			b.growing.drop(id, since)
 		case err != nil:
 			errs = append(errs, err)
 		case pendingOnNode(&f.claim.Status):
 			out[id] = sizeOf(f.pv)
-		case grown(f.claim, f.pv):
-			b.growing.drop(id)
+		case grown(f.claim, f.pv), time.Since(since) > growTime:
+			b.growing.drop(id, since)
 		}
 	}
 	return out, errors.Join(errs...)
@@ -100,6 +110,6 @@ func (b *Backend) findGrowing(ctx context.Context) error {
 	}
 	b.growing.mu.Lock()
 	defer b.growing.mu.Unlock()
-	b.growing.looked = true
+	b.growing.looked = time.Now()
 	return nil
 }

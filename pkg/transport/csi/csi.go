@@ -98,8 +98,9 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	if err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
-	if known, err := t.recall(v); err != nil || known != nil && known.Admission != v.source.Admission {
-		// Of an attachment that has ended since: the device may be another one's by now.
+	if known, err := t.recall(v); err != nil || known != nil && (known.Leaving || known.Admission != v.source.Admission) {
+		// Of an attachment that has ended since, or is half gone: the device may be another one's by now,
+		// and a driver says of what is published that it is.
 		if err == nil {
 			err = t.undo(ctx, v)
 		}
