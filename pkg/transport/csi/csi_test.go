@@ -234,6 +234,36 @@ func TestGone(t *testing.T) {
 	w.mustDisconnect()
 }
 
+// TestGoneAndReused: what has begun to leave is not taken for published, whichever disk has its number
+// by then: it leaves first.
+func TestGoneAndReused(t *testing.T) {
+	w := newWorld(t, all)
+	w.mustConnect()
+	number := filepath.Join(w.files.Root, "sys/dev/block/240:1")
+	at, err := os.Readlink(number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(number); err != nil {
+		t.Fatal(err)
+	}
+	w.d.Inject("NodeUnpublishVolume", origintest.Fault{Code: codes.Internal, Message: "busy"})
+	if _, err := w.connect(); err == nil {
+		t.Error("connected although the device of before was not unpublished")
+	}
+	w.d.Heal()
+	if err := os.Symlink(at, number); err != nil { // another disk
+		t.Fatal(err)
+	}
+	w.d.Forget()
+	w.mustConnect()
+	calls := slices.DeleteFunc(w.d.Calls(), func(c string) bool { return c == "NodeGetCapabilities" })
+	if want := []string{"NodeUnpublishVolume", "NodeUnstageVolume", "NodeStageVolume", "NodePublishVolume"}; !slices.Equal(calls, want) {
+		t.Errorf("calls %q, want %q", calls, want)
+	}
+	w.mustDisconnect()
+}
+
 func TestExpand(t *testing.T) {
 	for _, c := range []origintest.Capabilities{all, {Expand: true}, {Stage: true}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
