@@ -64,7 +64,7 @@ func (a *Attacher) denied(ctx context.Context, e *state.Entry) error {
 	case err != nil:
 		return err
 	case found && st.Dirty > 0 && !e.MayBeDirty():
-		return fmt.Errorf("%w: the origin of volume %s is gone, and its cache has %d unflushed blocks that the journal does not know of: bring the device back under its number, or restart the node", volume.ErrUnavailable, e.ID, st.Dirty)
+		return fmt.Errorf("%w: the origin of volume %s is gone, and its cache has %d unflushed blocks that the journal denies: a restart of the node loses them", volume.ErrUnavailable, e.ID, st.Dirty)
 	}
 	return nil
 }
