@@ -356,6 +356,16 @@ func TestKernelOriginVanishes(t *testing.T) {
 	}
 }
 
+// attachedDisk is the device of the other driver's disk.
+func (d *disk) attachedDisk() string {
+	d.m.t.Helper()
+	path, attached, err := luns{d.m}.disk(d.req.Publication.Source.CSI.Handle)
+	if err != nil || !attached {
+		d.m.t.Fatalf("the disk: %t, %v", attached, err)
+	}
+	return path
+}
+
 // onDisk is the beginning of the origin of a volume that has left the node.
 func (d *disk) onDisk(size int64) []byte {
 	t := d.m.t
@@ -363,11 +373,7 @@ func (d *disk) onDisk(size int64) []byte {
 	l := luns{d.m}
 	handle := d.req.Publication.Source.CSI.Handle
 	mustPass(t, "attach", l.Attach(handle))
-	path, attached, err := l.disk(handle)
-	if err != nil || !attached {
-		t.Fatalf("the disk: %t, %v", attached, err)
-	}
-	got := content(t, path, size)
+	got := content(t, d.attachedDisk(), size)
 	mustPass(t, "detach", l.Detach(handle))
 	return got
 }
@@ -379,10 +385,7 @@ func (d *disk) vanish() {
 	t.Helper()
 	l := luns{d.m}
 	handle := d.req.Publication.Source.CSI.Handle
-	before, attached, err := l.disk(handle)
-	if err != nil || !attached {
-		t.Fatalf("the disk: %t, %v", attached, err)
-	}
+	before := d.attachedDisk()
 	mustPass(t, "take the disk away", os.WriteFile(filepath.Join("/sys/class/block", filepath.Base(before), "device/delete"), []byte("1"), 0o600))
 	d.m.must("iscsiadm", "--mode", "session", "--rescan")
 	for range 100 {
@@ -410,10 +413,7 @@ func TestKernelRescueOverDriver(t *testing.T) {
 	copy(want, pattern(2, 8*mib))
 	d.powerCut()
 
-	disk, attached, err := luns{m}.disk(d.req.Publication.Source.CSI.Handle)
-	if err != nil || !attached {
-		t.Fatalf("the disk: %t, %v", attached, err)
-	}
+	disk := d.attachedDisk()
 	if bytes.Equal(content(t, disk, size), want) {
 		t.Fatal("the origin had everything: the test proves nothing")
 	}

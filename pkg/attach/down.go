@@ -49,7 +49,7 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			a.keeps.drop(id)
 		}
 		klog.FromContext(ctx).V(2).Info("Taking volume down", "volume", id, "state", f.Entry.State, "action", action)
-		if action == downFlush {
+		if action == downFlush || action == downRecover {
 			// Without an origin a flush has no end but that of the call's time.
 			if left, err := a.leaveVanished(ctx, f.Entry); err != nil {
 				return err
@@ -58,13 +58,7 @@ func (a *Attacher) bringDown(ctx context.Context, id volume.ID) error {
 			}
 		}
 		if err := a.down(ctx, f, c, action); err != nil {
-			left, leaveErr := false, error(nil)
-			if action == downFlush || action == downRecover {
-				left, leaveErr = a.leaveVanished(ctx, f.Entry)
-			}
-			if !left {
-				return errors.Join(err, leaveErr, a.freeReaders(ctx, f.Entry, err))
-			}
+			return errors.Join(err, a.freeReaders(ctx, f.Entry, err))
 		}
 	}
 }

@@ -156,17 +156,17 @@ func IsPartition(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	_, err = os.Stat("/sys/dev/block/" + devno + "/partition")
-	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
+	return there("/sys/dev/block/" + devno + "/partition")
 }
 
 // Exists reports whether the kernel has a block device, given as "major:minor"; not one that was taken
 // away and that somebody still has open. sysfs is where sysfs is mounted.
 func Exists(sysfs, devno string) (bool, error) {
-	_, err := os.Stat(sysfs + "/dev/block/" + devno)
+	return there(sysfs + "/dev/block/" + devno)
+}
+
+func there(path string) (bool, error) {
+	_, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}

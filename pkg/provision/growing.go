@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/nearflash/nearflash/pkg/records"
 	"github.com/nearflash/nearflash/pkg/volume"
@@ -45,11 +46,11 @@ func (s *Service) finishExpansion(ctx context.Context, id volume.ID, size int64)
 		return nil
 	}
 	claim := &corev1.PersistentVolumeClaim{}
-	err = records.Error(fmt.Sprintf("read claim %s/%s", ref.Namespace, ref.Name), s.client.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, claim))
-	if err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return err
+	err = client.IgnoreNotFound(s.client.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, claim))
+	if err != nil {
+		return records.Error(fmt.Sprintf("read claim %s/%s", ref.Namespace, ref.Name), err)
 	}
-	if err != nil || !grownAbove(claim, obj.Status.PersistentVolumeName, size) {
+	if !grownAbove(claim, obj.Status.PersistentVolumeName, size) {
 		return nil
 	}
 	return s.origins.FinishExpand(ctx, id)

@@ -66,31 +66,11 @@ func setupPools(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("events of Nodes: %w", err)
 	}
-	if err := mgr.Add(s); err != nil {
+	err = mgr.Add(sweep{cfg.PoolPause, poolPause, s.sweep, "Pools of nodes that left the cluster could not be looked at"})
+	if err != nil {
 		return fmt.Errorf("sweeper of pools: %w", err)
 	}
 	return nil
-}
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*poolSweeper) NeedLeaderElection() bool { return true }
-
-// Start implements manager.Runnable.
-func (s *poolSweeper) Start(ctx context.Context) error {
-	pause := s.PoolPause
-	if pause == 0 {
-		pause = poolPause
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
-			klog.FromContext(ctx).Error(err, "Pools of nodes that left the cluster could not be looked at")
-		}
-	}
 }
 
 func (s *poolSweeper) grace() time.Duration {

@@ -53,11 +53,15 @@ func Setup(ctx context.Context, mgr manager.Manager, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("reconciler of CachedVolumes: %w", err)
 	}
-	if err := mgr.Add(&cutSweeper{cfg}); err != nil {
-		return fmt.Errorf("sweeper of cuts: %w", err)
-	}
-	if err := mgr.Add(&expansions{cfg}); err != nil {
-		return fmt.Errorf("expansions of origins: %w", err)
+	for _, s := range []sweep{
+		{cfg.SweepPause, sweepPause, func(ctx context.Context) error { return cfg.Volumes.SweepCuts(ctx, cfg.Locks.TryLock) },
+			"What was cut and never accepted could not be looked for"},
+		{cfg.ExpansionPause, expansionPause, func(ctx context.Context) error { return cfg.Volumes.FinishExpansions(ctx, cfg.Locks.TryLock) },
+			"Claims below volumes that have grown could not be brought up to date"},
+	} {
+		if err := mgr.Add(s); err != nil {
+			return fmt.Errorf("sweeps of volumes: %w", err)
+		}
 	}
 	if err := setupPools(ctx, mgr, cfg); err != nil {
 		return err

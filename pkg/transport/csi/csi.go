@@ -98,22 +98,21 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	if err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
-	if known, err := t.recall(v); err != nil || known != nil && (known.Leaving || known.Admission != v.source.Admission) {
-		// Of an attachment that has ended since, or is half gone: the device may be another one's by now,
-		// and a driver says of what is published that it is.
-		if err == nil {
-			err = t.undo(ctx, v)
-		}
-		if err != nil {
-			return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
-		}
-		attached = false
+	known, err := t.recall(v)
+	// Of an attachment that has ended since, or is half gone: the device may be another one's by now,
+	// and a driver says of what is published that it is.
+	leave := known != nil && (known.Leaving || known.Admission != v.source.Admission)
+	if err == nil && !leave && !attached {
+		leave, err = t.vanished(v)
 	}
-	if attached {
-		return found.origin(), nil
+	if err == nil && leave {
+		err = t.undo(ctx, v)
 	}
-	if err := t.leaveVanished(ctx, v); err != nil {
+	if err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
+	}
+	if attached && !leave {
+		return found.origin(), nil
 	}
 	if err := t.call(ctx, v, secrets); err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
@@ -187,22 +186,23 @@ func (t *Transport) published(v vol) (disk, error) {
 	return d, known.check(d)
 }
 
-// leaveVanished takes a volume off the node whose published device the kernel does not have any more:
-// it may be there again under another number, which drivers publish nowhere else as long as the one
-// of before is published.
-func (t *Transport) leaveVanished(ctx context.Context, v vol) error {
+// vanished reports whether the published device is one that the kernel does not have any more. It may be
+// there again under another number, which drivers publish nowhere else as long as the one of before is
+// published.
+func (t *Transport) vanished(v vol) (bool, error) {
 	devno, block, err := t.disks.stat(v.target)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !block {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	if _, found, err := t.disks.describe(devno, v.identity()); err != nil || found {
-		return err
+	_, found, err := t.disks.describe(devno, v.identity())
+	if err != nil || found {
+		return false, err
 	}
-	klog.FromContext(ctx).Info("The device of a volume is gone, and is asked for anew", "driver", v.source.Driver, "handle", v.source.Handle, "device", devno)
-	return t.undo(ctx, v)
+	klog.Background().Info("The device of a volume is gone, and is asked for anew", "driver", v.source.Driver, "handle", v.source.Handle, "device", devno)
+	return true, nil
 }
 
 // attached finds the device of a volume without its driver.
