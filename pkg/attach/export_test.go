@@ -30,3 +30,8 @@ func (a *Attacher) Prewarming() int { return a.prewarms.count() }
 func (a *Attacher) DetachCache(ctx context.Context, e *state.Entry, cause string) error {
 	return a.detachCache(ctx, e, cause)
 }
+
+// LeaveVanished removes the devices of a volume whose origin is gone.
+func (a *Attacher) LeaveVanished(ctx context.Context, e *state.Entry) (left bool, err error) {
+	return a.leaveVanished(ctx, e)
+}
