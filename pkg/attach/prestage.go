@@ -284,7 +284,9 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 		if e.Hydration == nil || e.Hydration.Peer == nil && !e.Streams() {
 			return nil
 		}
-		s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin)
+		if s.data, err = a.createDataDevice(ctx, e, s.cache, s.origin); err == nil && e.Streams() {
+			_, err = a.stack.LevelData(ctx, e, s.cache.Data)
+		}
 		return err
 	})
 }

@@ -59,6 +59,11 @@ func (s *Stack) slice(ctx context.Context, e *state.Entry, p layout.Part, devno 
 	return s.EnsureDevice(ctx, layout.Device(e.ID, p), layout.UUID(e.Fence, p), t)
 }
 
+// LevelData makes the data device of the first level, unless it is there.
+func (s *Stack) LevelData(ctx context.Context, e *state.Entry, lv lvm.LV) (devmapper.Info, error) {
+	return s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, HotBlocks(e)*e.ChunkSectors)
+}
+
 // CreateLevels makes the first level, which serves nothing yet, and the top above it, which
 // is the second. From here on the kernel takes what is written to out of their maps
 // (cache.rst, passthrough). data is the number of the data device.
@@ -67,7 +72,7 @@ func (s *Stack) CreateLevels(ctx context.Context, e *state.Entry, lv lvm.LV, dat
 	if err != nil {
 		return err
 	}
-	hotData, err := s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, HotBlocks(e)*e.ChunkSectors)
+	hotData, err := s.LevelData(ctx, e, lv)
 	if err != nil {
 		return err
 	}
