@@ -90,7 +90,8 @@ func openNodeAs(ctx context.Context, name, dir string, spec v1alpha1.CachePoolSp
 	if _, err := os.Stat(bootFile(dir)); err == nil {
 		other.BootID = bootFile(dir)
 	}
-	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond}
+	// On an emulated machine maps take longer than a stage that asks no API server.
+	warm := attach.WarmConfig{Dir: filepath.Join(dir, "fills"), Settle: time.Millisecond, MapsLeast: 5 * time.Second}
 	if err := os.MkdirAll(warm.Dir, 0o700); err != nil {
 		return nil, err
 	}

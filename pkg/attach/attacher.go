@@ -135,8 +135,9 @@ type WarmConfig struct {
 	// LeaseTimeout is how long a stage waits for the node that holds a retained cache, and
 	// Patience how long that may be silent.
 	LeaseTimeout, Patience time.Duration
-	// MapsTimeout is how long a stage writes the maps of a stream to the SSD.
-	MapsTimeout time.Duration
+	// MapsTimeout is the longest that a pod waits for the maps of a stream once its origin is
+	// connected, and MapsLeast the shortest: between them, as long again as it has waited until then.
+	MapsTimeout, MapsLeast time.Duration
 	// Bandwidth is the limit of a hydration whose volume names none, and NodeBandwidth of
 	// all hydrations together, in bytes per second; 0 is no limit.
 	Bandwidth, NodeBandwidth int64
@@ -164,6 +165,7 @@ func (c WarmConfig) withDefaults() WarmConfig {
 	// Long enough for a plugin that is just being replaced, or whose node is busy.
 	set(&c.Patience, 10*time.Second)
 	set(&c.MapsTimeout, 5*time.Second)
+	set(&c.MapsLeast, time.Second)
 	set(&c.Deadline, 30*time.Minute)
 	set(&c.Settle, 5*time.Second)
 	set(&c.PullPause, time.Second)

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -35,6 +36,9 @@ type prestages struct {
 	// under are those that are under way; their volumes are locked. What is announced
 	// of a volume meanwhile goes through the channel, which holds one request.
 	under map[volume.ID]chan volume.StageRequest
+	// tooLate are the fences of those whose maps were not there in time. Their stages do not try
+	// again.
+	tooLate map[volume.ID]volume.Fence
 }
 
 func (p *prestages) put(id volume.ID, s *staging) {
@@ -85,6 +89,22 @@ func (p *prestages) end(id volume.ID) {
 	delete(p.under, id)
 }
 
+// late notes that the maps of a volume were not there in time.
+func (p *prestages) late(id volume.ID, f volume.Fence) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tooLate == nil {
+		p.tooLate = map[volume.ID]volume.Fence{}
+	}
+	p.tooLate[id] = f
+}
+
+func (p *prestages) wasLate(id volume.ID, f volume.Fence) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.tooLate[id] == f
+}
+
 // keep forgets the others.
 func (p *prestages) keep(ids map[volume.ID]bool) {
 	p.mu.Lock()
@@ -92,6 +112,11 @@ func (p *prestages) keep(ids map[volume.ID]bool) {
 	for id := range p.m {
 		if !ids[id] {
 			delete(p.m, id)
+		}
+	}
+	for id := range p.tooLate {
+		if !ids[id] {
+			delete(p.tooLate, id)
 		}
 	}
 }
@@ -209,11 +234,15 @@ func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-
 	}
 	connected, late := a.connectAnnounced(ctx, s, announced)
 	defer connected()
+	s.connected = late
 	wait(late)
 	if s.plan.Cache != planCreate {
 		return nil // the old cache could not be wiped
 	}
 	if err := a.prepareDevices(ctx, s); err != nil {
+		if errors.Is(err, errNotReady) {
+			a.prestages.late(rec.ID, rec.Fence)
+		}
 		return err
 	}
 	connected()
@@ -236,6 +265,7 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 		case <-over:
 		case <-ctx.Done():
 		case req := <-announced:
+			s.asked = time.Now()
 			if req.Publication.Fence != s.req.Publication.Fence {
 				return
 			}
@@ -276,6 +306,8 @@ func (a *Attacher) prepareDevices(ctx context.Context, s *staging) error {
 	ctx, cancel := context.WithTimeout(ctx, a.CacheTimeout)
 	defer cancel()
 	return s.update(func(e *state.Entry) (err error) {
+		s.preparing = true
+		defer func() { s.preparing = false }()
 		s.origin = stack.Origin{Sectors: uint64(s.rec.Spec.CapacityBytes) / sectorSize}
 		e.OriginBytes = int64(s.origin.Sectors) * sectorSize // noted on the SSD, for a rescue
 		if err := a.provideCache(ctx, s); err != nil {

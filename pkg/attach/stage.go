@@ -47,10 +47,17 @@ type staging struct {
 	// is not yet, and data the number of the data device over it, "" if there is none.
 	plannedFor int64
 	data       string
-	// own is held by who changes or journals the entry while two may.
-	own sync.Mutex
+	// own is held by who changes or journals the entry while two may; preparing tells that it is
+	// held by who prepares the devices.
+	own       sync.Mutex
+	preparing bool
 	// givenUp is true if unflushed writes of this ownership are not missed.
 	givenUp bool
+	// asked is when kubelet asked for it. connected is closed once the origin is connected, or will not
+	// be before the rest is ready: asked is not changed after that. A stage that nobody has asked for
+	// has neither yet.
+	asked     time.Time
+	connected <-chan struct{}
 }
 
 // abandoned tells a cache whose unflushed writes need not be flushed.
@@ -69,12 +76,23 @@ func (s *staging) update(change func(*state.Entry) error) error {
 	return change(s.entry)
 }
 
+// beside does what takes long and leaves the entry alone: who waits for the entry has it meanwhile.
+func (s *staging) beside(f func() error) error {
+	if s.preparing {
+		s.own.Unlock()
+		defer s.own.Lock()
+	}
+	return f()
+}
+
 // Stage implements volume.Attacher.
 func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
+	asked := time.Now()
 	facts, s, prestaged, err := a.gatherAndDecide(ctx, req)
 	if err != nil {
 		return err
 	}
+	s.asked = asked
 	plan := s.plan
 	klog.FromContext(ctx).Info("Stage decided", "volume", req.ID, "plan", plan.Cache, "mode", plan.Mode,
 		"wipe", plan.Wipe, "reason", plan.Reason, "generation", req.Publication.Fence.Generation)
@@ -150,6 +168,7 @@ func (a *Attacher) build(ctx context.Context, s, prestaged *staging) (err error)
 	s.origin, err = a.connect(ctx, s)
 	now := make(chan struct{})
 	close(now)
+	s.connected = now
 	wait(now)
 	if err == nil {
 		err = a.checkPrestaged(ctx, s)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
@@ -103,15 +104,18 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 		return err
 	}
 	if !e.Hydration.Stream.Prewarmed { // what is here already is worth the wait
+		if a.prestages.wasLate(e.ID, e.Fence) {
+			return errNotReady
+		}
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, a.Warm.MapsTimeout, errNotReady)
+		ctx, cancel = a.whileWorthIt(ctx, s)
 		defer cancel()
 	}
 	first, others := m.Ordered().Split(e.Hydration.Stream.Hot, stack.HotBlocks(e))
 	var both errgroup.Group
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.HotMeta, first, hot.DevPath()) })
 	both.Go(func() error { return a.restoreMap(ctx, e.ID, layout.RestMeta, others, rest.DevPath()) })
-	if err := both.Wait(); err != nil {
+	if err := s.beside(both.Wait); err != nil {
 		if errors.Is(context.Cause(ctx), errNotReady) {
 			return fmt.Errorf("%w: %w", errNotReady, err)
 		}
@@ -119,6 +123,25 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 	}
 	faultStreamRestored.Hit()
 	return nil
+}
+
+// whileWorthIt ends with errNotReady when the pod has waited enough for the maps of a stream: a stage
+// without it would be over soon after the origin is connected.
+func (a *Attacher) whileWorthIt(ctx context.Context, s *staging) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-s.connected:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(min(max(time.Since(s.asked), a.Warm.MapsLeast), a.Warm.MapsTimeout)):
+			end(errNotReady)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
 }
 
 // restoreMap writes a map to metadata that are not in use.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearflash/nearflash/pkg/volume"
 )
@@ -106,22 +107,50 @@ func (l *life) noMap(h *host) {
 }
 
 // TestStreamPreparedNotReady: a stage was prepared in vain, since its maps took too long to be
-// written, and when kubelet asks for it, the list does not come in time either.
+// written after kubelet had asked for it. The stage does not try that again, nor does it wait for
+// the list if that does not come in time either.
 func TestStreamPreparedNotReady(t *testing.T) {
-	l := newStreamLife(t, volume.ModeWritethrough, "")
-	l.b.lateLevels.Store(true)
-	l.b.start()
-	l.stay(l.a, 1, 0, 1, 2, 3)
-	l.req = l.publish(l.b.name)
-	l.b.Prestage(l.ctx)
-	l.b.silent = make(chan struct{}, 1)
-	l.podReads(l.b)
-	if e := l.b.entry(); e.Hydration != nil || e.EndedMove == nil {
-		t.Fatalf("got %+v", e)
+	for name, silent := range map[string]bool{"it could be tried again": false, "the list does not come again": true} {
+		t.Run(name, func(t *testing.T) {
+			l := newStreamLife(t, volume.ModeWritethrough, "")
+			l.b.lateLevels.Store(true)
+			l.b.start()
+			l.stay(l.a, 1, 0, 1, 2, 3)
+			l.req = l.publish(l.b.name)
+			l.b.listed = make(chan struct{})
+			l.prepareAsked(l.b)
+			l.b.lateLevels.Store(false)
+			if l.b.listed = nil; silent {
+				l.b.silent = make(chan struct{}, 1)
+			} else {
+				l.b.listed = make(chan struct{})
+			}
+			l.podReads(l.b)
+			if e := l.b.entry(); e.Hydration != nil || e.EndedMove == nil {
+				t.Fatalf("got %+v", e)
+			}
+			l.noMap(l.b)
+			l.leave(l.b)
+			l.givenBack(l.a)
+		})
 	}
-	l.noMap(l.b)
-	l.leave(l.b)
-	l.givenBack(l.a)
+}
+
+// prepareAsked prepares the stage of a volume for which kubelet asks meanwhile.
+func (l *life) prepareAsked(h *host) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.Prestage(l.ctx)
+	}()
+	for {
+		h.Announce(l.req)
+		select {
+		case <-done:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
 }
 
 // TestKillStreamNotReady ends the plugin of the new node, or the node, before and after everything
