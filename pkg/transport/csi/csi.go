@@ -95,14 +95,13 @@ func (t *Transport) Connect(ctx context.Context, at transport.Target, cred *volu
 	}
 	secrets := t.secretsFor(v, cred)
 	found, attached, err := t.attached(v)
-	reused := errors.Is(err, errReused)
-	if err != nil && !reused {
+	if err != nil {
 		return transport.Origin{}, fmt.Errorf("connect %s: %w", v, err)
 	}
 	known, err := t.recall(v)
-	// Of an attachment that has ended since, or is half gone: the device may be another one's by now, or
-	// is, and a driver says of what is published that it is.
-	leave := reused || known != nil && (known.Leaving || known.Admission != v.source.Admission)
+	// Of an attachment that has ended since, or is half gone: the device may be another one's by now,
+	// and a driver says of what is published that it is.
+	leave := known != nil && (known.Leaving || known.Admission != v.source.Admission)
 	if err == nil && !leave && !attached {
 		leave, err = t.vanished(v)
 	}

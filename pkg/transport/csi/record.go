@@ -31,10 +31,6 @@ type record struct {
 	Leaving bool `json:"leaving,omitempty"`
 }
 
-// errReused: the recorded disk is gone, and its number is another one's. The kernel gives a number away
-// only when nobody holds the disk of before open, so nothing of the volume is over that one any more.
-var errReused = fmt.Errorf("%w: the number is another disk's", transport.ErrMismatch)
-
 // maxRecord is far more than a record has, in bytes.
 const maxRecord = 64 << 10
 
@@ -105,11 +101,7 @@ func (r *record) check(d disk) error {
 	if !replaced {
 		return nil
 	}
-	kind := transport.ErrMismatch
-	if r.DevNo == d.devno && r.Disk != "" && d.sequence != "" && r.Disk != d.sequence {
-		kind = errReused
-	}
-	return fmt.Errorf("%w: the target was %s (%s %s) and is %s (%s %s) now: the volume has to leave the node once", kind,
+	return fmt.Errorf("%w: the target was %s (%s %s) and is %s (%s %s) now: the volume has to leave the node once", transport.ErrMismatch,
 		r.DevNo, r.Disk, r.WWID, d.devno, d.sequence, d.own)
 }
 
