@@ -38,12 +38,7 @@ var _ = Describe("A claim whose VolumeAttributesClass is changed", Label("modify
 		Expect(v.awaitAttributes(ctx, through)).To(Succeed())
 
 		// Until the node has said that it has the volume, a class is current at once.
-		Expect(v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
-			if !meta.IsStatusConditionTrue(cv.Status.Conditions, v1alpha1.ConditionApplied) {
-				return "the node has not said that the volume is attached"
-			}
-			return ""
-		})).To(Succeed())
+		Expect(v.awaitApplied(ctx)).To(Succeed())
 		stop := v.writeOn(ctx)
 		By("changing it to writeback")
 		Expect(v.setAttributes(ctx, back)).To(Succeed())
@@ -99,6 +94,16 @@ func (s *space) attributes(ctx context.Context, name string, parameters map[stri
 		Expect(client.IgnoreNotFound(k.API.Delete(ctx, class))).To(Succeed())
 	}, NodeTimeout(soon))
 	return class.Name
+}
+
+// awaitApplied waits until the node has said that it has the volume as it is asked for.
+func (v *vol) awaitApplied(ctx context.Context) error {
+	return v.awaitRecord(ctx, func(cv *v1alpha1.CachedVolume) string {
+		if !meta.IsStatusConditionTrue(cv.Status.Conditions, v1alpha1.ConditionApplied) {
+			return "the node has not said that the volume is attached"
+		}
+		return ""
+	})
 }
 
 // setAttributes asks for another VolumeAttributesClass.

@@ -139,7 +139,10 @@ func (a *Attacher) findSeed(ctx context.Context, s *staging) {
 		}
 		end := a.dropHydration
 		if cause := context.Cause(ctx); errors.Is(cause, errNotReady) {
-			err, end = cause, a.endLater
+			err = cause
+		}
+		if errors.Is(err, errNotReady) {
+			end = a.endLater
 		}
 		log.Error(err, "The old node's cache cannot be had", "from", s.plan.Warm.Peer.Node)
 		s.own.Lock()

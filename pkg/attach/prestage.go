@@ -36,8 +36,8 @@ type prestages struct {
 	// under are those that are under way; their volumes are locked. What is announced
 	// of a volume meanwhile goes through the channel, which holds one request.
 	under map[volume.ID]chan volume.StageRequest
-	// tooLate are the fences of those whose maps were not there in time. Their stages do not try
-	// again.
+	// tooLate are the fences of those whose maps were not there in time. Their stages do not ask the
+	// other node again.
 	tooLate map[volume.ID]volume.Fence
 }
 
@@ -89,7 +89,7 @@ func (p *prestages) end(id volume.ID) {
 	delete(p.under, id)
 }
 
-// late notes that the maps of a volume were not there in time.
+// late notes that the maps of a volume were not there in time, and staged that its stage is over.
 func (p *prestages) late(id volume.ID, f volume.Fence) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,6 +97,12 @@ func (p *prestages) late(id volume.ID, f volume.Fence) {
 		p.tooLate = map[volume.ID]volume.Fence{}
 	}
 	p.tooLate[id] = f
+}
+
+func (p *prestages) staged(id volume.ID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.tooLate, id)
 }
 
 func (p *prestages) wasLate(id volume.ID, f volume.Fence) bool {
@@ -234,7 +240,6 @@ func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-
 	}
 	connected, late := a.connectAnnounced(ctx, s, announced)
 	defer connected()
-	s.connected = late
 	wait(late)
 	if s.plan.Cache != planCreate {
 		return nil // the old cache could not be wiped
@@ -258,7 +263,8 @@ func (a *Attacher) prestage(ctx context.Context, rec volume.Volume, announced <-
 // connection that has begun, and lets none begin any more; the channel is closed when there is
 // one, or none can be had: the stage waits.
 func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <-chan volume.StageRequest) (wait func(), connected <-chan struct{}) {
-	over, done := make(chan struct{}), make(chan struct{})
+	over, done, there := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s.connected = there
 	go func() {
 		defer close(done)
 		select {
@@ -272,7 +278,9 @@ func (a *Attacher) connectAnnounced(ctx context.Context, s *staging, announced <
 			if err := a.connectEarly(ctx, s, req); err != nil {
 				// The stage meets the same, and says so.
 				klog.FromContext(ctx).V(2).Info("Origin is not prestaged", "volume", req.ID, "reason", err.Error())
+				return
 			}
+			close(there)
 		}
 	}()
 	return sync.OnceFunc(func() {

@@ -53,9 +53,8 @@ type staging struct {
 	preparing bool
 	// givenUp is true if unflushed writes of this ownership are not missed.
 	givenUp bool
-	// asked is when kubelet asked for it. connected is closed once the origin is connected, or will not
-	// be before the rest is ready: asked is not changed after that. A stage that nobody has asked for
-	// has neither yet.
+	// asked is when kubelet asked for it. connected is closed once the origin is connected: asked is not
+	// changed after that.
 	asked     time.Time
 	connected <-chan struct{}
 }
@@ -125,6 +124,7 @@ func (a *Attacher) Stage(ctx context.Context, req volume.StageRequest) error {
 	if err := a.mountStaged(ctx, s); err != nil {
 		return err
 	}
+	a.prestages.staged(req.ID)
 	a.reportStaged(ctx, s)
 	a.poll()
 	return nil

@@ -57,6 +57,9 @@ func (a *Attacher) importStream(ctx context.Context, s *staging) error {
 		return err
 	}
 	faultStreamLeased.Hit()
+	if a.prestages.wasLate(s.entry.ID, s.entry.Fence) {
+		return errNotReady // of no use: what the stage has by now is all that it can have
+	}
 	l, err := a.Stream.Map(ctx, *lease.Stream, s.entry.ID, s.entry.Hydration.Move)
 	switch {
 	case err != nil:
@@ -104,9 +107,6 @@ func (a *Attacher) restoreLevels(ctx context.Context, s *staging, m cachemap.Map
 		return err
 	}
 	if !e.Hydration.Stream.Prewarmed { // what is here already is worth the wait
-		if a.prestages.wasLate(e.ID, e.Fence) {
-			return errNotReady
-		}
 		var cancel context.CancelFunc
 		ctx, cancel = a.whileWorthIt(ctx, s)
 		defer cancel()

@@ -107,10 +107,10 @@ func (l *life) noMap(h *host) {
 }
 
 // TestStreamPreparedNotReady: a stage was prepared in vain, since its maps took too long to be
-// written after kubelet had asked for it. The stage does not try that again, nor does it wait for
-// the list if that does not come in time either.
+// written after kubelet had asked for it. The stage does not try that again; the next process does not
+// know of it, and then the list does not come in time.
 func TestStreamPreparedNotReady(t *testing.T) {
-	for name, silent := range map[string]bool{"it could be tried again": false, "the list does not come again": true} {
+	for name, restart := range map[string]bool{"the stage knows": false, "another process": true} {
 		t.Run(name, func(t *testing.T) {
 			l := newStreamLife(t, volume.ModeWritethrough, "")
 			l.b.lateLevels.Store(true)
@@ -120,14 +120,17 @@ func TestStreamPreparedNotReady(t *testing.T) {
 			l.b.listed = make(chan struct{})
 			l.prepareAsked(l.b)
 			l.b.lateLevels.Store(false)
-			if l.b.listed = nil; silent {
-				l.b.silent = make(chan struct{}, 1)
-			} else {
-				l.b.listed = make(chan struct{})
+			l.b.listed, l.b.silent = nil, make(chan struct{}, 1)
+			if restart {
+				l.b.start()
 			}
+			began := l.b.asked.Load()
 			l.podReads(l.b)
 			if e := l.b.entry(); e.Hydration != nil || e.EndedMove == nil {
 				t.Fatalf("got %+v", e)
+			}
+			if asked := l.b.asked.Load() > began; asked != restart {
+				t.Errorf("the other node was asked for its list again: %t", asked)
 			}
 			l.noMap(l.b)
 			l.leave(l.b)

@@ -78,6 +78,7 @@ func (p puller) Map(ctx context.Context, src volume.StreamSource, id volume.ID, 
 	if err := blockdevtest.Step(p.gate.step).Query(ctx, "the other node's map"); err != nil {
 		return l, err
 	}
+	p.h.asked.Add(1)
 	if p.h.silent != nil {
 		select {
 		case p.h.silent <- struct{}{}:

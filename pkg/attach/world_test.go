@@ -178,6 +178,8 @@ type host struct {
 	meanwhile func()
 	// lateMaps: maps in use are read by no one in time; lateLevels: nor are those of levels written.
 	lateMaps, lateLevels atomic.Bool
+	// asked counts how often this node has asked for another one's map.
+	asked atomic.Int32
 	// silent is told when this node asks for another one's map, which it does not get; nil if it
 	// gets them.
 	silent chan struct{}

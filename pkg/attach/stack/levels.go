@@ -59,7 +59,7 @@ func (s *Stack) slice(ctx context.Context, e *state.Entry, p layout.Part, devno 
 	return s.EnsureDevice(ctx, layout.Device(e.ID, p), layout.UUID(e.Fence, p), t)
 }
 
-// LevelData makes the data device of the first level, unless it is there.
+// LevelData makes the data device of the first level.
 func (s *Stack) LevelData(ctx context.Context, e *state.Entry, lv lvm.LV) (devmapper.Info, error) {
 	return s.slice(ctx, e, layout.HotData, lv.DevNo(), 0, HotBlocks(e)*e.ChunkSectors)
 }
@@ -72,9 +72,11 @@ func (s *Stack) CreateLevels(ctx context.Context, e *state.Entry, lv lvm.LV, dat
 	if err != nil {
 		return err
 	}
-	hotData, err := s.LevelData(ctx, e, lv)
-	if err != nil {
-		return err
+	hotData, made := parts[layout.HotData]
+	if !made {
+		if hotData, err = s.LevelData(ctx, e, lv); err != nil {
+			return err
+		}
 	}
 	table := func(meta, data, origin string) devmapper.Table {
 		return devmapper.Table{{Length: o.Sectors, Target: devmapper.CacheTarget{
