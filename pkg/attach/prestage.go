@@ -25,6 +25,9 @@ const (
 	// prestageTimeout bounds one of them: its volume is locked, and the stage may find a
 	// way that is shorter.
 	prestageTimeout = time.Minute
+	// plugPause is how long the stage of a volume over another driver is not prestaged: on nodes of
+	// one processor that delayed the attachment by more than it saves (docs/benchmarks.md, Streams).
+	plugPause = time.Second
 )
 
 // prestages are the stages that this process has begun before they were asked for
@@ -185,10 +188,27 @@ func (a *Attacher) beginPrestages(ctx context.Context, wg *sync.WaitGroup) {
 			defer a.prestages.end(rec.ID)
 			bounded, cancel := context.WithTimeout(ctx, prestageTimeout)
 			defer cancel()
+			if rec.Spec.Origin != nil && !waitForPlug(bounded, announced) {
+				return
+			}
 			if err := a.prestage(bounded, rec, announced); err != nil && ctx.Err() == nil {
 				klog.FromContext(ctx).Error(err, "Stage could not be prepared", "volume", rec.ID)
 			}
 		})
+	}
+}
+
+// waitForPlug leaves the processors to another driver's disk, which is being plugged into this machine
+// when the record names it. It reports false if kubelet asks for the stage meanwhile, which then does all
+// of it.
+func waitForPlug(ctx context.Context, announced <-chan volume.StageRequest) bool {
+	select {
+	case <-announced:
+		return false
+	case <-ctx.Done():
+		return false
+	case <-time.After(plugPause):
+		return true
 	}
 }
 
