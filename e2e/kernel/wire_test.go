@@ -137,12 +137,12 @@ func (w *wire) close() {
 	}
 }
 
-// wireCut is for how long the nodes are cut apart at most. The source's server gives a connection up
-// that takes nothing for half a minute (pkg/cachestream, stuckAfter).
+// wireCut is for how long the nodes are cut apart at most: longer than the new node waits for a source
+// that sends nothing (pkg/cachestream, goneAfter), shorter than it asks again in vain.
 const wireCut = 40 * time.Second
 
 // cutStream: the nodes are cut apart in the middle of a stream under load, for less time than the
-// source node's server waits for an answer, or for more. The stream goes on after that, from the
+// new node waits for a source that is silent, or for more. The stream goes on after that, from the
 // source node.
 func (c *campaign) cutStream() {
 	c.leave()

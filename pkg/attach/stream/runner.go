@@ -72,8 +72,7 @@ type Config struct {
 	SSD   *ssd.Group
 	// Puller may be nil: then all chunks are read from the origin.
 	Puller Puller
-	// Moves are told of progress, and asked whether the source node still serves; nil if
-	// nobody is.
+	// Moves are told of progress; nil if nobody is.
 	Moves volume.Moves
 	// NodeBandwidth limits all streams together, in bytes per second; 0 is no limit.
 	NodeBandwidth func() int64
