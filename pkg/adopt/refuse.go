@@ -49,7 +49,7 @@ func refuseClaim(f *facts, w Want) error {
 	case pv.DeletionTimestamp != nil:
 		return fmt.Errorf("PersistentVolume %s is being deleted: with its claim it would go", pv.Name)
 	case pv.Spec.CSI == nil:
-		return fmt.Errorf("PersistentVolume %s is not of a CSI driver: accepted are those with spec.csi", pv.Name)
+		return fmt.Errorf("PersistentVolume %s is not of a CSI driver: accepted are those with spec.csi (a disk of an in-tree type is cached by a static PersistentVolume that names it in originPersistentVolume)", pv.Name)
 	case pv.Spec.CSI.Driver == driverName:
 		return fmt.Errorf("claim %s has a volume of nearflash already", c.Name)
 	}
