@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/nearflash/nearflash/pkg/adopt"
 )
 
 // originLabel has the ID of the volume, on the claims and the VolumeAttachments that the
@@ -29,7 +31,9 @@ type originFacts struct {
 	volumes     []corev1.PersistentVolume
 	claims      []corev1.PersistentVolumeClaim
 	attachments []storagev1.VolumeAttachment
-	problem     error
+	// adoptions are the journals of claims that were adopted, none for an account that may not read them.
+	adoptions []corev1.ConfigMap
+	problem   error
 }
 
 // origins reads them. An account that may not is told so, and of all the rest.
@@ -46,6 +50,13 @@ func (s *session) origins(ctx context.Context) originFacts {
 	switch err := s.client.List(ctx, &volumes); {
 	case err == nil:
 		out.volumes = volumes.Items
+	case !apierrors.IsForbidden(err):
+		out.problem = err
+	}
+	var adoptions corev1.ConfigMapList
+	switch err := s.client.List(ctx, &adoptions, client.HasLabels{adopt.LabelAdoption}); {
+	case err == nil:
+		out.adoptions = adoptions.Items
 	case !apierrors.IsForbidden(err):
 		out.problem = err
 	}
@@ -71,6 +82,7 @@ func checkOrigins(d *diagnosis, f *clusterFacts, now time.Time) {
 	}
 	since := len(d.Findings)
 	checkLeftOrigins(d, f.origins)
+	checkAdoptions(d, f.origins, now)
 	if len(csi) == 0 && len(f.origins.claims) == 0 && len(f.origins.attachments) == 0 {
 		return
 	}
@@ -113,6 +125,26 @@ func checkLeftOrigins(d *diagnosis, f originFacts) {
 		if pv.Status.Phase == corev1.VolumeReleased && pv.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 			d.add(sevWarning, "pv/"+pv.Name, "if nobody wants its data, set its reclaim policy to Delete, which has its driver delete the disk",
 				"was made as the origin of volume %s, and has no claim any more: nearflash does not use it, and nothing deletes it", ref.Name)
+		}
+	}
+}
+
+// checkAdoptions finds claims whose adoption or release was begun and not ended. Meanwhile a claim may be
+// gone, or be bound to nothing.
+func checkAdoptions(d *diagnosis, f originFacts, now time.Time) {
+	if len(f.volumes) == 0 {
+		return // whether a claim has its cache is not known
+	}
+	for i := range f.adoptions {
+		journal := &f.adoptions[i]
+		object := "configmap/" + journal.Name + " (namespace " + journal.Namespace + ")"
+		claim, command, err := adopt.Unfinished(journal, f.volumes)
+		switch {
+		case err != nil:
+			d.add(sevWarning, object, "restore it as it was written: it alone knows what the claim was before", "is the journal of an adoption, and makes no sense: %v", err)
+		case command != "" && now.Sub(journal.CreationTimestamp.Time) > stuckAfter:
+			d.add(sevWarning, object, "kubectl nearflash "+command+" -n "+claim.Namespace+" "+claim.Name+" goes on with it; the data are where they were",
+				"the %s of claim %s has not ended", map[string]string{"adopt": "adoption", "release": "release"}[command], claim)
 		}
 	}
 }

@@ -115,6 +115,35 @@ warning  volumeattachment/nearflash-pvc-unknown: has the origin of volume pvc-un
 `)
 }
 
+// TestDoctorAdoptions: an adoption or a release that was begun and not ended is named, with the command
+// that goes on with it.
+func TestDoctorAdoptions(t *testing.T) {
+	journal := func(name, direction string, age time.Duration) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "nearflash-origins", Name: "adoption-" + name, Labels: map[string]string{"nearflash.io/adoption": "adopted-" + name}, CreationTimestamp: before(age)},
+			Data: map[string]string{
+				"state.yaml":            "direction: " + direction + "\nreclaimPolicy: Delete\nattributes: {}\n",
+				"claim.yaml":            "metadata: {namespace: shop, name: " + name + ", uid: " + name + "}\n",
+				"persistentvolume.yaml": "metadata: {name: pv-" + name + ", uid: u}\nspec: {csi: {driver: other, volumeHandle: h}}\n",
+			},
+		}
+	}
+	front := func(name string, phase corev1.PersistentVolumePhase) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "adopted-" + name}, Status: corev1.PersistentVolumeStatus{Phase: phase}}
+	}
+	spoilt := journal("spoilt", "adopt", time.Hour)
+	delete(spoilt.Data, "claim.yaml")
+	objs := append(healthy(t), journal("done", "adopt", time.Hour), front("done", corev1.VolumeBound),
+		journal("half", "adopt", time.Hour), front("half", corev1.VolumeAvailable), journal("now", "adopt", time.Second),
+		journal("back", "release", time.Hour), front("back", corev1.VolumeBound), journal("given", "ended", time.Hour), spoilt)
+	expect(t, "what was begun", doctorsLines(t, objs...), `warning  configmap/adoption-back (namespace nearflash-origins): the release of claim shop/back has not ended
+warning  configmap/adoption-given (namespace nearflash-origins): the release of claim shop/given has not ended
+warning  configmap/adoption-half (namespace nearflash-origins): the adoption of claim shop/half has not ended
+warning  configmap/adoption-spoilt (namespace nearflash-origins): is the journal of an adoption, and makes no sense: it lacks the UID of the claim or of the PersistentVolume, its CSI source, or its reclaim policy
+0 errors, 4 warnings
+`)
+}
+
 // The parameters that doctor knows are those that the reference has.
 func TestDoctorKnowsParameters(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "storageclass.md"))
